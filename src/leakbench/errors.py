@@ -1,0 +1,40 @@
+"""Errors that a user can act on: each message says what was found, where, and what would be right."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class LeakbenchError(Exception):
+    """Base of all errors that the command line prints without a traceback."""
+
+
+class ConfigError(LeakbenchError):
+    """The configuration, or a path that it has to explain, says something that does not exist or does not fit."""
+
+
+class UnknownName(ConfigError):
+    """A name that no registry or configuration knows.
+
+    Args:
+        what: the kind of thing, such as ``"defense"`` or ``"key"``.
+        name: the name that was asked for.
+        allowed: the names that exist.
+        where: the file, path or key that holds the name.
+    """
+
+    def __init__(self, what: str, name: str, allowed: Iterable[str], where: str = "") -> None:
+        names = sorted(allowed)
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f"; did you mean '{near[0]}'?" if near else "."
+        place = f"{where}: " if where else ""
+        super().__init__(f"{place}unknown {what} '{name}'{hint} Allowed: {', '.join(names) or '(none)'}.")
+
+
+class MissingData(LeakbenchError):
+    """A data set or a file of weights is not staged."""
+
+
+class RecordError(LeakbenchError):
+    """A record or its tensors cannot be read: half-written, altered, or of another schema."""

@@ -1,0 +1,55 @@
+"""Named, independent random streams.
+
+A stream is derived from words and numbers (data set, repetition, purpose, index), never from the defense and never
+from a position in a batch. Comparisons are therefore paired, and a trial draws the same numbers whatever else is
+computed beside it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+from leakbench.lazy import np, torch
+
+
+def stream_seed(*key: str | int) -> int:
+    """A 63-bit seed for the stream that ``key`` names.
+
+    Words enter as their CRC-32, so that the seed is the same in every process and Python version.
+    """
+    words = [zlib.crc32(part.encode()) if isinstance(part, str) else part for part in key]
+    state = np.random.SeedSequence(entropy=0x1EAC, spawn_key=words).generate_state(1, np.uint64)
+    return int(state[0] >> np.uint64(1))
+
+
+def generator(*key: str | int) -> torch.Generator:
+    """A CPU generator for the stream that ``key`` names. CPU, so that every device sees the same numbers."""
+    return torch.Generator().manual_seed(stream_seed(*key))
+
+
+class Streams:
+    """One generator per row of a batch: row ``i`` of every draw depends on ``keys[i]`` alone.
+
+    Args:
+        keys: one key per row, each a tuple of words and numbers.
+    """
+
+    def __init__(self, keys: Sequence[tuple[str | int, ...]]) -> None:
+        self.keys = [tuple(key) for key in keys]
+        self._generators = [generator(*key) for key in self.keys]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def child(self, *name: str | int) -> Streams:
+        """Fresh streams, one per row, that are independent of these and of every other child."""
+        return Streams([(*key, *name) for key in self.keys])
+
+    def normal(self, *shape: int, device: torch.device | None = None) -> torch.Tensor:
+        """Standard normal draws, ``[rows, *shape]``, float32."""
+        return torch.stack([torch.randn(shape, generator=g) for g in self._generators]).to(device)
+
+    def uniform(self, *shape: int, device: torch.device | None = None) -> torch.Tensor:
+        """Uniform draws on [0, 1), ``[rows, *shape]``, float32."""
+        return torch.stack([torch.rand(shape, generator=g) for g in self._generators]).to(device)

@@ -1,0 +1,133 @@
+"""One small registry for every kind of plug-in: data sets, models, defenses, attacks.
+
+A component is a frozen pydantic model. Its fields are its parameters, so that the configuration is validated and
+documented by the class itself, and registering is one decorator in the component's own file::
+
+    @DEFENSES.register("gaussian_noise", version=1)
+    class GaussianNoise(Defense):
+        scale: float = Field(ge=0, description="standard deviation")
+
+``version`` is a part of every job that uses the component: raise it when the numbers change.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pkgutil
+import sys
+from collections.abc import Callable, Iterator
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from leakbench.errors import ConfigError, UnknownName
+
+
+class Component(BaseModel):
+    """A named, versioned set of parameters. Frozen, and strict about unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: ClassVar[str]
+    version: ClassVar[int]
+
+    @classmethod
+    def summary(cls) -> str:
+        """First line of the docstring."""
+        return (cls.__doc__ or "").strip().split("\n")[0]
+
+    def parameters(self) -> dict[str, Any]:
+        """All parameters, resolved, in JSON types."""
+        return self.model_dump(mode="json")
+
+
+C = TypeVar("C", bound=Component)
+
+
+class Registry(Generic[C]):
+    """Components of one kind by name.
+
+    The modules of ``package`` and the entry points of the group ``package`` (of any installed distribution) are
+    imported at the first look-up.
+    """
+
+    def __init__(self, kind: str, package: str) -> None:
+        self.kind = kind
+        self.package = package
+        self._classes: dict[str, type[C]] = {}
+        self._loaded = False
+
+    def register(self, name: str, *, version: int) -> Callable[[type[C]], type[C]]:
+        """Class decorator that gives a component its name and version.
+
+        Raises:
+            ConfigError: the name is taken by another class.
+        """
+
+        def decorate(cls: type[C]) -> type[C]:
+            known = self._classes.get(name)
+            if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+                raise ConfigError(
+                    f"{self.kind} '{name}' of {cls.__module__} is already registered by {known.__module__}; "
+                    "choose another name"
+                )
+            cls.name, cls.version = name, version
+            self._classes[name] = cls
+            return cls
+
+        return decorate
+
+    def _load(self) -> None:
+        if self._loaded:
+            return
+        self._loaded = True
+        package = importlib.import_module(self.package)
+        for module in pkgutil.iter_modules(package.__path__):
+            importlib.import_module(f"{self.package}.{module.name}")
+        for entry in entry_points(group=self.package):
+            entry.load()
+
+    def __iter__(self) -> Iterator[str]:
+        self._load()
+        return iter(sorted(self._classes))
+
+    def get(self, name: str, where: str = "") -> type[C]:
+        """The class registered as ``name``.
+
+        Args:
+            where: what holds the name (a file and key, or a path), for the error message.
+
+        Raises:
+            UnknownName: no such component; the message lists those that exist.
+        """
+        self._load()
+        if name not in self._classes:
+            raise UnknownName(self.kind, name, self._classes, where)
+        return self._classes[name]
+
+
+def load_plugin(source: str, where: str = "") -> None:
+    """Import a module by dotted name, or a Python file by path, so that its components register themselves.
+
+    Raises:
+        ConfigError: nothing importable is there.
+    """
+    if source.endswith(".py"):
+        path = Path(source).resolve()
+        name = f"leakbench_plugin_{path.stem}"
+        if getattr(sys.modules.get(name), "__file__", None) == str(path):
+            return
+        spec = importlib.util.spec_from_file_location(name, path)
+        if not path.is_file() or spec is None or spec.loader is None:
+            raise ConfigError(f"{where or 'plugins'}: no Python file at '{source}'")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+        return
+    try:
+        importlib.import_module(source)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{where or 'plugins'}: cannot import '{source}' ({error}); name a module or a .py file") from error
