@@ -46,6 +46,10 @@ class Streams:
         """Fresh streams, one per row, that are independent of these and of every other child."""
         return Streams([(*key, *name) for key in self.keys])
 
+    def repeat(self, times: int) -> Streams:
+        """Fresh streams for ``times`` copies of the rows, one copy after the other; copies draw the same numbers."""
+        return Streams(self.keys * times)
+
     def normal(self, *shape: int, device: torch.device | None = None) -> torch.Tensor:
         """Standard normal draws, ``[rows, *shape]``, float32."""
         return torch.stack([torch.randn(shape, generator=g) for g in self._generators]).to(device)

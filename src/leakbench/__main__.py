@@ -1,0 +1,7 @@
+"""``python -m leakbench``."""
+
+import sys
+
+from leakbench.cli import main
+
+sys.exit(main())

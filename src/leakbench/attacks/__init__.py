@@ -1,0 +1,1 @@
+"""Attacks by name, and the batched gradient-matching engine that they share."""

@@ -1,0 +1,153 @@
+"""The command ``leakbench``. What a command needs is imported inside it, so that ``--help`` stays quick."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from leakbench.errors import LeakbenchError
+
+if TYPE_CHECKING:
+    from leakbench.experiments import Project
+
+LISTABLE = ("datasets", "models", "defenses", "attacks", "experiments", "artifacts")
+
+
+def _project(arguments: argparse.Namespace) -> Project:
+    import yaml
+
+    from leakbench.errors import ConfigError
+    from leakbench.experiments import Project, find_root
+
+    overrides = {}
+    for assignment in arguments.set:
+        key, equals, value = assignment.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {assignment}: expected KEY=VALUE")
+        overrides[key] = yaml.safe_load(value)
+    root = Path(arguments.root) if arguments.root else find_root()
+    project = Project(root, overrides)
+    if project.settings.data_root and not os.environ.get("LEAKBENCH_DATA"):
+        os.environ["LEAKBENCH_DATA"] = str(root / project.settings.data_root)
+    return project
+
+
+def _relative(project: Project, path: str) -> str:
+    """A target's path relative to the project's root, however it was given."""
+    absolute = Path(path) if Path(path).is_absolute() else Path.cwd() / path
+    root = project.root.resolve()
+    return str(absolute.relative_to(root)) if absolute.is_relative_to(root) else path
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    from leakbench.jobs.runner import Placement, run_job
+
+    project = _project(arguments)
+    for path in arguments.records:
+        job = project.job(_relative(project, path))
+        record = run_job(job, project.root, Placement(arguments.device, arguments.threads))
+        reason = f" ({record.outcome.reason})" if record.outcome.reason else ""
+        print(f"{job.path}: {record.outcome.status}{reason}, {record.cost.wall_s:.1f} s")
+
+
+def _list(arguments: argparse.Namespace) -> None:
+    from leakbench.report.catalogue import catalogue, print_table
+
+    rows = catalogue(_project(arguments), arguments.what, arguments.scale)
+    if arguments.json:
+        print(json.dumps(rows, indent=1))
+    else:
+        print_table(arguments.what, rows)
+
+
+def _stage(arguments: argparse.Namespace) -> None:
+    from leakbench.data.staging import stage
+    from leakbench.metrics.staging import WEIGHTS, stage_weights
+
+    _project(arguments)
+    for name in arguments.names:
+        print(stage_weights(name) if name in WEIGHTS else stage(name))
+
+
+def _merge(arguments: argparse.Namespace) -> None:
+    from leakbench.report.tidy import merge
+
+    project = _project(arguments)
+    merge(project, _relative(project, arguments.table))
+
+
+def _draw(arguments: argparse.Namespace) -> None:
+    from leakbench.report.artifacts import artifact_of
+
+    project = _project(arguments)
+    artifact_of(_relative(project, arguments.artifact)).render(project, _relative(project, arguments.artifact))
+
+
+def _report(arguments: argparse.Namespace) -> None:
+    from leakbench.report.page import write_page
+
+    project = _project(arguments)
+    write_page(project, _relative(project, arguments.page))
+
+
+def _schemas(arguments: argparse.Namespace) -> None:
+    from leakbench.report.schemas import write_schemas
+
+    for path in write_schemas(_project(arguments).root):
+        print(path)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="leakbench",
+        description="Replication of data reconstruction attacks and defenses in federated learning. "
+        "A target path names a job; Snakemake runs jobs that depend on each other.",
+    )
+    parser.add_argument("--root", help="the checkout to work in (default: the one around the current folder)")
+    parser.add_argument(
+        "--set", metavar="KEY=VALUE", action="append", default=[], help="override a key of config/config.yaml"
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, function: Callable[[argparse.Namespace], None], text: str) -> argparse.ArgumentParser:
+        subparser = commands.add_parser(name, help=text, description=text)
+        subparser.set_defaults(function=function)
+        return subparser
+
+    listing = command("list", _list, "List what there is.")
+    listing.add_argument("what", choices=LISTABLE)
+    listing.add_argument("--json", action="store_true", help="print a JSON list of objects")
+    listing.add_argument("--scale", help="scale of experiments and artifacts (default: the configured one)")
+
+    run = command("run", _run, "Run exactly the job that a record's path names, and write the record.")
+    run.add_argument("records", nargs="+", metavar="RECORD", help="results/<scale>/<paper>/.../<part>.json")
+    run.add_argument("--device", help="torch device (default: cuda if there is one, else cpu)")
+    run.add_argument("--threads", type=int, default=1, help="CPU threads; results may differ in the last digits (default: 1)")
+
+    stage = command("stage", _stage, "Fetch data sets or weights, on a machine with a network; jobs run offline.")
+    stage.add_argument("names", nargs="+", metavar="NAME", help="a data set, or lpips")
+
+    merge = command("merge", _merge, "Merge an experiment's records into one tidy table.")
+    merge.add_argument("table", metavar="TABLE", help="results/<scale>/<paper>/<experiment>/records.parquet")
+    draw = command("draw", _draw, "Draw a figure, or write a table, from merged records.")
+    draw.add_argument("artifact", metavar="ARTIFACT", help="figures/<scale>/<paper>/fig02.png, or table01.md")
+    report = command("report", _report, "Write the HTML report of a scale.")
+    report.add_argument("page", metavar="PAGE", help="figures/<scale>/report.html")
+    command("schemas", _schemas, "Regenerate the JSON Schemas in workflow/schemas.")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status. Errors that a user can act on are printed without a traceback."""
+    parsed: Any = _parser().parse_args(arguments)
+    try:
+        parsed.function(parsed)
+    except LeakbenchError as error:
+        print(f"leakbench: {error}", file=sys.stderr)
+        return 1
+    return 0

@@ -1,0 +1,255 @@
+"""Data sets that are staged as parquet files, laid out as in their repositories on the Hugging Face Hub.
+
+The files lie at ``{data root}/{hub id}/{folder}/{split}-{k}-of-{n}.parquet``, with an image column of the type
+``struct<bytes, path>``. Reading never touches the network: ``leakbench stage`` (``staging.py``) fetches.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from functools import cache
+from io import BytesIO
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+from leakbench.data.base import DATASETS, Dataset, Samples, Split, data_root, side
+from leakbench.errors import MissingData
+from leakbench.lazy import np
+
+
+class Shard(NamedTuple):
+    """One parquet file of a split: it holds the rows ``start <= row < stop`` of the split."""
+
+    path: Path
+    start: int
+    stop: int
+
+
+class StagedDataset(Dataset):
+    """A labelled image data set in parquet files. Subclasses only say where it lies and how it looks.
+
+    Images of another size than ``size`` are resized bilinearly, with antialiasing. The whole frame is resized, unless
+    ``crop`` says to keep the central square only.
+    """
+
+    hub_id: ClassVar[str]
+    folder: ClassVar[str]
+    """Folder in the Hub repository that holds the parquet files; for most sets the name of the configuration."""
+    splits: ClassVar[dict[Split, str]] = {"train": "train", "test": "test"}
+    """Our names of the splits to the names in the repository."""
+    image_column: ClassVar[str] = "image"
+    label_columns: ClassVar[tuple[str, ...]] = ("label",)
+    crop: ClassVar[bool] = False
+
+    @classmethod
+    def pattern(cls, split: Split) -> str:
+        """The files of a split, relative to the repository's folder."""
+        return f"{cls.folder}/{cls.splits[split]}-*-of-*.parquet"
+
+    @classmethod
+    def shards(cls, split: Split) -> tuple[Shard, ...]:
+        """The files of a split, in order. Reads their footers once per process.
+
+        Raises:
+            MissingData: no files, not all of them, or one that is not a parquet file with the expected columns.
+        """
+        return _shards(cls, split, data_root())
+
+    @classmethod
+    def columns(cls) -> list[str]:
+        """Paths of the columns that are read."""
+        return [f"{cls.image_column}.bytes", *cls.label_columns]
+
+    @classmethod
+    def broken(cls, what: str) -> MissingData:
+        """The error for files that are there but cannot be used."""
+        return MissingData(f"data set '{cls.name}': {what}. Delete the file(s), then run `leakbench stage {cls.name}`.")
+
+    @classmethod
+    def label(cls, values: list[Any]) -> int:
+        """The class, from the values of ``label_columns``."""
+        return int(values[0])
+
+    def length(self, split: Split) -> int:
+        return self.shards(split)[-1].stop
+
+    def read(self, split: Split, rows: list[int]) -> Samples:
+        wanted, positions = np.unique(np.asarray(rows, dtype=np.int64), return_inverse=True)
+        pixels = np.empty((len(wanted), self.size, self.size, self.channels), dtype=np.uint8)
+        labels = np.empty(len(wanted), dtype=np.int64)
+        filled = 0
+        for shard in self.shards(split):
+            inside = wanted[(shard.start <= wanted) & (wanted < shard.stop)] - shard.start
+            for row, record in self._records(shard.path, inside):
+                try:
+                    pixels[filled] = self._decode(record[self.image_column]["bytes"])
+                    labels[filled] = self.label([record[column] for column in self.label_columns])
+                    if not 0 <= labels[filled] < self.classes:
+                        raise ValueError(f"label {labels[filled]} is not one of {self.classes} classes")
+                except (OSError, SyntaxError, TypeError, ValueError) as error:  # Pillow raises the first two
+                    raise self.broken(f"row {row} of {shard.path} cannot be used ({error})") from error
+                filled += 1
+        return Samples.from_pixels(pixels[positions], labels[positions].tolist())
+
+    @classmethod
+    def _records(cls, path: Path, rows: np.ndarray) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The rows of one file (sorted, unique, relative to the file), one by one.
+
+        Reads only the row groups that hold them, in small batches, and stops after the last of them.
+        """
+        import pyarrow
+        from pyarrow import parquet
+
+        if not len(rows):
+            return
+        try:
+            # buffer_size: stream the column; a whole split can be one row group.
+            with parquet.ParquetFile(path, buffer_size=1 << 20) as file:
+                sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+                stops = np.cumsum(sizes)
+                groups = np.unique(np.searchsorted(stops, rows, side="right"))
+                numbers = np.concatenate([np.arange(stops[group] - sizes[group], stops[group]) for group in groups])
+                seen = 0
+                for batch in file.iter_batches(batch_size=256, row_groups=groups.tolist(), columns=cls.columns()):
+                    here = numbers[seen : seen + len(batch)]
+                    chosen = np.flatnonzero(np.isin(here, rows))
+                    yield from zip(here[chosen].tolist(), batch.take(pyarrow.array(chosen)).to_pylist(), strict=True)
+                    seen += len(batch)
+                    if here[-1] >= rows[-1]:
+                        return
+        except (pyarrow.ArrowException, OSError) as error:
+            raise cls.broken(f"{path} cannot be read ({error})") from error
+
+    def _decode(self, content: bytes) -> np.ndarray:
+        """Pixels of one encoded image, uint8 ``[size, size, C]``."""
+        from PIL import Image, ImageOps
+
+        with Image.open(BytesIO(content)) as encoded:
+            image = encoded.convert("L" if self.channels == 1 else "RGB")
+        side = (self.size, self.size)
+        if image.size != side:
+            bilinear = Image.Resampling.BILINEAR
+            image = ImageOps.fit(image, side, bilinear) if self.crop else image.resize(side, bilinear)
+        return np.asarray(image).reshape(*side, self.channels)
+
+
+@cache
+def _shards(dataset: type[StagedDataset], split: Split, root: Path) -> tuple[Shard, ...]:
+    import pyarrow
+    from pyarrow import parquet
+
+    pattern = root / dataset.hub_id / dataset.pattern(split)
+    paths = sorted(pattern.parent.glob(pattern.name))
+    if not paths:
+        raise MissingData(_not_staged(dataset, pattern, root))
+
+    numbers = [re.search(r"-(\d+)-of-(\d+)", path.name) for path in paths]
+    found = [(int(number[1]), int(number[2])) for number in numbers if number]
+    if found != [(k, len(paths)) for k in range(len(paths))]:
+        names = ", ".join(path.name for path in paths[:8]) + (", ..." if len(paths) > 8 else "")
+        raise dataset.broken(f"{pattern} must match one whole set of files, but matches {len(paths)}: {names}")
+
+    shards: list[Shard] = []
+    for path in paths:
+        try:
+            with parquet.ParquetFile(path) as file:
+                columns = [file.schema.column(number).path for number in range(len(file.schema))]
+                rows = file.metadata.num_rows
+        except (pyarrow.ArrowException, OSError) as error:
+            raise dataset.broken(f"{path} cannot be read ({error})") from error
+        for column in dataset.columns():
+            if column not in columns:
+                raise dataset.broken(f"{path} has no column '{column}', only {', '.join(columns)}")
+        start = shards[-1].stop if shards else 0
+        shards.append(Shard(path, start, start + rows))
+    return tuple(shards)
+
+
+def _not_staged(dataset: type[StagedDataset], pattern: Path, root: Path) -> str:
+    """What was looked for, where the search ended, and what to do."""
+    if root.is_dir():
+        deepest = next(folder for folder in pattern.parents if folder.is_dir())
+        names = sorted(path.name for path in deepest.iterdir() if not path.name.startswith("."))
+        listing = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+        ends = f"{deepest} exists and holds: {listing or '(nothing)'}"
+    else:
+        ends = f"the data root {root} is not a folder"
+    setting = os.environ.get("LEAKBENCH_DATA")
+    return (
+        f"data set '{dataset.name}' ({dataset.hub_id} on the Hub) is not staged: no file matches {pattern}; {ends}. "
+        f"Run `leakbench stage {dataset.name}` where the Hub can be reached, or set LEAKBENCH_DATA to the folder that "
+        f"holds {dataset.hub_id} (it is {repr(setting) if setting else 'not set'})."
+    )
+
+
+@DATASETS.register("mnist", version=1)
+class Mnist(StagedDataset):
+    """MNIST: handwritten digits, 28x28 grey."""
+
+    hub_id, folder = "ylecun/mnist", "mnist"
+    channels, classes = 1, 10
+    mean, std = (0.1307,), (0.3081,)
+    size: int = side(28)
+
+
+@DATASETS.register("fashion_mnist", version=1)
+class FashionMnist(StagedDataset):
+    """Fashion-MNIST: articles of clothing, 28x28 grey."""
+
+    hub_id, folder = "zalando-datasets/fashion_mnist", "fashion_mnist"
+    channels, classes = 1, 10
+    mean, std = (0.2860,), (0.3530,)
+    size: int = side(28)
+
+
+@DATASETS.register("cifar10", version=1)
+class Cifar10(StagedDataset):
+    """CIFAR-10: ten kinds of animals and vehicles, 32x32 RGB."""
+
+    hub_id, folder = "uoft-cs/cifar10", "plain_text"
+    image_column = "img"
+    channels, classes = 3, 10
+    mean, std = (0.4915, 0.4823, 0.4468), (0.2470, 0.2435, 0.2616)
+    size: int = side(32)
+
+
+@DATASETS.register("svhn", version=1)
+class Svhn(StagedDataset):
+    """SVHN: cropped house numbers, 32x32 RGB, without the ``extra`` split."""
+
+    hub_id, folder = "ufldl-stanford/svhn", "cropped_digits"
+    channels, classes = 3, 10
+    mean, std = (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)
+    size: int = side(32)
+
+
+@DATASETS.register("celeba", version=1)
+class Celeba(StagedDataset):
+    """CelebA: aligned faces; the whole 178x218 frame is resized to a square.
+
+    Eight classes: bit 0 is ``Heavy_Makeup``, bit 1 ``Mouth_Slightly_Open``, bit 2 ``Smiling``.
+    """
+
+    hub_id, folder = "flwrlabs/celeba", "img_align+identity+attr"
+    label_columns = ("Heavy_Makeup", "Mouth_Slightly_Open", "Smiling")
+    channels, classes = 3, 8
+    mean, std = (0.5063, 0.4258, 0.3832), (0.3107, 0.2904, 0.2897)
+    size: int = side(32)
+
+    @classmethod
+    def label(cls, values: list[Any]) -> int:
+        return sum(int(value) << bit for bit, value in enumerate(values))
+
+
+@DATASETS.register("imagenet", version=1)
+class Imagenet(StagedDataset):
+    """ImageNet-1k: short side resized, centre-cropped. The test split is the validation split, which has labels."""
+
+    hub_id, folder = "ILSVRC/imagenet-1k", "data"
+    splits: ClassVar[dict[Split, str]] = {"train": "train", "test": "validation"}
+    crop = True
+    channels, classes = 3, 1000
+    mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    size: int = side(224)

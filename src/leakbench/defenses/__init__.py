@@ -1,0 +1,1 @@
+"""Client-side mechanisms, one file each."""

@@ -1,0 +1,67 @@
+"""Isotropic Gaussian noise on gradients, plain and after elementwise clipping."""
+
+from __future__ import annotations
+
+import math
+
+from pydantic import Field
+
+from leakbench.defenses.base import DEFENSES, Defense, PrivacyStatement, Schedule
+from leakbench.federated.message import DenseMessage, Message
+from leakbench.federated.step import ClientSteps
+from leakbench.lazy import torch
+from leakbench.randomness import Streams
+from leakbench.theory.optimal_noise import ScaleMode, scale_variance
+
+
+def add_noise(gradient: torch.Tensor, variance: torch.Tensor, streams: Streams) -> DenseMessage:
+    """``gradient + N(0, variance)``, both ``[n, d]``; row ``i`` draws from stream ``i``."""
+    normal = streams.normal(gradient.shape[1], device=gradient.device)
+    return DenseMessage(gradient + variance.sqrt() * normal)
+
+
+@DEFENSES.register("gaussian_noise", version=1)
+class GaussianNoise(Defense):
+    """Isotropic Gaussian noise on the client's gradient."""
+
+    scale: float = Field(ge=0, description="size of the noise, in the sense of scale_mode")
+    scale_mode: ScaleMode = Field("rms", description="what scale means; under rms it is the standard deviation")
+
+    def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
+        ratio = torch.ones_like(steps.gradient)
+        variance = scale_variance(ratio, steps.gradient, self.scale, self.scale_mode)
+        return add_noise(steps.gradient, variance, streams)
+
+    def privacy(self, schedule: Schedule) -> PrivacyStatement:
+        return PrivacyStatement(None, None, "no guarantee: the gradient is not bounded, so its sensitivity is infinite")
+
+
+@DEFENSES.register("clipped_noise", version=1)
+class ClippedNoise(Defense):
+    """Elementwise clipping of the batch gradient, then isotropic noise: what Chen et al. (2024) call DP-SGD."""
+
+    scale: float = Field(ge=0, description="size of the noise, in the sense of scale_mode")
+    scale_mode: ScaleMode = Field("rms", description="what scale means; under rms it is the standard deviation")
+    clip: float = Field(1.0, gt=0, description="bound on the absolute value of every coordinate, P")
+
+    def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
+        clipped = steps.gradient.clamp(-self.clip, self.clip)
+        # The budget u2 speaks of the unclipped gradient (eq. 11).
+        variance = scale_variance(torch.ones_like(clipped), steps.gradient, self.scale, self.scale_mode)
+        return add_noise(clipped, variance, streams)
+
+    def privacy(self, schedule: Schedule) -> PrivacyStatement:
+        """Zero-concentrated DP against replacing a client's whole batch.
+
+        The clipped gradient moves by at most ``2 P sqrt(d)``, so each round is ``rho = (2 P sqrt(d))^2 / (2 sigma^2)``-
+        zCDP, rounds add, and ``epsilon = rho + 2 sqrt(rho ln(1 / delta))`` (Bun and Steinke 2016, Prop. 1.3, 1.6).
+        """
+        if self.scale == 0 or self.scale_mode == "u2":
+            return PrivacyStatement(None, None, "no guarantee: the noise is zero, or its size depends on the data")
+        d = schedule.dimension
+        sigma = self.scale if self.scale_mode == "rms" else math.sqrt(self.scale / math.sqrt(d))
+        rho = schedule.rounds * (2 * self.clip) ** 2 * d / (2 * sigma**2)
+        epsilon = rho + 2 * math.sqrt(rho * math.log(1 / schedule.delta))
+        return PrivacyStatement(
+            epsilon, schedule.delta, f"zCDP of {schedule.rounds} round(s); neighbours differ in one client's whole batch"
+        )

@@ -1,0 +1,1 @@
+"""Federated learning: the client's step, the message on the wire, the server's average."""

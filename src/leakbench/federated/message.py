@@ -1,0 +1,63 @@
+"""What travels from clients to the server, what it costs, and what the server can decode from it.
+
+A message is the wall between the attacker and the truth: attacks see :meth:`Message.view` and nothing of the client.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from leakbench.lazy import torch
+
+FLOAT_BITS = 32
+
+
+class Message(ABC):
+    """The messages of ``n`` clients, one row each."""
+
+    @property
+    @abstractmethod
+    def bits(self) -> int:
+        """Size of one client's message, in bits."""
+
+    @abstractmethod
+    def view(self) -> torch.Tensor:
+        """The gradients that an honest-but-curious server decodes, ``[n, d]``."""
+
+
+@dataclass(frozen=True)
+class DenseMessage(Message):
+    """Every coordinate as a 32-bit float. ``values``: ``[n, d]``."""
+
+    values: torch.Tensor
+
+    @property
+    def bits(self) -> int:
+        return FLOAT_BITS * self.values.shape[1]
+
+    def view(self) -> torch.Tensor:
+        return self.values
+
+
+@dataclass(frozen=True)
+class SparseMessage(Message):
+    """Some coordinates, the others decode as zero.
+
+    Attributes:
+        values: ``[n, d]``; entries outside ``kept`` do not travel.
+        kept: boolean ``[n, d]``. The positions travel as a bitmap or as indices, whichever is shorter.
+    """
+
+    values: torch.Tensor
+    kept: torch.Tensor
+
+    @property
+    def bits(self) -> int:
+        """Size of the largest client's message, in bits."""
+        kept, d = int(self.kept.sum(dim=1).max()), self.kept.shape[1]
+        return FLOAT_BITS * kept + min(d, kept * max(1, math.ceil(math.log2(d))))
+
+    def view(self) -> torch.Tensor:
+        return torch.where(self.kept, self.values, 0.0)

@@ -1,0 +1,148 @@
+"""The local computation of clients: gradients now, per-sample gradients and input sensitivities when asked for."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Literal
+
+from leakbench.lazy import torch
+from leakbench.models.base import Network
+from leakbench.randomness import Streams
+
+Probes = Literal["gaussian", "rademacher"]
+
+MEMORY_BUDGET = 512 * 2**20
+"""Working memory of one vectorised call, in bytes. Only speed depends on it."""
+
+
+class ClientSteps:
+    """One gradient step of ``n`` clients, computed together: row ``i`` of every tensor is client ``i``.
+
+    Args:
+        network: the model's architecture.
+        parameters: ``[d]`` when all clients hold the same model, else ``[n, d]``.
+        images: network inputs, ``[n, B, C, H, W]``.
+        labels: ``[n, B]``, int64.
+        streams: one random stream per client.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        parameters: torch.Tensor,
+        images: torch.Tensor,
+        labels: torch.Tensor,
+        streams: Streams,
+    ) -> None:
+        self.network = network
+        self.parameters = parameters
+        self.images = images
+        self.labels = labels
+        self.streams = streams
+        self._shared = 0 if parameters.dim() == 2 else None
+        self._chunk = network.rows_within(MEMORY_BUDGET, images.shape[1:])
+        self._sensitivities: dict[tuple[int, Probes], torch.Tensor] = {}
+
+    def __len__(self) -> int:
+        return self.images.shape[0]
+
+    @cached_property
+    def _gradient_and_loss(self) -> tuple[torch.Tensor, torch.Tensor]:
+        batched = torch.func.vmap(
+            torch.func.grad_and_value(self.network.loss), in_dims=(self._shared, 0, 0), chunk_size=self._chunk
+        )
+        result: tuple[torch.Tensor, torch.Tensor] = batched(self.parameters, self.images, self.labels)
+        return result
+
+    @property
+    def gradient(self) -> torch.Tensor:
+        """Gradient of the mean batch loss, ``[n, d]``."""
+        return self._gradient_and_loss[0]
+
+    @property
+    def loss(self) -> torch.Tensor:
+        """Mean batch loss before the step, ``[n]``."""
+        return self._gradient_and_loss[1]
+
+    @cached_property
+    def per_sample_gradient(self) -> torch.Tensor:
+        """Gradient of each sample's loss, ``[n, B, d]``."""
+
+        def one(parameters: torch.Tensor, image: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+            return self.network.gradient(parameters, image[None], label[None])
+
+        samples = torch.func.vmap(one, in_dims=(None, 0, 0))
+        batched = torch.func.vmap(samples, in_dims=(self._shared, 0, 0), chunk_size=self._chunk)
+        result: torch.Tensor = batched(self.parameters, self.images, self.labels)
+        return result
+
+    def sensitivity(self, probes: int = 10, kind: Probes = "gaussian") -> torch.Tensor:
+        """Unbiased estimate of ``||grad_x g_i||^2``, ``[n, d]`` (Chen et al. 2024, Algorithm 1, lines 2-3).
+
+        Each probe ``v`` is a direction in the space of the whole input batch, and contributes the squared directional
+        derivative ``<grad_x g_i, v>^2`` by forward-mode differentiation over the gradient. The probes come from the
+        clients' streams, so every defense of one step sees the same estimate; it is computed once.
+
+        Args:
+            probes: number of directions, k. The relative standard deviation is ``sqrt(2 / k)`` for Gaussian probes.
+            kind: ``gaussian`` (the paper) or ``rademacher`` (never a larger variance).
+        """
+        if (probes, kind) not in self._sensitivities:
+            self._sensitivities[probes, kind] = self._estimate_sensitivity(probes, kind)
+        return self._sensitivities[probes, kind]
+
+    def _estimate_sensitivity(self, probes: int, kind: Probes) -> torch.Tensor:
+        directions = self.streams.child("sensitivity").normal(probes, *self.images.shape[1:], device=self.images.device)
+        if kind == "rademacher":
+            directions = torch.where(directions < 0, -1.0, 1.0)
+
+        def squared_derivative(
+            parameters: torch.Tensor, images: torch.Tensor, labels: torch.Tensor, direction: torch.Tensor
+        ) -> torch.Tensor:
+            def gradient(inputs: torch.Tensor) -> torch.Tensor:
+                return self.network.gradient(parameters, inputs, labels)
+
+            derivative: torch.Tensor = torch.func.jvp(gradient, (images,), (direction,))[1]
+            return derivative.square()
+
+        def mean_over_probes(
+            parameters: torch.Tensor, images: torch.Tensor, labels: torch.Tensor, directions: torch.Tensor
+        ) -> torch.Tensor:
+            over_probes = torch.func.vmap(squared_derivative, in_dims=(None, None, None, 0), chunk_size=self._chunk)
+            squares: torch.Tensor = over_probes(parameters, images, labels, directions)
+            return squares.mean(dim=0)
+
+        over_clients = torch.func.vmap(
+            mean_over_probes, in_dims=(self._shared, 0, 0, 0), chunk_size=max(1, self._chunk // probes)
+        )
+        result: torch.Tensor = over_clients(self.parameters, self.images, self.labels, directions)
+        return result
+
+    def rows(self, start: int, stop: int) -> ClientSteps:
+        """The clients ``start`` to ``stop``, sharing what has been computed for all of them."""
+        part = slice(start, stop)
+        parameters = self.parameters if self._shared is None else self.parameters[part]
+        selected = _SelectedSteps(
+            self.network, parameters, self.images[part], self.labels[part], Streams(self.streams.keys[part])
+        )
+        selected.parent, selected.part = self, part
+        return selected
+
+
+class _SelectedSteps(ClientSteps):
+    """Some rows of a larger computation, which is done for all rows at the first use."""
+
+    parent: ClientSteps
+    part: slice
+
+    @cached_property
+    def _gradient_and_loss(self) -> tuple[torch.Tensor, torch.Tensor]:
+        gradient, loss = self.parent._gradient_and_loss
+        return gradient[self.part], loss[self.part]
+
+    @cached_property
+    def per_sample_gradient(self) -> torch.Tensor:
+        return self.parent.per_sample_gradient[self.part]
+
+    def sensitivity(self, probes: int = 10, kind: Probes = "gaussian") -> torch.Tensor:
+        return self.parent.sensitivity(probes, kind)[self.part]

@@ -1,0 +1,131 @@
+"""What a job is: a cell of an experiment's grid, its path, and the kind of work that turns it into a record."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+from pydantic import Field
+
+from leakbench.lazy import torch
+from leakbench.records import MetricInfo, Replicate, digest
+from leakbench.registry import Component, Registry
+
+if TYPE_CHECKING:
+    from leakbench.attacks.base import Attack
+    from leakbench.data.base import Dataset
+    from leakbench.defenses.base import Defense
+    from leakbench.models.base import Model
+
+C = TypeVar("C", bound=Component)
+Setting = Mapping[str, float | int | str | bool]
+
+RESULTS = "results"
+
+
+@dataclass(frozen=True)
+class Variant(Generic[C]):
+    """A component with parameters, under the label that paths, tables and figures use.
+
+    ``sweep`` maps parameters to lists of values; the variant stands for every combination of them.
+    """
+
+    label: str
+    component: type[C]
+    parameters: Mapping[str, Any]
+    sweep: Mapping[str, list[Any]]
+
+    def settings(self) -> Iterator[tuple[Setting, C]]:
+        """Every combination of the swept parameters, with the component it makes."""
+        for values in itertools.product(*self.sweep.values()):
+            setting = dict(zip(self.sweep, values, strict=True))
+            yield setting, self.component(**self.parameters, **setting)
+
+    def single(self) -> C:
+        """The component of a variant that sweeps nothing."""
+        ((_, component),) = self.settings()
+        return component
+
+    def resolved(self) -> dict[str, Any]:
+        """Everything that affects numbers, in JSON types; defaults are filled in."""
+        first = next(iter(self.settings()))[1].parameters()
+        fixed = {key: value for key, value in first.items() if key not in self.sweep}
+        return {
+            "label": self.label,
+            "name": self.component.name,
+            "version": self.component.version,
+            "parameters": fixed,
+            "sweep": {key: list(values) for key, values in self.sweep.items()},
+        }
+
+
+@dataclass(frozen=True)
+class Job:
+    """One cell: dataset x model x defense x attack, with the kind of work and its protocol."""
+
+    scale: str
+    paper: str
+    experiment: str
+    dataset: Variant[Dataset]
+    model: Variant[Model]
+    defense: Variant[Defense]
+    attack: Variant[Attack] | None
+    kind: JobKind
+    part: str
+    seeds: tuple[int, ...]
+
+    @property
+    def path(self) -> str:
+        """Where the record lies, relative to the root of the project."""
+        last = self.attack.label if self.attack else self.kind.name
+        parts = (self.scale, self.paper, self.experiment, self.dataset.label, self.model.label, self.defense.label, last)
+        return str(PurePosixPath(RESULTS, *parts, f"{self.part}.json"))
+
+    def resolved(self) -> dict[str, Any]:
+        """All parameters, in JSON types: the job's identity."""
+        return {
+            "scale": self.scale,
+            "paper": self.paper,
+            "experiment": self.experiment,
+            "part": self.part,
+            "seeds": list(self.seeds),
+            "kind": {"name": self.kind.name, "version": self.kind.version, "protocol": self.kind.parameters()},
+            "dataset": self.dataset.resolved(),
+            "model": self.model.resolved(),
+            "defense": self.defense.resolved(),
+            "attack": self.attack.resolved() if self.attack else None,
+        }
+
+    @cached_property
+    def digest(self) -> str:
+        """Short hash of :meth:`resolved`; a job is rerun when it changes."""
+        return digest(self.resolved())
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a kind of job returns; the runner makes a record of it."""
+
+    metrics: dict[str, MetricInfo]
+    replicates: list[Replicate]
+    tensors: dict[str, torch.Tensor]
+
+
+class JobKind(Component):
+    """A kind of work, with its protocol as fields."""
+
+    uses_attacks: ClassVar[bool] = False
+
+    seeds: int = Field(1, ge=1, description="number of repetitions; seed s is repetition s of every cell")
+    split_seeds: bool = Field(False, description="one job per seed instead of one for all")
+
+    def run(self, job: Job, device: torch.device) -> Findings:
+        """Do the work of ``job`` on ``device``."""
+        raise NotImplementedError
+
+
+JOB_KINDS: Registry[JobKind] = Registry("kind of job", "leakbench.jobs")

@@ -1,0 +1,119 @@
+"""Runs one job: times it, notes where it ran, and writes its record."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import resource
+import subprocess
+import time
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from leakbench.jobs.base import Job
+from leakbench.lazy import torch
+from leakbench.records import Cost, Outcome, Provenance, Record, Replicate, write_record, write_tensors
+
+PACKAGES = ("leakbench", "torch", "torchvision", "torchmetrics", "numpy", "scikit-learn", "scikit-image")
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a job computes. One CPU thread by default: then numbers do not depend on the number of cores."""
+
+    device: str | None = None
+    threads: int = 1
+
+    def resolve(self) -> torch.device:
+        """The device, after setting up torch for repeatable results in full float32."""
+        torch.set_num_threads(self.threads)
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.backends.cuda.matmul.allow_tf32 = False
+        torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cudnn.benchmark = False
+        return torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+def run_job(job: Job, root: Path, placement: Placement) -> Record:
+    """Run a job and write its record, and its tensors, below ``root``."""
+    path = root / job.path
+    device = placement.resolve()
+    started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    wall, cpu = time.perf_counter(), time.process_time()
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    findings = job.kind.run(job, device)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    wall = time.perf_counter() - wall
+    if device.type == "cuda":
+        device_s, memory = wall, torch.cuda.max_memory_allocated(device)
+    else:
+        device_s, memory = time.process_time() - cpu, _peak_resident_bytes()
+    tensors = write_tensors(path.with_suffix(".safetensors"), findings.tensors) if findings.tensors else None
+    record = Record(
+        schema="leakbench.record/1",
+        job=job.resolved(),
+        metrics=findings.metrics,
+        replicates=findings.replicates,
+        outcome=overall_outcome(findings.replicates),
+        tensors=tensors,
+        cost=Cost(wall_s=round(wall, 3), device_s=round(device_s, 3), peak_memory_bytes=memory),
+        provenance=_provenance(started, device, placement, root),
+    )
+    write_record(path, record)
+    return record
+
+
+def overall_outcome(replicates: list[Replicate]) -> Outcome:
+    """The first outcome that is not ok, with how many share its status; else ok."""
+    failed = [replicate.outcome for replicate in replicates if replicate.outcome.status != "ok"]
+    if not failed:
+        return Outcome()
+    first = failed[0]
+    same = sum(outcome.status == first.status for outcome in failed)
+    return first.model_copy(update={"reason": f"{first.reason} ({same} of {len(replicates)} replicates)"})
+
+
+def _peak_resident_bytes() -> int:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if platform.system() == "Darwin" else peak * 1024
+
+
+def _provenance(started: str, device: torch.device, placement: Placement, root: Path) -> Provenance:
+    commit, dirty = _git_state(root)
+    return Provenance(
+        started=started,
+        commit=commit,
+        dirty=dirty,
+        versions={"python": platform.python_version(), **_versions()},
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else f"cpu ({platform.machine()})",
+        threads=placement.threads,
+        slurm_job_id=os.environ.get("SLURM_JOB_ID"),
+    )
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+@cache
+def _git_state(root: Path) -> tuple[str | None, bool | None]:
+    """The checked-out commit and whether tracked files differ from it; None where there is no git."""
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True).stdout
+
+    try:
+        return git("rev-parse", "HEAD").strip(), bool(git("status", "--porcelain", "--untracked-files=no").strip())
+    except (OSError, subprocess.CalledProcessError):
+        return None, None

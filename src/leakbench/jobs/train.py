@@ -1,0 +1,189 @@
+"""Training jobs: federated training under a defense, and what it costs in utility."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field, model_validator
+
+from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
+from leakbench.lazy import torch
+from leakbench.records import MetricInfo, Outcome, Replicate
+
+if TYPE_CHECKING:
+    from leakbench.defenses.base import Defense
+    from leakbench.jobs.victims import Victims
+    from leakbench.randomness import Streams
+
+TRAINING_METRICS = {
+    "loss_curve": MetricInfo(unit="nats, mean over clients before the step", direction="lower", axis="step"),
+    "final_loss": MetricInfo(unit="nats, mean over the training images after the last step", direction="lower"),
+    "accuracy": MetricInfo(unit="part of the evaluation images", direction="higher"),
+    "bits": MetricInfo(unit="bits on the wire per client and step", direction="lower"),
+}
+
+
+@dataclass
+class Trained:
+    """What several training runs, side by side, ended with.
+
+    Attributes:
+        parameters: ``[runs, d]``.
+        curves: loss before each step, ``[runs, steps]``; NaN from the step at which a run diverged.
+        diverged_at: that step, ``[runs]``, -1 where it never came.
+        bits: of one client's largest message, per setting.
+    """
+
+    parameters: torch.Tensor
+    curves: torch.Tensor
+    diverged_at: torch.Tensor
+    bits: list[int]
+
+
+@JOB_KINDS.register("train", version=1)
+class TrainJob(JobKind):
+    """Train a model from scratch with equal-sized clients, every one of which defends every step.
+
+    All settings of the defense and all seeds are trained side by side: runs are ordered by setting, then seed.
+    """
+
+    clients: int = Field(ge=1, description="clients per round")
+    batch_size: int = Field(ge=1, description="images per client and step, B")
+    images_per_client: int = Field(ge=1, description="size of a client's data; a multiple of batch_size")
+    first_index: int = Field(1, ge=0, description="where the clients' images start in the test split")
+    steps: int = Field(ge=1, description="server updates")
+    optimiser: Literal["adam", "sgd"] = Field("adam", description="the server's optimiser")
+    rate: float = Field(gt=0, description="learning rate")
+    evaluation: tuple[int, int] | None = Field(None, description="test images to evaluate on: from, to (exclusive)")
+
+    @model_validator(mode="after")
+    def _whole_batches(self) -> TrainJob:
+        if self.images_per_client % self.batch_size:
+            raise ValueError(
+                f"images_per_client ({self.images_per_client}) must be a multiple of batch_size ({self.batch_size})"
+            )
+        return self
+
+    def run(self, job: Job, device: torch.device) -> Findings:
+        from leakbench.jobs.victims import gather_victims
+
+        starts = [
+            gather_victims(
+                job.dataset.single(),
+                job.dataset.label,
+                job.model.single(),
+                seed,
+                clients=self.clients,
+                batch_size=self.images_per_client,
+                first_index=self.first_index,
+                device=device,
+            )
+            for seed in job.seeds
+        ]
+        settings = list(job.defense.settings())
+        with torch.no_grad():
+            trained = self._train(job, [defense for _, defense in settings], starts)
+            final_loss = self._final_loss(trained, starts[0])
+            accuracy = self._accuracy(job, trained, starts[0])
+        replicates = []
+        for index, (setting, _) in enumerate(settings):
+            for offset, seed in enumerate(job.seeds):
+                run = index * len(job.seeds) + offset
+                metrics = {
+                    "loss_curve": trained.curves[run].tolist(),
+                    "final_loss": final_loss[run],
+                    "accuracy": accuracy[run],
+                    "bits": float(trained.bits[index]),
+                }
+                replicates.append(self._replicate(seed, dict(setting), metrics, int(trained.diverged_at[run])))
+        return Findings(TRAINING_METRICS, replicates, {})
+
+    def _train(self, job: Job, defenses: list[Defense], starts: list[Victims]) -> Trained:
+        from leakbench.federated.step import ClientSteps
+        from leakbench.progress import progress
+
+        network, device = starts[0].network, starts[0].inputs.device
+        rows, runs = len(starts) * self.clients, len(starts) * len(defenses)
+        parameters = torch.stack([start.parameters for start in starts]).repeat(len(defenses), 1)
+        optimiser_class = torch.optim.Adam if self.optimiser == "adam" else torch.optim.SGD
+        optimiser = optimiser_class([parameters.requires_grad_()], lr=self.rate)  # elementwise: runs do not mix
+        curves = torch.full((runs, self.steps), torch.nan, device=device)
+        diverged_at = torch.full((runs,), -1, device=device)
+        bits = [0] * len(defenses)
+        with progress("training", self.steps) as tick:
+            for step, (inputs, labels, streams) in enumerate(self._batches(job, starts)):
+                protected = [defense.protect_data(inputs, labels, streams.child("defense")) for defense in defenses]
+                steps = ClientSteps(
+                    network,
+                    parameters.detach().repeat_interleave(self.clients, dim=0),
+                    torch.cat([images for images, _ in protected]),
+                    torch.cat([labels for _, labels in protected]),
+                    streams.repeat(len(defenses)),
+                )
+                updates = []
+                for index, defense in enumerate(defenses):
+                    own = steps.rows(index * rows, (index + 1) * rows)
+                    message = defense.protect_update(own, streams.child("defense"))
+                    updates.append(defense.aggregate(message, self.clients))
+                    bits[index] = max(bits[index], message.bits)
+                update = torch.cat(updates)
+                loss = steps.loss.unflatten(0, (runs, self.clients)).mean(dim=1)
+                finite = loss.isfinite() & update.isfinite().all(dim=1)
+                diverged_at = torch.where((diverged_at < 0) & ~finite, step, diverged_at)
+                alive = diverged_at < 0
+                curves[:, step] = torch.where(alive, loss, torch.nan)
+                parameters.grad = torch.where(alive[:, None], update, 0.0)
+                optimiser.step()
+                tick()
+        return Trained(parameters.detach(), curves, diverged_at, bits)
+
+    def _batches(self, job: Job, starts: list[Victims]) -> Iterator[tuple[torch.Tensor, torch.Tensor, Streams]]:
+        """Inputs ``[seeds * clients, B, C, H, W]``, labels and streams of every step; clients reshuffle each epoch."""
+        from leakbench.randomness import Streams
+
+        keys = [(job.dataset.label, seed, "client", client) for seed in job.seeds for client in range(self.clients)]
+        images = torch.cat([start.inputs for start in starts])
+        labels = torch.cat([start.labels for start in starts])
+        row = torch.arange(len(keys), device=images.device)[:, None]
+        batches_per_epoch = self.images_per_client // self.batch_size
+        for step in range(self.steps):
+            epoch, batch = divmod(step, batches_per_epoch)
+            if batch == 0:
+                shuffle = Streams(keys).child("order", epoch).uniform(self.images_per_client, device=images.device)
+                order = shuffle.argsort(dim=1)
+            chosen = order[:, batch * self.batch_size : (batch + 1) * self.batch_size]
+            yield images[row, chosen], labels[row, chosen], Streams(keys).child("step", step)
+
+    def _final_loss(self, trained: Trained, victims: Victims) -> list[float]:
+        """Undefended loss on all training images, one value per run."""
+        images, labels = victims.inputs.flatten(0, 1), victims.labels.flatten(0, 1)
+        return [float(victims.network.loss(parameters, images, labels)) for parameters in trained.parameters]
+
+    def _accuracy(self, job: Job, trained: Trained, victims: Victims) -> list[float | None]:
+        """Accuracy on the evaluation images, one value per run; None where the protocol names no such images."""
+        if self.evaluation is None:
+            return [None] * len(trained.parameters)
+        dataset, device = job.dataset.single(), victims.inputs.device
+        samples = dataset.load("test", range(*self.evaluation))
+        images, labels = dataset.normalise(samples.images.to(device)), samples.labels.to(device)
+        return [
+            float((victims.network.logits(parameters, images).argmax(dim=1) == labels).float().mean())
+            for parameters in trained.parameters
+        ]
+
+    def _replicate(
+        self, seed: int, setting: dict[str, float | int | str | bool], metrics: dict, diverged_at: int
+    ) -> Replicate:
+        """A run's metrics; what a diverged run no longer has is null, with the reason."""
+        outcome, reasons = Outcome(), {}
+        if diverged_at >= 0:
+            reason = f"training became non-finite at step {diverged_at}"
+            outcome = Outcome(status="diverged", reason=reason, step=diverged_at)
+            metrics["loss_curve"][diverged_at:] = [None] * (self.steps - diverged_at)
+            metrics |= {"final_loss": None, "accuracy": None}
+            reasons = dict.fromkeys(("loss_curve", "final_loss", "accuracy"), reason)
+        elif metrics["accuracy"] is None:
+            reasons["accuracy"] = "the protocol names no evaluation images"
+        return Replicate(seed=seed, setting=setting, outcome=outcome, metrics=metrics, reasons=reasons)

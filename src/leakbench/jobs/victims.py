@@ -1,0 +1,64 @@
+"""The clients of one repetition: their images, their model and their random streams."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from leakbench.data.base import Dataset
+from leakbench.lazy import torch
+from leakbench.models.base import Model, Network, build_network
+from leakbench.randomness import Streams, stream_seed
+
+
+@dataclass(frozen=True)
+class Victims:
+    """``n`` clients with ``B`` images each.
+
+    Attributes:
+        network: the shared model.
+        parameters: its initial parameters, ``[d]``.
+        pixels: images in [0, 1], ``[n, B, C, H, W]``.
+        inputs: the same, normalised.
+        labels: ``[n, B]``.
+        streams: one random stream per client, the same for every defense and attack.
+    """
+
+    network: Network
+    parameters: torch.Tensor
+    pixels: torch.Tensor
+    inputs: torch.Tensor
+    labels: torch.Tensor
+    streams: Streams
+
+
+def gather_victims(
+    dataset: Dataset,
+    label: str,
+    model: Model,
+    seed: int,
+    *,
+    clients: int,
+    batch_size: int,
+    first_index: int,
+    device: torch.device,
+) -> Victims:
+    """Clients whose images follow each other in the test split from ``first_index`` on.
+
+    Every repetition attacks the same images, as the papers do; the seed draws the model's initialisation and the
+    randomness of defenses and attacks.
+
+    Args:
+        label: the data set's label, which names the random streams.
+    """
+    count = clients * batch_size
+    samples = dataset.load("test", range(first_index, first_index + count))
+    pixels = samples.images.unflatten(0, (clients, batch_size)).to(device)
+    network = build_network(model, dataset.shape, dataset.classes, stream_seed(label, seed, "initialisation"), device)
+    return Victims(
+        network=network,
+        parameters=network.parameters,
+        pixels=pixels,
+        inputs=dataset.normalise(pixels),
+        labels=samples.labels.unflatten(0, (clients, batch_size)).to(device),
+        streams=Streams([(label, seed, "client", client) for client in range(clients)]),
+    )

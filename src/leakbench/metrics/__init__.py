@@ -1,0 +1,1 @@
+"""Metrics of reconstructions: pixel errors and perceptual similarity."""

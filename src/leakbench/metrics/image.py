@@ -1,0 +1,100 @@
+"""Image metrics, one value per image, from torchmetrics.
+
+Reconstructions are clamped to [0, 1] before they are compared with the victims, except for ``mse_input``, which is the
+papers' error in normalised network inputs.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+
+from leakbench.lazy import torch
+from leakbench.metrics.torchvision_compat import import_torchvision
+from leakbench.records import MetricInfo
+
+IMAGE_METRICS = {
+    "mse": MetricInfo(unit="squared pixel value, pixels in [0, 1]", direction="lower", axis="image"),
+    "mse_input": MetricInfo(unit="squared normalised input", direction="lower", axis="image"),
+    "psnr": MetricInfo(unit="dB, pixels in [0, 1]", direction="higher", axis="image"),
+    "ssim": MetricInfo(unit="1 (11x11 Gaussian window)", direction="higher", axis="image"),
+    "cosine": MetricInfo(unit="1 (cosine of pixel vectors)", direction="higher", axis="image"),
+    "lpips": MetricInfo(unit="1 (AlexNet)", direction="lower", axis="image"),
+}
+
+# The exact error is infinitely many decibels; JSON and means want a number. Float32 images differ by 1e-7 at least.
+MAX_PSNR = 140.0
+
+LPIPS_WEIGHTS = "alexnet-owt-7be5be79.pth"
+"""torchvision's file name of AlexNet's ImageNet weights."""
+
+
+def lpips_weights() -> Path:
+    """Where torch looks for AlexNet's weights (``TORCH_HOME`` moves it)."""
+    home = os.environ.get("TORCH_HOME") or Path(os.environ.get("XDG_CACHE_HOME", "~/.cache"), "torch")
+    return Path(home, "hub", "checkpoints", LPIPS_WEIGHTS).expanduser()
+
+
+def psnr(estimate: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
+    """Peak signal-to-noise ratio of images in [0, 1], dB, ``[n, C, H, W] -> [n]``, at most ``MAX_PSNR``."""
+    import_torchvision()
+    from torchmetrics.functional.image import peak_signal_noise_ratio
+
+    value = peak_signal_noise_ratio(estimate, truth, data_range=1.0, reduction="none", dim=(1, 2, 3))
+    return value.clamp(max=MAX_PSNR)
+
+
+def ssim(estimate: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
+    """Structural similarity of images in [0, 1], ``[n, C, H, W] -> [n]`` (Wang et al. 2004)."""
+    import_torchvision()
+    from torchmetrics.functional.image import structural_similarity_index_measure
+
+    value = structural_similarity_index_measure(estimate, truth, data_range=1.0, reduction="none")
+    assert isinstance(value, torch.Tensor)
+    return value.reshape(-1)
+
+
+@cache
+def _lpips_network() -> torch.nn.Module:
+    import_torchvision()
+    from torchmetrics.image.lpip import LearnedPerceptualImagePatchSimilarity
+
+    return LearnedPerceptualImagePatchSimilarity("alex", normalize=True).net
+
+
+def lpips(estimate: torch.Tensor, truth: torch.Tensor) -> torch.Tensor | str:
+    """Learned perceptual distance (Zhang et al. 2018), AlexNet, ``[n, C, H, W] -> [n]``; grey images become RGB.
+
+    Returns a reason instead when the metric does not exist: its weights are not staged, or the images are too small.
+    """
+    if not lpips_weights().is_file():
+        return f"AlexNet weights are not staged ({LPIPS_WEIGHTS}); run `leakbench stage lpips` where there is a network"
+    if min(truth.shape[-2:]) < 32:
+        return f"images of {truth.shape[-2]}x{truth.shape[-1]} are too small for AlexNet; 32x32 is the least"
+    rgb = (image.expand(-1, 3, -1, -1) for image in (estimate, truth))
+    with torch.no_grad():
+        distance: torch.Tensor = _lpips_network().to(truth.device)(*rgb, normalize=True)
+    return distance.reshape(-1)
+
+
+def image_metrics(
+    estimate: torch.Tensor, truth: torch.Tensor, estimate_input: torch.Tensor, truth_input: torch.Tensor
+) -> dict[str, torch.Tensor | str]:
+    """Every metric of ``IMAGE_METRICS``: one value per image, ``[n]``, or the reason why there is none.
+
+    Args:
+        estimate: reconstructions as pixels, ``[n, C, H, W]``; clamped to [0, 1] here.
+        truth: victims as pixels in [0, 1].
+        estimate_input: reconstructions as network inputs, as the attacker left them.
+        truth_input: victims as network inputs.
+    """
+    estimate = estimate.clamp(0, 1)
+    return {
+        "mse": (estimate - truth).square().flatten(1).mean(dim=1),
+        "mse_input": (estimate_input - truth_input).square().flatten(1).mean(dim=1),
+        "psnr": psnr(estimate, truth),
+        "ssim": ssim(estimate, truth),
+        "cosine": torch.nn.functional.cosine_similarity(estimate.flatten(1), truth.flatten(1)),
+        "lpips": lpips(estimate, truth),
+    }

@@ -1,0 +1,1 @@
+"""Architectures by name, with the parameter counts that the papers print."""

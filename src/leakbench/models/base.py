@@ -1,0 +1,92 @@
+"""What a model is: a recipe for a torch module, and the functional view of it that everything else computes with."""
+
+from __future__ import annotations
+
+import math
+
+from pydantic import Field
+
+from leakbench.lazy import torch
+from leakbench.registry import Component, Registry
+
+
+class Model(Component):
+    """A classifier architecture. ``width`` is the number of channels of its first layer; the others follow it."""
+
+    width: int = Field(ge=1, description="channels of the first layer; the other layers scale with it")
+
+    def build(self, shape: tuple[int, int, int], classes: int) -> torch.nn.Module:
+        """A freshly initialised module for images ``(C, H, W)`` that returns ``classes`` logits.
+
+        Initialisation is torch's default and draws from the global generator.
+        """
+        raise NotImplementedError
+
+
+MODELS: Registry[Model] = Registry("model", "leakbench.models")
+
+
+class Network:
+    """A module as a function of one flat parameter vector, so that parameters batch like any other tensor.
+
+    BatchNorm runs in evaluation mode, with the running statistics that the module holds.
+
+    Attributes:
+        names: parameter names, in the module's order.
+        shapes: their shapes.
+        dimension: number of parameters, d.
+    """
+
+    def __init__(self, module: torch.nn.Module, device: torch.device | str = "cpu") -> None:
+        self._module = module.eval().requires_grad_(False).to(device)
+        named = dict(self._module.named_parameters())
+        self._buffers = dict(self._module.named_buffers())
+        self.device = torch.device(device)
+        self.names = list(named)
+        self.shapes = [tuple(tensor.shape) for tensor in named.values()]
+        self.sizes = [tensor.numel() for tensor in named.values()]
+        self.dimension = sum(self.sizes)
+
+    def rows_within(self, budget: int, batch_shape: tuple[int, ...]) -> int:
+        """How many batches of ``batch_shape`` to differentiate side by side in ``budget`` bytes; at least one.
+
+        A rough estimate: differentiating a gradient holds about ten vectors of the size of the parameters and some two
+        hundred floats per input pixel.
+        """
+        return max(1, budget // (4 * (10 * self.dimension + 200 * math.prod(batch_shape))))
+
+    @property
+    def parameters(self) -> torch.Tensor:
+        """The module's own parameters, float32 ``[d]``."""
+        return torch.cat([tensor.reshape(-1) for tensor in self._module.parameters()])
+
+    def unflatten(self, parameters: torch.Tensor) -> dict[str, torch.Tensor]:
+        """A flat vector ``[d]`` as named tensors."""
+        parts = torch.split(parameters, self.sizes)
+        return {
+            name: part.view(shape) for name, part, shape in zip(self.names, parts, self.shapes, strict=True)
+        }
+
+    def logits(self, parameters: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
+        """``[B, classes]`` for parameters ``[d]`` and images ``[B, C, H, W]``."""
+        weights = self.unflatten(parameters) | self._buffers
+        output: torch.Tensor = torch.func.functional_call(self._module, weights, (images,))
+        return output
+
+    def loss(self, parameters: torch.Tensor, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Mean cross-entropy of a batch: parameters ``[d]``, images ``[B, C, H, W]``, labels ``[B]``; a scalar."""
+        return torch.nn.functional.cross_entropy(self.logits(parameters, images), labels)
+
+    def gradient(self, parameters: torch.Tensor, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Gradient of :meth:`loss` with respect to the parameters, ``[d]``."""
+        result: torch.Tensor = torch.func.grad(self.loss)(parameters, images, labels)
+        return result
+
+
+def build_network(
+    model: Model, shape: tuple[int, int, int], classes: int, seed: int, device: torch.device | str = "cpu"
+) -> Network:
+    """A network whose initialisation depends on ``seed`` alone; the global generator is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Network(model.build(shape, classes), device)

@@ -1,0 +1,85 @@
+"""The convolutional networks of the attack literature."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Literal
+
+from pydantic import Field
+
+from leakbench.errors import ConfigError
+from leakbench.lazy import torch
+from leakbench.models.base import MODELS, Model
+
+Activation = Literal["leaky_relu", "relu"]
+
+
+def _activation(name: Activation) -> torch.nn.Module:
+    return torch.nn.LeakyReLU(0.01) if name == "leaky_relu" else torch.nn.ReLU()
+
+
+def _require(side: int, shape: tuple[int, int, int], model: str) -> int:
+    if side < 1:
+        raise ConfigError(f"model '{model}': images of {shape[1]}x{shape[2]} vanish in its pooling layers; use larger ones")
+    return side
+
+
+@MODELS.register("simpleconvnet", version=1)
+class SimpleConvNet(Model):
+    """Two convolutions and two linear layers; 119,530 parameters at width 32 on 1x28x28 (Chen et al. 2024, Table 1)."""
+
+    width: int = Field(32, ge=1, description="channels of the first layer; the other layers scale with it")
+
+    def build(self, shape: tuple[int, int, int], classes: int) -> torch.nn.Module:
+        nn, w = torch.nn, self.width
+        height, width = (_require(side // 4, shape, self.name) for side in shape[1:])
+        convolutions = nn.Sequential(
+            nn.Conv2d(shape[0], w, 3, padding=1),
+            nn.LeakyReLU(0.01),
+            nn.MaxPool2d(2),
+            nn.Conv2d(w, 2 * w, 3, padding=1),
+            nn.LeakyReLU(0.01),
+            nn.MaxPool2d(2),
+        )
+        linear = nn.Sequential(
+            nn.Flatten(),
+            nn.Linear(2 * w * height * width, w),
+            nn.LeakyReLU(0.01),
+            nn.Linear(w, classes),
+        )
+        return nn.Sequential(OrderedDict(conv_layers=convolutions, fc_layers=linear))  # the names of Table 1
+
+
+@MODELS.register("convnet", version=1)
+class ConvNet(Model):
+    """Eight convolutions with BatchNorm (Geiping et al. 2020); 2,904,970 parameters at width 64, 733,642 at 32, on 3x32x32.
+
+    The released code uses ReLU, the ``optimal_defense`` paper says LeakyReLU, which is the default here.
+    """
+
+    width: int = Field(64, ge=1, description="channels of the first layer; the other layers scale with it")
+    activation: Activation = "leaky_relu"
+
+    def build(self, shape: tuple[int, int, int], classes: int) -> torch.nn.Module:
+        nn, w = torch.nn, self.width
+        height, width = (_require(side // 3 // 3, shape, self.name) for side in shape[1:])
+
+        def blocks(*channels: int) -> list[torch.nn.Module]:
+            return [
+                layer
+                for before, after in zip(channels, channels[1:], strict=False)
+                for layer in (
+                    nn.Conv2d(before, after, 3, padding=1),
+                    nn.BatchNorm2d(after),
+                    _activation(self.activation),
+                )
+            ]
+
+        return nn.Sequential(
+            *blocks(shape[0], w, 2 * w, 2 * w, 4 * w, 4 * w, 4 * w),
+            nn.MaxPool2d(3),
+            *blocks(4 * w, 4 * w, 4 * w),
+            nn.MaxPool2d(3),
+            nn.Flatten(),
+            nn.Linear(4 * w * height * width, classes),
+        )

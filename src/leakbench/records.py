@@ -1,0 +1,175 @@
+"""The metric record: what one job found out, written once, atomically, and validated whenever it is read.
+
+Tensors that are too large for JSON lie beside the record as ``.safetensors`` and are named in it with their digest.
+JSON has no NaN: a value that does not exist is null, and ``reasons`` says why.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from leakbench.errors import RecordError
+from leakbench.lazy import torch
+
+SCHEMA = "leakbench.record/1"
+
+Value = float | None | list[float | None]
+"""A metric: a number, or one number per image, victim or step, as its axis says."""
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class Outcome(_Model):
+    """How a job, or one replicate of it, ended. Failures are data: they are recorded and never dropped."""
+
+    status: Literal["ok", "diverged", "infeasible"] = "ok"
+    reason: str | None = Field(None, description="why, unless ok")
+    step: int | None = Field(None, description="first optimiser step at which something became non-finite")
+
+
+class MetricInfo(_Model):
+    """What a metric's numbers mean."""
+
+    unit: str
+    direction: Literal["higher", "lower", "none"] = Field(description="which values mean more leakage or better utility")
+    axis: Literal["image", "victim", "step", "tensor"] | None = Field(None, description="what a list of values runs over")
+
+
+class Replicate(_Model):
+    """The metrics of one seed and one setting of the swept parameters."""
+
+    seed: int
+    setting: dict[str, float | int | str | bool] = Field(default_factory=dict, description="swept parameters")
+    outcome: Outcome = Outcome()
+    metrics: dict[str, Value]
+    reasons: dict[str, str] = Field(default_factory=dict, description="why a metric is null")
+    privacy: dict[str, Any] | None = Field(None, description="what the defense guarantees in this setting")
+
+
+class Tensors(_Model):
+    """A file of tensors beside the record."""
+
+    file: str
+    sha256: str
+    keys: list[str]
+
+
+class Cost(_Model):
+    """What the job took."""
+
+    wall_s: float
+    device_s: float = Field(description="seconds of GPU time on a GPU, of CPU time elsewhere")
+    peak_memory_bytes: int = Field(description="largest resident set; on a GPU, largest allocation there")
+
+
+class Provenance(_Model):
+    """Where, when and with what the record was made. Nothing here enters the job's identity."""
+
+    started: str
+    commit: str | None
+    dirty: bool | None
+    versions: dict[str, str]
+    device: str
+    threads: int
+    slurm_job_id: str | None
+
+
+class Record(_Model):
+    """One job's result."""
+
+    schema_: Literal["leakbench.record/1"] = Field(SCHEMA, alias="schema")
+    job: dict[str, Any] = Field(description="the job, with all parameters resolved")
+    metrics: dict[str, MetricInfo]
+    replicates: list[Replicate]
+    outcome: Outcome
+    tensors: Tensors | None = None
+    cost: Cost
+    provenance: Provenance
+
+
+def canonical(value: Any) -> str:
+    """JSON with sorted keys and no white space, so that equal values give equal text."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def digest(value: Any) -> str:
+    """First 16 hexadecimal digits of the SHA-256 of a value's canonical JSON."""
+    return hashlib.sha256(canonical(value).encode()).hexdigest()[:16]
+
+
+def atomic_write(path: Path, content: bytes) -> None:
+    """Write a file that is either whole or absent, whenever the process is killed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_record(path: Path, record: Record) -> None:
+    """Validate and write a record atomically."""
+    checked = Record.model_validate(record.model_dump(by_alias=True))
+    atomic_write(path, (checked.model_dump_json(by_alias=True, indent=1) + "\n").encode())
+
+
+def read_record(path: Path) -> Record:
+    """Read and validate a record.
+
+    Raises:
+        RecordError: the file is not a whole record of this schema; the message names it and the first fault.
+    """
+    try:
+        return Record.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        raise RecordError(f"{path}: not a valid record: {where}: {first['msg']}") from None
+
+
+def quarantine(path: Path) -> Path:
+    """Move an unreadable record aside, so that its job runs again; returns where it went."""
+    aside = path.with_name(f"{path.name}.corrupt-{time.strftime('%Y%m%d-%H%M%S')}")
+    os.replace(path, aside)
+    return aside
+
+
+def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> Tensors:
+    """Write tensors as safetensors, atomically, and describe the file for the record."""
+    from safetensors.torch import save
+
+    content = save({key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()})
+    atomic_write(path, content)
+    return Tensors(file=path.name, sha256=hashlib.sha256(content).hexdigest(), keys=sorted(tensors))
+
+
+def read_tensors(record_path: Path, tensors: Tensors) -> dict[str, torch.Tensor]:
+    """Read the tensors beside a record.
+
+    Raises:
+        RecordError: the file is missing or is not the one that the record was written with.
+    """
+    from safetensors.torch import load
+
+    path = record_path.with_name(tensors.file)
+    if not path.is_file():
+        raise RecordError(f"{path}: missing; delete {record_path} and run again to regenerate both")
+    content = path.read_bytes()
+    if hashlib.sha256(content).hexdigest() != tensors.sha256:
+        raise RecordError(f"{path}: altered since {record_path} was written; delete both and run again")
+    loaded: dict[str, torch.Tensor] = load(content)
+    return loaded

@@ -1,0 +1,1 @@
+"""Bounds, optimal mechanisms and accountants as pure functions of arrays."""

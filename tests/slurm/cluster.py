@@ -1,0 +1,267 @@
+"""A SLURM cluster on this one host, for tests: a controller, three nodes, two of them with two pretend GPUs.
+
+It needs the packages of ``install.sh``, but neither root, nor a database, nor ``/etc/slurm``: configuration, keys,
+sockets and ports are its own, so that it also runs beside a SLURM which this host belongs to. A supervisor process
+starts the daemons and stops exactly these again when the test session ends (however it ends) or after a time limit.
+
+By hand, from the repository root: ``python tests/slurm/cluster.py snakemake --profile slurm --config scale=smoke``.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import select
+import shlex
+import shutil
+import signal
+import socket
+import string
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+HERE = Path(__file__).resolve().parent
+NODES = ("gpu1", "gpu2", "cpu1")
+COMMANDS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo")
+TIME_LIMIT = 1800  # seconds after which the supervisor stops everything, whatever the tests do
+# Daemons live in sbin, which the PATH of an ordinary user often leaves out.
+SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin", "/sbin"])
+
+
+def why_not() -> str | None:
+    """Why no cluster can be started here; None where one can."""
+    missing = [name for name in COMMANDS if shutil.which(name, path=SEARCH_PATH) is None]
+    if missing:
+        return f"SLURM is not installed ({', '.join(missing)} not found): tests/slurm/install.sh installs it"
+    if sys.platform != "linux":
+        return f"the one-host SLURM needs Linux, not {sys.platform}"
+    return None
+
+
+class Cluster:
+    """The cluster as tests see it: start it with ``with Cluster() as cluster:``."""
+
+    def __init__(self, time_limit: float = TIME_LIMIT) -> None:
+        self.time_limit = time_limit
+        # Not pytest's tmp_path: unix sockets lie in here, and their paths must stay below 108 characters.
+        self.folder = Path(tempfile.mkdtemp(prefix="leakbench-slurm-"))
+        self._supervisor: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Cluster:
+        try:
+            command = [sys.executable, str(HERE / "cluster.py"), "--supervise", str(self.folder), str(self.time_limit)]
+            # The supervisor ends when its standard input does, hence also when this process is killed.
+            self._supervisor = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+            )
+            assert self._supervisor.stdout is not None
+            if self._supervisor.stdout.readline().strip() != "ready":
+                raise RuntimeError(f"the one-host SLURM did not start:\n{self.logs()}")
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop the daemons and the jobs that still run; remove the cluster's folder."""
+        if self._supervisor is not None:
+            assert self._supervisor.stdin is not None and self._supervisor.stdout is not None
+            self._supervisor.stdin.close()
+            self._supervisor.wait(timeout=90)
+            self._supervisor.stdout.close()
+            self._supervisor = None
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment in which SLURM's commands, and Snakemake, talk to this cluster."""
+        outside = ("SLURM_", "SBATCH_", "SRUN_", "SQUEUE_", "SINFO_", "SCANCEL_")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(outside)}
+        path = os.pathsep.join([str(self.folder / "bin"), SEARCH_PATH])
+        return kept | {"SLURM_CONF": str(self.folder / "slurm.conf"), "PATH": path}
+
+    def run(self, *command: str) -> str:
+        """Run one of SLURM's commands; its standard output."""
+        return subprocess.run(
+            command, env=self.environment, check=True, capture_output=True, text=True, timeout=60
+        ).stdout
+
+    def jobs(self) -> dict[str, dict[str, str]]:
+        """All jobs the controller has seen so far: job id -> the fields of ``scontrol show job``."""
+        found = {}
+        for line in self.run("scontrol", "show", "job", "--oneliner").splitlines():
+            # Values with spaces (comments of some jobs) lose what follows the first one; no test looks at these.
+            fields = dict(word.split("=", 1) for word in line.split() if "=" in word)
+            if "JobId" in fields:
+                found[fields["JobId"]] = fields
+        return found
+
+    def logs(self) -> str:
+        """The last lines of every daemon's log, to say in a failed test."""
+        tails = []
+        for path in sorted(self.folder.glob("*.log")):
+            tails.append("\n".join([f"--- {path.name}", *path.read_text(errors="replace").splitlines()[-15:]]))
+        return "\n".join(tails)
+
+
+# The supervisor: a process of its own, so that it outlives whatever kills the tests.
+
+
+def configure(folder: Path) -> None:
+    """Fill the folder with all that the daemons read."""
+    folder.chmod(0o755)  # munge refuses a socket that not everybody can reach
+    (folder / "state").mkdir()
+    (folder / "bin").mkdir()
+    for node in NODES:
+        (folder / "spool" / node).mkdir(parents=True)
+    key = folder / "munge.key"
+    key.touch(mode=0o600)
+    key.write_bytes(os.urandom(128))
+    ports = free_ports(1 + len(NODES))
+    values = {"DIR": str(folder), "HOST": socket.gethostname().split(".")[0], "USER": getpass.getuser()}
+    values |= {f"{name.upper()}_PORT": str(port) for name, port in zip(("controller", *NODES), ports, strict=True)}
+    for name in ("slurm.conf", "gres.conf"):
+        (folder / name).write_text(string.Template((HERE / name).read_text()).substitute(values))
+    # Snakemake's SLURM plug-in hides SLURM_CONF from the srun within a job. On a real cluster srun then reads
+    # /etc/slurm; here a srun that comes first on PATH names the configuration again.
+    srun = folder / "bin" / "srun"
+    real = shutil.which("srun", path=SEARCH_PATH)
+    srun.write_text(f'#!/bin/sh\nSLURM_CONF={shlex.quote(f"{folder}/slurm.conf")} exec {real} "$@"\n')
+    srun.chmod(0o755)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on at the moment."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
+    """Ask every tenth of a second until the condition holds; whether it came to hold in time."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+class Supervisor:
+    """Starts the daemons, in the order in which they need each other, and stops them in reverse."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.environment = os.environ | {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": SEARCH_PATH}
+        self.daemons: list[subprocess.Popen[bytes]] = []
+
+    def start(self) -> bool:
+        folder = self.folder
+        configure(folder)
+        munge_socket = folder / "munge.socket"
+        self.daemon(
+            "munged",
+            "--foreground",
+            f"--socket={munge_socket}",
+            f"--key-file={folder / 'munge.key'}",
+            f"--pid-file={folder / 'munged.pid'}",
+            f"--seed-file={folder / 'munged.seed'}",
+        )
+        if not wait_until(munge_socket.exists, 20):
+            return False
+        # -i: a first start, without a saved state.
+        self.daemon("slurmctld", "-D", "-i", "-f", str(folder / "slurm.conf"))
+        for node in NODES:
+            self.daemon("slurmd", "-D", "-N", node, "-f", str(folder / "slurm.conf"), log=f"{node}-start")
+        return wait_until(self.all_idle, 60)
+
+    def daemon(self, *command: str, log: str | None = None) -> None:
+        with (self.folder / f"{log or command[0]}.out.log").open("wb") as output:
+            self.daemons.append(
+                subprocess.Popen(
+                    command, env=self.environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd="/"
+                )
+            )
+
+    def ask(self, *command: str) -> str:
+        """What one of SLURM's commands answers; nothing where it does not answer."""
+        try:
+            result = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=20)
+        except subprocess.TimeoutExpired:
+            return ""
+        return result.stdout
+
+    def all_idle(self) -> bool:
+        states = self.ask("sinfo", "--noheader", "--Node", "--partition=main", "--format=%t").split()
+        return states == ["idle"] * len(NODES)
+
+    def stop(self) -> None:
+        if self.daemons and self.daemons[-1].poll() is None:
+            self.ask("scancel", f"--user={getpass.getuser()}")
+            states = "--states=running,completing,pending"
+            wait_until(lambda: not self.ask("squeue", "--noheader", "--format=%i", states).split(), 15)
+        for daemon in reversed(self.daemons):
+            daemon.terminate()
+            try:
+                daemon.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait()
+        # A job's own supervisor is no child of ours; the folder on its command line or in its environment marks it.
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                if (process / "comm").read_text().strip() != "slurmstepd":
+                    continue
+                if f"{self.folder}/".encode() in (process / "environ").read_bytes():
+                    os.kill(int(process.name), signal.SIGKILL)
+            except (OSError, ValueError):
+                continue  # gone meanwhile, or somebody else's
+
+
+def supervise(folder: Path, time_limit: float) -> int:
+    """Start, say so, wait for the end of standard input or of the time, stop."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: sys.exit(1))
+    supervisor = Supervisor(folder)
+    try:
+        started = supervisor.start()
+        print("ready" if started else "failed", flush=True)
+        if not started:
+            return 1
+        select.select([sys.stdin], [], [], time_limit)
+        return 0
+    finally:
+        supervisor.stop()
+
+
+def main(arguments: list[str]) -> int:
+    if arguments[:1] == ["--supervise"]:
+        return supervise(Path(arguments[1]), float(arguments[2]))
+    if not arguments or arguments[0].startswith("-"):
+        print("usage: cluster.py COMMAND [ARGUMENT...]: run a command on a one-host SLURM, then stop it")
+        return 2
+    reason = why_not()
+    if reason is not None:
+        print(f"cluster.py: {reason}", file=sys.stderr)
+        return 2
+    with Cluster(time_limit=24 * 3600) as cluster:
+        return subprocess.run(arguments, env=cluster.environment).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
