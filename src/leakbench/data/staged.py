@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from io import BytesIO
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -50,12 +51,24 @@ class StagedDataset(Dataset):
 
     @classmethod
     def shards(cls, split: Split) -> tuple[Shard, ...]:
-        """The files of a split, in order. Reads their footers once per process.
+        """The files of a split, in order.
 
         Raises:
             MissingData: no files, not all of them, or one that is not a parquet file with the expected columns.
         """
-        return _shards(cls, split, data_root())
+        root = data_root()
+        pattern = root / cls.hub_id / cls.pattern(split)
+        paths = sorted(pattern.parent.glob(pattern.name))
+        if not paths:
+            raise MissingData(_not_staged(cls, pattern, root))
+        matches = [re.search(r"-(\d+)-of-(\d+)", path.name) for path in paths]
+        numbers = [(int(match[1]), int(match[2])) for match in matches if match]
+        if numbers != [(number, len(paths)) for number in range(len(paths))]:
+            # A missing file would shift all later rows without a word.
+            names = ", ".join(path.name for path in paths[:8]) + (", ..." if len(paths) > 8 else "")
+            raise cls.broken(f"{pattern} must match one whole set of files, but matches {len(paths)}: {names}")
+        stops = list(accumulate(_count(cls, path) for path in paths))
+        return tuple(map(Shard, paths, [0, *stops], stops))
 
     @classmethod
     def columns(cls) -> list[str]:
@@ -128,43 +141,33 @@ class StagedDataset(Dataset):
 
         with Image.open(BytesIO(content)) as encoded:
             image = encoded.convert("L" if self.channels == 1 else "RGB")
-        side = (self.size, self.size)
-        if image.size != side:
+        square = (self.size, self.size)
+        if image.size != square:
             bilinear = Image.Resampling.BILINEAR
-            image = ImageOps.fit(image, side, bilinear) if self.crop else image.resize(side, bilinear)
-        return np.asarray(image).reshape(*side, self.channels)
+            image = ImageOps.fit(image, square, bilinear) if self.crop else image.resize(square, bilinear)
+        return np.asarray(image).reshape(*square, self.channels)
 
 
 @cache
-def _shards(dataset: type[StagedDataset], split: Split, root: Path) -> tuple[Shard, ...]:
+def _count(dataset: type[StagedDataset], path: Path) -> int:
+    """Number of rows of a file.
+
+    Raises:
+        MissingData: it is not a parquet file with the expected columns.
+    """
     import pyarrow
     from pyarrow import parquet
 
-    pattern = root / dataset.hub_id / dataset.pattern(split)
-    paths = sorted(pattern.parent.glob(pattern.name))
-    if not paths:
-        raise MissingData(_not_staged(dataset, pattern, root))
-
-    numbers = [re.search(r"-(\d+)-of-(\d+)", path.name) for path in paths]
-    found = [(int(number[1]), int(number[2])) for number in numbers if number]
-    if found != [(k, len(paths)) for k in range(len(paths))]:
-        names = ", ".join(path.name for path in paths[:8]) + (", ..." if len(paths) > 8 else "")
-        raise dataset.broken(f"{pattern} must match one whole set of files, but matches {len(paths)}: {names}")
-
-    shards: list[Shard] = []
-    for path in paths:
-        try:
-            with parquet.ParquetFile(path) as file:
-                columns = [file.schema.column(number).path for number in range(len(file.schema))]
-                rows = file.metadata.num_rows
-        except (pyarrow.ArrowException, OSError) as error:
-            raise dataset.broken(f"{path} cannot be read ({error})") from error
-        for column in dataset.columns():
-            if column not in columns:
-                raise dataset.broken(f"{path} has no column '{column}', only {', '.join(columns)}")
-        start = shards[-1].stop if shards else 0
-        shards.append(Shard(path, start, start + rows))
-    return tuple(shards)
+    try:
+        with parquet.ParquetFile(path) as file:
+            columns = [file.schema.column(number).path for number in range(len(file.schema))]
+            rows: int = file.metadata.num_rows
+    except (pyarrow.ArrowException, OSError) as error:
+        raise dataset.broken(f"{path} cannot be read ({error})") from error
+    for column in dataset.columns():
+        if column not in columns:
+            raise dataset.broken(f"{path} has no column '{column}', only {', '.join(columns)}")
+    return rows
 
 
 def _not_staged(dataset: type[StagedDataset], pattern: Path, root: Path) -> str:

@@ -1,0 +1,1 @@
+"""One package per paper: its figures, tables and claims."""

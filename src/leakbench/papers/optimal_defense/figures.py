@@ -1,0 +1,128 @@
+"""Figures 2 to 7."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from leakbench.papers.optimal_defense import PAPER
+from leakbench.report.artifacts import Tables, artifact
+from leakbench.report.plots import Drawing, against_parameter, trade_off, training_curves
+
+figure = partial(artifact, PAPER, "figure")
+
+PRUNING = {"gp": "gradient pruning", "op": "optimal pruning"}
+NOISE = {"dpsgd": "clipped noise (the paper's DP-SGD)", "optimal": "optimal noise"}
+ATTACK = "ig"
+ERRORS = {"mse_input": "MSE (normalised inputs)", "psnr": "PSNR (dB, pixels in [0, 1])"}
+
+INTERVALS = "Bands and whiskers: 95 % t-intervals over seeds of the initialisation."
+REFERENCES = (
+    "Reference attackers that never see the gradient: the mean of auxiliary images, and random noise. "
+    "Attack: Inverting Gradients with the true labels, not adapted to the defense."
+)
+
+
+@figure(
+    2,
+    title="Reconstruction error against the pruning ratio",
+    caption="Error of the reconstruction against the part of the gradient that is pruned, at initialisation. "
+    f"{INTERVALS} {REFERENCES}",
+    experiments=("pruning",),
+)
+def fig02(tables: Tables) -> Drawing:
+    """MSE and PSNR against the pruning ratio."""
+    return against_parameter(
+        tables["pruning"], "fraction", ERRORS, PRUNING, attack=ATTACK, xlabel="pruned part of the gradient"
+    )
+
+
+@figure(
+    3,
+    title="Training under pruning",
+    caption=f"Training loss of federated training with pruned gradients. {INTERVALS}",
+    experiments=("pruning_training",),
+)
+def fig03(tables: Tables) -> Drawing:
+    """Training loss for gradient pruning at 80 % and 90 % and optimal pruning at 80 %."""
+    names = {
+        "none": "no defense",
+        "gp-80": "gradient pruning 80 %",
+        "gp-90": "gradient pruning 90 %",
+        "op-80": "optimal pruning 80 %",
+    }
+    return training_curves(tables["pruning_training"], names, window=8, styles={"gp-90": "--"})
+
+
+@figure(
+    4,
+    title="Pruning: reconstruction error against training loss",
+    caption="Reconstruction error at initialisation against the loss on the attacked images after five Adam steps; "
+    f"a better defense lies lower and further right. {INTERVALS} {REFERENCES}",
+    experiments=("pruning",),
+)
+def fig04(tables: Tables) -> Drawing:
+    """Trade-off of gradient pruning and optimal pruning."""
+    return trade_off(
+        tables["pruning"],
+        "fraction",
+        PRUNING,
+        attack=ATTACK,
+        privacy="mse_input",
+        utility="final_loss",
+        xlabel=ERRORS["mse_input"],
+        ylabel="training loss after 5 steps (nats)",
+        parameter_label="pruned part",
+    )
+
+
+@figure(
+    5,
+    title="Reconstruction error against the noise scale",
+    caption="Error of the reconstruction against the noise scale (root mean square of the standard deviations), at "
+    f"initialisation, gradients clipped elementwise at 1. {INTERVALS} {REFERENCES}",
+    experiments=("noise",),
+)
+def fig05(tables: Tables) -> Drawing:
+    """MSE and PSNR against the noise scale."""
+    return against_parameter(
+        tables["noise"], "scale", ERRORS, NOISE, attack=ATTACK, xlabel="noise scale (RMS std)", log=True
+    )
+
+
+@figure(
+    6,
+    title="Training under noise",
+    caption="Training loss of federated training with noisy gradients, noise scale 0.1 (root mean square of the "
+    f"standard deviations). {INTERVALS}",
+    experiments=("noise_training",),
+)
+def fig06(tables: Tables) -> Drawing:
+    """Training loss for clipped noise and optimal noise at the same scale."""
+    names = {
+        "none": "no defense",
+        "dpsgd-0.1": "clipped noise (the paper's DP-SGD) 0.1",
+        "optimal-0.1": "optimal noise 0.1",
+    }
+    return training_curves(tables["noise_training"], names, window=8)
+
+
+@figure(
+    7,
+    title="Noise: reconstruction error against training loss",
+    caption="Reconstruction error at initialisation against the loss on the attacked images after five Adam steps; "
+    f"a better defense lies lower and further right. {INTERVALS} {REFERENCES}",
+    experiments=("noise",),
+)
+def fig07(tables: Tables) -> Drawing:
+    """Trade-off of clipped noise and optimal noise."""
+    return trade_off(
+        tables["noise"],
+        "scale",
+        NOISE,
+        attack=ATTACK,
+        privacy="mse_input",
+        utility="final_loss",
+        xlabel=ERRORS["mse_input"],
+        ylabel="training loss after 5 steps (nats)",
+        parameter_label="noise scale",
+    )

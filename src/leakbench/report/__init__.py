@@ -1,0 +1,1 @@
+"""From records to what people read: tidy tables, statistics, figures, tables, the HTML page."""

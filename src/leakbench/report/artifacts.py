@@ -1,0 +1,165 @@
+"""Figures and tables of papers: registered under the paper's own number, drawn from tidy tables, found by path."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Literal
+
+from leakbench.errors import ConfigError, UnknownName
+from leakbench.lazy import pd
+from leakbench.records import atomic_write
+from leakbench.report.tidy import table_path
+
+if TYPE_CHECKING:
+    from leakbench.experiments import Project
+    from leakbench.report.plots import Drawing
+
+FIGURES = "figures"
+FORMATS = {"figure": ("pdf", "png", "csv"), "table": ("csv", "md", "tex")}
+
+Tables = Mapping[str, "pd.DataFrame"]
+"""Tidy tables by the name of their experiment."""
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A figure or table of a paper.
+
+    Attributes:
+        number: the paper's own number.
+        caption: what is shown and under which conditions, but for the scale.
+        experiments: names of the experiments whose tidy tables it reads.
+        make: the pure function from tidy tables to a drawing (figures) or a data frame (tables).
+    """
+
+    paper: str
+    kind: Literal["figure", "table"]
+    number: int
+    title: str
+    caption: str
+    experiments: tuple[str, ...]
+    make: Callable[[Tables], Drawing | pd.DataFrame]
+
+    @property
+    def name(self) -> str:
+        """``fig02``, ``table01``."""
+        return f"{'fig' if self.kind == 'figure' else 'table'}{self.number:02d}"
+
+    def path(self, scale: str, extension: str) -> str:
+        """Where it is written, relative to the project's root."""
+        return f"{FIGURES}/{scale}/{self.paper}/{self.name}.{extension}"
+
+    def paths(self, scale: str) -> list[str]:
+        """Every file it is written to."""
+        return [self.path(scale, extension) for extension in FORMATS[self.kind]]
+
+    def inputs(self, scale: str) -> list[str]:
+        """The tidy tables it reads."""
+        return [table_path(scale, self.paper, experiment) for experiment in self.experiments]
+
+    def full_caption(self, project: Project, scale: str) -> str:
+        """The caption, with the number and what the scale means."""
+        kind = self.kind.capitalize()
+        return f"{kind} {self.number}. {self.caption} Scale '{scale}': {project.plan(scale).description}."
+
+    def render(self, project: Project, path: str) -> None:
+        """Write all formats of this artifact, at the scale that ``path`` names."""
+        scale = PurePosixPath(path).parts[1]
+        project.plan(scale, where=path)
+        tables = {
+            experiment: pd.read_parquet(project.root / table)
+            for experiment, table in zip(self.experiments, self.inputs(scale), strict=True)
+        }
+        made = self.make(tables)
+        caption = self.full_caption(project, scale)
+        if isinstance(made, pd.DataFrame):
+            contents = _table_formats(made, caption)
+        else:
+            contents = _figure_formats(made, caption)
+        for extension, content in contents.items():
+            atomic_write(project.root / self.path(scale, extension), content)
+
+
+def _figure_formats(drawing: Drawing, caption: str) -> dict[str, bytes]:
+    import matplotlib.pyplot as plt
+
+    from leakbench.report.style import add_caption
+
+    add_caption(drawing.figure, caption)
+    contents = {"csv": drawing.numbers.to_csv(index=False).encode()}
+    for extension in ("pdf", "png"):
+        buffer = io.BytesIO()
+        metadata = {"CreationDate": None} if extension == "pdf" else {"Software": None}  # equal numbers, equal files
+        drawing.figure.savefig(buffer, format=extension, metadata=metadata, bbox_inches="tight")
+        contents[extension] = buffer.getvalue()
+    plt.close(drawing.figure)
+    return contents
+
+
+def _table_formats(frame: pd.DataFrame, caption: str) -> dict[str, bytes]:
+    texts = {
+        "csv": frame.to_csv(index=False),
+        "md": f"{frame.to_markdown(index=False)}\n\n{caption}\n",
+        "tex": frame.to_latex(index=False, caption=caption, escape=True),
+    }
+    return {extension: text.encode() for extension, text in texts.items()}
+
+
+_artifacts: dict[tuple[str, str], Artifact] = {}
+
+
+def artifact(
+    paper: str, kind: Literal["figure", "table"], number: int, *, title: str, caption: str, experiments: tuple[str, ...]
+) -> Callable[[Callable[[Tables], Drawing | pd.DataFrame]], Callable[[Tables], Drawing | pd.DataFrame]]:
+    """Decorator that registers the function that makes an artifact.
+
+    Raises:
+        ConfigError: the paper's number is taken.
+    """
+
+    def register(make: Callable[[Tables], Drawing | pd.DataFrame]) -> Callable[[Tables], Drawing | pd.DataFrame]:
+        entry = Artifact(paper, kind, number, title, caption, experiments, make)
+        if (paper, entry.name) in _artifacts:
+            raise ConfigError(f"{paper}: {entry.name} is registered twice")
+        _artifacts[paper, entry.name] = entry
+        return make
+
+    return register
+
+
+@cache
+def artifacts() -> tuple[Artifact, ...]:
+    """Every artifact of every paper: by paper, figures first, by number."""
+    import leakbench.papers
+
+    for module in pkgutil.walk_packages(leakbench.papers.__path__, "leakbench.papers."):
+        importlib.import_module(module.name)
+    return tuple(sorted(_artifacts.values(), key=lambda entry: (entry.paper, entry.kind, entry.number)))
+
+
+def artifact_of(path: str) -> Artifact:
+    """The artifact that a path under ``figures`` names.
+
+    Raises:
+        ConfigError: no such artifact; the message lists those that exist.
+    """
+    target = PurePosixPath(path)
+    if len(target.parts) != 4 or target.parts[0] != FIGURES:
+        raise ConfigError(f"{path}: expected {FIGURES}/<scale>/<paper>/<figNN|tableNN>.<format>")
+    _, _, paper, file = target.parts
+    of_paper = {entry.name: entry for entry in artifacts() if entry.paper == paper}
+    if not of_paper:
+        raise UnknownName("paper", paper, {entry.paper for entry in artifacts()}, path)
+    name, _, extension = file.partition(".")
+    if name not in of_paper:
+        raise UnknownName("artifact", name, of_paper, path)
+    found = of_paper[name]
+    if extension not in FORMATS[found.kind]:
+        raise UnknownName("format", extension, FORMATS[found.kind], path)
+    return found

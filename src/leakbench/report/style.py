@@ -1,0 +1,74 @@
+"""How figures look: one colour per defense everywhere, safe for colour-blind readers, legible in print."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's palette, by the registered name of the mechanism.
+COLOURS = {
+    "none": "#000000",
+    "gaussian_noise": "#CC79A7",
+    "clipped_noise": "#D55E00",
+    "magnitude_pruning": "#E69F00",
+    "optimal_noise": "#56B4E9",
+    "optimal_clipped_noise": "#0072B2",
+    "optimal_pruning": "#009E73",
+}
+# For mechanisms that the project does not know: out-of-tree defenses.
+OTHER_COLOURS = ("#7F3C8D", "#80BA5A", "#A5AA99", "#CF1C90")
+
+MARKERS = {"magnitude_pruning": "s", "clipped_noise": "s", "gaussian_noise": "^", "none": "*"}
+LINES = ("-", "--", ":", "-.")
+
+REFERENCES = {"mean_image": ("mean image", "--"), "noise": ("random noise", ":")}
+"""Reference attackers: label and line style. Their lines are grey, since they say nothing of any defense."""
+REFERENCE_COLOUR = "#777777"
+
+STYLE = {
+    "figure.dpi": 150,
+    "savefig.dpi": 150,
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "lines.linewidth": 1.5,
+    "lines.markersize": 5,
+    "pdf.fonttype": 42,
+}
+
+
+def colour(mechanism: str) -> str:
+    """The colour of a mechanism; unknown ones get a fixed colour derived from their name."""
+    return COLOURS.get(mechanism) or OTHER_COLOURS[sum(mechanism.encode()) % len(OTHER_COLOURS)]
+
+
+def marker(mechanism: str) -> str:
+    """The marker of a mechanism, so that series differ without colour too."""
+    return MARKERS.get(mechanism, "o")
+
+
+def panels(columns: int, width: float = 4.2, height: float = 3.1) -> tuple[Figure, list[Axes]]:
+    """A row of axes in the project's style."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    plt.rcParams.update(STYLE)
+    figure, axes = plt.subplots(1, columns, figsize=(width * columns, height), squeeze=False, layout="constrained")
+    return figure, list(axes[0])
+
+
+def add_caption(figure: Figure, caption: str) -> None:
+    """A caption below the axes, wrapped to the figure's width."""
+    characters = int(figure.get_figwidth() * 17)
+    figure.supxlabel("\n".join(textwrap.wrap(caption, characters)), fontsize=7.5, x=0.01, ha="left", color="#333333")

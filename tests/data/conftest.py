@@ -1,0 +1,89 @@
+"""Small staged data sets in the layout of the Hub, made on the spot."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from PIL import Image
+from pyarrow import parquet
+
+from leakbench.data.base import DATASETS
+from leakbench.data.staged import StagedDataset
+
+NATIVE_SHAPES = {"mnist": (28, 28), "fashion_mnist": (28, 28), "celeba": (218, 178, 3), "imagenet": (300, 400, 3)}
+
+
+def _encode(pixels: np.ndarray, form: str) -> bytes:
+    stream = io.BytesIO()
+    Image.fromarray(pixels).save(stream, form)
+    return stream.getvalue()
+
+
+def _noise(count: int, name: str) -> list[np.ndarray]:
+    shape = NATIVE_SHAPES.get(name, (32, 32, 3))
+    return list(np.random.default_rng(0).integers(0, 256, (count, *shape), dtype=np.uint8))
+
+
+def _write_split(
+    folder: Path,
+    split: str,
+    images: Sequence[np.ndarray | bytes | None],
+    columns: dict[str, list[Any]],
+    *,
+    image_column: str = "image",
+    form: str = "PNG",
+    files: int = 1,
+    row_group_size: int = 4,
+) -> list[Path]:
+    folder.mkdir(parents=True, exist_ok=True)
+    contents = [_encode(image, form) if isinstance(image, np.ndarray) else image for image in images]
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    table = pa.table({image_column: pa.array([{"bytes": content} for content in contents], kind), **columns})
+    paths = [folder / f"{split}-{number:05d}-of-{files:05d}.parquet" for number in range(files)]
+    cuts = [len(table) * number // files for number in range(files + 1)]
+    for path, start, stop in zip(paths, cuts[:-1], cuts[1:], strict=True):
+        parquet.write_table(table.slice(start, stop - start), path, row_group_size=row_group_size)
+    return paths
+
+
+@pytest.fixture
+def noise() -> Callable[[int, str], list[np.ndarray]]:
+    """``noise(n, name)``: the pixels, uint8, of the first ``n`` images that ``fake`` stages for a data set."""
+    return _noise
+
+
+@pytest.fixture
+def write_split() -> Callable[..., list[Path]]:
+    """``write_split(folder, split, images, columns)`` writes the parquet files of a split as the Hub holds them."""
+    return _write_split
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty data root, set."""
+    folder = tmp_path / "root"
+    folder.mkdir()
+    monkeypatch.setenv("LEAKBENCH_DATA", str(folder))
+    return folder
+
+
+@pytest.fixture
+def fake(root: Path) -> Callable[..., StagedDataset]:
+    """``fake(name, train=10, files=2)`` stages ten train images in two files, and two test images."""
+
+    def stage(name: str, *, train: int = 6, test: int = 2, **layout: Any) -> StagedDataset:
+        cls = DATASETS.get(name)
+        assert issubclass(cls, StagedDataset)
+        folder = root / cls.hub_id / cls.folder
+        for split, count in ((cls.splits["train"], train), (cls.splits["test"], test)):
+            labels = {column: [row % 2 for row in range(count)] for column in cls.label_columns}
+            _write_split(folder, split, _noise(count, name), labels, image_column=cls.image_column, **layout)
+        return cls()
+
+    return stage

@@ -1,0 +1,54 @@
+# Jobs that write records: one rule per kind, one record per job. `leakbench run` explains the rest from the path.
+
+
+rule attack:
+    output:
+        record="results/{scale}/{paper}/{experiment}/{dataset}/{model}/{defense}/{attack}/{part}.json",
+    log:
+        "logs/{scale}/{paper}/{experiment}/{dataset}/{model}/{defense}/{attack}/{part}.log",
+    benchmark:
+        "logs/{scale}/{paper}/{experiment}/{dataset}/{model}/{defense}/{attack}/{part}.tsv"
+    wildcard_constraints:
+        attack="(?!(train|inventory)/)[^/]+",
+    threads: 1
+    resources:
+        mem_mb=lambda wildcards, attempt: 8000 * attempt,
+        runtime=lambda wildcards, attempt: 120 * attempt,
+    params:
+        job=lambda wildcards, output: flow.job_digest(output.record),
+    shell:
+        "{flow.command} run {output.record:q} > {log:q} 2>&1"
+
+
+rule train:
+    output:
+        record="results/{scale}/{paper}/{experiment}/{dataset}/{model}/{defense}/train/{part}.json",
+    log:
+        "logs/{scale}/{paper}/{experiment}/{dataset}/{model}/{defense}/train/{part}.log",
+    benchmark:
+        "logs/{scale}/{paper}/{experiment}/{dataset}/{model}/{defense}/train/{part}.tsv"
+    threads: 1
+    resources:
+        mem_mb=lambda wildcards, attempt: 8000 * attempt,
+        runtime=lambda wildcards, attempt: 60 * attempt,
+    params:
+        job=lambda wildcards, output: flow.job_digest(output.record),
+    shell:
+        "{flow.command} run {output.record:q} > {log:q} 2>&1"
+
+
+rule inventory:
+    output:
+        record="results/{scale}/{paper}/{experiment}/{dataset}/{model}/{defense}/inventory/{part}.json",
+    log:
+        "logs/{scale}/{paper}/{experiment}/{dataset}/{model}/{defense}/inventory/{part}.log",
+    benchmark:
+        "logs/{scale}/{paper}/{experiment}/{dataset}/{model}/{defense}/inventory/{part}.tsv"
+    threads: 1
+    resources:
+        mem_mb=lambda wildcards, attempt: 2000 * attempt,
+        runtime=lambda wildcards, attempt: 10 * attempt,
+    params:
+        job=lambda wildcards, output: flow.job_digest(output.record),
+    shell:
+        "{flow.command} run {output.record:q} > {log:q} 2>&1"
