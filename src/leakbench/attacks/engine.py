@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from leakbench.adam import Adam
 from leakbench.lazy import torch
 from leakbench.progress import progress
 
@@ -83,19 +84,14 @@ def match_gradients(
             starts.split(chunk), targets.split(chunk), labels.split(chunk), strict=True
         ):
             images = start.clone()
-            first, second = torch.zeros_like(images), torch.zeros_like(images)
+            adam = Adam(images)
             diverged_at = torch.full((len(images),), -1, device=images.device)
             for iteration in range(schedule.iterations):
                 gradient, value = value_and_gradient(images, target, label)
                 finite = value.isfinite() & gradient.flatten(1).isfinite().all(dim=1)
                 diverged_at = torch.where((diverged_at < 0) & ~finite, iteration, diverged_at)
-                if signed:
-                    gradient = gradient.sign()
-                first.lerp_(gradient, 0.1)
-                second.lerp_(gradient.square(), 0.001)
-                corrected = (second / (1 - 0.999 ** (iteration + 1))).sqrt_().add_(1e-8)
-                update = first / (1 - 0.9 ** (iteration + 1)) / corrected
-                moved = images - schedule[iteration] * update
+                direction = adam.direction(gradient.sign() if signed else gradient)
+                moved = images - schedule[iteration] * direction
                 if box is not None:
                     moved = moved.clamp(box[0], box[1])
                 images = torch.where((diverged_at < 0).view(-1, 1, 1, 1, 1), moved, images)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import NamedTuple
 
 from leakbench.data.base import DATASETS, Dataset, Samples, Split, side
@@ -10,13 +12,26 @@ from leakbench.errors import MissingData
 from leakbench.lazy import np, torch
 
 
+def _shipped(package: str, file: str) -> Path:
+    """A data file inside an installed package, found without importing the package, which would take seconds.
+
+    Raises:
+        MissingData: the installed package does not hold the file.
+    """
+    spec = find_spec(package)
+    folders = (spec.submodule_search_locations or []) if spec else []
+    for folder in folders:
+        if (path := Path(folder, file)).is_file():
+            return path
+    raise MissingData(f"embedded data: '{package}' holds no {file}; install the pinned versions of the dependencies")
+
+
 @cache
 def _scans() -> tuple[torch.Tensor, torch.Tensor]:
     """scikit-learn's digits: float32 ``[1797, 1, 8, 8]`` in [0, 1], and labels, int64 ``[1797]``."""
-    from sklearn.datasets import load_digits
-
-    scans, labels = load_digits(return_X_y=True)
-    return torch.from_numpy(scans / 16).float().view(-1, 1, 8, 8), torch.from_numpy(labels).long()
+    table = np.loadtxt(_shipped("sklearn", "datasets/data/digits.csv.gz"), delimiter=",", dtype=np.int64)
+    scans, labels = torch.from_numpy(table[:, :-1]), torch.from_numpy(table[:, -1])
+    return (scans / 16).view(-1, 1, 8, 8), labels.clone()
 
 
 @DATASETS.register("digits", version=1)
@@ -71,39 +86,26 @@ class Photograph(NamedTuple):
 
 # Index = class. The regions leave out empty sky and black borders, and each holds a part of the subject; the window is
 # 3.5 to 11 times the default size, so that a crop shows an eye or a wheel and not a flat patch.
-_SCIKIT_LEARN, _SCIKIT_IMAGE = "sklearn.datasets.images", "skimage.data"
 PHOTOGRAPHS = (
-    Photograph(_SCIKIT_LEARN, "china.jpg", 144, train=Box(220, 90, 640, 427), test=Box(0, 60, 220, 427)),
-    Photograph(_SCIKIT_LEARN, "flower.jpg", 144, train=Box(130, 50, 370, 427), test=Box(370, 50, 560, 427)),
-    Photograph(_SCIKIT_IMAGE, "astronaut.png", 144, train=Box(170, 0, 512, 512), test=Box(0, 0, 170, 512)),
-    Photograph(_SCIKIT_IMAGE, "chelsea.png", 112, train=Box(215, 0, 430, 300), test=Box(40, 0, 215, 300)),
-    Photograph(_SCIKIT_IMAGE, "coffee.png", 128, train=Box(60, 10, 340, 400), test=Box(340, 10, 560, 400)),
-    Photograph(_SCIKIT_IMAGE, "rocket.jpg", 128, train=Box(20, 150, 420, 427), test=Box(420, 150, 640, 427)),
-    Photograph(_SCIKIT_IMAGE, "hubble_deep_field.jpg", 112, train=Box(0, 0, 700, 872), test=Box(700, 0, 1000, 872)),
-    Photograph(_SCIKIT_IMAGE, "ihc.png", 112, train=Box(0, 0, 512, 330), test=Box(0, 330, 512, 512)),
-    Photograph(_SCIKIT_IMAGE, "retina.jpg", 360, train=Box(180, 260, 800, 1150), test=Box(800, 260, 1260, 1150)),
-    Photograph(_SCIKIT_IMAGE, "motorcycle_left.png", 160, train=Box(80, 60, 500, 480), test=Box(500, 60, 740, 480)),
+    Photograph("sklearn", "datasets/images/china.jpg", 144, train=Box(220, 90, 640, 427), test=Box(0, 60, 220, 427)),
+    Photograph("sklearn", "datasets/images/flower.jpg", 144, train=Box(130, 50, 370, 427), test=Box(370, 50, 560, 427)),
+    Photograph("skimage", "data/astronaut.png", 144, train=Box(170, 0, 512, 512), test=Box(0, 0, 170, 512)),
+    Photograph("skimage", "data/chelsea.png", 112, train=Box(215, 0, 430, 300), test=Box(40, 0, 215, 300)),
+    Photograph("skimage", "data/coffee.png", 128, train=Box(60, 10, 340, 400), test=Box(340, 10, 560, 400)),
+    Photograph("skimage", "data/rocket.jpg", 128, train=Box(20, 150, 420, 427), test=Box(420, 150, 640, 427)),
+    Photograph("skimage", "data/hubble_deep_field.jpg", 112, train=Box(0, 0, 700, 872), test=Box(700, 0, 1000, 872)),
+    Photograph("skimage", "data/ihc.png", 112, train=Box(0, 0, 512, 330), test=Box(0, 330, 512, 512)),
+    Photograph("skimage", "data/retina.jpg", 360, train=Box(180, 260, 800, 1150), test=Box(800, 260, 1260, 1150)),
+    Photograph("skimage", "data/motorcycle_left.png", 160, train=Box(80, 60, 500, 480), test=Box(500, 60, 740, 480)),
 )
 
 
 @cache
 def _photograph(package: str, file: str) -> np.ndarray:
-    """Pixels, uint8 ``[H, W, 3]``.
-
-    Raises:
-        MissingData: the installed package does not hold the file.
-    """
-    from importlib.resources import files
-
+    """Pixels, uint8 ``[H, W, 3]``."""
     from PIL import Image
 
-    # The file itself, not skimage.data.astronaut(): that would download what it misses.
-    path = files(package) / file
-    if not path.is_file():
-        raise MissingData(
-            f"data set 'photos': {path} does not exist; install the pinned versions of scikit-learn and scikit-image"
-        )
-    with path.open("rb") as stream, Image.open(stream) as image:
+    with Image.open(_shipped(package, file)) as image:
         return np.asarray(image.convert("RGB"))
 
 

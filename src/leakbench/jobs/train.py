@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
+from leakbench.adam import Adam
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
 from leakbench.lazy import torch
 from leakbench.records import MetricInfo, Outcome, Replicate
@@ -107,8 +108,7 @@ class TrainJob(JobKind):
         network, device = starts[0].network, starts[0].inputs.device
         rows, runs = len(starts) * self.clients, len(starts) * len(defenses)
         parameters = torch.stack([start.parameters for start in starts]).repeat(len(defenses), 1)
-        optimiser_class = torch.optim.Adam if self.optimiser == "adam" else torch.optim.SGD
-        optimiser = optimiser_class([parameters.requires_grad_()], lr=self.rate)  # elementwise: runs do not mix
+        adam = Adam(parameters) if self.optimiser == "adam" else None
         curves = torch.full((runs, self.steps), torch.nan, device=device)
         diverged_at = torch.full((runs,), -1, device=device)
         bits = [0] * len(defenses)
@@ -117,7 +117,7 @@ class TrainJob(JobKind):
                 protected = [defense.protect_data(inputs, labels, streams.child("defense")) for defense in defenses]
                 steps = ClientSteps(
                     network,
-                    parameters.detach().repeat_interleave(self.clients, dim=0),
+                    parameters.repeat_interleave(self.clients, dim=0),
                     torch.cat([images for images, _ in protected]),
                     torch.cat([labels for _, labels in protected]),
                     streams.repeat(len(defenses)),
@@ -134,10 +134,10 @@ class TrainJob(JobKind):
                 diverged_at = torch.where((diverged_at < 0) & ~finite, step, diverged_at)
                 alive = diverged_at < 0
                 curves[:, step] = torch.where(alive, loss, torch.nan)
-                parameters.grad = torch.where(alive[:, None], update, 0.0)
-                optimiser.step()
+                direction = adam.direction(update) if adam else update
+                parameters = torch.where(alive[:, None], parameters - self.rate * direction, parameters)
                 tick()
-        return Trained(parameters.detach(), curves, diverged_at, bits)
+        return Trained(parameters, curves, diverged_at, bits)
 
     def _batches(self, job: Job, starts: list[Victims]) -> Iterator[tuple[torch.Tensor, torch.Tensor, Streams]]:
         """Inputs ``[seeds * clients, B, C, H, W]``, labels and streams of every step; clients reshuffle each epoch."""

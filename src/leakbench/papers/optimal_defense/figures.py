@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from leakbench.lazy import pd
 from leakbench.papers.optimal_defense import PAPER
 from leakbench.report.artifacts import Tables, artifact
 from leakbench.report.plots import Drawing, against_parameter, trade_off, training_curves
@@ -22,17 +23,22 @@ REFERENCES = (
 )
 
 
+def together(tables: Tables) -> pd.DataFrame:
+    """The tidy tables of several experiments as one."""
+    return pd.concat(tables.values(), ignore_index=True)
+
+
 @figure(
     2,
     title="Reconstruction error against the pruning ratio",
     caption="Error of the reconstruction against the part of the gradient that is pruned, at initialisation. "
     f"{INTERVALS} {REFERENCES}",
-    experiments=("pruning",),
+    experiments=("undefended", "pruning"),
 )
 def fig02(tables: Tables) -> Drawing:
     """MSE and PSNR against the pruning ratio."""
     return against_parameter(
-        tables["pruning"], "fraction", ERRORS, PRUNING, attack=ATTACK, xlabel="pruned part of the gradient"
+        together(tables), "fraction", ERRORS, PRUNING, attack=ATTACK, xlabel="pruned part of the gradient"
     )
 
 
@@ -58,12 +64,12 @@ def fig03(tables: Tables) -> Drawing:
     title="Pruning: reconstruction error against training loss",
     caption="Reconstruction error at initialisation against the loss on the attacked images after five Adam steps; "
     f"a better defense lies lower and further right. {INTERVALS} {REFERENCES}",
-    experiments=("pruning",),
+    experiments=("undefended", "pruning"),
 )
 def fig04(tables: Tables) -> Drawing:
     """Trade-off of gradient pruning and optimal pruning."""
     return trade_off(
-        tables["pruning"],
+        together(tables),
         "fraction",
         PRUNING,
         attack=ATTACK,
@@ -80,12 +86,12 @@ def fig04(tables: Tables) -> Drawing:
     title="Reconstruction error against the noise scale",
     caption="Error of the reconstruction against the noise scale (root mean square of the standard deviations), at "
     f"initialisation, gradients clipped elementwise at 1. {INTERVALS} {REFERENCES}",
-    experiments=("noise",),
+    experiments=("undefended", "noise"),
 )
 def fig05(tables: Tables) -> Drawing:
     """MSE and PSNR against the noise scale."""
     return against_parameter(
-        tables["noise"], "scale", ERRORS, NOISE, attack=ATTACK, xlabel="noise scale (RMS std)", log=True
+        together(tables), "scale", ERRORS, NOISE, attack=ATTACK, xlabel="noise scale (RMS std)", log=True
     )
 
 
@@ -111,12 +117,12 @@ def fig06(tables: Tables) -> Drawing:
     title="Noise: reconstruction error against training loss",
     caption="Reconstruction error at initialisation against the loss on the attacked images after five Adam steps; "
     f"a better defense lies lower and further right. {INTERVALS} {REFERENCES}",
-    experiments=("noise",),
+    experiments=("undefended", "noise"),
 )
 def fig07(tables: Tables) -> Drawing:
     """Trade-off of clipped noise and optimal noise."""
     return trade_off(
-        tables["noise"],
+        together(tables),
         "scale",
         NOISE,
         attack=ATTACK,

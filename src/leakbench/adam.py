@@ -1,0 +1,28 @@
+"""Adam on a stack of independent problems: every operation is elementwise, so rows never mix.
+
+The same steps as ``torch.optim.Adam``, whose first use imports torch's compiler and costs every job three seconds.
+"""
+
+from __future__ import annotations
+
+from leakbench.lazy import torch
+
+BETAS = (0.9, 0.999)
+EPSILON = 1e-8
+
+
+class Adam:
+    """Moments of one tensor (Kingma and Ba 2015), with the usual constants."""
+
+    def __init__(self, like: torch.Tensor) -> None:
+        self._first = torch.zeros_like(like)
+        self._second = torch.zeros_like(like)
+        self._steps = 0
+
+    def direction(self, gradient: torch.Tensor) -> torch.Tensor:
+        """The step to subtract, before the learning rate; the shape of ``gradient``."""
+        self._steps += 1
+        self._first.lerp_(gradient, 1 - BETAS[0])
+        self._second.lerp_(gradient.square(), 1 - BETAS[1])
+        scale = (self._second / (1 - BETAS[1] ** self._steps)).sqrt_().add_(EPSILON)
+        return self._first / (1 - BETAS[0] ** self._steps) / scale
