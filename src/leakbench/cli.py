@@ -127,7 +127,9 @@ def _parser() -> argparse.ArgumentParser:
     run = command("run", _run, "Run exactly the job that a record's path names, and write the record.")
     run.add_argument("records", nargs="+", metavar="RECORD", help="results/<scale>/<paper>/.../<part>.json")
     run.add_argument("--device", help="torch device (default: cuda if there is one, else cpu)")
-    run.add_argument("--threads", type=int, default=1, help="CPU threads; results may differ in the last digits (default: 1)")
+    run.add_argument(
+        "--threads", type=int, default=1, help="CPU threads; results may differ in the last digits (default: 1)"
+    )
 
     stage = command("stage", _stage, "Fetch data sets or weights, on a machine with a network; jobs run offline.")
     stage.add_argument("names", nargs="+", metavar="NAME", help="a data set, or lpips")

@@ -45,7 +45,9 @@ class Settings(_Strict):
     scale: str = Field("smoke", description="which file of config/scales to lay over the papers")
     papers: list[str] = Field(description="which files of config/papers to replicate")
     data_root: str | None = Field(None, description="folder of staged data sets; the variable LEAKBENCH_DATA wins")
-    plugins: list[str] = Field([], description="modules (package.module) or files (path/to/file.py) of your own components")
+    plugins: list[str] = Field(
+        [], description="modules (package.module) or files (path/to/file.py) of your own components"
+    )
 
 
 class VariantSpec(BaseModel):
@@ -153,7 +155,9 @@ def find_root(start: Path | None = None) -> Path:
     for folder in (start, *start.parents):
         if (folder / "config" / "config.yaml").is_file():
             return folder
-    raise ConfigError(f"no config/config.yaml in {start} or above it; run from a checkout of the project, or give --root")
+    raise ConfigError(
+        f"no config/config.yaml in {start} or above it; run from a checkout of the project, or give --root"
+    )
 
 
 class Project:
@@ -275,7 +279,11 @@ class Plan:
                 if kind.uses_attacks != bool(spec.attacks):
                     raise ConfigError(
                         f"{where}: kind '{kind_name}' "
-                        + ("needs a list of attacks" if kind.uses_attacks else "runs no attacks; remove the key 'attacks'")
+                        + (
+                            "needs a list of attacks"
+                            if kind.uses_attacks
+                            else "runs no attacks; remove the key 'attacks'"
+                        )
                     )
                 attacks = [self._variant(paper, "attacks", label, name) for label in spec.attacks] or [None]
                 undefended = {variant.label for variant in grid[2] if variant.component.name == "none"}
@@ -299,7 +307,9 @@ class Plan:
         else:
             where = self._where(paper, "experiments", experiment, kind if kind != "attacks" else "jobs")
             raise UnknownName(registry.kind, label, {*declared, *registry}, where)
-        sweep = {key: value["sweep"] for key, value in given.items() if isinstance(value, dict) and set(value) == {"sweep"}}
+        sweep = {
+            key: value["sweep"] for key, value in given.items() if isinstance(value, dict) and set(value) == {"sweep"}
+        }
         for key, values in sweep.items():
             if not isinstance(values, list) or not values:
                 raise ConfigError(f"{where}.{key}: a sweep needs a list of values (found: {values!r})")

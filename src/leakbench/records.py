@@ -41,8 +41,12 @@ class MetricInfo(_Model):
     """What a metric's numbers mean."""
 
     unit: str
-    direction: Literal["higher", "lower", "none"] = Field(description="which values mean more leakage or better utility")
-    axis: Literal["image", "victim", "step", "tensor"] | None = Field(None, description="what a list of values runs over")
+    direction: Literal["higher", "lower", "none"] = Field(
+        description="which values mean more leakage or better utility"
+    )
+    axis: Literal["image", "victim", "step", "tensor"] | None = Field(
+        None, description="what a list of values runs over"
+    )
 
 
 class Replicate(_Model):

@@ -130,4 +130,6 @@ def load_plugin(source: str, where: str = "") -> None:
     try:
         importlib.import_module(source)
     except ModuleNotFoundError as error:
-        raise ConfigError(f"{where or 'plugins'}: cannot import '{source}' ({error}); name a module or a .py file") from error
+        raise ConfigError(
+            f"{where or 'plugins'}: cannot import '{source}' ({error}); name a module or a .py file"
+        ) from error

@@ -13,6 +13,7 @@ from typing import Any
 
 from leakbench.errors import LeakbenchError, RecordError
 from leakbench.experiments import Project, read_yaml
+from leakbench.jobs.base import RESULTS
 from leakbench.records import digest, quarantine, read_record
 from leakbench.report.artifacts import FIGURES, Artifact, artifact_of, artifacts
 from leakbench.report.tidy import missing_path, table_path
@@ -47,9 +48,12 @@ class Workflow:
     def _artifacts(self) -> list[Artifact]:
         return [entry for entry in artifacts() if entry.paper in self.project.settings.papers]
 
-    def job_digest(self, record: str) -> str:
-        """Identity of the job that a record's path names: when it changes, the job runs again."""
-        return self.project.job(record).digest
+    def job_digest(
+        self, scale: str, paper: str, experiment: str, dataset: str, model: str, defense: str, attack: str, part: str
+    ) -> str:
+        """Identity of the job with these path parts: when it changes, the job runs again."""
+        path = "/".join((RESULTS, scale, paper, experiment, dataset, model, defense, attack, f"{part}.json"))
+        return self.project.job(path).digest
 
     def records(self, scale: str, paper: str, experiment: str) -> list[str]:
         """Paths of an experiment's records."""
@@ -66,7 +70,9 @@ class Workflow:
         shown = [entry.path(scale, "png" if entry.kind == "figure" else "csv") for entry in self._artifacts()]
         plan = self.project.plan(scale)
         tables = [
-            table_path(scale, paper, experiment) for paper, spec in plan.papers.items() for experiment in spec.experiments
+            table_path(scale, paper, experiment)
+            for paper, spec in plan.papers.items()
+            for experiment in spec.experiments
         ]
         return [*shown, *tables, *map(missing_path, tables)]
 

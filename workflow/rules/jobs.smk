@@ -1,4 +1,6 @@
 # Jobs that write records: one rule per kind, one record per job. `leakbench run` explains the rest from the path.
+# The parameter `job` is the job's identity: a record is made again when it changes. It is derived from the wildcards
+# alone, because Snakemake ignores changes of parameters that depend on the output.
 
 
 rule attack:
@@ -15,7 +17,7 @@ rule attack:
         mem_mb=lambda wildcards, attempt: 8000 * attempt,
         runtime=lambda wildcards, attempt: 120 * attempt,
     params:
-        job=lambda wildcards, output: flow.job_digest(output.record),
+        job=lambda wildcards: flow.job_digest(**wildcards),
     shell:
         "{flow.command} run {output.record:q} > {log:q} 2>&1"
 
@@ -32,7 +34,7 @@ rule train:
         mem_mb=lambda wildcards, attempt: 8000 * attempt,
         runtime=lambda wildcards, attempt: 60 * attempt,
     params:
-        job=lambda wildcards, output: flow.job_digest(output.record),
+        job=lambda wildcards: flow.job_digest(attack="train", **wildcards),
     shell:
         "{flow.command} run {output.record:q} > {log:q} 2>&1"
 
@@ -49,6 +51,6 @@ rule inventory:
         mem_mb=lambda wildcards, attempt: 2000 * attempt,
         runtime=lambda wildcards, attempt: 10 * attempt,
     params:
-        job=lambda wildcards, output: flow.job_digest(output.record),
+        job=lambda wildcards: flow.job_digest(attack="inventory", **wildcards),
     shell:
         "{flow.command} run {output.record:q} > {log:q} 2>&1"

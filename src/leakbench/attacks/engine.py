@@ -80,9 +80,7 @@ def match_gradients(
     value_and_gradient = torch.func.vmap(torch.func.grad_and_value(cost))
     parts = []
     with progress("matching gradients", schedule.iterations * len(starts)) as tick:
-        for start, target, label in zip(
-            starts.split(chunk), targets.split(chunk), labels.split(chunk), strict=True
-        ):
+        for start, target, label in zip(starts.split(chunk), targets.split(chunk), labels.split(chunk), strict=True):
             images = start.clone()
             adam = Adam(images)
             diverged_at = torch.full((len(images),), -1, device=images.device)
@@ -99,4 +97,3 @@ def match_gradients(
             _, value = value_and_gradient(images, target, label)
             parts.append((images, value, diverged_at))
     return Matched(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
-

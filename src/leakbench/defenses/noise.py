@@ -63,5 +63,7 @@ class ClippedNoise(Defense):
         rho = schedule.rounds * (2 * self.clip) ** 2 * d / (2 * sigma**2)
         epsilon = rho + 2 * math.sqrt(rho * math.log(1 / schedule.delta))
         return PrivacyStatement(
-            epsilon, schedule.delta, f"zCDP of {schedule.rounds} round(s); neighbours differ in one client's whole batch"
+            epsilon,
+            schedule.delta,
+            f"zCDP of {schedule.rounds} round(s); neighbours differ in one client's whole batch",
         )

@@ -45,7 +45,9 @@ class AttackJob(JobKind):
         attack = job.attack.single()
         missing = sorted(attack.needs - set(self.knowledge))
         if missing:
-            return self._infeasible(job, f"attack '{job.attack.label}' needs {', '.join(missing)}, which is not granted")
+            return self._infeasible(
+                job, f"attack '{job.attack.label}' needs {', '.join(missing)}, which is not granted"
+            )
         replicates, tensors = [], {}
         for seed in job.seeds:
             found, reconstructions = self._attack_seed(job, seed, device)

@@ -82,7 +82,15 @@ class Job:
     def path(self) -> str:
         """Where the record lies, relative to the root of the project."""
         last = self.attack.label if self.attack else self.kind.name
-        parts = (self.scale, self.paper, self.experiment, self.dataset.label, self.model.label, self.defense.label, last)
+        parts = (
+            self.scale,
+            self.paper,
+            self.experiment,
+            self.dataset.label,
+            self.model.label,
+            self.defense.label,
+            last,
+        )
         return str(PurePosixPath(RESULTS, *parts, f"{self.part}.json"))
 
     def resolved(self) -> dict[str, Any]:

@@ -63,9 +63,7 @@ class Network:
     def unflatten(self, parameters: torch.Tensor) -> dict[str, torch.Tensor]:
         """A flat vector ``[d]`` as named tensors."""
         parts = torch.split(parameters, self.sizes)
-        return {
-            name: part.view(shape) for name, part, shape in zip(self.names, parts, self.shapes, strict=True)
-        }
+        return {name: part.view(shape) for name, part, shape in zip(self.names, parts, self.shapes, strict=True)}
 
     def logits(self, parameters: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
         """``[B, classes]`` for parameters ``[d]`` and images ``[B, C, H, W]``."""

@@ -20,7 +20,9 @@ def _activation(name: Activation) -> torch.nn.Module:
 
 def _require(side: int, shape: tuple[int, int, int], model: str) -> int:
     if side < 1:
-        raise ConfigError(f"model '{model}': images of {shape[1]}x{shape[2]} vanish in its pooling layers; use larger ones")
+        raise ConfigError(
+            f"model '{model}': images of {shape[1]}x{shape[2]} vanish in its pooling layers; use larger ones"
+        )
     return side
 
 

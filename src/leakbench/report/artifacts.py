@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from leakbench.report.plots import Drawing
 
 FIGURES = "figures"
+PAPERS = "leakbench.papers"
+"""Its packages register their artifacts here when they are imported; by name, since imports point downwards."""
 FORMATS = {"figure": ("pdf", "png", "csv"), "table": ("csv", "md", "tex")}
 
 Tables = Mapping[str, "pd.DataFrame"]
@@ -78,10 +80,7 @@ class Artifact:
         }
         made = self.make(tables)
         caption = self.full_caption(project, scale)
-        if isinstance(made, pd.DataFrame):
-            contents = _table_formats(made, caption)
-        else:
-            contents = _figure_formats(made, caption)
+        contents = _table_formats(made, caption) if isinstance(made, pd.DataFrame) else _figure_formats(made, caption)
         for extension, content in contents.items():
             atomic_write(project.root / self.path(scale, extension), content)
 
@@ -136,9 +135,8 @@ def artifact(
 @cache
 def artifacts() -> tuple[Artifact, ...]:
     """Every artifact of every paper: by paper, figures first, by number."""
-    import leakbench.papers
-
-    for module in pkgutil.walk_packages(leakbench.papers.__path__, "leakbench.papers."):
+    package = importlib.import_module(PAPERS)
+    for module in pkgutil.walk_packages(package.__path__, f"{PAPERS}."):
         importlib.import_module(module.name)
     return tuple(sorted(_artifacts.values(), key=lambda entry: (entry.paper, entry.kind, entry.number)))
 

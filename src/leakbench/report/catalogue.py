@@ -33,7 +33,13 @@ def catalogue(project: Project, what: str, scale: str | None = None) -> list[dic
     plan = project.plan(scale, where="--scale")
     if what == "experiments":
         return [
-            {"name": name, "paper": paper, "scale": scale, "jobs": len(plan.experiment_jobs(paper, name)), "title": spec.title}
+            {
+                "name": name,
+                "paper": paper,
+                "scale": scale,
+                "jobs": len(plan.experiment_jobs(paper, name)),
+                "title": spec.title,
+            }
             for paper, content in plan.papers.items()
             for name, spec in content.experiments.items()
         ]

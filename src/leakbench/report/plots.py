@@ -146,7 +146,9 @@ def trade_off(
     for label, (line, tint, style) in _undefended_and_references(frame, privacy, attack).items():
         if label != "no defense":
             ax.axvline(line["mean"], color=tint, linestyle=style, linewidth=1, label=label)
-            shown.append({"series": label, parameter: None, "x": line["mean"], "x_low": line["low"], "x_high": line["high"]})
+            shown.append(
+                {"series": label, parameter: None, "x": line["mean"], "x_low": line["low"], "x_high": line["high"]}
+            )
     ranks = {value: rank for rank, value in enumerate(sorted(frame[column].dropna().unique()))}
     for defense, name in {"none": "no defense", **names}.items():
         keys = ["mechanism"] if defense == "none" else ["mechanism", column]
@@ -168,7 +170,13 @@ def trade_off(
         )
         ax.scatter(both["mean_x"], both["mean_y"], s=sizes, color=tint, marker=marker(mechanism), label=name, zorder=3)
         shown += [
-            {"series": name, parameter: row.get(column), "x": row["mean_x"], "x_low": row["low_x"], "x_high": row["high_x"]}
+            {
+                "series": name,
+                parameter: row.get(column),
+                "x": row["mean_x"],
+                "x_low": row["low_x"],
+                "x_high": row["high_x"],
+            }
             | {"y": row["mean_y"], "y_low": row["low_y"], "y_high": row["high_y"], "seeds": row["seeds_x"]}
             for row in both.to_dict("records")
         ]
@@ -187,5 +195,7 @@ def _whiskers(points: pd.DataFrame, axis: str) -> list[pd.Series]:
 def _size_legend(ax: Axes, ranks: Mapping[float, int], title: str) -> None:
     values: Sequence[float] = list(ranks)
     few = dict.fromkeys([values[0], values[len(values) // 2], values[-1]])
-    handles = [ax.scatter([], [], s=12 + 16 * ranks[value], color=REFERENCE_COLOUR, label=f"{value:g}") for value in few]
+    handles = [
+        ax.scatter([], [], s=12 + 16 * ranks[value], color=REFERENCE_COLOUR, label=f"{value:g}") for value in few
+    ]
     ax.legend(handles=handles, title=title, loc="lower left", bbox_to_anchor=(1.0, 0.0))

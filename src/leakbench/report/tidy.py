@@ -62,7 +62,9 @@ def _read(root: Path, job: Job) -> Record:
         record = read_record(path)
     except RecordError as error:
         aside = quarantine(path)
-        raise RecordError(f"{error}. Moved aside to {aside.name}; run the same command again to regenerate it") from None
+        raise RecordError(
+            f"{error}. Moved aside to {aside.name}; run the same command again to regenerate it"
+        ) from None
     if record.job != job.resolved():
         raise RecordError(
             f"{job.path}: made by another configuration or version of a component; "

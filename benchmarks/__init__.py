@@ -1,0 +1,1 @@
+"""Side-by-side speed and memory: each script prints ratios measured in one run."""

@@ -1,0 +1,195 @@
+"""The SLURM profile against Snakemake, against the workflow's rules, and as sbatch sees it. Needs no cluster."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+if TYPE_CHECKING:
+    from conftest import FakeSlurm
+
+ROOT = Path(__file__).resolve().parents[2]
+PROFILE = ROOT / "slurm" / "config.yaml"
+GPU_RULES = {"attack", "train"}
+# Keys whose entries are rules.
+BY_RULE = ("set-resources", "set-threads", "groups", "set-scatter")
+
+
+def written_profile() -> dict[str, Any]:
+    """The profile as it stands in the file, with its conditional entries not evaluated."""
+    profile = yaml.safe_load(PROFILE.read_text())
+    assert isinstance(profile, dict)
+    return profile
+
+
+def read_profile() -> Any:
+    """The profile as Snakemake reads it, in the environment of this moment."""
+    from snakemake.cli import parse_args
+
+    return parse_args(["--profile", str(PROFILE.parent)])[1]
+
+
+def rules_of_workflow() -> set[str]:
+    """Names of all rules, by what the workflow's files say."""
+    files = [ROOT / "Snakefile", *(ROOT / "workflow" / "rules").glob("*.smk")]
+    return {name for file in files for name in re.findall(r"^\s*(?:rule|checkpoint)\s+(\w+)\s*:", file.read_text(), re.M)}
+
+
+def test_every_rule_named_in_the_profile_exists() -> None:
+    """Snakemake ignores settings of rules that do not exist: GPU jobs would run without a GPU."""
+    profile = written_profile()
+    named = {rule for key in BY_RULE for rule in profile.get(key, {})}
+    assert named >= GPU_RULES
+    assert named <= rules_of_workflow()
+
+
+def test_every_key_of_the_profile_is_an_argument_of_snakemake() -> None:
+    """Snakemake ignores keys that it does not know, too."""
+    from snakemake.cli import get_argument_parser
+
+    options = {option for action in get_argument_parser()._actions for option in action.option_strings}
+    assert {"--slurm-status-command", "--executor"} <= options
+    keys = {key for key in written_profile() if not key.startswith("__")}
+    assert {f"--{key}" for key in keys} <= options
+
+
+def test_no_value_of_the_profile_is_taken_for_a_file() -> None:
+    """Snakemake turns a value that is the name of a file beside the profile into that file's path."""
+    files = {path.name for path in PROFILE.parent.iterdir()}
+    assert not files & {str(value) for value in written_profile().values()}
+
+
+def test_squeue_is_never_asked_too_late() -> None:
+    """The plug-in trusts squeue where ended jobs stay visible for three first pauses; its longest pause is 180 s."""
+    read = read_profile()
+    assert read.slurm_status_command == "squeue"
+    assert 3 * read.slurm_init_seconds_before_status_checks >= 180
+
+
+def test_a_controller_that_restarts_is_waited_for() -> None:
+    """After its last failed look at the jobs the plug-in forgets them, and waits for ever."""
+    read = read_profile()
+    assert read.slurm_status_attempts / read.max_status_checks_per_second >= 300  # seconds
+
+
+@pytest.mark.parametrize("name", ["SLURM_ACCOUNT", "SLURM_PARTITION", "SLURM_GPU_PARTITION"])
+def test_account_and_partition_come_from_the_environment_or_not_at_all(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    for one in ("SLURM_ACCOUNT", "SLURM_PARTITION", "SLURM_GPU_PARTITION"):
+        monkeypatch.delenv(one, raising=False)
+    without = read_profile()
+    for resources in (without.default_resources, *without.set_resources.values()):
+        assert not {"slurm_account", "slurm_partition"} & set(resources)
+    monkeypatch.setenv(name, "lab-7")
+    given = read_profile()
+    assert ("slurm_account" in given.default_resources) == (name == "SLURM_ACCOUNT")
+    assert ("slurm_partition" in given.default_resources) == (name == "SLURM_PARTITION")
+    for rule in GPU_RULES:
+        assert ("slurm_partition" in given.set_resources[rule]) == (name == "SLURM_GPU_PARTITION")
+
+
+def test_dry_run_with_the_profile_plans_the_full_scale_with_gpus() -> None:
+    """The literal command, from the repository root."""
+    command = [sys.executable, "-m", "snakemake", "--profile", "slurm", "--dry-run", "--forceall", "--nocolor"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    output = result.stdout + result.stderr
+    assert result.returncode == 0, output
+    blocks = re.findall(r"^(?:local)?rule (\w+):\n((?: .*\n)+)", output, re.M)
+    assert {rule for rule, _ in blocks} >= GPU_RULES
+    for rule, block in blocks:
+        assert ("gpu=1" in block) == (rule in GPU_RULES), block
+    assert "/full/" in output
+    assert "/smoke/" not in output
+
+
+SNAKEFILE = """
+localrules: all
+assert config == {"scale": "full"}, config
+
+rule all:
+    input: "figure.png", "attack.json", "inventory.json"
+
+rule inventory:
+    output: "inventory.json"
+    shell: "echo gpu=${{CUDA_VISIBLE_DEVICES:-none}} > {output}"
+
+# The first attempt fails.
+rule attack:
+    output: "attack.json"
+    threads: 2
+    resources:
+        mem_mb=lambda wildcards, attempt: 1000 * attempt,
+        runtime=lambda wildcards, attempt: 10 * attempt,
+    shell: "[ -e tried ] || {{ touch tried; exit 1; }}; echo gpu=$CUDA_VISIBLE_DEVICES > {output}"
+
+rule merge:
+    output: "merged.csv"
+    resources: mem_mb=700, runtime=5
+    shell: "echo gpu=${{CUDA_VISIBLE_DEVICES:-none}} > {output}"
+
+rule draw:
+    input: "merged.csv"
+    output: "figure.png"
+    resources: mem_mb=800, runtime=6
+    shell: "cp {input} {output}"
+"""
+
+
+def test_what_sbatch_is_asked_for(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
+    """GPUs, memory, time, cores and partition of each kind of job; more of them on a second attempt."""
+    work = tmp_path / "work"
+    shutil.copytree(PROFILE.parent, work / "slurm")
+    (work / "Snakefile").write_text(SNAKEFILE)
+    (fake_slurm.state / "accounts").write_text("lab-7")
+    chosen = {"SLURM_ACCOUNT": "lab-7", "SLURM_GPU_PARTITION": "gpu"}
+    quick = ["--slurm-init-seconds-before-status-checks", "9", "--latency-wait", "10"]
+    result = subprocess.run(
+        [sys.executable, "-m", "snakemake", "--profile", "slurm", *quick],
+        cwd=work,
+        env=fake_slurm.environment | chosen,
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    made = {name: (work / name).read_text().strip() for name in ("attack.json", "inventory.json", "figure.png")}
+    assert made == {"attack.json": "gpu=0", "inventory.json": "gpu=none", "figure.png": "gpu=none"}
+
+    jobs: dict[str, list[list[str]]] = {}
+    for number in sorted(int(path.stem) for path in fake_slurm.state.glob("*.json")):
+        flags = json.loads((fake_slurm.state / f"{number}.json").read_text())
+        jobs.setdefault(flags[flags.index("--comment") + 1], []).append(flags)
+    first, second = jobs.pop("rule_attack")
+    (inventory,) = jobs.pop("rule_inventory")
+    ((_, (group,)),) = jobs.items()  # one job for merge and draw
+
+    def value(flags: list[str], name: str) -> str:
+        return flags[flags.index(name) + 1]
+
+    for flags in (first, second):
+        assert "--gpus=1" in flags
+        assert "--cpus-per-task=2" in flags
+        assert value(flags, "-p") == "gpu"
+    for flags in (inventory, group):
+        assert not [flag for flag in flags if "gpu" in flag]
+        assert "--cpus-per-task=1" in flags
+        assert value(flags, "-p") == "main"
+    for flags in (first, second, inventory, group):
+        assert value(flags, "-A") == "lab-7"
+        assert "--requeue" in flags
+        assert value(flags, "--job-name").startswith("leakbench_")
+    assert (value(first, "--mem"), value(first, "-t")) == ("1000", "10")
+    assert (value(second, "--mem"), value(second, "-t")) == ("2000", "20")
+    # What the profile says for rules that say nothing.
+    assert (value(inventory, "--mem"), value(inventory, "-t")) == ("2000", "30")
+    # One member after the other: the memory of the largest, the sum of the times.
+    assert (value(group, "--mem"), value(group, "-t")) == ("800", "11")
