@@ -285,9 +285,11 @@ class Plan:
                             else "runs no attacks; remove the key 'attacks'"
                         )
                     )
-                attacks = [self._variant(paper, "attacks", label, name) for label in spec.attacks] or [None]
+                attacks: list[Variant[Any] | None] = [
+                    self._variant(paper, "attacks", label, name) for label in spec.attacks
+                ] or [None]
                 undefended = {variant.label for variant in grid[2] if variant.component.name == "none"}
-                for dataset, model, defense, attack in itertools.product(*grid, attacks):
+                for (dataset, model, defense), attack in itertools.product(itertools.product(*grid), attacks):
                     if attack and not attack.component.observes and defense.label not in undefended:
                         continue  # a reference attacker says the same whatever the defense
                     for part, seeds in _parts(kind):

@@ -19,8 +19,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from leakbench.errors import RecordError
 from leakbench.lazy import torch
 
-SCHEMA = "leakbench.record/1"
-
 Value = float | None | list[float | None]
 """A metric: a number, or one number per image, victim or step, as its axis says."""
 
@@ -91,7 +89,7 @@ class Provenance(_Model):
 class Record(_Model):
     """One job's result."""
 
-    schema_: Literal["leakbench.record/1"] = Field(SCHEMA, alias="schema")
+    schema_: Literal["leakbench.record/1"] = Field("leakbench.record/1", alias="schema")
     job: dict[str, Any] = Field(description="the job, with all parameters resolved")
     metrics: dict[str, MetricInfo]
     replicates: list[Replicate]
@@ -120,7 +118,7 @@ def atomic_write(path: Path, content: bytes) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+        temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -148,8 +146,7 @@ def read_record(path: Path) -> Record:
 def quarantine(path: Path) -> Path:
     """Move an unreadable record aside, so that its job runs again; returns where it went."""
     aside = path.with_name(f"{path.name}.corrupt-{time.strftime('%Y%m%d-%H%M%S')}")
-    os.replace(path, aside)
-    return aside
+    return path.replace(aside)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> Tensors:

@@ -1,8 +1,9 @@
 """Batched gradient matching: one loop optimises many independent trials of one model.
 
 A trial is one observation with one starting point. Everything in the loop is either vectorised over trials
-(``torch.func.vmap`` of the objective's gradient) or elementwise (the optimiser), so a trial takes the same path whatever
-else shares its batch. A trial that becomes non-finite is frozen and marked; it neither stops nor touches the others.
+(``torch.func.vmap`` of the objective's gradient) or elementwise (the optimiser), so a trial takes the same path
+whatever else shares its batch. A trial that becomes non-finite is frozen and marked; it neither stops nor touches the
+others.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ TrialCost: TypeAlias = "Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tor
 
 def cosine_distance(gradient: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """``1 - <g, t> / (||g|| ||t||)`` over all parameters (Geiping et al. 2020, eq. 4): ``[d], [d] -> scalar``."""
-    return 1 - torch.dot(gradient, target) / (gradient.norm() * target.norm())
+    distance: torch.Tensor = 1 - torch.dot(gradient, target) / (gradient.norm() * target.norm())
+    return distance
 
 
 def total_variation(images: torch.Tensor) -> torch.Tensor:

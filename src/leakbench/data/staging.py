@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -78,4 +77,4 @@ def _write(rows: datasets.Dataset, folder: Path, split: str) -> None:
         for number, file in enumerate(names):
             rows.shard(count, number, contiguous=True).to_parquet(Path(temporary, file))
         for file in names:  # a crash among these leaves an incomplete set, which the reader names
-            os.replace(Path(temporary, file), folder / file)
+            Path(temporary, file).replace(folder / file)

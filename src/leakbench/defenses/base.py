@@ -69,7 +69,8 @@ class Defense(Component):
 
         Consecutive ``clients`` rows belong to one server; several servers are computed side by side.
         """
-        return message.view().unflatten(0, (-1, clients)).mean(dim=1)
+        update: torch.Tensor = message.view().unflatten(0, (-1, clients)).mean(dim=1)
+        return update
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
         """What the mechanism guarantees under a schedule."""

@@ -48,7 +48,8 @@ class AttackJob(JobKind):
             return self._infeasible(
                 job, f"attack '{job.attack.label}' needs {', '.join(missing)}, which is not granted"
             )
-        replicates, tensors = [], {}
+        replicates: list[Replicate] = []
+        tensors: dict[str, torch.Tensor] = {}
         for seed in job.seeds:
             found, reconstructions = self._attack_seed(job, seed, device)
             replicates += found
@@ -106,7 +107,7 @@ class AttackJob(JobKind):
             bits.append(message.bits)
             privacy.append(defense.privacy(Schedule(dimension=victims.network.dimension)))
         observations = Observations(
-            victims.network, victims.parameters, torch.cat(views), tuple(victims.inputs.shape[1:])
+            victims.network, victims.parameters, torch.cat(views), (self.batch_size, *dataset.shape)
         )
         trials = victims.streams.child("attack").repeat(len(settings))
         knowledge = self._knowledge(dataset, victims, len(settings))

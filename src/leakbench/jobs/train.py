@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -174,7 +174,7 @@ class TrainJob(JobKind):
         ]
 
     def _replicate(
-        self, seed: int, setting: dict[str, float | int | str | bool], metrics: dict, diverged_at: int
+        self, seed: int, setting: dict[str, float | int | str | bool], metrics: dict[str, Any], diverged_at: int
     ) -> Replicate:
         """A run's metrics; what a diverged run no longer has is null, with the reason."""
         outcome, reasons = Outcome(), {}

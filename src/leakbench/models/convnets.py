@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import OrderedDict
 from typing import Literal
 
@@ -54,9 +55,10 @@ class SimpleConvNet(Model):
 
 @MODELS.register("convnet", version=1)
 class ConvNet(Model):
-    """Eight convolutions with BatchNorm (Geiping et al. 2020); 2,904,970 parameters at width 64, 733,642 at 32, on 3x32x32.
+    """Eight convolutions with BatchNorm (Geiping et al. 2020); 2,904,970 parameters at width 64 on 3x32x32.
 
-    The released code uses ReLU, the ``optimal_defense`` paper says LeakyReLU, which is the default here.
+    At width 32 it has 733,642. The released code uses ReLU, the ``optimal_defense`` paper says LeakyReLU, which is the
+    default here.
     """
 
     width: int = Field(64, ge=1, description="channels of the first layer; the other layers scale with it")
@@ -69,7 +71,7 @@ class ConvNet(Model):
         def blocks(*channels: int) -> list[torch.nn.Module]:
             return [
                 layer
-                for before, after in zip(channels, channels[1:], strict=False)
+                for before, after in itertools.pairwise(channels)
                 for layer in (
                     nn.Conv2d(before, after, 3, padding=1),
                     nn.BatchNorm2d(after),

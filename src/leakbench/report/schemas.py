@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from pydantic import BaseModel
+
 from leakbench.experiments import PaperSpec, ScaleSpec, Settings
 from leakbench.records import Record, atomic_write
 
-SCHEMAS = {"config": Settings, "paper": PaperSpec, "scale": ScaleSpec, "record": Record}
+SCHEMAS: dict[str, type[BaseModel]] = {"config": Settings, "paper": PaperSpec, "scale": ScaleSpec, "record": Record}
 
 
 def schema_texts() -> dict[str, str]:

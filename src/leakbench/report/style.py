@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -63,7 +63,7 @@ def panels(columns: int, width: float = 4.2, height: float = 3.1) -> tuple[Figur
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    plt.rcParams.update(STYLE)
+    plt.rcParams.update(cast(Any, STYLE))  # matplotlib types each key by itself
     figure, axes = plt.subplots(1, columns, figsize=(width * columns, height), squeeze=False, layout="constrained")
     return figure, list(axes[0])
 

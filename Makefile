@@ -1,0 +1,65 @@
+# Two commands: `make replicate` runs the main job, `make test` the tests. Both set up what they need in .venv.
+
+# cpu: the default; runs everywhere. cuda: `make replicate ENV=cuda` pins the GPU libraries too.
+ENV ?= cpu
+SCALE ?= smoke
+CORES ?= all
+PYTHON ?= python3
+
+# uv installs in seconds; it does not read pip's variable for local wheels by itself.
+export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
+UV_VERSION := 0.13.8
+UV := .venv/bin/uv
+BIN := .venv/bin
+READY := .venv/.ready-$(ENV)
+
+.PHONY: replicate test lint format schemas pins slurm-test clean
+.DELETE_ON_ERROR:
+
+replicate: $(READY)
+	@$(BIN)/snakemake --cores $(CORES) --config scale=$(SCALE) --quiet rules --rerun-incomplete
+	@echo
+	@echo "Report:  figures/$(SCALE)/report.html"
+	@echo "Figures: figures/$(SCALE)/<paper>/    Records: results/$(SCALE)/    Logs: logs/$(SCALE)/"
+
+test: $(READY)
+	$(BIN)/pytest --numprocesses auto --dist loadgroup
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/snakefmt --check Snakefile workflow
+	$(BIN)/python workflow/lint.py
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/snakefmt Snakefile workflow
+
+# The JSON Schemas of the configuration and of records, from the classes that validate them.
+schemas: $(READY)
+	$(BIN)/leakbench schemas
+
+# Full pins of both environments, from pyproject.toml. The CPU set is the CUDA set without the GPU libraries, so that a
+# CPU build of torch, where one is at hand, brings nothing that it does not use.
+PIN = $(UV) pip compile --quiet --all-extras --upgrade --no-annotate --python-version 3.11 \
+	--python-platform x86_64-manylinux_2_28 --custom-compile-command "make pins"
+GPU_ONLY = '^(nvidia-(cu|nc|nv)|cuda-|triton)'
+pins: $(UV)
+	UV_FIND_LINKS= $(PIN) pyproject.toml --output-file envs/cuda.txt
+	grep --invert-match --extended-regexp $(GPU_ONLY) envs/cuda.txt > envs/cpu.txt
+
+$(UV):
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+
+$(READY): envs/$(ENV).txt pyproject.toml | $(UV)
+	$(UV) pip install --quiet --python $(BIN)/python --requirement envs/$(ENV).txt
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --editable .
+	@rm -f .venv/.ready-*
+	@touch $@
+
+clean:
+	rm -rf results/smoke figures/smoke logs/smoke .snakemake
