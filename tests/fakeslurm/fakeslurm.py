@@ -1,7 +1,8 @@
 """A stand-in for SLURM's commands, for tests of what Snakemake hands to sbatch. No cluster, nothing to install.
 
 ``install(FOLDER, STATE)`` writes the commands into FOLDER, to be put first on PATH; what they know is in STATE.
-A submitted job starts at once, in the background, whatever it asks for:
+A submitted job starts at once, in the background, whatever it asks for. It runs the command it was submitted with or,
+where there is a ``STATE/instead``, that shell script, which costs less than Snakemake within Snakemake. Further:
 
 * ``STATE/<id>.json``: the arguments that sbatch was called with, without the job's own command line;
 * ``STATE/<id>.state``: RUNNING, then COMPLETED or FAILED, or CANCELLED;
@@ -53,7 +54,11 @@ def sbatch(state: Path, arguments: list[str]) -> int:
             break
         except FileExistsError:
             number += 1
-    environment = os.environ | {"SLURM_JOB_ID": str(number)}
+    instead = state / "instead"
+    if instead.exists():
+        command = instead.read_text()
+    comment = flags[flags.index("--comment") + 1]
+    environment = os.environ | {"SLURM_JOB_ID": str(number), "FAKESLURM_COMMENT": comment}
     if any(flag.startswith(("--gpus=", "--gres=")) for flag in flags):
         environment["CUDA_VISIBLE_DEVICES"] = "0"
     record = state / f"{number}.state"

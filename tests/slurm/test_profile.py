@@ -111,36 +111,51 @@ def test_dry_run_with_the_profile_plans_the_full_scale_with_gpus() -> None:
     assert "/smoke/" not in output
 
 
+# One rule of each kind. The jobs themselves are played by JOB below: the end-to-end test runs real ones.
 SNAKEFILE = """
 localrules: all
 assert config == {"scale": "full"}, config
 
 rule all:
-    input: "figure.png", "attack.json", "inventory.json"
+    input: "figure.png", "table.csv", "cell.json", "inventory.json"
 
 rule inventory:
     output: "inventory.json"
-    shell: "echo gpu=${{CUDA_VISIBLE_DEVICES:-none}} > {output}"
+    shell: "exit 1"
 
-# The first attempt fails.
 rule attack:
-    output: "attack.json"
+    output: "cell.json"
     threads: 2
     resources:
         mem_mb=lambda wildcards, attempt: 1000 * attempt,
         runtime=lambda wildcards, attempt: 10 * attempt,
-    shell: "[ -e tried ] || {{ touch tried; exit 1; }}; echo gpu=$CUDA_VISIBLE_DEVICES > {output}"
+    shell: "exit 1"
 
 rule merge:
-    output: "merged.csv"
+    output: "records.parquet"
     resources: mem_mb=700, runtime=5
-    shell: "echo gpu=${{CUDA_VISIBLE_DEVICES:-none}} > {output}"
+    shell: "exit 1"
 
 rule draw:
-    input: "merged.csv"
+    input: "records.parquet"
     output: "figure.png"
     resources: mem_mb=800, runtime=6
-    shell: "cp {input} {output}"
+    shell: "exit 1"
+
+rule tabulate:
+    input: "records.parquet"
+    output: "table.csv"
+    resources: mem_mb=600, runtime=7
+    shell: "exit 1"
+"""
+
+# Makes the outputs; the first attempt of the attack fails.
+JOB = """
+case $FAKESLURM_COMMENT in
+    rule_attack) [ -e tried ] || { touch tried; exit 1; }; touch cell.json;;
+    rule_inventory) touch inventory.json;;
+    *) touch records.parquet; sleep 0.1; touch figure.png table.csv;;
+esac
 """
 
 
@@ -150,19 +165,18 @@ def test_what_sbatch_is_asked_for(tmp_path: Path, fake_slurm: FakeSlurm) -> None
     shutil.copytree(PROFILE.parent, work / "slurm")
     (work / "Snakefile").write_text(SNAKEFILE)
     (fake_slurm.state / "accounts").write_text("lab-7")
+    (fake_slurm.state / "instead").write_text(JOB)
     chosen = {"SLURM_ACCOUNT": "lab-7", "SLURM_GPU_PARTITION": "gpu"}
-    quick = ["--slurm-init-seconds-before-status-checks", "9", "--latency-wait", "10"]
+    quick = ["--slurm-init-seconds-before-status-checks", "1"]
     result = subprocess.run(
         [sys.executable, "-m", "snakemake", "--profile", "slurm", *quick],
         cwd=work,
         env=fake_slurm.environment | chosen,
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=120,
     )
     assert result.returncode == 0, result.stdout + result.stderr
-    made = {name: (work / name).read_text().strip() for name in ("attack.json", "inventory.json", "figure.png")}
-    assert made == {"attack.json": "gpu=0", "inventory.json": "gpu=none", "figure.png": "gpu=none"}
 
     jobs: dict[str, list[list[str]]] = {}
     for number in sorted(int(path.stem) for path in fake_slurm.state.glob("*.json")):
@@ -170,7 +184,7 @@ def test_what_sbatch_is_asked_for(tmp_path: Path, fake_slurm: FakeSlurm) -> None
         jobs.setdefault(flags[flags.index("--comment") + 1], []).append(flags)
     first, second = jobs.pop("rule_attack")
     (inventory,) = jobs.pop("rule_inventory")
-    ((_, (group,)),) = jobs.items()  # one job for merge and draw
+    ((_, (group,)),) = jobs.items()  # one job for merge, draw and tabulate
 
     def value(flags: list[str], name: str) -> str:
         return flags[flags.index(name) + 1]
@@ -192,4 +206,4 @@ def test_what_sbatch_is_asked_for(tmp_path: Path, fake_slurm: FakeSlurm) -> None
     # What the profile says for rules that say nothing.
     assert (value(inventory, "--mem"), value(inventory, "-t")) == ("2000", "30")
     # One member after the other: the memory of the largest, the sum of the times.
-    assert (value(group, "--mem"), value(group, "-t")) == ("800", "11")
+    assert (value(group, "--mem"), value(group, "-t")) == ("800", "18")

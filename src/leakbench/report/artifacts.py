@@ -66,9 +66,16 @@ class Artifact:
         return [table_path(scale, self.paper, experiment) for experiment in self.experiments]
 
     def full_caption(self, project: Project, scale: str) -> str:
-        """The caption, with the number and what the scale means."""
-        kind = self.kind.capitalize()
-        return f"{kind} {self.number}. {self.caption} Scale '{scale}': {project.plan(scale).description}."
+        """The caption, with the number, what was computed, and what the scale means."""
+        plan = project.plan(scale)
+        jobs = [job for experiment in self.experiments for job in plan.experiment_jobs(self.paper, experiment)]
+        data = ", ".join(dict.fromkeys(job.dataset.label for job in jobs))
+        models = ", ".join(dict.fromkeys(job.model.label for job in jobs))
+        seeds = max(job.kind.seeds for job in jobs)
+        return (
+            f"{self.kind.capitalize()} {self.number}. {self.caption} Data: {data}; model: {models}; seeds: {seeds}. "
+            f"Scale '{scale}': {plan.description}."
+        )
 
     def render(self, project: Project, path: str) -> None:
         """Write all formats of this artifact, at the scale that ``path`` names."""

@@ -183,7 +183,7 @@ def trade_off(
     ax.set(xlabel=xlabel, ylabel=ylabel)
     series = ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     _size_legend(ax, ranks, parameter_label)
-    ax.add_artist(series)
+    ax.add_artist(series).set_clip_on(False)  # it stands beside the axes, and counts for the figure's size
     return Drawing(figure, pd.DataFrame(shown))
 
 

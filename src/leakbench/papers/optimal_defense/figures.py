@@ -16,7 +16,7 @@ NOISE = {"dpsgd": "clipped noise (the paper's DP-SGD)", "optimal": "optimal nois
 ATTACK = "ig"
 ERRORS = {"mse_input": "MSE (normalised inputs)", "psnr": "PSNR (dB, pixels in [0, 1])"}
 
-INTERVALS = "Bands and whiskers: 95 % t-intervals over seeds of the initialisation."
+INTERVALS = "Intervals: 95 % t-intervals over seeds of the initialisation."
 REFERENCES = (
     "Reference attackers that never see the gradient: the mean of auxiliary images, and random noise. "
     "Attack: Inverting Gradients with the true labels, not adapted to the defense."
