@@ -9,8 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.slurm.cluster import Cluster
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -29,12 +33,8 @@ one_host = _load(TESTS / "slurm" / "cluster.py")
 fake = _load(TESTS / "fakeslurm" / "fakeslurm.py")
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "slurm: needs a SLURM on this host (tests/slurm/install.sh); takes minutes")
-
-
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[object]:
+def cluster() -> Iterator[Cluster]:
     """A one-host SLURM cluster for this test session."""
     reason = one_host.why_not()
     if reason is not None:

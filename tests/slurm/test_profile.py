@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 if TYPE_CHECKING:
-    from conftest import FakeSlurm
+    from tests.slurm.conftest import FakeSlurm
 
 ROOT = Path(__file__).resolve().parents[2]
 PROFILE = ROOT / "slurm" / "config.yaml"

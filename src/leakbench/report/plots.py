@@ -32,6 +32,17 @@ def values_of(frame: pd.DataFrame, metric: str, **equal: str) -> pd.DataFrame:
     return frame[chosen]
 
 
+def _series(frame: pd.DataFrame, names: Mapping[str, str], parameter: str | None = None) -> dict[str, str]:
+    """The named defenses, and those that a user added to the experiment, under their labels.
+
+    Args:
+        parameter: only added defenses that sweep it.
+    """
+    others = frame if parameter is None else frame[frame[SETTING + parameter].notna()]
+    added = [label for label in others["defense"].unique() if label not in {"none", *names}]
+    return {**names, **{label: label for label in added}}
+
+
 def _undefended_and_references(frame: pd.DataFrame, metric: str, attack: str) -> dict[str, tuple[pd.Series, str, str]]:
     """Lines that every comparison carries: label -> (statistics, colour, line style)."""
     lines = {"no defense": (attack, colour("none"), "-")}
@@ -70,7 +81,7 @@ def against_parameter(
         for label, (line, tint, style) in _undefended_and_references(frame, metric, attack).items():
             ax.axhline(line["mean"], color=tint, linestyle=style, linewidth=1, label=label)
             shown.append({"metric": metric, "series": label, parameter: None, **line.drop("mechanism")})
-        for defense, name in names.items():
+        for defense, name in _series(frame, names, parameter).items():
             rows = values_of(frame, metric, defense=defense, attack=attack)
             points = over_seeds(rows, ["mechanism", SETTING + parameter]).sort_values(SETTING + parameter)
             mechanism = points["mechanism"].iloc[0]
@@ -101,7 +112,7 @@ def training_curves(
     """
     figure, (ax,) = panels(1, width=6.2, height=3.4)
     shown = []
-    for defense, name in names.items():
+    for defense, name in _series(frame, names).items():
         rows = values_of(frame, "loss_curve", defense=defense).sort_values(["seed", "index"])
         smooth = rows.assign(
             value=rows.groupby("seed")["value"].transform(lambda loss: loss.rolling(window, min_periods=1).mean())
@@ -150,14 +161,14 @@ def trade_off(
                 {"series": label, parameter: None, "x": line["mean"], "x_low": line["low"], "x_high": line["high"]}
             )
     ranks = {value: rank for rank, value in enumerate(sorted(frame[column].dropna().unique()))}
-    for defense, name in {"none": "no defense", **names}.items():
-        keys = ["mechanism"] if defense == "none" else ["mechanism", column]
+    for defense, name in {"none": "no defense", **_series(frame, names)}.items():
+        keys = ["mechanism", column]
         horizontal = over_seeds(values_of(frame, privacy, defense=defense, attack=attack), keys)
         vertical = over_seeds(values_of(frame, utility, defense=defense), keys)
         both = horizontal.merge(vertical, on=keys, suffixes=("_x", "_y"))
         mechanism = both["mechanism"].iloc[0]
         tint = colour(mechanism)
-        sizes = [70] if defense == "none" else [12 + 16 * ranks[value] for value in both[column]]
+        sizes = [12 + 16 * ranks[value] if value in ranks else 70 for value in both[column]]
         ax.errorbar(
             both["mean_x"],
             both["mean_y"],

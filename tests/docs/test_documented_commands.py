@@ -1,0 +1,94 @@
+"""Every command and every file of the documentation works as it is written."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from leakbench.experiments import overlay
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "benchmarks" / "README.md"]
+
+# Commands that cannot be run here as they stand, and the test that runs them.
+ELSEWHERE = {
+    "make replicate": ".ci/run",
+    "make test": ".ci/run",
+    "leakbench stage mnist": "tests/data/test_staging.py",
+}
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def commands() -> list[str]:
+    lines = [line for page in PAGES for block in blocks(page, "console") for line in block.splitlines()]
+    return sorted({line for line in lines if line and not line.startswith("export ")})
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """The configuration and the workflow in an empty folder."""
+    for name in ("config", "workflow", "slurm"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    shutil.copy(ROOT / "Snakefile", tmp_path)
+    return tmp_path
+
+
+def run(command: list[str], folder: Path) -> str:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_documentation_holds_commands() -> None:
+    assert "make replicate" in commands()
+    assert len(commands()) > 8
+
+
+@pytest.mark.parametrize("command", commands())
+def test_command(command: str, checkout: Path) -> None:
+    program, *arguments = command.split()
+    if command in ELSEWHERE:
+        assert (ROOT / ELSEWHERE[command]).is_file()
+    elif program == "leakbench":
+        run([sys.executable, "-m", "leakbench", *arguments], checkout)
+    elif program == "snakemake":  # dry: the targets exist and the profile is understood
+        run([sys.executable, "-m", "snakemake", *arguments, "--dry-run", "--quiet", "rules"], checkout)
+    elif program == "make":
+        run(["make", "--dry-run", *arguments], ROOT)
+    elif program == "python":
+        assert (ROOT / arguments[0]).is_file()
+        run([sys.executable, str(ROOT / arguments[0]), "--help"], checkout)
+    else:
+        pytest.fail(f"no test runs the documented command '{command}'")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+        assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_defense_tutorial(checkout: Path) -> None:
+    page = ROOT / "docs" / "add-a-defense.md"
+    (code,) = blocks(page, "python")
+    settings, paper = (yaml.safe_load(block) for block in blocks(page, "yaml"))
+    (checkout / "sign_noise.py").write_text(code)
+    for file, addition in (("config.yaml", settings), ("papers/optimal_defense.yaml", paper)):
+        path = checkout / "config" / file
+        path.write_text(yaml.safe_dump(overlay(yaml.safe_load(path.read_text()), addition)))
+
+    assert "sign_noise" in run([sys.executable, "-m", "leakbench", "list", "defenses", "--json"], checkout)
+    record = "results/smoke/optimal_defense/pruning/digits16/small/signs/train/all.json"
+    assert "ok" in run([sys.executable, "-m", "leakbench", "run", record], checkout)
+    plan = run(
+        [sys.executable, "-m", "snakemake", "--cores", "1", "figures/smoke/optimal_defense/fig04.pdf", "-n"], checkout
+    )
+    assert "signs/ig/all.json" in plan
+    assert "signs/train/all.json" in plan
