@@ -19,6 +19,7 @@ include: "workflow/rules/report.smk"
 
 localrules:
     all,
+    page,
 
 
 rule all:

@@ -12,6 +12,7 @@ where there is a ``STATE/instead``, that shell script, which costs less than Sna
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -96,10 +97,8 @@ def scancel(state: Path, arguments: list[str]) -> int:
     for number in arguments:
         if number.isdigit():
             (state / f"{number}.state").write_text("CANCELLED")
-            try:
+            with contextlib.suppress(ProcessLookupError):  # it may end meanwhile
                 os.killpg(int((state / f"{number}.pid").read_text()), signal.SIGKILL)
-            except ProcessLookupError:
-                pass  # it ended meanwhile
     return 0
 
 

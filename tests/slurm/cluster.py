@@ -77,7 +77,7 @@ class Cluster:
         if self._supervisor is not None:
             assert self._supervisor.stdin is not None and self._supervisor.stdout is not None
             self._supervisor.stdin.close()
-            self._supervisor.wait(timeout=90)
+            self._supervisor.wait(timeout=180)
             self._supervisor.stdout.close()
             self._supervisor = None
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -108,10 +108,10 @@ class Cluster:
 
     def logs(self) -> str:
         """The last lines of every daemon's log, to say in a failed test."""
-        tails = []
+        lines = []
         for path in sorted(self.folder.glob("*.log")):
-            tails.append("\n".join([f"--- {path.name}", *path.read_text(errors="replace").splitlines()[-15:]]))
-        return "\n".join(tails)
+            lines += [f"--- {path.name}", *path.read_text(errors="replace").splitlines()[-15:]]
+        return "\n".join(lines)
 
 
 # The supervisor: a process of its own, so that it outlives whatever kills the tests.
@@ -168,7 +168,7 @@ class Supervisor:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.environment = os.environ | {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": SEARCH_PATH}
-        self.daemons: list[subprocess.Popen[bytes]] = []
+        self.daemons: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self) -> bool:
         folder = self.folder
@@ -187,15 +187,14 @@ class Supervisor:
         # -i: a first start, without a saved state.
         self.daemon("slurmctld", "-D", "-i", "-f", str(folder / "slurm.conf"))
         for node in NODES:
-            self.daemon("slurmd", "-D", "-N", node, "-f", str(folder / "slurm.conf"), log=f"{node}-start")
+            self.daemon("slurmd", "-D", "-N", node, "-f", str(folder / "slurm.conf"), name=node)
         return wait_until(self.all_idle, 60)
 
-    def daemon(self, *command: str, log: str | None = None) -> None:
-        with (self.folder / f"{log or command[0]}.out.log").open("wb") as output:
-            self.daemons.append(
-                subprocess.Popen(
-                    command, env=self.environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd="/"
-                )
+    def daemon(self, *command: str, name: str | None = None) -> None:
+        name = name or command[0]
+        with (self.folder / f"{name}.out.log").open("wb") as output:
+            self.daemons[name] = subprocess.Popen(
+                command, env=self.environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd="/"
             )
 
     def ask(self, *command: str) -> str:
@@ -211,11 +210,11 @@ class Supervisor:
         return states == ["idle"] * len(NODES)
 
     def stop(self) -> None:
-        if self.daemons and self.daemons[-1].poll() is None:
+        if "slurmctld" in self.daemons and self.daemons["slurmctld"].poll() is None:
             self.ask("scancel", f"--user={getpass.getuser()}")
             states = "--states=running,completing,pending"
             wait_until(lambda: not self.ask("squeue", "--noheader", "--format=%i", states).split(), 15)
-        for daemon in reversed(self.daemons):
+        for daemon in reversed(self.daemons.values()):
             daemon.terminate()
             try:
                 daemon.wait(timeout=10)
@@ -238,15 +237,17 @@ def supervise(folder: Path, time_limit: float) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: sys.exit(1))
     supervisor = Supervisor(folder)
+    started = False
     try:
         started = supervisor.start()
         print("ready" if started else "failed", flush=True)
-        if not started:
-            return 1
-        select.select([sys.stdin], [], [], time_limit)
-        return 0
+        if started:
+            select.select([sys.stdin], [], [], time_limit)
+        return int(not started)
     finally:
         supervisor.stop()
+        if started:  # otherwise the logs are still to be read
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def main(arguments: list[str]) -> int:

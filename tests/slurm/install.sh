@@ -1,6 +1,6 @@
 #!/bin/bash
 # Installs what the one-host SLURM of tests/slurm/cluster.py needs, on Debian or the like; run as root.
-# No daemon is started or enabled: the cluster fixture starts its own and stops them again.
+# The packages start no daemon: the cluster fixture starts its own and stops them again.
 #
 # Only munge, the controller, the node daemon and the client commands: the profile asks `squeue` for the state of
 # jobs, so neither slurmdbd nor a database is needed.

@@ -40,7 +40,9 @@ def read_profile() -> Any:
 def rules_of_workflow() -> set[str]:
     """Names of all rules, by what the workflow's files say."""
     files = [ROOT / "Snakefile", *(ROOT / "workflow" / "rules").glob("*.smk")]
-    return {name for file in files for name in re.findall(r"^\s*(?:rule|checkpoint)\s+(\w+)\s*:", file.read_text(), re.M)}
+    return {
+        name for file in files for name in re.findall(r"^\s*(?:rule|checkpoint)\s+(\w+)\s*:", file.read_text(), re.M)
+    }
 
 
 def test_every_rule_named_in_the_profile_exists() -> None:
