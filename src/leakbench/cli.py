@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -39,9 +40,11 @@ def _project(arguments: argparse.Namespace) -> Project:
 
 def _relative(project: Project, path: str) -> str:
     """A target's path relative to the project's root, however it was given."""
-    absolute = Path(path) if Path(path).is_absolute() else Path.cwd() / path
     root = project.root.resolve()
-    return str(absolute.relative_to(root)) if absolute.is_relative_to(root) else path
+    for absolute in (Path(os.path.normpath(Path.cwd() / path)), Path(path).resolve()):  # results/ may be a link
+        if absolute.is_relative_to(root):
+            return str(absolute.relative_to(root))
+    return path
 
 
 def _run(arguments: argparse.Namespace) -> None:
@@ -149,7 +152,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed: Any = _parser().parse_args(arguments)
     try:
         parsed.function(parsed)
+        sys.stdout.flush()
     except LeakbenchError as error:
         print(f"leakbench: {error}", file=sys.stderr)
         return 1
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     return 0

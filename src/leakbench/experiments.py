@@ -8,10 +8,10 @@ variants). ``config/scales/<scale>.yaml`` lies over it: mappings merge, everythi
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -26,6 +26,9 @@ from leakbench.registry import Component, Registry, load_plugin
 
 C = TypeVar("C", bound=Component)
 M = TypeVar("M", bound=BaseModel)
+
+Where = Callable[..., str]
+"""From keys to words: the file that has the last word on them, and the keys."""
 
 REGISTRIES: dict[str, Registry[Any]] = {
     "datasets": DATASETS,
@@ -58,13 +61,17 @@ class VariantSpec(BaseModel):
     name: str = Field(description="registered name of the component; the other keys are its parameters")
 
 
+Label = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9._+=-]*$")]
+"""A part of a path."""
+
+
 class Variants(_Strict):
     """Labels that experiments, paths and figures use."""
 
-    datasets: dict[str, VariantSpec] = {}
-    models: dict[str, VariantSpec] = {}
-    defenses: dict[str, VariantSpec] = {}
-    attacks: dict[str, VariantSpec] = {}
+    datasets: dict[Label, VariantSpec] = {}
+    models: dict[Label, VariantSpec] = {}
+    defenses: dict[Label, VariantSpec] = {}
+    attacks: dict[Label, VariantSpec] = {}
 
 
 class KindSpec(BaseModel):
@@ -91,7 +98,7 @@ class PaperSpec(_Strict):
     title: str
     citation: str
     variants: Variants = Variants()
-    experiments: dict[str, ExperimentSpec]
+    experiments: dict[Label, ExperimentSpec]
 
 
 class ScaleSpec(_Strict):
@@ -111,7 +118,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         content = yaml.safe_load(path.read_text())
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not valid YAML: {error}") from None
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: expected a mapping of keys to values")
@@ -125,11 +132,16 @@ def overlay(base: Any, top: Any) -> Any:
     return top
 
 
-def validated(model: type[M], content: Mapping[str, Any], where: str) -> M:
+def place(file: str, *keys: str | int) -> str:
+    """``file: key.key``, as error messages name a place."""
+    return f"{file}: {'.'.join(map(str, keys))}" if keys else file
+
+
+def validated(model: type[M], content: Mapping[str, Any], where: Where) -> M:
     """``content`` as ``model``.
 
     Raises:
-        ConfigError: naming ``where``, the key, the value and what is allowed.
+        ConfigError: naming the file, the key, the value and what is allowed.
     """
     try:
         return model.model_validate(dict(content))
@@ -137,16 +149,23 @@ def validated(model: type[M], content: Mapping[str, Any], where: str) -> M:
         raise explain(error, model, where) from None
 
 
-def explain(error: ValidationError, model: type[BaseModel], where: str) -> ConfigError:
+def explain(error: ValidationError, model: type[BaseModel], where: Where) -> ConfigError:
     """The first fault that pydantic found, in one line that names the place, the key, the value and what would fit."""
     fault = error.errors()[0]
-    key = ".".join(map(str, fault["loc"]))
-    if fault["type"] == "extra_forbidden" and len(fault["loc"]) == 1:
-        return UnknownName("key", key, model.model_fields, where)
+    keys = fault["loc"]
+    if fault["type"] == "extra_forbidden":
+        return UnknownName("key", str(keys[-1]), _keys_below(model, keys[:-1]), where(*keys))
     if fault["type"] == "missing":
-        return ConfigError(f"{where}: key '{key}' is missing")
-    found = f" (found: {fault['input']!r})" if fault["type"] != "extra_forbidden" else ""
-    return ConfigError(f"{where}: key '{key}': {fault['msg']}{found}" if key else f"{where}: {fault['msg']}")
+        return ConfigError(f"{where(*keys)}: this key is missing")
+    found = f" (found: {fault['input']!r})" if keys else ""
+    return ConfigError(f"{where(*keys)}: {fault['msg'].removeprefix('Value error, ')}{found}")
+
+
+def _keys_below(model: Any, keys: Iterable[str | int]) -> Iterable[str]:
+    """The keys that may stand below others, as the annotations of a model's fields say."""
+    for key in keys:
+        model = model.model_fields[key].annotation if hasattr(model, "model_fields") else [None, *get_args(model)][-1]
+    return getattr(model, "model_fields", ())
 
 
 def find_root(start: Path | None = None) -> Path:
@@ -170,14 +189,19 @@ class Project:
 
     def __init__(self, root: Path, overrides: Mapping[str, Any] | None = None) -> None:
         self.root = root
-        path = root / "config" / "config.yaml"
-        self.settings = validated(Settings, overlay(read_yaml(path), dict(overrides or {})), "config/config.yaml")
+        self._overrides = dict(overrides or {})
+        content = read_yaml(root / "config" / "config.yaml") | self._overrides
+        self.settings = validated(Settings, content, self._where)
         for plugin in self.settings.plugins:
-            load_plugin(str(root / plugin) if plugin.endswith(".py") else plugin, "config/config.yaml: plugins")
+            load_plugin(str(root / plugin) if plugin.endswith(".py") else plugin, self._where("plugins"))
         for paper in self.settings.papers:
-            self._known("paper", paper, self._files("papers"), "config/config.yaml: papers")
-        self._known("scale", self.settings.scale, self.scales, "config/config.yaml: scale")
+            self._known("paper", paper, self._files("papers"), self._where("papers"))
+        self._known("scale", self.settings.scale, self.scales, self._where("scale"))
         self._plans: dict[str, Plan] = {}
+
+    def _where(self, *keys: str | int) -> str:
+        """What has the last word on a key of config.yaml: the file, or the command line."""
+        return place("command line" if set(keys[:1]) & set(self._overrides) else "config/config.yaml", *keys)
 
     @property
     def scales(self) -> list[str]:
@@ -227,6 +251,23 @@ class Project:
                 raise UnknownName(names[depth - 1], parts[depth], allowed, path)
         raise AssertionError("a path whose every part is known is a job's path")
 
+    def experiment_jobs(self, table: str) -> list[Job]:
+        """The jobs of the experiment whose tidy table a path names, in the order of the grid.
+
+        Raises:
+            ConfigError: no such experiment; the message names the part of the path at fault.
+        """
+        parts = PurePosixPath(table).parts
+        if len(parts) != 5 or parts[0] != RESULTS or parts[4] != "records.parquet":
+            raise ConfigError(
+                f"{table}: not a tidy table's path; expected {RESULTS}/<scale>/<paper>/<experiment>/records.parquet"
+            )
+        _, scale, paper, experiment, _ = parts
+        plan = self.plan(scale, where=table)
+        self._known("paper", paper, list(plan.papers), table)
+        self._known("experiment", experiment, list(plan.papers[paper].experiments), table)
+        return plan.experiment_jobs(paper, experiment)
+
 
 class Plan:
     """The jobs of every configured paper at one scale."""
@@ -234,32 +275,43 @@ class Plan:
     def __init__(self, project: Project, scale: str) -> None:
         self.scale = scale
         self._scale_file = f"config/scales/{scale}.yaml"
-        content = validated(ScaleSpec, read_yaml(project.root / self._scale_file), self._scale_file)
+        content = validated(ScaleSpec, read_yaml(project.root / self._scale_file), partial(place, self._scale_file))
         self.description = content.description
         for paper in content.papers:
             Project._known("paper", paper, project._files("papers"), f"{self._scale_file}: papers")
         self._overlays = content.papers
         self.papers: dict[str, PaperSpec] = {}
         for paper in project.settings.papers:
-            file = f"config/papers/{paper}.yaml"
-            merged = overlay(read_yaml(project.root / file), self._overlays.get(paper, {}))
-            where = f"{file} with {self._scale_file}" if paper in self._overlays else file
-            self.papers[paper] = validated(PaperSpec, merged, where)
+            merged = overlay(read_yaml(project.root / _paper_file(paper)), self._overlays.get(paper, {}))
+            self.papers[paper] = validated(PaperSpec, merged, self._where(paper))
 
-    def _where(self, paper: str, *keys: str) -> str:
-        """The file that has the last word on a key, and the key."""
-        node: Any = self._overlays.get(paper, {})
-        in_overlay = True
-        for key in keys:
-            in_overlay = in_overlay and isinstance(node, dict) and key in node
-            node = node[key] if in_overlay else None
-        file = f"{self._scale_file}: papers.{paper}" if in_overlay else f"config/papers/{paper}.yaml"
-        return f"{file}: {'.'.join(keys)}"
+    def _where(self, paper: str, *prefix: str) -> Where:
+        """From keys below ``prefix`` to the file that has the last word on them, and the keys."""
+
+        def where(*keys: str | int) -> str:
+            node: Any = self._overlays.get(paper, {})
+            for key in (*prefix, *keys):
+                if not isinstance(node, dict):
+                    break  # the overlay replaced all of this
+                if key not in node:
+                    return place(_paper_file(paper), *prefix, *keys)
+                node = node[key]
+            return place(self._scale_file, "papers", paper, *prefix, *keys)
+
+        return where
 
     @cached_property
     def jobs(self) -> dict[str, Job]:
         """Every job by its record's path."""
-        return {job.path: job for paper in self.papers for job in self._jobs_of(paper)}
+        jobs: dict[str, Job] = {}
+        for job in itertools.chain.from_iterable(map(self._jobs_of, self.papers)):
+            if job.path in jobs:
+                raise ConfigError(
+                    f"{place(_paper_file(job.paper), 'experiments', job.experiment)}: two jobs would write {job.path}; "
+                    "a label is listed twice, or an attack is labelled like a kind of job"
+                )
+            jobs[job.path] = job
+        return jobs
 
     def experiment_jobs(self, paper: str, experiment: str) -> list[Job]:
         """The jobs of one experiment, in the order of the grid."""
@@ -268,17 +320,17 @@ class Plan:
     def _jobs_of(self, paper: str) -> Iterator[Job]:
         for name, experiment in self.papers[paper].experiments.items():
             grid = [
-                [self._variant(paper, kind, label, name) for label in getattr(experiment, kind)]
+                [self._variant(paper, kind, label, ("experiments", name, kind)) for label in getattr(experiment, kind)]
                 for kind in ("datasets", "models", "defenses")
             ]
             for kind_name, spec in experiment.jobs.items():
                 keys = ("experiments", name, "jobs", kind_name)
-                kind_class = JOB_KINDS.get(kind_name, self._where(paper, *keys[:-1]))
                 where = self._where(paper, *keys)
+                kind_class = JOB_KINDS.get(kind_name, where())
                 kind: JobKind = validated(kind_class, spec.model_extra or {}, where)
                 if kind.uses_attacks != bool(spec.attacks):
                     raise ConfigError(
-                        f"{where}: kind '{kind_name}' "
+                        f"{where('attacks')}: kind '{kind_name}' "
                         + (
                             "needs a list of attacks"
                             if kind.uses_attacks
@@ -286,7 +338,7 @@ class Plan:
                         )
                     )
                 attacks: list[Variant[Any] | None] = [
-                    self._variant(paper, "attacks", label, name) for label in spec.attacks
+                    self._variant(paper, "attacks", label, (*keys, "attacks")) for label in spec.attacks
                 ] or [None]
                 undefended = {variant.label for variant in grid[2] if variant.component.name == "none"}
                 for (dataset, model, defense), attack in itertools.product(itertools.product(*grid), attacks):
@@ -295,32 +347,39 @@ class Plan:
                     for part, seeds in _parts(kind):
                         yield Job(self.scale, paper, name, dataset, model, defense, attack, kind, part, seeds)
 
-    def _variant(self, paper: str, kind: str, label: str, experiment: str) -> Variant[Any]:
-        """The variant that a label names: a declared one, or a component by its own name and with its defaults."""
+    def _variant(self, paper: str, kind: str, label: str, asked: tuple[str, ...]) -> Variant[Any]:
+        """The variant that a label names: a declared one, or a component by its own name and with its defaults.
+
+        Args:
+            asked: the keys that hold the label.
+        """
         registry: Registry[Component] = REGISTRIES[kind]
         declared: dict[str, VariantSpec] = getattr(self.papers[paper].variants, kind)
         if label in declared:
             where = self._where(paper, "variants", kind, label)
-            component = registry.get(declared[label].name, f"{where}.name")
+            component = registry.get(declared[label].name, where("name"))
             given = declared[label].model_extra or {}
         elif label in set(registry):
-            where = self._where(paper, "experiments", experiment)
+            where = self._where(paper, *asked)
             component, given = registry.get(label), {}
         else:
-            where = self._where(paper, "experiments", experiment, kind if kind != "attacks" else "jobs")
-            raise UnknownName(registry.kind, label, {*declared, *registry}, where)
+            raise UnknownName(registry.kind, label, {*declared, *registry}, self._where(paper, *asked)())
         sweep = {
             key: value["sweep"] for key, value in given.items() if isinstance(value, dict) and set(value) == {"sweep"}
         }
         for key, values in sweep.items():
             if not isinstance(values, list) or not values:
-                raise ConfigError(f"{where}.{key}: a sweep needs a list of values (found: {values!r})")
+                raise ConfigError(f"{where(key)}: a sweep needs a list of values (found: {values!r})")
         variant = Variant(label, component, {k: v for k, v in given.items() if k not in sweep}, sweep)
         try:
             list(variant.settings())
         except ValidationError as error:
             raise explain(error, component, where) from None
         return variant
+
+
+def _paper_file(paper: str) -> str:
+    return f"config/papers/{paper}.yaml"
 
 
 def _parts(kind: JobKind) -> list[tuple[str, tuple[int, ...]]]:

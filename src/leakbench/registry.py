@@ -83,12 +83,16 @@ class Registry(Generic[C]):
     def _load(self) -> None:
         if self._loaded:
             return
-        self._loaded = True
-        package = importlib.import_module(self.package)
-        for module in pkgutil.iter_modules(package.__path__):
-            importlib.import_module(f"{self.package}.{module.name}")
-        for entry in entry_points(group=self.package):
-            entry.load()
+        self._loaded = True  # first: a module may look names up while it is imported
+        try:
+            package = importlib.import_module(self.package)
+            for module in pkgutil.iter_modules(package.__path__):
+                importlib.import_module(f"{self.package}.{module.name}")
+            for entry in entry_points(group=self.package):
+                entry.load()
+        except BaseException:
+            self._loaded = False
+            raise
 
     def __iter__(self) -> Iterator[str]:
         self._load()
@@ -125,7 +129,11 @@ def load_plugin(source: str, where: str = "") -> None:
             raise ConfigError(f"{where or 'plugins'}: no Python file at '{source}'")
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
-        spec.loader.exec_module(module)
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
         return
     try:
         importlib.import_module(source)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import shlex
@@ -28,18 +30,22 @@ class Workflow:
     """
 
     def __init__(self, root: Path, config: Mapping[str, Any]) -> None:
-        self.project = Project(root, config)
-        self.scale = self.project.settings.scale
         file = read_yaml(root / "config" / "config.yaml")
-        changed = {key: value for key, value in config.items() if file.get(key) != value and key != "scale"}
-        options = [word for key, value in changed.items() for word in ("--set", f"{key}={json.dumps(value)}")]
+        changed = {key: value for key, value in config.items() if key not in file or file[key] != value}
+        self.project = Project(root, changed)
+        self.scale = self.project.settings.scale
+        repeated = {key: value for key, value in changed.items() if key != "scale"}  # every path names its scale
+        options = [word for key, value in repeated.items() for word in ("--set", f"{key}={json.dumps(value)}")]
         self.command = shlex.join([sys.executable, "-m", "leakbench", *options])
         """The command line to start jobs with; it repeats the overrides of this run."""
 
     def targets(self) -> list[str]:
-        """Everything of the configured scale."""
+        """Everything of the configured scale.
+
+        Records are among it, since Snakemake does not miss a file that stands behind finished ones.
+        """
         made = [path for entry in self._artifacts() for path in entry.paths(self.scale)]
-        return [*made, self.page(self.scale)]
+        return [*made, self.page(self.scale), *self.project.plan(self.scale).jobs]
 
     def page(self, scale: str) -> str:
         """The HTML report of a scale."""
@@ -48,16 +54,13 @@ class Workflow:
     def _artifacts(self) -> list[Artifact]:
         return [entry for entry in artifacts() if entry.paper in self.project.settings.papers]
 
-    def job_digest(
-        self, scale: str, paper: str, experiment: str, dataset: str, model: str, defense: str, attack: str, part: str
-    ) -> str:
+    def job_digest(self, **parts: str) -> str:
         """Identity of the job with these path parts: when it changes, the job runs again."""
-        path = "/".join((RESULTS, scale, paper, experiment, dataset, model, defense, attack, f"{part}.json"))
-        return self.project.job(path).digest
+        return self.project.job(_record_path(**parts)).digest
 
     def records(self, scale: str, paper: str, experiment: str) -> list[str]:
         """Paths of an experiment's records."""
-        return [job.path for job in self.project.plan(scale).experiment_jobs(paper, experiment)]
+        return [job.path for job in self.project.experiment_jobs(table_path(scale, paper, experiment))]
 
     def tables_of(self, artifact: str) -> list[str]:
         """The tidy tables behind the figure or table that a path names."""
@@ -76,19 +79,53 @@ class Workflow:
         ]
         return [*shown, *tables, *map(missing_path, tables)]
 
-    def drawing_digest(self, scale: str, paper: str = "") -> str:
-        """Hash of the code that draws and of the words it prints: editing either redraws, and computes nothing anew."""
+    def merging_digest(self) -> str:
+        """Hash of the code between records and pictures: editing it merges and draws again, and computes nothing."""
+        return _sources("report")
+
+    def drawing_digest(self, scale: str, paper: str) -> str:
+        """Hash of the code that draws a paper's artifacts and of the words it prints."""
         return digest([_sources("report"), _sources(f"papers/{paper}"), self.project.plan(scale).description])
 
-    def quarantine_unreadable(self) -> None:
-        """Move unreadable records of the configured scale aside, and say so, before Snakemake looks for them."""
-        for path in self.project.plan(self.scale).jobs:
-            file = self.project.root / path
-            if file.is_file():
-                try:
-                    read_record(file)
-                except RecordError as error:
-                    print(f"{error}. Moved aside to {quarantine(file).name}; its job runs again", file=sys.stderr)
+    def page_digest(self, scale: str) -> str:
+        """Hash of the code that writes the page and of the words that no picture or table brings along."""
+        plan = self.project.plan(scale)
+        words = {name: [paper.title, paper.citation] for name, paper in plan.papers.items()}
+        return digest([_sources("report"), plan.description, words])
+
+    def unlock_if_alone(self, state: Path) -> None:
+        """Remove the locks that a killed Snakemake left, so that the same command goes on where it stopped.
+
+        Snakemake's locks are files, which outlive a killed process. Beside them every run holds a shared lock of the
+        kernel's, which does not. Who gets that one exclusively is alone, and what Snakemake's files say is left over.
+
+        Args:
+            state: Snakemake's own folder, ``.snakemake``.
+        """
+        state.mkdir(exist_ok=True)
+        self._alive = (state / "leakbench.lock").open("w")
+        with contextlib.suppress(OSError):  # another run, or a file system without such locks: leave it to Snakemake
+            fcntl.flock(self._alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for left in (state / "locks").glob("*.lock"):
+                left.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            fcntl.flock(self._alive, fcntl.LOCK_SH)
+
+    def quarantine_unreadable(self, dryrun: bool, **parts: str) -> None:
+        """Move the record with these path parts aside if it cannot be read, and say so; its job runs again then."""
+        file = self.project.root / _record_path(**parts)
+        if file.is_file():
+            try:
+                read_record(file)
+            except RecordError as error:
+                done = "A run moves it aside and makes it again" if dryrun else f"Moved to {quarantine(file).name}"
+                print(f"{error}. {done}", file=sys.stderr)
+
+
+def _record_path(
+    scale: str, paper: str, experiment: str, dataset: str, model: str, defense: str, attack: str, part: str
+) -> str:
+    return "/".join((RESULTS, scale, paper, experiment, dataset, model, defense, attack, f"{part}.json"))
 
 
 @cache

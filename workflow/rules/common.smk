@@ -8,8 +8,8 @@ from leakbench.workflow import LeakbenchError, Workflow
 
 try:
     flow = Workflow(Path(workflow.basedir), config)
-    if workflow.is_main_process and not workflow.dryrun:
-        flow.quarantine_unreadable()
+    if workflow.is_main_process:
+        flow.unlock_if_alone(Path(".snakemake"))
 except LeakbenchError as error:
     raise WorkflowError(str(error)) from None
 
@@ -24,3 +24,10 @@ wildcard_constraints:
     model="[^/]+",
     defense="[^/]+",
     part="[^/]+",
+
+
+def nothing_but_readable(**parts):
+    """No input files. Asked before Snakemake looks for the record, this moves an unreadable one aside."""
+    if workflow.is_main_process:
+        flow.quarantine_unreadable(workflow.dryrun, **parts)
+    return []

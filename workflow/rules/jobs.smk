@@ -4,6 +4,8 @@
 
 
 rule attack:
+    input:
+        lambda wildcards: nothing_but_readable(**wildcards),
     output:
         record="results/{scale}/{paper}/{experiment}/{dataset}/{model}/{defense}/{attack}/{part}.json",
     log:
@@ -23,6 +25,8 @@ rule attack:
 
 
 rule train:
+    input:
+        lambda wildcards: nothing_but_readable(attack="train", **wildcards),
     output:
         record="results/{scale}/{paper}/{experiment}/{dataset}/{model}/{defense}/train/{part}.json",
     log:
@@ -40,6 +44,8 @@ rule train:
 
 
 rule inventory:
+    input:
+        lambda wildcards: nothing_but_readable(attack="inventory", **wildcards),
     output:
         record="results/{scale}/{paper}/{experiment}/{dataset}/{model}/{defense}/inventory/{part}.json",
     log:

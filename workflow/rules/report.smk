@@ -16,7 +16,7 @@ rule merge:
         mem_mb=lambda wildcards, attempt: 2000 * attempt,
         runtime=lambda wildcards, attempt: 10 * attempt,
     params:
-        code=lambda wildcards: flow.drawing_digest(wildcards.scale),
+        code=flow.merging_digest(),
     shell:
         "{flow.command} merge {output.table:q} > {log:q} 2>&1"
 
@@ -91,6 +91,6 @@ rule page:
         mem_mb=lambda wildcards, attempt: 2000 * attempt,
         runtime=lambda wildcards, attempt: 10 * attempt,
     params:
-        code=lambda wildcards: flow.drawing_digest(wildcards.scale),
+        code=lambda wildcards: flow.page_digest(wildcards.scale),
     shell:
         "{flow.command} report {output:q} > {log:q} 2>&1"

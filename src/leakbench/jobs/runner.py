@@ -15,6 +15,7 @@ from pathlib import Path
 
 from leakbench.jobs.base import Job
 from leakbench.lazy import torch
+from leakbench.memory import keep_freed_memory
 from leakbench.records import Cost, Outcome, Provenance, Record, Replicate, write_record, write_tensors
 
 PACKAGES = ("leakbench", "torch", "torchvision", "torchmetrics", "numpy", "scikit-learn", "scikit-image")
@@ -29,6 +30,7 @@ class Placement:
 
     def resolve(self) -> torch.device:
         """The device, after setting up torch for repeatable results in full float32."""
+        keep_freed_memory()
         torch.set_num_threads(self.threads)
         device = torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
         if device.type == "cuda":  # the CPU's algorithms are deterministic, and this call takes three seconds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -98,7 +99,10 @@ class TrainJob(JobKind):
                     "accuracy": accuracy[run],
                     "bits": float(trained.bits[index]),
                 }
-                replicates.append(self._replicate(seed, dict(setting), metrics, int(trained.diverged_at[run])))
+                diverged_at = int(trained.diverged_at[run])
+                if diverged_at < 0 and not math.isfinite(final_loss[run]):
+                    diverged_at = self.steps  # the last update was one too many
+                replicates.append(self._replicate(seed, dict(setting), metrics, diverged_at))
         return Findings(TRAINING_METRICS, replicates, {})
 
     def _train(self, job: Job, defenses: list[Defense], starts: list[Victims]) -> Trained:
@@ -183,7 +187,8 @@ class TrainJob(JobKind):
             outcome = Outcome(status="diverged", reason=reason, step=diverged_at)
             metrics["loss_curve"][diverged_at:] = [None] * (self.steps - diverged_at)
             metrics |= {"final_loss": None, "accuracy": None}
-            reasons = dict.fromkeys(("loss_curve", "final_loss", "accuracy"), reason)
+            lost = ("loss_curve", "final_loss", "accuracy") if diverged_at < self.steps else ("final_loss", "accuracy")
+            reasons = dict.fromkeys(lost, reason)
         elif metrics["accuracy"] is None:
             reasons["accuracy"] = "the protocol names no evaluation images"
         return Replicate(seed=seed, setting=setting, outcome=outcome, metrics=metrics, reasons=reasons)

@@ -46,7 +46,7 @@ def psnr(estimate: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
 
 
 def ssim(estimate: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
-    """Structural similarity of images in [0, 1], ``[n, C, H, W] -> [n]`` (Wang et al. 2004)."""
+    """Structural similarity of images in [0, 1], ``[n, C, H, W] -> [n]`` (Wang et al. 2004); borders are mirrored."""
     import_torchvision()
     from torchmetrics.functional.image import structural_similarity_index_measure
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from leakbench.errors import ConfigError, RecordError
+from leakbench.errors import RecordError
 from leakbench.experiments import Project
 from leakbench.jobs.base import RESULTS, Job
 from leakbench.lazy import pd
@@ -36,14 +36,7 @@ def merge(project: Project, table: str) -> None:
         ConfigError: no such experiment.
         RecordError: records are missing, unreadable, or were made by another configuration.
     """
-    parts = PurePosixPath(table).parts
-    if len(parts) != 5 or parts[0] != RESULTS or parts[4] != "records.parquet":
-        raise ConfigError(f"{table}: expected {table_path('<scale>', '<paper>', '<experiment>')}")
-    _, scale, paper, experiment, _ = parts
-    jobs = project.plan(scale, where=table).experiment_jobs(paper, experiment)
-    if not jobs:
-        raise ConfigError(f"{table}: paper '{paper}' has no experiment '{experiment}'")
-    records = [(job, _read(project.root, job)) for job in jobs]
+    records = [(job, _read(project.root, job)) for job in project.experiment_jobs(table)]
     rows = [row for job, record in records for row in tidy_rows(job, record)]
     frame = pd.DataFrame(rows)
     _write_frame(project.root / table, frame)

@@ -1,0 +1,21 @@
+"""How the C library treats freed memory."""
+
+from __future__ import annotations
+
+import ctypes
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of <malloc.h>
+_LARGEST_MMAP_THRESHOLD = 32 * 2**20  # glibc takes no more
+
+
+def keep_freed_memory() -> bool:
+    """Make glibc reuse freed blocks instead of returning each to the system; returns whether that was possible.
+
+    Every optimiser step allocates the same megabytes again. By default glibc maps and unmaps them each time, and the
+    kernel clears every page: a fifth to a third of a step's time. The peak is unchanged.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):  # not glibc
+        return False
+    return bool(mallopt(_M_TRIM_THRESHOLD, 2**31 - 1) and mallopt(_M_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD))

@@ -1,0 +1,62 @@
+"""Reference attackers: what they say does not depend on the gradient."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from leakbench.attacks.base import ATTACKS, Knowledge, Observations
+from leakbench.attacks.inverting_gradients import InvertingGradients
+from leakbench.attacks.reference import MeanImage, Noise
+from leakbench.models.base import Network
+from leakbench.randomness import Streams
+
+RANGE = torch.tensor([[-1.0, -0.5, 0.0], [1.0, 0.5, 2.0]]).view(2, 3, 1, 1)
+MEAN = torch.arange(3 * 4 * 4.0).view(3, 4, 4)
+STREAMS = Streams([("reference", 0), ("reference", 1)])
+
+
+def observations(network: Network, gradients: torch.Tensor) -> Observations:
+    return Observations(network, network.parameters, gradients, (5, 3, 4, 4))
+
+
+@pytest.mark.parametrize("attack", [MeanImage(), Noise()], ids=lambda attack: attack.name)
+def test_gradients_are_ignored(attack: MeanImage | Noise, tiny_network: Network) -> None:
+    knowledge = Knowledge(pixel_range=RANGE, mean_image=MEAN)
+    zeros, nans = torch.zeros(2, 160), torch.full((2, 160), torch.nan)
+    first = attack.reconstruct(observations(tiny_network, zeros), knowledge, STREAMS.child("one"))
+    second = attack.reconstruct(observations(tiny_network, nans), knowledge, STREAMS.child("one"))
+    assert torch.equal(first.images, second.images) and first.images.shape == (2, 5, 3, 4, 4)
+    assert first.objective is None and first.diverged_at.tolist() == [-1, -1]
+    assert not attack.observes and InvertingGradients.observes
+
+
+def test_mean_image_is_the_mean_for_every_image(tiny_network: Network) -> None:
+    seen = observations(tiny_network, torch.zeros(2, 160))
+    found = MeanImage().reconstruct(seen, Knowledge(mean_image=MEAN), STREAMS)
+    assert all(torch.equal(image, MEAN) for image in found.images.flatten(0, 1))
+    found.images.zero_()  # its own memory
+    assert MEAN.max() == 47
+
+
+def test_noise_is_the_clamped_start_of_each_stream(tiny_network: Network) -> None:
+    seen = observations(tiny_network, torch.zeros(2, 160))
+    found = Noise().reconstruct(seen, Knowledge(pixel_range=RANGE), STREAMS.child("noise")).images
+    normal = STREAMS.child("noise").normal(5, 3, 4, 4)
+    assert torch.equal(found, torch.max(torch.min(normal, RANGE[1]), RANGE[0]))
+    inside = (found > RANGE[0]) & (found < RANGE[1])
+    assert 0.3 < inside.float().mean() < 0.9 and not torch.equal(found[0], found[1])
+
+
+def test_needs_are_names_of_knowledge() -> None:
+    everything = Knowledge(labels=torch.zeros(1, 1), pixel_range=RANGE, mean_image=MEAN).granted()
+    assert everything == {"labels", "pixel_range", "mean_image"}
+    assert Knowledge().granted() == frozenset()
+    assert Knowledge(pixel_range=RANGE).granted() == {"pixel_range"}
+    needs = {name: ATTACKS.get(name).needs for name in ("inverting_gradients", "mean_image", "noise")}
+    assert needs == {
+        "inverting_gradients": {"labels", "pixel_range"},
+        "mean_image": {"mean_image"},
+        "noise": {"pixel_range"},
+    }
+    assert all(ATTACKS.get(name).needs <= everything for name in ATTACKS)

@@ -1,0 +1,51 @@
+"""What all tests share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+from hypothesis import settings
+
+from leakbench.federated.step import ClientSteps, Probes
+from leakbench.lazy import torch
+from leakbench.models.base import Network, build_network
+from leakbench.models.convnets import SimpleConvNet
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run in several processes; torch is not loaded yet
+settings.register_profile("leakbench", deadline=None, derandomize=True)
+settings.load_profile("leakbench")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-fingerprints",
+        action="store_true",
+        help="write tests/fingerprints.json anew; refused where numbers changed and the version did not",
+    )
+
+
+class FixedSteps(ClientSteps):
+    def __init__(self, gradient: torch.Tensor, sensitivity: torch.Tensor) -> None:
+        self._fixed_gradient = gradient
+        self._fixed_sensitivity = sensitivity
+
+    @property
+    def gradient(self) -> torch.Tensor:
+        return self._fixed_gradient
+
+    def sensitivity(self, probes: int = 10, kind: Probes = "gaussian") -> torch.Tensor:
+        return self._fixed_sensitivity
+
+
+@pytest.fixture(scope="session")
+def fixed_steps() -> Callable[[torch.Tensor, torch.Tensor], ClientSteps]:
+    """``fixed_steps(gradient, sensitivity)``: what clients computed, both ``[n, d]``, as given."""
+    return FixedSteps
+
+
+@pytest.fixture(scope="session")
+def tiny_network() -> Network:
+    """160 parameters and 64 pixels: small enough for exact derivatives."""
+    return build_network(SimpleConvNet(width=2), (1, 8, 8), 10, seed=3)

@@ -1,0 +1,76 @@
+"""Magnitude pruning and optimal pruning: what is sent, exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from leakbench.defenses.optimal import OptimalPruning
+from leakbench.defenses.pruning import MagnitudePruning
+from leakbench.federated.message import SparseMessage
+from leakbench.federated.step import ClientSteps
+from leakbench.randomness import Streams
+
+Fixed = Callable[[torch.Tensor, torch.Tensor], ClientSteps]
+STREAMS = Streams([("pruning", 0), ("pruning", 1)])
+
+
+def gradients() -> torch.Tensor:
+    return torch.tensor([[3.0, -1.0, 0.5, -4.0, 2.0], [0.1, 0.2, -0.3, 0.4, -0.5]])
+
+
+def test_magnitude_keeps_the_largest(fixed_steps: Fixed) -> None:
+    steps = fixed_steps(gradients(), gradients().square())
+    sent = MagnitudePruning(fraction=0.5).protect_update(steps, STREAMS).view()  # floor(2.5) are pruned
+    assert torch.equal(sent, torch.tensor([[3.0, 0.0, 0.0, -4.0, 2.0], [0.0, 0.0, -0.3, 0.4, -0.5]]))
+
+
+def test_optimal_prunes_the_largest_sensitivity_per_magnitude(fixed_steps: Fixed) -> None:
+    gradient = torch.tensor([[1.0, -2.0, 0.5, 2**0.5, -0.1]])
+    steps = fixed_steps(gradient, torch.tensor([[4.0, 1.0, 9.0, 2.0, 0.5]]))
+    corrected = OptimalPruning(fraction=0.6).protect_update(steps, STREAMS).view()
+    assert corrected.ne(0).tolist() == [[False, True, False, True, False]]
+    as_printed = OptimalPruning(fraction=0.4, form="as_printed").protect_update(steps, STREAMS).view()
+    assert as_printed.ne(0).tolist() == [[True, False, True, False, True]]
+    released = OptimalPruning(fraction=0.6, form="as_released").protect_update(steps, STREAMS).view()
+    assert torch.equal(released, corrected)
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.1, 0.25, 0.5, 0.875, 1.0])
+@pytest.mark.parametrize("defense", [MagnitudePruning, OptimalPruning])
+def test_the_count_is_exact_under_ties(
+    fixed_steps: Fixed, defense: type[MagnitudePruning | OptimalPruning], fraction: float
+) -> None:
+    gradient = torch.ones(2, 40)
+    gradient[1, ::2] = -1
+    message = defense(fraction=fraction).protect_update(fixed_steps(gradient, gradient.square()), STREAMS)
+    assert isinstance(message, SparseMessage)
+    assert message.kept.sum(dim=1).tolist() == [40 - int(fraction * 40)] * 2
+    assert torch.equal(message.view().ne(0), message.kept)
+
+
+@pytest.mark.parametrize("defense", [MagnitudePruning, OptimalPruning])
+def test_fraction_0_sends_everything_and_fraction_1_nothing(
+    fixed_steps: Fixed, defense: type[MagnitudePruning | OptimalPruning]
+) -> None:
+    steps = fixed_steps(gradients(), gradients().square())
+    everything = defense(fraction=0).protect_update(steps, STREAMS)
+    assert torch.equal(everything.view(), gradients()) and everything.bits == 5 * 32 + 5
+    nothing = defense(fraction=1).protect_update(steps, STREAMS)
+    assert nothing.view().eq(0).all() and nothing.bits == 0
+
+
+def test_magnitude_pruning_does_not_ask_for_sensitivities(fixed_steps: Fixed, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = fixed_steps(gradients(), gradients())
+    monkeypatch.setattr(type(steps), "sensitivity", None)
+    MagnitudePruning(fraction=0.5).protect_update(steps, STREAMS)
+
+
+def test_as_released_prunes_all_ties_and_everything_at_fraction_0(fixed_steps: Fixed) -> None:
+    gradient = torch.ones(1, 6)
+    steps = fixed_steps(gradient, torch.tensor([[9.0, 1.0, 4.0, 4.0, 4.0, 0.0]]))
+    sent = OptimalPruning(fraction=2 / 6, form="as_released").protect_update(steps, STREAMS).view()
+    assert sent.tolist() == [[0, 1, 0, 0, 0, 1]]
+    assert OptimalPruning(fraction=0, form="as_released").protect_update(steps, STREAMS).view().eq(0).all()

@@ -1,0 +1,281 @@
+"""Attack jobs: repeatable, paired, and honest about what did not work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import pytest
+import torch
+
+from leakbench.attacks.base import Attack, Knowledge, Observations, Reconstruction
+from leakbench.attacks.inverting_gradients import InvertingGradients
+from leakbench.attacks.reference import MeanImage, Noise
+from leakbench.data.embedded import Digits
+from leakbench.defenses.base import Defense
+from leakbench.defenses.noise import ClippedNoise, GaussianNoise
+from leakbench.defenses.optimal import OptimalPruning
+from leakbench.federated.message import DenseMessage, Message
+from leakbench.federated.step import ClientSteps
+from leakbench.jobs.attack import VICTIM_METRICS
+from leakbench.jobs.base import Findings, Job
+from leakbench.metrics.image import IMAGE_METRICS
+from leakbench.randomness import Streams
+from leakbench.records import Replicate, Value
+
+AttackJobs = Callable[..., Job]
+CPU = torch.device("cpu")
+
+
+class Poison(Defense):
+    """The second client sends something that is not a number."""
+
+    name: ClassVar[str] = "poison"
+    version: ClassVar[int] = 1
+
+    def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
+        values = steps.gradient.clone()
+        values[1, 7] = torch.nan
+        return DenseMessage(values)
+
+
+class Darken(Defense):
+    """Clients train on darker images."""
+
+    name: ClassVar[str] = "darken"
+    version: ClassVar[int] = 1
+    factor: float = 1.0
+
+    def protect_data(
+        self, images: torch.Tensor, labels: torch.Tensor, streams: Streams
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.factor * images, labels
+
+
+class Spy(Attack):
+    """Remembers what it was given."""
+
+    name: ClassVar[str] = "spy"
+    version: ClassVar[int] = 1
+    given: ClassVar[list[tuple[Observations, Knowledge, Streams]]] = []
+
+    def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
+        self.given.append((observations, knowledge, streams))
+        images = torch.zeros(len(observations), *observations.batch_shape)
+        return Reconstruction(images, None, torch.full((len(observations),), -1))
+
+
+@pytest.fixture
+def seen() -> list[tuple[Observations, Knowledge, Streams]]:
+    Spy.given.clear()
+    return Spy.given
+
+
+def run(job: Job) -> Findings:
+    return job.kind.run(job, CPU)
+
+
+def values(replicate: Replicate, metric: str) -> list[float | None]:
+    found = replicate.metrics[metric]
+    assert isinstance(found, list)
+    return found
+
+
+def close(actual: Value, expected: Value) -> bool:
+    """Nulls at the same places, and equal numbers to 1e-5."""
+    if isinstance(actual, list) and isinstance(expected, list):
+        return len(actual) == len(expected) and all(map(close, actual, expected))
+    return actual == expected if actual is None or expected is None else actual == pytest.approx(expected, 1e-5, 1e-5)
+
+
+def same(first: Replicate, second: Replicate) -> None:
+    assert (first.seed, first.setting, first.outcome) == (second.seed, second.setting, second.outcome)
+    assert first.reasons == second.reasons and first.privacy == second.privacy
+    assert first.metrics.keys() == second.metrics.keys()
+    for name, value in first.metrics.items():
+        assert close(value, second.metrics[name]), name
+
+
+def test_two_runs_are_identical(attack_job: AttackJobs) -> None:
+    job = attack_job(GaussianNoise, {"scale": 0.01}, seeds=(0, 1))
+    first, second = run(job), run(job)
+    assert first.replicates == second.replicates
+    assert first.tensors.keys() == second.tensors.keys()
+    assert all(torch.equal(tensor, second.tensors[key]) for key, tensor in first.tensors.items())
+
+
+def test_a_seed_alone_gives_the_same(attack_job: AttackJobs) -> None:
+    together = run(attack_job(OptimalPruning, {"fraction": 0.5}, seeds=(0, 1, 2)))
+    assert [replicate.seed for replicate in together.replicates] == [0, 1, 2]
+    assert values(together.replicates[0], "objective") != values(together.replicates[1], "objective")
+    for seed in (2, 0):
+        alone = run(attack_job(OptimalPruning, {"fraction": 0.5}, seeds=(seed,)))
+        same(alone.replicates[0], together.replicates[seed])
+        key = f"seed{seed}/reconstructions"
+        torch.testing.assert_close(alone.tensors[key], together.tensors[key], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("defense", "fixed", "name", "sweep"),
+    [(OptimalPruning, {}, "fraction", [0.2, 0.9]), (ClippedNoise, {"clip": 0.05}, "scale", [0.0, 0.001, 0.1])],
+)
+def test_a_setting_alone_gives_the_same(
+    attack_job: AttackJobs, defense: type[Defense], fixed: dict[str, Any], name: str, sweep: list[float]
+) -> None:
+    together = run(attack_job(defense, fixed, {name: sweep}))
+    assert [replicate.setting for replicate in together.replicates] == [{name: value} for value in sweep]
+    for index, value in enumerate(sweep):
+        alone = run(attack_job(defense, fixed | {name: value}))
+        (replicate,) = alone.replicates
+        same(replicate.model_copy(update={"setting": {name: value}}), together.replicates[index])
+        torch.testing.assert_close(
+            alone.tensors["seed0/reconstructions"][0],
+            together.tensors["seed0/reconstructions"][index],
+            rtol=0,
+            atol=1e-5,
+        )
+
+
+def test_what_the_attack_is_given(attack_job: AttackJobs, seen: list[tuple[Observations, Knowledge, Streams]]) -> None:
+    findings = run(attack_job(GaussianNoise, {}, {"scale": [0.0, 0.5]}, attack=Spy(), first_index=5, seeds=(3,)))
+    ((observations, knowledge, streams),) = seen
+    digits = Digits(size=8)
+    victims, auxiliary = digits.load("test", range(5, 11)), digits.load("train", range(16))
+    assert observations.batch_shape == (2, 1, 8, 8) and len(observations) == 6
+    inputs, labels = digits.normalise(victims.images).unflatten(0, (3, 2)), victims.labels.unflatten(0, (3, 2))
+    for client in range(3):
+        gradient = observations.network.gradient(observations.parameters, inputs[client], labels[client])
+        torch.testing.assert_close(observations.gradients[client], gradient, rtol=1e-4, atol=1e-6)
+        noise = observations.gradients[3 + client] - gradient
+        assert float(noise.std()) == pytest.approx(0.5, rel=0.1)
+    assert knowledge.labels is not None and knowledge.pixel_range is not None and knowledge.mean_image is not None
+    assert torch.equal(knowledge.labels, labels.repeat(2, 1))
+    assert torch.equal(knowledge.pixel_range, digits.normalise(torch.tensor([0.0, 1.0]).view(2, 1, 1, 1)))
+    torch.testing.assert_close(knowledge.mean_image, digits.normalise(auxiliary.images.mean(dim=0)))
+    assert streams.keys == [("digits8", 3, "client", client, "attack") for client in range(3)] * 2
+    torch.testing.assert_close(findings.tensors["seed3/victims"], victims.images.unflatten(0, (3, 2)))
+
+
+@pytest.mark.parametrize("granted", [(), ("labels",), ("mean_image", "pixel_range")])
+def test_only_what_is_granted_is_known(
+    attack_job: AttackJobs, seen: list[tuple[Observations, Knowledge, Streams]], granted: tuple[str, ...]
+) -> None:
+    run(attack_job(attack=Spy(), knowledge=granted))
+    assert seen[0][1].granted() == set(granted)
+
+
+def test_metrics_compare_with_the_victims(attack_job: AttackJobs) -> None:
+    """The spy says zero, which is the mean pixel of the training images."""
+    findings = run(attack_job(attack=Spy()))
+    (replicate,) = findings.replicates
+    pixels = Digits(size=8).load("test", range(1, 7)).images
+    error = (pixels - Digits.mean[0]).square().flatten(1).mean(dim=1)
+    assert values(replicate, "mse") == pytest.approx(error.tolist(), rel=1e-5)
+    assert values(replicate, "mse_input") == pytest.approx((error / Digits.std[0] ** 2).tolist(), rel=1e-5)
+    assert values(replicate, "psnr") == pytest.approx((-10 * error.log10()).tolist(), rel=1e-5)
+    assert len(values(replicate, "ssim")) == 6
+    assert values(replicate, "alignment") == pytest.approx([1] * 3) and values(replicate, "distortion") == [0] * 3
+    assert replicate.metrics["bits"] == 32 * 518  # parameters of the model
+    assert set(replicate.metrics) == set(findings.metrics) == set(IMAGE_METRICS | VICTIM_METRICS)
+    nulls = {name for name, value in replicate.metrics.items() if value is None}
+    assert nulls == {"objective", "lpips"} == set(replicate.reasons)
+    assert "not staged" in replicate.reasons["lpips"] and "no objective" in replicate.reasons["objective"]
+    assert replicate.outcome.status == "ok"
+
+
+def test_alignment_distortion_and_bits_of_a_defended_message(attack_job: AttackJobs) -> None:
+    findings = run(attack_job(OptimalPruning, {}, {"fraction": [0.0, 1.0]}, attack=Spy()))
+    everything, nothing = findings.replicates
+    assert values(everything, "alignment") == pytest.approx([1] * 3)
+    assert values(nothing, "alignment") == [0] * 3 and nothing.metrics["bits"] == 0
+    assert everything.metrics["bits"] == 33 * 518
+    assert all(value is not None and value > 0 for value in values(nothing, "distortion"))
+    noisy = run(attack_job(GaussianNoise, {"scale": 0.5}, attack=Spy())).replicates[0]
+    assert values(noisy, "distortion") == pytest.approx([0.5] * 3, rel=0.1)
+
+
+def test_the_privacy_statement_is_recorded(attack_job: AttackJobs) -> None:
+    findings = run(attack_job(ClippedNoise, {"clip": 0.01}, {"scale": [0.0, 1.0]}, attack=Spy()))
+    without, statement = (replicate.privacy for replicate in findings.replicates)
+    assert without is not None and without["epsilon"] is None
+    assert statement is not None and statement["epsilon"] > 0 and statement["delta"] == 1e-5
+
+
+def test_a_defense_may_change_the_data(
+    attack_job: AttackJobs, seen: list[tuple[Observations, Knowledge, Streams]]
+) -> None:
+    """The attacker sees the gradient of what clients trained on; it is measured against what they hold."""
+    plain = run(attack_job(attack=Spy())).replicates[0]
+    changed = run(attack_job(Darken, {}, {"factor": [1.0, 0.5]}, attack=Spy()))
+    assert torch.equal(seen[1][0].gradients[:3], seen[0][0].gradients)
+    assert not torch.allclose(seen[1][0].gradients[3:], seen[0][0].gradients)
+    for replicate in changed.replicates:
+        assert replicate.metrics["psnr"] == plain.metrics["psnr"]
+    assert values(changed.replicates[1], "alignment") != pytest.approx([1] * 3, rel=1e-3)
+
+
+@pytest.mark.parametrize("attack", [MeanImage(), Noise()], ids=lambda attack: attack.name)
+def test_reference_attackers_say_the_same_under_every_defense(attack_job: AttackJobs, attack: Attack) -> None:
+    plain = run(attack_job(attack=attack))
+    noisy = run(attack_job(GaussianNoise, {"scale": 9.0}, attack=attack))
+    key = "seed0/reconstructions"
+    assert torch.equal(plain.tensors[key], noisy.tensors[key])
+    assert plain.replicates[0].metrics["psnr"] == noisy.replicates[0].metrics["psnr"]
+
+
+class TestInfeasible:
+    @pytest.mark.parametrize(
+        ("attack", "granted", "missing"),
+        [
+            (InvertingGradients(iterations=1, total_variation=0), ("mean_image",), "labels, pixel_range"),
+            (InvertingGradients(iterations=1, total_variation=0), ("labels", "mean_image"), "pixel_range"),
+            (MeanImage(), ("labels", "pixel_range"), "mean_image"),
+            (Noise(), (), "pixel_range"),
+        ],
+    )
+    def test_what_is_not_granted_is_named_before_anything_is_computed(
+        self,
+        attack_job: AttackJobs,
+        monkeypatch: pytest.MonkeyPatch,
+        attack: Attack,
+        granted: tuple[str, ...],
+        missing: str,
+    ) -> None:
+        def refuse(*args: object) -> None:
+            raise AssertionError("data were read")
+
+        monkeypatch.setattr(Digits, "read", refuse)
+        monkeypatch.setattr(Digits, "length", refuse)
+        job = attack_job(GaussianNoise, {}, {"scale": [0.1, 0.2]}, attack=attack, knowledge=granted, seeds=(4, 7))
+        findings = run(job)
+        expected = [(seed, {"scale": scale}) for seed in (4, 7) for scale in (0.1, 0.2)]
+        assert [(replicate.seed, replicate.setting) for replicate in findings.replicates] == expected
+        for replicate in findings.replicates:
+            assert replicate.outcome.status == "infeasible" and replicate.outcome.step is None
+            assert f"needs {missing}, which is not granted" in (replicate.outcome.reason or "")
+            assert set(replicate.metrics.values()) == {None}
+            assert set(replicate.reasons) == set(findings.metrics) == set(replicate.metrics)
+        assert findings.tensors == {}
+
+
+class TestDiverged:
+    def test_the_broken_client_is_marked_and_the_others_are_whole(self, attack_job: AttackJobs) -> None:
+        healthy, broken = run(attack_job()).replicates[0], run(attack_job(Poison)).replicates[0]
+        assert broken.outcome.status == "diverged" and broken.outcome.step == 0
+        assert broken.outcome.reason == "1 of 3 trials became non-finite"
+        for name in ("mse", "mse_input", "psnr", "ssim", "cosine"):  # two images per client
+            expected: list[float | None] = [*values(healthy, name)]
+            expected[2:4] = [None, None]
+            assert close(values(broken, name), expected)
+            assert broken.reasons[name] == broken.outcome.reason
+        for name in ("objective", "alignment", "distortion"):
+            expected = [*values(healthy, name)]
+            expected[1] = None
+            assert close(values(broken, name), expected)
+            assert broken.reasons[name] == broken.outcome.reason
+        assert Replicate.model_validate(broken.model_dump()) == broken  # no NaN anywhere
+
+    def test_a_reference_attacker_is_not_touched(self, attack_job: AttackJobs) -> None:
+        replicate = run(attack_job(Poison, attack=MeanImage())).replicates[0]
+        assert replicate.outcome.status == "ok" and None not in values(replicate, "psnr")
+        assert values(replicate, "alignment")[1] is None and replicate.reasons["alignment"] == "not finite"

@@ -1,0 +1,101 @@
+"""What a job leaves behind: its record, what it cost and where it came from; and the inventory of a model."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from leakbench.defenses.noise import GaussianNoise
+from leakbench.jobs.base import Job, Variant
+from leakbench.jobs.inventory import InventoryJob
+from leakbench.jobs.runner import Placement, overall_outcome, run_job
+from leakbench.models.convnets import SimpleConvNet
+from leakbench.records import Outcome, Replicate, read_record, read_tensors
+
+Jobs = Callable[..., Job]
+
+
+def test_record_and_tensors(attack_job: Jobs, tmp_path: Path) -> None:
+    job = attack_job(GaussianNoise, {}, {"scale": [0.01, 0.1]}, seeds=(0, 1))
+    record = run_job(job, tmp_path, Placement(device="cpu"))
+    path = tmp_path / "results/test/paper/experiment/digits8/tiny/defense/attack/all.json"
+    assert path == tmp_path / job.path
+    assert read_record(path) == record
+    assert record.job == job.resolved() and record.outcome == Outcome()
+    assert record.tensors is not None and record.tensors.file == "all.safetensors"
+    tensors = read_tensors(path, record.tensors)
+    assert sorted(tensors) == [f"seed{seed}/{what}" for seed in (0, 1) for what in ("reconstructions", "victims")]
+    assert tensors["seed0/victims"].shape == (3, 2, 1, 8, 8)
+    assert tensors["seed0/reconstructions"].shape == (2, 3, 2, 1, 8, 8)
+    assert {child.name for child in path.parent.iterdir()} == {"all.json", "all.safetensors"}
+
+
+def test_cost_and_provenance(train_job: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    record = run_job(train_job(), tmp_path, Placement(device="cpu"))
+    assert 0 < record.cost.wall_s < 60 and 0 < record.cost.device_s < 60
+    assert 5e7 < record.cost.peak_memory_bytes < 2**34
+    where = record.provenance
+    assert (where.commit, where.dirty, where.threads, where.slurm_job_id) == (None, None, 1, "4711")
+    assert where.device.startswith("cpu (") and where.started.endswith("+00:00")
+    assert where.versions["torch"] == torch.__version__ and {"python", "leakbench", "numpy"} <= set(where.versions)
+    assert record.tensors is None
+
+
+@pytest.mark.parametrize("dirty", [False, True])
+def test_the_commit_is_noted(train_job: Jobs, tmp_path: Path, dirty: bool) -> None:
+    def git(*arguments: str) -> str:
+        identity = ("-c", "user.name=test", "-c", "user.email=test@example.org")
+        command = ["git", "-C", str(tmp_path), *identity, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    (tmp_path / "file").write_text("one")
+    git("init")
+    git("add", "file")
+    git("commit", "--message", "first")
+    if dirty:
+        (tmp_path / "file").write_text("two")
+    provenance = run_job(train_job(steps=1), tmp_path, Placement(device="cpu")).provenance
+    assert provenance.commit == git("rev-parse", "HEAD") and provenance.dirty is dirty
+
+
+def test_diverged_and_infeasible_jobs_leave_records(attack_job: Jobs, train_job: Jobs, tmp_path: Path) -> None:
+    diverged = run_job(train_job(rate=1e30, seeds=(0, 1)), tmp_path, Placement(device="cpu"))
+    assert diverged.outcome.status == "diverged" and diverged.outcome.step == 1
+    assert "(2 of 2 replicates)" in (diverged.outcome.reason or "")
+    infeasible = run_job(attack_job(knowledge=()), tmp_path, Placement(device="cpu"))
+    assert infeasible.outcome.status == "infeasible" and infeasible.tensors is None
+    assert read_record(tmp_path / attack_job(knowledge=()).path) == infeasible
+
+
+def test_overall_outcome_is_the_first_that_is_not_ok() -> None:
+    replicates = [
+        Replicate(seed=0, metrics={}),
+        Replicate(seed=1, metrics={}, outcome=Outcome(status="diverged", reason="x", step=4)),
+        Replicate(seed=2, metrics={}, outcome=Outcome(status="diverged", reason="y", step=1)),
+    ]
+    assert overall_outcome(replicates) == Outcome(status="diverged", reason="x (2 of 3 replicates)", step=4)
+    assert overall_outcome(replicates[:1]) == Outcome()
+
+
+def test_inventory_counts_tensor_by_tensor(train_job: Jobs) -> None:
+    job = replace(train_job(), kind=InventoryJob(), model=Variant("small", SimpleConvNet, {"width": 4}, {}))
+    findings = job.kind.run(job, torch.device("cpu"))
+    (replicate,) = findings.replicates
+    assert replicate.metrics == {
+        "conv_layers.0.weight": 36,
+        "conv_layers.0.bias": 4,
+        "conv_layers.3.weight": 288,
+        "conv_layers.3.bias": 8,
+        "fc_layers.1.weight": 128,
+        "fc_layers.1.bias": 4,
+        "fc_layers.3.weight": 40,
+        "fc_layers.3.bias": 10,
+    }
+    assert list(findings.metrics) == list(replicate.metrics) and findings.tensors == {}
+    assert {info.unit for info in findings.metrics.values()} == {"parameters"}

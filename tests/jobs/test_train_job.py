@@ -1,0 +1,226 @@
+"""Training jobs against one literal loop per run; divergence; what is recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from leakbench.data.embedded import Digits
+from leakbench.defenses.base import Defense, NoDefense
+from leakbench.defenses.noise import GaussianNoise
+from leakbench.defenses.optimal import OptimalClippedNoise, OptimalPruning
+from leakbench.defenses.pruning import MagnitudePruning
+from leakbench.federated.message import DenseMessage, Message
+from leakbench.federated.step import ClientSteps
+from leakbench.jobs.base import Findings, Job
+from leakbench.jobs.train import TrainJob
+from leakbench.models.convnets import SimpleConvNet
+from leakbench.randomness import Streams, stream_seed
+from leakbench.records import Replicate
+
+TrainJobs = Callable[..., Job]
+CPU = torch.device("cpu")
+CLIENTS, BATCH, EACH, STEPS = 2, 2, 4, 5
+
+
+class PoisonAt(Defense):
+    """One client of seed 1 sends something that is not a number, at one step."""
+
+    name: ClassVar[str] = "poison_at"
+    version: ClassVar[int] = 1
+    step: int = 2
+
+    def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
+        values = steps.gradient.clone()
+        for row, key in enumerate(steps.streams.keys):
+            if key[1:] == (1, "client", 0, "step", self.step):
+                values[row, 3] = torch.nan
+        return DenseMessage(values)
+
+
+class Darken(Defense):
+    """Clients train on black images."""
+
+    name: ClassVar[str] = "darken"
+    version: ClassVar[int] = 1
+
+    def protect_data(
+        self, images: torch.Tensor, labels: torch.Tensor, streams: Streams
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.full_like(images, -1.0), labels
+
+
+def run(job: Job) -> Findings:
+    return job.kind.run(job, CPU)
+
+
+def curve(replicate: Replicate) -> list[float | None]:
+    found = replicate.metrics["loss_curve"]
+    assert isinstance(found, list)
+    return found
+
+
+def literal(
+    seed: int,
+    protect: Callable[[torch.Tensor, Streams], torch.Tensor],
+    *,
+    rate: float,
+    optimiser: type[torch.optim.Optimizer],
+    images: Callable[[torch.Tensor], torch.Tensor] = lambda images: images,
+) -> tuple[list[float], float, float]:
+    """Loss curve, final loss and accuracy of one run: one module, one client after the other."""
+    digits = Digits(size=8)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(stream_seed("digits8", seed, "initialisation"))
+        module = SimpleConvNet(width=4).build((1, 8, 8), 10)
+    samples = digits.load("test", range(1, 1 + CLIENTS * EACH))
+    inputs = digits.normalise(samples.images)
+    loss_of = torch.nn.CrossEntropyLoss()
+    server = optimiser(module.parameters(), lr=rate)  # type: ignore[call-arg]
+    losses = []
+    for step in range(STEPS):
+        epoch, batch = divmod(step, EACH // BATCH)
+        server.zero_grad()
+        total = 0.0
+        for client in range(CLIENTS):
+            key = ("digits8", seed, "client", client)
+            order = Streams([(*key, "order", epoch)]).uniform(EACH)[0].argsort()
+            rows = EACH * client + order[BATCH * batch : BATCH * (batch + 1)]
+            loss = loss_of(module(images(inputs[rows])), samples.labels[rows])
+            total += float(loss.detach()) / CLIENTS
+            gradient = torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(module.parameters()))])
+            sent = protect(gradient, Streams([(*key, "step", step, "defense")])) / CLIENTS
+            for parameter, part in zip(
+                module.parameters(), sent.split([p.numel() for p in module.parameters()]), strict=True
+            ):
+                part = part.view_as(parameter)
+                parameter.grad = part if parameter.grad is None else parameter.grad + part
+        server.step()
+        losses.append(total)
+    test = digits.load("test", range(100, 200))
+    with torch.no_grad():
+        final = float(loss_of(module(inputs), samples.labels))
+        right = module(digits.normalise(test.images)).argmax(dim=1) == test.labels
+    return losses, final, float(right.float().mean())
+
+
+def send_all(gradient: torch.Tensor, streams: Streams) -> torch.Tensor:
+    return gradient
+
+
+def keep_half(gradient: torch.Tensor, streams: Streams) -> torch.Tensor:
+    kept = gradient.abs().topk(len(gradient) - len(gradient) // 2).indices
+    return torch.zeros_like(gradient).index_copy(0, kept, gradient[kept])
+
+
+def add_noise(gradient: torch.Tensor, streams: Streams) -> torch.Tensor:
+    return gradient + 0.05 * streams.normal(len(gradient))[0]
+
+
+@pytest.mark.parametrize(
+    ("optimiser", "theirs", "rate"), [("adam", torch.optim.Adam, 1e-2), ("sgd", torch.optim.SGD, 0.3)]
+)
+@pytest.mark.parametrize(
+    ("defense", "parameters", "protect"),
+    [
+        (NoDefense, {}, send_all),
+        (MagnitudePruning, {"fraction": 0.5}, keep_half),
+        (GaussianNoise, {"scale": 0.05}, add_noise),
+    ],
+)
+def test_equals_a_literal_loop(
+    train_job: TrainJobs,
+    optimiser: str,
+    theirs: type[torch.optim.Optimizer],
+    rate: float,
+    defense: type[Defense],
+    parameters: dict[str, Any],
+    protect: Callable[[torch.Tensor, Streams], torch.Tensor],
+) -> None:
+    job = train_job(defense, parameters, seeds=(0, 1), rate=rate, optimiser=optimiser, evaluation=(100, 200))
+    for replicate in run(job).replicates:
+        losses, final, accuracy = literal(replicate.seed, protect, rate=rate, optimiser=theirs)
+        assert curve(replicate) == pytest.approx(losses, abs=1e-4)
+        assert replicate.metrics["final_loss"] == pytest.approx(final, abs=1e-4)
+        assert replicate.metrics["accuracy"] == pytest.approx(accuracy, abs=0.011)  # one image may tip over
+        assert replicate.outcome.status == "ok" and replicate.reasons == {}
+    assert losses[0] != pytest.approx(final, abs=1e-2)
+
+
+def test_a_defense_may_change_the_data(train_job: TrainJobs) -> None:
+    """Training sees the changed images; the final loss is that of the images that clients hold."""
+    (replicate,) = run(train_job(Darken, evaluation=(100, 200))).replicates
+    losses, final, _ = literal(0, send_all, rate=1e-2, optimiser=torch.optim.Adam, images=lambda x: 0 * x - 1)
+    assert curve(replicate) == pytest.approx(losses, abs=1e-4)
+    assert replicate.metrics["final_loss"] == pytest.approx(final, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("defense", "fixed", "name", "sweep"),
+    [(OptimalPruning, {}, "fraction", [0.3, 0.9]), (OptimalClippedNoise, {"clip": 0.2}, "scale", [0.01, 0.1])],
+)
+def test_seeds_and_settings_alone_give_the_same(
+    train_job: TrainJobs, defense: type[Defense], fixed: dict[str, Any], name: str, sweep: list[float]
+) -> None:
+    together = run(train_job(defense, fixed, {name: sweep}, seeds=(0, 1, 2))).replicates
+    order = [({name: value}, seed) for value in sweep for seed in (0, 1, 2)]
+    assert [(replicate.setting, replicate.seed) for replicate in together] == order
+    assert len({tuple(curve(replicate)) for replicate in together}) == len(order)
+    for index in (1, 5):
+        setting, seed = order[index]
+        (alone,) = run(train_job(defense, fixed | setting, seeds=(seed,))).replicates
+        assert curve(alone) == pytest.approx(curve(together[index]), abs=1e-5)
+        assert alone.metrics["final_loss"] == pytest.approx(together[index].metrics["final_loss"], abs=1e-5)
+        assert alone.metrics["bits"] == together[index].metrics["bits"]
+
+
+def test_two_runs_are_identical(train_job: TrainJobs) -> None:
+    job = train_job(GaussianNoise, {"scale": 0.1}, seeds=(0, 1))
+    assert run(job).replicates == run(job).replicates
+
+
+def test_accuracy_is_null_without_evaluation_images(train_job: TrainJobs) -> None:
+    (replicate,) = run(train_job()).replicates
+    assert replicate.metrics["accuracy"] is None
+    assert replicate.reasons == {"accuracy": "the protocol names no evaluation images"}
+    assert replicate.metrics["bits"] == 32 * 518
+
+
+def test_clients_hold_whole_batches() -> None:
+    with pytest.raises(ValidationError, match=r"images_per_client \(5\) must be a multiple of batch_size \(2\)"):
+        TrainJob(clients=1, batch_size=2, images_per_client=5, steps=1, rate=0.1)
+
+
+class TestDiverged:
+    def test_a_poisoned_run_ends_there_and_the_others_go_on(self, train_job: TrainJobs) -> None:
+        protocol = {"seeds": (0, 1, 2), "evaluation": (100, 200)}
+        healthy = run(train_job(**protocol)).replicates
+        poisoned = run(train_job(PoisonAt, {}, {"step": [2, 99]}, **protocol)).replicates
+        broken = poisoned[1]
+        assert broken.outcome.status == "diverged" and broken.outcome.step == 2
+        assert broken.outcome.reason == "training became non-finite at step 2"
+        assert curve(broken)[:2] == pytest.approx(curve(healthy[1])[:2], abs=1e-6)
+        assert curve(broken)[2:] == [None] * 3
+        assert broken.metrics["final_loss"] is None and broken.metrics["accuracy"] is None
+        assert set(broken.reasons) == {"loss_curve", "final_loss", "accuracy"}
+        assert Replicate.model_validate(broken.model_dump()) == broken  # no NaN anywhere
+        for index in (0, 2, 3, 4, 5):
+            assert poisoned[index].outcome.status == "ok"
+            assert curve(poisoned[index]) == pytest.approx(curve(healthy[index % 3]), abs=1e-6)
+
+    @pytest.mark.parametrize("optimiser", ["adam", "sgd"])
+    def test_a_huge_learning_rate(self, train_job: TrainJobs, optimiser: str) -> None:
+        (replicate,) = run(train_job(rate=1e30, optimiser=optimiser)).replicates
+        assert replicate.outcome.status == "diverged" and replicate.outcome.step == 1
+        assert curve(replicate)[0] is not None and curve(replicate)[1:] == [None] * 4
+
+    def test_the_last_step_may_be_the_one_too_many(self, train_job: TrainJobs) -> None:
+        (replicate,) = run(train_job(rate=1e30, steps=1, evaluation=(100, 200))).replicates
+        assert replicate.outcome.status == "diverged" and replicate.outcome.step == 1
+        assert None not in curve(replicate)
+        assert replicate.metrics["final_loss"] is None and replicate.metrics["accuracy"] is None
+        assert set(replicate.reasons) == {"final_loss", "accuracy"}

@@ -1,0 +1,162 @@
+"""Image metrics against their formulas, and LPIPS only where there are weights for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from skimage.metrics import structural_similarity
+
+from leakbench.metrics import image
+from leakbench.metrics.image import IMAGE_METRICS, LPIPS_WEIGHTS, MAX_PSNR, image_metrics, lpips, lpips_weights
+from leakbench.metrics.torchvision_compat import import_torchvision
+from leakbench.randomness import generator
+
+
+def pictures(n: int, channels: int, side: int) -> torch.Tensor:
+    """Smooth images in [0, 1], so that structure exists."""
+    coarse = torch.rand(n, channels, 5, 5, generator=generator("pictures"))
+    return torch.nn.functional.interpolate(coarse, (side, side), mode="bicubic").clamp(0, 1)
+
+
+def compare(estimate: torch.Tensor, truth: torch.Tensor) -> dict[str, list[float]]:
+    """All metrics but LPIPS, with pixels as inputs."""
+    values = image_metrics(estimate, truth, estimate, truth)
+    assert list(values) == list(IMAGE_METRICS)
+    return {name: value.tolist() for name, value in values.items() if not isinstance(value, str)}
+
+
+@pytest.fixture(autouse=True)
+def no_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An empty torch home, and no network kept from or for another test."""
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    image._lpips_network.cache_clear()
+    yield
+    image._lpips_network.cache_clear()
+
+
+@pytest.mark.parametrize(("channels", "side"), [(1, 8), (1, 28), (3, 32)])
+def test_identical_images(channels: int, side: int) -> None:
+    truth = pictures(3, channels, side)
+    found = compare(truth.clone(), truth)
+    assert found["psnr"] == [MAX_PSNR] * 3
+    assert found["ssim"] == pytest.approx([1] * 3, abs=1e-5)
+    assert found["mse"] == found["mse_input"] == [0] * 3
+    assert found["cosine"] == pytest.approx([1] * 3, abs=1e-6)
+
+
+def test_formulas() -> None:
+    draw = generator("formulas")
+    truth = torch.rand(4, 3, 16, 16, generator=draw)
+    estimate = (truth + 0.2 * torch.randn(truth.shape, generator=draw)).clamp(0, 1)
+    found = compare(estimate, truth)
+    for index in range(4):
+        x, y = (tensor[index].double().flatten().numpy() for tensor in (estimate, truth))
+        mse = np.mean((x - y) ** 2)
+        assert found["mse"][index] == pytest.approx(mse, rel=1e-5)
+        assert found["psnr"][index] == pytest.approx(10 * math.log10(1 / mse), abs=1e-4)
+        assert found["cosine"][index] == pytest.approx(x @ y / np.linalg.norm(x) / np.linalg.norm(y), abs=1e-6)
+
+
+@pytest.mark.parametrize(("channels", "side"), [(1, 16), (1, 28), (3, 32)])
+def test_ssim_is_that_of_scikit_image(channels: int, side: int) -> None:
+    """Over all pixels of the mirrored image; scikit-image leaves out a border of half a window."""
+    truth = pictures(4, channels, side)
+    noise = 0.1 * torch.randn(truth.shape, generator=generator("ssim")) * torch.arange(4).view(4, 1, 1, 1)
+    estimate = (truth + noise).clamp(0, 1)
+    expected = [
+        structural_similarity(
+            *(np.pad(tensor[index].double(), ((0, 0), (5, 5), (5, 5)), "reflect") for tensor in (estimate, truth)),
+            gaussian_weights=True,
+            sigma=1.5,
+            use_sample_covariance=False,
+            data_range=1,
+            channel_axis=0,
+        )
+        for index in range(4)
+    ]
+    assert expected[0] == 1 and expected[3] < 0.9
+    assert compare(estimate, truth)["ssim"] == pytest.approx(expected, abs=1e-4)
+
+
+def test_the_papers_error_in_normalised_inputs() -> None:
+    """Mean squared error 0.0495 in inputs of standard deviation 0.3081: 23.28 dB."""
+    truth_input = torch.zeros(1, 1, 8, 8)
+    estimate_input = truth_input + math.sqrt(0.0495)
+    estimate, truth = (0.3081 * tensor + 0.5 for tensor in (estimate_input, truth_input))
+    found = image_metrics(estimate, truth, estimate_input, truth_input)
+    assert not isinstance(found["psnr"], str) and not isinstance(found["mse_input"], str)
+    assert float(found["mse_input"]) == pytest.approx(0.0495)
+    assert float(found["psnr"]) == pytest.approx(23.28, abs=0.005)
+
+
+def test_pixels_are_clamped_and_inputs_are_not() -> None:
+    truth = torch.full((1, 1, 8, 8), 1.0)
+    found = compare(torch.full((1, 1, 8, 8), 3.0), truth)
+    assert found["mse"] == [0] and found["psnr"] == [MAX_PSNR]
+    assert found["mse_input"] == [4]
+
+
+def test_images_do_not_mix() -> None:
+    truth = pictures(3, 3, 32)
+    estimate = truth.flip(0)
+    together = compare(estimate, truth)
+    for index in range(3):
+        alone = compare(estimate[index : index + 1], truth[index : index + 1])
+        assert {name: values[0] for name, values in alone.items()} == pytest.approx(
+            {name: values[index] for name, values in together.items()}, rel=1e-5
+        )
+
+
+class TestLpips:
+    @pytest.fixture
+    def staged(self) -> None:
+        """An AlexNet whose convolutions are random, under the name of the trained one."""
+        alexnet = import_torchvision().models.alexnet
+        with torch.random.fork_rng(devices=[]), torch.device("meta"):
+            torch.manual_seed(0)
+            shapes = {name: tensor.shape for name, tensor in alexnet().state_dict().items()}
+        draw = generator("alexnet")
+        state = {
+            name: torch.randn(shape, generator=draw) / shape[1:].numel() ** 0.5
+            if name.startswith("features")
+            else torch.zeros(1).expand(shape)  # unused, and too large to write
+            for name, shape in shapes.items()
+        }
+        lpips_weights().parent.mkdir(parents=True)
+        torch.save(state, lpips_weights())
+        assert lpips_weights().stat().st_size < 20e6
+
+    def test_null_where_weights_are_not_staged(self) -> None:
+        truth = pictures(2, 3, 32)
+        reason = lpips(truth, truth)
+        assert isinstance(reason, str)
+        assert LPIPS_WEIGHTS in reason and "leakbench stage lpips" in reason
+
+    def test_null_where_images_are_too_small(self, staged: None) -> None:
+        truth = pictures(2, 1, 31)
+        reason = lpips(truth, truth)
+        assert isinstance(reason, str)
+        assert "31x31" in reason and "32x32" in reason
+
+    @pytest.mark.parametrize("channels", [1, 3])
+    def test_with_weights(self, staged: None, channels: int) -> None:
+        truth = pictures(3, channels, 32)
+        noise = 0.1 * torch.randn(truth.shape, generator=generator("lpips")) * torch.arange(3).view(3, 1, 1, 1)
+        estimate = (truth + noise).clamp(0, 1)
+        distance = image_metrics(estimate, truth, estimate, truth)["lpips"]
+        assert isinstance(distance, torch.Tensor) and distance.shape == (3,) and not distance.requires_grad
+        assert float(distance[0]) == 0
+        assert 0 < float(distance[1]) < float(distance[2])
+        assert image._lpips_network() is image._lpips_network()
+
+    def test_the_file_moves_with_its_environment(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert lpips_weights() == tmp_path / "hub" / "checkpoints" / LPIPS_WEIGHTS
+        monkeypatch.delenv("TORCH_HOME")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        assert lpips_weights() == tmp_path / "cache" / "torch" / "hub" / "checkpoints" / LPIPS_WEIGHTS
+        assert lpips_weights().parents[1] == Path(torch.hub.get_dir())

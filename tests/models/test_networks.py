@@ -1,0 +1,126 @@
+"""Architectures, and the functional view of them."""
+
+from __future__ import annotations
+
+import csv
+from importlib.resources import files
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from leakbench.errors import ConfigError
+from leakbench.models.base import Model, build_network
+from leakbench.models.convnets import ConvNet, SimpleConvNet
+from leakbench.models.linear import Linear
+
+SMALL = [
+    (Linear(), (1, 8, 8)),
+    (SimpleConvNet(width=3), (2, 8, 12)),
+    (ConvNet(width=2), (3, 9, 9)),
+    (ConvNet(width=2, activation="relu"), (3, 18, 9)),
+]
+MNIST, CIFAR = (1, 28, 28), (3, 32, 32)
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "count"),
+    [
+        (SimpleConvNet(), MNIST, 119_530),
+        (ConvNet(), CIFAR, 2_904_970),
+        (ConvNet(width=32), CIFAR, 733_642),
+        (Linear(), MNIST, 7_850),
+    ],
+)
+def test_parameter_counts(model: Model, shape: tuple[int, int, int], count: int) -> None:
+    network = build_network(model, shape, 10, seed=0)
+    assert network.dimension == count == sum(network.sizes)
+    assert network.parameters.shape == (count,)
+    assert network.logits(network.parameters, torch.zeros(2, *shape)).shape == (2, 10)
+
+
+def test_table_1() -> None:
+    network = build_network(SimpleConvNet(), MNIST, 10, seed=0)
+    table = files("leakbench.papers.optimal_defense").joinpath("reference/table01.csv").read_text()
+    printed = {line["tensor"]: int(line["paper"]) for line in csv.DictReader(table.splitlines())}
+    assert dict(zip(network.names, network.sizes, strict=True)) == printed
+    assert list(printed.values()) == [288, 32, 18_432, 64, 100_352, 32, 320, 10]
+
+
+@pytest.mark.parametrize(("model", "shape"), SMALL)
+class TestFunctional:
+    def test_logits_are_those_of_the_module(self, model: Model, shape: tuple[int, int, int]) -> None:
+        module, parameters, images, _ = self.example(model, shape)
+        network = build_network(model, shape, 5, seed=7)
+        torch.testing.assert_close(network.parameters, parameters, rtol=0, atol=0)
+        torch.testing.assert_close(network.logits(parameters, images), module(images))
+
+    def test_gradient_is_that_of_autograd(self, model: Model, shape: tuple[int, int, int]) -> None:
+        module, parameters, images, labels = self.example(model, shape)
+        network = build_network(model, shape, 5, seed=7)
+        loss = torch.nn.functional.cross_entropy(module(images), labels)
+        expected = torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(module.parameters()))])
+        torch.testing.assert_close(network.gradient(parameters, images, labels), expected, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(network.loss(parameters, images, labels), loss.detach())
+
+    def example(
+        self, model: Model, shape: tuple[int, int, int]
+    ) -> tuple[torch.nn.Module, torch.Tensor, torch.Tensor, torch.Tensor]:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(7)
+            module = model.build(shape, 5).eval()
+            images = torch.randn(3, *shape)
+        parameters = torch.nn.utils.parameters_to_vector(module.parameters()).detach()
+        return module, parameters, images, torch.tensor([4, 0, 2])
+
+    def test_initialisation_depends_on_the_seed_alone(self, model: Model, shape: tuple[int, int, int]) -> None:
+        first = build_network(model, shape, 5, seed=1).parameters
+        torch.rand(17)  # moves the global generator
+        before = torch.random.get_rng_state()
+        again, other = (build_network(model, shape, 5, seed=seed).parameters for seed in (1, 2))
+        assert torch.equal(torch.random.get_rng_state(), before)
+        assert torch.equal(first, again)
+        assert not torch.equal(first, other)
+
+
+def test_batchnorm_uses_its_running_statistics() -> None:
+    network = build_network(ConvNet(width=2), (3, 9, 9), 5, seed=0)
+    images = torch.randn(4, 3, 9, 9, generator=torch.Generator().manual_seed(0))
+    together = network.logits(network.parameters, images)
+    alone = torch.cat([network.logits(network.parameters, image[None]) for image in images])
+    torch.testing.assert_close(together, alone)
+
+
+def test_unflatten_names_every_parameter() -> None:
+    network = build_network(SimpleConvNet(width=2), (1, 8, 8), 10, seed=0)
+    named = network.unflatten(network.parameters)
+    assert list(named) == network.names and [tuple(part.shape) for part in named.values()] == network.shapes
+    assert torch.equal(torch.cat([part.flatten() for part in named.values()]), network.parameters)
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "least"),
+    [
+        (SimpleConvNet(width=2), (1, 3, 8), (1, 4, 4)),
+        (SimpleConvNet(width=2), (1, 8, 3), (1, 4, 4)),
+        (ConvNet(width=2), (3, 8, 32), (3, 9, 9)),
+    ],
+)
+def test_too_small_images(model: Model, shape: tuple[int, int, int], least: tuple[int, int, int]) -> None:
+    with pytest.raises(ConfigError, match=f"'{model.name}'.*{shape[1]}x{shape[2]}"):
+        model.build(shape, 10)
+    assert model.build(least, 10)(torch.zeros(2, *least)).shape == (2, 10)
+
+
+def test_width_is_positive_and_fixed_for_the_linear_model() -> None:
+    with pytest.raises(ValidationError):
+        SimpleConvNet(width=0)
+    with pytest.raises(ValidationError):
+        Linear(width=2)
+
+
+def test_rows_within_a_budget() -> None:
+    network = build_network(Linear(), (1, 8, 8), 10, seed=0)
+    rows = network.rows_within(2**24, (4, 1, 8, 8))
+    assert rows > 1 and network.rows_within(2**25, (4, 1, 8, 8)) // 2 == rows
+    assert network.rows_within(1, (4, 1, 8, 8)) == 1

@@ -1,0 +1,484 @@
+"""From configuration to jobs and back: what every shipped scale stands for, and what is said about mistakes."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pytest
+import yaml
+
+from leakbench.defenses.base import DEFENSES
+from leakbench.errors import ConfigError
+from leakbench.experiments import REGISTRIES, Project, find_root, overlay
+from leakbench.jobs.base import JOB_KINDS, Job
+from leakbench.report.schemas import schema_texts
+
+ROOT = Path(__file__).resolve().parents[1]
+SCALES = sorted(path.stem for path in (ROOT / "config" / "scales").glob("*.yaml"))
+PAPER = "config/papers/optimal_defense.yaml"
+SMOKE = "config/scales/smoke.yaml"
+CONFIG = "config/config.yaml"
+OVERLAY = "papers.optimal_defense"  # what the scale lays over the paper
+
+Change = Callable[[Any], Any]
+
+
+class Checkout:
+    """A copy of the configuration that a test may break."""
+
+    def __init__(self, root: Path) -> None:
+        shutil.copytree(ROOT / "config", root / "config")
+        self.root = root
+
+    def edit(self, file: str, change: Change) -> None:
+        path = self.root / file
+        content = json.loads(json.dumps(yaml.safe_load(path.read_text())))  # anchors become copies
+        change(content)
+        path.write_text(yaml.safe_dump(content, sort_keys=False))
+
+    def jobs(self, scale: str = "smoke", **overrides: Any) -> dict[str, Job]:
+        return Project(self.root, overrides).plan(scale).jobs
+
+    def digests(self, scale: str = "smoke") -> dict[str, str]:
+        return {path: job.digest for path, job in self.jobs(scale).items()}
+
+    def fault(self, scale: str = "smoke", **overrides: Any) -> str:
+        """What is said about the configuration; always in one line."""
+        with pytest.raises(ConfigError) as caught:
+            self.jobs(scale, **overrides)
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Checkout:
+    return Checkout(tmp_path)
+
+
+@pytest.fixture
+def clean_registries() -> Iterator[None]:
+    """Plug-ins do not outlive a test."""
+    known = {kind: dict(registry._classes) for kind, registry in REGISTRIES.items() if list(registry)}
+    modules = set(sys.modules)
+    yield
+    for kind, registry in REGISTRIES.items():
+        registry._classes.clear()
+        registry._classes.update(known[kind])
+    for name in set(sys.modules) - modules:
+        if "plugin" in name:
+            del sys.modules[name]
+
+
+def put(*keys: str, value: Any) -> Change:
+    """A change that sets one key of nested mappings, which it makes where they are missing."""
+
+    def change(content: dict[str, Any]) -> None:
+        *parents, last = keys
+        for key in parents:
+            content = content.setdefault(key, {})
+        content[last] = value
+
+    return change
+
+
+# Every shipped scale -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_a_path_names_its_job_and_a_job_its_path(scale: str) -> None:
+    project = Project(ROOT)
+    jobs = project.plan(scale).jobs
+    assert jobs
+    for path, job in jobs.items():
+        assert job.path == path
+        assert Project(ROOT).job(path).resolved() == job.resolved()
+        assert len(PurePosixPath(path).parts) == 9
+    assert len({job.digest for job in jobs.values()}) == len(jobs)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_jobs_belong_to_their_experiment(scale: str) -> None:
+    plan = Project(ROOT).plan(scale)
+    found = [
+        job.path
+        for paper, spec in plan.papers.items()
+        for experiment in spec.experiments
+        for job in plan.experiment_jobs(paper, experiment)
+    ]
+    assert sorted(found) == sorted(plan.jobs)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_reference_attackers_stand_beside_the_undefended_gradient_only(scale: str) -> None:
+    attacks = [job for job in Project(ROOT).plan(scale).jobs.values() if job.attack]
+    references = [job for job in attacks if job.attack and not job.attack.component.observes]
+    assert {job.attack.label for job in references if job.attack} == {"mean_image", "noise"}
+    assert {job.defense.component.name for job in references} == {"none"}
+
+
+def test_reference_attackers_are_left_out_of_a_mixed_experiment(checkout: Checkout) -> None:
+    checkout.edit(PAPER, put("experiments", "undefended", "defenses", value=["none", "gp"]))
+    attacked = {(job.defense.label, job.attack.label) for job in checkout.jobs().values() if job.attack}
+    assert {("none", "ig"), ("none", "mean_image"), ("none", "noise"), ("gp", "ig")} <= attacked
+    assert not attacked & {("gp", "mean_image"), ("gp", "noise")}
+
+
+def test_the_papers_own_protocol() -> None:
+    """Numbers of the paper's text, through anchors and merge keys of YAML."""
+    jobs = Project(ROOT).plan("full").jobs
+    train = jobs["results/full/optimal_defense/noise_training/mnist/simpleconvnet/none/train/all.json"]
+    assert train.kind.parameters() == {
+        "seeds": 5,
+        "split_seeds": False,
+        "clients": 4,
+        "batch_size": 16,
+        "images_per_client": 1024,
+        "first_index": 1,
+        "steps": 192,
+        "optimiser": "adam",
+        "rate": 1e-3,
+        "evaluation": [5001, 6025],
+    }
+    pruned = jobs["results/full/optimal_defense/pruning_training/mnist/simpleconvnet/gp-80/train/all.json"]
+    assert pruned.kind.parameters() == train.kind.parameters() | {"rate": 5e-4}
+    attack = jobs["results/full/optimal_defense/noise/mnist/simpleconvnet/dpsgd/ig/all.json"].attack
+    assert attack is not None
+    assert attack.single().parameters() == {
+        "iterations": 2000,
+        "rate": 0.2,
+        "total_variation": 1e-6,
+        "signed": True,
+        "restarts": 1,
+    }
+
+
+def test_configuration_is_read_without_heavy_imports() -> None:
+    code = """
+import sys
+from pathlib import Path
+from leakbench.workflow import Workflow
+flow = Workflow(Path(sys.argv[1]), {})
+for scale in flow.project.scales:
+    for job in flow.project.plan(scale).jobs.values():
+        assert flow.project.job(job.path).digest
+assert flow.targets() and flow.page_inputs("full")
+print(sorted({"torch", "numpy", "pandas", "matplotlib", "scipy", "torchvision", "sklearn"} & set(sys.modules)))
+"""
+    before = os.times()
+    done = subprocess.run([sys.executable, "-c", code, str(ROOT)], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+    assert os.times().children_user - before.children_user < 3.0  # half a second on an idle machine
+
+
+def test_schemas_are_those_of_the_classes() -> None:
+    """Regenerate them with `make schemas`."""
+    folder = ROOT / "workflow" / "schemas"
+    assert {path.name: path.read_text() for path in folder.iterdir()} == schema_texts()
+
+
+# Overlays, sweeps, parts ---------------------------------------------------------------------------------------------
+
+
+def test_overlay() -> None:
+    base = {"a": {"x": 1, "y": [1, 2]}, "b": 2, "c": {"z": 1}}
+    kept = copy.deepcopy(base)
+    top = {"a": {"y": [3], "new": {"deep": 1}}, "b": {"now": "a mapping"}, "c": None}
+    assert overlay(base, top) == {"a": {"x": 1, "y": [3], "new": {"deep": 1}}, "b": {"now": "a mapping"}, "c": None}
+    assert base == kept
+    assert overlay(base, {}) == base
+    assert overlay(base, {"a": {}}) == base
+    assert overlay(1, {"a": 2}) == {"a": 2}
+
+
+def test_a_scale_lies_over_the_paper() -> None:
+    full, smoke = (Project(ROOT).plan(scale).papers["optimal_defense"] for scale in ("full", "smoke"))
+    assert full.experiments["noise"].datasets == ["mnist"] and smoke.experiments["noise"].datasets == ["digits16"]
+    assert full.experiments["noise"].defenses == smoke.experiments["noise"].defenses
+    assert smoke.variants.attacks["ig"].model_extra == {"iterations": 200, "rate": 0.2, "total_variation": 1e-6}
+
+
+def test_a_sweep_is_one_job_of_several_settings(checkout: Checkout) -> None:
+    both = {"name": "clipped_noise", "scale": {"sweep": [0.1, 0.2]}, "clip": {"sweep": [1, 2, 4]}}
+    checkout.edit(SMOKE, put(*OVERLAY.split("."), "variants", "defenses", "dpsgd", value=both))
+    (job,) = (job for job in checkout.jobs().values() if job.defense.label == "dpsgd" and job.attack)
+    settings = [(dict(setting), defense.parameters()) for setting, defense in job.defense.settings()]
+    assert [setting for setting, _ in settings] == [
+        {"scale": scale, "clip": clip} for scale in (0.1, 0.2) for clip in (1, 2, 4)
+    ]
+    assert all(parameters | setting == parameters for setting, parameters in settings)
+    assert job.defense.resolved() == {
+        "label": "dpsgd",
+        "name": "clipped_noise",
+        "version": DEFENSES.get("clipped_noise").version,
+        "parameters": {"scale_mode": "rms"},
+        "sweep": {"scale": [0.1, 0.2], "clip": [1, 2, 4]},
+    }
+
+
+def test_seeds_can_be_jobs_of_their_own(checkout: Checkout) -> None:
+    before = checkout.jobs()
+    checkout.edit(PAPER, put("experiments", "noise_training", "jobs", "train", "split_seeds", value=True))
+    after = checkout.jobs()
+    path = "results/smoke/optimal_defense/noise_training/digits16/small/none/train/{}.json"
+    assert path.format("all") not in after
+    parts = [after[path.format(f"seed{seed}")] for seed in range(3)]
+    assert [part.seeds for part in parts] == [(0,), (1,), (2,)]
+    assert len({part.digest for part in parts}) == 3
+    assert len(after) == len(before) + 3 * 2
+
+
+# What makes a job another job ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("registry", "name", "touched"),
+    [
+        (DEFENSES, "magnitude_pruning", lambda job: job.defense.component.name == "magnitude_pruning"),
+        (REGISTRIES["attacks"], "inverting_gradients", lambda job: job.attack and job.attack.label == "ig"),
+        (REGISTRIES["models"], "simpleconvnet", lambda _: True),
+        (REGISTRIES["datasets"], "digits", lambda _: True),
+        (JOB_KINDS, "train", lambda job: job.kind.name == "train"),
+    ],
+)
+def test_versions_enter_the_jobs_that_use_them(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch, registry: Any, name: str, touched: Callable[[Job], bool]
+) -> None:
+    before, jobs = checkout.digests(), checkout.jobs()
+    monkeypatch.setattr(registry.get(name), "version", 99)
+    after = checkout.digests()
+    assert {path for path in before if before[path] != after[path]} == {
+        path for path, job in jobs.items() if touched(job)
+    }
+
+
+@pytest.mark.parametrize(
+    ("file", "change"),
+    [
+        (PAPER, put("title", value="Another title")),
+        (PAPER, put("citation", value="Somebody else")),
+        (PAPER, put("experiments", "noise", "title", value="Another title")),
+        (SMOKE, put("description", value="in other words")),
+        (PAPER, put("variants", "defenses", "gp-80", value={"fraction": 0.8, "name": "magnitude_pruning"})),
+        (PAPER, put("variants", "defenses", "dpsgd-0.1", "scale_mode", value="rms")),  # what is the default anyway
+        (PAPER, put("variants", "defenses", "unused", value={"name": "magnitude_pruning", "fraction": 0.1})),
+        (PAPER, put("experiments", "empty", value=dict(title="", datasets=[], models=[], defenses=[], jobs={}))),
+    ],
+    ids=lambda value: "" if callable(value) else value,
+)  # fmt: skip
+def test_words_and_spellings_do_not_change_jobs(checkout: Checkout, file: str, change: Change) -> None:
+    before = checkout.digests()
+    checkout.edit(file, change)
+    assert checkout.digests() == before
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "touched"),
+    [
+        (PAPER, put("variants", "defenses", "gp-80", "fraction", value=0.81), 1),
+        (SMOKE, put("papers", "optimal_defense", "variants", "models", "small", "width", value=25), 19),
+        (SMOKE, put("papers", "optimal_defense", "variants", "attacks", "ig", "iterations", value=201), 5),
+        (PAPER, put("experiments", "noise", "jobs", "attack", "first_index", value=2), 2),
+    ],
+    ids=["defense", "model", "attack", "protocol"],
+)
+def test_parameters_change_the_jobs_that_have_them(checkout: Checkout, file: str, change: Change, touched: int) -> None:
+    before = checkout.digests()
+    checkout.edit(file, change)
+    after = checkout.digests()
+    assert before.keys() == after.keys()
+    assert sum(before[path] != after[path] for path in before) == touched
+
+
+# Plug-ins ------------------------------------------------------------------------------------------------------------
+
+PLUGIN = """
+from leakbench.defenses.base import DEFENSES, Defense
+
+@DEFENSES.register("from_elsewhere", version=3)
+class FromElsewhere(Defense):
+    strength: float = 2.5
+"""
+
+
+@pytest.mark.usefixtures("clean_registries")
+@pytest.mark.parametrize("plugin", ["folder/my_plugin.py", "my_plugin_module"])
+def test_a_plugin_becomes_jobs(checkout: Checkout, monkeypatch: pytest.MonkeyPatch, plugin: str) -> None:
+    file = checkout.root / (plugin if plugin.endswith(".py") else f"{plugin}.py")
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(PLUGIN)
+    monkeypatch.syspath_prepend(checkout.root)
+    checkout.edit("config/config.yaml", put("plugins", value=[plugin]))
+    checkout.edit(PAPER, put("variants", "defenses", "strong", value={"name": "from_elsewhere", "strength": 5}))
+    checkout.edit(PAPER, put("experiments", "noise_training", "defenses", value=["none", "from_elsewhere", "strong"]))
+
+    jobs = checkout.jobs()
+    assert "from_elsewhere" in set(DEFENSES)
+    for label, strength in {"from_elsewhere": 2.5, "strong": 5.0}.items():
+        path = f"results/smoke/optimal_defense/noise_training/digits16/small/{label}/train/all.json"
+        assert jobs[path].defense.resolved() == {
+            "label": label,
+            "name": "from_elsewhere",
+            "version": 3,
+            "parameters": {"strength": strength},
+            "sweep": {},
+        }
+
+
+def test_a_plugin_that_is_not_there(checkout: Checkout) -> None:
+    checkout.edit("config/config.yaml", put("plugins", value=["lost.py"]))
+    assert checkout.fault() == f"config/config.yaml: plugins: no Python file at '{checkout.root / 'lost.py'}'"
+    assert checkout.fault(plugins=["lost_module"]).startswith("command line: plugins: cannot import 'lost_module'")
+
+
+# Mistakes: file, key, value, and what would be right -----------------------------------------------------------------
+
+# File, key and value of a mistake; what is said about it; and the place that is named where it is not that key.
+MISTAKES: list[tuple[Any, ...]] = [
+    # Keys.
+    (CONFIG, "sclae", "smoke", "unknown key 'sclae'; did you mean 'scale'? Allowed: data_root, papers, plugins"),
+    (PAPER, "titel", "x", "unknown key 'titel'; did you mean 'title'? Allowed: citation, experiments, title"),
+    (PAPER, "experiments.noise.dataset", [], "unknown key 'dataset'; did you mean 'datasets'? Allowed: datasets"),
+    (PAPER, "variants.defence", {}, "unknown key 'defence'; did you mean 'defenses'? Allowed: attacks, datasets"),
+    (SMOKE, "paper", {}, "unknown key 'paper'; did you mean 'papers'? Allowed: description, papers."),
+    (SMOKE, f"{OVERLAY}.experiments.noise.modles", [], "unknown key 'modles'; did you mean 'models'? Allowed: "),
+    # Wrong types.
+    (PAPER, "experiments.noise.defenses", "dpsgd", "Input should be a valid list (found: 'dpsgd')"),
+    (PAPER, "experiments.noise.title", None, "Input should be a valid string (found: None)"),
+    (PAPER, "citation", 2024, "Input should be a valid string (found: 2024)"),
+    (SMOKE, f"{OVERLAY}.experiments.noise.datasets", [16], "Input should be a valid string (found: 16)", ".0"),
+    (SMOKE, "papers", ["optimal_defense"], "Input should be a valid dictionary (found: ['optimal_defense'])"),
+    # Components.
+    (PAPER, "variants.defenses.gp.name", "magnitude", "unknown defense 'magnitude'; did you mean 'magnitude_pruning'? "),
+    (SMOKE, f"{OVERLAY}.variants.datasets.digits16.name", "digit", "unknown dataset 'digit'; did you mean 'digits'? "),
+    # Labels.
+    (PAPER, "experiments.noise.defenses", ["dpsdg"], "unknown defense 'dpsdg'; did you mean 'dpsgd'? Allowed: clipped"),
+    (SMOKE, f"{OVERLAY}.experiments.noise.datasets", ["mnits"], "unknown dataset 'mnits'; did you mean 'mnist'?"),
+    (PAPER, "experiments.noise.jobs.attack.attacks", ["igg"], "unknown attack 'igg'; did you mean 'ig'? Allowed: ig, "),
+    (PAPER, "variants.defenses.a/b", {"name": "none"}, "String should match pattern", ".[key]"),
+    # Kinds of job, and their protocols.
+    (PAPER, "experiments.noise.jobs.atack", {}, "unknown kind of job 'atack'; did you mean 'attack'? Allowed: attack"),
+    (PAPER, "experiments.noise.jobs.attack.client", 3, "unknown key 'client'; did you mean 'clients'? Allowed: "),
+    (SMOKE, f"{OVERLAY}.experiments.noise.jobs.attack.seeds", 0, "Input should be greater than or equal to 1"),
+    (PAPER, "experiments.noise.jobs.train.attacks", ["ig"], "kind 'train' runs no attacks; remove the key 'attacks'"),
+    (PAPER, "experiments.noise.jobs.attack.attacks", [], "kind 'attack' needs a list of attacks"),
+    # Parameters.
+    (PAPER, "variants.defenses.gp-80.part", 0.8, "unknown key 'part'. Allowed: fraction."),
+    (PAPER, "variants.defenses.gp-80.fraction", "much", "Input should be a valid number, unable to"),
+    (PAPER, "variants.defenses.gp-80.fraction", 1.5, "Input should be less than or equal to 1 (found: 1.5)"),
+    (SMOKE, f"{OVERLAY}.variants.attacks.ig.iterations", 0, "Input should be greater than or equal to 1 (found: 0)"),
+    # Sweeps.
+    (SMOKE, f"{OVERLAY}.variants.defenses.gp.fraction", {"sweep": 1}, "a sweep needs a list of values (found: 1)"),
+    (SMOKE, f"{OVERLAY}.variants.defenses.gp.fraction", {"sweep": []}, "a sweep needs a list of values (found: [])"),
+    (SMOKE, f"{OVERLAY}.variants.defenses.gp.fraction", {"sweep": [2]}, "Input should be less than or equal to 1"),
+    (SMOKE, f"{OVERLAY}.variants.defenses.gp.part", {"sweep": [1]}, "unknown key 'part'. Allowed: fraction."),
+    # Papers and scales.
+    (CONFIG, "papers", ["optimal"], "unknown paper 'optimal'; did you mean 'optimal_defense'? Allowed: optimal_defense."),
+    (CONFIG, "scale", "laptpo", "unknown scale 'laptpo'; did you mean 'laptop'? Allowed: full, laptop, smoke."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: f"{mistake[1].removeprefix(OVERLAY)}={mistake[2]}")
+def test_a_mistake_is_explained(checkout: Checkout, mistake: tuple[Any, ...]) -> None:
+    file, key, value, said, *below = mistake
+    checkout.edit(file, put(*key.split("."), value=value))
+    assert checkout.fault().startswith(f"{file}: {key}{''.join(below)}: {said}")
+
+
+def test_keys_that_are_missing(checkout: Checkout) -> None:
+    checkout.edit(PAPER, lambda paper: paper["variants"]["attacks"].update(bare={"name": "inverting_gradients"}))
+    checkout.edit(PAPER, put("experiments", "noise", "jobs", "attack", "attacks", value=["bare"]))
+    assert checkout.fault() == f"{PAPER}: variants.attacks.bare.iterations: this key is missing"
+    checkout.edit(PAPER, put("experiments", "noise", "jobs", "attack", "attacks", value=["inverting_gradients"]))
+    assert checkout.fault() == f"{PAPER}: experiments.noise.jobs.attack.attacks.iterations: this key is missing"
+    checkout.edit(PAPER, lambda paper: paper["variants"]["defenses"]["gp"].pop("name"))
+    assert checkout.fault() == f"{PAPER}: variants.defenses.gp.name: this key is missing"
+    checkout.edit(PAPER, lambda paper: paper.pop("citation"))
+    assert checkout.fault() == f"{PAPER}: citation: this key is missing"
+
+
+def test_parameters_that_do_not_fit_together(checkout: Checkout) -> None:
+    checkout.edit(SMOKE, put(*f"{OVERLAY}.experiments.noise.jobs.train.batch_size".split("."), value=3))
+    place = f"{SMOKE}: {OVERLAY}.experiments.noise.jobs.train"
+    assert checkout.fault().startswith(f"{place}: images_per_client (4) must be a multiple of batch_size (3)")
+
+
+def test_two_jobs_of_one_path(checkout: Checkout) -> None:
+    checkout.edit(PAPER, put("experiments", "noise", "defenses", value=["dpsgd", "dpsgd"]))
+    path = "results/smoke/optimal_defense/noise/digits16/small/dpsgd/ig/all.json"
+    assert checkout.fault().startswith(
+        f"{PAPER}: experiments.noise: two jobs would write {path}; a label is listed twi"
+    )
+    checkout.edit(PAPER, put("experiments", "noise", "defenses", value=["dpsgd"]))
+    checkout.edit(PAPER, lambda paper: paper["variants"]["attacks"].update(train=paper["variants"]["attacks"]["ig"]))
+    checkout.edit(PAPER, put("experiments", "noise", "jobs", "attack", "attacks", value=["train"]))
+    assert "or an attack is labelled like a kind of job" in checkout.fault()
+
+
+def test_a_scale_for_a_paper_that_is_not_there(checkout: Checkout) -> None:
+    checkout.edit(SMOKE, put("papers", "optimal", value={}))
+    assert checkout.fault().startswith(f"{SMOKE}: papers: unknown paper 'optimal'; did you mean 'optimal_defense'?")
+
+
+def test_the_file_at_fault_is_the_one_with_the_last_word(checkout: Checkout) -> None:
+    """Of the same variant, one parameter is the paper's and one the scale's."""
+    checkout.edit(PAPER, put("variants", "attacks", "ig", "total_variation", value=-1))
+    assert checkout.fault().startswith(f"{PAPER}: variants.attacks.ig.total_variation:")
+    checkout.edit(SMOKE, put(*OVERLAY.split("."), "variants", "attacks", "ig", "total_variation", value=-2))
+    assert checkout.fault().startswith(f"{SMOKE}: {OVERLAY}.variants.attacks.ig.total_variation:")
+    assert checkout.fault("full").startswith(f"{PAPER}: variants.attacks.ig.total_variation:")
+
+
+def test_an_unknown_scale(checkout: Checkout) -> None:
+    assert checkout.fault("smok") == "scale: unknown scale 'smok'; did you mean 'smoke'? Allowed: full, laptop, smoke."
+    assert checkout.fault(papers="x").startswith("command line: papers: Input should be a valid list (found: 'x')")
+
+
+@pytest.mark.parametrize("content", ["", "[1, 2]", "title: [", "title: \xff"])
+def test_files_that_are_no_configuration(checkout: Checkout, content: str) -> None:
+    (checkout.root / PAPER).write_bytes(content.encode("latin-1"))
+    with pytest.raises(ConfigError, match=f"{PAPER}: (expected a mapping|not valid YAML)"):
+        checkout.jobs()
+
+
+RECORD = "results/smoke/optimal_defense/pruning/digits16/small/gp/ig/all.json"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        ("smoke", "smok", "unknown scale 'smok'; did you mean 'smoke'? Allowed: full, laptop, smoke."),
+        ("optimal_defense", "optimal", "unknown paper 'optimal'"),
+        ("/pruning/", "/prunning/", "unknown experiment 'prunning'; did you mean 'pruning'? Allowed: architecture, noise"),
+        ("digits16", "mnist", "unknown dataset 'mnist'. Allowed: digits16."),
+        ("small", "large", "unknown model 'large'. Allowed: small."),
+        ("/gp/", "/gpp/", "unknown defense 'gpp'; did you mean 'gp'? Allowed: gp, op."),
+        ("/ig/", "/igg/", "unknown attack 'igg'; did you mean 'ig'? Allowed: ig, train."),
+        ("/ig/", "/noise/", "unknown attack 'noise'. Allowed: ig, train."),
+        ("all.json", "seed0.json", "unknown part 'seed0.json'. Allowed: all.json."),
+        ("/all.json", ".json", "not a record's path; expected results/<scale>/<paper>/"),
+        ("all.json", "all.txt", "not a record's path"),
+        ("results/", "figures/", "not a record's path"),
+    ],
+)  # fmt: skip
+def test_paths_that_name_no_job(old: str, new: str, fault: str) -> None:
+    path = RECORD.replace(old, new, 1)
+    with pytest.raises(ConfigError) as caught:
+        Project(ROOT).job(path)
+    assert str(caught.value).startswith(f"{path}: {fault}")
+
+
+def test_the_root_is_found_from_below(checkout: Checkout, tmp_path_factory: pytest.TempPathFactory) -> None:
+    below = checkout.root / "results" / "smoke"
+    below.mkdir(parents=True)
+    assert find_root(below) == find_root(checkout.root) == checkout.root.resolve()
+    outside = tmp_path_factory.mktemp("outside")
+    with pytest.raises(ConfigError, match="run from a checkout of the project, or give --root"):
+        find_root(outside)

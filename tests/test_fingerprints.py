@@ -1,0 +1,278 @@
+"""Numbers change only when versions do.
+
+A component's ``version`` is a part of every job that uses it: raising it is what makes old records run again. Each
+component computes a few numbers here on a fixed small input, beside components that exist in this file alone, and they
+are compared with ``fingerprints.json``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from leakbench.attacks.base import ATTACKS, Attack, Knowledge, Observations, Reconstruction
+from leakbench.data.base import DATASETS, Dataset, Samples, Split
+from leakbench.data.staged import StagedDataset
+from leakbench.defenses.base import DEFENSES, Defense, Schedule
+from leakbench.federated.message import DenseMessage, Message
+from leakbench.federated.step import ClientSteps
+from leakbench.jobs.base import JOB_KINDS, Job, JobKind, Variant
+from leakbench.models.base import MODELS, Model, build_network
+from leakbench.randomness import Streams, generator
+from leakbench.registry import Component, Registry
+
+FILE = Path(__file__).with_name("fingerprints.json")
+UPDATE = "pytest -n0 tests/test_fingerprints.py --update-fingerprints"
+Fingerprint = dict[str, Any]  # version and numbers
+REGISTRIES: dict[str, Registry[Any]] = {
+    "dataset": DATASETS,
+    "model": MODELS,
+    "defense": DEFENSES,
+    "attack": ATTACKS,
+    "job": JOB_KINDS,
+}
+# A staged data set has no numbers of its own before it is staged.
+COMPONENTS: dict[str, type[Component]] = {
+    f"{kind}/{name}": registry.get(name)
+    for kind, registry in REGISTRIES.items()
+    for name in registry
+    if registry.get(name).__module__.startswith("leakbench.") and not issubclass(registry.get(name), StagedDataset)
+}
+
+READINGS = [{"form": form} for form in ("corrected", "as_printed", "as_released")]
+SIZES = [{"scale_mode": mode} for mode in ("rms", "fro", "u2")]
+# What a component is tried with; one that is not named here is tried with its defaults.
+PARAMETERS: dict[str, list[dict[str, Any]]] = {
+    "attack/inverting_gradients": [
+        {"iterations": 4, "total_variation": 1e-2},
+        {"iterations": 4, "total_variation": 0, "signed": False, "restarts": 2},
+    ],
+    "dataset/digits": [{}, {"size": 16}],
+    "dataset/photos": [{}, {"size": 16}],
+    "defense/clipped_noise": [{"scale": 0.2, "clip": 0.02, **size} for size in SIZES],
+    "defense/gaussian_noise": [{"scale": 0.2, **size} for size in SIZES],
+    "defense/magnitude_pruning": [{"fraction": 0.7}],
+    "defense/optimal_clipped_noise": [{"scale": 0.2, "clip": 0.02, **choice} for choice in (*SIZES, *READINGS)],
+    "defense/optimal_noise": [{"scale": 0.2, **choice} for choice in (*SIZES, *READINGS, {"probe_kind": "rademacher"})],
+    "defense/optimal_pruning": [{"fraction": 0.7, **reading} for reading in READINGS],
+    "job/attack": [{"clients": 2, "batch_size": 2, "auxiliary": 4}],
+    "job/train": [
+        {"clients": 2, "batch_size": 2, "images_per_client": 4, "steps": 3, "rate": 0.1, "evaluation": (0, 20)},
+        {"clients": 2, "batch_size": 4, "images_per_client": 4, "steps": 2, "rate": 0.5, "optimiser": "sgd"},
+    ],
+    "model/convnet": [{"width": 2}, {"width": 2, "activation": "relu"}],
+    "model/simpleconvnet": [{"width": 3}],
+}
+
+
+class FixedData(Dataset):
+    name: ClassVar[str] = "fixed"
+    version: ClassVar[int] = 1
+    channels = 1
+    classes = 5
+    mean = (0.4,)
+    std = (0.25,)
+
+    def length(self, split: Split) -> int:
+        return 30
+
+    def read(self, split: Split, rows: list[int]) -> Samples:
+        images = torch.rand(30, *self.shape, generator=generator("fingerprint", split))
+        return Samples(images[rows], torch.tensor(rows) * 3 % self.classes)
+
+
+class FixedModel(Model):
+    name: ClassVar[str] = "fixed"
+    version: ClassVar[int] = 1
+    width: int = 6
+
+    def build(self, shape: tuple[int, int, int], classes: int) -> torch.nn.Module:
+        pixels = shape[0] * shape[1] * shape[2]
+        return torch.nn.Sequential(
+            torch.nn.Flatten(),
+            torch.nn.Linear(pixels, self.width),
+            torch.nn.Tanh(),
+            torch.nn.Linear(self.width, classes),
+        )
+
+
+class FixedDefense(Defense):
+    name: ClassVar[str] = "fixed"
+    version: ClassVar[int] = 1
+    scale: float
+
+    def protect_data(
+        self, images: torch.Tensor, labels: torch.Tensor, streams: Streams
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return images + self.scale * streams.child("data").normal(*images.shape[1:]), labels
+
+    def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
+        return DenseMessage(steps.gradient + self.scale * streams.child("update").normal(steps.gradient.shape[1]))
+
+
+class FixedAttack(Attack):
+    name: ClassVar[str] = "fixed"
+    version: ClassVar[int] = 1
+
+    def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
+        assert knowledge.mean_image is not None
+        n, (batch, *shape) = len(observations), observations.batch_shape
+        size = observations.gradients.norm(dim=1)
+        images = knowledge.mean_image + size.view(-1, 1, 1, 1, 1) * streams.normal(batch, *shape)
+        return Reconstruction(images, size, torch.full((n,), -1))
+
+
+def summary(tensor: torch.Tensor) -> list[float]:
+    """Root mean square, and two projections that tell positions apart."""
+    flat = tensor.flatten().double()
+    chirp = torch.arange(len(flat), dtype=torch.float64).square()
+    size = len(flat) ** 0.5
+    return [float(flat.norm()) / size, *(float(flat @ (frequency * chirp).cos()) / size for frequency in (1, 2))]
+
+
+def clients() -> ClientSteps:
+    data = FixedData(size=8)
+    network = build_network(FixedModel(), data.shape, data.classes, seed=0)
+    images, labels = (tensor.unflatten(0, (3, 2)) for tensor in data.load("test", range(6)))
+    streams = Streams([("fingerprint", client) for client in range(3)])
+    return ClientSteps(network, network.parameters, data.normalise(images), labels, streams)
+
+
+def numbers_of(component: Component) -> list[float]:
+    numbers: list[float] = []
+    if isinstance(component, Dataset):
+        for split in ("train", "test"):
+            samples = component.load(split, [0, 5, 111])
+            numbers += [*summary(samples.images), *samples.labels.tolist()]
+        numbers += summary(component.normalise(samples.images))
+    elif isinstance(component, Model):
+        network = build_network(component, (3, 16, 16), 5, seed=0)
+        images = torch.randn(2, 3, 16, 16, generator=generator("fingerprint"))
+        numbers += summary(network.logits(network.parameters, images))
+        numbers += summary(network.gradient(network.parameters, images, torch.tensor([1, 3])))
+    elif isinstance(component, Defense):
+        steps, streams = clients(), Streams([("defense", client) for client in range(3)])
+        images, labels = component.protect_data(steps.images, steps.labels, streams)
+        message = component.protect_update(steps, streams)
+        epsilon = component.privacy(Schedule(dimension=100, rounds=2)).epsilon
+        numbers += [*summary(images), *summary(labels), *summary(message.view()), message.bits]
+        numbers += summary(component.aggregate(message, 3)) + ([] if epsilon is None else [epsilon])
+    elif isinstance(component, Attack):
+        steps = clients()
+        bounds = torch.tensor([-1.0, 1.5]).view(2, 1, 1, 1)
+        found = component.reconstruct(
+            Observations(steps.network, steps.parameters, steps.gradient, (2, 1, 8, 8)),
+            Knowledge(steps.labels, bounds, steps.images.mean(dim=(0, 1))),
+            steps.streams.child("attack"),
+        )
+        numbers += summary(found.images) + ([] if found.objective is None else found.objective.tolist())
+    elif isinstance(component, JobKind):
+        job = Job(
+            scale="none",
+            paper="none",
+            experiment="none",
+            dataset=Variant("fixed", FixedData, {"size": 8}, {}),
+            model=Variant("fixed", FixedModel, {}, {}),
+            defense=Variant("fixed", FixedDefense, {}, {"scale": [0.0, 0.1]}),
+            attack=Variant("fixed", FixedAttack, {}, {}) if component.uses_attacks else None,
+            kind=component,
+            part="all",
+            seeds=(0,) if component.name == "inventory" else (0, 1),
+        )
+        for replicate in component.run(job, torch.device("cpu")).replicates:
+            for value in replicate.metrics.values():
+                present = [number for number in (value if isinstance(value, list) else [value]) if number is not None]
+                numbers += summary(torch.tensor(present)) if len(present) > 3 else present
+    return [float(f"{number:.6g}") for number in numbers]
+
+
+def compute(key: str) -> list[float]:
+    try:
+        components = [COMPONENTS[key](**parameters) for parameters in PARAMETERS.get(key, [{}])]
+    except ValidationError as error:
+        pytest.fail(
+            f"{key} needs parameters to be tried with; add them to PARAMETERS in {Path(__file__).name}: {error}"
+        )
+    return [number for component in components for number in numbers_of(component)]
+
+
+def complaint(key: str, known: Fingerprint | None, numbers: list[float]) -> str | None:
+    """What is wrong with a component's fingerprint, and what to do about it."""
+    version = COMPONENTS[key].version
+    if known is None:
+        return f"{key} has no fingerprint; make one: {UPDATE}"
+    if known["version"] != version:
+        return f"{key} has a new version and an old fingerprint; renew it: {UPDATE}"
+    if known["numbers"] != pytest.approx(numbers, rel=1e-3, abs=1e-6):
+        return (
+            f"{key} computes other numbers than its version {version} did. If that is meant, raise `version` where "
+            f"{COMPONENTS[key].__name__} is registered, so that its jobs run again, then: {UPDATE}. (If only what this "
+            f"test feeds it changed, delete its line in {FILE.name} instead.) Was {known['numbers']}, is {numbers}"
+        )
+    return None
+
+
+@pytest.fixture(scope="session")
+def committed() -> dict[str, Fingerprint]:
+    found: dict[str, Fingerprint] = json.loads(FILE.read_text()) if FILE.is_file() else {}
+    return found
+
+
+@pytest.fixture(scope="session")
+def renewed(request: pytest.FixtureRequest, committed: dict[str, Fingerprint]) -> Iterator[dict[str, Fingerprint]]:
+    """With ``--update-fingerprints``: what is new or has a new version, to be written at the end."""
+    found: dict[str, Fingerprint] = {}
+    yield found
+    if request.config.getoption("--update-fingerprints"):
+        assert not hasattr(request.config, "workerinput"), f"one process must write them: {UPDATE}"
+        entries = committed | found
+        lines = [f"{json.dumps(key)}: {json.dumps(entries[key])}" for key in sorted(entries) if key in COMPONENTS]
+        FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+@pytest.mark.parametrize("key", COMPONENTS)
+def test_numbers_change_with_versions_alone(
+    key: str,
+    committed: dict[str, Fingerprint],
+    renewed: dict[str, Fingerprint],
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))  # no weights for LPIPS
+    numbers, known = compute(key), committed.get(key)
+    assert numbers
+    if request.config.getoption("--update-fingerprints") and (known or {}).get("version") != COMPONENTS[key].version:
+        renewed[key] = known = {"version": COMPONENTS[key].version, "numbers": numbers}
+    wrong = complaint(key, known, numbers)
+    assert wrong is None, wrong
+
+
+def test_no_fingerprint_is_stale(committed: dict[str, Fingerprint], request: pytest.FixtureRequest) -> None:
+    stale = sorted(set(committed) - set(COMPONENTS))
+    assert not stale or request.config.getoption("--update-fingerprints"), f"no such components: {stale}; {UPDATE}"
+
+
+def test_every_parameter_set_is_used() -> None:
+    assert set(PARAMETERS) <= set(COMPONENTS)
+
+
+def test_the_comparison_notices() -> None:
+    numbers = compute("defense/magnitude_pruning")
+    version = COMPONENTS["defense/magnitude_pruning"].version
+    other = [*numbers[:-1], numbers[-1] * 1.01]
+    for known, message in (
+        ({"version": version, "numbers": numbers}, None),
+        ({"version": version, "numbers": other}, "raise `version` where MagnitudePruning is registered"),
+        ({"version": version, "numbers": numbers[:-1]}, "raise `version`"),
+        ({"version": version - 1, "numbers": numbers}, "an old fingerprint"),
+        (None, "has no fingerprint"),
+    ):
+        wrong = complaint("defense/magnitude_pruning", known, numbers)
+        assert wrong is None if message is None else wrong is not None and message in wrong

@@ -1,0 +1,98 @@
+"""Streams: named, stable, and the same for a row whatever is beside it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from leakbench.randomness import Streams, generator, stream_seed
+
+KEYS = [("digits", seed, "client", client) for seed in range(2) for client in range(3)]
+PINNED = 4157859279056492434
+
+
+def test_seeds_are_the_same_in_every_process() -> None:
+    assert stream_seed("digits16", 0, "client", 3) == PINNED
+    program = "from leakbench.randomness import stream_seed; print(stream_seed('digits16', 0, 'client', 3))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert int(done.stdout) == PINNED
+
+
+def test_draws_are_pinned() -> None:
+    streams = Streams([("digits16", 0, "client", 3)])
+    assert streams.normal(3)[0].tolist() == pytest.approx([0.8592, 1.3123, -2.8906], abs=1e-4)
+    assert streams.child("defense").uniform(2)[0].tolist() == pytest.approx([0.6153, 0.2874], abs=1e-4)
+
+
+def test_every_part_of_a_key_counts() -> None:
+    keys: list[tuple[str | int, ...]] = [
+        (),
+        ("a",),
+        ("b",),
+        ("a", "b"),
+        ("b", "a"),
+        ("ab",),
+        ("a", 0),
+        ("a", 1),
+        (1, "a"),
+        ("a", 2**40),
+        ("a", 1, 0),
+    ]
+    seeds = [stream_seed(*key) for key in keys]
+    assert len(set(seeds)) == len(keys)
+    assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_a_row_does_not_depend_on_the_batch() -> None:
+    together = Streams(KEYS)
+    normal, uniform = together.normal(4, 5), together.uniform(7)
+    assert normal.shape == (6, 4, 5) and uniform.shape == (6, 7) and len(together) == 6
+    for index in (5, 2, 0):
+        alone = Streams([KEYS[index]])
+        assert torch.equal(alone.normal(4, 5)[0], normal[index])
+        assert torch.equal(alone.uniform(7)[0], uniform[index])
+
+
+def test_rows_and_children_differ() -> None:
+    streams = Streams(KEYS)
+    draws = [streams, streams.child("attack"), streams.child("defense"), streams.child("attack", 1)]
+    values = torch.cat([draw.normal(50) for draw in draws])
+    off_diagonal = torch.corrcoef(values) - torch.eye(24)
+    assert off_diagonal.abs().max() < 0.65  # of 276 pairs of 50 independent draws
+
+
+def test_a_child_is_fresh_and_leaves_its_parent_alone() -> None:
+    streams = Streams(KEYS)
+    expected = Streams(KEYS).normal(3)
+    first = streams.child("attack").normal(3)
+    assert torch.equal(streams.child("attack").normal(3), first)
+    assert torch.equal(streams.child("attack").normal(3), Streams([(*key, "attack") for key in KEYS]).normal(3))
+    assert torch.equal(streams.normal(3), expected)
+    assert not torch.equal(streams.normal(3), expected)  # a stream moves on
+
+
+def test_copies_draw_the_same() -> None:
+    streams = Streams(KEYS)
+    streams.normal(2)
+    copies = streams.repeat(3).normal(2)
+    assert torch.equal(copies, Streams(KEYS).normal(2).repeat(3, 1))
+
+
+def test_distributions() -> None:
+    streams = Streams([("moments",)])
+    normal, uniform = streams.normal(40_000), streams.uniform(40_000)
+    assert abs(float(normal.mean())) < 0.02 and float(normal.std()) == pytest.approx(1, abs=0.02)
+    assert float(uniform.mean()) == pytest.approx(0.5, abs=0.01)
+    assert uniform.min() >= 0 and uniform.max() < 1 and normal.dtype == uniform.dtype == torch.float32
+
+
+def test_the_global_generator_is_not_used() -> None:
+    before = torch.random.get_rng_state()
+    first = generator("a").get_state()
+    Streams(KEYS).normal(3)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    torch.rand(1)
+    assert torch.equal(generator("a").get_state(), first)

@@ -1,0 +1,152 @@
+"""Components register themselves, wherever their file lies; names that do not exist are explained."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from leakbench import registry
+from leakbench.attacks.base import ATTACKS
+from leakbench.defenses.base import DEFENSES, Defense
+from leakbench.errors import ConfigError, UnknownName
+from leakbench.registry import Component, Registry, load_plugin
+
+PLUGIN = '''
+from pydantic import Field
+from leakbench.defenses.base import DEFENSES, Defense
+
+@DEFENSES.register("from_a_file", version=3)
+class FromAFile(Defense):
+    """A defense in a file of one's own."""
+    strength: float = Field(2.5, ge=0)
+'''
+
+
+class Shape(Component):
+    sides: int = 3
+
+
+@pytest.fixture
+def shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry[Shape]:
+    """A registry whose package holds one module, which registers nothing."""
+    package = tmp_path / "shapes_package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "loaded.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    return Registry("shape", "shapes_package")
+
+
+@pytest.fixture(autouse=True)
+def clean() -> Iterator[None]:
+    """Plug-ins do not outlive a test."""
+    assert "none" in list(DEFENSES)  # loads what is installed
+    known, modules = dict(DEFENSES._classes), set(sys.modules)
+    yield
+    DEFENSES._classes.clear()
+    DEFENSES._classes.update(known)
+    for name in set(sys.modules) - modules:
+        if "plugin" in name:
+            del sys.modules[name]
+
+
+def test_register_and_get(shapes: Registry[Shape]) -> None:
+    @shapes.register("square", version=2)
+    class Square(Shape):
+        """Four sides.
+
+        More.
+        """
+
+        sides: int = 4
+
+    assert shapes.get("square") is Square
+    assert (Square.name, Square.version, Square.summary()) == ("square", 2, "Four sides.")
+    assert Square().parameters() == {"sides": 4}
+    assert list(shapes) == ["square"]
+    assert "shapes_package.loaded" in sys.modules
+
+
+def test_a_name_belongs_to_one_class(shapes: Registry[Shape]) -> None:
+    class First(Shape):
+        pass
+
+    class Second(Shape):
+        pass
+
+    shapes.register("shape", version=1)(First)
+    shapes.register("shape", version=1)(First)  # a module that is imported twice
+    with pytest.raises(ConfigError, match=f"shape 'shape' of {__name__} is already registered by {__name__}"):
+        shapes.register("shape", version=1)(Second)
+    assert shapes.get("shape") is First
+
+
+def test_a_module_that_cannot_be_imported_is_not_passed_over(shapes: Registry[Shape], tmp_path: Path) -> None:
+    (tmp_path / "shapes_package" / "broken.py").write_text("raise RuntimeError('broken')")
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="broken"):
+            shapes.get("square")
+
+
+def test_entry_points_of_other_distributions(shapes: Registry[Shape], monkeypatch: pytest.MonkeyPatch) -> None:
+    class Entry:
+        def load(self) -> None:
+            shapes.register("elsewhere", version=1)(Shape)
+
+    monkeypatch.setattr(registry, "entry_points", lambda group: [Entry()] if group == "shapes_package" else [])
+    assert list(shapes) == ["elsewhere"]
+
+
+def test_unknown_names_are_explained() -> None:
+    with pytest.raises(UnknownName) as caught:
+        DEFENSES.get("optimal_nose", "config/papers/x.yaml: defenses.a")
+    message = str(caught.value)
+    assert message.startswith("config/papers/x.yaml: defenses.a: unknown defense 'optimal_nose'; did you mean")
+    assert "'optimal_noise'?" in message and "magnitude_pruning" in message
+    with pytest.raises(UnknownName, match=r"unknown attack 'zzz'\. Allowed: .*inverting_gradients"):
+        ATTACKS.get("zzz")
+
+
+def test_components_are_frozen_and_strict() -> None:
+    cls: type[Any] = DEFENSES.get("gaussian_noise")
+    with pytest.raises(ValidationError, match="frozen"):
+        cls(scale=1).scale = 2
+    with pytest.raises(ValidationError, match="Extra inputs"):
+        cls(scale=1, strength=2)
+    with pytest.raises(ValidationError, match="greater than or equal to 0"):
+        cls(scale=-1)
+
+
+class TestPlugins:
+    def test_a_file(self, tmp_path: Path) -> None:
+        path = tmp_path / "my_plugin.py"
+        path.write_text(PLUGIN)
+        load_plugin(str(path))
+        cls = DEFENSES.get("from_a_file")
+        assert issubclass(cls, Defense) and cls.version == 3 and cls().parameters() == {"strength": 2.5}
+        load_plugin(str(path))
+        assert DEFENSES.get("from_a_file") is cls  # imported once
+
+    def test_a_module(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "module_plugin.py").write_text(PLUGIN)
+        monkeypatch.syspath_prepend(tmp_path)
+        load_plugin("module_plugin")
+        assert DEFENSES.get("from_a_file").__module__ == "module_plugin"
+
+    @pytest.mark.parametrize("source", ["nowhere/plugin.py", "no_such_plugin_module"])
+    def test_nothing_there(self, source: str) -> None:
+        with pytest.raises(ConfigError, match=rf"config.yaml: plugins: .*'{source}'"):
+            load_plugin(source, "config.yaml: plugins")
+
+    def test_a_broken_file_fails_every_time(self, tmp_path: Path) -> None:
+        path = tmp_path / "broken_plugin.py"
+        path.write_text("raise RuntimeError('broken')")
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="broken"):
+                load_plugin(str(path))

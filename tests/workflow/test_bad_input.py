@@ -1,0 +1,84 @@
+"""Misspelt names on Snakemake's command line: an error that says what would be right, before any job runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+from leakbench.errors import ConfigError
+from leakbench.workflow import Workflow
+
+if TYPE_CHECKING:
+    from tests.workflow.conftest import Checkout
+
+TARGET = "results/smoke/optimal_defense/pruning/digits16/small/gpp/ig/all.json"
+SETTINGS = {
+    "scale=typo": "command line: scale: unknown scale 'typo'. Allowed: full, laptop, smoke, tiny.",
+    "sclae=smoke": "command line: sclae: unknown key 'sclae'; did you mean 'scale'?",
+    "papers=[x]": "command line: papers: unknown paper 'x'. Allowed: optimal_defense.",
+    "papers=optimal_defense": "command line: papers: Input should be a valid list (found: 'optimal_defense')",
+    "scale=": "command line: scale: Input should be a valid string (found: None)",
+    "plugins=[typo.py]": "command line: plugins: no Python file at",
+    "plugins=[typo]": "command line: plugins: cannot import 'typo'",
+}
+
+
+def test_target(untouched: Checkout) -> None:
+    run = untouched.snakemake(TARGET)
+    assert run.returncode != 0
+    assert f"{TARGET}: unknown defense 'gpp'; did you mean 'gp'? Allowed: gp, op." in run.output
+    assert not run.jobs and not (untouched.root / "results").exists()
+
+
+@pytest.mark.parametrize("setting", [*SETTINGS][:3])
+def test_settings(untouched: Checkout, setting: str) -> None:
+    run = untouched.snakemake("--config", setting)
+    assert run.returncode != 0
+    assert f"\n{SETTINGS[setting]}" in run.output
+    assert "leakbench/" not in run.output  # no traceback into the package
+    assert not run.jobs and not (untouched.root / "results").exists()
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_what_settings_are_told(untouched: Checkout, setting: str) -> None:
+    key, _, value = setting.partition("=")
+    config = yaml.safe_load((untouched.root / "config" / "config.yaml").read_text())
+    with pytest.raises(ConfigError) as caught:
+        Workflow(untouched.root, config | {key: yaml.safe_load(value)})
+    assert str(caught.value).startswith(SETTINGS[setting])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("figures/smoke/optimal_defence/fig04.png", "unknown paper 'optimal_defence'; did you mean 'optimal_defense'?"),
+        ("figures/smoke/optimal_defense/fig4.png", "unknown artifact 'fig4'; did you mean 'fig04'? Allowed: fig02"),
+        (
+            "figures/smoke/optimal_defense/fig04.pgn",
+            "unknown format 'pgn'; did you mean 'png'? Allowed: csv, pdf",
+        ),
+        ("figures/smkoe/optimal_defense/fig04.png", "unknown scale 'smkoe'; did you mean 'smoke'?"),
+        ("figures/smoke/fig04.png", "expected figures/<scale>/<paper>/<figNN|tableNN>.<format>"),
+    ],
+)
+def test_what_figures_are_told(untouched: Checkout, path: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Workflow(untouched.root, {}).tables_of(path)
+    assert str(caught.value).startswith(f"{path}: {message}")
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        (("smkoe", "optimal_defense", "pruning"), "unknown scale 'smkoe'; did you mean 'smoke'?"),
+        (("smoke", "optimal_defence", "pruning"), "unknown paper 'optimal_defence'; did you mean 'optimal_defense'?"),
+        (("smoke", "optimal_defense", "prunning"), "unknown experiment 'prunning'; did you mean 'pruning'?"),
+    ],
+)
+def test_what_tables_are_told(untouched: Checkout, parts: tuple[str, str, str], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Workflow(untouched.root, {}).records(*parts)
+    assert str(caught.value).startswith(f"results/{'/'.join(parts)}/records.parquet: {message}")

@@ -1,0 +1,48 @@
+"""What Snakemake would run, and how long it thinks about it."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from leakbench.experiments import Project
+
+if TYPE_CHECKING:
+    from tests.workflow.conftest import Checkout
+
+REFERENCES = {"mean_image", "noise"}
+CPU_SECONDS = 5.0  # for a dry run of the full scale, on an idle machine
+BUSY = 2.0  # a busy one, where two threads share a core, takes longer
+
+
+def closed_form(checkout: Checkout, scale: str) -> Counter[str]:
+    """How many jobs the configuration stands for, by multiplying the lengths of its lists."""
+    counts: Counter[str] = Counter(merge=0, draw=6, tabulate=1, page=1)
+    for spec in Project(checkout.root).plan(scale).papers["optimal_defense"].experiments.values():
+        counts["merge"] += 1
+        models = len(spec.datasets) * len(spec.models)
+        for kind, jobs in spec.jobs.items():
+            observing = len([attack for attack in jobs.attacks if attack not in REFERENCES])
+            counts[kind] += models * len(spec.defenses) * (observing if kind == "attack" else 1)
+            counts[kind] += models * (len(jobs.attacks) - observing) * ("none" in spec.defenses)
+    return counts
+
+
+@pytest.mark.parametrize("scale", ["smoke", "full"])
+def test_counts_follow_from_the_configuration(untouched: Checkout, scale: str) -> None:
+    before = os.times()
+    run = untouched.make("--dry-run", "--config", f"scale={scale}")
+    after = os.times()
+    assert run.rules == closed_form(untouched, scale)
+    assert run.rules["attack"] == 7 and run.rules["train"] == 12
+    spent = after.children_user + after.children_system - before.children_user - before.children_system
+    assert spent < CPU_SECONDS * BUSY
+
+
+def test_a_figure_asks_for_its_own_records_only(untouched: Checkout) -> None:
+    run = untouched.make("--dry-run", "figures/smoke/optimal_defense/fig04.png")
+    assert run.rules == {"attack": 5, "train": 3, "merge": 2, "draw": 1}
+    assert {path.split("/")[3] for path in run.jobs if path.startswith("results/")} == {"undefended", "pruning"}

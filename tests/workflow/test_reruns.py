@@ -1,0 +1,170 @@
+"""What a finished run makes, and what runs again after a change: all that is affected, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from leakbench.records import read_record
+from leakbench.workflow import Workflow
+
+if TYPE_CHECKING:
+    from tests.workflow.conftest import Checkout, Finished
+
+ROOT = Path(__file__).resolve().parents[2]
+
+pytestmark = pytest.mark.slow
+
+PAPER = "results/tiny/optimal_defense"
+FIGURES = "figures/tiny/optimal_defense"
+PAGE = "figures/tiny/report.html"
+
+
+def record(experiment: str, defense: str, last: str) -> str:
+    return f"{PAPER}/{experiment}/digits16/small/{defense}/{last}/all.json"
+
+
+def downstream(experiment: str, *figures: str) -> set[str]:
+    """The first outputs of the jobs between an experiment's records and the page."""
+    return {f"{PAPER}/{experiment}/records.parquet", *(f"{FIGURES}/{name}.pdf" for name in figures), PAGE}
+
+
+def test_everything_is_made(finished: Finished) -> None:
+    root = finished.checkout.root
+    flow = Workflow(root, {})
+    assert len(flow.targets()) == 6 * 3 + 3 + 1 + 22
+    for path in flow.targets():
+        assert (root / path).stat().st_size > 0, path
+    assert finished.run.rules == {
+        "attack": 8,
+        "train": 13,
+        "inventory": 1,
+        "merge": 6,
+        "draw": 6,
+        "tabulate": 1,
+        "page": 1,
+    }
+
+
+def test_records_say_which_job_they_are(finished: Finished) -> None:
+    root = finished.checkout.root
+    for path, job in Workflow(root, {}).project.plan("tiny").jobs.items():
+        assert read_record(root / path).job == job.resolved()
+
+
+def test_jobs_leave_a_log_and_what_they_took(finished: Finished) -> None:
+    root = finished.checkout.root
+    for path in finished.checkout.results():
+        log = root / path.replace("results/", "logs/").replace(".json", ".log")
+        assert path in log.read_text()
+        seconds, *_ = log.with_suffix(".tsv").read_text().splitlines()[1].split("\t")
+        assert float(seconds) > 0
+
+
+def test_a_second_run_does_nothing(finished: Finished) -> None:
+    before, times = os.times(), finished.checkout.times()
+    run = finished.checkout.make()
+    after = os.times()
+    assert run.nothing_to_do and not run.jobs
+    assert finished.checkout.times() == times
+    assert after.children_user - before.children_user < 10  # a few seconds, on a busy machine
+
+
+def test_a_deleted_record_comes_back_with_what_shows_it(project: Checkout) -> None:
+    path = record("pruning_training", "gp-80", "train")
+    results, times = project.results(), project.times()
+    (project.root / path).unlink()
+    run = project.make()
+    assert set(run.jobs) == {path, *downstream("pruning_training", "fig03")}
+    assert project.results() == results
+    again = {file for file, time in project.times().items() if time != times[file]}
+    made = {path, PAGE, f"{PAPER}/pruning_training/missing.csv", f"{PAPER}/pruning_training/records.parquet"}
+    assert again == made | {f"{FIGURES}/fig03.{extension}" for extension in ("pdf", "png", "csv")}
+
+
+def test_a_parameter_of_one_defense(project: Checkout) -> None:
+    """Snakemake sees no changes of parameters that are functions of the output; these must not be."""
+    project.edit(
+        "config/papers/optimal_defense.yaml",
+        lambda paper: paper["variants"]["defenses"]["op-80"].update(fraction=0.7),
+    )
+    run = project.make("--dry-run")
+    assert set(run.jobs) == {record("pruning_training", "op-80", "train"), *downstream("pruning_training", "fig03")}
+
+
+def test_a_parameter_of_the_attack(project: Checkout) -> None:
+    project.replace("config/scales/tiny.yaml", "iterations: 2", "iterations: 3")
+    run = project.make("--dry-run")
+    attacked = {"undefended": ["none"], "pruning": ["gp", "op", "halved"], "noise": ["dpsgd", "optimal"]}
+    records = {record(experiment, label, "ig") for experiment, labels in attacked.items() for label in labels}
+    tables = {f"{PAPER}/{experiment}/records.parquet" for experiment in attacked}
+    figures = {f"{FIGURES}/fig{number:02d}.pdf" for number in (2, 4, 5, 7)}
+    assert set(run.jobs) == records | tables | figures | {PAGE}
+
+
+def test_the_version_of_a_plugin(project: Checkout) -> None:
+    """A comment changes nothing; a version makes the jobs of that component again."""
+    project.replace("halved.py", "An out-of-tree defense.", "Another comment.")
+    assert project.make("--dry-run").nothing_to_do
+    project.replace("halved.py", "version=1", "version=2")
+    run = project.make("--dry-run")
+    records = {record("pruning", "halved", "ig"), record("pruning", "halved", "train")}
+    assert set(run.jobs) == records | downstream("pruning", "fig02", "fig04")
+
+
+def digests(checkout: Checkout) -> tuple[dict[str, str], str, str, str]:
+    """Of every job, and of merging, drawing and the page."""
+    flow = Workflow(checkout.root, {})
+    jobs = {path: job.digest for path, job in flow.project.plan("tiny").jobs.items()}
+    return jobs, flow.merging_digest(), flow.drawing_digest("tiny", "optimal_defense"), flow.page_digest("tiny")
+
+
+def test_words_change_pictures_and_no_numbers(fresh: Checkout) -> None:
+    jobs, merging, drawing, page = digests(fresh)
+
+    fresh.replace("config/scales/tiny.yaml", "a scale for tests", "other words")
+    described = digests(fresh)
+    assert described[:2] == (jobs, merging)
+    assert described[2] != drawing and described[3] != page
+
+    def retitle(paper: dict[str, Any]) -> None:
+        paper["title"] = "Another title"
+        paper["experiments"]["noise"]["title"] = "Another title"
+
+    fresh.edit("config/papers/optimal_defense.yaml", retitle)
+    titled = digests(fresh)
+    assert titled[:3] == described[:3]
+    assert titled[3] != described[3]
+
+
+def test_overrides_reach_the_jobs(fresh: Checkout) -> None:
+    """A defense that only --config knows is computed, though a job is a process of its own."""
+    fresh.edit("config/config.yaml", lambda config: config.update(plugins=["quick_jobs.py"]))
+    path = record("pruning", "halved", "train")
+    run = fresh.make(path, "--config", 'plugins=["quick_jobs.py", "halved.py"]')
+    assert run.rules == {"train": 1}
+    assert json.loads((fresh.root / path).read_text())["job"]["defense"]["name"] == "halved"
+
+
+def test_real_jobs(tmp_path: Path, fresh: Checkout) -> None:
+    """Without the quick ones: an attack and the parameters of the model, computed by torch."""
+    fresh.edit("config/config.yaml", lambda config: config.update(plugins=["halved.py"]))
+    path = record("pruning", "gp", "ig")
+    run = fresh.make(path, f"{FIGURES}/table01.csv")
+    assert run.rules == {"attack": 1, "inventory": 1, "merge": 1, "tabulate": 1}
+    found = read_record(fresh.root / path)
+    assert [(replicate.seed, replicate.setting) for replicate in found.replicates] == [
+        (seed, {"fraction": fraction}) for seed in (0, 1) for fraction in (0.5, 0.9)
+    ]
+    assert found.tensors is not None and (fresh.root / path).with_name(found.tensors.file).is_file()
+    assert "total" in (fresh.root / FIGURES / "table01.csv").read_text()
+
+
+def test_sources_of_the_digests_exist() -> None:
+    """A renamed folder would make every change of the code in it go unseen."""
+    for folder in ("report", "papers/optimal_defense"):
+        assert list((ROOT / "src" / "leakbench" / folder).rglob("*.py"))
