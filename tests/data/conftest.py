@@ -84,6 +84,6 @@ def fake(root: Path) -> Callable[..., StagedDataset]:
         for split, count in ((cls.splits["train"], train), (cls.splits["test"], test)):
             labels = {column: [row % 2 for row in range(count)] for column in cls.label_columns}
             _write_split(folder, split, _noise(count, name), labels, image_column=cls.image_column, **layout)
-        return cls()
+        return cls.model_validate({})
 
     return stage

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from leakbench.data.base import DATASETS, Dataset, data_root
+from leakbench.data.base import DATASETS, Dataset, Split, data_root
 from leakbench.data.staged import StagedDataset
 from leakbench.errors import UnknownName
 
@@ -35,12 +35,12 @@ def test_names_are_registered() -> None:
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
-def test_samples(dataset: Dataset, split) -> None:
+def test_samples(dataset: Dataset, split: Split) -> None:
     images, labels = dataset.load(split, [1, 0])
     assert images.shape == (2, *dataset.shape) and images.dtype == torch.float32 and images.is_contiguous()
     assert 0 <= images.min() < images.max() <= 1
     assert labels.shape == (2,) and labels.dtype == torch.int64
-    assert 0 <= labels.min() and labels.max() < dataset.classes
+    assert labels.min() >= 0 and labels.max() < dataset.classes
     assert len(dataset.mean) == len(dataset.std) == dataset.channels
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from leakbench.data import embedded
-from leakbench.data.base import Dataset
+from leakbench.data.base import Dataset, Split
 from leakbench.data.embedded import PHOTOGRAPHS, Box, Digits, Photos
 from leakbench.errors import MissingData
 
@@ -29,7 +29,7 @@ def test_mean_and_std_are_those_of_the_train_split(dataset: Dataset) -> None:
 
 @pytest.mark.parametrize("dataset", [Digits(), Photos()], ids=lambda dataset: dataset.name)
 @pytest.mark.parametrize("split", ["train", "test"])
-def test_every_class_is_in_both_splits(dataset: Dataset, split) -> None:
+def test_every_class_is_in_both_splits(dataset: Dataset, split: Split) -> None:
     labels = dataset.load(split, range(dataset.length(split))).labels
     assert labels.bincount(minlength=dataset.classes).min() >= 40
 
@@ -104,5 +104,5 @@ def test_photos_need_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_photograph_that_the_package_lacks_is_named() -> None:
-    with pytest.raises(MissingData, match="lena.png does not exist; install the pinned"):
-        embedded._photograph("skimage.data", "lena.png")
+    with pytest.raises(MissingData, match=r"holds no data/lena\.png; install the pinned"):
+        embedded._photograph("skimage", "data/lena.png")

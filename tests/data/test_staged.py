@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -172,7 +173,7 @@ def test_a_file_of_another_data_set_is_refused(fake: Fake, root: Path) -> None:
     target = root / Cifar10.hub_id
     target.mkdir(parents=True)
     (root / "ylecun/mnist/mnist").rename(target / Cifar10.folder)
-    with pytest.raises(MissingData, match="has no column 'img.bytes', only image.bytes, image.path, label"):
+    with pytest.raises(MissingData, match=r"has no column 'img\.bytes', only image\.bytes, image.path, label"):
         Cifar10().length("train")
 
 
@@ -186,7 +187,9 @@ def test_a_file_of_another_data_set_is_refused(fake: Fake, root: Path) -> None:
         (None, 0, "cannot identify image file"),
     ],
 )
-def test_a_row_that_cannot_be_used_is_named(root: Path, write_split: Write, image, label, reason: str) -> None:
+def test_a_row_that_cannot_be_used_is_named(
+    root: Path, write_split: Write, image: Any, label: Any, reason: str
+) -> None:
     good = np.zeros((28, 28), dtype=np.uint8)
     path = write_split(root / "ylecun/mnist/mnist", "train", [good, image], {"label": [0, label]})[0]
     assert Mnist().load("train", [0]).labels.tolist() == [0]
@@ -201,7 +204,7 @@ def test_a_row_that_cannot_be_used_is_named(root: Path, write_split: Write, imag
 def test_real_data(name: str, lengths: tuple[int, int]) -> None:
     if not REAL_ROOT:
         pytest.skip("LEAKBENCH_DATA is not set")
-    dataset = DATASETS.get(name)()
+    dataset = DATASETS.get(name).model_validate({})
     try:
         assert (dataset.length("train"), dataset.length("test")) == lengths
     except MissingData as error:

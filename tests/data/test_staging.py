@@ -54,7 +54,7 @@ def tree(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("name", ["mnist", "cifar10", "celeba", "imagenet"])
 def test_staged_files_have_the_layout_that_is_read(
-    name: str, publish: Fake, root: Path, hub: Path, monkeypatch
+    name: str, publish: Fake, root: Path, hub: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset = publish(name, train=5, files=2)
     assert stage(name) == root / dataset.hub_id / dataset.folder
@@ -67,7 +67,9 @@ def test_staged_files_have_the_layout_that_is_read(
     assert torch.equal(staged.images, original.images) and torch.equal(staged.labels, original.labels)
 
 
-def test_large_splits_become_several_files(publish: Fake, root: Path, monkeypatch: pytest.MonkeyPatch, noise) -> None:
+def test_large_splits_become_several_files(
+    publish: Fake, root: Path, monkeypatch: pytest.MonkeyPatch, noise: Any
+) -> None:
     mnist = publish("mnist", train=25)
     monkeypatch.setattr(staging, "_SHARD_BYTES", 8_000)
     stage("mnist")
@@ -78,7 +80,9 @@ def test_large_splits_become_several_files(publish: Fake, root: Path, monkeypatc
     assert torch.equal((mnist.load("train", range(25)).images[:, 0] * 255).round().byte(), expected)
 
 
-def test_what_is_there_is_kept(publish: Fake, root: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_what_is_there_is_kept(
+    publish: Fake, root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     publish("mnist")
     stage("mnist")
     assert "mnist: wrote train, 6 images, to " in capsys.readouterr().out
@@ -124,7 +128,8 @@ def test_a_failed_write_leaves_nothing(publish: Fake, root: Path, monkeypatch: p
         calls.append(path)
         if len(calls) == 3:
             raise OSError("No space left on device")
-        return write(self, path)
+        written: int = write(self, path)
+        return written
 
     monkeypatch.setattr(datasets.Dataset, "to_parquet", fail_late)
     with pytest.raises(OSError, match="No space left"):

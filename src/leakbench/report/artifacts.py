@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from leakbench.errors import ConfigError, UnknownName
 from leakbench.lazy import pd
 from leakbench.records import atomic_write
-from leakbench.report.tidy import table_path
+from leakbench.report.tidy import made, table_path
 
 if TYPE_CHECKING:
     from leakbench.experiments import Project
@@ -82,7 +82,7 @@ class Artifact:
         scale = PurePosixPath(path).parts[1]
         project.plan(scale, where=path)
         tables = {
-            experiment: pd.read_parquet(project.root / table)
+            experiment: pd.read_parquet(made(project.root, table, f"merge {table}"))
             for experiment, table in zip(self.experiments, self.inputs(scale), strict=True)
         }
         made = self.make(tables)

@@ -27,6 +27,17 @@ def missing_path(table: str) -> str:
     return str(PurePosixPath(table).with_name("missing.csv"))
 
 
+def made(root: Path, path: str, command: str) -> Path:
+    """A file that ``command`` makes.
+
+    Raises:
+        RecordError: it is not there.
+    """
+    if not (root / path).is_file():
+        raise RecordError(f"{path}: missing; make it with `leakbench {command}`")
+    return root / path
+
+
 def merge(project: Project, table: str) -> None:
     """Read and check all records of an experiment and write its tidy table.
 
@@ -48,9 +59,7 @@ def merge(project: Project, table: str) -> None:
 
 
 def _read(root: Path, job: Job) -> Record:
-    path = root / job.path
-    if not path.is_file():
-        raise RecordError(f"{job.path}: missing; make it with `leakbench run {job.path}`")
+    path = made(root, job.path, f"run {job.path}")
     try:
         record = read_record(path)
     except RecordError as error:
