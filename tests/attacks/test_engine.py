@@ -145,6 +145,28 @@ def test_chunks_do_not_matter(problem: Problem, chunk: int) -> None:
     assert torch.equal(cut.diverged_at, whole.diverged_at)
 
 
+def test_a_lone_trial_runs_beside_its_own_copy(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels round a batch of one differently; where chunks are larger, no trial runs in such a batch."""
+    sizes: list[int] = []
+    vmap = torch.func.vmap
+
+    def watched(function: Callable[..., object]) -> Callable[..., object]:
+        batched = vmap(function)
+
+        def run(images: torch.Tensor, *rest: torch.Tensor) -> object:
+            sizes.append(len(images))
+            return batched(images, *rest)
+
+        return run
+
+    monkeypatch.setattr(torch.func, "vmap", watched)
+    assert len(problem.match(iterations=1, chunk=3).images) == 4
+    assert sizes == [3, 3, 2, 2]
+    sizes.clear()
+    assert len(problem.match(iterations=1, chunk=1).images) == 4
+    assert set(sizes) == {1}  # there is no memory for two
+
+
 class TestDivergence:
     @pytest.mark.parametrize("chunk", [1, 3, 4])
     def test_a_broken_trial_is_frozen_and_touches_no_other(self, problem: Problem, chunk: int) -> None:

@@ -48,6 +48,13 @@ def test_noise_is_the_clamped_start_of_each_stream(tiny_network: Network) -> Non
     assert 0.3 < inside.float().mean() < 0.9 and not torch.equal(found[0], found[1])
 
 
+@pytest.mark.parametrize("attack", [MeanImage(), Noise()], ids=lambda attack: attack.name)
+def test_everything_stays_on_the_device_of_the_gradients(attack: MeanImage | Noise, tiny_network: Network) -> None:
+    knowledge = Knowledge(pixel_range=RANGE.to("meta"), mean_image=MEAN.to("meta"))
+    found = attack.reconstruct(observations(tiny_network, torch.zeros(2, 160, device="meta")), knowledge, STREAMS)
+    assert found.images.device.type == found.diverged_at.device.type == "meta"
+
+
 def test_needs_are_names_of_knowledge() -> None:
     everything = Knowledge(labels=torch.zeros(1, 1), pixel_range=RANGE, mean_image=MEAN).granted()
     assert everything == {"labels", "pixel_range", "mean_image"}

@@ -145,6 +145,8 @@ class TestLpips:
 
     @pytest.mark.parametrize("channels", [1, 3])
     def test_with_weights(self, staged: None, channels: int) -> None:
+        from torchmetrics.functional.image import learned_perceptual_image_patch_similarity
+
         truth = pictures(3, channels, 32)
         noise = 0.1 * torch.randn(truth.shape, generator=generator("lpips")) * torch.arange(3).view(3, 1, 1, 1)
         estimate = (truth + noise).clamp(0, 1)
@@ -152,6 +154,10 @@ class TestLpips:
         assert isinstance(distance, torch.Tensor) and distance.shape == (3,) and not distance.requires_grad
         assert float(distance[0]) == 0
         assert 0 < float(distance[1]) < float(distance[2])
+        for index in range(3):
+            first, second = (tensor[index : index + 1].expand(-1, 3, -1, -1) for tensor in (estimate, truth))
+            expected = learned_perceptual_image_patch_similarity(first, second, net_type="alex", normalize=True)
+            torch.testing.assert_close(distance[index], expected.detach())
         assert image._lpips_network() is image._lpips_network()
 
     def test_the_file_moves_with_its_environment(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ class _Reference(Attack):
     observes: ClassVar[bool] = False
 
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
-        never = torch.full((len(observations),), -1)
+        never = torch.full((len(observations),), -1, device=observations.gradients.device)
         return Reconstruction(self.guess(observations, knowledge, streams), None, never)
 
     def guess(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> torch.Tensor:

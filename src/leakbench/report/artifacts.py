@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from leakbench.errors import ConfigError, UnknownName
 from leakbench.lazy import pd
 from leakbench.records import atomic_write
-from leakbench.report.tidy import made, table_path
+from leakbench.report.tidy import existing, table_path
 
 if TYPE_CHECKING:
     from leakbench.experiments import Project
@@ -82,7 +82,7 @@ class Artifact:
         scale = PurePosixPath(path).parts[1]
         project.plan(scale, where=path)
         tables = {
-            experiment: pd.read_parquet(made(project.root, table, f"merge {table}"))
+            experiment: pd.read_parquet(existing(project.root, table, f"merge {table}"))
             for experiment, table in zip(self.experiments, self.inputs(scale), strict=True)
         }
         made = self.make(tables)
@@ -108,11 +108,17 @@ def _figure_formats(drawing: Drawing, caption: str) -> dict[str, bytes]:
     return contents
 
 
+_LATEX = str.maketrans(
+    {character: f"\\{character}" for character in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+)
+
+
 def _table_formats(frame: pd.DataFrame, caption: str) -> dict[str, bytes]:
     texts = {
         "csv": frame.to_csv(index=False),
         "md": f"{frame.to_markdown(index=False)}\n\n{caption}\n",
-        "tex": frame.to_latex(index=False, caption=caption, escape=True),
+        "tex": frame.to_latex(index=False, caption=caption.translate(_LATEX), escape=True),  # escapes the cells alone
     }
     return {extension: text.encode() for extension, text in texts.items()}
 

@@ -13,7 +13,7 @@ from leakbench.experiments import Plan, Project
 from leakbench.lazy import pd
 from leakbench.records import Record, atomic_write, read_record
 from leakbench.report.artifacts import FIGURES, Artifact, artifacts
-from leakbench.report.tidy import made, missing_path, table_path
+from leakbench.report.tidy import existing, missing_path, table_path
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def write_page(project: Project, path: str) -> None:
         raise ConfigError(f"{path}: expected {FIGURES}/<scale>/report.html")
     scale = parts[1]
     plan = project.plan(scale, where=path)
-    records = [read_record(made(project.root, job, f"run {job}")) for job in plan.jobs]
+    records = [read_record(existing(project.root, job, f"run {job}")) for job in plan.jobs]
     environment = Environment(loader=PackageLoader("leakbench.report"), autoescape=True, trim_blocks=True)
     text = environment.get_template("page.html.j2").render(
         scale=scale,
@@ -71,7 +71,7 @@ def _shown(project: Project, scale: str, paper: str) -> Iterator[Shown]:
         files = {PurePosixPath(path).suffix[1:].upper(): f"{paper}/{Path(path).name}" for path in entry.paths(scale)}
         picture = table = None
         shown = entry.path(scale, "png" if entry.kind == "figure" else "csv")
-        file = made(project.root, shown, f"draw {shown}")
+        file = existing(project.root, shown, f"draw {shown}")
         if entry.kind == "figure":
             content = file.read_bytes()
             picture = f"data:image/png;base64,{base64.b64encode(content).decode()}"
@@ -84,7 +84,7 @@ def _shown(project: Project, scale: str, paper: str) -> Iterator[Shown]:
 def _missing(root: Path, plan: Plan, paper: str) -> Iterator[Missing]:
     for experiment in plan.papers[paper].experiments:
         table = table_path(plan.scale, paper, experiment)
-        frame = pd.read_csv(made(root, missing_path(table), f"merge {table}"))
+        frame = pd.read_csv(existing(root, missing_path(table), f"merge {table}"))
         for (metric, reason), rows in frame.groupby(["metric", "reason"]):
             yield Missing(experiment, str(metric), str(reason), len(rows))
 

@@ -33,14 +33,15 @@ def values_of(frame: pd.DataFrame, metric: str, **equal: str) -> pd.DataFrame:
 
 
 def _series(frame: pd.DataFrame, names: Mapping[str, str], parameter: str | None = None) -> dict[str, str]:
-    """The named defenses, and those that a user added to the experiment, under their labels.
+    """The named defenses of an experiment, and those that a user added to it, under their labels.
 
     Args:
         parameter: only added defenses that sweep it.
     """
     others = frame if parameter is None else frame[frame[SETTING + parameter].notna()]
+    named = {label: name for label, name in names.items() if label in set(frame["defense"])}
     added = [label for label in others["defense"].unique() if label not in {"none", *names}]
-    return {**names, **{label: label for label in added}}
+    return named | {label: label for label in added}
 
 
 def _undefended_and_references(frame: pd.DataFrame, metric: str, attack: str) -> dict[str, tuple[pd.Series, str, str]]:
@@ -115,7 +116,9 @@ def training_curves(
     for defense, name in _series(frame, names).items():
         rows = values_of(frame, "loss_curve", defense=defense).sort_values(["seed", "index"])
         smooth = rows.assign(
-            value=rows.groupby("seed")["value"].transform(lambda loss: loss.rolling(window, min_periods=1).mean())
+            value=rows.groupby("seed")["value"].transform(
+                lambda loss: loss.rolling(window, min_periods=1).mean().where(loss.notna())  # ends where a run diverged
+            )
         )
         points = over_seeds(smooth, ["mechanism", "index"])
         tint = colour(points["mechanism"].iloc[0])
@@ -189,6 +192,7 @@ def trade_off(
                 "x_high": row["high_x"],
             }
             | {"y": row["mean_y"], "y_low": row["low_y"], "y_high": row["high_y"], "seeds": row["seeds_x"]}
+            | {"x_lost": row["lost_x"], "y_lost": row["lost_y"]}
             for row in both.to_dict("records")
         ]
     ax.set(xlabel=xlabel, ylabel=ylabel)

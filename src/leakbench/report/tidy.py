@@ -27,7 +27,7 @@ def missing_path(table: str) -> str:
     return str(PurePosixPath(table).with_name("missing.csv"))
 
 
-def made(root: Path, path: str, command: str) -> Path:
+def existing(root: Path, path: str, command: str) -> Path:
     """A file that ``command`` makes.
 
     Raises:
@@ -59,7 +59,7 @@ def merge(project: Project, table: str) -> None:
 
 
 def _read(root: Path, job: Job) -> Record:
-    path = made(root, job.path, f"run {job.path}")
+    path = existing(root, job.path, f"run {job.path}")
     try:
         record = read_record(path)
     except RecordError as error:

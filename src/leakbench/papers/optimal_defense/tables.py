@@ -25,10 +25,7 @@ def table01(tables: Tables) -> pd.DataFrame:
     with reference.open() as file:
         printed = pd.read_csv(file)
     both = printed.merge(ours, on="tensor", how="outer", sort=False)
-    both = (
-        both.set_index("tensor")
-        .loc[[*printed["tensor"], *(set(ours["tensor"]) - set(printed["tensor"]))]]
-        .reset_index()
-    )
+    extra = ours["tensor"][~ours["tensor"].isin(printed["tensor"])]
+    both = both.set_index("tensor").loc[[*printed["tensor"], *extra]].reset_index()
     total = pd.DataFrame([{"tensor": "total", "paper": both["paper"].sum(), "ours": both["ours"].sum()}])
     return pd.concat([both, total], ignore_index=True).astype({"paper": "Int64", "ours": "Int64"})

@@ -1,0 +1,58 @@
+"""Records, tidy tables and whole projects without computing: what the quick jobs of the workflow tests find."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pandas as pd
+from tests.workflow.quick_jobs import findings
+
+from leakbench.experiments import Plan, Project
+from leakbench.jobs.base import Job
+from leakbench.jobs.runner import overall_outcome
+from leakbench.records import Cost, Provenance, Record, write_record
+from leakbench.report.tidy import tidy_rows
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def record_of(job: Job) -> Record:
+    """A whole record of a job."""
+    found = findings(job)
+    return Record(
+        schema="leakbench.record/1",
+        job=job.resolved(),
+        metrics=found.metrics,
+        replicates=found.replicates,
+        outcome=overall_outcome(found.replicates),
+        cost=Cost(wall_s=2.0, device_s=1.5, peak_memory_bytes=2**30),
+        provenance=Provenance(
+            started="2024-01-01T00:00:00+00:00",
+            commit="0123456789abcdef",
+            dirty=False,
+            versions={"python": "3.11", "torch": "2"},
+            device="cpu (x86_64)",
+            threads=1,
+            slurm_job_id=None,
+        ),
+    )
+
+
+def tidy_tables(plan: Plan, paper: str = "optimal_defense") -> dict[str, pd.DataFrame]:
+    """The tidy table of every experiment of a paper."""
+    return {
+        experiment: pd.DataFrame(
+            [row for job in plan.experiment_jobs(paper, experiment) for row in tidy_rows(job, record_of(job))]
+        )
+        for experiment in plan.papers[paper].experiments
+    }
+
+
+def new_project(root: Path, scale: str = "smoke") -> Project:
+    """A checkout with the record of every job of a scale."""
+    shutil.copytree(ROOT / "config", root / "config")
+    project = Project(root)
+    for path, job in project.plan(scale).jobs.items():
+        write_record(root / path, record_of(job))
+    return project

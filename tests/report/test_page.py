@@ -1,0 +1,155 @@
+"""The HTML page of a scale: one file that needs no other, with everything on it, and what is missing."""
+
+from __future__ import annotations
+
+import base64
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import yaml
+
+from leakbench.errors import ConfigError, RecordError
+from leakbench.experiments import Project
+from leakbench.report.artifacts import artifacts
+from leakbench.report.page import write_page
+
+PAGE = "figures/smoke/report.html"
+
+
+class Page(HTMLParser):
+    """What a page loads, where it leads, and its text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.loaded: list[str] = []
+        self.links: list[str] = []
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        for name, value in attrs:
+            assert not name.startswith("on"), "no scripts"
+            if name in {"src", "srcset", "data", "poster"} or (tag == "link" and name == "href"):
+                self.loaded.append(value or "")
+            elif name == "href":
+                self.links.append(value or "")
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.fixture(scope="module")
+def source(rendered: Project) -> str:
+    return (rendered.root / PAGE).read_text()
+
+
+@pytest.fixture(scope="module")
+def page(source: str) -> Page:
+    return Page(source)
+
+
+def test_it_loads_nothing(source: str, page: Page) -> None:
+    assert page.loaded and all(url.startswith("data:") for url in page.loaded)
+    assert not page.tags & {"script", "iframe", "object", "embed", "base"}
+    assert not re.search(r"@import|url\(|https?://", source)
+
+
+def test_pictures_are_those_of_the_figures(rendered: Project, page: Page) -> None:
+    pictures = [base64.b64decode(url.partition(",")[2]) for url in page.loaded if url.startswith("data:image/png")]
+    figures = [entry for entry in artifacts() if entry.kind == "figure"]
+    assert pictures == [(rendered.root / entry.path("smoke", "png")).read_bytes() for entry in figures]
+
+
+def test_links_lead_to_files_beside_it_or_to_its_parts(rendered: Project, source: str, page: Page) -> None:
+    assert len(page.links) == 1 + sum(len(entry.paths("smoke")) for entry in artifacts())
+    for link in page.links:
+        if link.startswith("#"):
+            assert f'id="{link[1:]}"' in source
+        else:
+            assert (rendered.root / PAGE).parent.joinpath(link).is_file()
+
+
+def test_it_says_what_it_shows(rendered: Project, page: Page) -> None:
+    plan = rendered.plan("smoke")
+    text = " ".join(page.text.split())
+    assert f"Scale smoke: {plan.description}." in text and "need not hold there" in text
+    for spec in plan.papers.values():
+        assert spec.title in text and spec.citation in text
+    for entry in artifacts():
+        assert f"{entry.kind.capitalize()} {entry.number}: {entry.title}" in text
+    assert "119530" in text  # Table 1
+
+
+def test_it_lists_missing_numbers_with_reasons(page: Page) -> None:
+    rows = re.findall(r"noise\s*(loss_curve|final_loss|lpips)\s*(\d+)\s*([^\n]+)", page.text)
+    assert [(metric, int(cells), reason.strip()) for metric, cells, reason in rows] == [
+        ("final_loss", 1, "training became non-finite at step 1"),
+        ("loss_curve", 1, "training became non-finite at step 1"),
+        ("lpips", 24, "the weights are not <staged>"),
+    ]
+
+
+def test_it_escapes(source: str) -> None:
+    assert "not &lt;staged&gt;" in source and "<staged>" not in source
+
+
+def test_it_says_where_numbers_come_from(page: Page) -> None:
+    assert "Outcomes: 19 ok, 1 diverged." in page.text
+    for name, value in {
+        "records": "20",
+        "commit": "0123456789ab",
+        "versions": "python 3.11, torch 2",
+        "computing time": "30 s",
+        "largest job": "1.00 GiB",
+    }.items():
+        assert f"\n{name}{value}\n" in page.text
+
+
+@pytest.fixture
+def copy(rendered: Project, tmp_path: Path) -> Path:
+    shutil.copytree(rendered.root, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def test_words_of_the_configuration_are_escaped(copy: Path) -> None:
+    path = copy / "config" / "papers" / "optimal_defense.yaml"
+    content = yaml.safe_load(path.read_text())
+    path.write_text(yaml.safe_dump(content | {"title": "<script>alert('x')</script> & more"}))
+    write_page(Project(copy), PAGE)
+    source = (copy / PAGE).read_text()
+    assert "script" not in Page(source).tags
+    assert "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt; &amp; more" in source
+
+
+def test_equal_records_make_equal_pages(rendered: Project, copy: Path) -> None:
+    (copy / PAGE).unlink()
+    write_page(Project(copy), PAGE)
+    assert (copy / PAGE).read_bytes() == (rendered.root / PAGE).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("lost", "command"),
+    [
+        ("figures/smoke/optimal_defense/fig02.png", "draw figures/smoke/optimal_defense/fig02.png"),
+        ("figures/smoke/optimal_defense/table01.csv", "draw figures/smoke/optimal_defense/table01.csv"),
+        (
+            "results/smoke/optimal_defense/noise/missing.csv",
+            "merge results/smoke/optimal_defense/noise/records.parquet",
+        ),
+    ],
+)
+def test_what_is_not_made_yet_is_named(copy: Path, lost: str, command: str) -> None:
+    (copy / lost).unlink()
+    with pytest.raises(RecordError, match=f"^{lost}: missing; make it with `leakbench {command}`$"):
+        write_page(Project(copy), PAGE)
+
+
+@pytest.mark.parametrize("path", ["figures/report.html", "results/smoke/report.html", "figures/smoke/index.html"])
+def test_paths_that_are_no_page(rendered: Project, path: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{path}: expected figures/<scale>/report.html"):
+        write_page(rendered, path)

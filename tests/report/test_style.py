@@ -1,0 +1,33 @@
+"""One colour per mechanism, everywhere."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from leakbench.defenses.base import DEFENSES
+from leakbench.report.style import COLOURS, OTHER_COLOURS, REFERENCE_COLOUR, REFERENCES, colour, marker
+
+
+def rgb(code: str) -> tuple[int, ...]:
+    return tuple(bytes.fromhex(code.removeprefix("#")))
+
+
+def test_every_defense_of_the_project_has_a_colour_of_its_own() -> None:
+    assert set(DEFENSES) <= set(COLOURS)
+    everything = [*COLOURS.values(), *OTHER_COLOURS, REFERENCE_COLOUR]
+    assert len(set(everything)) == len(everything)
+    for one, other in itertools.combinations(everything, 2):
+        assert sum(abs(a - b) for a, b in zip(rgb(one), rgb(other), strict=True)) > 60, (one, other)
+
+
+@pytest.mark.parametrize("mechanism", ["sign_noise", "halved", "x"])
+def test_other_defenses_get_one_that_stays(mechanism: str) -> None:
+    assert colour(mechanism) in OTHER_COLOURS
+    assert colour(mechanism) == colour(str(mechanism))
+    assert marker(mechanism) == "o"
+
+
+def test_reference_attackers_differ_by_line() -> None:
+    assert len({style for _, style in REFERENCES.values()}) == len(REFERENCES)

@@ -1,0 +1,157 @@
+"""From records to one row per number, and a list of what is missing."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+from tests.report.synthetic import ROOT, new_project, record_of
+
+from leakbench.errors import ConfigError, RecordError
+from leakbench.experiments import Project
+from leakbench.records import MetricInfo, Outcome, Record, Replicate, write_record
+from leakbench.report.tidy import SETTING, merge, missing_path, table_path, tidy_rows
+
+CELL = "results/smoke/optimal_defense/{}/digits16/small/{}/{}/all.json"
+TABLE = table_path("smoke", "optimal_defense", "pruning")
+
+
+def changed(path: str, replicates: list[Replicate], metrics: dict[str, MetricInfo]) -> tuple[Any, Record]:
+    job = Project(ROOT).job(path)
+    return job, record_of(job).model_copy(update={"replicates": replicates, "metrics": metrics})
+
+
+def test_a_row_per_number() -> None:
+    metrics = {
+        "mse": MetricInfo(unit="squared pixel", direction="lower", axis="image"),
+        "bits": MetricInfo(unit="bits", direction="lower"),
+        "lpips": MetricInfo(unit="1", direction="lower", axis="image"),
+    }
+    replicate = Replicate(
+        seed=2,
+        setting={"fraction": 0.5},
+        outcome=Outcome(status="diverged", reason="non-finite", step=3),
+        metrics={"mse": [0.25, None], "bits": 32.0, "lpips": None},
+        reasons={"mse": "non-finite", "lpips": "not staged"},
+    )
+    rows = list(tidy_rows(*changed(CELL.format("pruning", "gp", "ig"), [replicate], metrics)))
+    shared = {
+        "scale": "smoke",
+        "paper": "optimal_defense",
+        "experiment": "pruning",
+        "dataset": "digits16",
+        "model": "small",
+        "defense": "gp",
+        "mechanism": "magnitude_pruning",
+        "attack": "ig",
+        "kind": "attack",
+        "seed": 2,
+        "status": "diverged",
+        SETTING + "fraction": 0.5,
+    }
+    assert [{key: row[key] for key in shared} for row in rows] == [shared] * 4
+    assert [(row["metric"], row["unit"], row["direction"], row["axis"], row["index"]) for row in rows] == [
+        ("mse", "squared pixel", "lower", "image", 0),
+        ("mse", "squared pixel", "lower", "image", 1),
+        ("bits", "bits", "lower", None, 0),
+        ("lpips", "1", "lower", "image", 0),
+    ]
+    values = [row["value"] for row in rows]
+    assert values[0] == 0.25 and math.isnan(values[1]) and values[2] == 32.0 and math.isnan(values[3])
+
+
+def test_training_has_no_attack() -> None:
+    job = Project(ROOT).job(CELL.format("pruning", "gp", "train"))
+    rows = list(tidy_rows(job, record_of(job)))
+    assert {row["attack"] for row in rows} == {None} and {row["kind"] for row in rows} == {"train"}
+    curve = [
+        row for row in rows if row["metric"] == "loss_curve" and row["seed"] == 0 and row["setting.fraction"] == 0.5
+    ]
+    assert [row["index"] for row in curve] == list(range(5)) and {row["axis"] for row in curve} == {"step"}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return new_project(tmp_path)
+
+
+def test_merge(project: Project) -> None:
+    merge(project, TABLE)
+    frame = pd.read_parquet(project.root / TABLE)
+    jobs = project.plan("smoke").experiment_jobs("optimal_defense", "pruning")
+    expected = pd.DataFrame([row for job in jobs for row in tidy_rows(job, record_of(job))])
+    pd.testing.assert_frame_equal(frame, expected, check_dtype=False)
+    assert set(frame["kind"]) == {"attack", "train"} and set(frame["defense"]) == {"gp", "op"}
+
+
+def test_missing_numbers_are_listed_with_their_reasons(project: Project) -> None:
+    table = table_path("smoke", "optimal_defense", "noise")
+    merge(project, table)
+    missing = pd.read_csv(project.root / missing_path(table))
+    assert list(missing.columns) == ["record", "seed", "setting", "metric", "reason"]
+    attacks = missing[missing["metric"] == "lpips"]
+    assert len(attacks) == 2 * 3 * 4  # defenses, seeds, settings
+    assert set(attacks["reason"]) == {"the weights are not <staged>"}
+    diverged = missing[missing["reason"].str.contains("non-finite")]
+    assert diverged.to_dict("records") == [
+        {
+            "record": CELL.format("noise", "dpsgd", "train"),
+            "seed": 1,
+            "setting": '{"scale": 0.1}',
+            "metric": metric,
+            "reason": "training became non-finite at step 1",
+        }
+        for metric in ("loss_curve", "final_loss", "accuracy")
+    ]
+
+
+def test_nothing_missing_is_an_empty_list(project: Project) -> None:
+    table = table_path("smoke", "optimal_defense", "architecture")
+    merge(project, table)
+    assert pd.read_csv(project.root / missing_path(table)).empty
+
+
+def test_a_missing_record(project: Project) -> None:
+    path = CELL.format("pruning", "gp", "ig")
+    (project.root / path).unlink()
+    with pytest.raises(RecordError, match=f"^{path}: missing; make it with `leakbench run {path}`$"):
+        merge(project, TABLE)
+    assert not (project.root / TABLE).exists()
+
+
+def test_a_broken_record_is_moved_aside(project: Project) -> None:
+    path = project.root / CELL.format("pruning", "op", "train")
+    path.write_text("{")
+    with pytest.raises(RecordError, match=re.escape(str(path))) as caught:
+        merge(project, TABLE)
+    assert "run the same command again to regenerate it" in str(caught.value)
+    assert not path.exists()
+    assert [found.read_text() for found in path.parent.glob("all.json.corrupt-*")] == ["{"]
+
+
+def test_a_record_of_another_configuration_is_refused(project: Project) -> None:
+    path = project.root / "config" / "papers" / "optimal_defense.yaml"
+    paper = yaml.safe_load(path.read_text())
+    paper["variants"]["attacks"]["ig"]["rate"] = 0.3
+    path.write_text(yaml.safe_dump(paper))
+    with pytest.raises(RecordError, match=r"gp/ig/all.json: made by another configuration or version of a component"):
+        merge(Project(project.root), TABLE)
+    assert (project.root / CELL.format("pruning", "gp", "ig")).exists()
+
+
+def test_records_are_those_of_the_plan(project: Project) -> None:
+    record = record_of(project.job(CELL.format("pruning", "gp", "ig")))
+    write_record(project.root / CELL.format("pruning", "op", "ig"), record)  # copied by hand to another cell's place
+    with pytest.raises(RecordError, match=r"op/ig/all.json: made by another configuration"):
+        merge(project, TABLE)
+
+
+@pytest.mark.parametrize("table", ["results/smoke/records.parquet", TABLE.replace("pruning", "prunning"), "table.csv"])
+def test_tables_that_do_not_exist(project: Project, table: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{table}: "):
+        merge(project, table)
