@@ -17,7 +17,7 @@ READY := .venv/.ready-$(ENV)
 .DELETE_ON_ERROR:
 
 replicate: $(READY)
-	@$(BIN)/snakemake --cores $(CORES) --config scale=$(SCALE) --quiet rules --rerun-incomplete
+	@$(BIN)/snakemake --cores $(CORES) --config scale=$(SCALE) --quiet rules
 	@echo
 	@echo "Report:  figures/$(SCALE)/report.html"
 	@echo "Figures: figures/$(SCALE)/<paper>/    Records: results/$(SCALE)/    Logs: logs/$(SCALE)/"
