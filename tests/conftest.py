@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import settings
 
+from leakbench.experiments import REGISTRIES
 from leakbench.federated.step import ClientSteps, Probes
+from leakbench.jobs.base import JOB_KINDS
+from leakbench.jobs.runner import Placement
 from leakbench.lazy import torch
 from leakbench.models.base import Network, build_network
 from leakbench.models.convnets import SimpleConvNet
@@ -37,6 +41,25 @@ class FixedSteps(ClientSteps):
 
     def sensitivity(self, probes: int = 10, kind: Probes = "gaussian") -> torch.Tensor:
         return self._fixed_sensitivity
+
+
+@pytest.fixture
+def clean_registries() -> Iterator[None]:
+    """Plug-ins do not outlive a test: neither what they register nor what they replace in the kinds of job."""
+    registries = [*REGISTRIES.values(), JOB_KINDS]
+    known = [dict(registry._classes) for registry in registries if list(registry)]
+    replaceable = [(JOB_KINDS.get(name), "run") for name in JOB_KINDS] + [(Placement, "resolve")]
+    methods = [getattr(owner, name) for owner, name in replaceable]
+    modules = set(sys.modules)
+    yield
+    for registry, classes in zip(registries, known, strict=True):
+        registry._classes.clear()
+        registry._classes.update(classes)
+    for (owner, name), method in zip(replaceable, methods, strict=True):
+        setattr(owner, name, method)
+    for name in set(sys.modules) - modules:
+        if "plugin" in name:
+            del sys.modules[name]
 
 
 @pytest.fixture(scope="session")

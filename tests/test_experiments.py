@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -63,20 +63,6 @@ class Checkout:
 @pytest.fixture
 def checkout(tmp_path: Path) -> Checkout:
     return Checkout(tmp_path)
-
-
-@pytest.fixture
-def clean_registries() -> Iterator[None]:
-    """Plug-ins do not outlive a test."""
-    known = {kind: dict(registry._classes) for kind, registry in REGISTRIES.items() if list(registry)}
-    modules = set(sys.modules)
-    yield
-    for kind, registry in REGISTRIES.items():
-        registry._classes.clear()
-        registry._classes.update(known[kind])
-    for name in set(sys.modules) - modules:
-        if "plugin" in name:
-            del sys.modules[name]
 
 
 def put(*keys: str, value: Any) -> Change:

@@ -45,6 +45,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("workflow"))
 
 
+@pytest.fixture(autouse=True)
+def _no_plugin_stays(clean_registries: None) -> None:
+    """A test that plans in its own process loads the plug-in that replaces what jobs compute."""
+
+
 @dataclass(frozen=True)
 class Run:
     """What a call of Snakemake did, or would do."""

@@ -78,7 +78,8 @@ def match_gradients(
         schedule: step sizes and number of iterations.
         signed: feed Adam the sign of the gradient (Geiping et al. 2020) instead of the gradient.
         box: smallest and largest valid input, ``[2, C, 1, 1]``; every step projects onto it.
-        chunk: trials per vectorised step; the results do not depend on it.
+        chunk: trials per vectorised step. The results do not depend on it, but for a chunk of one: other kernels then
+            round in other places, which hundreds of signed steps can amplify.
     """
     value_and_gradient = torch.func.vmap(torch.func.grad_and_value(cost))
     parts = []

@@ -94,14 +94,18 @@ class Job:
         return str(PurePosixPath(RESULTS, *parts, f"{self.part}.json"))
 
     def resolved(self) -> dict[str, Any]:
-        """All parameters, in JSON types: the job's identity."""
+        """All parameters, in JSON types: the job's identity.
+
+        Of the seeds, those of this part alone: more seeds leave the parts of split cells as they are.
+        """
+        protocol = {key: value for key, value in self.kind.parameters().items() if key not in JobKind.model_fields}
         return {
             "scale": self.scale,
             "paper": self.paper,
             "experiment": self.experiment,
             "part": self.part,
             "seeds": list(self.seeds),
-            "kind": {"name": self.kind.name, "version": self.kind.version, "protocol": self.kind.parameters()},
+            "kind": {"name": self.kind.name, "version": self.kind.version, "protocol": protocol},
             "dataset": self.dataset.resolved(),
             "model": self.model.resolved(),
             "defense": self.defense.resolved(),
