@@ -13,7 +13,7 @@ UV := .venv/bin/uv
 BIN := .venv/bin
 READY := .venv/.ready-$(ENV)
 
-.PHONY: replicate test lint format schemas pins slurm-test clean
+.PHONY: replicate test lint format schemas pins
 .DELETE_ON_ERROR:
 
 replicate: $(READY)
@@ -60,6 +60,3 @@ $(READY): envs/$(ENV).txt pyproject.toml | $(UV)
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps --editable .
 	@rm -f .venv/.ready-*
 	@touch $@
-
-clean:
-	rm -rf results/smoke figures/smoke logs/smoke .snakemake

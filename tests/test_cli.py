@@ -237,3 +237,9 @@ def test_schemas(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
     written = [Path(line) for line in capsys.readouterr().out.splitlines()]
     assert {path.name for path in written} == {path.name for path in (ROOT / "workflow" / "schemas").iterdir()}
     assert all(path.parent == checkout / "workflow" / "schemas" for path in written)
+
+
+@pytest.mark.usefixtures("checkout")
+def test_staging_an_embedded_set_says_that_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["stage", "digits"]) == 0
+    assert capsys.readouterr().out == "digits: ships inside a dependency; nothing to stage\n"

@@ -74,7 +74,10 @@ def _stage(arguments: argparse.Namespace) -> None:
 
     _project(arguments)
     for name in arguments.names:
-        print(stage_weights(name) if name in WEIGHTS else stage(name))
+        if name in WEIGHTS:
+            print(stage_weights(name))
+        else:
+            stage(name)  # says itself what it did
 
 
 def _merge(arguments: argparse.Namespace) -> None:
@@ -88,7 +91,8 @@ def _draw(arguments: argparse.Namespace) -> None:
     from leakbench.report.artifacts import artifact_of
 
     project = _project(arguments)
-    artifact_of(_relative(project, arguments.artifact)).render(project, _relative(project, arguments.artifact))
+    path = _relative(project, arguments.artifact)
+    artifact_of(path).render(project, path)
 
 
 def _report(arguments: argparse.Namespace) -> None:

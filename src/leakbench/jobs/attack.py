@@ -14,7 +14,7 @@ from leakbench.metrics.image import IMAGE_METRICS
 from leakbench.records import MetricInfo, Outcome, Replicate
 
 if TYPE_CHECKING:
-    from leakbench.attacks.base import Knowledge, Reconstruction
+    from leakbench.attacks.base import Attack, Knowledge, Reconstruction
     from leakbench.data.base import Dataset
     from leakbench.jobs.victims import Victims
 
@@ -51,7 +51,7 @@ class AttackJob(JobKind):
         replicates: list[Replicate] = []
         tensors: dict[str, torch.Tensor] = {}
         for seed in job.seeds:
-            found, reconstructions = self._attack_seed(job, seed, device)
+            found, reconstructions = self._attack_seed(job, attack, seed, device)
             replicates += found
             tensors |= reconstructions
         return Findings(IMAGE_METRICS | VICTIM_METRICS, replicates, tensors)
@@ -71,7 +71,7 @@ class AttackJob(JobKind):
         return Findings(metrics, replicates, {})
 
     def _attack_seed(
-        self, job: Job, seed: int, device: torch.device
+        self, job: Job, attack: Attack, seed: int, device: torch.device
     ) -> tuple[list[Replicate], dict[str, torch.Tensor]]:
         """All settings of the defense at once: they are only more observations of the same model."""
         from leakbench.attacks.base import Observations
@@ -79,7 +79,6 @@ class AttackJob(JobKind):
         from leakbench.federated.step import ClientSteps
         from leakbench.jobs.victims import gather_victims
 
-        assert job.attack is not None
         dataset = job.dataset.single()
         victims = gather_victims(
             dataset,
@@ -111,7 +110,7 @@ class AttackJob(JobKind):
         )
         trials = victims.streams.child("attack").repeat(len(settings))
         knowledge = self._knowledge(dataset, victims, len(settings))
-        reconstruction = job.attack.single().reconstruct(observations, knowledge, trials)
+        reconstruction = attack.reconstruct(observations, knowledge, trials)
         replicates = [
             self._measure(victims, dataset, seed, setting, reconstruction, index, steps.gradient, views[index])
             for index, setting in enumerate(settings)

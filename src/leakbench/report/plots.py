@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from leakbench.lazy import pd
 from leakbench.report.statistics import over_seeds
-from leakbench.report.style import LINES, REFERENCE_COLOUR, REFERENCES, colour, marker, panels
+from leakbench.report.style import REFERENCE_COLOUR, REFERENCES, colour, marker, panels
 from leakbench.report.tidy import SETTING
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def training_curves(
         )
         points = over_seeds(smooth, ["mechanism", "index"])
         tint = colour(points["mechanism"].iloc[0])
-        style = (styles or {}).get(defense, LINES[0])
+        style = (styles or {}).get(defense, "-")
         steps = points["index"] + 1
         ax.plot(steps, points["mean"], color=tint, linestyle=style, label=name)
         ax.fill_between(steps, points["low"], points["high"], color=tint, alpha=0.15, linewidth=0)
@@ -184,15 +184,10 @@ def trade_off(
         )
         ax.scatter(both["mean_x"], both["mean_y"], s=sizes, color=tint, marker=marker(mechanism), label=name, zorder=3)
         shown += [
-            {
-                "series": name,
-                parameter: row.get(column),
-                "x": row["mean_x"],
-                "x_low": row["low_x"],
-                "x_high": row["high_x"],
-            }
-            | {"y": row["mean_y"], "y_low": row["low_y"], "y_high": row["high_y"], "seeds": row["seeds_x"]}
-            | {"x_lost": row["lost_x"], "y_lost": row["lost_y"]}
+            {"series": name, parameter: row[column]}
+            | {"x": row["mean_x"], "x_low": row["low_x"], "x_high": row["high_x"], "x_lost": row["lost_x"]}
+            | {"y": row["mean_y"], "y_low": row["low_y"], "y_high": row["high_y"], "y_lost": row["lost_y"]}
+            | {"seeds": row["seeds_x"]}
             for row in both.to_dict("records")
         ]
     ax.set(xlabel=xlabel, ylabel=ylabel)

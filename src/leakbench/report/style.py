@@ -23,7 +23,6 @@ COLOURS = {
 OTHER_COLOURS = ("#7F3C8D", "#80BA5A", "#A5AA99", "#CF1C90")
 
 MARKERS = {"magnitude_pruning": "s", "clipped_noise": "s", "gaussian_noise": "^", "none": "*"}
-LINES = ("-", "--", ":", "-.")
 
 REFERENCES = {"mean_image": ("mean image", "--"), "noise": ("random noise", ":")}
 """Reference attackers: label and line style. Their lines are grey, since they say nothing of any defense."""
