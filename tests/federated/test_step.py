@@ -10,7 +10,7 @@ import torch
 
 from leakbench.federated import step
 from leakbench.federated.step import ClientSteps, Probes
-from leakbench.models.base import Network
+from leakbench.models.base import Network, Statistics
 from leakbench.models.convnets import SimpleConvNet
 from leakbench.randomness import Streams, generator
 
@@ -155,7 +155,13 @@ class TestSensitivity:
 
     def test_least_squares_by_hand(self) -> None:
         class LeastSquares(Network):
-            def loss(self, parameters: torch.Tensor, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            def loss(
+                self,
+                parameters: torch.Tensor,
+                images: torch.Tensor,
+                labels: torch.Tensor,
+                statistics: Statistics | None = None,
+            ) -> torch.Tensor:
                 return 0.5 * (parameters @ images.flatten() - 0.5).square()
 
         class FourDirections(Streams):

@@ -9,12 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import ClassVar, Literal
 
+from leakbench.federated.local import ONE_STEP, LocalTraining
 from leakbench.lazy import torch
-from leakbench.models.base import Network
+from leakbench.models.base import Network, Statistics
 from leakbench.randomness import Streams
 from leakbench.registry import Component, Registry
 
-Grant = Literal["labels", "pixel_range", "mean_image"]
+Grant = Literal["labels", "pixel_range", "mean_image", "batch_statistics"]
 """Side knowledge that a threat model may grant."""
 
 
@@ -23,16 +24,18 @@ class Observations:
     """What the attacker saw of ``n`` clients that hold the same model.
 
     Attributes:
-        network: the architecture.
+        network: the architecture, in the BatchNorm mode that the clients computed in.
         parameters: the model at the time of the step, ``[d]``.
-        gradients: decoded gradients, ``[n, d]``.
+        gradients: decoded gradients (of several local steps: updates over the learning rate), ``[n, d]``.
         batch_shape: ``(B, C, H, W)`` of each client's inputs.
+        local: the clients' local computation.
     """
 
     network: Network
     parameters: torch.Tensor
     gradients: torch.Tensor
     batch_shape: tuple[int, int, int, int]
+    local: LocalTraining = ONE_STEP
 
     def __len__(self) -> int:
         return self.gradients.shape[0]
@@ -46,11 +49,14 @@ class Knowledge:
         labels: true labels, ``[n, B]``.
         pixel_range: smallest and largest valid input per channel, ``[2, C, 1, 1]``.
         mean_image: mean of auxiliary images, which no client holds, ``[C, H, W]``.
+        batch_statistics: mean and variance of every BatchNorm layer's inputs on the client's own batch, by the names of
+            the module's buffers, each ``[n, channels]``.
     """
 
     labels: torch.Tensor | None = None
     pixel_range: torch.Tensor | None = None
     mean_image: torch.Tensor | None = None
+    batch_statistics: Statistics | None = None
 
     def granted(self) -> frozenset[str]:
         """Names of what is known."""
@@ -65,11 +71,13 @@ class Reconstruction:
         images: network inputs, ``[n, B, C, H, W]``.
         objective: the attacker's own final objective per observation, ``[n]``; None where it has none.
         diverged_at: the iteration at which a trial became non-finite, ``[n]``, -1 where it did not.
+        labels: the labels that it used or found, ``[n, B]``; None where it needs none.
     """
 
     images: torch.Tensor
     objective: torch.Tensor | None
     diverged_at: torch.Tensor
+    labels: torch.Tensor | None = None
 
 
 class Attack(Component):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TypeAlias
 
 from pydantic import Field
 
@@ -22,6 +23,9 @@ class Model(Component):
         """
         raise NotImplementedError
 
+
+Statistics: TypeAlias = "dict[str, torch.Tensor]"
+"""Mean and variance that BatchNorm layers normalise with, by the names of the module's buffers."""
 
 MODELS: Registry[Model] = Registry("model", "leakbench.models")
 
@@ -65,19 +69,44 @@ class Network:
         parts = torch.split(parameters, self.sizes)
         return {name: part.view(shape) for name, part, shape in zip(self.names, parts, self.shapes, strict=True)}
 
-    def logits(self, parameters: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
-        """``[B, classes]`` for parameters ``[d]`` and images ``[B, C, H, W]``."""
-        weights = self.unflatten(parameters) | self._buffers
+    def logits(
+        self, parameters: torch.Tensor, images: torch.Tensor, statistics: Statistics | None = None
+    ) -> torch.Tensor:
+        """``[B, classes]`` for parameters ``[d]`` and images ``[B, C, H, W]``.
+
+        Args:
+            statistics: replaces the module's own BatchNorm statistics.
+        """
+        weights = self.unflatten(parameters) | self._buffers | (statistics or {})
         output: torch.Tensor = torch.func.functional_call(self._module, weights, (images,))
         return output
 
-    def loss(self, parameters: torch.Tensor, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Mean cross-entropy of a batch: parameters ``[d]``, images ``[B, C, H, W]``, labels ``[B]``; a scalar."""
-        return torch.nn.functional.cross_entropy(self.logits(parameters, images), labels)
+    def loss(
+        self,
+        parameters: torch.Tensor,
+        images: torch.Tensor,
+        labels: torch.Tensor,
+        statistics: Statistics | None = None,
+    ) -> torch.Tensor:
+        """Mean cross-entropy of a batch; a scalar.
 
-    def gradient(self, parameters: torch.Tensor, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        Args:
+            parameters: ``[d]``.
+            images: ``[B, C, H, W]``.
+            labels: ``[B]``, or probabilities ``[B, classes]``.
+            statistics: replaces the module's own BatchNorm statistics.
+        """
+        return torch.nn.functional.cross_entropy(self.logits(parameters, images, statistics), labels)
+
+    def gradient(
+        self,
+        parameters: torch.Tensor,
+        images: torch.Tensor,
+        labels: torch.Tensor,
+        statistics: Statistics | None = None,
+    ) -> torch.Tensor:
         """Gradient of :meth:`loss` with respect to the parameters, ``[d]``."""
-        result: torch.Tensor = torch.func.grad(self.loss)(parameters, images, labels)
+        result: torch.Tensor = torch.func.grad(self.loss)(parameters, images, labels, statistics)
         return result
 
 

@@ -1,0 +1,52 @@
+"""A client's local training: from images to the update that it sends."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from leakbench.lazy import torch
+from leakbench.models.base import Network, Statistics
+
+
+class LocalTraining(BaseModel):
+    """Plain SGD on the client's images: one gradient (the default), or the FedAvg update of several steps."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    steps: int = Field(1, ge=1, description="local SGD steps")
+    rate: float = Field(1.0, gt=0, description="local learning rate; of no effect on a single step")
+    batch_size: int | None = Field(
+        None, ge=1, description="images per step, taken in order, over and over; all of them by default"
+    )
+
+    def update(
+        self,
+        network: Network,
+        parameters: torch.Tensor,
+        images: torch.Tensor,
+        labels: torch.Tensor,
+        statistics: Statistics | None = None,
+    ) -> torch.Tensor:
+        """``(parameters before - parameters after) / rate``, ``[d]``: the gradient itself for a single step.
+
+        Differentiable in everything, so that an attacker can unroll it.
+
+        Args:
+            network: the architecture.
+            parameters: ``[d]``.
+            images: ``[B, C, H, W]``.
+            labels: ``[B]``, or probabilities ``[B, classes]``.
+            statistics: what BatchNorm normalises with, where the caller knows better than the network.
+        """
+        size = self.batch_size or len(images)
+        if self.steps == 1 and size == len(images):
+            return network.gradient(parameters, images, labels, statistics)
+        moved = parameters
+        for step in range(self.steps):
+            first = step * size % len(images)
+            part = slice(first, first + size)
+            moved = moved - self.rate * network.gradient(moved, images[part], labels[part], statistics)
+        return (parameters - moved) / self.rate
+
+
+ONE_STEP = LocalTraining()
