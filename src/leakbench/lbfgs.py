@@ -132,63 +132,63 @@ class LBFGS:
 class _History:
     """The newest curvature pairs of each trial, and the inverse Hessian that they make.
 
-    Pairs lie in rings ``[n, m, D]``, since trials keep different pairs. With the pairs as the columns of S and Y in the
-    order of time, R the upper triangle of S'Y, D its diagonal and H0 = c I, the inverse Hessian is
-    (Byrd, Nocedal and Schnabel 1994, theorem 2.2)
+    With the pairs as the columns of S and Y in the order of time, R the upper triangle of S'Y, D its diagonal and c I the
+    first guess, the inverse Hessian is (Byrd, Nocedal and Schnabel 1994, theorem 2.2)
 
         H g = c g + S R^-T ((D + c Y'Y) R^-1 S'g - c Y'g) - c Y R^-1 S'g.
 
-    Four products read the rings; the rest is m x m, in float64. It equals the two-loop recursion, without its 2 m
-    steps one after the other.
+    Four products read the pairs; the rest is m x m, in float64. It equals the two-loop recursion, and its rounding
+    errors in float32, without 2 m steps one after the other. Pairs lie in rings ``[n, m, D]``, since trials keep
+    different pairs; a slot not yet used holds zeros and so adds nothing.
     """
 
     def __init__(self, like: torch.Tensor, size: int) -> None:
         n, dimension = like.shape
         self._size = size
-        self._rounds = 0  # no trial has more pairs than this
+        self._pushes = 0  # no trial has kept more pairs than this
         self._kept = torch.zeros(n, dtype=torch.long, device=like.device)  # pairs ever kept
-        self._scale = like.new_ones(n, dtype=torch.float64)  # c
+        self._scale = like.new_ones(n, 1)  # c
         self._s, self._y = like.new_zeros(n, size, dimension), like.new_zeros(n, size, dimension)
-        # Rows: the ring slot of y_j; columns: of s_i or y_i. Right where pair i is not newer than pair j.
-        self._ys, self._yy = (like.new_zeros(n, size, size, dtype=torch.float64) for _ in range(2))
+        # In the order of time: R', and the lower triangle of Y'Y.
+        self._lower = torch.eye(size, dtype=torch.float64, device=like.device).repeat(n, 1, 1)
+        self._yy = torch.zeros_like(self._lower)
 
     def push(self, turn: torch.Tensor, s: torch.Tensor, y: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
         """Keep the pairs of the trials ``turn`` whose curvature is positive; -H g for all, ``[n, D]``."""
-        self._rounds = min(self._rounds + 1, self._size)
-        used, rows = self._rounds, torch.arange(len(s), device=s.device)
+        self._pushes += 1
+        used = min(self._pushes, self._size)
+        rows, places = torch.arange(len(s), device=s.device), torch.arange(used, device=s.device)
         curvature = _dot(y, s)
         keep = turn & (curvature > LEAST_CURVATURE)
-        slot = self._kept % self._size
+        if self._pushes > self._size:  # the oldest pair of a full ring goes
+            drop = (keep & (self._kept >= self._size))[:, None, None]
+            self._lower, self._yy = (
+                torch.where(drop, torch.nn.functional.pad(table[:, 1:, 1:], (0, 1, 0, 1)), table)
+                for table in (self._lower, self._yy)
+            )
+        slot, last = self._kept % self._size, self._kept.clamp(max=self._size - 1)
+        self._kept = self._kept + keep
+        self._scale = torch.where(keep, curvature / _dot(y, y), self._scale[:, 0])[:, None]
         for ring, row in ((self._s, s), (self._y, y)):
             ring[rows, slot] = torch.where(keep[:, None], row, ring[rows, slot])
-        self._kept = self._kept + keep
-        self._scale = torch.where(keep, (curvature / _dot(y, y)).double(), self._scale)
-
         all_s, all_y = self._s[:, :used], self._y[:, :used]
-        both = torch.stack([gradient, y], 1).mT
-        s_g, s_y = (all_s @ both).double().unbind(2)
-        y_g, y_y = (all_y @ both).double().unbind(2)
-        for table, row in ((self._ys, s_y), (self._yy, y_y)):
-            table[rows, slot, :used] = torch.where(keep[:, None], row, table[rows, slot, :used])
 
-        # Chronological order: a full ring begins at the slot to be written next, any other one at 0.
-        place = torch.arange(used, device=s.device)
-        order = (torch.where(self._kept >= self._size, self._kept, 0)[:, None] + place) % self._size
-        grid = rows[:, None, None], order[:, :, None], order[:, None, :]
-        lower, yy = self._ys[grid].tril(), self._yy[grid].tril()  # R', and the half of Y'Y
-        diagonal = lower.diagonal(dim1=1, dim2=2)
-        weight = diagonal.clone()  # D
-        diagonal += place >= self._kept[:, None]  # an unused slot: 1 on the diagonal, zeros elsewhere
-        c = self._scale[:, None, None]
-        u = torch.linalg.solve_triangular(lower.mT, s_g.gather(1, order)[:, :, None], upper=True)
-        yy_u = yy @ u + yy.tril(-1).mT @ u
-        rest = weight[:, :, None] * u + c * (yy_u - y_g.gather(1, order)[:, :, None])
-        of_s = torch.linalg.solve_triangular(lower, rest, upper=False)
+        order = (torch.where(self._kept > self._size, self._kept, 0)[:, None] + places) % self._size  # slots by age
+        by_age = order[:, :, None].expand(-1, -1, 2)
+        both = torch.stack([gradient, y], 1).mT
+        s_g, s_y = (all_s @ both).gather(1, by_age).double().split(1, 2)
+        y_g, y_y = (all_y @ both).gather(1, by_age).double().split(1, 2)
+        for table, column in ((self._lower, s_y), (self._yy, y_y)):
+            table[rows, last, :used] = torch.where(keep[:, None], column[:, :, 0], table[rows, last, :used])
+
+        lower, yy, c = self._lower[:, :used, :used], self._yy[:, :used, :used], self._scale.double()[:, :, None]
+        u = torch.linalg.solve_triangular(lower.mT, s_g, upper=True)
+        du, yy_u = _diagonal(lower) * u, yy @ u + yy.mT @ u - _diagonal(yy) * u
+        of_s = torch.linalg.solve_triangular(lower, du + c * (yy_u - y_g), upper=False)
         weights = torch.cat([-of_s, c * u], 2).to(s.dtype)
-        weights = torch.empty_like(weights).scatter_(1, order[:, :, None].expand_as(weights), weights)
-        direction = -c[:, :, 0].to(s.dtype) * gradient
-        direction = torch.baddbmm(direction[:, None], weights[:, None, :, 0], all_s)
-        return direction.baddbmm_(weights[:, None, :, 1], all_y)[:, 0]
+        of_s, of_y = torch.empty_like(weights).scatter_(1, by_age, weights).mT[:, :, None].unbind(1)
+        direction = torch.baddbmm((-self._scale * gradient)[:, None], of_s, all_s)
+        return direction.baddbmm_(of_y, all_y)[:, 0]
 
 
 class _Probe(NamedTuple):
@@ -303,3 +303,7 @@ def _cubic_minimum(one: _Probe, other: _Probe, least: torch.Tensor, most: torch.
 
 def _dot(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return (one * other).sum(1)
+
+
+def _diagonal(matrices: torch.Tensor) -> torch.Tensor:
+    return matrices.diagonal(dim1=1, dim2=2)[:, :, None]
