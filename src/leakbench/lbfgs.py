@@ -132,8 +132,8 @@ class LBFGS:
 class _History:
     """The newest curvature pairs of each trial, and the inverse Hessian that they make.
 
-    With the pairs as the columns of S and Y in the order of time, R the upper triangle of S'Y, D its diagonal and c I the
-    first guess, the inverse Hessian is (Byrd, Nocedal and Schnabel 1994, theorem 2.2)
+    With the pairs as the columns of S and Y in the order of time, R the upper triangle of S'Y, D its diagonal and c the
+    scale of the first guess, the inverse Hessian is (Byrd, Nocedal and Schnabel 1994, theorem 2.2)
 
         H g = c g + S R^-T ((D + c Y'Y) R^-1 S'g - c Y'g) - c Y R^-1 S'g.
 
