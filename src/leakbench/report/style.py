@@ -24,7 +24,7 @@ OTHER_COLOURS = ("#7F3C8D", "#80BA5A", "#A5AA99", "#CF1C90")
 
 MARKERS = {"magnitude_pruning": "s", "clipped_noise": "s", "gaussian_noise": "^", "none": "*"}
 
-REFERENCES = {"mean_image": ("mean image", "--"), "noise": ("random noise", ":")}
+REFERENCES = {"mean_image": ("mean image", "--"), "grey": ("constant grey", "-."), "noise": ("random noise", ":")}
 """Reference attackers: label and line style. Their lines are grey, since they say nothing of any defense."""
 REFERENCE_COLOUR = "#777777"
 
