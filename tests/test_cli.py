@@ -73,7 +73,7 @@ def test_list_components(capsys: pytest.CaptureFixture[str], what: str) -> None:
         "datasets": {"digits", "photos", "mnist", "fashion_mnist", "cifar10", "svhn", "celeba", "imagenet"},
         "models": {"linear", "simpleconvnet", "convnet"},
         "defenses": {"none", "gaussian_noise", "clipped_noise", "magnitude_pruning", "optimal_pruning"},
-        "attacks": {"inverting_gradients", "mean_image", "noise"},
+        "attacks": {"inverting_gradients", "mean_image", "grey", "noise"},
     }
     assert set(names) >= expected[what]
     for row in rows:
@@ -84,7 +84,7 @@ def test_list_components(capsys: pytest.CaptureFixture[str], what: str) -> None:
 @pytest.mark.usefixtures("checkout")
 def test_list_experiments(capsys: pytest.CaptureFixture[str]) -> None:
     rows = {row["name"]: row for row in listing(capsys, "experiments")}
-    assert rows["undefended"]["jobs"] == 4 and rows["noise"]["jobs"] == 4 and rows["architecture"]["jobs"] == 1
+    assert rows["undefended"]["jobs"] == 5 and rows["noise"]["jobs"] == 4 and rows["architecture"]["jobs"] == 1
     assert {row["scale"] for row in rows.values()} == {"smoke"}
     assert {row["scale"] for row in listing(capsys, "experiments", "--scale", "full")} == {"full"}
 

@@ -108,15 +108,16 @@ def test_jobs_belong_to_their_experiment(scale: str) -> None:
 def test_reference_attackers_stand_beside_the_undefended_gradient_only(scale: str) -> None:
     attacks = [job for job in Project(ROOT).plan(scale).jobs.values() if job.attack]
     references = [job for job in attacks if job.attack and not job.attack.component.observes]
-    assert {job.attack.label for job in references if job.attack} == {"mean_image", "noise"}
+    assert {job.attack.label for job in references if job.attack} == {"mean_image", "grey", "noise"}
     assert {job.defense.component.name for job in references} == {"none"}
 
 
 def test_reference_attackers_are_left_out_of_a_mixed_experiment(checkout: Checkout) -> None:
     checkout.edit(PAPER, put("experiments", "undefended", "defenses", value=["none", "gp"]))
     attacked = {(job.defense.label, job.attack.label) for job in checkout.jobs().values() if job.attack}
-    assert {("none", "ig"), ("none", "mean_image"), ("none", "noise"), ("gp", "ig")} <= attacked
-    assert not attacked & {("gp", "mean_image"), ("gp", "noise")}
+    references = {"mean_image", "grey", "noise"}
+    assert {("none", "ig"), ("gp", "ig"), *(("none", label) for label in references)} <= attacked
+    assert not attacked & {("gp", label) for label in references}
 
 
 def test_the_papers_own_protocol() -> None:
@@ -271,7 +272,7 @@ def test_words_and_spellings_do_not_change_jobs(checkout: Checkout, file: str, c
     ("file", "change", "touched"),
     [
         (PAPER, put("variants", "defenses", "gp-80", "fraction", value=0.81), 1),
-        (SMOKE, put("papers", "optimal_defense", "variants", "models", "small", "width", value=25), 19),
+        (SMOKE, put("papers", "optimal_defense", "variants", "models", "small", "width", value=25), 20),
         (SMOKE, put("papers", "optimal_defense", "variants", "attacks", "ig", "iterations", value=201), 5),
         (PAPER, put("experiments", "noise", "jobs", "attack", "first_index", value=2), 2),
     ],
@@ -349,7 +350,7 @@ MISTAKES: list[tuple[Any, ...]] = [
     # Labels.
     (PAPER, "experiments.noise.defenses", ["dpsdg"], "unknown defense 'dpsdg'; did you mean 'dpsgd'? Allowed: clipped"),
     (SMOKE, f"{OVERLAY}.experiments.noise.datasets", ["mnits"], "unknown dataset 'mnits'; did you mean 'mnist'?"),
-    (PAPER, "experiments.noise.jobs.attack.attacks", ["igg"], "unknown attack 'igg'; did you mean 'ig'? Allowed: ig, "),
+    (PAPER, "experiments.noise.jobs.attack.attacks", ["igg"], "unknown attack 'igg'; did you mean 'ig'? Allowed: grey"),
     (PAPER, "variants.defenses.a/b", {"name": "none"}, "String should match pattern", ".[key]"),
     # Kinds of job, and their protocols.
     (PAPER, "experiments.noise.jobs.atack", {}, "unknown kind of job 'atack'; did you mean 'attack'? Allowed: attack"),

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from leakbench.attacks.base import ATTACKS, Knowledge, Observations
+from leakbench.attacks.base import ATTACKS, Attack, Knowledge, Observations
 from leakbench.attacks.inverting_gradients import InvertingGradients
-from leakbench.attacks.reference import MeanImage, Noise
+from leakbench.attacks.reference import Grey, MeanImage, Noise
+from leakbench.data.base import Dataset
+from leakbench.data.embedded import Digits, Photos
 from leakbench.models.base import Network
 from leakbench.randomness import Streams
 
@@ -20,8 +22,8 @@ def observations(network: Network, gradients: torch.Tensor) -> Observations:
     return Observations(network, network.parameters, gradients, (5, 3, 4, 4))
 
 
-@pytest.mark.parametrize("attack", [MeanImage(), Noise()], ids=lambda attack: attack.name)
-def test_gradients_are_ignored(attack: MeanImage | Noise, tiny_network: Network) -> None:
+@pytest.mark.parametrize("attack", [MeanImage(), Grey(), Noise()], ids=lambda attack: attack.name)
+def test_gradients_are_ignored(attack: Attack, tiny_network: Network) -> None:
     knowledge = Knowledge(pixel_range=RANGE, mean_image=MEAN)
     zeros, nans = torch.zeros(2, 160), torch.full((2, 160), torch.nan)
     first = attack.reconstruct(observations(tiny_network, zeros), knowledge, STREAMS.child("one"))
@@ -39,6 +41,15 @@ def test_mean_image_is_the_mean_for_every_image(tiny_network: Network) -> None:
     assert MEAN.max() == 47
 
 
+@pytest.mark.parametrize("data", [Digits(size=8), Photos(size=8)], ids=lambda data: data.name)
+def test_grey_is_the_middle_of_all_pixels(data: Dataset, tiny_network: Network) -> None:
+    seen = Observations(tiny_network, tiny_network.parameters, torch.zeros(2, 160), (5, *data.shape))
+    bounds = data.normalise(torch.tensor([0.0, 1.0]).view(2, 1, 1, 1).expand(2, data.channels, 1, 1))
+    found = Grey().reconstruct(seen, Knowledge(pixel_range=bounds), STREAMS).images
+    assert found.shape == (2, 5, *data.shape)
+    torch.testing.assert_close(data.denormalise(found), torch.full_like(found, 0.5), rtol=0, atol=1e-6)
+
+
 def test_noise_is_the_clamped_start_of_each_stream(tiny_network: Network) -> None:
     seen = observations(tiny_network, torch.zeros(2, 160))
     found = Noise().reconstruct(seen, Knowledge(pixel_range=RANGE), STREAMS.child("noise")).images
@@ -48,8 +59,8 @@ def test_noise_is_the_clamped_start_of_each_stream(tiny_network: Network) -> Non
     assert 0.3 < inside.float().mean() < 0.9 and not torch.equal(found[0], found[1])
 
 
-@pytest.mark.parametrize("attack", [MeanImage(), Noise()], ids=lambda attack: attack.name)
-def test_everything_stays_on_the_device_of_the_gradients(attack: MeanImage | Noise, tiny_network: Network) -> None:
+@pytest.mark.parametrize("attack", [MeanImage(), Grey(), Noise()], ids=lambda attack: attack.name)
+def test_everything_stays_on_the_device_of_the_gradients(attack: Attack, tiny_network: Network) -> None:
     knowledge = Knowledge(pixel_range=RANGE.to("meta"), mean_image=MEAN.to("meta"))
     found = attack.reconstruct(observations(tiny_network, torch.zeros(2, 160, device="meta")), knowledge, STREAMS)
     assert found.images.device.type == found.diverged_at.device.type == "meta"
@@ -60,10 +71,11 @@ def test_needs_are_names_of_knowledge() -> None:
     assert everything == {"labels", "pixel_range", "mean_image"}
     assert Knowledge().granted() == frozenset()
     assert Knowledge(pixel_range=RANGE).granted() == {"pixel_range"}
-    needs = {name: ATTACKS.get(name).needs for name in ("inverting_gradients", "mean_image", "noise")}
+    needs = {name: ATTACKS.get(name).needs for name in ("inverting_gradients", "mean_image", "grey", "noise")}
     assert needs == {
         "inverting_gradients": {"labels", "pixel_range"},
         "mean_image": {"mean_image"},
+        "grey": {"pixel_range"},
         "noise": {"pixel_range"},
     }
     assert all(ATTACKS.get(name).needs <= everything for name in ATTACKS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 import pytest
@@ -10,15 +11,16 @@ import torch
 
 from leakbench.attacks.base import Attack, Knowledge, Observations, Reconstruction
 from leakbench.attacks.inverting_gradients import InvertingGradients
-from leakbench.attacks.reference import MeanImage, Noise
+from leakbench.attacks.reference import Grey, MeanImage, Noise
 from leakbench.data.embedded import Digits
 from leakbench.defenses.base import Defense
 from leakbench.defenses.noise import ClippedNoise, GaussianNoise
 from leakbench.defenses.optimal import OptimalPruning
 from leakbench.federated.message import DenseMessage, Message
 from leakbench.federated.step import ClientSteps
-from leakbench.jobs.attack import VICTIM_METRICS
+from leakbench.jobs.attack import ATTACK_METRICS
 from leakbench.jobs.base import Findings, Job
+from leakbench.metrics import image
 from leakbench.metrics.image import IMAGE_METRICS
 from leakbench.randomness import Streams
 from leakbench.records import Replicate, Value
@@ -62,6 +64,21 @@ class Spy(Attack):
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
         self.given.append((observations, knowledge, streams))
         images = torch.zeros(len(observations), *observations.batch_shape)
+        return Reconstruction(images, None, torch.full((len(observations),), -1))
+
+
+class Shuffle(Attack):
+    """Finds the victims, from the pixels that the test gives it, but not their order."""
+
+    name: ClassVar[str] = "shuffle"
+    version: ClassVar[int] = 1
+    victims: ClassVar[torch.Tensor]
+    broken: int = -1  # the image of every batch that is not a number
+
+    def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
+        images = self.victims.flip(1).repeat(len(observations) // len(self.victims), 1, 1, 1, 1)
+        if self.broken >= 0:
+            images[:, self.broken] = torch.nan
         return Reconstruction(images, None, torch.full((len(observations),), -1))
 
 
@@ -176,11 +193,74 @@ def test_metrics_compare_with_the_victims(attack_job: AttackJobs) -> None:
     assert len(values(replicate, "ssim")) == 6
     assert values(replicate, "alignment") == pytest.approx([1] * 3) and values(replicate, "distortion") == [0] * 3
     assert replicate.metrics["bits"] == 32 * 518  # parameters of the model
-    assert set(replicate.metrics) == set(findings.metrics) == set(IMAGE_METRICS | VICTIM_METRICS)
+    assert set(replicate.metrics) == set(findings.metrics) == set(ATTACK_METRICS)
     nulls = {name for name, value in replicate.metrics.items() if value is None}
-    assert nulls == {"objective", "lpips"} == set(replicate.reasons)
-    assert "not staged" in replicate.reasons["lpips"] and "no objective" in replicate.reasons["objective"]
+    assert nulls == {"objective", "lpips", "assigned_lpips"} == set(replicate.reasons)
+    assert "not staged" in replicate.reasons["lpips"] == replicate.reasons["assigned_lpips"]
+    assert "no objective" in replicate.reasons["objective"]
     assert replicate.outcome.status == "ok"
+
+
+class TestAssignment:
+    """An attack that finds the images in the opposite order."""
+
+    @pytest.fixture(autouse=True)
+    def digits(self, monkeypatch: pytest.MonkeyPatch) -> torch.Tensor:
+        digits = Digits(size=8)
+        pixels: torch.Tensor = digits.load("test", range(1, 7)).images.unflatten(0, (2, 3))
+        monkeypatch.setattr(Shuffle, "victims", digits.normalise(pixels), raising=False)
+        return pixels
+
+    @pytest.fixture
+    def shuffled_job(self, attack_job: AttackJobs) -> AttackJobs:
+        return partial(attack_job, clients=2, batch_size=3, attack=Shuffle())
+
+    def test_records_hold_both(self, shuffled_job: AttackJobs, digits: torch.Tensor) -> None:
+        findings = run(shuffled_job(GaussianNoise, {}, {"scale": [0.0, 0.5]}))
+        for replicate in findings.replicates:
+            error = (digits.flip(1) - digits).square().flatten(2).mean(dim=2).flatten()
+            assert values(replicate, "mse") == pytest.approx(error.tolist(), abs=1e-6)
+            assert values(replicate, "assigned_mse") == pytest.approx([0] * 6, abs=1e-12)
+            assert values(replicate, "assigned_mse_input") == pytest.approx([0] * 6, abs=1e-12)
+            assert all(value is not None and value > 100 for value in values(replicate, "assigned_psnr"))
+            assert values(replicate, "assigned_ssim") == pytest.approx([1] * 6, abs=1e-5)
+            assert values(replicate, "ssim") != pytest.approx([1] * 6, abs=0.1)
+        assert set(findings.metrics) == set(ATTACK_METRICS)
+        assert findings.metrics["assigned_psnr"].unit.endswith("after assignment within the client's batch")
+
+    def test_tensors_keep_the_order_of_the_attack(self, shuffled_job: AttackJobs, digits: torch.Tensor) -> None:
+        tensors = run(shuffled_job(GaussianNoise, {}, {"scale": [0.0, 0.5]}, seeds=(4,))).tensors
+        assert set(tensors) == {"seed4/victims", "seed4/reconstructions", "seed4/assignment"}
+        torch.testing.assert_close(tensors["seed4/reconstructions"], digits.flip(1).repeat(2, 1, 1, 1, 1, 1))
+        assert tensors["seed4/assignment"].dtype == torch.int64
+        assert tensors["seed4/assignment"].tolist() == [[[2, 1, 0]] * 2] * 2
+
+    def test_values_stand_in_victim_order(self, shuffled_job: AttackJobs) -> None:
+        """The first reconstruction of each batch is lost; it is left for the last victim, whose it is."""
+        (replicate,) = run(shuffled_job(attack=Shuffle(broken=0))).replicates
+        lost = [value is None for value in values(replicate, "mse")]
+        assert lost == [True, False, False] * 2 and replicate.reasons["mse"] == "not finite"
+        lost = [value is None for value in values(replicate, "assigned_mse")]
+        assert lost == [False, False, True] * 2 and replicate.reasons["assigned_mse"] == "not finite"
+
+    @pytest.mark.parametrize(("batch", "times"), [(1, 1), (3, 2)])
+    def test_batches_of_one_are_measured_once(
+        self, attack_job: AttackJobs, monkeypatch: pytest.MonkeyPatch, batch: int, times: int
+    ) -> None:
+        measured, measure = [], image.image_metrics
+
+        def counted(*arguments: torch.Tensor) -> dict[str, torch.Tensor | str]:
+            measured.append(len(arguments[0]))
+            return measure(*arguments)
+
+        monkeypatch.setattr(image, "image_metrics", counted)
+        monkeypatch.setattr(Shuffle, "victims", Shuffle.victims[:, :batch])
+        findings = run(attack_job(attack=Shuffle(), clients=2, batch_size=batch))
+        assert measured == [2 * batch] * times
+        assert ("seed0/assignment" in findings.tensors) == (batch > 1)
+        metrics = findings.replicates[0].metrics
+        same = [metrics[name] == metrics[f"assigned_{name}"] for name in IMAGE_METRICS if name != "lpips"]
+        assert set(same) == {batch == 1}
 
 
 def test_alignment_distortion_and_bits_of_a_defended_message(attack_job: AttackJobs) -> None:
@@ -214,7 +294,7 @@ def test_a_defense_may_change_the_data(
     assert values(changed.replicates[1], "alignment") != pytest.approx([1] * 3, rel=1e-3)
 
 
-@pytest.mark.parametrize("attack", [MeanImage(), Noise()], ids=lambda attack: attack.name)
+@pytest.mark.parametrize("attack", [MeanImage(), Grey(), Noise()], ids=lambda attack: attack.name)
 def test_reference_attackers_say_the_same_under_every_defense(attack_job: AttackJobs, attack: Attack) -> None:
     plain = run(attack_job(attack=attack))
     noisy = run(attack_job(GaussianNoise, {"scale": 9.0}, attack=attack))
@@ -230,6 +310,7 @@ class TestInfeasible:
             (InvertingGradients(iterations=1, total_variation=0), ("mean_image",), "labels, pixel_range"),
             (InvertingGradients(iterations=1, total_variation=0), ("labels", "mean_image"), "pixel_range"),
             (MeanImage(), ("labels", "pixel_range"), "mean_image"),
+            (Grey(), ("labels",), "pixel_range"),
             (Noise(), (), "pixel_range"),
         ],
     )
@@ -263,7 +344,8 @@ class TestDiverged:
         healthy, broken = run(attack_job()).replicates[0], run(attack_job(Poison)).replicates[0]
         assert broken.outcome.status == "diverged" and broken.outcome.step == 0
         assert broken.outcome.reason == "1 of 3 trials became non-finite"
-        for name in ("mse", "mse_input", "psnr", "ssim", "cosine"):  # two images per client
+        images = ("mse", "mse_input", "psnr", "ssim", "cosine")
+        for name in (*images, *(f"assigned_{name}" for name in images)):  # two images per client
             expected: list[float | None] = [*values(healthy, name)]
             expected[2:4] = [None, None]
             assert close(values(broken, name), expected)

@@ -24,7 +24,8 @@ from leakbench.report.style import COLOURS, REFERENCE_COLOUR
 SWEEPS = {"fig02": "fraction", "fig05": "scale"}
 CURVES = {"fig03": "pruning_training", "fig06": "noise_training"}
 TRADES = {"fig04": "fraction", "fig07": "scale"}
-LINES = ["no defense", "mean image", "random noise"]
+REFERENCES = {"mean image": "mean_image", "constant grey": "grey", "random noise": "noise"}
+LINES = ["no defense", *REFERENCES]
 MECHANISMS = {
     "no defense": "none",
     "gradient pruning": "magnitude_pruning",
@@ -105,7 +106,7 @@ def test_errors_against_a_parameter(tables: Tables, name: str) -> None:
             numbers = series(drawing.numbers, label, metric=metric)
             drawn = np.asarray(line.get_ydata(), dtype=float)
             if label in LINES:
-                attack = {"no defense": "ig", "mean image": "mean_image", "random noise": "noise"}[label]
+                attack = REFERENCES.get(label, "ig")
                 seeds = per_seed(tables["undefended"], metric=metric, attack=attack)
                 assert set(drawn) == set(numbers["mean"]) and numbers[parameter].isna().all()
                 expected = [interval(seeds)]
@@ -176,7 +177,7 @@ def test_trade_offs(tables: Tables, name: str) -> None:
         assert len(numbers) == (1 if label == "no defense" else 4)
         assert (np.diff(areas) > 0).all() and (np.diff(numbers[parameter].dropna()) > 0).all()
     verticals = {str(line.get_label()): line for line in ax.lines if line.get_label() in LINES}
-    for label in ("mean image", "random noise"):
+    for label in REFERENCES:
         (row,) = series(drawing.numbers, label).to_dict("records")
         assert set(np.asarray(verticals[label].get_xdata(), dtype=float)) == {row["x"]}
     attack = {"attack": "mean_image", "metric": "mse_input"}
@@ -208,7 +209,7 @@ def test_a_mechanism_has_one_colour_in_all_figures(tables: Tables) -> None:
                     found[str(cloud.get_label())] = to_hex(np.asarray(cloud.get_facecolor())[0])
             for label, mechanism in MECHANISMS.items():
                 assert found.get(label, COLOURS[mechanism].lower()) == COLOURS[mechanism].lower(), (name, label)
-            for label in {"mean image", "random noise"} & set(found):
+            for label in REFERENCES.keys() & set(found):
                 assert found[label] == REFERENCE_COLOUR
 
 

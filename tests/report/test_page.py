@@ -86,8 +86,9 @@ def test_it_says_what_it_shows(rendered: Project, page: Page) -> None:
 
 
 def test_it_lists_missing_numbers_with_reasons(page: Page) -> None:
-    rows = re.findall(r"noise\s*(loss_curve|final_loss|lpips)\s*(\d+)\s*([^\n]+)", page.text)
+    rows = re.findall(r"noise\s*(loss_curve|final_loss|lpips|assigned_lpips)\s*(\d+)\s*([^\n]+)", page.text)
     assert [(metric, int(cells), reason.strip()) for metric, cells, reason in rows] == [
+        ("assigned_lpips", 24, "the weights are not <staged>"),
         ("final_loss", 1, "training became non-finite at step 1"),
         ("loss_curve", 1, "training became non-finite at step 1"),
         ("lpips", 24, "the weights are not <staged>"),
@@ -99,12 +100,12 @@ def test_it_escapes(source: str) -> None:
 
 
 def test_it_says_where_numbers_come_from(page: Page) -> None:
-    assert "Outcomes: 19 ok, 1 diverged." in page.text
+    assert "Outcomes: 20 ok, 1 diverged." in page.text
     for name, value in {
-        "records": "20",
+        "records": "21",
         "commit": "0123456789ab",
         "versions": "python 3.11, torch 2",
-        "computing time": "30 s",
+        "computing time": "32 s",
         "largest job": "1.00 GiB",
     }.items():
         assert f"\n{name}{value}\n" in page.text

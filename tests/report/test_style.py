@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 
+from leakbench.attacks.base import ATTACKS
 from leakbench.defenses.base import DEFENSES
 from leakbench.report.style import COLOURS, OTHER_COLOURS, REFERENCE_COLOUR, REFERENCES, colour, marker
 
@@ -30,4 +31,6 @@ def test_other_defenses_get_one_that_stays(mechanism: str) -> None:
 
 
 def test_reference_attackers_differ_by_line() -> None:
+    assert set(REFERENCES) == {name for name in ATTACKS if not ATTACKS.get(name).observes}
+    assert len({label for label, _ in REFERENCES.values()}) == len(REFERENCES)
     assert len({style for _, style in REFERENCES.values()}) == len(REFERENCES)

@@ -13,12 +13,11 @@ from importlib.resources import files
 from types import SimpleNamespace
 from typing import Any
 
-from leakbench.jobs.attack import VICTIM_METRICS, AttackJob
+from leakbench.jobs.attack import ATTACK_METRICS, AttackJob
 from leakbench.jobs.base import Findings, Job, JobKind
 from leakbench.jobs.inventory import InventoryJob
 from leakbench.jobs.runner import Placement
 from leakbench.jobs.train import TRAINING_METRICS, TrainJob
-from leakbench.metrics.image import IMAGE_METRICS
 from leakbench.records import MetricInfo, Outcome, Replicate
 
 NO_LPIPS = "the weights are not <staged>"
@@ -28,7 +27,7 @@ DIVERGED = "training became non-finite at step 1"
 def findings(job: Job) -> Findings:
     """What a job of any kind might find, the same in every process."""
     if isinstance(job.kind, AttackJob):
-        return Findings(IMAGE_METRICS | VICTIM_METRICS, list(_attacks(job, job.kind)), {})
+        return Findings(ATTACK_METRICS, list(_attacks(job, job.kind)), {})
     if isinstance(job.kind, TrainJob):
         return Findings(TRAINING_METRICS, list(_training(job, job.kind)), {})
     with (files("leakbench.papers.optimal_defense") / "reference" / "table01.csv").open() as file:
@@ -50,10 +49,11 @@ def _attacks(job: Job, kind: AttackJob) -> Iterator[Replicate]:
         lengths = {"image": kind.clients * kind.batch_size, "victim": kind.clients}
         metrics: dict[str, Any] = {
             name: [strength + draw.random() for _ in range(lengths[info.axis])] if info.axis in lengths else 32.0
-            for name, info in (IMAGE_METRICS | VICTIM_METRICS).items()
+            for name, info in ATTACK_METRICS.items()
         }
-        metrics["lpips"] = None
-        yield Replicate(seed=seed, setting=setting, metrics=metrics, reasons={"lpips": NO_LPIPS})
+        unstaged = ("lpips", "assigned_lpips")
+        metrics |= dict.fromkeys(unstaged)
+        yield Replicate(seed=seed, setting=setting, metrics=metrics, reasons=dict.fromkeys(unstaged, NO_LPIPS))
 
 
 def _training(job: Job, kind: TrainJob) -> Iterator[Replicate]:

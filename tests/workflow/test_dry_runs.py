@@ -13,7 +13,7 @@ from leakbench.experiments import Project
 if TYPE_CHECKING:
     from tests.workflow.conftest import Checkout
 
-REFERENCES = {"mean_image", "noise"}
+REFERENCES = {"mean_image", "grey", "noise"}
 CPU_SECONDS = 5.0  # for a dry run of the full scale, on an idle machine
 BUSY = 2.0  # a busy one, where two threads share a core, takes longer
 
@@ -37,12 +37,12 @@ def test_counts_follow_from_the_configuration(untouched: Checkout, scale: str) -
     run = untouched.make("--dry-run", "--config", f"scale={scale}")
     after = os.times()
     assert run.rules == closed_form(untouched, scale)
-    assert run.rules["attack"] == 7 and run.rules["train"] == 12
+    assert run.rules["attack"] == 8 and run.rules["train"] == 12
     spent = after.children_user + after.children_system - before.children_user - before.children_system
     assert spent < CPU_SECONDS * BUSY
 
 
 def test_a_figure_asks_for_its_own_records_only(untouched: Checkout) -> None:
     run = untouched.make("--dry-run", "figures/smoke/optimal_defense/fig04.png")
-    assert run.rules == {"attack": 5, "train": 3, "merge": 2, "draw": 1}
+    assert run.rules == {"attack": 6, "train": 3, "merge": 2, "draw": 1}
     assert {path.split("/")[3] for path in run.jobs if path.startswith("results/")} == {"undefended", "pruning"}

@@ -32,6 +32,17 @@ class MeanImage(_Reference):
         return knowledge.mean_image.expand(len(observations), *observations.batch_shape).clone()
 
 
+@ATTACKS.register("grey", version=1)
+class Grey(_Reference):
+    """Mid-grey, 0.5 in [0, 1], for every pixel. Normalisation is affine, so it is the mean of the pixels' bounds."""
+
+    needs: ClassVar[frozenset[Grant]] = frozenset({"pixel_range"})
+
+    def guess(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> torch.Tensor:
+        assert knowledge.pixel_range is not None
+        return knowledge.pixel_range.mean(dim=0).expand(len(observations), *observations.batch_shape).clone()
+
+
 @ATTACKS.register("noise", version=1)
 class Noise(_Reference):
     """Standard normal inputs, clamped to valid pixels: where gradient matching starts."""

@@ -10,6 +10,7 @@ from pydantic import Field
 from leakbench.attacks.base import Grant
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
 from leakbench.lazy import torch
+from leakbench.metrics.assignment import ASSIGNED, ASSIGNED_METRICS, assign, reorder
 from leakbench.metrics.image import IMAGE_METRICS
 from leakbench.records import MetricInfo, Outcome, Replicate
 
@@ -24,9 +25,10 @@ VICTIM_METRICS = {
     "distortion": MetricInfo(unit="root mean square of y - g", direction="lower", axis="victim"),
     "bits": MetricInfo(unit="bits on the wire per client and step", direction="lower"),
 }
+ATTACK_METRICS = IMAGE_METRICS | ASSIGNED_METRICS | VICTIM_METRICS
 
 
-@JOB_KINDS.register("attack", version=1)
+@JOB_KINDS.register("attack", version=2)
 class AttackJob(JobKind):
     """Reconstruct the images of clients from one defended gradient step on an untrained model."""
 
@@ -54,21 +56,20 @@ class AttackJob(JobKind):
             found, reconstructions = self._attack_seed(job, attack, seed, device)
             replicates += found
             tensors |= reconstructions
-        return Findings(IMAGE_METRICS | VICTIM_METRICS, replicates, tensors)
+        return Findings(ATTACK_METRICS, replicates, tensors)
 
     def _infeasible(self, job: Job, reason: str) -> Findings:
-        metrics = IMAGE_METRICS | VICTIM_METRICS
         replicates = [
             Replicate(
                 seed=seed,
                 setting=dict(setting),
                 outcome=Outcome(status="infeasible", reason=reason),
-                metrics=dict.fromkeys(metrics),
-                reasons=dict.fromkeys(metrics, reason),
+                metrics=dict.fromkeys(ATTACK_METRICS),
+                reasons=dict.fromkeys(ATTACK_METRICS, reason),
             )
             for seed, (setting, _) in itertools.product(job.seeds, job.defense.settings())
         ]
-        return Findings(metrics, replicates, {})
+        return Findings(ATTACK_METRICS, replicates, {})
 
     def _attack_seed(
         self, job: Job, attack: Attack, seed: int, device: torch.device
@@ -111,15 +112,19 @@ class AttackJob(JobKind):
         trials = victims.streams.child("attack").repeat(len(settings))
         knowledge = self._knowledge(dataset, victims, len(settings))
         reconstruction = attack.reconstruct(observations, knowledge, trials)
+        pixels = dataset.denormalise(reconstruction.images).unflatten(0, (len(settings), -1))
+        order = assign(pixels.flatten(0, 1), victims.pixels.repeat(len(settings), 1, 1, 1, 1))
         replicates = [
-            self._measure(victims, dataset, seed, setting, reconstruction, index, steps.gradient, views[index])
+            self._measure(victims, dataset, seed, setting, reconstruction, order, index, steps.gradient, views[index])
             for index, setting in enumerate(settings)
         ]
         for replicate, size, statement in zip(replicates, bits, privacy, strict=True):
             replicate.metrics["bits"] = float(size)
             replicate.privacy = statement.as_dict()
-        pixels = dataset.denormalise(reconstruction.images).clamp(0, 1).unflatten(0, (len(settings), -1))
-        return replicates, {f"seed{seed}/victims": victims.pixels, f"seed{seed}/reconstructions": pixels}
+        tensors = {f"seed{seed}/victims": victims.pixels, f"seed{seed}/reconstructions": pixels.clamp(0, 1)}
+        if self.batch_size > 1:
+            tensors[f"seed{seed}/assignment"] = order.unflatten(0, (len(settings), -1))
+        return replicates, tensors
 
     def _knowledge(self, dataset: Dataset, victims: Victims, settings: int) -> Knowledge:
         from leakbench.attacks.base import Knowledge
@@ -144,6 +149,7 @@ class AttackJob(JobKind):
         seed: int,
         setting: Setting,
         reconstruction: Reconstruction,
+        order: torch.Tensor,
         index: int,
         gradient: torch.Tensor,
         view: torch.Tensor,
@@ -153,10 +159,18 @@ class AttackJob(JobKind):
 
         n, batch = victims.labels.shape
         rows = slice(index * n, (index + 1) * n)
-        images = reconstruction.images[rows].flatten(0, 1)
-        values = image_metrics(
-            dataset.denormalise(images), victims.pixels.flatten(0, 1), images, victims.inputs.flatten(0, 1)
-        )
+
+        def compare(images: torch.Tensor) -> dict[str, torch.Tensor | str]:
+            inputs = images.flatten(0, 1)
+            return image_metrics(
+                dataset.denormalise(inputs), victims.pixels.flatten(0, 1), inputs, victims.inputs.flatten(0, 1)
+            )
+
+        images = reconstruction.images[rows]
+        values = compare(images)
+        moved = not torch.equal(order[rows], torch.arange(batch, device=order.device).expand(n, -1))
+        assigned = compare(reorder(images, order[rows])) if moved else values
+        values |= {ASSIGNED + name: value for name, value in assigned.items()}
         values |= {
             "objective": "the attack has no objective"
             if reconstruction.objective is None

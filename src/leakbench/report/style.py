@@ -24,7 +24,7 @@ OTHER_COLOURS = ("#7F3C8D", "#80BA5A", "#A5AA99", "#CF1C90")
 
 MARKERS = {"magnitude_pruning": "s", "clipped_noise": "s", "gaussian_noise": "^", "none": "*"}
 
-REFERENCES = {"mean_image": ("mean image", "--"), "noise": ("random noise", ":")}
+REFERENCES = {"mean_image": ("mean image", "--"), "grey": ("constant grey", "-."), "noise": ("random noise", ":")}
 """Reference attackers: label and line style. Their lines are grey, since they say nothing of any defense."""
 REFERENCE_COLOUR = "#777777"
 
@@ -55,19 +55,26 @@ def marker(mechanism: str) -> str:
     return MARKERS.get(mechanism, "o")
 
 
-def panels(columns: int, width: float = 4.2, height: float = 3.1) -> tuple[Figure, list[Axes]]:
-    """A row of axes in the project's style."""
+def use_style() -> None:
+    """Make figures in the project's style from here on, without a screen."""
     import matplotlib
 
     matplotlib.use("Agg")
+    matplotlib.rcParams.update(cast(Any, STYLE))  # matplotlib types each key by itself
+
+
+def panels(columns: int, width: float = 4.2, height: float = 3.1) -> tuple[Figure, list[Axes]]:
+    """A row of axes in the project's style."""
+    use_style()
     import matplotlib.pyplot as plt
 
-    plt.rcParams.update(cast(Any, STYLE))  # matplotlib types each key by itself
     figure, axes = plt.subplots(1, columns, figsize=(width * columns, height), squeeze=False, layout="constrained")
     return figure, list(axes[0])
 
 
 def add_caption(figure: Figure, caption: str) -> None:
-    """A caption below the axes, wrapped to the figure's width."""
-    characters = int(figure.get_figwidth() * 17)
-    figure.supxlabel("\n".join(textwrap.wrap(caption, characters)), fontsize=7.5, x=0.01, ha="left", color="#333333")
+    """A caption below the axes, wrapped to the figure's width; save with ``bbox_inches="tight"``."""
+    text = "\n".join(textwrap.wrap(caption, int(figure.get_figwidth() * 17)))
+    # A layout engine makes room for it; where axes have fixed places it hangs below the figure.
+    place: dict[str, Any] = {} if figure.get_layout_engine() else {"y": 0.0, "va": "top"}
+    figure.supxlabel(text, fontsize=7.5, x=0.01, ha="left", color="#333333", **place)

@@ -18,7 +18,7 @@ ERRORS = {"mse_input": "MSE (normalised inputs)", "psnr": "PSNR (dB, pixels in [
 
 INTERVALS = "Intervals: 95 % t-intervals over seeds of the initialisation."
 REFERENCES = (
-    "Reference attackers that never see the gradient: the mean of auxiliary images, and random noise. "
+    "Reference attackers that never see the gradient: the mean of auxiliary images, constant grey, and random noise. "
     "Attack: Inverting Gradients with the true labels, not adapted to the defense."
 )
 

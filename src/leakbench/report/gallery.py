@@ -1,0 +1,136 @@
+"""Pictures of reconstructions: the best, the median and the worst victims above what each method made of them."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from leakbench.lazy import torch
+from leakbench.metrics.image import psnr
+from leakbench.report.style import use_style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Inches. Axes have fixed places, so that all images are equally large and groups stand apart.
+_IMAGE, _GAP, _GROUP_GAP, _TEXT, _HEADER, _MARGIN = 0.8, 0.08, 0.3, 0.2, 0.3, 0.1
+_CHARACTER = 0.082
+_LABEL_CHARACTERS = 16
+
+
+def selection(order_by: torch.Tensor, each: int = 3) -> dict[str, list[int]]:
+    """The best, the median and the worst victims, from better to worse, without overlap.
+
+    Args:
+        order_by: what victims are ranked by, ``[n]``, higher is better; NaN is worst, ties keep their order.
+        each: how many of each; fewer where there are not three times as many victims.
+
+    Returns:
+        Group label -> indices of victims. Fewer than three victims are one group, ``all``.
+
+    Raises:
+        ValueError: there is no victim, or ``each`` is not positive.
+    """
+    if order_by.dim() != 1 or len(order_by) == 0 or each < 1:
+        raise ValueError(f"expected a value per victim and at least one of each: {tuple(order_by.shape)}, {each}")
+    ranking = order_by.where(~order_by.isnan(), -torch.inf).argsort(descending=True, stable=True).tolist()
+    n = len(ranking)
+    k = min(each, n // 3)
+    if k == 0:
+        return {"all": ranking}
+    middle = (n - k) // 2
+    return {"best": ranking[:k], "median": ranking[middle : middle + k], "worst": ranking[n - k :]}
+
+
+def gallery(
+    victims: torch.Tensor,
+    reconstructions: Mapping[str, torch.Tensor],
+    order_by: torch.Tensor,
+    *,
+    each: int = 3,
+    title: str | None = None,
+    victims_label: str = "victim",
+) -> Figure:
+    """A row of victims and below it a row per method; every reconstruction with its PSNR, every victim with its number.
+
+    Args:
+        victims: images in [0, 1], ``[n, C, H, W]``, grey (C = 1) or colour (C = 3).
+        reconstructions: label of the method -> what it made of the victims, ``[n, C, H, W]``, in victim order; clamped
+            to [0, 1] here. One that is not finite is left empty and named.
+        order_by: what victims are ranked by, ``[n]``, higher is better; see :func:`selection`.
+        each: how many of the best, the median and the worst victims.
+        title: above the picture.
+        victims_label: label of the victims' row.
+
+    Raises:
+        ValueError: there are neither one nor three channels, or the shapes do not fit.
+    """
+    _check(victims, reconstructions, order_by)
+    use_style()
+    import matplotlib.pyplot as plt
+
+    groups = selection(order_by, each)
+    chosen = [index for group in groups.values() for index in group]
+    rows = [(victims_label, victims), *reconstructions.items()]
+    labels = [textwrap.fill(label, _LABEL_CHARACTERS) for label, _ in rows]
+    left = _MARGIN + _CHARACTER * max(len(line) for label in labels for line in label.split("\n"))
+    top = _MARGIN + _HEADER * (1 if title is None else 2)
+    width = left + len(chosen) * (_IMAGE + _GAP) + (len(groups) - 1) * _GROUP_GAP + _MARGIN
+    height = top + len(rows) * (_IMAGE + _TEXT) + _MARGIN
+    figure = plt.figure(figsize=(width, height))
+
+    x = left
+    columns: list[float] = []
+    for label, group in groups.items():
+        columns += [x + position * (_IMAGE + _GAP) for position in range(len(group))]
+        _bracket(figure, label, x / width, (columns[-1] + _IMAGE) / width, 1 - top / height, _MARGIN / 2 / height)
+        x = columns[-1] + _IMAGE + _GAP + _GROUP_GAP
+    if title is not None:
+        figure.text(0.5, 1 - _MARGIN / height, title, ha="center", va="top", fontsize="large")
+
+    for number, (label, (_, images)) in enumerate(zip(labels, rows, strict=True)):
+        below = [f"no. {index}" for index in chosen] if number == 0 else _decibels(images, victims, chosen)
+        bottom = height - top - number * (_IMAGE + _TEXT) - _IMAGE
+        for place, index, text in zip(columns, chosen, below, strict=True):
+            ax = figure.add_axes((place / width, bottom / height, _IMAGE / width, _IMAGE / height))
+            _show(ax, images[index])
+            ax.set_xlabel(text, labelpad=1.5, fontsize="small")
+            if index == chosen[0]:
+                ax.set_ylabel(label, rotation=0, ha="right", va="center")
+    return figure
+
+
+def _check(victims: torch.Tensor, reconstructions: Mapping[str, torch.Tensor], order_by: torch.Tensor) -> None:
+    if victims.dim() != 4 or victims.shape[1] not in (1, 3):
+        raise ValueError(f"victims {tuple(victims.shape)} are not grey or colour images [n, C, H, W]")
+    if order_by.shape != victims.shape[:1]:
+        raise ValueError(f"{tuple(order_by.shape)} values to rank {len(victims)} victims by")
+    for name, images in reconstructions.items():
+        if images.shape != victims.shape:
+            raise ValueError(f"'{name}' {tuple(images.shape)} and the victims {tuple(victims.shape)} differ in shape")
+
+
+def _decibels(images: torch.Tensor, victims: torch.Tensor, chosen: list[int]) -> list[str]:
+    values = psnr(images[chosen].clamp(0, 1), victims[chosen])
+    finite = images[chosen].flatten(1).isfinite().all(dim=1)
+    return [f"{value:.1f} dB" if whole else "not finite" for value, whole in zip(values.tolist(), finite, strict=True)]
+
+
+def _show(ax: Axes, image: torch.Tensor) -> None:
+    """One image in a thin frame; nothing where it is not finite."""
+    ax.set(xticks=[], yticks=[])
+    ax.grid(False)
+    ax.spines[:].set(visible=True, linewidth=0.5, color="#999999")
+    if image.isfinite().all():
+        pixels = image.detach().cpu().clamp(0, 1).permute(1, 2, 0).squeeze(2).numpy()
+        ax.imshow(pixels, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+
+
+def _bracket(figure: Figure, label: str, start: float, end: float, bottom: float, gap: float) -> None:
+    """A group's label above a line over its columns, in fractions of the figure."""
+    from matplotlib.lines import Line2D
+
+    figure.add_artist(Line2D([start, end], [bottom + gap] * 2, color="#333333", linewidth=0.8))
+    figure.text((start + end) / 2, bottom + 2 * gap, label, ha="center", va="bottom")
