@@ -61,7 +61,12 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
     "defense/optimal_clipped_noise": [{"scale": 0.2, "clip": 0.02, **choice} for choice in (*SIZES, *READINGS)],
     "defense/optimal_noise": [{"scale": 0.2, **choice} for choice in (*SIZES, *READINGS, {"probe_kind": "rademacher"})],
     "defense/optimal_pruning": [{"fraction": 0.7, **reading} for reading in READINGS],
-    "job/attack": [{"clients": 2, "batch_size": 2, "auxiliary": 4}],
+    "job/attack": [
+        {"clients": 2, "batch_size": 2, "auxiliary": 4},
+        {"clients": 2, "batch_size": 2, "auxiliary": 4, "batch_norm": "train"},
+        {"clients": 2, "batch_size": 4, "auxiliary": 4, "local": {"steps": 3, "rate": 0.5, "batch_size": 2}},
+        {"clients": 2, "batch_size": 2, "auxiliary": 4, "epoch": 2, "pretraining": {"images": 10, "batch_size": 4}},
+    ],
     "job/train": [
         {"clients": 2, "batch_size": 2, "images_per_client": 4, "steps": 3, "rate": 0.1, "evaluation": (0, 20)},
         {"clients": 2, "batch_size": 4, "images_per_client": 4, "steps": 2, "rate": 0.5, "optimiser": "sgd"},
@@ -91,12 +96,14 @@ class FixedModel(Model):
     name: ClassVar[str] = "fixed"
     version: ClassVar[int] = 1
     width: int = 6
+    normalised: bool = False
 
     def build(self, shape: tuple[int, int, int], classes: int) -> torch.nn.Module:
         pixels = shape[0] * shape[1] * shape[2]
         return torch.nn.Sequential(
             torch.nn.Flatten(),
             torch.nn.Linear(pixels, self.width),
+            *([torch.nn.BatchNorm1d(self.width)] if self.normalised else []),
             torch.nn.Tanh(),
             torch.nn.Linear(self.width, classes),
         )
@@ -178,7 +185,7 @@ def numbers_of(component: Component) -> list[float]:
             paper="none",
             experiment="none",
             dataset=Variant("fixed", FixedData, {"size": 8}, {}),
-            model=Variant("fixed", FixedModel, {}, {}),
+            model=Variant("fixed", FixedModel, {"normalised": getattr(component, "batch_norm", "eval") == "train"}, {}),
             defense=Variant("fixed", FixedDefense, {}, {"scale": [0.0, 0.1]}),
             attack=Variant("fixed", FixedAttack, {}, {}) if component.uses_attacks else None,
             kind=component,

@@ -32,6 +32,10 @@ class UnknownName(ConfigError):
         super().__init__(f"{place}unknown {what} '{name}'{hint} Allowed: {', '.join(names) or '(none)'}.")
 
 
+class Infeasible(LeakbenchError):
+    """This cannot run here, and why; jobs turn it into the outcome infeasible."""
+
+
 class MissingData(LeakbenchError):
     """A data set or a file of weights is not staged."""
 

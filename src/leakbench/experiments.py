@@ -2,7 +2,8 @@
 
 ``config/papers/<paper>.yaml`` names variants of components (a label for a set of parameters) and experiments (grids of
 variants). ``config/scales/<scale>.yaml`` lies over it: mappings merge, everything else replaces. A parameter given as
-``{sweep: [...]}`` makes one variant stand for several settings, which one job computes together.
+``{sweep: [...]}`` makes one variant stand for several settings, which one job computes together. So does a field of a
+kind of job's protocol.
 """
 
 from __future__ import annotations
@@ -75,7 +76,10 @@ class Variants(_Strict):
 
 
 class KindSpec(BaseModel):
-    """One kind of job of an experiment: the attacks it runs, if it runs any, and its protocol."""
+    """One kind of job of an experiment: the attacks it runs, if it runs any, and its protocol.
+
+    Any field of the protocol may be ``{sweep: [values]}``, but for those that say which seeds there are.
+    """
 
     model_config = ConfigDict(extra="allow")
 
@@ -326,8 +330,9 @@ class Plan:
             for kind_name, spec in experiment.jobs.items():
                 keys = ("experiments", name, "jobs", kind_name)
                 where = self._where(paper, *keys)
-                kind_class = JOB_KINDS.get(kind_name, where())
-                kind: JobKind = validated(kind_class, spec.model_extra or {}, where)
+                kinds = _swept(kind_name, JOB_KINDS.get(kind_name, where()), spec.model_extra or {}, where)
+                _check_protocol_sweep(kinds, grid[2], where)
+                kind = next(iter(kinds.settings()))[1]
                 if kind.uses_attacks != bool(spec.attacks):
                     raise ConfigError(
                         f"{where('attacks')}: kind '{kind_name}' "
@@ -345,7 +350,19 @@ class Plan:
                     if attack and not attack.component.observes and defense.label not in undefended:
                         continue  # a reference attacker says the same whatever the defense
                     for part, seeds in _parts(kind):
-                        yield Job(self.scale, paper, name, dataset, model, defense, attack, kind, part, seeds)
+                        yield Job(
+                            self.scale,
+                            paper,
+                            name,
+                            dataset,
+                            model,
+                            defense,
+                            attack,
+                            kind,
+                            part,
+                            seeds,
+                            kinds if kinds.sweep else None,
+                        )
 
     def _variant(self, paper: str, kind: str, label: str, asked: tuple[str, ...]) -> Variant[Any]:
         """The variant that a label names: a declared one, or a component by its own name and with its defaults.
@@ -364,18 +381,42 @@ class Plan:
             component, given = registry.get(label), {}
         else:
             raise UnknownName(registry.kind, label, {*declared, *registry}, self._where(paper, *asked)())
-        sweep = {
-            key: value["sweep"] for key, value in given.items() if isinstance(value, dict) and set(value) == {"sweep"}
-        }
-        for key, values in sweep.items():
-            if not isinstance(values, list) or not values:
-                raise ConfigError(f"{where(key)}: a sweep needs a list of values (found: {values!r})")
-        variant = Variant(label, component, {k: v for k, v in given.items() if k not in sweep}, sweep)
-        try:
-            list(variant.settings())
-        except ValidationError as error:
-            raise explain(error, component, where) from None
-        return variant
+        return _swept(label, component, given, where)
+
+
+def _swept(label: str, component: type[C], given: Mapping[str, Any], where: Where) -> Variant[C]:
+    """A component with parameters, of which each may be ``{sweep: [values]}``.
+
+    Raises:
+        ConfigError: naming the file, the key, the value and what is allowed.
+    """
+    sweep = {key: value["sweep"] for key, value in given.items() if isinstance(value, dict) and set(value) == {"sweep"}}
+    for key, values in sweep.items():
+        if not isinstance(values, list) or not values:
+            raise ConfigError(f"{where(key)}: a sweep needs a list of values (found: {values!r})")
+        for value in values:
+            if not isinstance(value, (str, int, float)):
+                raise ConfigError(f"{where(key)}: a sweep takes numbers, words, true and false (found: {value!r})")
+    variant = Variant(label, component, {k: v for k, v in given.items() if k not in sweep}, sweep)
+    try:
+        list(variant.settings())
+    except ValidationError as error:
+        raise explain(error, component, where) from None
+    return variant
+
+
+def _check_protocol_sweep(kinds: Variant[JobKind], defenses: Iterable[Variant[Any]], where: Where) -> None:
+    """Which seeds there are is no setting, and a setting has one value under each name."""
+    for key in kinds.sweep:
+        if key in JobKind.model_fields:
+            allowed = sorted(set(kinds.component.model_fields) - set(JobKind.model_fields))
+            raise ConfigError(f"{where(key)}: '{key}' cannot be swept. Allowed: {', '.join(allowed)}.")
+        for defense in defenses:
+            if key in defense.sweep:
+                raise ConfigError(
+                    f"{where(key)}: defense '{defense.label}' sweeps a parameter of this name too; "
+                    "sweep one of them, and list the values of the other as variants or experiments"
+                )
 
 
 def _paper_file(paper: str) -> str:

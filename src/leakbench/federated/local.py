@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from leakbench.errors import ConfigError
 from leakbench.lazy import torch
 from leakbench.models.base import Network, Statistics
 
@@ -18,6 +19,10 @@ class LocalTraining(BaseModel):
     batch_size: int | None = Field(
         None, ge=1, description="images per step, taken in order, over and over; all of them by default"
     )
+
+    def is_gradient(self, images: int) -> bool:
+        """Whether the update on so many images is their gradient: one step on all of them."""
+        return self.steps == 1 and self.batch_size in (None, images)
 
     def update(
         self,
@@ -37,10 +42,15 @@ class LocalTraining(BaseModel):
             images: ``[B, C, H, W]``.
             labels: ``[B]``, or probabilities ``[B, classes]``.
             statistics: what BatchNorm normalises with, where the caller knows better than the network.
+
+        Raises:
+            ConfigError: the images are not whole batches.
         """
-        size = self.batch_size or len(images)
-        if self.steps == 1 and size == len(images):
+        if self.is_gradient(len(images)):
             return network.gradient(parameters, images, labels, statistics)
+        size = self.batch_size or len(images)
+        if len(images) % size:
+            raise ConfigError(f"local.batch_size ({size}) must divide the client's number of images ({len(images)})")
         moved = parameters
         for step in range(self.steps):
             first = step * size % len(images)

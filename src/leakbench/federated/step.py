@@ -1,12 +1,14 @@
-"""The local computation of clients: gradients now, per-sample gradients and input sensitivities when asked for."""
+"""The local computation of clients: updates now, per-sample gradients and input sensitivities when asked for."""
 
 from __future__ import annotations
 
 from functools import cached_property
 from typing import Literal
 
+from leakbench.errors import Infeasible
+from leakbench.federated.local import ONE_STEP, LocalTraining
 from leakbench.lazy import torch
-from leakbench.models.base import Network
+from leakbench.models.base import Network, Statistics
 from leakbench.randomness import Streams
 
 Probes = Literal["gaussian", "rademacher"]
@@ -16,7 +18,10 @@ MEMORY_BUDGET = 512 * 2**20
 
 
 class ClientSteps:
-    """One gradient step of ``n`` clients, computed together: row ``i`` of every tensor is client ``i``.
+    """One round of ``n`` clients, computed together: row ``i`` of every tensor is client ``i``.
+
+    A round is one gradient step by default. After several local steps the update over the learning rate takes the
+    gradient's place.
 
     Args:
         network: the model's architecture.
@@ -24,6 +29,7 @@ class ClientSteps:
         images: network inputs, ``[n, B, C, H, W]``.
         labels: ``[n, B]``, int64.
         streams: one random stream per client.
+        local: what a client computes from its images.
     """
 
     def __init__(
@@ -33,14 +39,16 @@ class ClientSteps:
         images: torch.Tensor,
         labels: torch.Tensor,
         streams: Streams,
+        local: LocalTraining = ONE_STEP,
     ) -> None:
         self.network = network
         self.parameters = parameters
         self.images = images
         self.labels = labels
         self.streams = streams
+        self.local = local
         self._shared = 0 if parameters.dim() == 2 else None
-        self._chunk = network.rows_within(MEMORY_BUDGET, images.shape[1:])
+        self._chunk = network.rows_within(MEMORY_BUDGET // local.steps, images.shape[1:])
         self._sensitivities: dict[tuple[int, Probes], torch.Tensor] = {}
 
     def __len__(self) -> int:
@@ -48,15 +56,21 @@ class ClientSteps:
 
     @cached_property
     def _gradient_and_loss(self) -> tuple[torch.Tensor, torch.Tensor]:
-        batched = torch.func.vmap(
-            torch.func.grad_and_value(self.network.loss), in_dims=(self._shared, 0, 0), chunk_size=self._chunk
-        )
+        def update_and_loss(
+            parameters: torch.Tensor, images: torch.Tensor, labels: torch.Tensor
+        ) -> tuple[torch.Tensor, torch.Tensor]:
+            update = self.local.update(self.network, parameters, images, labels)
+            return update, self.network.loss(parameters, images, labels)
+
+        one_pass = self.local.is_gradient(self.images.shape[1])
+        compute = torch.func.grad_and_value(self.network.loss) if one_pass else update_and_loss
+        batched = torch.func.vmap(compute, in_dims=(self._shared, 0, 0), chunk_size=self._chunk)
         result: tuple[torch.Tensor, torch.Tensor] = batched(self.parameters, self.images, self.labels)
         return result
 
     @property
     def gradient(self) -> torch.Tensor:
-        """Gradient of the mean batch loss, ``[n, d]``."""
+        """Gradient of the mean batch loss, or the update of :class:`LocalTraining`, ``[n, d]``."""
         return self._gradient_and_loss[0]
 
     @property
@@ -66,7 +80,18 @@ class ClientSteps:
 
     @cached_property
     def per_sample_gradient(self) -> torch.Tensor:
-        """Gradient of each sample's loss, ``[n, B, d]``."""
+        """Gradient of each sample's loss, ``[n, B, d]``.
+
+        In the mode ``train`` of BatchNorm each sample is a batch of its own.
+
+        Raises:
+            Infeasible: the update is not the mean of such gradients.
+        """
+        if not self.local.is_gradient(self.images.shape[1]):
+            raise Infeasible(
+                f"per-sample gradients exist for one local step on all {self.images.shape[1]} images; "
+                f"these clients take {self.local.steps} step(s) on {self.local.batch_size or 'all'} image(s) each"
+            )
 
         def one(parameters: torch.Tensor, image: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
             return self.network.gradient(parameters, image[None], label[None])
@@ -74,6 +99,13 @@ class ClientSteps:
         samples = torch.func.vmap(one, in_dims=(None, 0, 0))
         batched = torch.func.vmap(samples, in_dims=(self._shared, 0, 0), chunk_size=self._chunk)
         result: torch.Tensor = batched(self.parameters, self.images, self.labels)
+        return result
+
+    @cached_property
+    def batch_statistics(self) -> Statistics:
+        """What :meth:`Network.batch_statistics` finds for each client's images, each ``[n, channels]``."""
+        batched = torch.func.vmap(self.network.batch_statistics, in_dims=(self._shared, 0), chunk_size=self._chunk)
+        result: Statistics = batched(self.parameters, self.images)
         return result
 
     def sensitivity(self, probes: int = 10, kind: Probes = "gaussian") -> torch.Tensor:
@@ -100,7 +132,7 @@ class ClientSteps:
             parameters: torch.Tensor, images: torch.Tensor, labels: torch.Tensor, direction: torch.Tensor
         ) -> torch.Tensor:
             def gradient(inputs: torch.Tensor) -> torch.Tensor:
-                return self.network.gradient(parameters, inputs, labels)
+                return self.local.update(self.network, parameters, inputs, labels)
 
             derivative: torch.Tensor = torch.func.jvp(gradient, (images,), (direction,))[1]
             return derivative.square()
@@ -123,7 +155,12 @@ class ClientSteps:
         part = slice(start, stop)
         parameters = self.parameters if self._shared is None else self.parameters[part]
         selected = _SelectedSteps(
-            self.network, parameters, self.images[part], self.labels[part], Streams(self.streams.keys[part])
+            self.network,
+            parameters,
+            self.images[part],
+            self.labels[part],
+            Streams(self.streams.keys[part]),
+            self.local,
         )
         selected.parent, selected.part = self, part
         return selected
@@ -143,6 +180,10 @@ class _SelectedSteps(ClientSteps):
     @cached_property
     def per_sample_gradient(self) -> torch.Tensor:
         return self.parent.per_sample_gradient[self.part]
+
+    @cached_property
+    def batch_statistics(self) -> Statistics:
+        return {name: values[self.part] for name, values in self.parent.batch_statistics.items()}
 
     def sensitivity(self, probes: int = 10, kind: Probes = "gaussian") -> torch.Tensor:
         return self.parent.sensitivity(probes, kind)[self.part]

@@ -1,17 +1,23 @@
-"""Attack jobs: clients compute one defended step, the server reconstructs their images, and we measure how well."""
+"""Attack jobs: clients compute one defended update, the server reconstructs their images, and we measure how well."""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from leakbench.attacks.base import Grant
+from leakbench.errors import Infeasible
+from leakbench.federated.local import ONE_STEP, LocalTraining
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
+from leakbench.jobs.pretraining import Diverged, Pretraining, pretrained
 from leakbench.lazy import torch
 from leakbench.metrics.assignment import ASSIGNED, ASSIGNED_METRICS, assign, reorder
 from leakbench.metrics.image import IMAGE_METRICS
+from leakbench.models.base import BatchNorm, Statistics
 from leakbench.records import MetricInfo, Outcome, Replicate
 
 if TYPE_CHECKING:
@@ -30,7 +36,10 @@ ATTACK_METRICS = IMAGE_METRICS | ASSIGNED_METRICS | VICTIM_METRICS
 
 @JOB_KINDS.register("attack", version=2)
 class AttackJob(JobKind):
-    """Reconstruct the images of clients from one defended gradient step on an untrained model."""
+    """Reconstruct the images of clients from the defended update that each sends: by default one gradient.
+
+    The model that they attack is untrained, or was trained without a defense on images of no client.
+    """
 
     uses_attacks: ClassVar[bool] = True
 
@@ -41,6 +50,17 @@ class AttackJob(JobKind):
     knowledge: tuple[Grant, ...] = Field(
         ("labels", "pixel_range", "mean_image"), description="side knowledge that the threat model grants"
     )
+    batch_norm: BatchNorm = Field("eval", description="what the clients' BatchNorm layers normalise with")
+    local: LocalTraining = Field(ONE_STEP, description="the clients' local training: one gradient, or FedAvg")
+    epoch: int = Field(0, ge=0, description="how many epochs the model was trained, undefended, before the attack")
+    pretraining: Pretraining = Field(Pretraining(), description="how it was trained")
+
+    @model_validator(mode="after")
+    def _whole_local_batches(self) -> AttackJob:
+        size = self.local.batch_size
+        if size is not None and self.batch_size % size:
+            raise ValueError(f"local.batch_size ({size}) must divide batch_size ({self.batch_size})")
+        return self
 
     def run(self, job: Job, device: torch.device) -> Findings:
         assert job.attack is not None
@@ -52,24 +72,30 @@ class AttackJob(JobKind):
             )
         replicates: list[Replicate] = []
         tensors: dict[str, torch.Tensor] = {}
-        for seed in job.seeds:
-            found, reconstructions = self._attack_seed(job, attack, seed, device)
-            replicates += found
-            tensors |= reconstructions
+        try:
+            for seed in job.seeds:
+                found, reconstructions = self._attack_seed(job, attack, seed, device)
+                replicates += found
+                tensors |= reconstructions
+        except Infeasible as error:
+            return self._infeasible(job, str(error))
         return Findings(ATTACK_METRICS, replicates, tensors)
 
     def _infeasible(self, job: Job, reason: str) -> Findings:
-        replicates = [
+        outcome = Outcome(status="infeasible", reason=reason)
+        return Findings(ATTACK_METRICS, self._without_numbers(job, job.seeds, outcome), {})
+
+    def _without_numbers(self, job: Job, seeds: Iterable[int], outcome: Outcome) -> list[Replicate]:
+        return [
             Replicate(
                 seed=seed,
                 setting=dict(setting),
-                outcome=Outcome(status="infeasible", reason=reason),
+                outcome=outcome,
                 metrics=dict.fromkeys(ATTACK_METRICS),
-                reasons=dict.fromkeys(ATTACK_METRICS, reason),
+                reasons=dict.fromkeys(ATTACK_METRICS, outcome.reason or ""),
             )
-            for seed, (setting, _) in itertools.product(job.seeds, job.defense.settings())
+            for seed, (setting, _) in itertools.product(seeds, job.defense.settings())
         ]
-        return Findings(ATTACK_METRICS, replicates, {})
 
     def _attack_seed(
         self, job: Job, attack: Attack, seed: int, device: torch.device
@@ -91,26 +117,37 @@ class AttackJob(JobKind):
             first_index=self.first_index,
             device=device,
         )
-        steps = ClientSteps(victims.network, victims.parameters, victims.inputs, victims.labels, victims.streams)
+        try:
+            trained = pretrained(
+                victims.network, dataset, job.dataset.label, seed, self.epoch, self.pretraining, device
+            )
+        except Diverged as error:
+            return self._without_numbers(job, [seed], Outcome(status="diverged", reason=str(error))), {}
+        network = trained.in_mode(self.batch_norm)
+        victims = replace(victims, network=network, parameters=network.parameters)
+        steps = ClientSteps(network, victims.parameters, victims.inputs, victims.labels, victims.streams, self.local)
         settings: list[Setting] = []
-        views, bits, privacy = [], [], []
+        views, bits, privacy, statistics = [], [], [], []
         for setting, defense in job.defense.settings():
             streams = victims.streams.child("defense")
             images, labels = defense.protect_data(victims.inputs, victims.labels, streams)
             changed = images is not victims.inputs or labels is not victims.labels
             defended = (
-                ClientSteps(victims.network, victims.parameters, images, labels, victims.streams) if changed else steps
+                ClientSteps(network, victims.parameters, images, labels, victims.streams, self.local)
+                if changed
+                else steps
             )
             message = defense.protect_update(defended, streams)
             settings.append(setting)
             views.append(message.view())
             bits.append(message.bits)
-            privacy.append(defense.privacy(Schedule(dimension=victims.network.dimension)))
+            privacy.append(defense.privacy(Schedule(dimension=network.dimension)))
+            statistics.append(defended.batch_statistics if "batch_statistics" in self.knowledge else {})
         observations = Observations(
-            victims.network, victims.parameters, torch.cat(views), (self.batch_size, *dataset.shape)
+            network, victims.parameters, torch.cat(views), (self.batch_size, *dataset.shape), self.local
         )
         trials = victims.streams.child("attack").repeat(len(settings))
-        knowledge = self._knowledge(dataset, victims, len(settings))
+        knowledge = self._knowledge(dataset, victims, statistics)
         reconstruction = attack.reconstruct(observations, knowledge, trials)
         pixels = dataset.denormalise(reconstruction.images).unflatten(0, (len(settings), -1))
         order = assign(pixels.flatten(0, 1), victims.pixels.repeat(len(settings), 1, 1, 1, 1))
@@ -126,7 +163,8 @@ class AttackJob(JobKind):
             tensors[f"seed{seed}/assignment"] = order.unflatten(0, (len(settings), -1))
         return replicates, tensors
 
-    def _knowledge(self, dataset: Dataset, victims: Victims, settings: int) -> Knowledge:
+    def _knowledge(self, dataset: Dataset, victims: Victims, statistics: list[Statistics]) -> Knowledge:
+        """What is granted, for every setting; ``statistics`` are those of each setting's batches."""
         from leakbench.attacks.base import Knowledge
 
         device = victims.inputs.device
@@ -137,9 +175,10 @@ class AttackJob(JobKind):
             auxiliary = dataset.load("train", range(min(self.auxiliary, dataset.length("train"))))
             mean = dataset.normalise(auxiliary.images.to(device)).mean(dim=0)
         return Knowledge(
-            labels=victims.labels.repeat(settings, 1) if "labels" in granted else None,
+            labels=victims.labels.repeat(len(statistics), 1) if "labels" in granted else None,
             pixel_range=dataset.normalise(bounds) if "pixel_range" in granted else None,
             mean_image=mean,
+            batch_statistics={name: torch.cat([each[name] for each in statistics]) for name in statistics[0]} or None,
         )
 
     def _measure(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
@@ -65,7 +65,12 @@ class Variant(Generic[C]):
 
 @dataclass(frozen=True)
 class Job:
-    """One cell: dataset x model x defense x attack, with the kind of work and its protocol."""
+    """One cell: dataset x model x defense x attack, with the kind of work and its protocol.
+
+    Attributes:
+        kind: the kind of work; where the protocol sweeps fields, their first combination.
+        kinds: all combinations, where the protocol sweeps fields.
+    """
 
     scale: str
     paper: str
@@ -77,6 +82,15 @@ class Job:
     kind: JobKind
     part: str
     seeds: tuple[int, ...]
+    kinds: Variant[JobKind] | None = None
+
+    def combinations(self) -> Iterator[tuple[Setting, Job]]:
+        """Every combination of the swept protocol fields, with the job that sweeps no more than its components do."""
+        if self.kinds is None:
+            yield {}, self
+            return
+        for setting, kind in self.kinds.settings():
+            yield setting, replace(self, kind=kind, kinds=None)
 
     @property
     def path(self) -> str:
@@ -98,14 +112,22 @@ class Job:
 
         Of the seeds, those of this part alone: more seeds leave the parts of split cells as they are.
         """
-        protocol = {key: value for key, value in self.kind.parameters().items() if key not in JobKind.model_fields}
+        swept = self.kinds.sweep if self.kinds else {}
+        fixed = {
+            key: value
+            for key, value in self.kind.parameters().items()
+            if key not in JobKind.model_fields and key not in swept
+        }
+        kind = {"name": self.kind.name, "version": self.kind.version, "protocol": fixed}
+        if swept:
+            kind["sweep"] = {key: list(values) for key, values in swept.items()}
         return {
             "scale": self.scale,
             "paper": self.paper,
             "experiment": self.experiment,
             "part": self.part,
             "seeds": list(self.seeds),
-            "kind": {"name": self.kind.name, "version": self.kind.version, "protocol": protocol},
+            "kind": kind,
             "dataset": self.dataset.resolved(),
             "model": self.model.resolved(),
             "defense": self.defense.resolved(),

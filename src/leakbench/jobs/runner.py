@@ -13,7 +13,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from leakbench.jobs.base import Job
+from leakbench.jobs.base import Findings, Job
 from leakbench.lazy import torch
 from leakbench.memory import keep_freed_memory
 from leakbench.records import Cost, Outcome, Provenance, Record, Replicate, write_record, write_tensors
@@ -48,7 +48,7 @@ def run_job(job: Job, root: Path, placement: Placement) -> Record:
     wall_started, cpu_started = time.perf_counter(), time.process_time()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    findings = job.kind.run(job, device)
+    findings = compute(job, device)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     wall = time.perf_counter() - wall_started
@@ -69,6 +69,24 @@ def run_job(job: Job, root: Path, placement: Placement) -> Record:
     )
     write_record(path, record)
     return record
+
+
+def compute(job: Job, device: torch.device) -> Findings:
+    """What a job finds out: for every combination of the swept protocol fields, one after the other.
+
+    Where fields are swept, they join the replicates' settings, and stand before the names of tensors.
+    """
+    merged = Findings({}, [], {})
+    for setting, combination in job.combinations():
+        findings = combination.kind.run(combination, device)
+        prefix = "".join(f"{key}={value}/" for key, value in setting.items())
+        merged.metrics.update(findings.metrics)
+        merged.replicates.extend(
+            replicate.model_copy(update={"setting": {**replicate.setting, **setting}})
+            for replicate in findings.replicates
+        )
+        merged.tensors.update({prefix + key: tensor for key, tensor in findings.tensors.items()})
+    return merged
 
 
 def overall_outcome(replicates: list[Replicate]) -> Outcome:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from typing import TypeAlias
+from functools import partial
+from typing import Literal, TypeAlias
 
 from pydantic import Field
 
@@ -24,6 +26,9 @@ class Model(Component):
         raise NotImplementedError
 
 
+BatchNorm = Literal["eval", "train"]
+"""What BatchNorm layers normalise with: the running statistics of the module, or those of the batch they see."""
+
 Statistics: TypeAlias = "dict[str, torch.Tensor]"
 """Mean and variance that BatchNorm layers normalise with, by the names of the module's buffers."""
 
@@ -33,23 +38,50 @@ MODELS: Registry[Model] = Registry("model", "leakbench.models")
 class Network:
     """A module as a function of one flat parameter vector, so that parameters batch like any other tensor.
 
-    BatchNorm runs in evaluation mode, with the running statistics that the module holds.
+    The mode concerns BatchNorm alone; all other layers run as in evaluation. In mode ``train`` BatchNorm normalises
+    with the mean and the biased variance of the batch, as torch does, and no running statistics are updated.
+
+    Args:
+        module: the architecture with its parameters and buffers; the network takes it over.
+        device: where to compute.
+        batch_norm: what BatchNorm layers normalise with.
 
     Attributes:
+        batch_norm: the mode.
         names: parameter names, in the module's order.
         shapes: their shapes.
         dimension: number of parameters, d.
     """
 
-    def __init__(self, module: torch.nn.Module, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, module: torch.nn.Module, device: torch.device | str = "cpu", batch_norm: BatchNorm = "eval"
+    ) -> None:
         self._module = module.eval().requires_grad_(False).to(device)
+        self.batch_norm: BatchNorm = batch_norm
         named = dict(self._module.named_parameters())
         self._buffers = dict(self._module.named_buffers())
+        self._normalising = [
+            name
+            for name, layer in self._module.named_modules()
+            if isinstance(layer, torch.nn.modules.batchnorm._BatchNorm) and layer.running_mean is not None
+        ]
+        self._unbuffered = _without_running_statistics(self._module, self._normalising)
+        self._other_buffers = dict(self._unbuffered.named_buffers())
         self.device = torch.device(device)
         self.names = list(named)
         self.shapes = [tuple(tensor.shape) for tensor in named.values()]
         self.sizes = [tensor.numel() for tensor in named.values()]
         self.dimension = sum(self.sizes)
+
+    def in_mode(self, batch_norm: BatchNorm) -> Network:
+        """The same architecture, parameters and buffers in another mode of BatchNorm."""
+        other = copy.copy(self)
+        other.batch_norm = batch_norm
+        return other
+
+    def trainable_module(self) -> torch.nn.Module:
+        """A copy of the module, parameters and buffers included, that ``torch.optim`` can train."""
+        return copy.deepcopy(self._module).requires_grad_(True).train()
 
     def rows_within(self, budget: int, batch_shape: tuple[int, ...]) -> int:
         """How many batches of ``batch_shape`` to differentiate side by side in ``budget`` bytes; at least one.
@@ -75,11 +107,46 @@ class Network:
         """``[B, classes]`` for parameters ``[d]`` and images ``[B, C, H, W]``.
 
         Args:
-            statistics: replaces the module's own BatchNorm statistics.
+            statistics: what BatchNorm normalises with, in either mode, instead of running or batch statistics.
         """
-        weights = self.unflatten(parameters) | self._buffers | (statistics or {})
-        output: torch.Tensor = torch.func.functional_call(self._module, weights, (images,))
+        if self.batch_norm == "train" and not statistics:
+            module, buffers = self._unbuffered, self._other_buffers
+        else:
+            module, buffers = self._module, self._buffers | (statistics or {})
+        output: torch.Tensor = torch.func.functional_call(module, self.unflatten(parameters) | buffers, (images,))
         return output
+
+    def batch_statistics(self, parameters: torch.Tensor, images: torch.Tensor) -> Statistics:
+        """Mean and biased variance of every BatchNorm layer's inputs, when a batch runs through in the network's mode.
+
+        A network in mode ``eval`` that is given the statistics of a batch in mode ``train`` computes the logits of mode
+        ``train``. Works inside the transforms of ``torch.func``.
+
+        Args:
+            parameters: ``[d]``.
+            images: ``[B, C, H, W]``.
+
+        Returns:
+            ``<layer>.running_mean`` and ``<layer>.running_var``, each ``[channels]``; empty without BatchNorm.
+        """
+        found: Statistics = {}
+
+        def collect(name: str, _: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+            axes = [axis for axis in range(inputs[0].dim()) if axis != 1]
+            found[f"{name}.running_mean"] = inputs[0].mean(axes)
+            found[f"{name}.running_var"] = inputs[0].var(axes, correction=0)
+
+        module = self._module if self.batch_norm == "eval" else self._unbuffered
+        hooks = [
+            module.get_submodule(name).register_forward_pre_hook(partial(collect, name)) for name in self._normalising
+        ]
+        try:
+            if hooks:
+                self.logits(parameters, images)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return found
 
     def loss(
         self,
@@ -94,7 +161,7 @@ class Network:
             parameters: ``[d]``.
             images: ``[B, C, H, W]``.
             labels: ``[B]``, or probabilities ``[B, classes]``.
-            statistics: replaces the module's own BatchNorm statistics.
+            statistics: as for :meth:`logits`.
         """
         return torch.nn.functional.cross_entropy(self.logits(parameters, images, statistics), labels)
 
@@ -108,6 +175,21 @@ class Network:
         """Gradient of :meth:`loss` with respect to the parameters, ``[d]``."""
         result: torch.Tensor = torch.func.grad(self.loss)(parameters, images, labels, statistics)
         return result
+
+
+def _without_running_statistics(module: torch.nn.Module, layers: list[str]) -> torch.nn.Module:
+    """The module with BatchNorm layers that normalise with the batch's statistics: they hold no others.
+
+    Unlike layers in torch's training mode they update nothing in place, which ``torch.func`` could not transform.
+    """
+    if not layers:
+        return module
+    other = copy.deepcopy(module)
+    for name in layers:
+        layer = other.get_submodule(name)
+        for buffer in ("running_mean", "running_var", "num_batches_tracked"):
+            setattr(layer, buffer, None)
+    return other
 
 
 def build_network(

@@ -1,0 +1,78 @@
+"""Undefended training of the model that is attacked, on images of no client."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from leakbench.errors import ConfigError, LeakbenchError
+from leakbench.lazy import torch
+from leakbench.models.base import Network
+from leakbench.progress import progress
+from leakbench.randomness import generator
+
+if TYPE_CHECKING:
+    from leakbench.data.base import Dataset
+
+
+class Pretraining(BaseModel):
+    """Plain SGD on the train split, shuffled anew in every epoch."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    images: int | None = Field(None, ge=1, description="the first so many images of the train split; all by default")
+    batch_size: int = Field(64, ge=1, description="images per step; the last step of an epoch takes what is left")
+    rate: float = Field(0.01, gt=0, description="learning rate")
+    momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD")
+
+
+class Diverged(LeakbenchError):
+    """Training became non-finite, and when; jobs turn it into the outcome diverged."""
+
+
+def pretrained(
+    network: Network,
+    dataset: Dataset,
+    label: str,
+    seed: int,
+    epoch: int,
+    pretraining: Pretraining,
+    device: torch.device,
+) -> Network:
+    """The network after ``epoch`` epochs of training, its BatchNorm statistics included; unchanged after none.
+
+    The order of the images depends on the label, the seed and the epoch alone, so longer training passes through the
+    states of shorter training.
+
+    Args:
+        network: where training starts; it is not changed.
+        label: the data set's label, which names the random streams.
+
+    Raises:
+        ConfigError: the train split has fewer images than ``pretraining.images``.
+        Diverged: parameters or BatchNorm statistics became non-finite.
+    """
+    if epoch == 0:
+        return network
+    available = dataset.length("train")
+    count = available if pretraining.images is None else pretraining.images
+    if count > available:
+        raise ConfigError(
+            f"pretraining.images: {count} is more than the train split of '{dataset.name}' has ({available})"
+        )
+    samples = dataset.load("train", range(count))
+    inputs, labels = dataset.normalise(samples.images).to(device), samples.labels.to(device)
+    module = network.trainable_module()
+    optimiser = torch.optim.SGD(module.parameters(), lr=pretraining.rate, momentum=pretraining.momentum)
+    with torch.enable_grad(), progress("pretraining", epoch * -(-count // pretraining.batch_size)) as tick:
+        for number in range(epoch):
+            order = torch.randperm(count, generator=generator(label, seed, "pretraining", number))
+            for rows in order.to(device).split(pretraining.batch_size):
+                optimiser.zero_grad()
+                torch.nn.functional.cross_entropy(module(inputs[rows]), labels[rows]).backward()
+                optimiser.step()
+                tick()
+            if not all(bool(tensor.isfinite().all()) for tensor in module.state_dict().values()):
+                raise Diverged(f"pretraining became non-finite in epoch {number + 1}")
+    return Network(module, device, network.batch_norm)
