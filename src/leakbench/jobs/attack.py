@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import Field
 
 from leakbench.attacks.base import Grant
+from leakbench.errors import Infeasible
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
 from leakbench.lazy import torch
 from leakbench.metrics.image import IMAGE_METRICS
@@ -51,7 +52,10 @@ class AttackJob(JobKind):
         replicates: list[Replicate] = []
         tensors: dict[str, torch.Tensor] = {}
         for seed in job.seeds:
-            found, reconstructions = self._attack_seed(job, attack, seed, device)
+            try:
+                found, reconstructions = self._attack_seed(job, attack, seed, device)
+            except Infeasible as error:
+                return self._infeasible(job, str(error))
             replicates += found
             tensors |= reconstructions
         return Findings(IMAGE_METRICS | VICTIM_METRICS, replicates, tensors)
