@@ -71,9 +71,9 @@ def test_list_components(capsys: pytest.CaptureFixture[str], what: str) -> None:
     assert names == sorted(names)
     expected = {
         "datasets": {"digits", "photos", "mnist", "fashion_mnist", "cifar10", "svhn", "celeba", "imagenet"},
-        "models": {"linear", "simpleconvnet", "convnet"},
+        "models": {"linear", "mlp", "simpleconvnet", "convnet"},
         "defenses": {"none", "gaussian_noise", "clipped_noise", "magnitude_pruning", "optimal_pruning"},
-        "attacks": {"inverting_gradients", "mean_image", "grey", "noise"},
+        "attacks": {"analytic", "mean_image", "grey", "noise"},
     }
     assert set(names) >= expected[what]
     for row in rows:

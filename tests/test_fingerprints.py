@@ -72,8 +72,11 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
         {"clients": 2, "batch_size": 4, "images_per_client": 4, "steps": 2, "rate": 0.5, "optimiser": "sgd"},
     ],
     "model/convnet": [{"width": 2}, {"width": 2, "activation": "relu"}],
+    "model/mlp": [{"width": 5}, {"width": 5, "activation": "sigmoid"}],
     "model/simpleconvnet": [{"width": 3}],
 }
+# Attacks on clients that hold one image; the others are tried on two.
+SINGLE_IMAGE = {"attack/analytic"}
 
 
 class FixedData(Dataset):
@@ -143,10 +146,10 @@ def summary(tensor: torch.Tensor) -> list[float]:
     return [float(flat.norm()) / size, *(float(flat @ (frequency * chirp).cos()) / size for frequency in (1, 2))]
 
 
-def clients() -> ClientSteps:
+def clients(batch: int = 2) -> ClientSteps:
     data = FixedData(size=8)
     network = build_network(FixedModel(), data.shape, data.classes, seed=0)
-    images, labels = (tensor.unflatten(0, (3, 2)) for tensor in data.load("test", range(6)))
+    images, labels = (tensor.unflatten(0, (3, batch)) for tensor in data.load("test", range(3 * batch)))
     streams = Streams([("fingerprint", client) for client in range(3)])
     return ClientSteps(network, network.parameters, data.normalise(images), labels, streams)
 
@@ -171,10 +174,11 @@ def numbers_of(component: Component) -> list[float]:
         numbers += [*summary(images), *summary(labels), *summary(message.view()), message.bits]
         numbers += summary(component.aggregate(message, 3)) + ([] if epsilon is None else [epsilon])
     elif isinstance(component, Attack):
-        steps = clients()
+        batch = 1 if f"attack/{component.name}" in SINGLE_IMAGE else 2
+        steps = clients(batch)
         bounds = torch.tensor([-1.0, 1.5]).view(2, 1, 1, 1)
         found = component.reconstruct(
-            Observations(steps.network, steps.parameters, steps.gradient, (2, 1, 8, 8)),
+            Observations(steps.network, steps.parameters, steps.gradient, (batch, 1, 8, 8)),
             Knowledge(steps.labels, bounds, steps.images.mean(dim=(0, 1))),
             steps.streams.child("attack"),
         )
@@ -267,7 +271,7 @@ def test_no_fingerprint_is_stale(committed: dict[str, Fingerprint], request: pyt
 
 
 def test_every_parameter_set_is_used() -> None:
-    assert set(PARAMETERS) <= set(COMPONENTS)
+    assert set(PARAMETERS) | SINGLE_IMAGE <= set(COMPONENTS)
 
 
 def test_the_comparison_notices() -> None:

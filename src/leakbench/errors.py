@@ -42,3 +42,7 @@ class MissingData(LeakbenchError):
 
 class RecordError(LeakbenchError):
     """A record or its tensors cannot be read: half-written, altered, or of another schema."""
+
+
+class Infeasible(LeakbenchError):
+    """This attack cannot run here, and why; jobs turn it into the outcome ``infeasible`` for that reason."""

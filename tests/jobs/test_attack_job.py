@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
+from leakbench.attacks.analytic import Analytic
 from leakbench.attacks.base import Attack, Knowledge, Observations, Reconstruction
 from leakbench.attacks.inverting_gradients import InvertingGradients
 from leakbench.attacks.reference import Grey, MeanImage, Noise
@@ -337,6 +338,14 @@ class TestInfeasible:
             assert set(replicate.metrics.values()) == {None}
             assert set(replicate.reasons) == set(findings.metrics) == set(replicate.metrics)
         assert findings.tensors == {}
+
+    def test_an_attack_that_cannot_run_on_this_batch_says_so(self, attack_job: AttackJobs) -> None:
+        """Two images per client, and the analytic attack is for one."""
+        findings = run(attack_job(attack=Analytic()))
+        (replicate,) = findings.replicates
+        assert replicate.outcome.status == "infeasible"
+        assert "holds one; these hold 2" in (replicate.outcome.reason or "")
+        assert set(replicate.metrics.values()) == {None} and findings.tensors == {}
 
 
 class TestDiverged:

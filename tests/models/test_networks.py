@@ -10,12 +10,14 @@ import torch
 from pydantic import ValidationError
 
 from leakbench.errors import ConfigError
-from leakbench.models.base import Model, build_network
+from leakbench.models.base import Model, Network, build_network
 from leakbench.models.convnets import ConvNet, SimpleConvNet
-from leakbench.models.linear import Linear
+from leakbench.models.linear import MLP, Linear
 
 SMALL = [
     (Linear(), (1, 8, 8)),
+    (MLP(width=7), (1, 8, 8)),
+    (MLP(width=7, activation="sigmoid"), (2, 4, 8)),
     (SimpleConvNet(width=3), (2, 8, 12)),
     (ConvNet(width=2), (3, 9, 9)),
     (ConvNet(width=2, activation="relu"), (3, 18, 9)),
@@ -30,6 +32,7 @@ MNIST, CIFAR = (1, 28, 28), (3, 32, 32)
         (ConvNet(), CIFAR, 2_904_970),
         (ConvNet(width=32), CIFAR, 733_642),
         (Linear(), MNIST, 7_850),
+        (MLP(), MNIST, 50_890),
     ],
 )
 def test_parameter_counts(model: Model, shape: tuple[int, int, int], count: int) -> None:
@@ -96,6 +99,60 @@ def test_unflatten_names_every_parameter() -> None:
     named = network.unflatten(network.parameters)
     assert list(named) == network.names and [tuple(part.shape) for part in named.values()] == network.shapes
     assert torch.equal(torch.cat([part.flatten() for part in named.values()]), network.parameters)
+
+
+class TestLinearLayers:
+    @pytest.mark.parametrize(("model", "shape"), SMALL)
+    def test_the_head_computes_the_logits(self, model: Model, shape: tuple[int, int, int]) -> None:
+        network = build_network(model, shape, 5, seed=0)
+        head, named = network.head, network.unflatten(network.parameters)
+        weight, bias = (named[name] for name in network.names[-2:])
+        assert (head.outputs, head.inputs) == weight.shape == (5, head.inputs)
+        assert torch.equal(head.weights(network.parameters.expand(2, -1))[1], weight)
+        assert head.bias is not None and torch.equal(network.parameters[head.bias], bias)
+
+    @pytest.mark.parametrize(("model", "shape"), SMALL)
+    def test_the_first_layer(self, model: Model, shape: tuple[int, int, int]) -> None:
+        network = build_network(model, shape, 5, seed=0)
+        layer = network.first_linear
+        if isinstance(model, SimpleConvNet | ConvNet):
+            assert layer is None
+        else:
+            assert layer is not None and layer.bias is not None
+            assert torch.equal(layer.weights(network.parameters), network.unflatten(network.parameters)["1.weight"])
+            assert torch.equal(network.parameters[layer.bias], network.unflatten(network.parameters)["1.bias"])
+
+    def test_without_bias_and_without_a_container(self) -> None:
+        network = Network(torch.nn.Linear(3, 2, bias=False))
+        assert network.head == network.first_linear
+        assert network.head.bias is None and network.head.weight == slice(0, 6)
+
+    @pytest.mark.parametrize(
+        ("last", "name"),
+        [
+            (torch.nn.Conv2d(2, 2, 1), "'1', a Conv2d"),
+            (torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.LayerNorm(2)), "'1.1', a LayerNorm"),
+        ],
+    )
+    def test_another_last_layer(self, last: torch.nn.Module, name: str) -> None:
+        network = Network(torch.nn.Sequential(torch.nn.Linear(2, 2), last))
+        with pytest.raises(ConfigError, match=f"last parameters belong to {name}; .* ends with a torch.nn.Linear"):
+            _ = network.head
+
+    def test_no_parameters_and_shared_ones(self) -> None:
+        with pytest.raises(ConfigError, match=r"ends with a torch\.nn\.Linear"):
+            _ = Network(torch.nn.Sequential(torch.nn.Flatten())).head
+        first, last = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+        last.weight = first.weight
+        with pytest.raises(ConfigError, match=r"ends with a torch\.nn\.Linear"):
+            _ = Network(torch.nn.Sequential(first, last)).head
+
+    def test_a_module_that_runs_its_parts_in_its_own_order_has_no_known_first_layer(self) -> None:
+        class Own(torch.nn.Sequential):
+            def forward(self, images: torch.Tensor) -> torch.Tensor:
+                return self[0](images.flatten(1).square())  # type: ignore[no-any-return]
+
+        assert Network(Own(torch.nn.Linear(4, 2))).first_linear is None
 
 
 @pytest.mark.parametrize(

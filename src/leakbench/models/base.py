@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Literal, TypeAlias
 
 from pydantic import Field
 
+from leakbench.errors import ConfigError
 from leakbench.lazy import torch
 from leakbench.registry import Component, Registry
 
@@ -33,6 +36,28 @@ Statistics: TypeAlias = "dict[str, torch.Tensor]"
 """Mean and variance that BatchNorm layers normalise with, by the names of the module's buffers."""
 
 MODELS: Registry[Model] = Registry("model", "leakbench.models")
+
+
+@dataclass(frozen=True)
+class LinearLayer:
+    """Where a fully connected layer lies in the flat parameter vector.
+
+    Attributes:
+        outputs: number of its units; of the last layer: of classes, C.
+        inputs: number of features that it reads, F.
+        weight: the coordinates of its weights ``[outputs, inputs]``.
+        bias: the coordinates of its biases; None where it has none.
+    """
+
+    outputs: int
+    inputs: int
+    weight: slice
+    bias: slice | None
+
+    def weights(self, flat: torch.Tensor) -> torch.Tensor:
+        """Its weights out of flat vectors, ``[..., d] -> [..., outputs, inputs]``."""
+        weights: torch.Tensor = flat[..., self.weight].unflatten(-1, (self.outputs, self.inputs))
+        return weights
 
 
 class Network:
@@ -82,6 +107,45 @@ class Network:
     def trainable_module(self) -> torch.nn.Module:
         """A copy of the module, parameters and buffers included, that ``torch.optim`` can train."""
         return copy.deepcopy(self._module).requires_grad_(True).train()
+
+    def _linear(self, name: str) -> LinearLayer | None:
+        """The module ``name``, where it is linear and its parameters are its own; else None."""
+        module = self._module.get_submodule(name)
+        ends = itertools.accumulate(self.sizes)
+        places = {key: slice(end - size, end) for key, size, end in zip(self.names, self.sizes, ends, strict=True)}
+        prefix = f"{name}." if name else ""
+        weight, bias = (places.get(f"{prefix}{part}") for part in ("weight", "bias"))
+        if not isinstance(module, torch.nn.Linear) or weight is None:
+            return None
+        return LinearLayer(module.out_features, module.in_features, weight, bias)
+
+    @cached_property
+    def head(self) -> LinearLayer:
+        """The last layer, which computes the logits: the owner of the module's last parameters.
+
+        Raises:
+            ConfigError: the last parameters are not those of a linear layer.
+        """
+        name = self.names[-1].rpartition(".")[0] if self.names else ""
+        layer = self._linear(name)
+        if layer is None:
+            found = type(self._module.get_submodule(name)).__name__
+            raise ConfigError(
+                f"the model's last parameters belong to '{name}', a {found}; what reads the last fully connected layer "
+                "needs a model that ends with a torch.nn.Linear"
+            )
+        return layer
+
+    @cached_property
+    def first_linear(self) -> LinearLayer | None:
+        """The linear layer that reads the flattened image itself; None where another module may come before it.
+
+        Modules run in a known order in a ``torch.nn.Sequential`` alone, so the layer is looked for there alone.
+        """
+        for name, module in self._module.named_modules():
+            if type(module) is not torch.nn.Sequential and not isinstance(module, torch.nn.Flatten | torch.nn.Identity):
+                return self._linear(name)
+        return None
 
     def rows_within(self, budget: int, batch_shape: tuple[int, ...]) -> int:
         """How many batches of ``batch_shape`` to differentiate side by side in ``budget`` bytes; at least one.

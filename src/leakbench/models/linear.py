@@ -1,8 +1,10 @@
-"""Softmax regression."""
+"""Fully connected models, whose first layer reads the flattened image."""
 
 from __future__ import annotations
 
 from typing import Literal
+
+from pydantic import Field
 
 from leakbench.lazy import torch
 from leakbench.models.base import MODELS, Model
@@ -17,3 +19,20 @@ class Linear(Model):
     def build(self, shape: tuple[int, int, int], classes: int) -> torch.nn.Module:
         channels, height, width = shape
         return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(channels * height * width, classes))
+
+
+@MODELS.register("mlp", version=1)
+class MLP(Model):
+    """One hidden layer on the flattened image; both layers have biases."""
+
+    width: int = Field(64, ge=1, description="hidden units")
+    activation: Literal["relu", "sigmoid"] = "relu"
+
+    def build(self, shape: tuple[int, int, int], classes: int) -> torch.nn.Module:
+        channels, height, width = shape
+        return torch.nn.Sequential(
+            torch.nn.Flatten(),
+            torch.nn.Linear(channels * height * width, self.width),
+            torch.nn.ReLU() if self.activation == "relu" else torch.nn.Sigmoid(),
+            torch.nn.Linear(self.width, classes),
+        )

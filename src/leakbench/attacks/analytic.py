@@ -1,0 +1,51 @@
+"""The image as a ratio of two gradients of a fully connected first layer: the ceiling of what a gradient leaks."""
+
+from __future__ import annotations
+
+from leakbench.attacks.base import ATTACKS, Attack, Knowledge, Observations, Reconstruction
+from leakbench.errors import Infeasible
+from leakbench.lazy import torch
+from leakbench.models.base import LinearLayer
+from leakbench.randomness import Streams
+
+
+@ATTACKS.register("analytic", version=1)
+class Analytic(Attack):
+    """The exact image of a client that holds one, from the first layer, if that is fully connected and has a bias.
+
+    The gradient of neuron ``k``'s weights is that of its bias, ``b_k``, times the image: ``G_k = b_k x`` (Phong et al.
+    2018, section III; Geiping et al. 2020, proposition 3.1). All neurons together give ``x`` by least squares,
+    ``sum_k b_k G_k / sum_k b_k^2``. The image is the same in every local step, so updates of several steps leak it as
+    exactly. Where no neuron is active, or the gradient is not finite, the image is zero and marked as diverged at 0.
+    """
+
+    def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
+        """As :meth:`Attack.reconstruct`; exact for undefended gradients, and independent of ``streams``.
+
+        Raises:
+            Infeasible: several images per client, or a first layer that is not fully connected with a bias.
+        """
+        layer, place = _first_layer(observations)
+        slopes = observations.gradients[:, place]
+        # Relative to the largest slope: the squares of small ones would vanish in float32.
+        parts = slopes / slopes.abs().amax(dim=1, keepdim=True)
+        images = torch.einsum("nk,nkp->np", parts, layer.weights(observations.gradients))
+        images = images / (parts * slopes).sum(dim=1, keepdim=True)
+        found = images.isfinite().all(dim=1)
+        images = images.where(found[:, None], 0.0).view(len(observations), *observations.batch_shape)
+        return Reconstruction(images, None, torch.where(found, -1, 0))
+
+
+def _first_layer(observations: Observations) -> tuple[LinearLayer, slice]:
+    """The layer that reads the image, and where its biases are."""
+    (batch, *shape), layer = observations.batch_shape, observations.network.first_linear
+    if batch != 1:
+        raise Infeasible(f"attack 'analytic' finds the image of a client that holds one; these hold {batch}")
+    if layer is None or layer.inputs != torch.Size(shape).numel():
+        raise Infeasible(
+            "attack 'analytic' needs a model whose first layer is fully connected on the flattened image "
+            "('linear', 'mlp'), and this one begins otherwise"
+        )
+    if layer.bias is None:
+        raise Infeasible("attack 'analytic' divides by the gradient of the first layer's bias, and that layer has none")
+    return layer, layer.bias

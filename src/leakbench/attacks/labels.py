@@ -1,0 +1,102 @@
+"""Labels from the gradient of the last fully connected layer, for every observation at once.
+
+With cross-entropy, the gradient of the last layer's bias is ``mean_i (p_i - y_i)`` over a batch of images ``i`` with
+softmax outputs ``p_i`` and one-hot labels ``y_i``, and the gradient of its weights is ``mean_i (p_i - y_i) f_i^T`` for
+features ``f_i``. Only labels of the batch make an entry of the former negative; of the latter too, where features are
+not negative, as after a ReLU.
+
+The update of several local steps, over the learning rate, is a sum of such gradients at models that drift away from
+the one that the attacker knows, so there every method here is an approximation.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from leakbench.attacks.base import Observations
+from leakbench.errors import ConfigError
+from leakbench.lazy import torch
+from leakbench.randomness import generator
+
+Method = Literal["idlg", "distinct", "repeated", "counts"]
+"""How labels are found:
+
+- ``idlg``: of one image; exact if the last layer has a bias, or if the features sum to more than zero
+  (Zhao, Mopuri and Bilen 2020).
+- ``distinct``: of images of different classes: the classes whose smallest weight gradient is smallest
+  (Yin et al. 2021, eq. 6).
+- ``repeated``: of any images, from row sums of the weight gradient (LLG of Wainakh et al. 2022, Algorithm 1 without
+  the offset, which needs auxiliary data). Made for batches with a few frequent labels: with evenly spread labels and
+  ``B > C``, many labels leave no negative sum, and it is hardly better than guessing evenly.
+- ``counts``: of any images, from the bias gradient and the mean softmax output of standard normal inputs. Counts the
+  labels as ``B (p - g)``, which is exact if ``p`` is the batch's own mean softmax output: so it is on untrained models
+  for most batches, and it falls to ``repeated`` or below once a model answers noise otherwise than images.
+"""
+
+_DUMMIES = 64  # standard normal inputs behind the mean softmax output
+
+
+def infer_labels(observations: Observations, method: Method) -> torch.Tensor:
+    """Labels of every client's images, int64 ``[n, B]``, ascending in each row: their order is not to be had.
+
+    A row that is not finite, or zero, gets labels without meaning and leaves the other rows alone.
+
+    Raises:
+        ConfigError: the method does not fit the batch size or the model; the message names one that does.
+    """
+    head, batch = observations.network.head, observations.batch_shape[0]
+    weight = head.weights(observations.gradients)
+    bias = None if head.bias is None else observations.gradients[:, head.bias]
+    if method == "idlg":
+        if batch != 1:
+            raise ConfigError(
+                f"label inference 'idlg' reads the label of one image, and there are {batch}; choose 'repeated', or "
+                "'distinct' if no two images share a class"
+            )
+        found = (weight.sum(dim=2) if bias is None else bias).argmin(dim=1, keepdim=True)
+    elif method == "distinct":
+        if batch > head.outputs:
+            raise ConfigError(
+                f"label inference 'distinct': {batch} images cannot have different labels out of {head.outputs}; "
+                "choose 'repeated'"
+            )
+        found = weight.amin(dim=2).argsort(dim=1, stable=True)[:, :batch]
+    elif method == "repeated":
+        sums = weight.sum(dim=2)
+        impact = sums.clamp(max=0).sum(dim=1, keepdim=True) * (1 + 1 / head.outputs) / batch
+        found = _draw(sums, sums < 0, impact, batch)
+    else:
+        if bias is None:
+            raise ConfigError(
+                "label inference 'counts' reads the last layer's bias, and it has none; choose 'repeated'"
+            )
+        mean_gradient = bias / observations.local.steps
+        counts = batch * (_mean_softmax(observations) - mean_gradient)
+        found = _draw(-counts, bias < 0, -torch.ones_like(counts[:, :1]), batch)
+    return found.sort(dim=1).values
+
+
+def _draw(scores: torch.Tensor, present: torch.Tensor, impact: torch.Tensor, size: int) -> torch.Tensor:
+    """``size`` times the class of the smallest score, after those that are present for sure, int64 ``[n, size]``.
+
+    Args:
+        scores: ``[n, C]``; smaller where more labels are left.
+        present: ``[n, C]``, classes that have a label; if there are more than ``size``, the smallest scores go first.
+        impact: what one label adds to its score, ``[n, 1]``, not positive.
+        size: labels to draw.
+    """
+    drawn = []
+    for _ in range(size):
+        allowed = present | ~present.any(dim=1, keepdim=True)
+        choice = scores.where(allowed, torch.inf).argmin(dim=1, keepdim=True)
+        scores = scores.scatter_add(1, choice, -impact)
+        present = present.scatter(1, choice, False)
+        drawn.append(choice)
+    return torch.cat(drawn, dim=1)
+
+
+def _mean_softmax(observations: Observations) -> torch.Tensor:
+    """Mean softmax output of the model on standard normal inputs, ``[C]``; always the same inputs."""
+    parameters = observations.parameters
+    inputs = torch.randn(_DUMMIES, *observations.batch_shape[1:], generator=generator("label inference"))
+    return observations.network.logits(parameters, inputs.to(parameters)).softmax(dim=1).mean(dim=0)
