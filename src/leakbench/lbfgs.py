@@ -15,6 +15,7 @@ from leakbench.lazy import torch
 DECREASE = 1e-4  # c1: sufficient decrease (Armijo)
 CURVATURE = 0.9  # c2: strong Wolfe
 MAX_SEARCH = 25  # evaluations of one line search after its first
+LEAST_BRACKET = 1e-9  # a bracket shorter than this, in the entry that moves most, ends the search
 LEAST_CURVATURE = 1e-10  # a pair with y.s up to here is not kept
 
 
@@ -42,7 +43,7 @@ class LBFGS:
         line_search: ``"none"`` takes every step as it is; ``"strong_wolfe"`` brackets and zooms (Nocedal and Wright
             2006, algorithms 3.5 and 3.6) with cubic interpolation.
         tolerance_gradient: see above.
-        tolerance_change: see above; also the size at which a line search gives up shrinking its bracket.
+        tolerance_change: see above.
 
     Raises:
         ValueError: ``points`` is not a floating-point matrix, ``history`` is below 1, or ``line_search`` is unknown.
@@ -73,7 +74,7 @@ class LBFGS:
         self._tolerance_gradient = tolerance_gradient
         self._tolerance_change = tolerance_change
         self._history = _History(self.points, history)
-        self._search = _StrongWolfe(self.points, tolerance_change) if line_search == "strong_wolfe" else None
+        self._search = _StrongWolfe(self.points) if line_search == "strong_wolfe" else None
         self._step, self._gradient, self._direction = self.accepted_value, self.points, self.points
         self._begun = False
 
@@ -210,8 +211,7 @@ class _StrongWolfe:
     previous step. Only the gradient at ``_low`` can still be asked for.
     """
 
-    def __init__(self, like: torch.Tensor, tolerance_change: float) -> None:
-        self._tolerance_change = tolerance_change
+    def __init__(self, like: torch.Tensor) -> None:
         nothing = torch.zeros_like(like[:, 0])
         self._origin = self._low = self._high = _Probe(nothing, nothing, nothing)
         self._step = self._width = self._count = nothing  # _count: evaluations before the one to be told
@@ -261,7 +261,7 @@ class _StrongWolfe:
         self._swapped = self._swapped ^ swap
         self._zooming = self._zooming | begin_zoom
 
-        small = (self._high.step - self._low.step).abs() * self._width < self._tolerance_change
+        small = (self._high.step - self._low.step).abs() * self._width < LEAST_BRACKET
         ended = out | (level & ~too_high) | (self._zooming & small)
         self._step = torch.where(self._zooming, self._between(), wider)
         self._count = self._count + 1
