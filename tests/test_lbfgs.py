@@ -391,6 +391,29 @@ def test_what_it_is_told_is_neither_kept_nor_changed(dtype: torch.dtype) -> None
     assert torch.equal(problem.start, quadratics(dtype).start)
 
 
+@pytest.mark.parametrize("search", SEARCHES)
+def test_nothing_waits_for_the_device(search: Search) -> None:
+    """Tensors without data refuse to tell a number or a truth to Python."""
+    ours = LBFGS(torch.empty(3, 5, device="meta"), history=2, line_search=search)
+    for _ in range(5):
+        ours.tell(torch.empty(3, device="meta"), torch.empty(3, 5, device="meta"))
+    assert ours.points.shape == (3, 5) and ours.points.device.type == "meta"
+    with pytest.raises(RuntimeError, match="meta"):
+        ours.finished.all().item()
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_what_is_accepted_was_evaluated(search: Search) -> None:
+    problem = gradient_matching(torch.float32)
+    ours, asked = LBFGS(problem.start, line_search=search, rate=0.3), []
+    for _ in range(25):
+        asked.append(ours.points)
+        ours.tell(*problem.of(ours.points))
+        for row in range(3):
+            value = next(problem.of(ask)[0][row] for ask in asked if torch.equal(ask[row], ours.accepted[row]))
+            assert value == ours.accepted_value[row]
+
+
 @pytest.mark.parametrize(
     ("points", "options", "message"),
     [

@@ -126,7 +126,7 @@ class LBFGS:
         else:
             origin = _Probe(torch.zeros_like(step), self.accepted_value, slope)
             self._step = self._search.begin(turn, step, origin, self._gradient, self._direction)
-        ahead = torch.addcmul(self.accepted, self._step[:, None], self._direction)
+        ahead = self.accepted + self._step[:, None] * self._direction  # as ``tell`` adds it: the same bits
         self.points = torch.where(self.finished[:, None], self.accepted, ahead)
 
 
