@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leakbench.lbfgs import CURVATURE, DECREASE, LBFGS, MAX_SEARCH
+from leakbench.lbfgs import CURVATURE, DECREASE, LBFGS
 from leakbench.randomness import generator
 
 Search = Literal["none", "strong_wolfe"]
@@ -153,13 +153,13 @@ def run(problem: Problem, rounds: int, **options: object) -> tuple[LBFGS, list[t
 
 @pytest.fixture(autouse=True)
 def _short_searches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch gives a line search all evaluations that are left; ours is what its line search does by default."""
+    """``torch.optim.LBFGS`` gives a line search all evaluations that are left, not the default of its search, 25."""
     module = importlib.import_module("torch.optim.lbfgs")
     search = module._strong_wolfe
 
     @functools.wraps(search)
     def limited(*args: object, **options: object) -> object:
-        return search(*args, **(options | {"max_ls": MAX_SEARCH}))
+        return search(*args, **(options | {"max_ls": 25}))
 
     monkeypatch.setattr(module, "_strong_wolfe", limited)
 
@@ -209,12 +209,12 @@ def test_line_search_equals_torch_whatever_it_is_told(tolerance: float) -> None:
     values = (2 * (trend + noise)).round() / 2
     bias = 2 * torch.randn(trials, 1, generator=draw).double()
     gradients = torch.randn(lines, trials, 1, generator=draw).double() + bias
-    # Down for 25 steps, then up at the last that the search may take: it returns to where it began.
-    values[:, 0], gradients[:, 0] = (
-        -(10 ** torch.arange(lines).double()),
-        1 + torch.arange(lines)[:, None].double() / 10,
-    )
-    values[MAX_SEARCH + 1, 0] = 5
+    # Two that step outwards to the end of the search, one of them to find that it has to go back to where it began.
+    steps = [0.0, 1.0]
+    while len(steps) < lines:
+        steps.append((1.01 * steps[-1] - 0.01 * steps[-2] + 10 * steps[-1]) / 2)
+    values[:, :2], gradients[:, :2] = -torch.tensor(steps).double()[:, None] * 2 / 3, 1
+    values[26, 0] = 5
     options = {"line_search": "strong_wolfe", "tolerance_change": tolerance, "tolerance_gradient": tolerance}
     ours, evaluated = run(scripted(values, gradients), lines, history=2, **options)
     for row in range(trials):
@@ -233,7 +233,8 @@ def test_line_search_equals_torch_whatever_it_is_told(tolerance: float) -> None:
         if theirs.finished:
             torch.testing.assert_close(ours.accepted[row], theirs.accepted, rtol=1e-6, atol=1e-6)
             assert int(ours.iterations[row]) == theirs.iterations
-    assert ours.finished[0] and ours.accepted[0] == 0
+    assert evaluated[26][0] == evaluated[26][1] == pytest.approx(-steps[26]) and evaluated[27][0] == 0
+    assert ours.finished[0] and evaluated[28][1] == pytest.approx(-steps[26] - 1)
 
 
 def test_equals_steps_of_twenty_iterations() -> None:
@@ -388,6 +389,29 @@ def test_what_it_is_told_is_neither_kept_nor_changed(dtype: torch.dtype) -> None
         assert torch.equal(ours.points, other.points) and ours.points.dtype == dtype
         assert ours.accepted_value.dtype == dtype
     assert torch.equal(problem.start, quadratics(dtype).start)
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_nothing_waits_for_the_device(search: Search) -> None:
+    """Tensors without data refuse to tell a number or a truth to Python."""
+    ours = LBFGS(torch.empty(3, 5, device="meta"), history=2, line_search=search)
+    for _ in range(5):
+        ours.tell(torch.empty(3, device="meta"), torch.empty(3, 5, device="meta"))
+    assert ours.points.shape == (3, 5) and ours.points.device.type == "meta"
+    with pytest.raises(RuntimeError, match="meta"):
+        ours.finished.all().item()
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_what_is_accepted_was_evaluated(search: Search) -> None:
+    problem = gradient_matching(torch.float32)
+    ours, asked = LBFGS(problem.start, line_search=search, rate=0.3), []
+    for _ in range(25):
+        asked.append(ours.points)
+        ours.tell(*problem.of(ours.points))
+        for row in range(3):
+            value = next(problem.of(ask)[0][row] for ask in asked if torch.equal(ask[row], ours.accepted[row]))
+            assert value == ours.accepted_value[row]
 
 
 @pytest.mark.parametrize(

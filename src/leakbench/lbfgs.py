@@ -126,7 +126,7 @@ class LBFGS:
         else:
             origin = _Probe(torch.zeros_like(step), self.accepted_value, slope)
             self._step = self._search.begin(turn, step, origin, self._gradient, self._direction)
-        ahead = torch.addcmul(self.accepted, self._step[:, None], self._direction)
+        ahead = self.accepted + self._step[:, None] * self._direction  # as ``tell`` adds it: the same bits
         self.points = torch.where(self.finished[:, None], self.accepted, ahead)
 
 
@@ -216,7 +216,7 @@ class _StrongWolfe:
         self._origin = self._low = self._high = _Probe(nothing, nothing, nothing)
         self._step = self._width = self._count = nothing  # _count: evaluations before the one to be told
         self._zooming = self._stalled = self._swapped = torch.zeros_like(nothing, dtype=torch.bool)
-        self._low_gradient = self._origin_gradient = self._direction = like
+        self._low_gradient = self._direction = like
 
     def begin(
         self, turn: torch.Tensor, step: torch.Tensor, origin: _Probe, gradient: torch.Tensor, direction: torch.Tensor
@@ -225,7 +225,7 @@ class _StrongWolfe:
         self._origin = origin.where(turn, self._origin)
         self._low = origin.where(turn, self._low)
         self._low_gradient = torch.where(turn[:, None], gradient, self._low_gradient)
-        self._origin_gradient, self._direction = gradient, direction  # those of the other trials are as they were
+        self._direction = direction  # that of the other trials is as it was
         self._width = direction.abs().amax(1)
         self._count = torch.where(turn, 0, self._count)
         self._zooming, self._stalled, self._swapped = (
@@ -246,9 +246,9 @@ class _StrongWolfe:
         begin_zoom = ~self._zooming & (out | too_high | (~level & (new.slope >= 0)))
         wider = self._wider(low, new)
 
-        # Out of evaluations without a bracket: choose between the origin and the last step.
-        stuck = begin_zoom & out
-        low = self._origin.where(stuck, low)
+        # Out of evaluations without a bracket: choose between the origin and the last step. Nobody asks for the
+        # gradient at the origin, since a step of zero ends the trial.
+        low = self._origin.where(begin_zoom & out, low)
         # `new` becomes an end. Of two equal ends the first is the low one; `_swapped` says that low is the second.
         end = torch.where(self._zooming, too_high, begin_zoom)
         swap = end & torch.where(self._swapped, value <= low.value, ~(low.value <= value))
@@ -256,8 +256,7 @@ class _StrongWolfe:
         low_to_high = swap | (self._zooming & ~end & (new.slope * (high.step - low.step) >= 0))
         self._high = new.where(end & ~swap, low.where(low_to_high, high))
         self._low = new.where(become_low, low)
-        start = torch.where(stuck[:, None], self._origin_gradient, self._low_gradient)
-        self._low_gradient = torch.where(become_low[:, None], gradient, start)
+        self._low_gradient = torch.where(become_low[:, None], gradient, self._low_gradient)
         self._swapped = self._swapped ^ swap
         self._zooming = self._zooming | begin_zoom
 
