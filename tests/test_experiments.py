@@ -231,7 +231,7 @@ def test_seeds_can_be_jobs_of_their_own(checkout: Checkout) -> None:
     ("registry", "name", "touched"),
     [
         (DEFENSES, "magnitude_pruning", lambda job: job.defense.component.name == "magnitude_pruning"),
-        (REGISTRIES["attacks"], "inverting_gradients", lambda job: job.attack and job.attack.label == "ig"),
+        (REGISTRIES["attacks"], "ig_optimal_defense", lambda job: job.attack and job.attack.label == "ig"),
         (REGISTRIES["models"], "simpleconvnet", lambda _: True),
         (REGISTRIES["datasets"], "digits", lambda _: True),
         (JOB_KINDS, "train", lambda job: job.kind.name == "train"),
@@ -382,10 +382,10 @@ def test_a_mistake_is_explained(checkout: Checkout, mistake: tuple[Any, ...]) ->
 
 
 def test_keys_that_are_missing(checkout: Checkout) -> None:
-    checkout.edit(PAPER, lambda paper: paper["variants"]["attacks"].update(bare={"name": "inverting_gradients"}))
+    checkout.edit(PAPER, lambda paper: paper["variants"]["attacks"].update(bare={"name": "gradient_matching"}))
     checkout.edit(PAPER, put("experiments", "noise", "jobs", "attack", "attacks", value=["bare"]))
     assert checkout.fault() == f"{PAPER}: variants.attacks.bare.iterations: this key is missing"
-    checkout.edit(PAPER, put("experiments", "noise", "jobs", "attack", "attacks", value=["inverting_gradients"]))
+    checkout.edit(PAPER, put("experiments", "noise", "jobs", "attack", "attacks", value=["gradient_matching"]))
     assert checkout.fault() == f"{PAPER}: experiments.noise.jobs.attack.attacks.iterations: this key is missing"
     checkout.edit(PAPER, lambda paper: paper["variants"]["defenses"]["gp"].pop("name"))
     assert checkout.fault() == f"{PAPER}: variants.defenses.gp.name: this key is missing"

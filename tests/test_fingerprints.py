@@ -47,12 +47,44 @@ COMPONENTS: dict[str, type[Component]] = {
 
 READINGS = [{"form": form} for form in ("corrected", "as_printed", "as_released")]
 SIZES = [{"scale_mode": mode} for mode in ("rms", "fro", "u2")]
+PRESETS = (
+    *("dlg", "idlg", "dlg_cdpa", "tag"),
+    *("ig_library", "ig_script", "ig_breaching", "ig_optimal_defense", "ig_channel", "ig_cdpa"),
+)
+FEW_STEPS = {"name": "tag", "iterations": 4}
 # What a component is tried with; one that is not named here is tried with its defaults.
 PARAMETERS: dict[str, list[dict[str, Any]]] = {
-    "attack/inverting_gradients": [
-        {"iterations": 4, "total_variation": 1e-2},
-        {"iterations": 4, "total_variation": 0, "signed": False, "restarts": 2},
+    "attack/adaptive": [{"attack": FEW_STEPS}],
+    "attack/dropped_layers": [{"attack": FEW_STEPS, "layers": ["3"]}],
+    "attack/expectation": [{"attack": FEW_STEPS, "draws": 2}],
+    "attack/gradient_matching": [
+        {
+            "iterations": 4,
+            "objective": {"kind": "cosine_per_tensor"},
+            "optimiser": {"kind": "adam", "rate": 0.1, "decay": "cosine"},
+            "regularisers": [
+                {"kind": "total_variation", "form": form, "weight": 0.1} for form in ("isotropic", "squared")
+            ],
+            "restarts": 2,
+            "labels": "distinct",
+        },
+        {
+            "iterations": 6,
+            "objective": {"kind": "l2"},
+            "optimiser": {"kind": "lbfgs", "line_search": "strong_wolfe"},
+            "regularisers": [{"kind": "pixel_box", "weight": 0.1}, {"kind": "batch_norm", "weight": 0.1}],
+            "start": "uniform",
+            "labels": "joint",
+            "keep": "best",
+        },
     ],
+    "attack/imputed": [
+        {"attack": FEW_STEPS, "outliers": "marked"},
+        {"attack": FEW_STEPS, "outliers": "above", "threshold": 0.1, "value": "mean"},
+    ],
+    "attack/masked": [{"attack": FEW_STEPS}],
+    "attack/weighted": [{"attack": FEW_STEPS}],
+    **{f"attack/{preset}": [{"iterations": 4}] for preset in PRESETS},
     "dataset/digits": [{}, {"size": 16}],
     "dataset/photos": [{}, {"size": 16}],
     "defense/clipped_noise": [{"scale": 0.2, "clip": 0.02, **size} for size in SIZES],
@@ -76,7 +108,7 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
     "model/simpleconvnet": [{"width": 3}],
 }
 # Attacks on clients that hold one image; the others are tried on two.
-SINGLE_IMAGE = {"attack/analytic"}
+SINGLE_IMAGE = {"attack/analytic", "attack/idlg"}
 
 
 class FixedData(Dataset):
@@ -131,10 +163,10 @@ class FixedAttack(Attack):
     version: ClassVar[int] = 1
 
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
-        assert knowledge.mean_image is not None
+        assert knowledge.auxiliary_images is not None
         n, (batch, *shape) = len(observations), observations.batch_shape
         size = observations.gradients.norm(dim=1)
-        images = knowledge.mean_image + size.view(-1, 1, 1, 1, 1) * streams.normal(batch, *shape)
+        images = knowledge.auxiliary_images.mean(dim=0) + size.view(-1, 1, 1, 1, 1) * streams.normal(batch, *shape)
         return Reconstruction(images, size, torch.full((n,), -1))
 
 
@@ -177,9 +209,10 @@ def numbers_of(component: Component) -> list[float]:
         batch = 1 if f"attack/{component.name}" in SINGLE_IMAGE else 2
         steps = clients(batch)
         bounds = torch.tensor([-1.0, 1.5]).view(2, 1, 1, 1)
-        found = component.reconstruct(
-            Observations(steps.network, steps.parameters, steps.gradient, (batch, 1, 8, 8)),
-            Knowledge(steps.labels, bounds, steps.images.mean(dim=(0, 1))),
+        marked = steps.gradient.abs() < 1e-3
+        found = component.against(({"name": "masked"},)).reconstruct(
+            Observations(steps.network, steps.parameters, steps.gradient, (batch, 1, 8, 8), marked=marked),
+            Knowledge(steps.labels, bounds, steps.images[0], noise_variance=steps.gradient.square()),
             steps.streams.child("attack"),
         )
         numbers += summary(found.images) + ([] if found.objective is None else found.objective.tolist())

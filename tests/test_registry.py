@@ -109,7 +109,7 @@ def test_unknown_names_are_explained() -> None:
     message = str(caught.value)
     assert message.startswith("config/papers/x.yaml: defenses.a: unknown defense 'optimal_nose'; did you mean")
     assert "'optimal_noise'?" in message and "magnitude_pruning" in message
-    with pytest.raises(UnknownName, match=r"unknown attack 'zzz'\. Allowed: .*inverting_gradients"):
+    with pytest.raises(UnknownName, match=r"unknown attack 'zzz'\. Allowed: .*ig_script"):
         ATTACKS.get("zzz")
 
 

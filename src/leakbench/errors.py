@@ -44,5 +44,5 @@ class RecordError(LeakbenchError):
     """A record or its tensors cannot be read: half-written, altered, or of another schema."""
 
 
-class Infeasible(LeakbenchError):
-    """This attack cannot run here, and why; jobs turn it into the outcome ``infeasible`` for that reason."""
+class ObservationError(LeakbenchError):
+    """What an attacker was given is not what the model asks for, or holds values that are not finite."""

@@ -364,11 +364,14 @@ class Plan:
                             kinds if kinds.sweep else None,
                         )
 
-    def _variant(self, paper: str, kind: str, label: str, asked: tuple[str, ...]) -> Variant[Any]:
+    def _variant(
+        self, paper: str, kind: str, label: str, asked: tuple[str, ...], wrappers: tuple[str, ...] = ()
+    ) -> Variant[Any]:
         """The variant that a label names: a declared one, or a component by its own name and with its defaults.
 
         Args:
             asked: the keys that hold the label.
+            wrappers: labels of the attacks around this one.
         """
         registry: Registry[Component] = REGISTRIES[kind]
         declared: dict[str, VariantSpec] = getattr(self.papers[paper].variants, kind)
@@ -381,6 +384,14 @@ class Plan:
             component, given = registry.get(label), {}
         else:
             raise UnknownName(registry.kind, label, {*declared, *registry}, self._where(paper, *asked)())
+        inside = given.get("attack")
+        if registry is ATTACKS and isinstance(inside, str):  # a wrapper: its attack is another variant
+            if label in wrappers:
+                raise ConfigError(f"{where('attack')}: the attacks {' -> '.join((*wrappers, label))} wrap each other")
+            wrapped = self._variant(paper, kind, inside, ("variants", kind, label, "attack"), (*wrappers, label))
+            if wrapped.sweep:
+                raise ConfigError(f"{where('attack')}: '{inside}' sweeps parameters, and a wrapped attack cannot")
+            given = given | {"attack": {"name": wrapped.component.name, **wrapped.parameters}}
         return _swept(label, component, given, where)
 
 

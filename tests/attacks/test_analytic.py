@@ -129,4 +129,4 @@ def test_infeasible(network: Network, batch: int, reason: str) -> None:
 
 
 def test_it_needs_nothing() -> None:
-    assert ATTACKS.get("analytic") is Analytic and Analytic.needs == frozenset() and Analytic.observes
+    assert ATTACKS.get("analytic") is Analytic and Analytic().needs == frozenset() and Analytic.observes

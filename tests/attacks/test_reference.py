@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from leakbench.attacks.base import ATTACKS, Attack, Knowledge, Observations
-from leakbench.attacks.inverting_gradients import InvertingGradients
+from leakbench.attacks.base import Attack, Knowledge, Observations
+from leakbench.attacks.presets import IGOptimalDefense
 from leakbench.attacks.reference import Grey, MeanImage, Noise
 from leakbench.data.base import Dataset
 from leakbench.data.embedded import Digits, Photos
@@ -15,6 +15,7 @@ from leakbench.randomness import Streams
 
 RANGE = torch.tensor([[-1.0, -0.5, 0.0], [1.0, 0.5, 2.0]]).view(2, 3, 1, 1)
 MEAN = torch.arange(3 * 4 * 4.0).view(3, 4, 4)
+AUXILIARY = torch.stack([MEAN - 1, MEAN + 1])
 STREAMS = Streams([("reference", 0), ("reference", 1)])
 
 
@@ -24,18 +25,18 @@ def observations(network: Network, gradients: torch.Tensor) -> Observations:
 
 @pytest.mark.parametrize("attack", [MeanImage(), Grey(), Noise()], ids=lambda attack: attack.name)
 def test_gradients_are_ignored(attack: Attack, tiny_network: Network) -> None:
-    knowledge = Knowledge(pixel_range=RANGE, mean_image=MEAN)
+    knowledge = Knowledge(pixel_range=RANGE, auxiliary_images=AUXILIARY)
     zeros, nans = torch.zeros(2, 160), torch.full((2, 160), torch.nan)
     first = attack.reconstruct(observations(tiny_network, zeros), knowledge, STREAMS.child("one"))
     second = attack.reconstruct(observations(tiny_network, nans), knowledge, STREAMS.child("one"))
     assert torch.equal(first.images, second.images) and first.images.shape == (2, 5, 3, 4, 4)
     assert first.objective is None and first.diverged_at.tolist() == [-1, -1]
-    assert not attack.observes and InvertingGradients.observes
+    assert not attack.observes and IGOptimalDefense.observes
 
 
 def test_mean_image_is_the_mean_for_every_image(tiny_network: Network) -> None:
     seen = observations(tiny_network, torch.zeros(2, 160))
-    found = MeanImage().reconstruct(seen, Knowledge(mean_image=MEAN), STREAMS)
+    found = MeanImage().reconstruct(seen, Knowledge(auxiliary_images=AUXILIARY), STREAMS)
     assert all(torch.equal(image, MEAN) for image in found.images.flatten(0, 1))
     found.images.zero_()  # its own memory
     assert MEAN.max() == 47
@@ -61,21 +62,15 @@ def test_noise_is_the_clamped_start_of_each_stream(tiny_network: Network) -> Non
 
 @pytest.mark.parametrize("attack", [MeanImage(), Grey(), Noise()], ids=lambda attack: attack.name)
 def test_everything_stays_on_the_device_of_the_gradients(attack: Attack, tiny_network: Network) -> None:
-    knowledge = Knowledge(pixel_range=RANGE.to("meta"), mean_image=MEAN.to("meta"))
+    knowledge = Knowledge(pixel_range=RANGE.to("meta"), auxiliary_images=AUXILIARY.to("meta"))
     found = attack.reconstruct(observations(tiny_network, torch.zeros(2, 160, device="meta")), knowledge, STREAMS)
     assert found.images.device.type == found.diverged_at.device.type == "meta"
 
 
 def test_needs_are_names_of_knowledge() -> None:
-    everything = Knowledge(labels=torch.zeros(1, 1), pixel_range=RANGE, mean_image=MEAN).granted()
-    assert everything == {"labels", "pixel_range", "mean_image"}
+    everything = Knowledge(labels=torch.zeros(1, 1), pixel_range=RANGE, auxiliary_images=AUXILIARY).granted()
+    assert everything == {"labels", "pixel_range", "auxiliary_images"}
     assert Knowledge().granted() == frozenset()
     assert Knowledge(pixel_range=RANGE).granted() == {"pixel_range"}
-    needs = {name: ATTACKS.get(name).needs for name in ("inverting_gradients", "mean_image", "grey", "noise")}
-    assert needs == {
-        "inverting_gradients": {"labels", "pixel_range"},
-        "mean_image": {"mean_image"},
-        "grey": {"pixel_range"},
-        "noise": {"pixel_range"},
-    }
-    assert all(ATTACKS.get(name).needs <= everything for name in ATTACKS)
+    assert MeanImage().needs == {"auxiliary_images"}
+    assert Grey().needs == Noise().needs == {"pixel_range"}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from leakbench.attacks.base import Attack
-from leakbench.attacks.inverting_gradients import InvertingGradients
+from leakbench.attacks.presets import IGOptimalDefense
 from leakbench.data.embedded import Digits
 from leakbench.defenses.base import Defense, NoDefense
 from leakbench.jobs.attack import AttackJob
@@ -55,7 +55,7 @@ def attack_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
         **protocol: Any,
     ) -> Job:
         kind = AttackJob(**{"clients": 3, "batch_size": 2, "auxiliary": 16, **protocol})
-        attack = attack or InvertingGradients(iterations=8, rate=0.2, total_variation=1e-6)
+        attack = attack or IGOptimalDefense(iterations=8)
         return _make_job(kind, defense, parameters, sweep, attack, seeds)
 
     return make

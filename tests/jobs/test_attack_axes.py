@@ -165,7 +165,7 @@ class TestBatchStatistics:
 
     def test_only_when_granted(self, normalised_job: Jobs, seen: list[tuple[Observations, Knowledge]]) -> None:
         run(normalised_job(batch_norm="train"))
-        assert seen[0][1].granted() == {"labels", "pixel_range", "mean_image"}
+        assert seen[0][1].granted() == {"labels", "pixel_range", "auxiliary_images"}
 
     def test_a_model_without_batch_norm_has_none(
         self, attack_job: Jobs, seen: list[tuple[Observations, Knowledge]]

@@ -11,7 +11,7 @@ import torch
 
 from leakbench.attacks.analytic import Analytic
 from leakbench.attacks.base import Attack, Knowledge, Observations, Reconstruction
-from leakbench.attacks.inverting_gradients import InvertingGradients
+from leakbench.attacks.presets import IGOptimalDefense
 from leakbench.attacks.reference import Grey, MeanImage, Noise
 from leakbench.data.embedded import Digits
 from leakbench.defenses.base import Defense
@@ -166,15 +166,15 @@ def test_what_the_attack_is_given(attack_job: AttackJobs, seen: list[tuple[Obser
         torch.testing.assert_close(observations.gradients[client], gradient, rtol=1e-4, atol=1e-6)
         noise = observations.gradients[3 + client] - gradient
         assert float(noise.std()) == pytest.approx(0.5, rel=0.1)
-    assert knowledge.labels is not None and knowledge.pixel_range is not None and knowledge.mean_image is not None
+    assert knowledge.labels is not None and knowledge.pixel_range is not None and knowledge.auxiliary_images is not None
     assert torch.equal(knowledge.labels, labels.repeat(2, 1))
     assert torch.equal(knowledge.pixel_range, digits.normalise(torch.tensor([0.0, 1.0]).view(2, 1, 1, 1)))
-    torch.testing.assert_close(knowledge.mean_image, digits.normalise(auxiliary.images.mean(dim=0)))
+    torch.testing.assert_close(knowledge.auxiliary_images, digits.normalise(auxiliary.images))
     assert streams.keys == [("digits8", 3, "client", client, "attack") for client in range(3)] * 2
     torch.testing.assert_close(findings.tensors["seed3/victims"], victims.images.unflatten(0, (3, 2)))
 
 
-@pytest.mark.parametrize("granted", [(), ("labels",), ("mean_image", "pixel_range")])
+@pytest.mark.parametrize("granted", [(), ("labels",), ("auxiliary_images", "pixel_range")])
 def test_only_what_is_granted_is_known(
     attack_job: AttackJobs, seen: list[tuple[Observations, Knowledge, Streams]], granted: tuple[str, ...]
 ) -> None:
@@ -308,9 +308,9 @@ class TestInfeasible:
     @pytest.mark.parametrize(
         ("attack", "granted", "missing"),
         [
-            (InvertingGradients(iterations=1, total_variation=0), ("mean_image",), "labels, pixel_range"),
-            (InvertingGradients(iterations=1, total_variation=0), ("labels", "mean_image"), "pixel_range"),
-            (MeanImage(), ("labels", "pixel_range"), "mean_image"),
+            (IGOptimalDefense(iterations=1), ("auxiliary_images",), "labels, pixel_range"),
+            (IGOptimalDefense(iterations=1), ("labels", "auxiliary_images"), "pixel_range"),
+            (MeanImage(), ("labels", "pixel_range"), "auxiliary_images"),
             (Grey(), ("labels",), "pixel_range"),
             (Noise(), (), "pixel_range"),
         ],

@@ -6,16 +6,18 @@ and nothing else. Ground truth is not among them.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
+from leakbench.errors import ObservationError
 from leakbench.federated.local import ONE_STEP, LocalTraining
 from leakbench.lazy import torch
 from leakbench.models.base import Network, Statistics
 from leakbench.randomness import Streams
 from leakbench.registry import Component, Registry
 
-Grant = Literal["labels", "pixel_range", "mean_image", "batch_statistics"]
+Grant = Literal["labels", "pixel_range", "auxiliary_images", "batch_statistics", "noise_variance"]
 """Side knowledge that a threat model may grant."""
 
 
@@ -29,6 +31,11 @@ class Observations:
         gradients: decoded gradients (of several local steps: updates over the learning rate), ``[n, d]``.
         batch_shape: ``(B, C, H, W)`` of each client's inputs.
         local: the clients' local computation.
+        marked: the coordinates at which the message itself shows that the defense changed them (pruned, clipped, out of
+            range), boolean ``[n, d]``; None where it shows nothing.
+        weights: how much the attacker trusts each coordinate, ``[n, d]``; all the same where None.
+        noise: draws of the defense's noise over which the attacker averages its objective: from observations (their
+            indices, ``[k]``) to draws ``[k, draws, d]``, since those of all would not fit in memory.
     """
 
     network: Network
@@ -36,6 +43,33 @@ class Observations:
     gradients: torch.Tensor
     batch_shape: tuple[int, int, int, int]
     local: LocalTraining = ONE_STEP
+    marked: torch.Tensor | None = None
+    weights: torch.Tensor | None = None
+    noise: Callable[[torch.Tensor], torch.Tensor] | None = None
+
+    def check(self) -> None:
+        """Look before computing.
+
+        Raises:
+            ObservationError: shapes do not fit, or a gradient holds a value that is not finite.
+        """
+        n, d = len(self.gradients), self.network.dimension
+        expected = {
+            "parameters": (self.parameters, (d,)),
+            "gradients": (self.gradients, (n, d)),
+            "marked": (self.marked, (n, d)),
+            "weights": (self.weights, (n, d)),
+        }
+        for name, (tensor, shape) in expected.items():
+            if tensor is not None and tensor.shape != shape:
+                raise ObservationError(f"{name} of shape {list(tensor.shape)}; the model asks for {list(shape)}")
+        broken = (~self.gradients.isfinite().all(dim=1)).nonzero().flatten().tolist()
+        if broken:
+            raise ObservationError(
+                f"observation {broken[0]} of {n} holds values that are not finite"
+                + (f", as do {len(broken) - 1} others" if len(broken) > 1 else "")
+                + "; look at what the defense sends"
+            )
 
     def __len__(self) -> int:
         return self.gradients.shape[0]
@@ -48,15 +82,18 @@ class Knowledge:
     Attributes:
         labels: true labels, ``[n, B]``.
         pixel_range: smallest and largest valid input per channel, ``[2, C, 1, 1]``.
-        mean_image: mean of auxiliary images, which no client holds, ``[C, H, W]``.
+        auxiliary_images: images of the same kind, which no client holds, ``[m, C, H, W]``.
         batch_statistics: mean and variance of every BatchNorm layer's inputs on the client's own batch, by the names of
             the module's buffers, each ``[n, channels]``.
+        noise_variance: variance of the noise that the defense added to each coordinate, ``[n, d]``. Public for noise of
+            one known size; an oracle's where the size depends on the data.
     """
 
     labels: torch.Tensor | None = None
     pixel_range: torch.Tensor | None = None
-    mean_image: torch.Tensor | None = None
+    auxiliary_images: torch.Tensor | None = None
     batch_statistics: Statistics | None = None
+    noise_variance: torch.Tensor | None = None
 
     def granted(self) -> frozenset[str]:
         """Names of what is known."""
@@ -83,11 +120,24 @@ class Reconstruction:
 class Attack(Component):
     """A reconstruction method."""
 
-    needs: ClassVar[frozenset[Grant]] = frozenset()
-    """Side knowledge without which the attack cannot run."""
-
     observes: ClassVar[bool] = True
     """False for reference attackers, which ignore the gradient; they are run beside the undefended gradient alone."""
+
+    @property
+    def needs(self) -> frozenset[Grant]:
+        """Side knowledge without which the attack cannot run."""
+        return frozenset()
+
+    def against(self, adaptive: Sequence[Mapping[str, Any]]) -> Attack:
+        """This attack, facing a defense.
+
+        Args:
+            adaptive: what the defense declares as its natural adaptive attacker: wrappers, from the inside out.
+
+        Raises:
+            Infeasible: the attack asks for a declaration that the defense does not make.
+        """
+        return self
 
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
         """Reconstruct the inputs of every observation; row ``i`` draws from stream ``i``."""

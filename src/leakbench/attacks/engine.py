@@ -1,106 +1,201 @@
-"""Batched gradient matching: one loop optimises many independent trials of one model.
+"""Batched minimisation: one loop optimises many independent trials of one model.
 
-A trial is one observation with one starting point. Everything in the loop is either vectorised over trials
-(``torch.func.vmap`` of the objective's gradient) or elementwise (the optimiser), so a trial takes the same path
-whatever else shares its batch. A trial that becomes non-finite is frozen and marked; it neither stops nor touches the
-others.
+A trial is one observation with one starting point, as a flat vector of variables. Everything in the loop is either
+vectorised over trials (``torch.func.vmap`` of the objective's gradient) or acts on each row alone (the optimiser), so a
+trial takes the same path whatever else shares its batch. A trial that becomes non-finite is frozen and marked; it
+neither stops nor touches the others. Nothing in the loop waits for the device.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, TypedDict
 
-from leakbench.adam import Adam
+from leakbench.attacks.optimisers import Bounds, Descent, Optimiser
+from leakbench.footprint import bytes_per_row
 from leakbench.lazy import torch
-from leakbench.progress import progress
+from leakbench.models.base import Statistics
+from leakbench.progress import Tick, progress
 
-MEMORY_BUDGET = 1024 * 2**20
-"""Working memory of one vectorised step, in bytes. Only speed depends on it."""
+CPU_BUDGET = 1024 * 2**20
+"""Working memory of one vectorised evaluation on a CPU, in bytes. On a GPU it is a part of what is free."""
 
-TrialCost: TypeAlias = "Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]"
-"""``cost(images [B, C, H, W], target [d], labels [B]) -> scalar`` of one trial."""
+GPU_PART = 0.6
 
+WIDE = 24 * 2**20
+"""A CPU evaluates trials one by one where one of them holds more bytes than this. Such a trial is not held up by
+dispatching, and the grouped convolutions that vmap makes of per-trial weight gradients are slow there."""
 
-def cosine_distance(gradient: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """``1 - <g, t> / (||g|| ||t||)`` over all parameters (Geiping et al. 2020, eq. 4): ``[d], [d] -> scalar``."""
-    # A sum, not torch.dot: that loses two digits under vmap, and other digits when a trial is alone in its batch.
-    distance: torch.Tensor = 1 - (gradient * target).sum() / (gradient.norm() * target.norm())
-    return distance
-
-
-def total_variation(images: torch.Tensor) -> torch.Tensor:
-    """Anisotropic: the mean absolute difference of horizontal neighbours plus that of vertical ones."""
-    horizontal = images[..., :, 1:] - images[..., :, :-1]
-    vertical = images[..., 1:, :] - images[..., :-1, :]
-    return horizontal.abs().mean() + vertical.abs().mean()
+CHECK_EVERY = 64
+"""Iterations between looking whether any trial still moves: the look waits for the device."""
 
 
-@dataclass(frozen=True)
-class StepSchedule:
-    """Step size ``rate``, times 0.1 after 3/8, 5/8 and 7/8 of the iterations (Geiping et al. 2020)."""
+class Evidence(TypedDict, total=False):
+    """What the attacker holds of one trial; or of ``n``, with a leading axis.
 
-    rate: float
-    iterations: int
+    ``target``: the observed gradient, ``[d]``. ``labels``: ``[B]``. ``weights``: trust in each coordinate, ``[d]``.
+    ``noise``: draws of the defense's noise, ``[draws, d]``. ``statistics``: of BatchNorm layers.
+    """
 
-    def __getitem__(self, iteration: int) -> float:
-        return float(self.rate * 0.1 ** sum(iteration >= part * self.iterations / 8 for part in (3, 5, 7)))
+    target: torch.Tensor
+    labels: torch.Tensor
+    weights: torch.Tensor
+    noise: torch.Tensor
+    statistics: Statistics
 
 
-@dataclass(frozen=True)
-class Matched:
-    """Final ``images [n, B, C, H, W]``, ``objective [n]`` and ``diverged_at [n]`` (-1: never) of each trial."""
+Cost: TypeAlias = "Callable[[torch.Tensor, Evidence], torch.Tensor]"
+"""``cost(variables [D], evidence) -> scalar`` of one trial."""
 
-    images: torch.Tensor
+Evaluation: TypeAlias = "Callable[[torch.Tensor, Evidence], tuple[torch.Tensor, torch.Tensor]]"
+"""``evaluate(points [n, D], evidence) -> gradient [n, D], value [n]`` of many."""
+
+
+class Minimum(NamedTuple):
+    """Final ``points [n, D]``, ``objective [n]`` and ``diverged_at [n]`` (-1: never) of each trial."""
+
+    points: torch.Tensor
     objective: torch.Tensor
     diverged_at: torch.Tensor
 
 
-def match_gradients(
-    cost: TrialCost,
-    starts: torch.Tensor,
-    targets: torch.Tensor,
-    labels: torch.Tensor,
-    schedule: StepSchedule,
+def minimise(
+    cost: Cost,
+    points: torch.Tensor,
+    evidence: Callable[[torch.Tensor], Evidence],
+    optimiser: Optimiser,
+    iterations: int,
     *,
-    signed: bool,
-    box: torch.Tensor | None,
-    chunk: int,
-) -> Matched:
-    """Minimise ``cost`` over the images of every trial by Adam.
+    bounds: Bounds | None = None,
+    stop_below: float | None = None,
+    keep: Literal["last", "best"] = "last",
+    chunk: int | None = None,
+) -> Minimum:
+    """Minimise ``cost`` over every trial's variables.
 
     Args:
         cost: objective of one trial.
-        starts: starting points, ``[n, B, C, H, W]``.
-        targets: observed gradients, ``[n, d]``.
-        labels: ``[n, B]``.
-        schedule: step sizes and number of iterations.
-        signed: feed Adam the sign of the gradient (Geiping et al. 2020) instead of the gradient.
-        box: smallest and largest valid input, ``[2, C, 1, 1]``; every step projects onto it.
-        chunk: trials per vectorised step. The results do not depend on it, but for a chunk of one: other kernels then
-            round in other places, which hundreds of signed steps can amplify.
+        points: starting points, ``[n, D]``.
+        evidence: from trials (their indices) to what is known of them.
+        optimiser: how trials move.
+        iterations: evaluations of every trial.
+        bounds: what every step projects onto.
+        stop_below: a trial whose objective falls below this stops there.
+        keep: which iterate is the result: the last one, or the best one by the objective.
+        chunk: trials per vectorised evaluation; as many as fit in memory by default. The results do not depend on it,
+            but for a chunk of one: other kernels then round in other places, which signed steps can amplify.
     """
-    value_and_gradient = torch.func.vmap(torch.func.grad_and_value(cost))
-    parts = []
-    with progress("matching gradients", schedule.iterations * len(starts)) as tick:
-        for rows in torch.arange(len(starts)).split(chunk):
-            # Kernels round a batch of one differently, and signs amplify that: a lone trial runs beside its own copy.
+    trials = torch.arange(len(points), device=points.device)
+    chunk = chunk or chunk_size(cost, points[:1], evidence(trials[:1]))
+    parts: list[Minimum] = []
+    first = 0
+    with progress("matching gradients", iterations * len(points)) as tick:
+        while first < len(points):
+            rows = trials[first : first + chunk]
+            # Kernels round a batch of one differently, and signs amplify that: a lone trial runs beside its copy.
             computed = rows.repeat(2) if len(rows) == 1 < chunk else rows
-            images, target, label = starts[computed], targets[computed], labels[computed]
-            adam = Adam(images)
-            diverged_at = torch.full((len(images),), -1, device=images.device)
-            for iteration in range(schedule.iterations):
-                gradient, value = value_and_gradient(images, target, label)
-                finite = value.isfinite() & gradient.flatten(1).isfinite().all(dim=1)
-                diverged_at = torch.where((diverged_at < 0) & ~finite, iteration, diverged_at)
-                direction = adam.direction(gradient.sign() if signed else gradient)
-                moved = images - schedule[iteration] * direction
-                if box is not None:
-                    moved = moved.clamp(box[0], box[1])
-                images = torch.where((diverged_at < 0).view(-1, 1, 1, 1, 1), moved, images)
-                tick(len(rows))
-            _, value = value_and_gradient(images, target, label)
-            diverged_at = torch.where((diverged_at < 0) & ~value.isfinite(), schedule.iterations, diverged_at)
-            parts.append([tensor[: len(rows)] for tensor in (images, value, diverged_at)])
-    return Matched(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
+            evaluate = evaluation(cost, vectorised=chunk > 1)
+            descent = optimiser.start(points[computed], iterations, bounds)
+            try:
+                found = _descend(evaluate, descent, evidence(computed), iterations, stop_below, keep, tick)
+            except RuntimeError as error:
+                if chunk == 1 or not _out_of_memory(error):
+                    raise
+                chunk = max(2, min(chunk, len(rows)) // 2) if chunk > 2 else 1  # and once more from the start
+                continue
+            parts.append(Minimum(*(tensor[: len(rows)] for tensor in found)))
+            first += len(rows)
+    return Minimum(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
+
+
+def _descend(
+    evaluate: Evaluation,
+    descent: Descent,
+    evidence: Evidence,
+    iterations: int,
+    stop_below: float | None,
+    keep: Literal["last", "best"],
+    tick: Tick,
+) -> Minimum:
+    n, device = len(descent.points), descent.points.device
+    diverged_at = torch.full((n,), -1, device=device)
+    resting = torch.zeros(n, dtype=torch.bool, device=device)  # converged or good enough
+    stopped = torch.zeros_like(resting)
+    held, held_value = descent.points, torch.full((n,), torch.inf, device=device, dtype=descent.points.dtype)
+    for iteration in range(iterations):
+        gradient, value = evaluate(descent.points, evidence)
+        finite = value.isfinite() & gradient.isfinite().all(dim=1)
+        moving = (diverged_at < 0) & ~resting
+        diverged_at = torch.where(moving & ~finite, iteration, diverged_at)
+        moving = moving & finite
+        if keep == "best":
+            held, held_value = _hold(moving & (value < held_value), descent.points, value, held, held_value)
+        if stop_below is not None:
+            now = moving & (value < stop_below)
+            held, held_value = _hold(now, descent.points, value, held, held_value)
+            stopped, moving = stopped | now, moving & ~now
+        resting = resting | stopped | descent.tell(value, gradient, moving)
+        tick(n)
+        if iteration % CHECK_EVERY == CHECK_EVERY - 1 and not bool(moving.any()):
+            tick(n * (iterations - 1 - iteration))
+            break
+    final = torch.where(stopped[:, None], held, descent.accepted)
+    _, value = evaluate(final, evidence)
+    diverged_at = torch.where((diverged_at < 0) & ~value.isfinite(), iterations, diverged_at)
+    if keep == "best":
+        better = ~(value <= held_value)  # also where the last is NaN
+        final, value = torch.where(better[:, None], held, final), torch.where(better, held_value, value)
+    return Minimum(final, value, diverged_at)
+
+
+def _hold(
+    now: torch.Tensor, points: torch.Tensor, value: torch.Tensor, held: torch.Tensor, held_value: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.where(now[:, None], points, held), torch.where(now, value, held_value)
+
+
+def evaluation(cost: Cost, *, vectorised: bool) -> Evaluation:
+    """Gradient and value of ``cost`` for many trials: by vmap, or of one trial alone as its only row."""
+    single = torch.func.grad_and_value(cost)
+    if vectorised:
+        evaluate: Evaluation = torch.func.vmap(single)
+        return evaluate
+
+    def alone(points: torch.Tensor, evidence: Evidence) -> tuple[torch.Tensor, torch.Tensor]:
+        gradient, value = single(points[0], _first_row(evidence))
+        return gradient[None], value[None]
+
+    return alone
+
+
+def _first_row(evidence: Evidence) -> Evidence:
+    from torch.utils._pytree import tree_map
+
+    row: Evidence = tree_map(lambda tensor: tensor[0], evidence)
+    return row
+
+
+def chunk_size(cost: Cost, points: torch.Tensor, evidence: Evidence) -> int:
+    """How many trials to evaluate side by side, as the footprint of one and of two says.
+
+    Args:
+        cost: objective of one trial.
+        points: the variables of one trial, ``[1, D]``.
+        evidence: what is known of it.
+    """
+    from torch.utils._pytree import tree_map
+
+    evaluate = evaluation(cost, vectorised=True)
+
+    def computation(rows: int) -> object:
+        return evaluate(*tree_map(lambda tensor: tensor.expand(rows, *tensor.shape[1:]), (points, evidence)))
+
+    per_trial = bytes_per_row(computation)
+    if points.device.type != "cpu":
+        return max(1, int(GPU_PART * torch.cuda.mem_get_info(points.device)[0]) // per_trial)
+    return 1 if per_trial > WIDE else max(1, CPU_BUDGET // per_trial)
+
+
+def _out_of_memory(error: RuntimeError) -> bool:
+    # On a CPU torch raises a plain RuntimeError, which names its allocator.
+    return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)

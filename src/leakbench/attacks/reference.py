@@ -25,18 +25,22 @@ class _Reference(Attack):
 class MeanImage(_Reference):
     """The mean of auxiliary images, for every image."""
 
-    needs: ClassVar[frozenset[Grant]] = frozenset({"mean_image"})
+    @property
+    def needs(self) -> frozenset[Grant]:
+        return frozenset({"auxiliary_images"})
 
     def guess(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> torch.Tensor:
-        assert knowledge.mean_image is not None
-        return knowledge.mean_image.expand(len(observations), *observations.batch_shape).clone()
+        assert knowledge.auxiliary_images is not None
+        return knowledge.auxiliary_images.mean(dim=0).expand(len(observations), *observations.batch_shape).clone()
 
 
 @ATTACKS.register("grey", version=1)
 class Grey(_Reference):
     """Mid-grey, 0.5 in [0, 1], for every pixel. Normalisation is affine, so it is the mean of the pixels' bounds."""
 
-    needs: ClassVar[frozenset[Grant]] = frozenset({"pixel_range"})
+    @property
+    def needs(self) -> frozenset[Grant]:
+        return frozenset({"pixel_range"})
 
     def guess(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> torch.Tensor:
         assert knowledge.pixel_range is not None
@@ -47,7 +51,9 @@ class Grey(_Reference):
 class Noise(_Reference):
     """Standard normal inputs, clamped to valid pixels: where gradient matching starts."""
 
-    needs: ClassVar[frozenset[Grant]] = frozenset({"pixel_range"})
+    @property
+    def needs(self) -> frozenset[Grant]:
+        return frozenset({"pixel_range"})
 
     def guess(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> torch.Tensor:
         assert knowledge.pixel_range is not None

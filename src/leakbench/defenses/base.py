@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from leakbench.federated.message import DenseMessage, Message
 from leakbench.federated.step import ClientSteps
@@ -48,6 +49,9 @@ class Schedule:
 
 class Defense(Component):
     """A client-side mechanism. Override the verbs that it changes."""
+
+    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ()
+    """The natural adaptive attacker: wrappers of attacks by name, with parameters, from the inside out."""
 
     def protect_data(
         self, images: torch.Tensor, labels: torch.Tensor, streams: Streams

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -17,12 +20,19 @@ from leakbench.theory.optimal_noise import ScaleMode, scale_variance
 def add_noise(gradient: torch.Tensor, variance: torch.Tensor, streams: Streams) -> DenseMessage:
     """``gradient + N(0, variance)``, both ``[n, d]``; row ``i`` draws from stream ``i``."""
     normal = streams.normal(gradient.shape[1], device=gradient.device)
-    return DenseMessage(gradient + variance.sqrt() * normal)
+    return DenseMessage(gradient + variance.sqrt() * normal, noise_variance=variance)
+
+
+def mark_clipped(message: DenseMessage, clip: float) -> DenseMessage:
+    """``message`` with the coordinates marked that lie at the bound or, by noise, beyond it."""
+    return replace(message, marked=message.values.abs() >= clip)
 
 
 @DEFENSES.register("gaussian_noise", version=1)
 class GaussianNoise(Defense):
     """Isotropic Gaussian noise on the client's gradient."""
+
+    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "expectation"},)
 
     scale: float = Field(ge=0, description="size of the noise, in the sense of scale_mode")
     scale_mode: ScaleMode = Field("rms", description="what scale means; under rms it is the standard deviation")
@@ -40,6 +50,8 @@ class GaussianNoise(Defense):
 class ClippedNoise(Defense):
     """Elementwise clipping of the batch gradient, then isotropic noise: what Chen et al. (2024) call DP-SGD."""
 
+    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "masked"}, {"name": "expectation"})
+
     scale: float = Field(ge=0, description="size of the noise, in the sense of scale_mode")
     scale_mode: ScaleMode = Field("rms", description="what scale means; under rms it is the standard deviation")
     clip: float = Field(1.0, gt=0, description="bound on the absolute value of every coordinate, P")
@@ -48,7 +60,7 @@ class ClippedNoise(Defense):
         clipped = steps.gradient.clamp(-self.clip, self.clip)
         # The budget u2 speaks of the unclipped gradient (eq. 11).
         variance = scale_variance(torch.ones_like(clipped), steps.gradient, self.scale, self.scale_mode)
-        return add_noise(clipped, variance, streams)
+        return mark_clipped(add_noise(clipped, variance, streams), self.clip)
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
         """Zero-concentrated DP against replacing a client's whole batch.

@@ -7,10 +7,13 @@ private.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 from pydantic import Field
 
 from leakbench.defenses.base import DEFENSES, Defense, PrivacyStatement, Schedule
-from leakbench.defenses.noise import add_noise
+from leakbench.defenses.noise import add_noise, mark_clipped
 from leakbench.federated.message import Message, SparseMessage
 from leakbench.federated.step import ClientSteps, Probes
 from leakbench.lazy import torch
@@ -37,6 +40,8 @@ class _Sensitive(Defense):
 class OptimalNoise(_Sensitive):
     """Gaussian noise with variance proportional to sensitivity over magnitude (Theorem 2, eq. 8)."""
 
+    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "weighted"},)
+
     scale: float = Field(ge=0, description="size of the noise, in the sense of scale_mode")
     scale_mode: ScaleMode = Field("rms", description="what scale means")
 
@@ -49,6 +54,8 @@ class OptimalNoise(_Sensitive):
 class OptimalClippedNoise(OptimalNoise):
     """Elementwise clipping, then optimal noise on the coordinates that were not clipped (Theorem 3, eq. 13)."""
 
+    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "weighted"}, {"name": "masked"})
+
     clip: float = Field(1.0, gt=0, description="bound on the absolute value of every coordinate, P")
 
     def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
@@ -57,12 +64,14 @@ class OptimalClippedNoise(OptimalNoise):
         clipped = magnitude > self.clip if self.form == "as_released" else magnitude >= self.clip
         ratio = torch.where(clipped, 0.0, self.ratio(steps, released_floor=1e-6))
         variance = scale_variance(ratio, steps.gradient, self.scale, self.scale_mode)
-        return add_noise(steps.gradient.clamp(-self.clip, self.clip), variance, streams)
+        return mark_clipped(add_noise(steps.gradient.clamp(-self.clip, self.clip), variance, streams), self.clip)
 
 
 @DEFENSES.register("optimal_pruning", version=1)
 class OptimalPruning(_Sensitive):
     """Prune the coordinates with the largest ratio of sensitivity to magnitude (Theorem 4, eq. 17)."""
+
+    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "masked"},)
 
     fraction: float = Field(ge=0, le=1, description="part of the coordinates to prune; exactly floor(fraction * d)")
 

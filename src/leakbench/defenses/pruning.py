@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 from pydantic import Field
 
 from leakbench.defenses.base import DEFENSES, Defense
@@ -14,6 +17,8 @@ from leakbench.randomness import Streams
 @DEFENSES.register("magnitude_pruning", version=1)
 class MagnitudePruning(Defense):
     """Send only the coordinates of largest magnitude (Zhu et al. 2019), with one threshold for all layers."""
+
+    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "masked"},)
 
     fraction: float = Field(ge=0, le=1, description="part of the coordinates to prune; exactly floor(fraction * d)")
 

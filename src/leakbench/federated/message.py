@@ -26,12 +26,33 @@ class Message(ABC):
     def view(self) -> torch.Tensor:
         """The gradients that an honest-but-curious server decodes, ``[n, d]``."""
 
+    @property
+    def marked(self) -> torch.Tensor | None:
+        """Coordinates that the message itself shows to be changed, boolean ``[n, d]``; None where it shows nothing."""
+        return None
+
+    @property
+    def noise_variance(self) -> torch.Tensor | None:
+        """Variance of the noise in each coordinate, ``[n, d]``, for threat models that grant it; None without noise.
+
+        It does not travel.
+        """
+        return None
+
 
 @dataclass(frozen=True)
 class DenseMessage(Message):
-    """Every coordinate as a 32-bit float. ``values``: ``[n, d]``."""
+    """Every coordinate as a 32-bit float.
+
+    Attributes:
+        values: ``[n, d]``.
+        marked: see :class:`Message`.
+        noise_variance: see :class:`Message`.
+    """
 
     values: torch.Tensor
+    marked: torch.Tensor | None = None
+    noise_variance: torch.Tensor | None = None
 
     @property
     def bits(self) -> int:
@@ -58,6 +79,10 @@ class SparseMessage(Message):
         """Size of the largest client's message, in bits."""
         kept, d = int(self.kept.sum(dim=1).max()), self.kept.shape[1]
         return FLOAT_BITS * kept + min(d, kept * max(1, math.ceil(math.log2(d))))
+
+    @property
+    def marked(self) -> torch.Tensor:
+        return ~self.kept
 
     def view(self) -> torch.Tensor:
         return torch.where(self.kept, self.values, 0.0)

@@ -17,24 +17,27 @@ from leakbench.jobs.pretraining import Diverged, Pretraining, pretrained
 from leakbench.lazy import torch
 from leakbench.metrics.assignment import ASSIGNED, ASSIGNED_METRICS, assign, reorder
 from leakbench.metrics.image import IMAGE_METRICS
+from leakbench.metrics.labels import label_accuracy
 from leakbench.models.base import BatchNorm, Statistics
 from leakbench.records import MetricInfo, Outcome, Replicate
 
 if TYPE_CHECKING:
     from leakbench.attacks.base import Attack, Knowledge, Reconstruction
     from leakbench.data.base import Dataset
+    from leakbench.federated.message import Message
     from leakbench.jobs.victims import Victims
 
 VICTIM_METRICS = {
     "objective": MetricInfo(unit="the attack's own objective", direction="lower", axis="victim"),
     "alignment": MetricInfo(unit="<g, y> / <g, g>, gradient g, decoded message y", direction="higher", axis="victim"),
     "distortion": MetricInfo(unit="root mean square of y - g", direction="lower", axis="victim"),
+    "label_accuracy": MetricInfo(unit="part of the labels that are right", direction="higher", axis="victim"),
     "bits": MetricInfo(unit="bits on the wire per client and step", direction="lower"),
 }
 ATTACK_METRICS = IMAGE_METRICS | ASSIGNED_METRICS | VICTIM_METRICS
 
 
-@JOB_KINDS.register("attack", version=2)
+@JOB_KINDS.register("attack", version=3)
 class AttackJob(JobKind):
     """Reconstruct the images of clients from the defended update that each sends: by default one gradient.
 
@@ -46,9 +49,9 @@ class AttackJob(JobKind):
     clients: int = Field(ge=1, description="victim batches per seed")
     batch_size: int = Field(ge=1, description="images per victim batch, B")
     first_index: int = Field(1, ge=0, description="where the victims start in the test split")
-    auxiliary: int = Field(512, ge=1, description="training images, of no client, behind the mean image")
+    auxiliary: int = Field(512, ge=1, description="training images, of no client, that may be granted")
     knowledge: tuple[Grant, ...] = Field(
-        ("labels", "pixel_range", "mean_image"), description="side knowledge that the threat model grants"
+        ("labels", "pixel_range", "auxiliary_images"), description="side knowledge that the threat model grants"
     )
     batch_norm: BatchNorm = Field("eval", description="what the clients' BatchNorm layers normalise with")
     local: LocalTraining = Field(ONE_STEP, description="the clients' local training: one gradient, or FedAvg")
@@ -64,15 +67,13 @@ class AttackJob(JobKind):
 
     def run(self, job: Job, device: torch.device) -> Findings:
         assert job.attack is not None
-        attack = job.attack.single()
-        missing = sorted(attack.needs - set(self.knowledge))
-        if missing:
-            return self._infeasible(
-                job, f"attack '{job.attack.label}' needs {', '.join(missing)}, which is not granted"
-            )
         replicates: list[Replicate] = []
         tensors: dict[str, torch.Tensor] = {}
         try:
+            attack = job.attack.single().against(job.defense.component.adaptive)
+            missing = sorted(attack.needs - set(self.knowledge))
+            if missing:
+                raise Infeasible(f"attack '{job.attack.label}' needs {', '.join(missing)}, which is not granted")
             for seed in job.seeds:
                 found, reconstructions = self._attack_seed(job, attack, seed, device)
                 replicates += found
@@ -127,7 +128,8 @@ class AttackJob(JobKind):
         victims = replace(victims, network=network, parameters=network.parameters)
         steps = ClientSteps(network, victims.parameters, victims.inputs, victims.labels, victims.streams, self.local)
         settings: list[Setting] = []
-        views, bits, privacy, statistics = [], [], [], []
+        messages: list[Message] = []
+        privacy, statistics = [], []
         for setting, defense in job.defense.settings():
             streams = victims.streams.child("defense")
             images, labels = defense.protect_data(victims.inputs, victims.labels, streams)
@@ -139,15 +141,22 @@ class AttackJob(JobKind):
             )
             message = defense.protect_update(defended, streams)
             settings.append(setting)
-            views.append(message.view())
-            bits.append(message.bits)
+            messages.append(message)
             privacy.append(defense.privacy(Schedule(dimension=network.dimension)))
             statistics.append(defended.batch_statistics if "batch_statistics" in self.knowledge else {})
+        views = [message.view() for message in messages]
         observations = Observations(
-            network, victims.parameters, torch.cat(views), (self.batch_size, *dataset.shape), self.local
+            network,
+            victims.parameters,
+            torch.cat(views),
+            (self.batch_size, *dataset.shape),
+            self.local,
+            marked=_stacked([message.marked for message in messages]),
         )
+        observations.check()
         trials = victims.streams.child("attack").repeat(len(settings))
-        knowledge = self._knowledge(dataset, victims, statistics)
+        variance = _stacked([message.noise_variance for message in messages])
+        knowledge = self._knowledge(dataset, victims, statistics, variance)
         reconstruction = attack.reconstruct(observations, knowledge, trials)
         pixels = dataset.denormalise(reconstruction.images).unflatten(0, (len(settings), -1))
         order = assign(pixels.flatten(0, 1), victims.pixels.repeat(len(settings), 1, 1, 1, 1))
@@ -155,30 +164,33 @@ class AttackJob(JobKind):
             self._measure(victims, dataset, seed, setting, reconstruction, order, index, steps.gradient, views[index])
             for index, setting in enumerate(settings)
         ]
-        for replicate, size, statement in zip(replicates, bits, privacy, strict=True):
-            replicate.metrics["bits"] = float(size)
+        for replicate, message, statement in zip(replicates, messages, privacy, strict=True):
+            replicate.metrics["bits"] = float(message.bits)
             replicate.privacy = statement.as_dict()
         tensors = {f"seed{seed}/victims": victims.pixels, f"seed{seed}/reconstructions": pixels.clamp(0, 1)}
         if self.batch_size > 1:
             tensors[f"seed{seed}/assignment"] = order.unflatten(0, (len(settings), -1))
         return replicates, tensors
 
-    def _knowledge(self, dataset: Dataset, victims: Victims, statistics: list[Statistics]) -> Knowledge:
+    def _knowledge(
+        self, dataset: Dataset, victims: Victims, statistics: list[Statistics], variance: torch.Tensor | None
+    ) -> Knowledge:
         """What is granted, for every setting; ``statistics`` are those of each setting's batches."""
         from leakbench.attacks.base import Knowledge
 
         device = victims.inputs.device
         granted = set(self.knowledge)
         bounds = torch.tensor([0.0, 1.0], device=device).view(2, 1, 1, 1).expand(2, dataset.channels, 1, 1)
-        mean = None
-        if "mean_image" in granted:
-            auxiliary = dataset.load("train", range(min(self.auxiliary, dataset.length("train"))))
-            mean = dataset.normalise(auxiliary.images.to(device)).mean(dim=0)
+        auxiliary = None
+        if "auxiliary_images" in granted:
+            samples = dataset.load("train", range(min(self.auxiliary, dataset.length("train"))))
+            auxiliary = dataset.normalise(samples.images.to(device))
         return Knowledge(
             labels=victims.labels.repeat(len(statistics), 1) if "labels" in granted else None,
             pixel_range=dataset.normalise(bounds) if "pixel_range" in granted else None,
-            mean_image=mean,
+            auxiliary_images=auxiliary,
             batch_statistics={name: torch.cat([each[name] for each in statistics]) for name in statistics[0]} or None,
+            noise_variance=variance if "noise_variance" in granted else None,
         )
 
     def _measure(
@@ -217,6 +229,10 @@ class AttackJob(JobKind):
             "alignment": (gradient * view).sum(dim=1) / gradient.square().sum(dim=1),
             "distortion": (view - gradient).square().mean(dim=1).sqrt(),
         }
+        if reconstruction.labels is None:
+            values["label_accuracy"] = "the attack uses no labels"
+        else:
+            values["label_accuracy"] = label_accuracy(reconstruction.labels[rows], victims.labels, dataset.classes)
         diverged_at = reconstruction.diverged_at[rows]
         diverged = diverged_at >= 0
         replicate = Replicate(seed=seed, setting=dict(setting), metrics={})
@@ -236,3 +252,12 @@ class AttackJob(JobKind):
             if not all(keep):
                 replicate.reasons[name] = replicate.outcome.reason or "not finite"
         return replicate
+
+
+def _stacked(parts: list[torch.Tensor | None]) -> torch.Tensor | None:
+    """What messages say of their coordinates, ``[n, d]``; nothing (zero, False) where one says nothing, None if all."""
+    known = next((part for part in parts if part is not None), None)
+    if known is None:
+        return None
+    nothing = torch.zeros_like(known)
+    return torch.cat([nothing if part is None else part for part in parts])

@@ -13,6 +13,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from leakbench.errors import ObservationError
 from leakbench.jobs.base import Findings, Job
 from leakbench.lazy import torch
 from leakbench.memory import keep_freed_memory
@@ -27,6 +28,8 @@ class Placement:
 
     device: str | None = None
     threads: int = 1
+    tf32: bool = False
+    """Let a GPU round the factors of products to 10 bits of mantissa. Not for records that are to be compared."""
 
     def resolve(self) -> torch.device:
         """The device, after setting up torch for repeatable results in full float32."""
@@ -35,8 +38,8 @@ class Placement:
         device = torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
         if device.type == "cuda":  # the CPU's algorithms are deterministic, and this call takes three seconds
             torch.use_deterministic_algorithms(True, warn_only=True)
-            torch.backends.cuda.matmul.allow_tf32 = False
-            torch.backends.cudnn.allow_tf32 = False
+            torch.backends.cuda.matmul.allow_tf32 = self.tf32
+            torch.backends.cudnn.allow_tf32 = self.tf32
         return device
 
 
@@ -48,7 +51,10 @@ def run_job(job: Job, root: Path, placement: Placement) -> Record:
     wall_started, cpu_started = time.perf_counter(), time.process_time()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    findings = compute(job, device)
+    try:
+        findings = compute(job, device)
+    except ObservationError as error:
+        raise ObservationError(f"{job.path}: {error}") from None
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     wall = time.perf_counter() - wall_started

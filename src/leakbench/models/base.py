@@ -108,6 +108,12 @@ class Network:
         """A copy of the module, parameters and buffers included, that ``torch.optim`` can train."""
         return copy.deepcopy(self._module).requires_grad_(True).train()
 
+    @property
+    def running_statistics(self) -> Statistics:
+        """What BatchNorm layers normalise with in mode ``eval``; empty without BatchNorm."""
+        kinds = ("running_mean", "running_var")
+        return {key: self._buffers[key] for name in self._normalising for key in (f"{name}.{kind}" for kind in kinds)}
+
     def _linear(self, name: str) -> LinearLayer | None:
         """The module ``name``, where it is linear and its parameters are its own; else None."""
         module = self._module.get_submodule(name)

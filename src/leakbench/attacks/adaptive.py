@@ -1,0 +1,196 @@
+"""Attackers that know the defense: wrappers, which change what any other attack sees.
+
+A wrapper turns observations into better observations (weights, noise draws, repaired gradients) and hands them on, so
+wrappers stack. A defense may declare the stack that suits it, its natural adaptive attacker; the attack ``adaptive``
+asks for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field, SerializeAsAny, field_validator
+
+from leakbench.attacks.base import ATTACKS, Attack, Grant, Knowledge, Observations, Reconstruction
+from leakbench.errors import ConfigError, Infeasible, UnknownName
+from leakbench.lazy import torch
+from leakbench.randomness import Streams
+
+
+class Wrapper(Attack):
+    """An attack around another one. ``attack`` is the label of a variant, or a name with parameters."""
+
+    adds: ClassVar[frozenset[Grant]] = frozenset()
+    """Side knowledge that the wrapper needs beside that of the attack inside."""
+
+    attack: SerializeAsAny[Attack] = Field(description="the attack inside: label of a variant, or name and parameters")
+
+    @field_validator("attack", mode="before")
+    @classmethod
+    def _by_name(cls, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            given = dict(value)
+            given.pop("version", None)
+            return ATTACKS.get(str(given.pop("name", None)), "attack")(**given)
+        return value
+
+    def parameters(self) -> dict[str, Any]:
+        inside = {"name": self.attack.name, "version": self.attack.version, **self.attack.parameters()}
+        return super().parameters() | {"attack": inside}
+
+    @property
+    def needs(self) -> frozenset[Grant]:
+        return self.attack.needs | self.adds
+
+    def against(self, adaptive: Sequence[Mapping[str, Any]]) -> Attack:
+        return self.model_copy(update={"attack": self.attack.against(adaptive)})
+
+    def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
+        return self.attack.reconstruct(self.improve(observations, knowledge, streams), knowledge, streams)
+
+    def improve(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Observations:
+        """What the attack inside shall see instead.
+
+        Raises:
+            Infeasible: the message does not show what the wrapper works with.
+        """
+        raise NotImplementedError
+
+
+@ATTACKS.register("adaptive", version=1)
+class Adaptive(Wrapper):
+    """The attack inside, in the wrappers that the defense at hand declares."""
+
+    def against(self, adaptive: Sequence[Mapping[str, Any]]) -> Attack:
+        if not adaptive:
+            raise Infeasible("the defense declares no adaptive attacker")
+        attack = self.attack
+        for wrapper in adaptive:
+            given = dict(wrapper)
+            attack = ATTACKS.get(given.pop("name"))(**given, **{"attack": attack})
+        return attack
+
+
+def _weighted(observations: Observations, weights: torch.Tensor) -> Observations:
+    """``observations`` with weights multiplied onto those that they have."""
+    known = observations.weights
+    return replace(observations, weights=weights if known is None else known * weights)
+
+
+def _marked(observations: Observations) -> torch.Tensor:
+    if observations.marked is None:
+        raise Infeasible("the defense marks no coordinates: its message shows none that it pruned or clipped")
+    return observations.marked
+
+
+@ATTACKS.register("masked", version=1)
+class Masked(Wrapper):
+    """Ignore the coordinates that the message shows to be pruned, clipped or out of range."""
+
+    def improve(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Observations:
+        return _weighted(observations, (~_marked(observations)).to(observations.gradients))
+
+
+@ATTACKS.register("dropped_layers", version=1)
+class DroppedLayers(Wrapper):
+    """Ignore whole layers, for defenses that protect some alone (Balunovic et al. 2022, against Soteria)."""
+
+    layers: tuple[str, ...] = Field(
+        min_length=1, description="names of parameters, or how they begin: 'fc_layers.1' stands for weight and bias"
+    )
+
+    def improve(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Observations:
+        network = observations.network
+        for layer in self.layers:
+            if not any(_below(name, layer) for name in network.names):
+                raise UnknownName("layer", layer, network.names, "attack 'dropped_layers'")
+        kept = [not any(_below(name, layer) for layer in self.layers) for name in network.names]
+        if not any(kept):
+            raise ConfigError("attack 'dropped_layers': no layer is left to match; name fewer")
+        device = observations.gradients.device
+        weights = (
+            torch.tensor(kept, device=device).float().repeat_interleave(torch.tensor(network.sizes, device=device))
+        )
+        return _weighted(observations, weights.expand_as(observations.gradients))
+
+
+def _below(name: str, layer: str) -> bool:
+    return name == layer or name.startswith(f"{layer}.")
+
+
+@ATTACKS.register("imputed", version=1)
+class Imputed(Wrapper):
+    """Replace outliers of the gradient before matching it (Deng et al. 2024, Appendix G)."""
+
+    outliers: Literal["marked", "above", "mad"] = Field(
+        "mad",
+        description="marked: what the message shows to be changed; above: |g| > threshold; "
+        "mad: |g - median| > threshold median absolute deviations",
+    )
+    threshold: float = Field(6.0, gt=0, description="of 'above' and 'mad'")
+    value: Literal["zero", "mean"] = Field("zero", description="what replaces them; mean: of the other coordinates")
+
+    def improve(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Observations:
+        gradients = observations.gradients
+        outlying = self.find(observations)
+        kept = torch.where(outlying, 0.0, gradients)
+        if self.value == "mean":
+            mean = kept.sum(dim=1, keepdim=True) / (~outlying).sum(dim=1, keepdim=True).clamp(min=1)
+            kept = torch.where(outlying, mean, kept)
+        return replace(observations, gradients=kept)
+
+    def find(self, observations: Observations) -> torch.Tensor:
+        """The outliers, boolean ``[n, d]``."""
+        gradients = observations.gradients
+        if self.outliers == "marked":
+            return _marked(observations)
+        if self.outliers == "above":
+            return gradients.abs() > self.threshold
+        deviation = (gradients - gradients.median(dim=1, keepdim=True).values).abs()
+        return deviation > self.threshold * deviation.median(dim=1, keepdim=True).values
+
+
+@ATTACKS.register("weighted", version=1)
+class Weighted(Wrapper):
+    """Weight squared differences by the inverse of the known noise variance: with ``l2``, maximum likelihood."""
+
+    adds: ClassVar[frozenset[Grant]] = frozenset({"noise_variance"})
+
+    floor: float = Field(
+        1e-3, gt=0, description="least variance, as a part of the mean: coordinates without noise are not everything"
+    )
+
+    def improve(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Observations:
+        variance = _noise_variance(knowledge)
+        mean = variance.mean(dim=1, keepdim=True)
+        return _weighted(observations, mean / variance.clamp(min=self.floor * mean))
+
+
+@ATTACKS.register("expectation", version=1)
+class Expectation(Wrapper):
+    """Average the objective over the defense's noise (expectation over transformation, Athalye et al. 2018).
+
+    The draws are made once per trial, so the objective stays a function.
+    """
+
+    adds: ClassVar[frozenset[Grant]] = frozenset({"noise_variance"})
+
+    draws: int = Field(8, ge=1, description="draws of the noise")
+
+    def improve(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Observations:
+        variance = _noise_variance(knowledge)
+        keys = streams.child("expectation").keys
+
+        def noise(rows: torch.Tensor) -> torch.Tensor:
+            chosen = Streams([keys[row] for row in rows.tolist()])
+            return variance[rows].sqrt()[:, None] * chosen.normal(self.draws, variance.shape[1], device=variance.device)
+
+        return replace(observations, noise=noise)
+
+
+def _noise_variance(knowledge: Knowledge) -> torch.Tensor:
+    if knowledge.noise_variance is None or not bool(knowledge.noise_variance.any()):
+        raise Infeasible("the defense adds no noise of a known variance")
+    return knowledge.noise_variance

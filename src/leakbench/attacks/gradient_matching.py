@@ -1,0 +1,219 @@
+"""Gradient matching: search for inputs whose gradient is the observed one."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from leakbench.attacks.base import ATTACKS, Attack, Grant, Knowledge, Observations, Reconstruction
+from leakbench.attacks.engine import Cost, Evidence, minimise
+from leakbench.attacks.labels import infer_labels
+from leakbench.attacks.objectives import Objective
+from leakbench.attacks.optimisers import Bounds, Optimiser
+from leakbench.attacks.regularisers import Regulariser, Scene
+from leakbench.lazy import torch
+from leakbench.models.base import Network, Statistics
+from leakbench.randomness import Streams
+
+LabelHandling = Literal["known", "joint", "idlg", "distinct", "repeated", "counts"]
+BatchNormKnowledge = Literal["as_client", "known", "estimated", "running"]
+
+
+@ATTACKS.register("gradient_matching", version=1)
+class GradientMatching(Attack):
+    """Minimise the distance of gradients over candidate inputs, from interchangeable parts.
+
+    Of several restarts, each observation keeps the one with the lowest objective of its own. The attacker repeats the
+    client's local training step by step, and with it its BatchNorm mode.
+    """
+
+    objective: Objective = Field(description="distance between the candidate's gradient and the observed one")
+    regularisers: tuple[Regulariser, ...] = Field((), description="penalties on candidates")
+    optimiser: Optimiser = Field(description="how candidates move")
+    iterations: int = Field(ge=1, description="evaluations of the objective's gradient per restart")
+    restarts: int = Field(1, ge=1, description="starting points per observation")
+    start: Literal["normal", "uniform", "grey"] = Field(
+        "normal", description="first candidate: standard normal inputs, uniform over valid pixels, or mid-grey"
+    )
+    box: bool = Field(False, description="project every step onto valid pixels")
+    labels: LabelHandling = Field(
+        "known",
+        description="known: granted; joint: soft labels, optimised with the images; or how to infer them beforehand",
+    )
+    batch_norm: BatchNormKnowledge = Field(
+        "as_client",
+        description="what BatchNorm normalises candidates with: as the clients' mode says, the known statistics of the "
+        "client's batch, statistics estimated on auxiliary images, or the model's running statistics",
+    )
+    stop_below: float | None = Field(None, ge=0, description="a trial with a smaller objective stops")
+    keep: Literal["last", "best"] = Field("last", description="which iterate to return; best is by the objective")
+
+    @model_validator(mode="after")
+    def _projection_needs_adam(self) -> GradientMatching:
+        if self.box and self.optimiser.kind == "lbfgs":
+            raise ValueError("box: quasi-Newton steps cannot be projected; add the regulariser pixel_box instead")
+        return self
+
+    @property
+    def needs(self) -> frozenset[Grant]:
+        needed: set[Grant] = set().union(*(regulariser.needs for regulariser in self.regularisers))
+        if self.labels == "known":
+            needed.add("labels")
+        if self.box or self.start != "normal":
+            needed.add("pixel_range")
+        if self.batch_norm == "known":
+            needed.add("batch_statistics")
+        if self.batch_norm == "estimated":
+            needed.add("auxiliary_images")
+        return frozenset(needed)
+
+    def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
+        search = _Search(self, observations, knowledge)
+        found = minimise(
+            search.cost(),
+            search.starts(streams),
+            search.evidence,
+            self.optimiser,
+            self.iterations,
+            bounds=search.bounds() if self.box else None,
+            stop_below=self.stop_below,
+            keep=self.keep,
+        )
+        n, device = len(observations), observations.gradients.device
+        objective = found.objective.view(n, self.restarts)
+        survived = found.diverged_at.view(n, self.restarts) < 0
+        best = torch.where(survived, objective, torch.inf).argmin(dim=1)
+        rows = best + self.restarts * torch.arange(n, device=device)
+        images, scores = search.split(found.points[rows])
+        labels = search.labels if scores is None else scores.argmax(dim=-1)
+        return Reconstruction(images, found.objective[rows], found.diverged_at[rows], labels)
+
+
+class _Search:
+    """One attack's variables, and what they are compared with.
+
+    A trial's variables are its images and, where labels are optimised too, their scores before the softmax.
+    """
+
+    def __init__(self, attack: GradientMatching, observations: Observations, knowledge: Knowledge) -> None:
+        self.attack, self.observations, self.knowledge = attack, observations, knowledge
+        self.shape = observations.batch_shape
+        self.pixels = math.prod(self.shape)
+        self.labels = self._labels()
+        self.network, self.statistics = self._batch_norm()
+
+    def _labels(self) -> torch.Tensor | None:
+        if self.attack.labels == "known":
+            return self.knowledge.labels
+        if self.attack.labels == "joint":
+            return None
+        return infer_labels(self.observations, self.attack.labels)
+
+    def _batch_norm(self) -> tuple[Network, Statistics | None]:
+        """The network that candidates run through, and the statistics that replace its own, each ``[n, channels]``."""
+        network, n = self.observations.network, len(self.observations)
+        if self.attack.batch_norm == "as_client":
+            return network, None
+        if self.attack.batch_norm == "running":
+            return network.in_mode("eval"), None
+        if self.attack.batch_norm == "known":
+            return network, self.knowledge.batch_statistics
+        assert self.knowledge.auxiliary_images is not None
+        mean = estimated_statistics(
+            network, self.observations.parameters, self.knowledge.auxiliary_images, self.shape[0]
+        )
+        return network, {name: tensor.expand(n, -1) for name, tensor in mean.items()}
+
+    def starts(self, streams: Streams) -> torch.Tensor:
+        """Starting points, ``[n * restarts, D]``."""
+        attack, device = self.attack, self.observations.gradients.device
+        if attack.start == "grey":
+            low, high = self._pixel_range()
+            grey = ((low + high) / 2).expand(len(self.observations), attack.restarts, *self.shape)
+            images = grey
+        elif attack.start == "uniform":
+            low, high = self._pixel_range()
+            draws = streams.child("start").uniform(attack.restarts, *self.shape, device=device)
+            images = low + (high - low) * draws
+        else:
+            images = streams.child("start").normal(attack.restarts, *self.shape, device=device)
+        variables = images.flatten(2)
+        if attack.labels == "joint":
+            scores = streams.child("labels").normal(
+                attack.restarts, self.shape[0] * self.network.head.outputs, device=device
+            )
+            variables = torch.cat([variables, scores], dim=2)
+        points: torch.Tensor = variables.flatten(0, 1)
+        return points
+
+    def _pixel_range(self) -> torch.Tensor:
+        assert self.knowledge.pixel_range is not None
+        return self.knowledge.pixel_range
+
+    def bounds(self) -> Bounds:
+        """Smallest and largest value of every variable; scores of labels are free."""
+        low, high = (bound.expand(self.shape).flatten() for bound in self._pixel_range())
+        if self.attack.labels != "joint":
+            return low, high
+        free = low.new_full((self.shape[0] * self.network.head.outputs,), torch.inf)
+        return torch.cat([low, -free]), torch.cat([high, free])
+
+    def split(self, variables: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Variables ``[..., D]`` as images ``[..., B, C, H, W]`` and scores ``[..., B, classes]``, if there are any."""
+        images = variables[..., : self.pixels].unflatten(-1, self.shape)
+        if self.attack.labels != "joint":
+            return images, None
+        return images, variables[..., self.pixels :].unflatten(-1, (self.shape[0], -1))
+
+    def evidence(self, trials: torch.Tensor) -> Evidence:
+        """What is known of each trial."""
+        seen = self.observations
+        rows = trials // self.attack.restarts
+        evidence: Evidence = {"target": seen.gradients[rows]}
+        if self.labels is not None:
+            evidence["labels"] = self.labels[rows]
+        if seen.weights is not None:
+            evidence["weights"] = seen.weights[rows]
+        if seen.noise is not None:
+            evidence["noise"] = seen.noise(rows)
+        if self.statistics is not None:
+            evidence["statistics"] = {name: tensor[rows] for name, tensor in self.statistics.items()}
+        return evidence
+
+    def cost(self) -> Cost:
+        """The objective of one trial."""
+        attack, network, parameters = self.attack, self.network, self.observations.parameters
+        local, sizes = self.observations.local, network.sizes
+        running = network.running_statistics
+
+        def cost(variables: torch.Tensor, evidence: Evidence) -> torch.Tensor:
+            images, scores = self.split(variables)
+            labels = evidence["labels"] if scores is None else scores.softmax(dim=-1)
+            statistics = evidence.get("statistics")
+            gradient = local.update(network, parameters, images, labels, statistics)
+            if "noise" in evidence:
+                gradient = gradient + evidence["noise"]
+            value = attack.objective(gradient, evidence["target"], evidence.get("weights"), sizes).mean()
+            scene = Scene(
+                pixel_range=self.knowledge.pixel_range,
+                statistics_of=lambda candidate: network.batch_statistics(parameters, candidate),
+                statistics=statistics or running,
+            )
+            for regulariser in attack.regularisers:
+                if regulariser.weight:
+                    value = value + regulariser.weight * regulariser(images, scene)
+            return value
+
+        return cost
+
+
+def estimated_statistics(
+    network: Network, parameters: torch.Tensor, auxiliary: torch.Tensor, batch_size: int
+) -> Statistics:
+    """BatchNorm statistics of batches of ``batch_size`` auxiliary images ``[m, C, H, W]``, averaged over batches."""
+    whole = len(auxiliary) // batch_size * batch_size
+    batches = auxiliary[:whole].unflatten(0, (-1, batch_size))
+    of_batches = torch.func.vmap(network.batch_statistics, in_dims=(None, 0), chunk_size=8)(parameters, batches)
+    return {name: tensor.mean(dim=0) for name, tensor in of_batches.items()}

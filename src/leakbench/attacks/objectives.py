@@ -1,0 +1,129 @@
+"""How far a candidate's gradient is from the observed one.
+
+Every objective takes weights: how much the attacker trusts each coordinate (0: ignore it). Weights scale squared
+differences, so that the inverse of a known noise variance makes ``l2`` a Gaussian log-likelihood.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from leakbench.attacks.parts import Part
+from leakbench.lazy import torch
+
+
+class _Objective(Part):
+    def __call__(
+        self,
+        gradient: torch.Tensor,
+        target: torch.Tensor,
+        weights: torch.Tensor | None = None,
+        sizes: Sequence[int] = (),
+    ) -> torch.Tensor:
+        """The distance, a scalar; or one per candidate, ``[k]``.
+
+        Args:
+            gradient: of a candidate ``[d]``, or of several ``[k, d]``.
+            target: observed, ``[d]``.
+            weights: of the coordinates, ``[d]``; all one where None.
+            sizes: numbers of coordinates of the model's tensors, in order; they sum to ``d``.
+        """
+        raise NotImplementedError
+
+
+# Sums, not torch.dot: that loses two digits under vmap, and other digits when a trial is alone in its batch.
+def _inner(a: torch.Tensor, b: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+    product = a * b if weights is None else a * b * weights
+    return product.sum(dim=-1)
+
+
+def _norm(a: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+    # The square root of a sum has no derivative at zero, the norm has one.
+    norm: torch.Tensor = torch.linalg.vector_norm(a if weights is None else a * weights.sqrt(), dim=-1)
+    return norm
+
+
+class L2(_Objective):
+    """``sum_i w_i (g_i - t_i)^2`` (Zhu et al. 2019, eq. 4)."""
+
+    kind: Literal["l2"] = "l2"
+
+    def __call__(
+        self,
+        gradient: torch.Tensor,
+        target: torch.Tensor,
+        weights: torch.Tensor | None = None,
+        sizes: Sequence[int] = (),
+    ) -> torch.Tensor:
+        difference = gradient - target
+        return _inner(difference, difference, weights)
+
+
+class Cosine(_Objective):
+    """``1 - <g, t> / (||g|| ||t||)`` over all parameters (Geiping et al. 2020, eq. 4)."""
+
+    kind: Literal["cosine"] = "cosine"
+
+    def __call__(
+        self,
+        gradient: torch.Tensor,
+        target: torch.Tensor,
+        weights: torch.Tensor | None = None,
+        sizes: Sequence[int] = (),
+    ) -> torch.Tensor:
+        return 1 - _inner(gradient, target, weights) / (_norm(gradient, weights) * _norm(target, weights))
+
+
+class CosinePerTensor(_Objective):
+    """The mean over the model's tensors of ``1 - cosine`` (Geiping et al.'s ``simlocal``; Balunovic et al. 2022).
+
+    A tensor whose gradient is zero on either side has cosine 0.
+    """
+
+    kind: Literal["cosine_per_tensor"] = "cosine_per_tensor"
+
+    def __call__(
+        self,
+        gradient: torch.Tensor,
+        target: torch.Tensor,
+        weights: torch.Tensor | None = None,
+        sizes: Sequence[int] = (),
+    ) -> torch.Tensor:
+        inner = _per_tensor(_inner, sizes, gradient, target, weights)
+        lengths = _per_tensor(_norm, sizes, gradient, weights) * _per_tensor(_norm, sizes, target, weights)
+        return (1 - inner / lengths.clamp(min=torch.finfo(lengths.dtype).tiny)).mean(dim=-1)
+
+
+def _per_tensor(
+    reduce: Callable[..., torch.Tensor], sizes: Sequence[int], *operands: torch.Tensor | None
+) -> torch.Tensor:
+    """``reduce`` over each of the model's tensors, ``[..., tensors]``.
+
+    A few reductions over slices: one reduction by segment has no second derivative under vmap.
+    """
+    parts = [[None] * len(sizes) if operand is None else operand.split(list(sizes), dim=-1) for operand in operands]
+    return torch.stack([reduce(*slices) for slices in zip(*parts, strict=True)], dim=-1)
+
+
+class L1L2(_Objective):
+    """``sum_i w_i (g_i - t_i)^2 + l1_weight sum_i sqrt(w_i) |g_i - t_i|`` (TAG, Deng et al. 2021, as LAMP runs it)."""
+
+    kind: Literal["l1_l2"] = "l1_l2"
+    l1_weight: float = Field(0.01, ge=0, description="weight of the absolute differences")
+
+    def __call__(
+        self,
+        gradient: torch.Tensor,
+        target: torch.Tensor,
+        weights: torch.Tensor | None = None,
+        sizes: Sequence[int] = (),
+    ) -> torch.Tensor:
+        difference = gradient - target
+        absolute = difference.abs() if weights is None else difference.abs() * weights.sqrt()
+        return _inner(difference, difference, weights) + self.l1_weight * absolute.sum(dim=-1)
+
+
+Objective = Annotated[L2 | Cosine | CosinePerTensor | L1L2, Field(discriminator="kind")]

@@ -1,0 +1,14 @@
+"""What gradient matching is put together from.
+
+A part is a small frozen set of parameters that the configuration selects by its ``kind``.
+"""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Part(BaseModel):
+    """Base of objectives, regularisers and optimisers."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")

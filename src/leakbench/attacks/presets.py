@@ -1,0 +1,136 @@
+"""Attacks of the literature, with every number written out and its source.
+
+"Geiping's settings" names at least three sets of numbers, and papers that quote them rarely say which. Each circulating
+set is a preset of its own; docs/attacks.md compares them.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from leakbench.attacks.base import ATTACKS
+from leakbench.attacks.gradient_matching import GradientMatching, LabelHandling
+from leakbench.attacks.objectives import L1L2, L2, Cosine, Objective
+from leakbench.attacks.optimisers import LBFGS, Adam, Optimiser
+from leakbench.attacks.regularisers import Regulariser, TotalVariation
+
+_TORCH_LBFGS = LBFGS(rate=1.0, history=100, line_search="none", tolerance_gradient=1e-7, tolerance_change=0.0)
+"""``torch.optim.LBFGS(lr=1)``, called over and over: its stop by change ends a call, not the search."""
+
+
+@ATTACKS.register("dlg", version=1)
+class DLG(GradientMatching):
+    """Deep Leakage from Gradients (Zhu et al. 2019): L2, L-BFGS, labels optimised with the images.
+
+    As the authors' code: 300 calls of ``torch.optim.LBFGS(lr=1)`` with its 20 iterations each, standard normal starts
+    of images and label scores, no projection.
+    """
+
+    objective: Objective = L2()
+    optimiser: Optimiser = _TORCH_LBFGS
+    iterations: int = Field(6000, ge=1, description="evaluations of the objective's gradient per restart")
+    labels: LabelHandling = "joint"
+
+
+@ATTACKS.register("idlg", version=1)
+class IDLG(GradientMatching):
+    """Improved DLG (Zhao et al. 2020): DLG with the label read off the gradient; single images.
+
+    As the authors' code: 300 calls of ``torch.optim.LBFGS(lr=1)``, stopped where the objective falls below 1e-6.
+    """
+
+    objective: Objective = L2()
+    optimiser: Optimiser = _TORCH_LBFGS
+    iterations: int = Field(6000, ge=1, description="evaluations of the objective's gradient per restart")
+    labels: LabelHandling = "idlg"
+    stop_below: float | None = Field(1e-6, ge=0, description="a trial with a smaller objective stops")
+
+
+@ATTACKS.register("ig_library", version=1)
+class IGLibrary(GradientMatching):
+    """Inverting Gradients (Geiping et al. 2020), the defaults of its library: unsigned, 4,800 iterations, TV 0.1."""
+
+    objective: Objective = Cosine()
+    regularisers: tuple[Regulariser, ...] = (TotalVariation(weight=0.1),)
+    optimiser: Optimiser = Adam(rate=0.1, signed=False, decay="steps")
+    iterations: int = Field(4800, ge=1, description="evaluations of the objective's gradient per restart")
+    box: bool = True
+
+
+@ATTACKS.register("ig_script", version=1)
+class IGScript(GradientMatching):
+    """Inverting Gradients (Geiping et al. 2020), the defaults of its script: signed, 24,000 iterations, TV 1e-4."""
+
+    objective: Objective = Cosine()
+    regularisers: tuple[Regulariser, ...] = (TotalVariation(weight=1e-4),)
+    optimiser: Optimiser = Adam(rate=0.1, signed=True, decay="steps")
+    iterations: int = Field(24_000, ge=1, description="evaluations of the objective's gradient per restart")
+    box: bool = True
+
+
+@ATTACKS.register("ig_breaching", version=1)
+class IGBreaching(GradientMatching):
+    """Inverting Gradients as the framework *breaching* runs it: 24,000 iterations, TV 0.2, the best iterate kept."""
+
+    objective: Objective = Cosine()
+    regularisers: tuple[Regulariser, ...] = (TotalVariation(weight=0.2),)
+    optimiser: Optimiser = Adam(rate=0.1, signed=True, decay="steps")
+    iterations: int = Field(24_000, ge=1, description="evaluations of the objective's gradient per restart")
+    box: bool = True
+    keep: Literal["last", "best"] = "best"
+
+
+@ATTACKS.register("ig_optimal_defense", version=1)
+class IGOptimalDefense(GradientMatching):
+    """Inverting Gradients as the code of Chen et al. (2024) runs it on MNIST: step 0.2, TV 1e-6, 2,000 iterations.
+
+    On CIFAR-10 it takes 1,000 iterations.
+    """
+
+    objective: Objective = Cosine()
+    regularisers: tuple[Regulariser, ...] = (TotalVariation(weight=1e-6),)
+    optimiser: Optimiser = Adam(rate=0.2, signed=True, decay="steps")
+    iterations: int = Field(2000, ge=1, description="evaluations of the objective's gradient per restart")
+    box: bool = True
+
+
+@ATTACKS.register("ig_channel", version=1)
+class IGChannel(GradientMatching):
+    """Inverting Gradients for Tan et al. (2024), who name its paper and no numbers: 4,000 iterations, TV 1e-4."""
+
+    objective: Objective = Cosine()
+    regularisers: tuple[Regulariser, ...] = (TotalVariation(weight=1e-4),)
+    optimiser: Optimiser = Adam(rate=0.1, signed=True, decay="steps")
+    iterations: int = Field(4000, ge=1, description="evaluations of the objective's gradient per restart")
+    box: bool = True
+
+
+@ATTACKS.register("dlg_cdpa", version=1)
+class DLGCDPA(GradientMatching):
+    """DLG as Deng et al. (2024) describe it: L2, 300 L-BFGS iterations, labels known."""
+
+    objective: Objective = L2()
+    optimiser: Optimiser = _TORCH_LBFGS
+    iterations: int = Field(300, ge=1, description="evaluations of the objective's gradient per restart")
+
+
+@ATTACKS.register("ig_cdpa", version=1)
+class IGCDPA(GradientMatching):
+    """Inverting Gradients as Deng et al. (2024) describe it: 300 iterations; the weight of TV, not given, is 1e-3."""
+
+    objective: Objective = Cosine()
+    regularisers: tuple[Regulariser, ...] = (TotalVariation(weight=1e-3),)
+    optimiser: Optimiser = Adam(rate=0.1, signed=True, decay="steps")
+    iterations: int = Field(300, ge=1, description="evaluations of the objective's gradient per restart")
+    box: bool = True
+
+
+@ATTACKS.register("tag", version=1)
+class TAG(GradientMatching):
+    """TAG's objective (Deng et al. 2021) on images, with the numbers that LAMP's authors run it with."""
+
+    objective: Objective = L1L2(l1_weight=0.01)
+    optimiser: Optimiser = Adam(rate=0.1, signed=False, decay="none")
+    iterations: int = Field(2500, ge=1, description="evaluations of the objective's gradient per restart")

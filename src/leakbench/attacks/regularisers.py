@@ -1,0 +1,89 @@
+"""What an attacker believes of images before seeing a gradient, as penalties on a candidate batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from leakbench.attacks.base import Grant
+from leakbench.attacks.parts import Part
+from leakbench.lazy import torch
+from leakbench.models.base import Statistics
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What penalties may look at besides the candidate.
+
+    Attributes:
+        pixel_range: smallest and largest valid input, ``[2, C, 1, 1]``.
+        statistics_of: BatchNorm statistics of a candidate batch.
+        statistics: those that the client's batch has, or is believed to have.
+    """
+
+    pixel_range: torch.Tensor | None
+    statistics_of: Callable[[torch.Tensor], Statistics]
+    statistics: Statistics
+
+
+class _Regulariser(Part):
+    needs: ClassVar[frozenset[Grant]] = frozenset()
+
+    weight: float = Field(ge=0, description="factor of the penalty")
+
+    def __call__(self, images: torch.Tensor, scene: Scene) -> torch.Tensor:
+        """The penalty without its weight: images ``[B, C, H, W]`` to a scalar."""
+        raise NotImplementedError
+
+
+class TotalVariation(_Regulariser):
+    """Differences of neighbouring inputs, horizontal ``u`` and vertical ``v``, averaged over all of them.
+
+    ``anisotropic``: ``mean |u| + mean |v|`` (Geiping et al. 2020, the released code); ``isotropic``: ``mean sqrt(u^2 +
+    v^2)`` where both exist (Rudin et al. 1992, which that paper cites); ``squared``: ``mean u^2 + mean v^2``.
+    """
+
+    kind: Literal["total_variation"] = "total_variation"
+    form: Literal["anisotropic", "isotropic", "squared"] = Field("anisotropic", description="how differences combine")
+
+    def __call__(self, images: torch.Tensor, scene: Scene) -> torch.Tensor:
+        horizontal = images[..., :, 1:] - images[..., :, :-1]
+        vertical = images[..., 1:, :] - images[..., :-1, :]
+        if self.form == "anisotropic":
+            return horizontal.abs().mean() + vertical.abs().mean()
+        if self.form == "squared":
+            return horizontal.square().mean() + vertical.square().mean()
+        squares = horizontal[..., :-1, :].square() + vertical[..., :, :-1].square()
+        return (squares + 1e-12).sqrt().mean()  # the root has no derivative at zero
+
+
+class PixelBox(_Regulariser):
+    """Mean squared distance of inputs from the valid range: a soft form of projecting onto it."""
+
+    kind: Literal["pixel_box"] = "pixel_box"
+    needs: ClassVar[frozenset[Grant]] = frozenset({"pixel_range"})
+
+    def __call__(self, images: torch.Tensor, scene: Scene) -> torch.Tensor:
+        assert scene.pixel_range is not None
+        low, high = scene.pixel_range
+        return (images - images.clamp(low, high)).square().mean()
+
+
+class BatchNormStatistics(_Regulariser):
+    """``sum_l ||mean_l(x) - mean_l|| + ||var_l(x) - var_l||`` over BatchNorm layers (Yin et al. 2021, eq. 9).
+
+    The attack's ``batch_norm`` says where the statistics come from. Zero for networks without such layers.
+    """
+
+    kind: Literal["batch_norm"] = "batch_norm"
+
+    def __call__(self, images: torch.Tensor, scene: Scene) -> torch.Tensor:
+        found = scene.statistics_of(images)
+        distances = [torch.linalg.vector_norm(found[name] - scene.statistics[name]) for name in found]
+        return torch.stack(distances).sum() if distances else images.new_zeros(())
+
+
+Regulariser = Annotated[TotalVariation | PixelBox | BatchNormStatistics, Field(discriminator="kind")]
