@@ -68,6 +68,7 @@ def panels(columns: int, width: float = 4.2, height: float = 3.1) -> tuple[Figur
 
 
 def add_caption(figure: Figure, caption: str) -> None:
-    """A caption below the axes, wrapped to the figure's width."""
+    """A caption below the axes, every line of it wrapped to the figure's width."""
     characters = int(figure.get_figwidth() * 17)
-    figure.supxlabel("\n".join(textwrap.wrap(caption, characters)), fontsize=7.5, x=0.01, ha="left", color="#333333")
+    wrapped = [part for line in caption.splitlines() for part in textwrap.wrap(line, characters)]
+    figure.supxlabel("\n".join(wrapped), fontsize=7.5, x=0.01, ha="left", color="#333333")
