@@ -44,8 +44,8 @@ def _judged(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
 
 
 def _named(name: str, void: bool) -> str:
-    """The name of a series in the legend."""
-    return f"{name} ({VOID})" if void else name
+    """The name of a series in the legend; on two lines if it is void, lest the legend take the place of the axes."""
+    return f"{name}\n({VOID})" if void else name
 
 
 def _series(frame: pd.DataFrame, names: Mapping[str, str], parameter: str | None = None) -> dict[str, str]:
