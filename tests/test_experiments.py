@@ -18,6 +18,7 @@ import yaml
 from leakbench.defenses.base import DEFENSES
 from leakbench.errors import ConfigError
 from leakbench.experiments import REGISTRIES, Project, find_root, overlay
+from leakbench.gates import Gate
 from leakbench.jobs.base import JOB_KINDS, Job
 from leakbench.report.schemas import schema_texts
 
@@ -28,6 +29,7 @@ SMOKE = "config/scales/smoke.yaml"
 CONFIG = "config/config.yaml"
 OVERLAY = "papers.optimal_defense"  # what the scale lays over the paper
 
+GATE = {"metric": "psnr", "at_least": 15}
 EMPTY: dict[str, Any] = {"title": "", "datasets": [], "models": [], "defenses": [], "jobs": {}}  # an experiment
 
 Change = Callable[[Any], Any]
@@ -259,6 +261,8 @@ def test_versions_enter_the_jobs_that_use_them(
         (PAPER, put("variants", "defenses", "dpsgd-0.1", "scale_mode", value="rms")),  # what is the default anyway
         (PAPER, put("variants", "defenses", "unused", value={"name": "magnitude_pruning", "fraction": 0.1})),
         (PAPER, put("experiments", "empty", value=EMPTY)),
+        (SMOKE, put("papers", "optimal_defense", "experiments", "noise", "gates", "ig", "at_least", value=19)),
+        (PAPER, put("experiments", "pruning", "gates", "ig", "metric", value="ssim")),
     ],
     ids=lambda value: "" if callable(value) else value,
 )  # fmt: skip
@@ -284,6 +288,90 @@ def test_parameters_change_the_jobs_that_have_them(checkout: Checkout, file: str
     after = checkout.digests()
     assert before.keys() == after.keys()
     assert sum(before[path] != after[path] for path in before) == touched
+
+
+# Gates ---------------------------------------------------------------------------------------------------------------
+
+UNDEFENDED = "results/smoke/optimal_defense/undefended/digits16/{}/none/{}/{}.json"
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_attack_experiment_has_gates(scale: str) -> None:
+    plan = Project(ROOT).plan(scale)
+    for paper, spec in plan.papers.items():
+        for experiment in spec.experiments:
+            observing = {
+                (job.dataset.label, job.model.label, job.attack.label)
+                for job in plan.experiment_jobs(paper, experiment)
+                if job.attack and job.attack.component.observes
+            }
+            gates = plan.experiment_gates(paper, experiment)
+            assert {(gate.dataset, gate.model, gate.attack) for gate in gates} == observing
+            for gate in gates:
+                assert {(job.experiment, job.defense.label) for job in gate.undefended} == {("undefended", "none")}
+
+
+def gated(checkout: Checkout, experiment: str = "noise") -> list[Gate]:
+    return Project(checkout.root).plan("smoke").experiment_gates("optimal_defense", experiment)
+
+
+def test_a_gate_is_judged_by_all_parts_of_its_undefended_cell(checkout: Checkout) -> None:
+    (gate,) = gated(checkout)
+    assert [job.path for job in gate.undefended] == [UNDEFENDED.format("small", "ig", "all")]
+    assert (gate.spec.bound, gate.spec.metric) == (">= 18", "psnr")
+    checkout.edit(PAPER, put("experiments", "undefended", "jobs", "attack", "split_seeds", value=True))
+    (gate,) = gated(checkout)
+    assert [job.path for job in gate.undefended] == [
+        UNDEFENDED.format("small", "ig", f"seed{seed}") for seed in (0, 1, 2)
+    ]
+
+
+def test_every_cell_has_a_gate_and_needs_an_undefended_one(checkout: Checkout) -> None:
+    models = put(*OVERLAY.split("."), "experiments", "noise", "models", value=["small", "simpleconvnet"])
+    checkout.edit(SMOKE, models)
+    assert "no undefended gradient of dataset 'digits16' and model 'simpleconvnet' with 'ig'. Allowed: (none)." in (
+        checkout.fault()
+    )
+    both = ["simpleconvnet", "small"]
+    checkout.edit(SMOKE, put(*OVERLAY.split("."), "experiments", "undefended", "models", value=both))
+    assert [(gate.model, [job.path for job in gate.undefended]) for gate in gated(checkout)] == [
+        (model, [UNDEFENDED.format(model, "ig", "all")]) for model in ("small", "simpleconvnet")
+    ]
+
+
+def test_an_experiment_may_hold_its_undefended_cells_itself(checkout: Checkout) -> None:
+    checkout.edit(PAPER, put("experiments", "noise", "defenses", value=["none", "dpsgd"]))
+    checkout.edit(PAPER, lambda paper: paper["experiments"]["noise"]["gates"]["ig"].pop("undefended"))
+    (gate,) = gated(checkout)
+    assert [job.path for job in gate.undefended] == [
+        UNDEFENDED.replace("undefended", "noise").format("small", "ig", "all")
+    ]
+
+
+ADAPTIVE = """
+from leakbench.attacks.base import ATTACKS, Attack
+
+@ATTACKS.register("adaptive", version=1)
+class Adaptive(Attack):
+    attack: str
+"""
+
+
+@pytest.mark.usefixtures("clean_registries")
+def test_an_adaptive_attack_is_judged_by_the_one_that_it_adapts(checkout: Checkout) -> None:
+    (checkout.root / "adaptive_plugin.py").write_text(ADAPTIVE)
+    checkout.edit(CONFIG, put("plugins", value=["adaptive_plugin.py"]))
+    checkout.edit(PAPER, put("variants", "attacks", "clever", value={"name": "adaptive", "attack": "ig"}))
+    checkout.edit(PAPER, put("experiments", "noise", "jobs", "attack", "attacks", value=["ig", "clever"]))
+    checkout.edit(PAPER, put("experiments", "noise", "gates", "clever", value=GATE | {"undefended": "undefended"}))
+    clever = gated(checkout)[1]
+    assert clever.attack == "clever"
+    assert [job.path for job in clever.undefended] == [UNDEFENDED.format("small", "ig", "all")]
+
+    own = ["ig", "clever"]  # with an undefended cell of its own, it is judged by that one
+    checkout.edit(PAPER, put("experiments", "undefended", "jobs", "attack", "attacks", value=own))
+    clever = gated(checkout)[1]
+    assert [job.path for job in clever.undefended] == [UNDEFENDED.format("small", "clever", "all")]
 
 
 # Plug-ins ------------------------------------------------------------------------------------------------------------
@@ -368,6 +456,22 @@ MISTAKES: list[tuple[Any, ...]] = [
     (SMOKE, f"{OVERLAY}.variants.defenses.gp.fraction", {"sweep": []}, "a sweep needs a list of values (found: [])"),
     (SMOKE, f"{OVERLAY}.variants.defenses.gp.fraction", {"sweep": [2]}, "Input should be less than or equal to 1"),
     (SMOKE, f"{OVERLAY}.variants.defenses.gp.part", {"sweep": [1]}, "unknown key 'part'. Allowed: fraction."),
+    # Gates.
+    (PAPER, "experiments.noise.gate", {}, "unknown key 'gate'; did you mean 'gates'? Allowed: datasets, defenses"),
+    (PAPER, "experiments.noise.gates.ig.metrc", "mse", "unknown key 'metrc'; did you mean 'metric'? Allowed: at_least"),
+    (PAPER, "experiments.noise.gates.ig.metric", "pnsr", "unknown metric 'pnsr'; did you mean 'psnr'? Allowed: "),
+    (PAPER, "experiments.noise.gates.igg", GATE, "unknown attack 'igg'; did you mean 'ig'? Allowed: ig."),
+    (PAPER, "experiments.noise_training.gates.ig", GATE, "unknown attack 'ig'. Allowed: (none)."),
+    (PAPER, "experiments.undefended.gates.mean_image", GATE, "a reference attacker ignores the gradient and has no ga"),
+    (PAPER, "experiments.noise.gates.ig.undefended", "x", "unknown experiment 'x'. Allowed: architecture, noise"),
+    (PAPER, "experiments.noise.gates.ig.undefended", "pruning", "experiment 'pruning' attacks no undefended gradient "
+     "of dataset 'digits16' and model 'small' with 'ig'. Allowed: undefended."),
+    (PAPER, "experiments.noise.gates.ig.undefended", None, "experiment 'noise' attacks no undefended gradient of data"),
+    (SMOKE, f"{OVERLAY}.experiments.noise.gates.ig.at_least", "much", "Input should be a valid number, unable to"),
+    (SMOKE, f"{OVERLAY}.experiments.noise.gates.ig", GATE | {"at_most": 9}, "a gate needs exactly one of at_least and"),
+    (SMOKE, f"{OVERLAY}.experiments.noise.gates.ig", {"at_least": None}, "a gate needs exactly one of at_least and at"),
+    (SMOKE, f"{OVERLAY}.experiments.noise.gates.ig", GATE | {"metric": "mse"}, "attacks are better where mse is lower; "
+     "give at_most", ".at_least"),
     # Papers and scales.
     (CONFIG, "papers", ["optimal"], "unknown paper 'optimal'; did you mean 'optimal_defense'? Allowed: "),
     (CONFIG, "scale", "laptpo", "unknown scale 'laptpo'; did you mean 'laptop'? Allowed: full, laptop, smoke."),

@@ -21,6 +21,7 @@ from leakbench.attacks.base import ATTACKS
 from leakbench.data.base import DATASETS
 from leakbench.defenses.base import DEFENSES
 from leakbench.errors import ConfigError, UnknownName
+from leakbench.gates import Gate, GateSpec, gates_of
 from leakbench.jobs.base import JOB_KINDS, RESULTS, Job, JobKind, Variant
 from leakbench.models.base import MODELS
 from leakbench.registry import Component, Registry, load_plugin
@@ -94,6 +95,7 @@ class ExperimentSpec(_Strict):
     models: list[str]
     defenses: list[str]
     jobs: dict[str, KindSpec] = Field(description="kinds of job (attack, train, inventory) with their protocols")
+    gates: dict[str, GateSpec] = Field({}, description="per attack, what it must reach on the undefended gradient")
 
 
 class PaperSpec(_Strict):
@@ -261,6 +263,19 @@ class Project:
         Raises:
             ConfigError: no such experiment; the message names the part of the path at fault.
         """
+        plan, paper, experiment = self._experiment(table)
+        return plan.experiment_jobs(paper, experiment)
+
+    def experiment_gates(self, table: str) -> list[Gate]:
+        """The gates of the experiment whose tidy table a path names.
+
+        Raises:
+            ConfigError: no such experiment; the message names the part of the path at fault.
+        """
+        plan, paper, experiment = self._experiment(table)
+        return plan.experiment_gates(paper, experiment)
+
+    def _experiment(self, table: str) -> tuple[Plan, str, str]:
         parts = PurePosixPath(table).parts
         if len(parts) != 5 or parts[0] != RESULTS or parts[4] != "records.parquet":
             raise ConfigError(
@@ -270,7 +285,7 @@ class Project:
         plan = self.plan(scale, where=table)
         self._known("paper", paper, list(plan.papers), table)
         self._known("experiment", experiment, list(plan.papers[paper].experiments), table)
-        return plan.experiment_jobs(paper, experiment)
+        return plan, paper, experiment
 
 
 class Plan:
@@ -315,11 +330,29 @@ class Plan:
                     "a label is listed twice, or an attack is labelled like a kind of job"
                 )
             jobs[job.path] = job
+        for paper, spec in self.papers.items():
+            for experiment in spec.experiments:
+                list(self._gates_of(paper, experiment, jobs.values()))  # mistakes are told before anything runs
         return jobs
 
     def experiment_jobs(self, paper: str, experiment: str) -> list[Job]:
         """The jobs of one experiment, in the order of the grid."""
         return [job for job in self.jobs.values() if (job.paper, job.experiment) == (paper, experiment)]
+
+    def experiment_gates(self, paper: str, experiment: str) -> list[Gate]:
+        """What the attacks of one experiment must reach on the undefended gradient, by cell."""
+        return list(self._gates_of(paper, experiment, self.jobs.values()))
+
+    def _gates_of(self, paper: str, experiment: str, jobs: Iterable[Job]) -> Iterator[Gate]:
+        experiments = self.papers[paper].experiments
+        if not experiments[experiment].gates:
+            return
+        of_paper = [job for job in jobs if job.paper == paper]
+        for attack, spec in experiments[experiment].gates.items():
+            where = self._where(paper, "experiments", experiment, "gates", attack)
+            if spec.undefended is not None:
+                Project._known("experiment", spec.undefended, list(experiments), where("undefended"))
+            yield from gates_of(experiment, attack, spec, of_paper, where)
 
     def _jobs_of(self, paper: str) -> Iterator[Job]:
         for name, experiment in self.papers[paper].experiments.items():

@@ -18,7 +18,7 @@ from leakbench.experiments import Project, read_yaml
 from leakbench.jobs.base import RESULTS
 from leakbench.records import digest, quarantine, read_record
 from leakbench.report.artifacts import FIGURES, Artifact, artifact_of, artifacts
-from leakbench.report.tidy import missing_path, table_path
+from leakbench.report.tidy import gates_path, missing_path, table_path
 
 
 class Workflow:
@@ -59,17 +59,20 @@ class Workflow:
         return self.project.job(_record_path(**parts)).digest
 
     def records(self, scale: str, paper: str, experiment: str) -> list[str]:
-        """Paths of an experiment's records."""
-        return [job.path for job in self.project.experiment_jobs(table_path(scale, paper, experiment))]
+        """Paths of an experiment's records, and of the undefended ones that its gates ask for."""
+        table = table_path(scale, paper, experiment)
+        jobs = self.project.experiment_jobs(table)
+        jobs += [job for gate in self.project.experiment_gates(table) for job in gate.undefended]
+        return list(dict.fromkeys(job.path for job in jobs))
 
     def tables_of(self, artifact: str) -> list[str]:
-        """The tidy tables behind the figure or table that a path names."""
+        """The tidy tables and verdicts behind the figure or table that a path names."""
         scale = Path(artifact).parts[1]
         self.project.plan(scale, where=artifact)
         return artifact_of(artifact).inputs(scale)
 
     def page_inputs(self, scale: str) -> list[str]:
-        """Pictures, tables and tidy tables that the HTML report shows."""
+        """Pictures, tables, and what stands beside the tidy tables: all that the HTML report shows."""
         shown = [entry.path(scale, "png" if entry.kind == "figure" else "csv") for entry in self._artifacts()]
         plan = self.project.plan(scale)
         tables = [
@@ -77,11 +80,15 @@ class Workflow:
             for paper, spec in plan.papers.items()
             for experiment in spec.experiments
         ]
-        return [*shown, *tables, *map(missing_path, tables)]
+        return [*shown, *tables, *map(missing_path, tables), *map(gates_path, tables)]
 
-    def merging_digest(self) -> str:
-        """Hash of the code between records and pictures: editing it merges and draws again, and computes nothing."""
-        return _sources("report")
+    def merging_digest(self, scale: str, paper: str, experiment: str) -> str:
+        """Hash of the code between records and pictures, and of the experiment's gates.
+
+        A change of either merges and draws again, and computes nothing.
+        """
+        gates = self.project.experiment_gates(table_path(scale, paper, experiment))
+        return digest([_sources("report"), [gate.described() for gate in gates]])
 
     def drawing_digest(self, scale: str, paper: str) -> str:
         """Hash of the code that draws a paper's artifacts and of the words it prints."""

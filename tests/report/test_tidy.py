@@ -50,6 +50,7 @@ def test_a_row_per_number() -> None:
         "mechanism": "magnitude_pruning",
         "attack": "ig",
         "kind": "attack",
+        "void": False,
         "seed": 2,
         "status": "diverged",
         SETTING + "fraction": 0.5,

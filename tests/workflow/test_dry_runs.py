@@ -42,6 +42,14 @@ def test_counts_follow_from_the_configuration(untouched: Checkout, scale: str) -
     assert spent < CPU_SECONDS * BUSY
 
 
+def test_a_merge_asks_for_the_undefended_records_of_its_gates_only(untouched: Checkout) -> None:
+    run = untouched.make("--dry-run", "results/smoke/optimal_defense/pruning/records.parquet")
+    assert run.rules == {"attack": 3, "train": 2, "merge": 1}
+    assert [path for path in run.jobs if "/pruning/" not in path] == [
+        "results/smoke/optimal_defense/undefended/digits16/small/none/ig/all.json"
+    ]
+
+
 def test_a_figure_asks_for_its_own_records_only(untouched: Checkout) -> None:
     run = untouched.make("--dry-run", "figures/smoke/optimal_defense/fig04.png")
     assert run.rules == {"attack": 6, "train": 3, "merge": 2, "draw": 1}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 from pathlib import Path
@@ -82,7 +83,8 @@ def test_a_deleted_record_comes_back_with_what_shows_it(project: Checkout) -> No
     assert set(run.jobs) == {path, *downstream("pruning_training", "fig03")}
     assert project.results() == results
     again = {file for file, time in project.times().items() if time != times[file]}
-    made = {path, PAGE, f"{PAPER}/pruning_training/missing.csv", f"{PAPER}/pruning_training/records.parquet"}
+    merged = {f"{PAPER}/pruning_training/{name}" for name in ("records.parquet", "missing.csv", "gates.csv")}
+    made = {path, PAGE, *merged}
     assert again == made | {f"{FIGURES}/fig03.{extension}" for extension in ("pdf", "png", "csv")}
 
 
@@ -116,11 +118,39 @@ def test_the_version_of_a_plugin(project: Checkout) -> None:
     assert set(run.jobs) == records | downstream("pruning", "fig02", "fig04")
 
 
+def test_a_gate(project: Checkout) -> None:
+    """It decides what numbers mean, and changes none: its experiment is merged and drawn again, and no job runs."""
+
+    def raise_it(paper: dict[str, Any]) -> None:
+        gate = paper["experiments"]["pruning"]["gates"]["ig"]
+        paper["experiments"]["pruning"]["gates"] = {"ig": gate | {"at_least": 60}}
+
+    results = project.results()
+    project.edit("config/papers/optimal_defense.yaml", raise_it)
+    run = project.make()
+    assert set(run.jobs) == downstream("pruning", "fig02", "fig04")
+    assert project.results() == results
+    assert "void" in (project.root / PAGE).read_text() and project.make("--dry-run").nothing_to_do
+    with (project.root / FIGURES / "fig04.csv").open() as file:
+        void = {(row["series"], row["void"]) for row in csv.DictReader(file)}
+    assert ("optimal pruning", "True") in void and ("no defense", "False") in void
+
+
+def test_the_attack_on_the_undefended_gradient_of_another_experiment(project: Checkout) -> None:
+    """Its record decides on the cells of all experiments whose gates name it."""
+    (project.root / record("undefended", "none", "ig")).unlink()
+    run = project.make("--dry-run")
+    merged = {f"{PAPER}/{experiment}/records.parquet" for experiment in ("undefended", "pruning", "noise")}
+    figures = {f"{FIGURES}/fig{number:02d}.pdf" for number in (2, 4, 5, 7)}
+    assert set(run.jobs) == {record("undefended", "none", "ig"), PAGE} | merged | figures
+
+
 def digests(checkout: Checkout) -> tuple[dict[str, str], str, str, str]:
     """Of every job, and of merging, drawing and the page."""
     flow = Workflow(checkout.root, {})
     jobs = {path: job.digest for path, job in flow.project.plan("tiny").jobs.items()}
-    return jobs, flow.merging_digest(), flow.drawing_digest("tiny", "optimal_defense"), flow.page_digest("tiny")
+    merging = flow.merging_digest("tiny", "optimal_defense", "noise")
+    return jobs, merging, flow.drawing_digest("tiny", "optimal_defense"), flow.page_digest("tiny")
 
 
 def test_words_change_pictures_and_no_numbers(fresh: Checkout) -> None:

@@ -7,6 +7,7 @@ rule merge:
     output:
         table="results/{scale}/{paper}/{experiment}/records.parquet",
         missing="results/{scale}/{paper}/{experiment}/missing.csv",
+        gates="results/{scale}/{paper}/{experiment}/gates.csv",
     log:
         "logs/{scale}/{paper}/{experiment}/merge.log",
     benchmark:
@@ -16,7 +17,7 @@ rule merge:
         mem_mb=lambda wildcards, attempt: 2000 * attempt,
         runtime=lambda wildcards, attempt: 10 * attempt,
     params:
-        code=flow.merging_digest(),
+        code=lambda wildcards: flow.merging_digest(**wildcards),
     shell:
         "{flow.command} merge {output.table:q} > {log:q} 2>&1"
 

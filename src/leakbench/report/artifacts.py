@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Literal
 from leakbench.errors import ConfigError, UnknownName
 from leakbench.lazy import pd
 from leakbench.records import atomic_write
-from leakbench.report.tidy import existing, table_path
+from leakbench.report.tidy import existing, gates_path, table_path
+from leakbench.report.verdicts import void_notes
 
 if TYPE_CHECKING:
     from leakbench.experiments import Project
@@ -62,7 +63,11 @@ class Artifact:
         return [self.path(scale, extension) for extension in FORMATS[self.kind]]
 
     def inputs(self, scale: str) -> list[str]:
-        """The tidy tables it reads."""
+        """The tidy tables it reads, and the verdicts on the attacks in them."""
+        tables = self._tables(scale)
+        return [*tables, *map(gates_path, tables)]
+
+    def _tables(self, scale: str) -> list[str]:
         return [table_path(scale, self.paper, experiment) for experiment in self.experiments]
 
     def full_caption(self, project: Project, scale: str) -> str:
@@ -83,13 +88,25 @@ class Artifact:
         project.plan(scale, where=path)
         tables = {
             experiment: pd.read_parquet(existing(project.root, table, f"merge {table}"))
-            for experiment, table in zip(self.experiments, self.inputs(scale), strict=True)
+            for experiment, table in zip(self.experiments, self._tables(scale), strict=True)
         }
         made = self.make(tables)
         caption = self.full_caption(project, scale)
-        contents = _table_formats(made, caption) if isinstance(made, pd.DataFrame) else _figure_formats(made, caption)
+        if isinstance(made, pd.DataFrame):
+            contents = _table_formats(made, caption)
+        else:
+            notes = self._void_notes(project, scale, tables) if made.shows_void else []
+            contents = _figure_formats(made, "\n".join([caption, *notes]))
         for extension, content in contents.items():
             atomic_write(project.root / self.path(scale, extension), content)
+
+    def _void_notes(self, project: Project, scale: str, tables: Tables) -> list[str]:
+        """What the attacks reached whose cells are void, in words."""
+        verdicts = pd.concat(
+            pd.read_csv(existing(project.root, gates_path(table), f"merge {table}")) for table in self._tables(scale)
+        )
+        rows = pd.concat(tables.values())
+        return void_notes(verdicts, dict(zip(rows["metric"], rows["unit"], strict=True)))
 
 
 def _figure_formats(drawing: Drawing, caption: str) -> dict[str, bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +14,8 @@ from leakbench.experiments import Plan, Project
 from leakbench.lazy import pd
 from leakbench.records import Record, atomic_write, read_record
 from leakbench.report.artifacts import FIGURES, Artifact, artifacts
-from leakbench.report.tidy import existing, missing_path, table_path
+from leakbench.report.tidy import existing, gates_path, missing_path, table_path
+from leakbench.report.verdicts import in_words
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,19 @@ class Missing:
     cells: int
 
 
+@dataclass(frozen=True)
+class Judged:
+    """A cell whose attack has a gate."""
+
+    experiment: str
+    dataset: str
+    model: str
+    attack: str
+    required: str
+    reached: str
+    passed: bool
+
+
 def write_page(project: Project, path: str) -> None:
     """Write the page to ``figures/<scale>/report.html``; it needs no other file and no network.
 
@@ -57,6 +72,7 @@ def write_page(project: Project, path: str) -> None:
         description=plan.description,
         papers=plan.papers,
         shown={paper: list(_shown(project, scale, paper)) for paper in plan.papers},
+        gates={paper: list(_gates(project.root, plan, paper)) for paper in plan.papers},
         missing={paper: list(_missing(project.root, plan, paper)) for paper in plan.papers},
         outcomes=Counter(record.outcome.status for record in records),
         provenance=_provenance(records),
@@ -79,6 +95,16 @@ def _shown(project: Project, scale: str, paper: str) -> Iterator[Shown]:
             frame = pd.read_csv(file)
             table = frame.to_html(index=False, na_rep="–", border=0)
         yield Shown(entry, entry.full_caption(project, scale), picture, table, files)
+
+
+def _gates(root: Path, plan: Plan, paper: str) -> Iterator[Judged]:
+    for experiment in plan.papers[paper].experiments:
+        table = table_path(plan.scale, paper, experiment)
+        frame = pd.read_csv(existing(root, gates_path(table), f"merge {table}"))
+        for row in frame.to_dict("records"):
+            reached = "no number" if math.isnan(row["quality"]) else f"{row['quality']:.3g}"
+            cell = (row["dataset"], row["model"], row["attack"] + in_words(row["setting"]))
+            yield Judged(experiment, *cell, f"{row['metric']} {row['bound']}", reached, bool(row["passed"]))
 
 
 def _missing(root: Path, plan: Plan, paper: str) -> Iterator[Missing]:

@@ -10,6 +10,7 @@ from leakbench.lazy import pd
 from leakbench.report.statistics import over_seeds
 from leakbench.report.style import REFERENCE_COLOUR, REFERENCES, colour, marker, panels
 from leakbench.report.tidy import SETTING
+from leakbench.report.verdicts import VOID
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,6 +24,11 @@ class Drawing:
     figure: Figure
     numbers: pd.DataFrame
 
+    @property
+    def shows_void(self) -> bool:
+        """Whether a series in it says nothing, since its attack is too weak."""
+        return "void" in self.numbers and bool(self.numbers["void"].any())
+
 
 def values_of(frame: pd.DataFrame, metric: str, **equal: str) -> pd.DataFrame:
     """Rows of one metric, and of given values of other columns."""
@@ -30,6 +36,16 @@ def values_of(frame: pd.DataFrame, metric: str, **equal: str) -> pd.DataFrame:
     for column, value in equal.items():
         chosen &= frame[column] == value
     return frame[chosen]
+
+
+def _judged(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+    """:func:`over_seeds` of numbers of attacks, and whether they are void."""
+    return over_seeds(frame, by).assign(void=frame.groupby(list(by), dropna=False)["void"].any().to_numpy())
+
+
+def _named(name: str, void: bool) -> str:
+    """The name of a series in the legend; on two lines if it is void, lest the legend take the place of the axes."""
+    return f"{name}\n({VOID})" if void else name
 
 
 def _series(frame: pd.DataFrame, names: Mapping[str, str], parameter: str | None = None) -> dict[str, str]:
@@ -52,7 +68,8 @@ def _undefended_and_references(frame: pd.DataFrame, metric: str, attack: str) ->
     for label, (name, tint, style) in lines.items():
         rows = values_of(frame, metric, mechanism="none", attack=name)
         if len(rows):
-            found[label] = (over_seeds(rows, ["mechanism"]).iloc[0], tint, style)
+            line = _judged(rows, ["mechanism"]).iloc[0]
+            found[label] = (line, tint, "--" if line["void"] else style)
     return found
 
 
@@ -80,18 +97,27 @@ def against_parameter(
     shown = []
     for ax, (metric, ylabel) in zip(axes, metrics.items(), strict=True):
         for label, (line, tint, style) in _undefended_and_references(frame, metric, attack).items():
-            ax.axhline(line["mean"], color=tint, linestyle=style, linewidth=1, label=label)
+            ax.axhline(line["mean"], color=tint, linestyle=style, linewidth=1, label=_named(label, line["void"]))
             shown.append({"metric": metric, "series": label, parameter: None, **line.drop("mechanism")})
         for defense, name in _series(frame, names, parameter).items():
             rows = values_of(frame, metric, defense=defense, attack=attack)
-            points = over_seeds(rows, ["mechanism", SETTING + parameter]).sort_values(SETTING + parameter)
+            points = _judged(rows, ["mechanism", SETTING + parameter]).sort_values(SETTING + parameter)
             mechanism = points["mechanism"].iloc[0]
             x = points[SETTING + parameter]
-            ax.plot(x, points["mean"], color=colour(mechanism), marker=marker(mechanism), label=name)
+            void = bool(points["void"].any())
+            ax.plot(
+                x,
+                points["mean"],
+                color=colour(mechanism),
+                marker=marker(mechanism),
+                markerfacecolor="none" if void else colour(mechanism),
+                linestyle="--" if void else "-",
+                label=_named(name, void),
+            )
             ax.fill_between(x, points["low"], points["high"], color=colour(mechanism), alpha=0.18, linewidth=0)
             shown += [
                 {"metric": metric, "series": name, parameter: row[SETTING + parameter]}
-                | {key: row[key] for key in ("mean", "low", "high", "seeds", "lost")}
+                | {key: row[key] for key in ("mean", "low", "high", "seeds", "lost", "void")}
                 for row in points.to_dict("records")
             ]
         ax.set(xlabel=xlabel, ylabel=ylabel)
@@ -162,14 +188,15 @@ def trade_off(
             ax.axvline(line["mean"], color=tint, linestyle=style, linewidth=1, label=label)
             shown.append(
                 {"series": label, parameter: None, "x": line["mean"], "x_low": line["low"], "x_high": line["high"]}
+                | {"void": line["void"]}
             )
     ranks = {value: rank for rank, value in enumerate(sorted(frame[column].dropna().unique()))}
     for defense, name in {"none": "no defense", **_series(frame, names)}.items():
         keys = ["mechanism", column]
-        horizontal = over_seeds(values_of(frame, privacy, defense=defense, attack=attack), keys)
+        horizontal = _judged(values_of(frame, privacy, defense=defense, attack=attack), keys)
         vertical = over_seeds(values_of(frame, utility, defense=defense), keys)
         both = horizontal.merge(vertical, on=keys, suffixes=("_x", "_y"))
-        mechanism = both["mechanism"].iloc[0]
+        mechanism, void = both["mechanism"].iloc[0], bool(both["void"].any())
         tint = colour(mechanism)
         sizes = [12 + 16 * ranks[value] if value in ranks else 70 for value in both[column]]
         ax.errorbar(
@@ -180,14 +207,23 @@ def trade_off(
             color=tint,
             linewidth=0.6,
             alpha=0.55,
-            linestyle="-" if len(both) > 1 else "none",
+            linestyle=("--" if void else "-") if len(both) > 1 else "none",
         )
-        ax.scatter(both["mean_x"], both["mean_y"], s=sizes, color=tint, marker=marker(mechanism), label=name, zorder=3)
+        ax.scatter(
+            both["mean_x"],
+            both["mean_y"],
+            s=sizes,
+            facecolor="none" if void else tint,
+            edgecolor=tint,
+            marker=marker(mechanism),
+            label=_named(name, void),
+            zorder=3,
+        )
         shown += [
             {"series": name, parameter: row[column]}
             | {"x": row["mean_x"], "x_low": row["low_x"], "x_high": row["high_x"], "x_lost": row["lost_x"]}
             | {"y": row["mean_y"], "y_low": row["low_y"], "y_high": row["high_y"], "y_lost": row["lost_y"]}
-            | {"seeds": row["seeds_x"]}
+            | {"seeds": row["seeds_x"], "void": row["void"]}
             for row in both.to_dict("records")
         ]
     ax.set(xlabel=xlabel, ylabel=ylabel)

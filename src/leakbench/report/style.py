@@ -73,8 +73,9 @@ def panels(columns: int, width: float = 4.2, height: float = 3.1) -> tuple[Figur
 
 
 def add_caption(figure: Figure, caption: str) -> None:
-    """A caption below the axes, wrapped to the figure's width; save with ``bbox_inches="tight"``."""
-    text = "\n".join(textwrap.wrap(caption, int(figure.get_figwidth() * 17)))
+    """A caption below the axes, every line of it wrapped to the figure's width; save with ``bbox_inches="tight"``."""
+    characters = int(figure.get_figwidth() * 17)
+    wrapped = [part for line in caption.splitlines() for part in textwrap.wrap(line, characters)]
     # A layout engine makes room for it; where axes have fixed places it hangs below the figure.
     place: dict[str, Any] = {} if figure.get_layout_engine() else {"y": 0.0, "va": "top"}
-    figure.supxlabel(text, fontsize=7.5, x=0.01, ha="left", color="#333333", **place)
+    figure.supxlabel("\n".join(wrapped), fontsize=7.5, x=0.01, ha="left", color="#333333", **place)

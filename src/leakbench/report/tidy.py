@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -12,6 +12,7 @@ from leakbench.experiments import Project
 from leakbench.jobs.base import RESULTS, Job
 from leakbench.lazy import pd
 from leakbench.records import Record, atomic_write, quarantine, read_record
+from leakbench.report.verdicts import Judge, is_void, verdict_table
 
 SETTING = "setting."
 """Prefix of the columns that hold swept parameters."""
@@ -27,6 +28,11 @@ def missing_path(table: str) -> str:
     return str(PurePosixPath(table).with_name("missing.csv"))
 
 
+def gates_path(table: str) -> str:
+    """Where the verdicts on an experiment's attacks lie, beside its tidy table."""
+    return str(PurePosixPath(table).with_name("gates.csv"))
+
+
 def existing(root: Path, path: str, command: str) -> Path:
     """A file that ``command`` makes.
 
@@ -39,7 +45,7 @@ def existing(root: Path, path: str, command: str) -> Path:
 
 
 def merge(project: Project, table: str) -> None:
-    """Read and check all records of an experiment and write its tidy table.
+    """Read and check all records of an experiment, judge its attacks, and write its tidy table.
 
     A record that cannot be read is moved aside and named, so that running the workflow again regenerates it.
 
@@ -48,7 +54,11 @@ def merge(project: Project, table: str) -> None:
         RecordError: records are missing, unreadable, or were made by another configuration.
     """
     records = [(job, _read(project.root, job)) for job in project.experiment_jobs(table)]
-    rows = [row for job, record in records for row in tidy_rows(job, record)]
+    judges = [
+        Judge(gate, [replicate for job in gate.undefended for replicate in _read(project.root, job).replicates])
+        for gate in project.experiment_gates(table)
+    ]
+    rows = [row for job, record in records for row in tidy_rows(job, record, judges)]
     frame = pd.DataFrame(rows)
     _write_frame(project.root / table, frame)
     missing = pd.DataFrame(
@@ -56,6 +66,7 @@ def merge(project: Project, table: str) -> None:
         columns=["record", "seed", "setting", "metric", "reason"],
     )
     atomic_write(project.root / missing_path(table), missing.to_csv(index=False).encode())
+    atomic_write(project.root / gates_path(table), verdict_table(judges, records).to_csv(index=False).encode())
 
 
 def _read(root: Path, job: Job) -> Record:
@@ -75,8 +86,8 @@ def _read(root: Path, job: Job) -> Record:
     return record
 
 
-def tidy_rows(job: Job, record: Record) -> Iterator[dict[str, Any]]:
-    """One row per number of a record. Null values become NaN."""
+def tidy_rows(job: Job, record: Record, judges: Sequence[Judge] = ()) -> Iterator[dict[str, Any]]:
+    """One row per number of a record. Null values become NaN; ``void`` says that the attack missed a gate."""
     cell = {
         "scale": job.scale,
         "paper": job.paper,
@@ -90,7 +101,8 @@ def tidy_rows(job: Job, record: Record) -> Iterator[dict[str, Any]]:
     }
     for replicate in record.replicates:
         setting = {SETTING + key: value for key, value in replicate.setting.items()}
-        shared = cell | {"seed": replicate.seed, "status": replicate.outcome.status} | setting
+        void = is_void(judges, job, replicate.setting)
+        shared = cell | {"void": void, "seed": replicate.seed, "status": replicate.outcome.status} | setting
         for name, value in replicate.metrics.items():
             info = record.metrics[name]
             named = shared | {"metric": name, "unit": info.unit, "direction": info.direction, "axis": info.axis}

@@ -1,0 +1,119 @@
+"""Which attacks missed their gates: the verdict per cell, as a table and in words."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from leakbench.gates import Gate
+from leakbench.jobs.base import Job, Setting
+from leakbench.lazy import pd
+from leakbench.records import Record, Replicate, Value
+
+COLUMNS = ["dataset", "model", "attack", "setting", "metric", "bound", "quality", "passed"]
+"""Of gates.csv. ``setting`` is JSON, and empty unless the undefended cell has settings of its own."""
+
+VOID = "void: attack too weak"
+"""What stands in a legend beside the name of a series that says nothing."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What an attack reached on the undefended gradient, in a setting of the protocol; NaN if nothing."""
+
+    gate: Gate
+    setting: Setting
+    quality: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether the cell counts."""
+        return self.gate.spec.passes(self.quality)
+
+    def row(self) -> dict[str, Any]:
+        """The columns of gates.csv."""
+        gate, setting = self.gate, json.dumps(self.setting)
+        values = (gate.dataset, gate.model, gate.attack, setting, gate.spec.metric, gate.spec.bound)
+        return dict(zip(COLUMNS, (*values, self.quality, self.passed), strict=True))
+
+
+@dataclass(frozen=True)
+class Judge:
+    """A gate, and the undefended replicates that decide."""
+
+    gate: Gate
+    undefended: Sequence[Replicate]
+
+    def verdict(self, setting: Setting) -> Verdict:
+        """The verdict on replicates with this setting.
+
+        If the undefended replicates have settings, and this one has the same parameters, those that agree in them
+        decide; otherwise all do. Nulls (diverged trials) are left out, as of every mean.
+        """
+        keys = sorted({key for replicate in self.undefended for key in replicate.setting})
+        same = {key: setting[key] for key in keys} if set(keys) <= set(setting) else {}
+        metric = self.gate.spec.metric
+        values = [
+            number
+            for replicate in self.undefended
+            if same.items() <= replicate.setting.items()
+            for number in _listed(replicate.metrics.get(metric))
+            if number is not None
+        ]
+        return Verdict(self.gate, same, median(values) if values else math.nan)
+
+
+def _listed(value: Value) -> list[float | None]:
+    return value if isinstance(value, list) else [value]
+
+
+def is_void(judges: Iterable[Judge], job: Job, setting: Setting) -> bool:
+    """Whether a gate of the job's cell is missed."""
+    return any(not judge.verdict(setting).passed for judge in judges if judge.gate.concerns(job))
+
+
+def verdict_table(judges: Iterable[Judge], records: Iterable[tuple[Job, Record]]) -> pd.DataFrame:
+    """gates.csv: a row per cell, and per setting of the undefended gradient if it has several."""
+    found = {}
+    for job, record in records:
+        for judge in judges:
+            if judge.gate.concerns(job):
+                for replicate in record.replicates:
+                    row = judge.verdict(replicate.setting).row()
+                    found[tuple(row[column] for column in COLUMNS[:6])] = row
+    return pd.DataFrame(found.values(), columns=COLUMNS)
+
+
+def void_notes(verdicts: pd.DataFrame, units: dict[str, str]) -> list[str]:
+    """A sentence for every cell that is void.
+
+    Args:
+        verdicts: rows of gates.csv, of one or more experiments.
+        units: metric -> unit, as records have it.
+    """
+    notes = []
+    for row in verdicts[~verdicts["passed"].astype(bool)].to_dict("records"):
+        sign, bound = row["bound"].split()
+        unit = units.get(row["metric"], "")
+        quality = "nothing" if math.isnan(row["quality"]) else _quantity(row["quality"], row["metric"], unit)
+        cell = f"{row['dataset']} with {row['model']}{in_words(row['setting'])}"
+        notes.append(
+            f"void: {row['attack']} reaches {quality} without a defense on {cell}, "
+            f"{'below' if sign == '>=' else 'above'} the {_quantity(float(bound), row['metric'], unit)} "
+            "that this experiment asks for."
+        )
+    return list(dict.fromkeys(notes))
+
+
+def in_words(setting: str) -> str:
+    """A setting of gates.csv, as it follows the name of a cell."""
+    return "".join(f", {key} {value}" for key, value in json.loads(setting).items())
+
+
+def _quantity(value: float, metric: str, unit: str) -> str:
+    """``9.1 dB`` where the unit says it all, ``mse 0.05`` elsewhere."""
+    return f"{value:.3g} dB" if unit.startswith("dB") else f"{metric} {value:.3g}"
