@@ -51,9 +51,10 @@ def _run(arguments: argparse.Namespace) -> None:
     from leakbench.jobs.runner import Placement, run_job
 
     project = _project(arguments)
+    placement = Placement(arguments.device, arguments.threads, arguments.tf32, arguments.compile)
     for path in arguments.records:
         job = project.job(_relative(project, path))
-        record = run_job(job, project.root, Placement(arguments.device, arguments.threads))
+        record = run_job(job, project.root, placement)
         reason = f" ({record.outcome.reason})" if record.outcome.reason else ""
         print(f"{job.path}: {record.outcome.status}{reason}, {record.cost.wall_s:.1f} s")
 
@@ -136,6 +137,10 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--device", help="torch device (default: cuda if there is one, else cpu)")
     run.add_argument(
         "--threads", type=int, default=1, help="CPU threads; results may differ in the last digits (default: 1)"
+    )
+    run.add_argument("--tf32", action="store_true", help="let a GPU round products to TF32; the record says so")
+    run.add_argument(
+        "--compile", action="store_true", help="attack through torch.compile: minutes to start, then faster"
     )
 
     stage = command("stage", _stage, "Fetch data sets or weights, on a machine with a network; jobs run offline.")

@@ -83,6 +83,8 @@ class Provenance(_Model):
     versions: dict[str, str]
     device: str
     threads: int
+    tf32: bool = False
+    compiled: bool = False
     slurm_job_id: str | None
 
 

@@ -8,6 +8,7 @@ neither stops nor touches the others. Nothing in the loop waits for the device.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Literal, NamedTuple, TypeAlias, TypedDict
 
@@ -25,6 +26,10 @@ GPU_PART = 0.6
 WIDE = 24 * 2**20
 """A CPU evaluates trials one by one where one of them holds more bytes than this. Such a trial is not held up by
 dispatching, and the grouped convolutions that vmap makes of per-trial weight gradients are slow there."""
+
+COMPILED = False
+"""Whether evaluations go through torch.compile: minutes to start, then faster, and other last digits. Set by
+:class:`leakbench.jobs.runner.Placement`."""
 
 CHECK_EVERY = 64
 """Iterations between looking whether any trial still moves: the look waits for the device."""
@@ -87,14 +92,16 @@ def minimise(
     """
     trials = torch.arange(len(points), device=points.device)
     chunk = chunk or chunk_size(cost, points[:1], evidence(trials[:1]))
+    evaluate = evaluation(cost, vectorised=chunk > 1)
     parts: list[Minimum] = []
     first = 0
     with progress("matching gradients", iterations * len(points)) as tick:
         while first < len(points):
             rows = trials[first : first + chunk]
             # Kernels round a batch of one differently, and signs amplify that: a lone trial runs beside its copy.
-            computed = rows.repeat(2) if len(rows) == 1 < chunk else rows
-            evaluate = evaluation(cost, vectorised=chunk > 1)
+            # A compiled step has one shape.
+            least = chunk if COMPILED else min(chunk, 2)
+            computed = torch.cat([rows, rows[-1:].expand(least - len(rows))]) if len(rows) < least else rows
             descent = optimiser.start(points[computed], iterations, bounds)
             try:
                 found = _descend(evaluate, descent, evidence(computed), iterations, stop_below, keep, tick)
@@ -102,6 +109,7 @@ def minimise(
                 if chunk == 1 or not _out_of_memory(error):
                     raise
                 chunk = max(2, min(chunk, len(rows)) // 2) if chunk > 2 else 1  # and once more from the start
+                evaluate = evaluation(cost, vectorised=chunk > 1)
                 continue
             parts.append(Minimum(*(tensor[: len(rows)] for tensor in found)))
             first += len(rows)
@@ -159,13 +167,42 @@ def evaluation(cost: Cost, *, vectorised: bool) -> Evaluation:
     single = torch.func.grad_and_value(cost)
     if vectorised:
         evaluate: Evaluation = torch.func.vmap(single)
-        return evaluate
+        return _Compiled(evaluate) if COMPILED else evaluate
 
     def alone(points: torch.Tensor, evidence: Evidence) -> tuple[torch.Tensor, torch.Tensor]:
         gradient, value = single(points[0], _first_row(evidence))
         return gradient[None], value[None]
 
-    return alone
+    return _Compiled(alone) if COMPILED else alone
+
+
+class _Compiled:
+    """An evaluation through torch.compile: both derivatives in one graph, as one CUDA graph on a GPU.
+
+    What the compiler cannot do is done without it, and said.
+    """
+
+    def __init__(self, evaluate: Evaluation) -> None:
+        self._plain = evaluate
+        self._run: Evaluation | None = None
+
+    def __call__(self, points: torch.Tensor, evidence: Evidence) -> tuple[torch.Tensor, torch.Tensor]:
+        if self._run is not None:
+            gradient, value = self._run(points, evidence)
+            return gradient, value
+        mode = "reduce-overhead" if points.device.type == "cuda" else "default"
+        compiled: Evaluation = torch.compile(self._plain, fullgraph=True, dynamic=False, mode=mode)
+        try:
+            found = compiled(points, evidence)
+            self._run = compiled
+        except Exception as error:  # the compiler's stages raise whatever they like
+            if _out_of_memory(error):
+                raise
+            reason = str(error).strip().split("\n")[0]
+            print(f"compiling failed, going on without: {type(error).__name__}: {reason}", file=sys.stderr)
+            self._run = self._plain
+            found = self._run(points, evidence)
+        return found
 
 
 def _first_row(evidence: Evidence) -> Evidence:
@@ -196,6 +233,6 @@ def chunk_size(cost: Cost, points: torch.Tensor, evidence: Evidence) -> int:
     return 1 if per_trial > WIDE else max(1, CPU_BUDGET // per_trial)
 
 
-def _out_of_memory(error: RuntimeError) -> bool:
+def _out_of_memory(error: Exception) -> bool:
     # On a CPU torch raises a plain RuntimeError, which names its allocator.
     return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)

@@ -70,7 +70,7 @@ class GradientMatching(Attack):
         return frozenset(needed)
 
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
-        search = _Search(self, observations, knowledge)
+        search = Search(self, observations, knowledge)
         found = minimise(
             search.cost(),
             search.starts(streams),
@@ -91,7 +91,7 @@ class GradientMatching(Attack):
         return Reconstruction(images, found.objective[rows], found.diverged_at[rows], labels)
 
 
-class _Search:
+class Search:
     """One attack's variables, and what they are compared with.
 
     A trial's variables are its images and, where labels are optimised too, their scores before the softmax.

@@ -24,16 +24,26 @@ PACKAGES = ("leakbench", "torch", "torchvision", "torchmetrics", "numpy", "sciki
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a job computes. One CPU thread by default: then numbers do not depend on the number of cores."""
+    """Where and how a job computes.
+
+    Attributes:
+        device: cuda or cpu; by default a GPU where there is one.
+        threads: on a CPU; one by default, since then numbers do not depend on the number of cores.
+        tf32: let a GPU round the factors of products to ten bits of mantissa.
+        compile: attack through torch.compile: minutes to start, then faster. Like tf32 it changes the last digits.
+    """
 
     device: str | None = None
     threads: int = 1
     tf32: bool = False
-    """Let a GPU round the factors of products to 10 bits of mantissa. Not for records that are to be compared."""
+    compile: bool = False
 
     def resolve(self) -> torch.device:
         """The device, after setting up torch for repeatable results in full float32."""
+        from leakbench.attacks import engine
+
         keep_freed_memory()
+        engine.COMPILED = self.compile
         torch.set_num_threads(self.threads)
         device = torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
         if device.type == "cuda":  # the CPU's algorithms are deterministic, and this call takes three seconds
@@ -119,6 +129,8 @@ def _provenance(started: str, device: torch.device, placement: Placement, root: 
         versions={"python": platform.python_version(), **_versions()},
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else f"cpu ({platform.machine()})",
         threads=placement.threads,
+        tf32=placement.tf32,
+        compiled=placement.compile,
         slurm_job_id=os.environ.get("SLURM_JOB_ID"),
     )
 
