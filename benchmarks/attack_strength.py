@@ -1,0 +1,125 @@
+"""What attacks reach on the undefended gradient of an untrained model, beside attackers that never look at it.
+
+Prints a table, and draws the best, median and worst victims beside their reconstructions. A slow test holds the bounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from leakbench.attacks.base import ATTACKS
+from leakbench.data.base import DATASETS
+from leakbench.defenses.base import NoDefense
+from leakbench.jobs.attack import AttackJob
+from leakbench.jobs.base import Findings, Job, Variant
+from leakbench.jobs.runner import Placement, compute
+from leakbench.models.base import MODELS
+from leakbench.report.gallery import gallery
+
+VICTIMS = 16
+EXACT = 1e-3
+"""A mean squared error of pixels in [0, 1] below which an image counts as recovered."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One attack on single-image victims, and what it must reach: of the victims, a share recovered; a median PSNR."""
+
+    attack: str
+    parameters: Mapping[str, Any]
+    model: str
+    dataset: str
+    size: int
+    share: float = 0.0
+    psnr: float = 0.0
+    architecture: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """For tables and files."""
+        return f"{self.attack}-{self.model}-{self.dataset}"
+
+
+CASES = (
+    Case("dlg", {"iterations": 1200}, "lenet", "digits", 28, share=0.5),
+    Case("dlg", {"iterations": 4500}, "lenet", "photos", 32, share=0.5),
+    Case("ig_script", {"iterations": 1000}, "lenet", "photos", 32, psnr=20, architecture={"initialisation": "default"}),
+    Case("ig_script", {"iterations": 1000}, "simpleconvnet", "photos", 32, psnr=20),
+)
+REFERENCES = ("mean_image", "grey", "noise")
+
+
+def findings(case: Case, attack: str, parameters: Mapping[str, Any], placement: Placement) -> Findings:
+    """Attack the undefended gradients of :data:`VICTIMS` clients with one image each."""
+    job = Job(
+        scale="benchmark",
+        paper="attacks",
+        experiment="strength",
+        dataset=Variant(case.dataset, DATASETS.get(case.dataset), {"size": case.size}, {}),
+        model=Variant(case.model, MODELS.get(case.model), case.architecture, {}),
+        defense=Variant("none", NoDefense, {}, {}),
+        attack=Variant(attack, ATTACKS.get(attack), parameters, {}),
+        kind=AttackJob(clients=VICTIMS, batch_size=1),
+        part="all",
+        seeds=(0,),
+    )
+    return compute(job, placement.resolve())
+
+
+def per_victim(found: Findings, metric: str) -> list[float]:
+    """A metric of every victim."""
+    values = found.replicates[0].metrics[metric]
+    assert isinstance(values, list)
+    return [float("nan") if value is None else value for value in values]
+
+
+def recovered(found: Findings) -> float:
+    """The part of the victims whose image is recovered."""
+    return sum(mse < EXACT for mse in per_victim(found, "mse")) / VICTIMS
+
+
+def main() -> None:
+    """Run all cases."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pictures", type=Path, help="folder for a picture per case")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    arguments = parser.parse_args()
+    placement = Placement(arguments.device, arguments.threads)
+    print(
+        "| attack | iterations | model | data | median PSNR, dB | recovered | mean image, grey, noise, dB | seconds |"
+    )
+    print("|---" * 8 + "|")
+    for case in CASES:
+        started = time.perf_counter()
+        found = findings(case, case.attack, case.parameters, placement)
+        seconds = time.perf_counter() - started
+        blind = [findings(case, name, {}, placement) for name in REFERENCES]
+        floors = ", ".join(f"{statistics.median(per_victim(each, 'psnr')):.1f}" for each in blind)
+        psnr = per_victim(found, "psnr")
+        print(
+            f"| `{case.attack}` | {case.parameters['iterations']:,} | {case.model} | {case.dataset} {case.size}x{case.size} "
+            f"| {statistics.median(psnr):.1f} | {recovered(found):.0%} | {floors} | {seconds:.0f} |",
+            flush=True,
+        )
+        if arguments.pictures:
+            arguments.pictures.mkdir(parents=True, exist_ok=True)
+            images = {
+                name: each.tensors["seed0/reconstructions"].flatten(0, 2)
+                for name, each in {case.attack: found, "mean_image": blind[0]}.items()
+            }
+            title = f"{case.attack} on {case.model}, {case.parameters['iterations']:,} iterations"
+            figure = gallery(found.tensors["seed0/victims"].flatten(0, 1), images, torch.tensor(psnr), title=title)
+            figure.savefig(arguments.pictures / f"{case.name}.png", bbox_inches="tight")
+
+
+if __name__ == "__main__":
+    main()

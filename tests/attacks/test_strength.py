@@ -1,0 +1,21 @@
+"""Attacks reach on undefended gradients what the literature reports; the cases are those of the benchmark."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+from benchmarks.attack_strength import CASES, Case, findings, per_victim, recovered
+
+from leakbench.jobs.runner import Placement
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_an_undefended_gradient_gives_its_image_away(case: Case) -> None:
+    found = findings(case, case.attack, case.parameters, Placement("cpu"))
+    assert case.share or case.psnr
+    assert recovered(found) > case.share or not case.share
+    assert statistics.median(per_victim(found, "psnr")) > case.psnr
+    blind = findings(case, "mean_image", {}, Placement("cpu"))
+    assert statistics.median(per_victim(found, "psnr")) > statistics.median(per_victim(blind, "psnr")) + 5
