@@ -52,7 +52,7 @@ print(sorted({"yaml", "pydantic", "torch", "numpy", "pandas", "matplotlib", "ric
     *text, imported = done.stdout.splitlines()
     assert imported == "[]"
     assert text[0].startswith("usage: leakbench")
-    for command in ("list", "run", "stage", "merge", "draw", "report", "schemas"):
+    for command in ("list", "run", "show", "stage", "merge", "draw", "report", "schemas"):
         assert any(line.strip().startswith(command) for line in text)
 
 
@@ -179,6 +179,8 @@ def test_run_in_another_checkout(
         (["report", "figures/smoke/report.html"], "all.json: missing; make it with `leakbench run results/smoke/"),
         (["report", "figures/report.html"], "figures/report.html: expected figures/<scale>/report.html"),
         (["stage", "mnits"], "did you mean 'mnist'?"),
+        (["show", RECORD], "all.json: missing; make it with `leakbench run results/smoke/"),
+        (["show", RECORD, "--output", "a.gif"], "a.gif: unknown format 'gif'. Allowed: pdf, png, svg."),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )  # fmt: skip
@@ -206,6 +208,28 @@ def test_outside_of_a_checkout(
     monkeypatch.chdir(tmp_path)
     assert main(["list", "models"]) == 1
     assert "run from a checkout of the project, or give --root" in capsys.readouterr().err
+
+
+def test_show(checkout: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = "results/smoke/optimal_defense/undefended/digits16/small/none"
+    records = [f"{folder}/{attack}/all.json" for attack in ("mean_image", "grey")]
+    assert main(["run", *records]) == 0
+    capsys.readouterr()
+    monkeypatch.chdir(checkout / folder)
+    assert main(["show", "mean_image/all.json", "grey/all.json", "--seed", "1"]) == 0
+    picture = checkout / folder / "mean_image" / "all.png"
+    assert capsys.readouterr().out == f"{picture}\n" and picture.read_bytes().startswith(b"\x89PNG")
+    assert main(["show", "grey/all.json", "--output", "here.pdf"]) == 0
+    assert Path("here.pdf").read_bytes().startswith(b"%PDF")
+    assert main(["show", "grey/all.json", "--seed", "9"]) == 1
+    assert "no seed 9. Allowed: 0, 1, 2." in capsys.readouterr().err
+
+
+def test_a_record_without_pictures(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", RECORD]) == 0
+    assert main(["show", RECORD]) == 1
+    fault = capsys.readouterr().err
+    assert fault == f"leakbench: {RECORD}: holds no images: the kind of job 'inventory' keeps no images\n"
 
 
 @pytest.mark.usefixtures("checkout")

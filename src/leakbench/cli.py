@@ -59,6 +59,16 @@ def _run(arguments: argparse.Namespace) -> None:
         print(f"{job.path}: {record.outcome.status}{reason}, {record.cost.wall_s:.1f} s")
 
 
+def _show(arguments: argparse.Namespace) -> None:
+    from leakbench.report.show import show
+
+    project = _project(arguments)
+    records = [_relative(project, path) for path in arguments.records]
+    output = Path(arguments.output) if arguments.output else None
+    for line in show(project.root, records, seed=arguments.seed, settings=arguments.setting, output=output):
+        print(line)
+
+
 def _list(arguments: argparse.Namespace) -> None:
     from leakbench.report.catalogue import catalogue, print_table
 
@@ -142,6 +152,14 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--compile", action="store_true", help="attack through torch.compile: minutes to start, then faster"
     )
+
+    show = command("show", _show, "Draw the best, median and worst victims of records beside their reconstructions.")
+    show.add_argument("records", nargs="+", metavar="RECORD", help="records of attacks on the same images")
+    show.add_argument("--seed", type=int, help="whose victims (default: the first seed)")
+    show.add_argument(
+        "--setting", metavar="KEY=VALUE", action="append", default=[], help="only this value of a swept parameter"
+    )
+    show.add_argument("--output", metavar="FILE", help="png, pdf or svg (default: a PNG beside the first record)")
 
     stage = command("stage", _stage, "Fetch data sets or weights, on a machine with a network; jobs run offline.")
     stage.add_argument("names", nargs="+", metavar="NAME", help="a data set, or lpips")

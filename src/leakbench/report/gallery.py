@@ -52,6 +52,7 @@ def gallery(
     each: int = 3,
     title: str | None = None,
     victims_label: str = "victim",
+    decibels: Mapping[str, torch.Tensor] | None = None,
 ) -> Figure:
     """A row of victims and below it a row per method; every reconstruction with its PSNR, every victim with its number.
 
@@ -63,6 +64,7 @@ def gallery(
         each: how many of the best, the median and the worst victims.
         title: above the picture.
         victims_label: label of the victims' row.
+        decibels: the PSNR to write below each method's images, ``[n]``, NaN where it has none; computed by default.
 
     Raises:
         ValueError: there are neither one nor three channels, or the shapes do not fit.
@@ -74,7 +76,7 @@ def gallery(
     groups = selection(order_by, each)
     chosen = [index for group in groups.values() for index in group]
     rows = [(victims_label, victims), *reconstructions.items()]
-    labels = [textwrap.fill(label, _LABEL_CHARACTERS) for label, _ in rows]
+    labels = [textwrap.fill(label, _LABEL_CHARACTERS, break_long_words=False) for label, _ in rows]
     left = _MARGIN + _CHARACTER * max(len(line) for label in labels for line in label.split("\n"))
     top = _MARGIN + _HEADER * (1 if title is None else 2)
     width = left + len(chosen) * (_IMAGE + _GAP) + (len(groups) - 1) * _GROUP_GAP + _MARGIN
@@ -90,8 +92,12 @@ def gallery(
     if title is not None:
         figure.text(0.5, 1 - _MARGIN / height, title, ha="center", va="top", fontsize="large")
 
-    for number, (label, (_, images)) in enumerate(zip(labels, rows, strict=True)):
-        below = [f"no. {index}" for index in chosen] if number == 0 else _decibels(images, victims, chosen)
+    for number, (label, (name, images)) in enumerate(zip(labels, rows, strict=True)):
+        if number == 0:
+            below = [f"no. {index}" for index in chosen]
+        else:
+            values = psnr(images.clamp(0, 1), victims) if decibels is None else decibels[name]
+            below = _captions(images[chosen], values[chosen])
         bottom = height - top - number * (_IMAGE + _TEXT) - _IMAGE
         for place, index, text in zip(columns, chosen, below, strict=True):
             ax = figure.add_axes((place / width, bottom / height, _IMAGE / width, _IMAGE / height))
@@ -112,10 +118,12 @@ def _check(victims: torch.Tensor, reconstructions: Mapping[str, torch.Tensor], o
             raise ValueError(f"'{name}' {tuple(images.shape)} and the victims {tuple(victims.shape)} differ in shape")
 
 
-def _decibels(images: torch.Tensor, victims: torch.Tensor, chosen: list[int]) -> list[str]:
-    values = psnr(images[chosen].clamp(0, 1), victims[chosen])
-    finite = images[chosen].flatten(1).isfinite().all(dim=1)
-    return [f"{value:.1f} dB" if whole else "not finite" for value, whole in zip(values.tolist(), finite, strict=True)]
+def _captions(images: torch.Tensor, decibels: torch.Tensor) -> list[str]:
+    finite = images.flatten(1).isfinite().all(dim=1).tolist()
+    return [
+        "not finite" if not whole else "diverged" if value != value else f"{value:.1f} dB"
+        for value, whole in zip(decibels.tolist(), finite, strict=True)
+    ]
 
 
 def _show(ax: Axes, image: torch.Tensor) -> None:
