@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 import yaml
 
+from leakbench.attacks.base import ATTACKS
 from leakbench.defenses.base import DEFENSES
 from leakbench.errors import ConfigError
 from leakbench.experiments import REGISTRIES, Project, find_root, overlay
 from leakbench.gates import Gate
-from leakbench.jobs.base import JOB_KINDS, Job
+from leakbench.jobs.base import JOB_KINDS, Job, Variant
 from leakbench.report.schemas import schema_texts
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -143,11 +144,17 @@ def test_the_papers_own_protocol() -> None:
     attack = jobs["results/full/optimal_defense/noise/mnist/simpleconvnet/dpsgd/ig/all.json"].attack
     assert attack is not None
     assert attack.single().parameters() == {
+        "objective": {"kind": "cosine"},
+        "regularisers": [{"kind": "total_variation", "weight": 1e-6, "form": "anisotropic"}],
+        "optimiser": {"kind": "adam", "rate": 0.2, "signed": True, "decay": "steps"},
         "iterations": 2000,
-        "rate": 0.2,
-        "total_variation": 1e-6,
-        "signed": True,
         "restarts": 1,
+        "start": "normal",
+        "box": True,
+        "labels": "known",
+        "batch_norm": "as_client",
+        "stop_below": None,
+        "keep": "last",
     }
 
 
@@ -193,7 +200,7 @@ def test_a_scale_lies_over_the_paper() -> None:
     full, smoke = (Project(ROOT).plan(scale).papers["optimal_defense"] for scale in ("full", "smoke"))
     assert full.experiments["noise"].datasets == ["mnist"] and smoke.experiments["noise"].datasets == ["digits16"]
     assert full.experiments["noise"].defenses == smoke.experiments["noise"].defenses
-    assert smoke.variants.attacks["ig"].model_extra == {"iterations": 200, "rate": 0.2, "total_variation": 1e-6}
+    assert smoke.variants.attacks["ig"].model_extra == {"iterations": 200}
 
 
 def test_a_sweep_is_one_job_of_several_settings(checkout: Checkout) -> None:
@@ -348,30 +355,188 @@ def test_an_experiment_may_hold_its_undefended_cells_itself(checkout: Checkout) 
     ]
 
 
-ADAPTIVE = """
-from leakbench.attacks.base import ATTACKS, Attack
-
-@ATTACKS.register("adaptive", version=1)
-class Adaptive(Attack):
-    attack: str
-"""
+# Wrapped attacks -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("clean_registries")
-def test_an_adaptive_attack_is_judged_by_the_one_that_it_adapts(checkout: Checkout) -> None:
-    (checkout.root / "adaptive_plugin.py").write_text(ADAPTIVE)
-    checkout.edit(CONFIG, put("plugins", value=["adaptive_plugin.py"]))
-    checkout.edit(PAPER, put("variants", "attacks", "clever", value={"name": "adaptive", "attack": "ig"}))
-    checkout.edit(PAPER, put("experiments", "noise", "jobs", "attack", "attacks", value=["ig", "clever"]))
+def wrap(checkout: Checkout, experiment: str = "noise", **attacks: Any) -> None:
+    """Declare attacks, and let an experiment run them beside ``ig``."""
+    for label, spec in attacks.items():
+        checkout.edit(PAPER, put("variants", "attacks", label, value=spec))
+    checkout.edit(PAPER, put("experiments", experiment, "jobs", "attack", "attacks", value=["ig", *attacks]))
+
+
+def attack_of(checkout: Checkout, label: str) -> Variant[Any]:
+    (attack,) = {job.attack.label: job.attack for job in checkout.jobs().values() if job.attack}.keys() & {label}
+    return next(job.attack for job in checkout.jobs().values() if job.attack and job.attack.label == attack)
+
+
+def test_a_wrapped_attack_is_a_variant(checkout: Checkout) -> None:
+    wrap(
+        checkout,
+        inner={"name": "expectation", "attack": "ig", "draws": 3},
+        outer={"name": "imputed", "threshold": 2.5, "attack": "inner"},
+    )
+    outer = attack_of(checkout, "outer")
+    assert outer.wraps == ("inner", "ig") and attack_of(checkout, "inner").wraps == ("ig",)
+    assert attack_of(checkout, "ig").wraps == ()
+    parameters = outer.resolved()["parameters"]
+    ig = attack_of(checkout, "ig").resolved()
+    assert parameters == {
+        "outliers": "mad",
+        "threshold": 2.5,
+        "value": "zero",
+        "attack": {
+            "name": "expectation",
+            "version": ATTACKS.get("expectation").version,
+            "draws": 3,
+            "attack": {"name": "ig_optimal_defense", "version": ig["version"], **ig["parameters"]},
+        },
+    }
+    assert parameters["attack"]["attack"]["iterations"] == 200  # as the scale says
+
+
+def test_a_wrapped_attack_may_be_given_in_place(checkout: Checkout) -> None:
+    inline = {"name": "masked", "attack": {"name": "masked", "attack": {"name": "tag", "iterations": 5}}}
+    mixed = {"name": "masked", "attack": {"name": "expectation", "draws": 2, "attack": "ig"}}
+    wrap(checkout, inline=inline, mixed=mixed)
+    attack = attack_of(checkout, "inline")
+    assert attack.wraps == () and attack_of(checkout, "mixed").wraps == ("ig",)
+    inside = attack.resolved()["parameters"]["attack"]["attack"]
+    assert (inside["name"], inside["iterations"], inside["objective"]["kind"]) == ("tag", 5, "l1_l2")
+    assert attack_of(checkout, "mixed").single().attack.attack.iterations == 200
+
+
+def test_what_a_wrapper_holds_makes_it_another_job(checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrap(checkout, clever={"name": "adaptive", "attack": "ig"}, masked_ig={"name": "masked", "attack": "ig"})
+
+    def touched(before: dict[str, str]) -> set[tuple[str, str]]:
+        after = checkout.digests()
+        parts = (PurePosixPath(path).parts for path in before if before[path] != after[path])
+        return {(defense, attack) for _, _, _, experiment, _, _, defense, attack, _ in parts if experiment == "noise"}
+
+    every = {(defense, attack) for defense in ("dpsgd", "optimal") for attack in ("ig", "clever", "masked_ig")}
+    before = checkout.digests()
+    monkeypatch.setattr(ATTACKS.get("ig_optimal_defense"), "version", 99)
+    assert touched(before) == every
+    before = checkout.digests()
+    monkeypatch.setattr(ATTACKS.get("masked"), "version", 99)  # a part of what both defenses declare
+    assert touched(before) == {pair for pair in every if pair[1] != "ig"}
+    before = checkout.digests()
+    monkeypatch.setattr(ATTACKS.get("weighted"), "version", 99)
+    assert touched(before) == {("optimal", "clever")}
+    (job,) = (job for path, job in checkout.jobs().items() if "/optimal/clever/" in path)
+    against = job.resolved()["attack"]["against"]
+    assert (against["name"], against["attack"]["name"]) == ("masked", "weighted")
+    assert against["attack"]["attack"]["name"] == "ig_optimal_defense"
+
+
+# What is said of wrappers that are wrong, and where; the attacks that are declared beside ``clever``.
+WRONG_WRAPPERS: list[tuple[Any, str, str, dict[str, Any]]] = [
+    ({"name": "masked"}, ".attack", "this key is missing", {}),
+    ({"name": "masked", "attack": "igg"}, ".attack", "unknown attack 'igg'; did you mean 'ig'? Allowed: ", {}),
+    ({"name": "masked", "attack": 3}, ".attack", "Input should be a valid dictionary or instance of Attack", {}),
+    ({"name": "masked", "attack": {"iterations": 3}}, ".attack.name", "this key is missing", {}),
+    ({"name": "masked", "attack": {"name": "tga"}}, ".attack.name", "unknown attack 'tga'; did you mean 'tag'? ", {}),
+    ({"name": "masked", "attack": {"name": "tag", "iteration": 3}}, ".attack.iteration",
+     "unknown key 'iteration'; did you mean 'iterations'? Allowed: batch_norm, box", {}),
+    ({"name": "masked", "attack": {"name": "tag", "iterations": 0}}, ".attack.iterations", "Input should be", {}),
+    ({"name": "masked", "attack": {"name": "tag", "optimiser": {"kind": "adam", "ratee": 1}}},
+     ".attack.optimiser.ratee", "unknown key 'ratee'; did you mean 'rate'? Allowed: decay, kind, rate, signed.", {}),
+    ({"name": "masked", "attack": {"name": "masked", "attack": "igg"}}, ".attack.attack", "unknown attack 'igg'", {}),
+    ({"name": "masked", "attac": "ig"}, ".attac", "unknown key 'attac'; did you mean 'attack'? Allowed: attack.", {}),
+    ({"name": "expectation", "attack": "ig", "draws": 0}, ".draws", "Input should be greater than or equal to 1", {}),
+    # References.
+    ({"name": "masked", "attack": "grey"}, ".attack", "'grey' is a reference attacker: it ignores what a wrapper", {}),
+    ({"name": "adaptive", "attack": {"name": "noise"}}, ".attack", "'noise' is a reference attacker: it ignores", {}),
+    ({"name": "masked", "attack": {"name": "masked", "attack": "grey"}}, ".attack.attack", "'grey' is a reference", {}),
+    # Circles.
+    ({"name": "masked", "attack": "clever"}, ".attack", "the attacks clever -> clever wrap each other", {}),
+    ({"name": "masked", "attack": {"name": "masked", "attack": "clever"}}, ".attack.attack", "the attacks clever -> cl",
+     {}),
+    ({"name": "masked", "attack": "other"}, "other.attack", "the attacks clever -> other -> clever wrap each other",
+     {"other": {"name": "masked", "attack": "clever"}}),
+    # Sweeps.
+    ({"name": "masked", "attack": "many"}, ".attack", "'many' sweeps parameters, and a wrapped attack cannot",
+     {"many": {"name": "tag", "iterations": {"sweep": [1, 2]}}}),
+    ({"name": "masked", "attack": {"name": "tag", "iterations": {"sweep": [1, 2]}}}, ".attack",
+     "'tag' sweeps parameters, and a wrapped attack cannot", {}),
+    ({"name": "masked", "attack": {"sweep": ["ig", "tag"]}}, ".attack", "a wrapped attack cannot be swept; make a", {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("spec", "below", "said", "others"), WRONG_WRAPPERS, ids=str)
+def test_a_wrong_wrapper_is_explained(
+    checkout: Checkout, spec: dict[str, Any], below: str, said: str, others: dict[str, Any]
+) -> None:
+    for label, other in others.items():
+        checkout.edit(PAPER, put("variants", "attacks", label, value=other))
+    wrap(checkout, clever=spec)
+    place = f"clever{below}" if below.startswith(".") else below
+    assert checkout.fault().startswith(f"{PAPER}: variants.attacks.{place}: {said}")
+
+
+# Mistakes in the parts of gradient matching. Pydantic's name of a place holds the part's kind, which is no key of the
+# file.
+WRONG_PARTS: list[tuple[dict[str, Any], str, str]] = [
+    ({"optimiser": {"kind": "adam", "ratee": 0.1}}, "optimiser.ratee",
+     "unknown key 'ratee'; did you mean 'rate'? Allowed: decay, kind, rate, signed."),
+    ({"optimiser": {"kind": "adam", "rate": 0}}, "optimiser.rate", "Input should be greater than 0 (found: 0)"),
+    ({"optimiser": {"kind": "adam"}}, "optimiser.rate", "this key is missing"),
+    ({"optimiser": {"kind": "adan", "rate": 1}}, "optimiser.kind",
+     "unknown kind 'adan'; did you mean 'adam'? Allowed: adam, lbfgs."),
+    ({"optimiser": {"rate": 0.1}}, "optimiser.kind", "this key is missing. Allowed: adam, lbfgs."),
+    ({"optimiser": "adam"}, "optimiser", "Input should be a valid dictionary or object to extract"),
+    ({"optimiser": {"kind": "lbfgs", "adam": 1}}, "optimiser.adam", "unknown key 'adam'. Allowed: history, kind, line"),
+    ({"objective": {"kind": "l1_l2", "l1": 1}}, "objective.l1", "unknown key 'l1'"),
+    ({"objective": {"kind": 7}}, "objective.kind",
+     "unknown kind '7'. Allowed: cosine, cosine_per_tensor, l1_l2, l2."),
+    ({"regularisers": [{"kind": "pixel_box", "weight": 1}, {"kind": "total_variation", "weigth": 1}]},
+     "regularisers.1.weigth", "unknown key 'weigth'; did you mean 'weight'? Allowed: form, kind, weight."),
+    ({"regularisers": [{"kind": "total_variation", "weight": 1, "form": "round"}]}, "regularisers.0.form",
+     "Input should be 'anisotropic', 'isotropic' or 'squared' (found: 'round')"),
+    ({"regularisers": [{"kind": "tv", "weight": 1}]}, "regularisers.0.kind",
+     "unknown kind 'tv'. Allowed: batch_norm, pixel_box, total_variation."),
+    ({"regularisers": [{"weight": 1}]}, "regularisers.0.kind",
+     "this key is missing. Allowed: batch_norm, pixel_box, total_variation."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "below", "said"), WRONG_PARTS, ids=str)
+def test_a_wrong_part_of_an_attack_is_explained(
+    checkout: Checkout, given: dict[str, Any], below: str, said: str
+) -> None:
+    for key, value in given.items():
+        checkout.edit(PAPER, put("variants", "attacks", "ig", key, value=value))
+    assert checkout.fault().startswith(f"{PAPER}: variants.attacks.ig.{below}: {said}")
+
+
+def test_an_adaptive_attack_is_judged_by_the_one_that_it_wraps(checkout: Checkout) -> None:
+    wrap(checkout, clever={"name": "adaptive", "attack": "ig"}, outer={"name": "imputed", "attack": "clever"})
+    for label in ("clever", "outer"):
+        checkout.edit(PAPER, put("experiments", "noise", "gates", label, value=GATE | {"undefended": "undefended"}))
+    for gate, label in zip(gated(checkout), ("ig", "clever", "outer"), strict=True):
+        assert gate.attack == label
+        assert [job.path for job in gate.undefended] == [UNDEFENDED.format("small", "ig", "all")]
+
+
+def test_a_wrapper_with_an_undefended_cell_is_judged_by_that_one(checkout: Checkout) -> None:
+    imputed = {"name": "imputed", "attack": "ig"}
+    wrap(checkout, clever=imputed)
+    wrap(checkout, "undefended", clever=imputed)
     checkout.edit(PAPER, put("experiments", "noise", "gates", "clever", value=GATE | {"undefended": "undefended"}))
     clever = gated(checkout)[1]
-    assert clever.attack == "clever"
-    assert [job.path for job in clever.undefended] == [UNDEFENDED.format("small", "ig", "all")]
-
-    own = ["ig", "clever"]  # with an undefended cell of its own, it is judged by that one
-    checkout.edit(PAPER, put("experiments", "undefended", "jobs", "attack", "attacks", value=own))
-    clever = gated(checkout)[1]
     assert [job.path for job in clever.undefended] == [UNDEFENDED.format("small", "clever", "all")]
+
+
+def test_there_is_no_undefended_cell_of_an_adaptive_attack(checkout: Checkout) -> None:
+    """Without a defense there is nothing to adapt to: the job is infeasible, and judges nothing."""
+    adaptive = {"name": "adaptive", "attack": "ig"}
+    wrap(checkout, clever=adaptive)
+    wrap(checkout, "undefended", clever=adaptive)
+    checkout.edit(PAPER, put("experiments", "noise", "gates", "clever", value=GATE | {"undefended": "undefended"}))
+    assert UNDEFENDED.format("small", "clever", "all") in checkout.jobs()
+    clever = gated(checkout)[1]
+    assert [job.path for job in clever.undefended] == [UNDEFENDED.format("small", "ig", "all")]
 
 
 # Plug-ins ------------------------------------------------------------------------------------------------------------
@@ -438,7 +603,7 @@ MISTAKES: list[tuple[Any, ...]] = [
     # Labels.
     (PAPER, "experiments.noise.defenses", ["dpsdg"], "unknown defense 'dpsdg'; did you mean 'dpsgd'? Allowed: clipped"),
     (SMOKE, f"{OVERLAY}.experiments.noise.datasets", ["mnits"], "unknown dataset 'mnits'; did you mean 'mnist'?"),
-    (PAPER, "experiments.noise.jobs.attack.attacks", ["igg"], "unknown attack 'igg'; did you mean 'ig'? Allowed: grey"),
+    (PAPER, "experiments.noise.jobs.attack.attacks", ["igg"], "unknown attack 'igg'; did you mean 'ig'? Allowed: ada"),
     (PAPER, "variants.defenses.a/b", {"name": "none"}, "String should match pattern", ".[key]"),
     # Kinds of job, and their protocols.
     (PAPER, "experiments.noise.jobs.atack", {}, "unknown kind of job 'atack'; did you mean 'attack'? Allowed: attack"),
@@ -488,9 +653,9 @@ def test_a_mistake_is_explained(checkout: Checkout, mistake: tuple[Any, ...]) ->
 def test_keys_that_are_missing(checkout: Checkout) -> None:
     checkout.edit(PAPER, lambda paper: paper["variants"]["attacks"].update(bare={"name": "gradient_matching"}))
     checkout.edit(PAPER, put("experiments", "noise", "jobs", "attack", "attacks", value=["bare"]))
-    assert checkout.fault() == f"{PAPER}: variants.attacks.bare.iterations: this key is missing"
+    assert checkout.fault() == f"{PAPER}: variants.attacks.bare.objective: this key is missing"
     checkout.edit(PAPER, put("experiments", "noise", "jobs", "attack", "attacks", value=["gradient_matching"]))
-    assert checkout.fault() == f"{PAPER}: experiments.noise.jobs.attack.attacks.iterations: this key is missing"
+    assert checkout.fault() == f"{PAPER}: experiments.noise.jobs.attack.attacks.objective: this key is missing"
     checkout.edit(PAPER, lambda paper: paper["variants"]["defenses"]["gp"].pop("name"))
     assert checkout.fault() == f"{PAPER}: variants.defenses.gp.name: this key is missing"
     checkout.edit(PAPER, lambda paper: paper.pop("citation"))
@@ -522,11 +687,11 @@ def test_a_scale_for_a_paper_that_is_not_there(checkout: Checkout) -> None:
 
 def test_the_file_at_fault_is_the_one_with_the_last_word(checkout: Checkout) -> None:
     """Of the same variant, one parameter is the paper's and one the scale's."""
-    checkout.edit(PAPER, put("variants", "attacks", "ig", "total_variation", value=-1))
-    assert checkout.fault().startswith(f"{PAPER}: variants.attacks.ig.total_variation:")
-    checkout.edit(SMOKE, put(*OVERLAY.split("."), "variants", "attacks", "ig", "total_variation", value=-2))
-    assert checkout.fault().startswith(f"{SMOKE}: {OVERLAY}.variants.attacks.ig.total_variation:")
-    assert checkout.fault("full").startswith(f"{PAPER}: variants.attacks.ig.total_variation:")
+    checkout.edit(PAPER, put("variants", "attacks", "ig", "restarts", value=-1))
+    assert checkout.fault().startswith(f"{PAPER}: variants.attacks.ig.restarts:")
+    checkout.edit(SMOKE, put(*OVERLAY.split("."), "variants", "attacks", "ig", "restarts", value=-2))
+    assert checkout.fault().startswith(f"{SMOKE}: {OVERLAY}.variants.attacks.ig.restarts:")
+    assert checkout.fault("full").startswith(f"{PAPER}: variants.attacks.ig.restarts:")
 
 
 def test_an_unknown_scale(checkout: Checkout) -> None:

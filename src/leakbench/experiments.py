@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, TypeVar, get_args
+from types import NoneType, UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from leakbench.attacks.adaptive import Wrapper
 from leakbench.attacks.base import ATTACKS
 from leakbench.data.base import DATASETS
 from leakbench.defenses.base import DEFENSES
@@ -156,22 +159,51 @@ def validated(model: type[M], content: Mapping[str, Any], where: Where) -> M:
 
 
 def explain(error: ValidationError, model: type[BaseModel], where: Where) -> ConfigError:
-    """The first fault that pydantic found, in one line that names the place, the key, the value and what would fit."""
-    fault = error.errors()[0]
-    keys = fault["loc"]
+    """The fault that says most, in one line that names the place, the key, the value and what would fit."""
+    faults = error.errors()
+    # A key that is misspelt is missing too, and where it is says more.
+    fault = next((fault for fault in faults if fault["type"] == "extra_forbidden"), faults[0])
+    keys, holder = _keys_and_holder(model, fault["loc"])
     if fault["type"] == "extra_forbidden":
-        return UnknownName("key", str(keys[-1]), _keys_below(model, keys[:-1]), where(*keys))
+        return UnknownName("key", str(keys[-1]), getattr(holder, "model_fields", ()), where(*keys))
+    if fault["type"] == "union_tag_invalid":
+        return UnknownName("kind", fault["ctx"]["tag"], _kinds(holder), where(*keys, "kind"))
+    if fault["type"] == "union_tag_not_found":
+        kinds = ", ".join(sorted(_kinds(holder)))
+        return ConfigError(f"{where(*keys, 'kind')}: this key is missing. Allowed: {kinds}.")
     if fault["type"] == "missing":
         return ConfigError(f"{where(*keys)}: this key is missing")
     found = f" (found: {fault['input']!r})" if keys else ""
     return ConfigError(f"{where(*keys)}: {fault['msg'].removeprefix('Value error, ')}{found}")
 
 
-def _keys_below(model: Any, keys: Iterable[str | int]) -> Iterable[str]:
-    """The keys that may stand below others, as the annotations of a model's fields say."""
-    for key in keys:
-        model = model.model_fields[key].annotation if hasattr(model, "model_fields") else [None, *get_args(model)][-1]
-    return getattr(model, "model_fields", ())
+def _keys_and_holder(model: Any, place: Iterable[str | int]) -> tuple[list[str | int], Any]:
+    """A place as pydantic names it in keys of the file, and the annotation that was to fit there.
+
+    Below a union of parts pydantic also names the part by its ``kind``, which is no key. For a key that is unknown, the
+    annotation is that of the mapping that holds it.
+    """
+    keys: list[str | int] = []
+    for key in place:
+        kinds = _kinds(model)
+        if key in kinds:
+            model = kinds[str(key)]
+            continue
+        keys.append(key)
+        if not hasattr(model, "model_fields"):
+            model = next((part for part in reversed(get_args(model)) if part not in (Ellipsis, NoneType)), None)
+        elif key in model.model_fields:
+            model = model.model_fields[key].annotation
+    return keys, model
+
+
+def _kinds(annotation: Any) -> dict[str, Any]:
+    """The members of a union of parts, by their ``kind``; empty for anything else."""
+    if get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
+    members = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else ()
+    parts = [part for part in members if "kind" in getattr(part, "model_fields", ())]
+    return {kind: part for part in parts for kind in get_args(part.model_fields["kind"].annotation)}
 
 
 def find_root(start: Path | None = None) -> Path:
@@ -408,24 +440,48 @@ class Plan:
         """
         registry: Registry[Component] = REGISTRIES[kind]
         declared: dict[str, VariantSpec] = getattr(self.papers[paper].variants, kind)
+        if label in wrappers:
+            circle = " -> ".join((*wrappers, label))
+            raise ConfigError(f"{self._where(paper, *asked)()}: the attacks {circle} wrap each other")
         if label in declared:
-            where = self._where(paper, "variants", kind, label)
-            component = registry.get(declared[label].name, where("name"))
-            given = declared[label].model_extra or {}
-        elif label in set(registry):
-            where = self._where(paper, *asked)
-            component, given = registry.get(label), {}
+            keys = ("variants", kind, label)
+            component = registry.get(declared[label].name, self._where(paper, *keys)("name"))
+            return self._made(paper, label, component, declared[label].model_extra or {}, keys, (*wrappers, label))
+        if label in set(registry):
+            return _swept(label, registry.get(label), {}, self._where(paper, *asked))
+        raise UnknownName(registry.kind, label, {*declared, *registry}, self._where(paper, *asked)())
+
+    def _made(
+        self,
+        paper: str,
+        label: str,
+        component: type[Component],
+        given: Mapping[str, Any],
+        keys: tuple[str, ...],
+        wrappers: tuple[str, ...],
+    ) -> Variant[Any]:
+        """A component with the parameters that stand below ``keys``.
+
+        A wrapper's parameter ``attack`` is the label of another variant, or itself a name with parameters.
+        """
+        where, inside = self._where(paper, *keys), given.get("attack")
+        if not issubclass(component, Wrapper) or not isinstance(inside, str | Mapping):
+            return _swept(label, component, given, where)
+        here = (*keys, "attack")
+        if isinstance(inside, str):
+            wrapped = self._variant(paper, "attacks", inside, here, wrappers)
+            wraps = (inside, *wrapped.wraps)
+        elif set(inside) == {"sweep"}:
+            raise ConfigError(f"{where('attack')}: a wrapped attack cannot be swept; make a variant of each")
         else:
-            raise UnknownName(registry.kind, label, {*declared, *registry}, self._where(paper, *asked)())
-        inside = given.get("attack")
-        if registry is ATTACKS and isinstance(inside, str):  # a wrapper: its attack is another variant
-            if label in wrappers:
-                raise ConfigError(f"{where('attack')}: the attacks {' -> '.join((*wrappers, label))} wrap each other")
-            wrapped = self._variant(paper, kind, inside, ("variants", kind, label, "attack"), (*wrappers, label))
-            if wrapped.sweep:
-                raise ConfigError(f"{where('attack')}: '{inside}' sweeps parameters, and a wrapped attack cannot")
-            given = given | {"attack": {"name": wrapped.component.name, **wrapped.parameters}}
-        return _swept(label, component, given, where)
+            spec = validated(VariantSpec, inside, self._where(paper, *here))
+            attack = ATTACKS.get(spec.name, where("attack", "name"))
+            wrapped = self._made(paper, spec.name, attack, spec.model_extra or {}, here, wrappers)
+            wraps = wrapped.wraps
+        if wrapped.sweep:
+            raise ConfigError(f"{where('attack')}: '{wrapped.label}' sweeps parameters, and a wrapped attack cannot")
+        inner = {"name": wrapped.component.name, **wrapped.parameters}
+        return replace(_swept(label, component, {**given, "attack": inner}, where), wraps=wraps)
 
 
 def _swept(label: str, component: type[C], given: Mapping[str, Any], where: Where) -> Variant[C]:

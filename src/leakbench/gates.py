@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from leakbench.attacks.adaptive import Adaptive
 from leakbench.errors import ConfigError, UnknownName
 from leakbench.jobs.attack import VICTIM_METRICS, AttackJob
 from leakbench.jobs.base import Job, Variant
@@ -122,10 +123,12 @@ def gates_of(
 
 
 def _undefended(attack: Variant[Any], dataset: str, model: str, jobs: Iterable[Job]) -> dict[str, list[Job]]:
-    """Per experiment, the jobs that run an attack on the undefended gradient; else, those of the attack it adapts."""
+    """Per experiment, the jobs that run an attack on the undefended gradient; else, those of the attack it wraps."""
     found: dict[str, dict[str, list[Job]]] = {}
     for job in jobs:
-        if (job.dataset.label, job.model.label, job.defense.component.name) == (dataset, model, "none") and job.attack:
+        if (job.dataset.label, job.model.label, job.defense.component.name) != (dataset, model, "none"):
+            continue
+        if job.attack and not issubclass(job.attack.component, Adaptive):  # there is no defense to adapt to
             found.setdefault(job.experiment, {}).setdefault(job.attack.label, []).append(job)
     labels = judged_by(attack)
     return {
@@ -138,8 +141,6 @@ def _undefended(attack: Variant[Any], dataset: str, model: str, jobs: Iterable[J
 def judged_by(attack: Variant[Any]) -> list[str]:
     """Labels of the attacks whose undefended cell says how strong ``attack`` is, the best choice first.
 
-    An attack that adapts another one to a defense may have no undefended cell of its own; it names the other one's
-    label in its parameter ``attack``.
+    A wrapper that adapts another attack to a defense may have no undefended cell of its own.
     """
-    adapted = getattr(next(iter(attack.settings()))[1], "attack", None)
-    return [attack.label, *([adapted] if isinstance(adapted, str) else [])]
+    return [attack.label, *attack.wraps]

@@ -230,7 +230,7 @@ class TestSweeps:
         assert len({str(replicate.metrics["objective"]) for replicate in record.replicates}) == len(found)
         assert record.tensors is not None
         tensors = read_tensors(tmp_path / job.path, record.tensors)
-        assert len(tensors) == 2 * 2 * 2 * 2
+        assert len(tensors) == 2 * 2 * 2 * 3  # victims, reconstructions, assignment
         alone = run(normalised_job(GaussianNoise, {"scale": 0.1}, seeds=(1,), epoch=1, batch_norm="train"))
         together = record.replicates[found.index((1, {"scale": 0.1, "epoch": 1, "batch_norm": "train"}))]
         assert together.metrics["objective"] == pytest.approx(alone.replicates[0].metrics["objective"], rel=1e-4)

@@ -4,42 +4,86 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 import torch
 
+from leakbench.attacks.adaptive import Adaptive, Expectation, Masked, Weighted
 from leakbench.attacks.analytic import Analytic
 from leakbench.attacks.base import Attack, Knowledge, Observations, Reconstruction
-from leakbench.attacks.presets import IGOptimalDefense
+from leakbench.attacks.labels import infer_labels
+from leakbench.attacks.presets import DLGCDPA, IGOptimalDefense
 from leakbench.attacks.reference import Grey, MeanImage, Noise
 from leakbench.data.embedded import Digits
-from leakbench.defenses.base import Defense
+from leakbench.defenses.base import Defense, NoDefense
 from leakbench.defenses.noise import ClippedNoise, GaussianNoise
-from leakbench.defenses.optimal import OptimalPruning
+from leakbench.defenses.optimal import OptimalClippedNoise, OptimalNoise, OptimalPruning
+from leakbench.defenses.pruning import MagnitudePruning
+from leakbench.errors import ObservationError
 from leakbench.federated.message import DenseMessage, Message
 from leakbench.federated.step import ClientSteps
 from leakbench.jobs.attack import ATTACK_METRICS
 from leakbench.jobs.base import Findings, Job
+from leakbench.jobs.runner import Placement, run_job
 from leakbench.metrics import image
 from leakbench.metrics.image import IMAGE_METRICS
+from leakbench.metrics.labels import label_accuracy
 from leakbench.randomness import Streams
-from leakbench.records import Replicate, Value
+from leakbench.records import Replicate, Value, read_record
 
 AttackJobs = Callable[..., Job]
 CPU = torch.device("cpu")
+EVERYTHING = ("labels", "pixel_range", "auxiliary_images", "batch_statistics", "noise_variance")
 
 
 class Poison(Defense):
-    """The second client sends something that is not a number."""
+    """Some clients send something that is not a number."""
 
     name: ClassVar[str] = "poison"
     version: ClassVar[int] = 1
+    clients: tuple[int, ...] = (1,)
 
     def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
         values = steps.gradient.clone()
-        values[1, 7] = torch.nan
+        values[list(self.clients), 7] = torch.nan
         return DenseMessage(values)
+
+
+class Breaks(Attack):
+    """Answers with zeros, but for the second of three clients, which it loses."""
+
+    name: ClassVar[str] = "breaks"
+    version: ClassVar[int] = 1
+    at: int = -1
+
+    def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
+        images = torch.zeros(len(observations), *observations.batch_shape)
+        diverged_at = torch.full((len(observations),), -1)
+        if self.at >= 0:
+            images[1], diverged_at[1] = torch.nan, self.at
+        return Reconstruction(images, torch.arange(len(observations)) + 0.5, diverged_at, knowledge.labels)
+
+
+class Blow(Defense):
+    """The second client sends values whose squares are infinite."""
+
+    name: ClassVar[str] = "blow"
+    version: ClassVar[int] = 1
+
+    def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
+        return DenseMessage(steps.gradient * torch.tensor([1.0, 1e30, 1.0])[:, None])
+
+
+class Shorten(Defense):
+    """Forgets a coordinate."""
+
+    name: ClassVar[str] = "shorten"
+    version: ClassVar[int] = 1
+
+    def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
+        return DenseMessage(steps.gradient[:, 1:])
 
 
 class Darken(Defense):
@@ -196,9 +240,10 @@ def test_metrics_compare_with_the_victims(attack_job: AttackJobs) -> None:
     assert replicate.metrics["bits"] == 32 * 518  # parameters of the model
     assert set(replicate.metrics) == set(findings.metrics) == set(ATTACK_METRICS)
     nulls = {name for name, value in replicate.metrics.items() if value is None}
-    assert nulls == {"objective", "lpips", "assigned_lpips"} == set(replicate.reasons)
+    assert nulls == {"objective", "label_accuracy", "lpips", "assigned_lpips"} == set(replicate.reasons)
     assert "not staged" in replicate.reasons["lpips"] == replicate.reasons["assigned_lpips"]
     assert "no objective" in replicate.reasons["objective"]
+    assert "no labels" in replicate.reasons["label_accuracy"]
     assert replicate.outcome.status == "ok"
 
 
@@ -347,11 +392,38 @@ class TestInfeasible:
         assert "holds one; these hold 2" in (replicate.outcome.reason or "")
         assert set(replicate.metrics.values()) == {None} and findings.tensors == {}
 
+    @pytest.mark.parametrize(
+        ("defense", "parameters", "attack", "reason"),
+        [
+            (NoDefense, {}, Adaptive(attack=IGOptimalDefense()), "the defense declares no adaptive attacker"),
+            (NoDefense, {}, Masked(attack=IGOptimalDefense()), "the defense marks no coordinates"),
+            (GaussianNoise, {"scale": 0.1}, Masked(attack=IGOptimalDefense()), "the defense marks no coordinates"),
+            (NoDefense, {}, Weighted(attack=IGOptimalDefense()), "the defense adds no noise of a known variance"),
+            (MagnitudePruning, {"fraction": 0.5}, Expectation(attack=IGOptimalDefense()), "the defense adds no noise"),
+            (GaussianNoise, {"scale": 0.0}, Expectation(attack=IGOptimalDefense()), "the defense adds no noise of"),
+        ],
+        ids=lambda value: value.name if isinstance(value, Attack) else None,
+    )
+    def test_a_wrapper_says_what_it_lacks(
+        self, attack_job: AttackJobs, defense: type[Defense], parameters: dict[str, Any], attack: Attack, reason: str
+    ) -> None:
+        findings = run(attack_job(defense, parameters, attack=attack, knowledge=EVERYTHING, seeds=(0, 1)))
+        assert [replicate.seed for replicate in findings.replicates] == [0, 1] and findings.tensors == {}
+        for replicate in findings.replicates:
+            assert replicate.outcome.status == "infeasible"
+            assert (replicate.outcome.reason or "").startswith(reason)
+
+    def test_an_adaptive_attack_needs_what_the_wrappers_of_the_defense_need(self, attack_job: AttackJobs) -> None:
+        job = attack_job(GaussianNoise, {"scale": 0.1}, attack=Adaptive(attack=IGOptimalDefense()))
+        (replicate,) = run(job).replicates
+        assert replicate.outcome.reason == "attack 'attack' needs noise_variance, which is not granted"
+
 
 class TestDiverged:
     def test_the_broken_client_is_marked_and_the_others_are_whole(self, attack_job: AttackJobs) -> None:
-        healthy, broken = run(attack_job()).replicates[0], run(attack_job(Poison)).replicates[0]
-        assert broken.outcome.status == "diverged" and broken.outcome.step == 0
+        healthy, broken = (run(attack_job(attack=Breaks(at=at))).replicates[0] for at in (-1, 4))
+        assert healthy.outcome.status == "ok"
+        assert broken.outcome.status == "diverged" and broken.outcome.step == 4
         assert broken.outcome.reason == "1 of 3 trials became non-finite"
         images = ("mse", "mse_input", "psnr", "ssim", "cosine")
         for name in (*images, *(f"assigned_{name}" for name in images)):  # two images per client
@@ -359,14 +431,158 @@ class TestDiverged:
             expected[2:4] = [None, None]
             assert close(values(broken, name), expected)
             assert broken.reasons[name] == broken.outcome.reason
-        for name in ("objective", "alignment", "distortion"):
+        for name in ("objective", "alignment", "distortion", "label_accuracy"):
             expected = [*values(healthy, name)]
             expected[1] = None
             assert close(values(broken, name), expected)
             assert broken.reasons[name] == broken.outcome.reason
         assert Replicate.model_validate(broken.model_dump()) == broken  # no NaN anywhere
 
-    def test_a_reference_attacker_is_not_touched(self, attack_job: AttackJobs) -> None:
-        replicate = run(attack_job(Poison, attack=MeanImage())).replicates[0]
-        assert replicate.outcome.status == "ok" and None not in values(replicate, "psnr")
-        assert values(replicate, "alignment")[1] is None and replicate.reasons["alignment"] == "not finite"
+    def test_a_search_that_overflows_for_one_client(self, attack_job: AttackJobs) -> None:
+        """One client's gradient is finite and too large to square."""
+        attack = DLGCDPA(iterations=3)
+        healthy, broken = (run(attack_job(defense, attack=attack)).replicates[0] for defense in (NoDefense, Blow))
+        assert healthy.outcome.status == "ok"
+        assert broken.outcome.status == "diverged" and broken.outcome.reason == "1 of 3 trials became non-finite"
+        assert [value is None for value in values(broken, "mse")] == [False, False, True, True, False, False]
+        assert close(values(broken, "mse")[:2], values(healthy, "mse")[:2])
+
+
+class TestBrokenObservations:
+    @pytest.mark.parametrize(
+        ("clients", "said"),
+        [
+            ((1,), "observation 1 of 3 holds values that are not finite; look at what the defense sends"),
+            ((0, 2), "observation 0 of 3 holds values that are not finite, as do 1 others; look at what the defense"),
+        ],
+    )
+    @pytest.mark.parametrize("attack", [IGOptimalDefense(iterations=1), MeanImage()], ids=lambda attack: attack.name)
+    def test_a_message_that_is_not_finite_is_an_error(
+        self, attack_job: AttackJobs, tmp_path: Path, clients: tuple[int, ...], said: str, attack: Attack
+    ) -> None:
+        """A defense at fault, and not an outcome of the attack; nothing is written."""
+        job = attack_job(Poison, {"clients": clients}, attack=attack)
+        with pytest.raises(ObservationError) as caught:
+            run_job(job, tmp_path, Placement(device="cpu"))
+        assert str(caught.value).startswith(f"{job.path}: {said}")
+        assert not (tmp_path / job.path).exists()
+
+    def test_a_message_of_another_size(self, attack_job: AttackJobs, tmp_path: Path) -> None:
+        job = attack_job(Shorten)
+        with pytest.raises(
+            ObservationError, match=r"gradients of shape \[3, 517\]; the model asks for \[3, 518\]"
+        ) as caught:
+            run_job(job, tmp_path, Placement(device="cpu"))
+        assert str(caught.value).startswith(job.path)
+
+
+class TestLabelAccuracy:
+    def test_labels_that_are_known_are_right(self, attack_job: AttackJobs) -> None:
+        for replicate in run(attack_job(GaussianNoise, {}, {"scale": [0.0, 0.1]})).replicates:
+            assert replicate.metrics["label_accuracy"] == [1, 1, 1]
+
+    def test_labels_that_are_found(self, attack_job: AttackJobs, seen: list[Any]) -> None:
+        attack = IGOptimalDefense(iterations=1, labels="repeated")
+        job = partial(attack_job, GaussianNoise, {}, {"scale": [0.0, 3.0]}, batch_size=8, clients=8)
+        granted = ("pixel_range",)  # the labels are not
+        exact, noisy = run(job(attack=attack, knowledge=granted)).replicates
+        run(job(attack=Spy()))
+        observations, knowledge, _ = seen[0]
+        assert knowledge.labels is not None
+        found = infer_labels(observations, "repeated")
+        for replicate, rows in ((exact, slice(0, 8)), (noisy, slice(8, 16))):
+            expected = label_accuracy(found[rows], knowledge.labels[rows], 10)
+            assert replicate.metrics["label_accuracy"] == pytest.approx(expected.tolist())
+        mean = [sum(float(value or 0) for value in values(each, "label_accuracy")) / 8 for each in (exact, noisy)]
+        assert mean[0] > mean[1] and mean[0] < 1
+
+    @pytest.mark.parametrize("attack", [MeanImage(), Grey(), Noise()], ids=lambda attack: attack.name)
+    def test_attacks_without_labels_say_so(self, attack_job: AttackJobs, attack: Attack) -> None:
+        (replicate,) = run(attack_job(attack=attack)).replicates
+        assert replicate.metrics["label_accuracy"] is None
+        assert replicate.reasons["label_accuracy"] == "the attack uses no labels"
+
+
+class TestGrants:
+    def test_noise_variance(self, attack_job: AttackJobs, seen: list[tuple[Observations, Knowledge, Streams]]) -> None:
+        """Of every setting, in the order of the observations."""
+        for granted in (("labels", "noise_variance"), ("labels",)):
+            run(attack_job(GaussianNoise, {}, {"scale": [0.0, 0.5]}, attack=Spy(), knowledge=granted))
+        variance = seen[0][1].noise_variance
+        assert variance is not None and torch.equal(variance[:3], torch.zeros(3, 518))
+        torch.testing.assert_close(variance[3:], torch.full((3, 518), 0.25))
+        assert seen[1][1].granted() == {"labels"}
+
+    def test_a_defense_without_noise_has_no_variance(
+        self, attack_job: AttackJobs, seen: list[tuple[Observations, Knowledge, Streams]]
+    ) -> None:
+        run(attack_job(MagnitudePruning, {"fraction": 0.5}, attack=Spy(), knowledge=EVERYTHING))
+        assert seen[0][1].granted() == {"labels", "pixel_range", "auxiliary_images"}  # nor has the model BatchNorm
+
+    def test_auxiliary_images_are_no_clients(
+        self, attack_job: AttackJobs, seen: list[tuple[Observations, Knowledge, Streams]]
+    ) -> None:
+        job = attack_job(attack=Spy(), knowledge=("auxiliary_images",), auxiliary=5)
+        tensors = run(job).tensors
+        auxiliary = seen[0][1].auxiliary_images
+        digits = Digits(size=8)
+        assert auxiliary is not None and auxiliary.shape == (5, 1, 8, 8)
+        torch.testing.assert_close(auxiliary, digits.normalise(digits.load("train", range(5)).images))
+        victims = digits.normalise(tensors["seed0/victims"]).flatten(0, 1)
+        assert torch.cdist(auxiliary.flatten(1), victims.flatten(1)).min() > 1
+        run(attack_job(attack=Spy(), knowledge=("auxiliary_images",), auxiliary=5000))  # all that there are
+        images = seen[1][1].auxiliary_images
+        assert images is not None and len(images) == digits.length("train")
+
+    def test_marks_travel_and_need_no_grant(
+        self, attack_job: AttackJobs, seen: list[tuple[Observations, Knowledge, Streams]]
+    ) -> None:
+        for defense, parameters in ((MagnitudePruning, {"fraction": 0.5}), (NoDefense, {})):
+            run(attack_job(defense, parameters, attack=Spy(), knowledge=()))
+        marked = seen[0][0].marked
+        assert marked is not None and marked.sum(dim=1).tolist() == [259] * 3
+        assert bool(seen[0][0].gradients[marked].eq(0).all())
+        assert seen[1][0].marked is None
+
+
+class TestAdaptive:
+    @pytest.mark.parametrize(
+        ("defense", "parameters", "by_hand"),
+        [
+            (MagnitudePruning, {"fraction": 0.8}, lambda ig: Masked(attack=ig)),
+            (GaussianNoise, {"scale": 0.01}, lambda ig: Expectation(attack=ig)),
+            (OptimalClippedNoise, {"scale": 0.01, "clip": 0.05}, lambda ig: Masked(attack=Weighted(attack=ig))),
+        ],
+    )
+    def test_is_what_the_defense_declares(
+        self,
+        attack_job: AttackJobs,
+        tmp_path: Path,
+        defense: type[Defense],
+        parameters: dict[str, Any],
+        by_hand: Callable[[Attack], Attack],
+    ) -> None:
+        ig = IGOptimalDefense(iterations=8)
+        job = partial(attack_job, defense, parameters, knowledge=EVERYTHING)
+        adaptive = run_job(job(attack=Adaptive(attack=ig)), tmp_path, Placement(device="cpu"))
+        declared, naive = run(job(attack=by_hand(ig))), run(job(attack=ig))
+        assert adaptive.outcome.status == "ok" and adaptive == read_record(tmp_path / job().path)
+        same(adaptive.replicates[0], declared.replicates[0])
+        assert adaptive.replicates[0].metrics["mse"] != naive.replicates[0].metrics["mse"]
+        attack = adaptive.job["attack"]
+        assert attack["parameters"]["attack"]["name"] == "ig_optimal_defense"
+        assert attack["against"] == {
+            "name": by_hand(ig).name,
+            "version": by_hand(ig).version,
+            **by_hand(ig).parameters(),
+        }
+        assert "against" not in job(attack=by_hand(ig)).resolved()["attack"]
+
+    def test_a_setting_without_noise_is_attacked_as_it_is(self, attack_job: AttackJobs) -> None:
+        """Of a sweep, one setting may have no noise to weight by or to average over."""
+        ig = IGOptimalDefense(iterations=8)
+        job = partial(attack_job, OptimalNoise, knowledge=EVERYTHING)
+        without, noisy = run(job({}, {"scale": [0.0, 0.05]}, attack=Adaptive(attack=ig))).replicates
+        assert without.outcome.status == noisy.outcome.status == "ok"
+        plain = run(job({"scale": 0.0}, attack=ig)).replicates[0]
+        same(without.model_copy(update={"setting": {}}), plain)

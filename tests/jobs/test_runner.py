@@ -29,7 +29,9 @@ def test_record_and_tensors(attack_job: Jobs, tmp_path: Path) -> None:
     assert record.job == job.resolved() and record.outcome == Outcome()
     assert record.tensors is not None and record.tensors.file == "all.safetensors"
     tensors = read_tensors(path, record.tensors)
-    assert sorted(tensors) == [f"seed{seed}/{what}" for seed in (0, 1) for what in ("reconstructions", "victims")]
+    assert sorted(tensors) == [
+        f"seed{seed}/{what}" for seed in (0, 1) for what in ("assignment", "reconstructions", "victims")
+    ]
     assert tensors["seed0/victims"].shape == (3, 2, 1, 8, 8)
     assert tensors["seed0/reconstructions"].shape == (2, 3, 2, 1, 8, 8)
     assert {child.name for child in path.parent.iterdir()} == {"all.json", "all.safetensors"}

@@ -138,7 +138,7 @@ def test_a_broken_record_is_moved_aside(project: Project) -> None:
 def test_a_record_of_another_configuration_is_refused(project: Project) -> None:
     path = project.root / "config" / "papers" / "optimal_defense.yaml"
     paper = yaml.safe_load(path.read_text())
-    paper["variants"]["attacks"]["ig"]["rate"] = 0.3
+    paper["variants"]["attacks"]["ig"]["restarts"] = 2
     path.write_text(yaml.safe_dump(paper))
     with pytest.raises(RecordError, match=r"gp/ig/all.json: made by another configuration or version of a component"):
         merge(Project(project.root), TABLE)

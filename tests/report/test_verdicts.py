@@ -146,6 +146,9 @@ def test_words(row: tuple[Any, ...], said: str | None) -> None:
     assert void_notes(frame, units) == ([said] if said else [])
 
 
+REFERENCES = {"mean image", "constant grey", "random noise"}
+
+
 def draw(name: str, void: bool) -> Drawing:
     tables = {
         experiment: frame.assign(void=void & (frame["attack"] == "ig"))
@@ -162,11 +165,11 @@ def test_void_series_are_hollow_and_dashed_in_their_colour(void: bool) -> None:
     drawing = draw("fig02", void)
     assert drawing.shows_void == void
     numbers = drawing.numbers
-    assert (numbers["void"] == (void & ~numbers["series"].isin(["mean image", "random noise"]))).all()
+    assert (numbers["void"] == (void & ~numbers["series"].isin(REFERENCES))).all()
     suffix = "\n(void: attack too weak)" if void else ""
     for ax in drawing.figure.axes:
         lines = {str(line.get_label()): line for line in ax.lines}
-        assert set(lines) == {"mean image", "random noise"} | {
+        assert set(lines) == REFERENCES | {
             name + suffix for name in ("no defense", "gradient pruning", "optimal pruning")
         }
         pruned = lines["gradient pruning" + suffix]
@@ -183,7 +186,7 @@ def test_void_series_are_hollow_and_dashed_in_their_colour(void: bool) -> None:
 def test_void_points_of_a_trade_off_are_hollow(void: bool) -> None:
     drawing = draw("fig04", void)
     numbers = drawing.numbers
-    assert (numbers["void"] == (void & ~numbers["series"].isin(["mean image", "random noise"]))).all()
+    assert (numbers["void"] == (void & ~numbers["series"].isin(REFERENCES))).all()
     (ax,) = drawing.figure.axes
     suffix = "\n(void: attack too weak)" if void else ""
     clouds = {str(cloud.get_label()): cloud for cloud in ax.collections if isinstance(cloud, PathCollection)}

@@ -36,6 +36,13 @@ class Wrapper(Attack):
             return ATTACKS.get(str(given.pop("name", None)), "attack")(**given)
         return value
 
+    @field_validator("attack", mode="after")
+    @classmethod
+    def _sees_observations(cls, attack: Attack) -> Attack:
+        if not attack.observes:
+            raise ValueError(f"'{attack.name}' is a reference attacker: it ignores what a wrapper would change")
+        return attack
+
     def parameters(self) -> dict[str, Any]:
         inside = {"name": self.attack.name, "version": self.attack.version, **self.attack.parameters()}
         return super().parameters() | {"attack": inside}
@@ -66,10 +73,11 @@ class Adaptive(Wrapper):
     def against(self, adaptive: Sequence[Mapping[str, Any]]) -> Attack:
         if not adaptive:
             raise Infeasible("the defense declares no adaptive attacker")
-        attack = self.attack
+        attack = self.attack.against(adaptive)
         for wrapper in adaptive:
             given = dict(wrapper)
-            attack = ATTACKS.get(given.pop("name"))(**given, **{"attack": attack})
+            found = ATTACKS.get(str(given.pop("name", None)), "the defense's declaration 'adaptive'")
+            attack = found(**given, **{"attack": attack})
         return attack
 
 
@@ -127,7 +135,7 @@ class Imputed(Wrapper):
     outliers: Literal["marked", "above", "mad"] = Field(
         "mad",
         description="marked: what the message shows to be changed; above: |g| > threshold; "
-        "mad: |g - median| > threshold median absolute deviations",
+        "mad: |g - median| > threshold median absolute deviations, if most coordinates are not equal",
     )
     threshold: float = Field(6.0, gt=0, description="of 'above' and 'mad'")
     value: Literal["zero", "mean"] = Field("zero", description="what replaces them; mean: of the other coordinates")
@@ -149,7 +157,9 @@ class Imputed(Wrapper):
         if self.outliers == "above":
             return gradients.abs() > self.threshold
         deviation = (gradients - gradients.median(dim=1, keepdim=True).values).abs()
-        return deviation > self.threshold * deviation.median(dim=1, keepdim=True).values
+        typical = deviation.median(dim=1, keepdim=True).values
+        # Of a sparse gradient the typical deviation is zero, and all that it says would be an outlier.
+        return (deviation > self.threshold * typical) & (typical > 0)
 
 
 @ATTACKS.register("weighted", version=1)
@@ -165,7 +175,8 @@ class Weighted(Wrapper):
     def improve(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Observations:
         variance = _noise_variance(knowledge)
         mean = variance.mean(dim=1, keepdim=True)
-        return _weighted(observations, mean / variance.clamp(min=self.floor * mean))
+        weights = mean / variance.clamp(min=self.floor * mean)
+        return _weighted(observations, weights.where(mean > 0, 1.0))  # a setting may be free of noise
 
 
 @ATTACKS.register("expectation", version=1)

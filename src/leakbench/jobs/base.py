@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from pydantic import Field
 
+from leakbench.errors import Infeasible
 from leakbench.lazy import torch
 from leakbench.records import MetricInfo, Replicate, digest
 from leakbench.registry import Component, Registry
@@ -31,13 +32,15 @@ RESULTS = "results"
 class Variant(Generic[C]):
     """A component with parameters, under the label that paths, tables and figures use.
 
-    ``sweep`` maps parameters to lists of values; the variant stands for every combination of them.
+    ``sweep`` maps parameters to lists of values; the variant stands for every combination of them. ``wraps`` holds the
+    labels of the attacks inside a wrapper, from the outside in.
     """
 
     label: str
     component: type[C]
     parameters: Mapping[str, Any]
     sweep: Mapping[str, list[Any]]
+    wraps: tuple[str, ...] = ()
 
     def settings(self) -> Iterator[tuple[Setting, C]]:
         """Every combination of the swept parameters, with the component it makes."""
@@ -131,8 +134,22 @@ class Job:
             "dataset": self.dataset.resolved(),
             "model": self.model.resolved(),
             "defense": self.defense.resolved(),
-            "attack": self.attack.resolved() if self.attack else None,
+            "attack": self._resolved_attack(),
         }
+
+    def _resolved_attack(self) -> dict[str, Any] | None:
+        """The attack; where it adapts to the defense, also what it becomes (``against``), with versions of wrappers."""
+        if self.attack is None:
+            return None
+        resolved = self.attack.resolved()
+        attack = next(iter(self.attack.settings()))[1]
+        try:
+            facing = attack.against(self.defense.component.adaptive)
+        except Infeasible:
+            return resolved
+        if facing != attack:
+            resolved["against"] = {"name": facing.name, "version": facing.version, **facing.parameters()}
+        return resolved
 
     @cached_property
     def digest(self) -> str:
