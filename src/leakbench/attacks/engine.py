@@ -95,9 +95,17 @@ def minimise(
             # Kernels round a batch of one differently, and signs amplify that: a lone trial runs beside its copy.
             computed = rows.repeat(2) if len(rows) == 1 < chunk else rows
             evaluate = evaluation(cost, vectorised=chunk > 1)
-            descent = optimiser.start(points[computed], iterations, bounds)
             try:
-                found = _descend(evaluate, descent, evidence(computed), iterations, stop_below, keep, tick)
+                # No name for the descent: a failed one would stay in memory while the next one starts.
+                found = _descend(
+                    evaluate,
+                    optimiser.start(points[computed], iterations, bounds),
+                    evidence(computed),
+                    iterations,
+                    stop_below,
+                    keep,
+                    tick,
+                )
             except RuntimeError as error:
                 if chunk == 1 or not _out_of_memory(error):
                     raise
@@ -176,7 +184,7 @@ def _first_row(evidence: Evidence) -> Evidence:
 
 
 def chunk_size(cost: Cost, points: torch.Tensor, evidence: Evidence) -> int:
-    """How many trials to evaluate side by side, as the footprint of one and of two says.
+    """How many trials to evaluate side by side, as the footprint of one and of two says; one where two do not fit.
 
     Args:
         cost: objective of one trial.
@@ -190,10 +198,21 @@ def chunk_size(cost: Cost, points: torch.Tensor, evidence: Evidence) -> int:
     def computation(rows: int) -> object:
         return evaluate(*tree_map(lambda tensor: tensor.expand(rows, *tensor.shape[1:]), (points, evidence)))
 
-    per_trial = bytes_per_row(computation)
+    try:
+        per_trial = bytes_per_row(computation)
+    except RuntimeError as error:
+        if not _out_of_memory(error):
+            raise
+        return 1
     if points.device.type != "cpu":
-        return max(1, int(GPU_PART * torch.cuda.mem_get_info(points.device)[0]) // per_trial)
+        return max(1, int(GPU_PART * _free(points.device)) // per_trial)
     return 1 if per_trial > WIDE else max(1, CPU_BUDGET // per_trial)
+
+
+def _free(device: torch.device) -> int:
+    """Bytes that a GPU has left, with those that torch keeps from earlier attacks for the next tensors."""
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(torch.cuda.mem_get_info(device)[0]) + kept
 
 
 def _out_of_memory(error: RuntimeError) -> bool:
