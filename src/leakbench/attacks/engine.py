@@ -109,7 +109,7 @@ def minimise(
             except RuntimeError as error:
                 if chunk == 1 or not _out_of_memory(error):
                     raise
-                chunk = max(2, min(chunk, len(rows)) // 2) if chunk > 2 else 1  # and once more from the start
+                chunk = (len(computed) + 1) // 2  # and once more from the start
                 continue
             parts.append(Minimum(*(tensor[: len(rows)] for tensor in found)))
             first += len(rows)
