@@ -89,7 +89,7 @@ def penalty(regulariser: Any, images: torch.Tensor, module: torch.nn.Module, box
     if regulariser.kind == "batch_norm":
         distances: Tensors = []
 
-        def look(layer: torch.nn.Module, inputs: tuple[torch.Tensor], _: torch.Tensor) -> None:
+        def look(layer: Any, inputs: tuple[torch.Tensor], _: torch.Tensor) -> None:
             spread, mean = torch.var_mean(inputs[0], (0, 2, 3), correction=0)
             distances.append((mean - layer.running_mean).norm() + (spread - layer.running_var).norm())
 
