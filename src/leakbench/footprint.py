@@ -36,17 +36,21 @@ def _recorder() -> type[Any]:
             self.total = self.peak = self.dispatches = 0
 
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self._look((args, kwargs), made=False)  # what is not known yet was there before
             result = function(*args, **(kwargs or {}))
             self.dispatches += 1
-            for leaf in tree_leaves(result):
-                if isinstance(leaf, torch.Tensor):
-                    self._hold(leaf.untyped_storage())
+            self._look(result, made=True)
             return result
 
-        def _hold(self, storage: torch.UntypedStorage) -> None:
+        def _look(self, tree: Any, *, made: bool) -> None:
+            for leaf in tree_leaves(tree):
+                if isinstance(leaf, torch.Tensor):
+                    self._hold(leaf.untyped_storage(), made)
+
+        def _hold(self, storage: torch.UntypedStorage, made: bool) -> None:
             key = storage._cdata
             if key not in self.alive:
-                self.alive[key] = storage.nbytes()
+                self.alive[key] = storage.nbytes() if made else 0
                 self.total += self.alive[key]
                 self.peak = max(self.peak, self.total)
                 weakref.finalize(storage, self._release, key)

@@ -108,7 +108,7 @@ class LBFGS:
     def _begin(self, value: torch.Tensor, gradient: torch.Tensor) -> None:
         self._begun = True
         self.accepted_value, self._gradient, self._direction = value.clone(), gradient.clone(), -gradient
-        self.finished = self._is_flat(gradient)
+        self.finished = self.finished | self._is_flat(gradient)
         self._step = self._rate * (1 / gradient.abs().sum(1)).clamp(max=1)
         self._set_out(~self.finished, self._step)
 

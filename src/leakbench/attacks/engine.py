@@ -92,7 +92,8 @@ def minimise(
     """
     trials = torch.arange(len(points), device=points.device)
     chunk = chunk or chunk_size(cost, points[:1], evidence(trials[:1]))
-    evaluate = evaluation(cost, vectorised=chunk > 1)
+    chunk = min(chunk, max(2, len(points)))
+    evaluate: Evaluation | None = None
     parts: list[Minimum] = []
     first = 0
     with progress("matching gradients", iterations * len(points)) as tick:
@@ -102,14 +103,22 @@ def minimise(
             # A compiled step has one shape.
             least = chunk if COMPILED else min(chunk, 2)
             computed = torch.cat([rows, rows[-1:].expand(least - len(rows))]) if len(rows) < least else rows
-            descent = optimiser.start(points[computed], iterations, bounds)
+            evaluate = evaluate or evaluation(cost, vectorised=chunk > 1)
             try:
-                found = _descend(evaluate, descent, evidence(computed), iterations, stop_below, keep, tick)
+                # No name for the descent: a failed one would stay in memory while the next one starts.
+                found = _descend(
+                    evaluate,
+                    optimiser.start(points[computed], iterations, bounds),
+                    evidence(computed),
+                    iterations,
+                    stop_below,
+                    keep,
+                    tick,
+                )
             except RuntimeError as error:
                 if chunk == 1 or not _out_of_memory(error):
                     raise
-                chunk = max(2, min(chunk, len(rows)) // 2) if chunk > 2 else 1  # and once more from the start
-                evaluate = evaluation(cost, vectorised=chunk > 1)
+                chunk, evaluate = (len(computed) + 1) // 2, None  # and once more from the start
                 continue
             parts.append(Minimum(*(tensor[: len(rows)] for tensor in found)))
             first += len(rows)
@@ -213,7 +222,7 @@ def _first_row(evidence: Evidence) -> Evidence:
 
 
 def chunk_size(cost: Cost, points: torch.Tensor, evidence: Evidence) -> int:
-    """How many trials to evaluate side by side, as the footprint of one and of two says.
+    """How many trials to evaluate side by side, as the footprint of one and of two says; one where two do not fit.
 
     Args:
         cost: objective of one trial.
@@ -222,15 +231,26 @@ def chunk_size(cost: Cost, points: torch.Tensor, evidence: Evidence) -> int:
     """
     from torch.utils._pytree import tree_map
 
-    evaluate = evaluation(cost, vectorised=True)
+    evaluate = torch.func.vmap(torch.func.grad_and_value(cost))
 
     def computation(rows: int) -> object:
         return evaluate(*tree_map(lambda tensor: tensor.expand(rows, *tensor.shape[1:]), (points, evidence)))
 
-    per_trial = bytes_per_row(computation)
+    try:
+        per_trial = bytes_per_row(computation)
+    except RuntimeError as error:
+        if not _out_of_memory(error):
+            raise
+        return 1
     if points.device.type != "cpu":
-        return max(1, int(GPU_PART * torch.cuda.mem_get_info(points.device)[0]) // per_trial)
+        return max(1, int(GPU_PART * _free(points.device)) // per_trial)
     return 1 if per_trial > WIDE else max(1, CPU_BUDGET // per_trial)
+
+
+def _free(device: torch.device) -> int:
+    """Bytes that a GPU has left, with those that torch keeps from earlier attacks for the next tensors."""
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(torch.cuda.mem_get_info(device)[0]) + kept
 
 
 def _out_of_memory(error: Exception) -> bool:

@@ -13,6 +13,7 @@ from leakbench.attacks.labels import infer_labels
 from leakbench.attacks.objectives import Objective
 from leakbench.attacks.optimisers import Bounds, Optimiser
 from leakbench.attacks.regularisers import Regulariser, Scene
+from leakbench.errors import Infeasible
 from leakbench.lazy import torch
 from leakbench.models.base import Network, Statistics
 from leakbench.randomness import Streams
@@ -127,8 +128,9 @@ class Search:
         return network, {name: tensor.expand(n, -1) for name, tensor in mean.items()}
 
     def starts(self, streams: Streams) -> torch.Tensor:
-        """Starting points, ``[n * restarts, D]``."""
-        attack, device = self.attack, self.observations.gradients.device
+        """Starting points, ``[n * restarts, D]``, in the precision of the gradients."""
+        attack, gradients = self.attack, self.observations.gradients
+        device = gradients.device
         if attack.start == "grey":
             low, high = self._pixel_range()
             grey = ((low + high) / 2).expand(len(self.observations), attack.restarts, *self.shape)
@@ -145,7 +147,7 @@ class Search:
                 attack.restarts, self.shape[0] * self.network.head.outputs, device=device
             )
             variables = torch.cat([variables, scores], dim=2)
-        points: torch.Tensor = variables.flatten(0, 1)
+        points: torch.Tensor = variables.flatten(0, 1).to(gradients.dtype)
         return points
 
     def _pixel_range(self) -> torch.Tensor:
@@ -212,8 +214,14 @@ class Search:
 def estimated_statistics(
     network: Network, parameters: torch.Tensor, auxiliary: torch.Tensor, batch_size: int
 ) -> Statistics:
-    """BatchNorm statistics of batches of ``batch_size`` auxiliary images ``[m, C, H, W]``, averaged over batches."""
+    """BatchNorm statistics of batches of ``batch_size`` auxiliary images ``[m, C, H, W]``, averaged over batches.
+
+    Raises:
+        Infeasible: there are fewer auxiliary images than one batch takes.
+    """
     whole = len(auxiliary) // batch_size * batch_size
+    if not whole:
+        raise Infeasible(f"batch_norm 'estimated': {len(auxiliary)} auxiliary images make no batch of {batch_size}")
     batches = auxiliary[:whole].unflatten(0, (-1, batch_size))
     of_batches = torch.func.vmap(network.batch_statistics, in_dims=(None, 0), chunk_size=8)(parameters, batches)
     return {name: tensor.mean(dim=0) for name, tensor in of_batches.items()}

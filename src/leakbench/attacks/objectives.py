@@ -36,8 +36,8 @@ class _Objective(Part):
 
 # Sums, not torch.dot: that loses two digits under vmap, and other digits when a trial is alone in its batch.
 def _inner(a: torch.Tensor, b: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
-    product = a * b if weights is None else a * b * weights
-    return product.sum(dim=-1)
+    # Weights come first: a square could overflow where the weight is zero.
+    return (a * b if weights is None else a * weights * b).sum(dim=-1)
 
 
 def _norm(a: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
