@@ -1,5 +1,6 @@
 """Every command and every file of the documentation works as it is written."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -77,8 +78,8 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_defense_tutorial(checkout: Path) -> None:
     page = ROOT / "docs" / "add-a-defense.md"
-    (code,) = blocks(page, "python")
-    settings, paper = (yaml.safe_load(block) for block in blocks(page, "yaml"))
+    code, _ = blocks(page, "python")
+    settings, paper, _ = (yaml.safe_load(block) for block in blocks(page, "yaml"))
     (checkout / "sign_noise.py").write_text(code)
     for file, addition in (("config.yaml", settings), ("papers/optimal_defense.yaml", paper)):
         path = checkout / "config" / file
@@ -92,3 +93,19 @@ def test_defense_tutorial(checkout: Path) -> None:
     )
     assert "signs/ig/all.json" in plan
     assert "signs/train/all.json" in plan
+
+
+def test_adaptive_attacker_of_the_tutorial(checkout: Path) -> None:
+    page = ROOT / "docs" / "add-a-defense.md"
+    settings, _, paper = (yaml.safe_load(block) for block in blocks(page, "yaml"))
+    (checkout / "sign_noise.py").write_text("\n".join(blocks(page, "python")))
+    short = {"papers": {"optimal_defense": {"variants": {"attacks": {"ig": {"iterations": 3}}}}}}
+    additions = {"config.yaml": settings, "papers/optimal_defense.yaml": paper, "scales/smoke.yaml": short}
+    for file, addition in additions.items():
+        path = checkout / "config" / file
+        path.write_text(yaml.safe_dump(overlay(yaml.safe_load(path.read_text()), addition)))
+    record = checkout / "results/smoke/optimal_defense/pruning/digits16/small/random-90/clever/all.json"
+    assert "ok" in run([sys.executable, "-m", "leakbench", "run", str(record.relative_to(checkout))], checkout)
+    attack = json.loads(record.read_text())["job"]["attack"]
+    assert (attack["name"], attack["against"]["name"]) == ("adaptive", "masked")
+    assert attack["against"]["attack"]["name"] == "ig_optimal_defense"
