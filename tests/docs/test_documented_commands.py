@@ -1,6 +1,5 @@
 """Every command and every file of the documentation works as it is written."""
 
-import json
 import re
 import shutil
 import subprocess
@@ -10,7 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from leakbench.experiments import overlay
+from leakbench.experiments import Project, overlay
+from leakbench.jobs.runner import Placement, run_job
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "benchmarks" / "README.md"]
@@ -95,6 +95,7 @@ def test_defense_tutorial(checkout: Path) -> None:
     assert "signs/train/all.json" in plan
 
 
+@pytest.mark.usefixtures("clean_registries")
 def test_adaptive_attacker_of_the_tutorial(checkout: Path) -> None:
     page = ROOT / "docs" / "add-a-defense.md"
     settings, _, paper = (yaml.safe_load(block) for block in blocks(page, "yaml"))
@@ -104,8 +105,9 @@ def test_adaptive_attacker_of_the_tutorial(checkout: Path) -> None:
     for file, addition in additions.items():
         path = checkout / "config" / file
         path.write_text(yaml.safe_dump(overlay(yaml.safe_load(path.read_text()), addition)))
-    record = checkout / "results/smoke/optimal_defense/pruning/digits16/small/random-90/clever/all.json"
-    assert "ok" in run([sys.executable, "-m", "leakbench", "run", str(record.relative_to(checkout))], checkout)
-    attack = json.loads(record.read_text())["job"]["attack"]
+    job = Project(checkout).job("results/smoke/optimal_defense/pruning/digits16/small/random-90/clever/all.json")
+    record = run_job(job, checkout, Placement(device="cpu"))
+    assert record.outcome.status == "ok"
+    attack = record.job["attack"]
     assert (attack["name"], attack["against"]["name"]) == ("adaptive", "masked")
     assert attack["against"]["attack"]["name"] == "ig_optimal_defense"
