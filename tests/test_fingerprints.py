@@ -48,7 +48,7 @@ COMPONENTS: dict[str, type[Component]] = {
 READINGS = [{"form": form} for form in ("corrected", "as_printed", "as_released")]
 SIZES = [{"scale_mode": mode} for mode in ("rms", "fro", "u2")]
 PRESETS = (
-    *("dlg", "idlg", "dlg_cdpa", "tag"),
+    *("dlg", "dlg_wolfe", "idlg", "dlg_cdpa", "tag"),
     *("ig_library", "ig_script", "ig_breaching", "ig_optimal_defense", "ig_channel", "ig_cdpa"),
 )
 FEW_STEPS = {"name": "tag", "iterations": 4}

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from leakbench.experiments import overlay
+from leakbench.experiments import Project, overlay
+from leakbench.jobs.runner import Placement, run_job
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "benchmarks" / "README.md"]
@@ -79,8 +80,8 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_defense_tutorial(checkout: Path) -> None:
     page = ROOT / "docs" / "add-a-defense.md"
-    (code,) = blocks(page, "python")
-    settings, paper = (yaml.safe_load(block) for block in blocks(page, "yaml"))
+    code, _ = blocks(page, "python")
+    settings, paper, _ = (yaml.safe_load(block) for block in blocks(page, "yaml"))
     (checkout / "sign_noise.py").write_text(code)
     for file, addition in (("config.yaml", settings), ("papers/optimal_defense.yaml", paper)):
         path = checkout / "config" / file
@@ -94,3 +95,21 @@ def test_defense_tutorial(checkout: Path) -> None:
     )
     assert "signs/ig/all.json" in plan
     assert "signs/train/all.json" in plan
+
+
+@pytest.mark.usefixtures("clean_registries")
+def test_adaptive_attacker_of_the_tutorial(checkout: Path) -> None:
+    page = ROOT / "docs" / "add-a-defense.md"
+    settings, _, paper = (yaml.safe_load(block) for block in blocks(page, "yaml"))
+    (checkout / "sign_noise.py").write_text("\n".join(blocks(page, "python")))
+    short = {"papers": {"optimal_defense": {"variants": {"attacks": {"ig": {"iterations": 3}}}}}}
+    additions = {"config.yaml": settings, "papers/optimal_defense.yaml": paper, "scales/smoke.yaml": short}
+    for file, addition in additions.items():
+        path = checkout / "config" / file
+        path.write_text(yaml.safe_dump(overlay(yaml.safe_load(path.read_text()), addition)))
+    job = Project(checkout).job("results/smoke/optimal_defense/pruning/digits16/small/random-90/clever/all.json")
+    record = run_job(job, checkout, Placement(device="cpu"))
+    assert record.outcome.status == "ok"
+    attack = record.job["attack"]
+    assert (attack["name"], attack["against"]["name"]) == ("adaptive", "masked")
+    assert attack["against"]["attack"]["name"] == "ig_optimal_defense"

@@ -12,7 +12,9 @@ from pydantic import ValidationError
 from leakbench.errors import ConfigError
 from leakbench.models.base import Model, Network, build_network
 from leakbench.models.convnets import ConvNet, SimpleConvNet
+from leakbench.models.lenet import LeNet
 from leakbench.models.linear import MLP, Linear
+from leakbench.models.resnet import ResNet18
 
 SMALL = [
     (Linear(), (1, 8, 8)),
@@ -21,6 +23,9 @@ SMALL = [
     (SimpleConvNet(width=3), (2, 8, 12)),
     (ConvNet(width=2), (3, 9, 9)),
     (ConvNet(width=2, activation="relu"), (3, 18, 9)),
+    (LeNet(width=2), (2, 7, 10)),
+    (LeNet(width=2, initialisation="default"), (1, 8, 8)),
+    (ResNet18(width=2), (3, 9, 8)),
 ]
 MNIST, CIFAR = (1, 28, 28), (3, 32, 32)
 
@@ -31,6 +36,9 @@ MNIST, CIFAR = (1, 28, 28), (3, 32, 32)
         (SimpleConvNet(), MNIST, 119_530),
         (ConvNet(), CIFAR, 2_904_970),
         (ConvNet(width=32), CIFAR, 733_642),
+        (LeNet(), MNIST, 13_426),
+        (LeNet(initialisation="default"), CIFAR, 15_826),
+        (ResNet18(), CIFAR, 11_173_962),
         (Linear(), MNIST, 7_850),
         (MLP(), MNIST, 50_890),
     ],
@@ -40,6 +48,10 @@ def test_parameter_counts(model: Model, shape: tuple[int, int, int], count: int)
     assert network.dimension == count == sum(network.sizes)
     assert network.parameters.shape == (count,)
     assert network.logits(network.parameters, torch.zeros(2, *shape)).shape == (2, 10)
+
+
+def test_parameters_of_a_hundred_classes() -> None:
+    assert build_network(LeNet(), CIFAR, 100, seed=0).dimension == 85_036
 
 
 def test_table_1() -> None:
@@ -115,7 +127,7 @@ class TestLinearLayers:
     def test_the_first_layer(self, model: Model, shape: tuple[int, int, int]) -> None:
         network = build_network(model, shape, 5, seed=0)
         layer = network.first_linear
-        if isinstance(model, SimpleConvNet | ConvNet):
+        if not isinstance(model, Linear | MLP):
             assert layer is None
         else:
             assert layer is not None and layer.bias is not None

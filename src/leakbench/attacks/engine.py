@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Literal, NamedTuple, TypeAlias, TypedDict
 
 from leakbench.attacks.optimisers import Bounds, Descent, Optimiser
@@ -93,7 +94,6 @@ def minimise(
     trials = torch.arange(len(points), device=points.device)
     chunk = chunk or chunk_size(cost, points[:1], evidence(trials[:1]))
     chunk = min(chunk, max(2, len(points)))
-    evaluate: Evaluation | None = None
     parts: list[Minimum] = []
     first = 0
     with progress("matching gradients", iterations * len(points)) as tick:
@@ -103,7 +103,7 @@ def minimise(
             # A compiled step has one shape.
             least = chunk if COMPILED else min(chunk, 2)
             computed = torch.cat([rows, rows[-1:].expand(least - len(rows))]) if len(rows) < least else rows
-            evaluate = evaluate or evaluation(cost, vectorised=chunk > 1)
+            evaluate = evaluation(cost, vectorised=chunk > 1)
             try:
                 # No name for the descent: a failed one would stay in memory while the next one starts.
                 found = _descend(
@@ -118,7 +118,7 @@ def minimise(
             except RuntimeError as error:
                 if chunk == 1 or not _out_of_memory(error):
                     raise
-                chunk, evaluate = (len(computed) + 1) // 2, None  # and once more from the start
+                chunk = (len(computed) + 1) // 2  # and once more from the start
                 continue
             parts.append(Minimum(*(tensor[: len(rows)] for tensor in found)))
             first += len(rows)
@@ -173,16 +173,26 @@ def _hold(
 
 def evaluation(cost: Cost, *, vectorised: bool) -> Evaluation:
     """Gradient and value of ``cost`` for many trials: by vmap, or of one trial alone as its only row."""
+    return _compiled(cost, vectorised) if COMPILED else _eager(cost, vectorised)
+
+
+def _eager(cost: Cost, vectorised: bool) -> Evaluation:
     single = torch.func.grad_and_value(cost)
     if vectorised:
         evaluate: Evaluation = torch.func.vmap(single)
-        return _Compiled(evaluate) if COMPILED else evaluate
+        return evaluate
 
     def alone(points: torch.Tensor, evidence: Evidence) -> tuple[torch.Tensor, torch.Tensor]:
         gradient, value = single(points[0], _first_row(evidence))
         return gradient[None], value[None]
 
-    return _Compiled(alone) if COMPILED else alone
+    return alone
+
+
+@lru_cache(maxsize=1)
+def _compiled(cost: Cost, vectorised: bool) -> Evaluation:
+    """The same one for all chunks of an attack."""
+    return _Compiled(_eager(cost, vectorised))
 
 
 class _Compiled:
@@ -231,7 +241,7 @@ def chunk_size(cost: Cost, points: torch.Tensor, evidence: Evidence) -> int:
     """
     from torch.utils._pytree import tree_map
 
-    evaluate = torch.func.vmap(torch.func.grad_and_value(cost))
+    evaluate = _eager(cost, vectorised=True)
 
     def computation(rows: int) -> object:
         return evaluate(*tree_map(lambda tensor: tensor.expand(rows, *tensor.shape[1:]), (points, evidence)))

@@ -34,6 +34,21 @@ class DLG(GradientMatching):
     labels: LabelHandling = "joint"
 
 
+@ATTACKS.register("dlg_wolfe", version=1)
+class DLGWolfe(GradientMatching):
+    """DLG with a strong-Wolfe line search: the strong form of DLG, and the one to judge defenses with.
+
+    Steps of fixed length leave most starts of the authors' form stuck where its sigmoids saturate.
+    """
+
+    objective: Objective = L2()
+    optimiser: Optimiser = LBFGS(
+        rate=1.0, history=100, line_search="strong_wolfe", tolerance_gradient=1e-7, tolerance_change=0.0
+    )
+    iterations: int = Field(6000, ge=1, description="evaluations of the objective's gradient per restart")
+    labels: LabelHandling = "joint"
+
+
 @ATTACKS.register("idlg", version=1)
 class IDLG(GradientMatching):
     """Improved DLG (Zhao et al. 2020): DLG with the label read off the gradient; single images.
