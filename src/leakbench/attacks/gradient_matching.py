@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -119,6 +120,8 @@ class _Search:
             return network, None
         if self.attack.batch_norm == "running":
             return network.in_mode("eval"), None
+        if network.batch_norm == "train":
+            network = _Anchored(network)
         if self.attack.batch_norm == "known":
             return network, self.knowledge.batch_statistics
         assert self.knowledge.auxiliary_images is not None
@@ -209,6 +212,50 @@ class _Search:
             return value
 
         return cost
+
+
+class _Anchored(Network):
+    """A network in mode ``train`` that normalises with given statistics and differentiates through those of the batch.
+
+    The clients' gradients flow through the statistics of their batches. So they are not the gradients at constant
+    statistics, not even at the right ones; they are what this network gives for the right ones and the true images.
+    """
+
+    def __init__(self, network: Network) -> None:
+        vars(self).update(vars(network))
+
+    def logits(
+        self, parameters: torch.Tensor, images: torch.Tensor, statistics: Statistics | None = None
+    ) -> torch.Tensor:
+        if not statistics:
+            return super().logits(parameters, images)
+
+        def normalise(name: str, layer: Any, inputs: tuple[torch.Tensor, ...], _: torch.Tensor) -> torch.Tensor:
+            features = inputs[0]
+            axes = [axis for axis in range(features.dim()) if axis != 1]
+            variance, mean = torch.var_mean(features, axes, correction=0, keepdim=True)
+            mean = _with_value(mean, statistics[f"{name}.running_mean"])
+            variance = _with_value(variance, statistics[f"{name}.running_var"])
+            normal: torch.Tensor = (features - mean) * (variance + layer.eps).rsqrt()
+            if layer.affine:
+                normal = normal * layer.weight.view_as(mean) + layer.bias.view_as(mean)
+            return normal
+
+        layers = [(name, self._unbuffered.get_submodule(name)) for name in self._normalising]
+        hooks = [layer.register_forward_hook(partial(normalise, name)) for name, layer in layers]
+        try:
+            return super().logits(parameters, images)
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+
+def _with_value(tensor: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """``value [channels]``, with the derivatives of ``tensor [1, channels, ...]``.
+
+    Inside ``torch.func`` that is those of the innermost transform alone, the gradient with respect to parameters.
+    """
+    return value.view_as(tensor) + (tensor - tensor.detach())
 
 
 def estimated_statistics(
