@@ -224,38 +224,55 @@ class _Anchored(Network):
     def __init__(self, network: Network) -> None:
         vars(self).update(vars(network))
 
-    def logits(
-        self, parameters: torch.Tensor, images: torch.Tensor, statistics: Statistics | None = None
+    def gradient(
+        self,
+        parameters: torch.Tensor,
+        images: torch.Tensor,
+        labels: torch.Tensor,
+        statistics: Statistics | None = None,
     ) -> torch.Tensor:
         if not statistics:
-            return super().logits(parameters, images)
+            return super().gradient(parameters, images, labels)
+        _, still = self._run(parameters, images, statistics)
+
+        def loss(moving: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.cross_entropy(self._run(moving, images, statistics, still)[0], labels)
+
+        result: torch.Tensor = torch.func.grad(loss)(parameters)
+        return result
+
+    def _run(
+        self, parameters: torch.Tensor, images: torch.Tensor, given: Statistics, still: Statistics | None = None
+    ) -> tuple[torch.Tensor, Statistics]:
+        """Logits, and the statistics of what every BatchNorm layer reads.
+
+        Layers normalise with the given statistics, plus what those of the batch differ from ``still``: by nothing, but
+        for their derivatives with respect to the parameters.
+        """
+        found: Statistics = {}
 
         def normalise(name: str, layer: Any, inputs: tuple[torch.Tensor, ...], _: torch.Tensor) -> torch.Tensor:
             features = inputs[0]
             axes = [axis for axis in range(features.dim()) if axis != 1]
-            variance, mean = torch.var_mean(features, axes, correction=0, keepdim=True)
-            mean = _with_value(mean, statistics[f"{name}.running_mean"])
-            variance = _with_value(variance, statistics[f"{name}.running_var"])
+            shape = [-1 if axis == 1 else 1 for axis in range(features.dim())]
+            for key, tensor in zip(
+                ("running_var", "running_mean"), torch.var_mean(features, axes, correction=0), strict=True
+            ):
+                found[f"{name}.{key}"] = tensor
+            mean, variance = (
+                (given[key] if still is None else given[key] + (found[key] - still[key])).view(shape)
+                for key in (f"{name}.running_mean", f"{name}.running_var")
+            )
             normal: torch.Tensor = (features - mean) * (variance + layer.eps).rsqrt()
-            if layer.affine:
-                normal = normal * layer.weight.view_as(mean) + layer.bias.view_as(mean)
-            return normal
+            return normal * layer.weight.view(shape) + layer.bias.view(shape) if layer.affine else normal
 
         layers = [(name, self._unbuffered.get_submodule(name)) for name in self._normalising]
         hooks = [layer.register_forward_hook(partial(normalise, name)) for name, layer in layers]
         try:
-            return super().logits(parameters, images)
+            return self.logits(parameters, images), found
         finally:
             for hook in hooks:
                 hook.remove()
-
-
-def _with_value(tensor: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """``value [channels]``, with the derivatives of ``tensor [1, channels, ...]``.
-
-    Inside ``torch.func`` that is those of the innermost transform alone, the gradient with respect to parameters.
-    """
-    return value.view_as(tensor) + (tensor - tensor.detach())
 
 
 def estimated_statistics(
