@@ -12,8 +12,8 @@ from tests.attacks.literal import Problem, attack_trial
 
 from leakbench.attacks import engine, gradient_matching
 from leakbench.attacks.base import Knowledge, Observations, Reconstruction
-from leakbench.attacks.engine import Minimum
-from leakbench.attacks.gradient_matching import GradientMatching, _Search, estimated_statistics
+from leakbench.attacks.engine import Evidence, Minimum
+from leakbench.attacks.gradient_matching import GradientMatching, _Anchored, _Search, estimated_statistics
 from leakbench.attacks.labels import infer_labels
 from leakbench.data.embedded import Digits
 from leakbench.errors import Infeasible
@@ -195,10 +195,11 @@ class TestBatchNorm:
         draw = torch.Generator().manual_seed(4)
         point, direction = torch.randn(2, search.pixels, generator=draw).double()
         images = search.split(point)[0]
-        torch.testing.assert_close(
-            search.network.logits(problem.observations.parameters, images, row["statistics"]),
-            problem.network.logits(problem.observations.parameters, images, row["statistics"]),
-        )
+        parameters, given = problem.observations.parameters, row["statistics"]
+        assert isinstance(search.network, _Anchored)
+        _, still = search.network._run(parameters, images, given)
+        logits, _ = search.network._run(parameters, images, given, still)
+        torch.testing.assert_close(logits, problem.network.logits(parameters, images, given))
         step = 1e-6
         difference = (cost(point + step * direction, row) - cost(point - step * direction, row)) / (2 * step)
         slope = torch.func.grad(cost)(point, row) @ direction
