@@ -1,0 +1,125 @@
+"""Distances between gradients, by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
+
+from leakbench.attacks.objectives import L1L2, L2, Cosine, CosinePerTensor, Objective
+from leakbench.randomness import generator
+
+ALL: list[Objective] = [L2(), Cosine(), CosinePerTensor(), L1L2(l1_weight=0.5)]
+IDS = [objective.kind for objective in ALL]
+SIZES = [2, 1]
+G, T = torch.tensor([3.0, 0.0, 4.0]), torch.tensor([0.0, 2.0, 2.0])
+W = torch.tensor([4.0, 1.0, 0.25])
+
+
+@pytest.mark.parametrize(
+    ("objective", "plain", "weighted"),
+    [
+        (L2(), 9 + 4 + 4, 36 + 4 + 1),
+        (Cosine(), 1 - 8 / (5 * 8**0.5), 1 - 2 / ((36 + 4) ** 0.5 * (4 + 1) ** 0.5)),
+        (CosinePerTensor(), (1 + 0) / 2, (1 + 0) / 2),  # (3, 0) and (0, 2); 4 and 2
+        (L1L2(l1_weight=0.5), 17 + 0.5 * 7, 41 + 0.5 * (6 + 2 + 1)),
+        (L1L2(), 17 + 0.01 * 7, 41 + 0.01 * 9),
+    ],
+    ids=[*IDS, "tag"],
+)
+def test_by_hand(objective: Objective, plain: float, weighted: float) -> None:
+    assert float(objective(G, T, None, SIZES)) == pytest.approx(plain)
+    assert float(objective(G, T, W, SIZES)) == pytest.approx(weighted)
+    assert float(objective(G, T, torch.ones(3), SIZES)) == pytest.approx(plain)
+
+
+def test_cosine_per_tensor_by_hand() -> None:
+    """45 degrees, one that points away, and one that is zero: 1 - 0.707, 2, 1."""
+    gradient, target = torch.tensor([1.0, 0.0, -3.0, 0.0, 0.0]), torch.tensor([5.0, 5.0, 1.0, 2.0, 7.0])
+    distance = CosinePerTensor()(gradient, target, None, [2, 1, 2])
+    assert float(distance) == pytest.approx((1 - 0.5**0.5 + 2 + 1) / 3)
+    weights = torch.tensor([9.0, 0.0, 0.0, 1.0, 1.0])  # the second tensor has no say: cosine 0
+    assert float(CosinePerTensor()(gradient, target, weights, [2, 1, 2])) == pytest.approx((0 + 1 + 1) / 3)
+
+
+@pytest.mark.parametrize("objective", ALL, ids=IDS)
+class TestAll:
+    def test_zero_where_gradients_agree(self, objective: Objective) -> None:
+        assert float(objective(T, T, W, SIZES)) == pytest.approx(0, abs=1e-6)
+        scaled = float(objective(7 * T, T, W, SIZES))
+        if objective.kind in ("cosine", "cosine_per_tensor"):
+            assert scaled == pytest.approx(0, abs=1e-6)
+            assert float(objective(-T, T, W, SIZES)) == pytest.approx(2)
+        else:
+            assert scaled > 1
+
+    def test_several_candidates_at_once(self, objective: Objective) -> None:
+        draw = generator("objectives")
+        many, weights = torch.randn(5, 3, generator=draw), torch.rand(3, generator=draw)
+        together = objective(many, T, weights, SIZES)
+        assert together.shape == (5,)
+        torch.testing.assert_close(together, torch.stack([objective(one, T, weights, SIZES) for one in many]))
+
+    @given(huge=st.floats(-(2.0**127), 2.0**127, width=32), weight=st.floats(0, 100, width=32))
+    def test_a_coordinate_of_weight_zero_has_no_say(self, objective: Objective, huge: float, weight: float) -> None:
+        """Neither in the value nor in the slope, although its square overflows."""
+        weights = torch.tensor([weight, 2.0, 0.0])
+
+        def value(gradient: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+            return objective(gradient, target, weights, [3])
+
+        both = torch.func.grad_and_value(value)
+        slope, at = both(G + 1, torch.tensor([0.5, 2.0, huge]))
+        expected_slope, expected = both(G + 1, torch.tensor([0.5, 2.0, 1.0]))
+        assert torch.equal(at, expected) and torch.equal(slope, expected_slope)
+        assert at.isfinite() and slope.isfinite().all() and slope[2] == 0
+
+    def test_slopes_are_finite_where_gradients_agree(self, objective: Objective) -> None:
+        for weights in (None, W, torch.tensor([1.0, 0.0, 0.0])):
+            slope = torch.func.grad(lambda gradient, w=weights: objective(gradient, T + 1, w, SIZES))(T + 1)
+            assert slope.isfinite().all() and slope.abs().max() < 1e-5
+
+    def test_slope_against_differences(self, objective: Objective) -> None:
+        draw = generator("objectives slope")
+        gradient, target, direction = torch.randn(3, 8, generator=draw).double()
+        weights = torch.rand(8, generator=draw).double()
+
+        def value(at: torch.Tensor) -> torch.Tensor:
+            return objective(at, target, weights, [3, 5])
+
+        step = 1e-6
+        difference = (value(gradient + step * direction) - value(gradient - step * direction)) / (2 * step)
+        torch.testing.assert_close(torch.func.grad(value)(gradient) @ direction, difference, rtol=1e-6, atol=1e-8)
+
+    def test_from_plain_values(self, objective: Objective) -> None:
+        adapter: TypeAdapter[Any] = TypeAdapter(Objective)
+        assert adapter.validate_python(objective.model_dump(mode="json")) == objective
+        with pytest.raises(ValidationError, match="extra"):
+            adapter.validate_python(objective.model_dump() | {"power": 3})
+
+
+def test_a_tensor_without_gradient_on_either_side_has_finite_slopes() -> None:
+    """As a layer of dead units has; a tensor of zeros in the message too."""
+    gradient, target = torch.tensor([0.0, 0.0, 3.0, 1.0]), torch.tensor([1.0, 2.0, 0.0, 0.0])
+    slope, value = torch.func.grad_and_value(lambda at: CosinePerTensor()(at, target, None, [2, 2]))(gradient)
+    assert float(value) == pytest.approx(1) and slope.isfinite().all()
+
+
+@pytest.mark.parametrize("objective", ALL, ids=IDS)
+def test_digits_do_not_depend_on_the_batch(objective: Objective) -> None:
+    """In float32, over 30,000 coordinates: as exact as float64 to a few units of the last place, in any batch."""
+    draw = generator("cosine")
+    first = torch.randn(5, 30_000, generator=draw)
+    second = first + 0.3 * torch.randn(5, 30_000, generator=draw)
+    sizes = [10_000, 20_000]
+    exact = torch.stack([objective(*pair, None, sizes) for pair in zip(first.double(), second.double(), strict=True)])
+    for size in (1, 2, 5):
+        parts = [
+            torch.func.vmap(lambda one, two: objective(one, two, None, sizes))(*pair)
+            for pair in zip(first.split(size), second.split(size), strict=True)
+        ]
+        torch.testing.assert_close(torch.cat(parts).double(), exact, rtol=1e-6, atol=4e-7)

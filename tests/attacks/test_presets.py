@@ -1,0 +1,137 @@
+"""Every preset's numbers, from its source, and how a configuration changes them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import ValidationError
+
+from leakbench.attacks.base import ATTACKS, Attack
+from leakbench.attacks.gradient_matching import GradientMatching
+
+TORCH_LBFGS = {
+    "kind": "lbfgs",
+    "rate": 1.0,
+    "history": 100,
+    "line_search": "none",
+    "tolerance_gradient": 1e-7,
+    "tolerance_change": 0.0,
+}
+"""``torch.optim.LBFGS(lr=1)``; the end of its calls by change does not end the search."""
+
+DEFAULTS = {
+    "regularisers": [],
+    "restarts": 1,
+    "start": "normal",
+    "box": False,
+    "labels": "known",
+    "batch_norm": "as_client",
+    "stop_below": None,
+    "keep": "last",
+}
+
+
+def inverting(rate: float, signed: bool, iterations: int, weight: float, **more: Any) -> dict[str, Any]:
+    """Geiping et al. 2020: cosine, total variation, Adam with steps at 3/8, 5/8 and 7/8, valid pixels."""
+    return {
+        "objective": {"kind": "cosine"},
+        "regularisers": [{"kind": "total_variation", "weight": weight, "form": "anisotropic"}],
+        "optimiser": {"kind": "adam", "rate": rate, "signed": signed, "decay": "steps"},
+        "iterations": iterations,
+        "box": True,
+    } | more
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    # 300 calls of torch's L-BFGS with 20 iterations each
+    "dlg": {"objective": {"kind": "l2"}, "optimiser": TORCH_LBFGS, "iterations": 300 * 20, "labels": "joint"},
+    "idlg": {
+        "objective": {"kind": "l2"},
+        "optimiser": TORCH_LBFGS,
+        "iterations": 300 * 20,
+        "labels": "idlg",
+        "stop_below": 1e-6,
+    },
+    "ig_library": inverting(0.1, False, 4800, 0.1),
+    "ig_script": inverting(0.1, True, 24_000, 1e-4),
+    "ig_breaching": inverting(0.1, True, 24_000, 0.2, keep="best"),
+    "ig_optimal_defense": inverting(0.2, True, 2000, 1e-6),
+    "ig_channel": inverting(0.1, True, 4000, 1e-4),
+    "dlg_cdpa": {"objective": {"kind": "l2"}, "optimiser": TORCH_LBFGS, "iterations": 300},
+    "ig_cdpa": inverting(0.1, True, 300, 1e-3),
+    "tag": {
+        "objective": {"kind": "l1_l2", "l1_weight": 0.01},
+        "optimiser": {"kind": "adam", "rate": 0.1, "signed": False, "decay": "none"},
+        "iterations": 2500,
+    },
+}
+
+
+def preset(name: str) -> type[Attack]:
+    return ATTACKS.get(name)
+
+
+def test_the_table_is_complete() -> None:
+    assert {name for name in ATTACKS if ATTACKS.get(name).__mro__[1] is GradientMatching} == set(PRESETS)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+class TestPreset:
+    def test_numbers(self, name: str) -> None:
+        assert preset(name)().parameters() == DEFAULTS | PRESETS[name]
+
+    def test_survives_json_and_yaml(self, name: str) -> None:
+        attack = preset(name)()
+        assert preset(name)(**json.loads(json.dumps(attack.parameters()))) == attack
+        assert preset(name)(**yaml.safe_load(yaml.safe_dump(attack.parameters()))) == attack
+
+    @pytest.mark.parametrize(
+        "changed",
+        [
+            {"iterations": 10, "optimiser": {"kind": "adam", "rate": 0.3}},
+            {"objective": {"kind": "cosine_per_tensor"}, "regularisers": [], "restarts": 4},
+            {"regularisers": [{"kind": "total_variation", "weight": 0.5}, {"kind": "batch_norm", "weight": 1e-3}]},
+            {"labels": "repeated", "batch_norm": "known", "keep": "best", "start": "grey", "stop_below": 0.5},
+            {"optimiser": {"kind": "lbfgs", "line_search": "strong_wolfe"}, "box": False},
+        ],
+    )
+    def test_everything_can_be_overridden(self, name: str, changed: dict[str, Any]) -> None:
+        """A part is replaced whole: what it does not say has the part's own default."""
+        found = preset(name)(**yaml.safe_load(yaml.safe_dump(changed))).parameters()
+        assert {key: found[key] for key in found if key not in changed} == {
+            key: value for key, value in (DEFAULTS | PRESETS[name]).items() if key not in changed
+        }
+        for key, value in changed.items():
+            if isinstance(value, dict):
+                assert value.items() <= found[key].items()
+            elif isinstance(value, list):
+                assert all(one.items() <= other.items() for one, other in zip(value, found[key], strict=True))
+            else:
+                assert found[key] == value
+        if "iterations" in changed:
+            assert found["optimiser"] == {"kind": "adam", "rate": 0.3, "signed": False, "decay": "none"}
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {"iteration": 10},
+            {"iterations": 0},
+            {"optimiser": {"kind": "sgd", "rate": 1}},
+            {"optimiser": {"rate": 1}},
+            {"objective": "cosine"},
+            {"labels": "guessed"},
+            {"box": True, "optimiser": {"kind": "lbfgs"}},
+        ],
+    )
+    def test_what_does_not_exist_is_refused(self, name: str, wrong: dict[str, Any]) -> None:
+        with pytest.raises(ValidationError):
+            preset(name)(**wrong)
+
+
+def test_gradient_matching_has_no_numbers_of_its_own() -> None:
+    with pytest.raises(ValidationError) as caught:
+        GradientMatching()  # type: ignore[call-arg]
+    assert {error["loc"] for error in caught.value.errors()} == {("objective",), ("optimiser",), ("iterations",)}
