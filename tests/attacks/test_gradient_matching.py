@@ -12,8 +12,9 @@ from tests.attacks.literal import Problem, attack_trial
 
 from leakbench.attacks import engine, gradient_matching
 from leakbench.attacks.base import Knowledge, Observations, Reconstruction
+from leakbench.attacks.batch_norm import Anchored, estimated_statistics
 from leakbench.attacks.engine import Evidence, Minimum
-from leakbench.attacks.gradient_matching import GradientMatching, Search, _Anchored, estimated_statistics
+from leakbench.attacks.gradient_matching import GradientMatching, Search
 from leakbench.attacks.labels import infer_labels
 from leakbench.data.embedded import Digits
 from leakbench.errors import Infeasible
@@ -196,7 +197,7 @@ class TestBatchNorm:
         point, direction = torch.randn(2, search.pixels, generator=draw).double()
         images = search.split(point)[0]
         parameters, given = problem.observations.parameters, row["statistics"]
-        assert isinstance(search.network, _Anchored)
+        assert isinstance(search.network, Anchored)
         _, still = search.network._run(parameters, images, given)
         logits, _ = search.network._run(parameters, images, given, still)
         torch.testing.assert_close(logits, problem.network.logits(parameters, images, given))

@@ -48,6 +48,12 @@ def inverting(rate: float, signed: bool, iterations: int, weight: float, **more:
 PRESETS: dict[str, dict[str, Any]] = {
     # 300 calls of torch's L-BFGS with 20 iterations each
     "dlg": {"objective": {"kind": "l2"}, "optimiser": TORCH_LBFGS, "iterations": 300 * 20, "labels": "joint"},
+    "dlg_wolfe": {
+        "objective": {"kind": "l2"},
+        "optimiser": TORCH_LBFGS | {"line_search": "strong_wolfe"},
+        "iterations": 300 * 20,
+        "labels": "joint",
+    },
     "idlg": {
         "objective": {"kind": "l2"},
         "optimiser": TORCH_LBFGS,
