@@ -84,7 +84,7 @@ class TestEqualsALiteralLoop:
         ids=["isotropic", "squared and pixel box", "statistics", "several"],
     )
     def test_regularisers(self, regularisers: list[dict[str, Any]]) -> None:
-        assert_as_by_hand(matching(regularisers=regularisers), normalised())
+        assert_as_by_hand(matching(regularisers=regularisers), normalised(trials=2))
 
     @pytest.mark.parametrize("optimiser", [ADAM, ADAM | {"signed": False}], ids=["signed", "plain"])
     @pytest.mark.parametrize(
@@ -102,11 +102,11 @@ class TestEqualsALiteralLoop:
     def test_networks_and_local_training(
         self, model: Model, shape: tuple[int, int, int], mode: BatchNorm, local: dict[str, Any], optimiser: Any
     ) -> None:
-        problem = Problem(model, shape, batch_norm=mode, local=LocalTraining(**local))
+        problem = Problem(model, shape, trials=2, batch_norm=mode, local=LocalTraining(**local))
         assert_as_by_hand(matching(optimiser=optimiser, regularisers=[TV], box=True), problem)
 
     def test_running_statistics_although_the_clients_use_those_of_their_batches(self) -> None:
-        assert_as_by_hand(matching(batch_norm="running"), normalised(batch_norm="train"))
+        assert_as_by_hand(matching(batch_norm="running"), normalised(batch_norm="train", trials=2))
 
     @pytest.mark.parametrize("labels", ["joint", "known"])
     @pytest.mark.parametrize("kind", ["l2", "cosine"])
@@ -344,7 +344,7 @@ class TestStarts:
         known = replace(problem.knowledge, pixel_range=problem.knowledge.pixel_range.float())
         problem.network._module.float()
         observations = replace(seen, parameters=seen.parameters.float(), gradients=seen.gradients.float())
-        attack = matching(iterations=20, **fields)
+        attack = matching(iterations=10, **fields)
         together = attack.reconstruct(observations, known, problem.streams)
         assert known.labels is not None and together.labels is not None
 
@@ -415,11 +415,10 @@ class TestRestarts:
 
 class TestTrust:
     @pytest.mark.parametrize("kind", ["l2", "cosine", "cosine_per_tensor", "l1_l2"])
-    @pytest.mark.parametrize("size", [1e3, 1e200])
-    def test_a_coordinate_of_weight_zero_has_no_say(self, problem: Problem, kind: str, size: float) -> None:
-        attack = matching(objective={"kind": kind}, iterations=6)
+    def test_a_coordinate_of_weight_zero_has_no_say(self, problem: Problem, kind: str) -> None:
+        attack = matching(objective={"kind": kind}, iterations=4)
         ignored = problem.weights == 0
-        gradients = torch.where(ignored, -size, problem.observations.gradients)
+        gradients = torch.where(ignored, -1e200, problem.observations.gradients)
         plain = problem.attack(attack, weights=problem.weights)
         huge = problem.attack(attack, weights=problem.weights, gradients=gradients)
         torch.testing.assert_close(huge.images, plain.images, rtol=0, atol=0)

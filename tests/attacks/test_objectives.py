@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
@@ -64,6 +64,7 @@ class TestAll:
         assert together.shape == (5,)
         torch.testing.assert_close(together, torch.stack([objective(one, T, weights, SIZES) for one in many]))
 
+    @settings(max_examples=30)
     @given(huge=st.floats(-(2.0**127), 2.0**127, width=32), weight=st.floats(0, 100, width=32))
     def test_a_coordinate_of_weight_zero_has_no_say(self, objective: Objective, huge: float, weight: float) -> None:
         """Neither in the value nor in the slope, although its square overflows."""
