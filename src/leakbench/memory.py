@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of <malloc.h>
-_LARGEST_MMAP_THRESHOLD = 32 * 2**20  # glibc takes no more
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of <malloc.h>
 
 
 def keep_freed_memory() -> bool:
@@ -18,4 +17,4 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):  # not glibc
         return False
-    return bool(mallopt(_M_TRIM_THRESHOLD, 2**31 - 1) and mallopt(_M_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD))
+    return bool(mallopt(_M_TRIM_THRESHOLD, 2**31 - 1) and mallopt(_M_MMAP_MAX, 0))

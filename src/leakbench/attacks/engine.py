@@ -19,12 +19,12 @@ from leakbench.lazy import torch
 from leakbench.models.base import Statistics
 from leakbench.progress import Tick, progress
 
-CPU_BUDGET = 1024 * 2**20
+CPU_BUDGET = 256 * 2**20
 """Working memory of one vectorised evaluation on a CPU, in bytes. On a GPU it is a part of what is free."""
 
 GPU_PART = 0.6
 
-WIDE = 24 * 2**20
+WIDE = 48 * 2**20
 """A CPU evaluates trials one by one where one of them holds more bytes than this. Such a trial is not held up by
 dispatching, and the grouped convolutions that vmap makes of per-trial weight gradients are slow there."""
 
