@@ -62,14 +62,15 @@ CASES = (
     Case("dlg_wolfe", {"iterations": 600}, "lenet", "digits", 28, share=0.5),
     Case("dlg_wolfe", {"iterations": 2400}, "lenet", "photos", 32, share=0.5),
     Case("ig_script", {"iterations": 1000}, "lenet", "photos", 32, psnr=20, architecture={"initialisation": "default"}),
-    Case("ig_script", {"iterations": 1000}, "simpleconvnet", "photos", 32, psnr=20),
+    Case("ig_breaching", {"iterations": 400}, "simpleconvnet", "photos", 32, psnr=20),
 )
-AS_RELEASED = (
+WEAKER = (
     Case("dlg", {"iterations": 600}, "lenet", "digits", 28),
     Case("dlg", {"iterations": 2400}, "lenet", "photos", 32),
     Case("ig_script", {"iterations": 1000}, "lenet", "photos", 32),
+    Case("ig_script", {"iterations": 1000}, "simpleconvnet", "photos", 32),
 )
-"""For comparison: no line search; and signed steps on a net whose wide initialisation saturates its sigmoids."""
+"""For comparison: no line search; a net whose wide initialisation saturates its sigmoids; little total variation."""
 REFERENCES = ("mean_image", "grey", "noise")
 
 
@@ -122,7 +123,7 @@ def main() -> None:
     )
     print("| " + " | ".join(columns) + " |")
     print("|---" * 8 + "|")
-    for case in (*CASES, *AS_RELEASED):
+    for case in (*CASES, *WEAKER):
         started = time.perf_counter()
         found = findings(case, case.attack, case.parameters, placement)
         seconds = time.perf_counter() - started
