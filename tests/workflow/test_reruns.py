@@ -37,11 +37,11 @@ def downstream(experiment: str, *figures: str) -> set[str]:
 def test_everything_is_made(finished: Finished) -> None:
     root = finished.checkout.root
     flow = Workflow(root, {})
-    assert len(flow.targets()) == 6 * 3 + 3 + 1 + 22
+    assert len(flow.targets()) == 6 * 3 + 3 + 1 + 23
     for path in flow.targets():
         assert (root / path).stat().st_size > 0, path
     assert finished.run.rules == {
-        "attack": 8,
+        "attack": 9,
         "train": 13,
         "inventory": 1,
         "merge": 6,
