@@ -208,7 +208,7 @@ class _Compiled:
     def __call__(self, points: torch.Tensor, evidence: Evidence) -> tuple[torch.Tensor, torch.Tensor]:
         if self._run is not None:
             gradient, value = self._run(points, evidence)
-            return gradient, value
+            return gradient.clone(), value.clone()  # the next run of a CUDA graph writes where this one did
         mode = "reduce-overhead" if points.device.type == "cuda" else "default"
         compiled: Evaluation = torch.compile(self._plain, fullgraph=True, dynamic=False, mode=mode)
         try:
@@ -221,7 +221,8 @@ class _Compiled:
             print(f"compiling failed, going on without: {type(error).__name__}: {reason}", file=sys.stderr)
             self._run = self._plain
             found = self._run(points, evidence)
-        return found
+        gradient, value = found
+        return gradient.clone(), value.clone()
 
 
 def _first_row(evidence: Evidence) -> Evidence:

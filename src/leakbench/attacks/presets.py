@@ -38,7 +38,7 @@ class DLG(GradientMatching):
 class DLGWolfe(GradientMatching):
     """DLG with a strong-Wolfe line search: the strong form of DLG, and the one to judge defenses with.
 
-    Steps of fixed length leave most starts of the authors' form stuck where its sigmoids saturate.
+    From the same starts, the fixed steps of the authors' form end far from the image much more often.
     """
 
     objective: Objective = L2()
