@@ -97,7 +97,7 @@ class ExperimentSpec(_Strict):
     datasets: list[str]
     models: list[str]
     defenses: list[str]
-    jobs: dict[str, KindSpec] = Field(description="kinds of job (attack, train, inventory) with their protocols")
+    jobs: dict[str, KindSpec] = Field(description="kinds of job (attack, train, fisher, ...) with their protocols")
     gates: dict[str, GateSpec] = Field({}, description="per attack, what it must reach on the undefended gradient")
 
 

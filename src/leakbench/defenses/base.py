@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-from leakbench.federated.message import DenseMessage, Message
+from leakbench.federated.message import DenseMessage, Law, Message
 from leakbench.federated.step import ClientSteps
 from leakbench.lazy import torch
 from leakbench.randomness import Streams
@@ -87,3 +87,7 @@ DEFENSES: Registry[Defense] = Registry("defense", "leakbench.defenses")
 @DEFENSES.register("none", version=1)
 class NoDefense(Defense):
     """The undefended gradient."""
+
+    def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
+        law = Law(mean=steps.gradient, passing=torch.ones_like(steps.gradient, dtype=torch.bool))
+        return DenseMessage(steps.gradient, law=law)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from leakbench.defenses.base import DEFENSES, Defense, PrivacyStatement, Schedule
-from leakbench.federated.message import DenseMessage, Message
+from leakbench.federated.message import DenseMessage, Law, Message
 from leakbench.federated.step import ClientSteps
 from leakbench.lazy import torch
 from leakbench.randomness import Streams
@@ -20,12 +20,24 @@ from leakbench.theory.optimal_noise import ScaleMode, scale_variance
 def add_noise(gradient: torch.Tensor, variance: torch.Tensor, streams: Streams) -> DenseMessage:
     """``gradient + N(0, variance)``, both ``[n, d]``; row ``i`` draws from stream ``i``."""
     normal = streams.normal(gradient.shape[1], device=gradient.device)
-    return DenseMessage(gradient + variance.sqrt() * normal, noise_variance=variance)
+    law = Law(mean=gradient, passing=torch.ones_like(gradient, dtype=torch.bool), variance=variance)
+    return DenseMessage(gradient + variance.sqrt() * normal, law=law)
 
 
-def mark_clipped(message: DenseMessage, clip: float) -> DenseMessage:
-    """``message`` with the coordinates marked that lie at the bound or, by noise, beyond it."""
-    return replace(message, marked=message.values.abs() >= clip)
+def add_noise_clipped(
+    gradient: torch.Tensor, clip: float, clipped: torch.Tensor, variance: torch.Tensor, streams: Streams
+) -> DenseMessage:
+    """The gradient clipped elementwise to ``[-clip, clip]``, with noise.
+
+    The message marks what the server sees at the bound or, by noise, beyond it; its law knows what was clipped.
+
+    Args:
+        clipped: the coordinates that no longer follow the gradient, boolean ``[n, d]``.
+        variance: of the noise, ``[n, d]``.
+    """
+    message = add_noise(gradient.clamp(-clip, clip), variance, streams)
+    assert message.law is not None
+    return replace(message, marked=message.values.abs() >= clip, law=replace(message.law, passing=~clipped))
 
 
 @DEFENSES.register("gaussian_noise", version=1)
@@ -57,10 +69,9 @@ class ClippedNoise(Defense):
     clip: float = Field(1.0, gt=0, description="bound on the absolute value of every coordinate, P")
 
     def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
-        clipped = steps.gradient.clamp(-self.clip, self.clip)
         # The budget u2 speaks of the unclipped gradient (eq. 11).
-        variance = scale_variance(torch.ones_like(clipped), steps.gradient, self.scale, self.scale_mode)
-        return mark_clipped(add_noise(clipped, variance, streams), self.clip)
+        variance = scale_variance(torch.ones_like(steps.gradient), steps.gradient, self.scale, self.scale_mode)
+        return add_noise_clipped(steps.gradient, self.clip, steps.gradient.abs() >= self.clip, variance, streams)
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
         """Zero-concentrated DP against replacing a client's whole batch.

@@ -8,15 +8,16 @@ private.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from leakbench.defenses.base import DEFENSES, Defense, PrivacyStatement, Schedule
-from leakbench.defenses.noise import add_noise, mark_clipped
+from leakbench.defenses.noise import add_noise, add_noise_clipped
 from leakbench.federated.message import Message, SparseMessage
 from leakbench.federated.step import ClientSteps, Probes
 from leakbench.lazy import torch
+from leakbench.models.base import Network
 from leakbench.randomness import Streams
 from leakbench.theory.optimal_noise import Form, ScaleMode, pruned, scale_variance, variance_ratio
 
@@ -25,15 +26,28 @@ class _Sensitive(Defense):
     """Parameters that the three share, and the ratio of sensitivity to magnitude."""
 
     form: Form = Field("corrected", description="which reading of the formulas; see docs/replication")
+    per: Literal["coordinate", "tensor"] = Field(
+        "coordinate", description="one ratio per coordinate, or per parameter tensor (an option of the released code)"
+    )
     probes: int = Field(10, ge=1, description="random directions per sensitivity estimate, k")
     probe_kind: Probes = Field("gaussian", description="distribution of the directions")
 
     def ratio(self, steps: ClientSteps, released_floor: float = 1e-8) -> torch.Tensor:
-        sensitivity = steps.sensitivity(self.probes, self.probe_kind)
-        return variance_ratio(sensitivity, steps.gradient, self.form, released_floor)
+        sensitivity, gradient = steps.sensitivity(self.probes, self.probe_kind), steps.gradient
+        if self.per == "tensor":  # of the norms of the tensor's sensitivities and of its gradient
+            sensitivity = _total_per_tensor(sensitivity, steps.network)
+            gradient = _total_per_tensor(gradient.square(), steps.network).sqrt()
+        return variance_ratio(sensitivity, gradient, self.form, released_floor)
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
         return PrivacyStatement(None, None, "no guarantee: what is sent, and how noisy it is, depends on the data")
+
+
+def _total_per_tensor(values: torch.Tensor, network: Network) -> torch.Tensor:
+    """Every entry of ``[n, d]`` replaced by the sum over its parameter tensor."""
+    tensor = torch.arange(len(network.sizes)).repeat_interleave(torch.tensor(network.sizes)).to(values.device)
+    totals = values.new_zeros(len(values), len(network.sizes)).index_add(1, tensor, values)
+    return totals[:, tensor]
 
 
 @DEFENSES.register("optimal_noise", version=1)
@@ -64,7 +78,7 @@ class OptimalClippedNoise(OptimalNoise):
         clipped = magnitude > self.clip if self.form == "as_released" else magnitude >= self.clip
         ratio = torch.where(clipped, 0.0, self.ratio(steps, released_floor=1e-6))
         variance = scale_variance(ratio, steps.gradient, self.scale, self.scale_mode)
-        return mark_clipped(add_noise(steps.gradient.clamp(-self.clip, self.clip), variance, streams), self.clip)
+        return add_noise_clipped(steps.gradient, self.clip, clipped, variance, streams)
 
 
 @DEFENSES.register("optimal_pruning", version=1)

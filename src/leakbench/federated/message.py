@@ -14,6 +14,25 @@ from leakbench.lazy import torch
 FLOAT_BITS = 32
 
 
+@dataclass(frozen=True)
+class Law:
+    """How a message is distributed, given the gradient: coordinates are independent.
+
+    It does not travel. It says what the defense costs (utility) and what the message can reveal (Fisher information).
+
+    Attributes:
+        mean: what the server decodes on average, ``[n, d]``.
+        passing: the coordinates whose mean follows the gradient, boolean ``[n, d]``: neither pruned nor clipped.
+        variance: of the noise in each coordinate, ``[n, d]``; None without noise.
+        normal: whether the noise is normal.
+    """
+
+    mean: torch.Tensor
+    passing: torch.Tensor
+    variance: torch.Tensor | None = None
+    normal: bool = True
+
+
 class Message(ABC):
     """The messages of ``n`` clients, one row each."""
 
@@ -32,12 +51,14 @@ class Message(ABC):
         return None
 
     @property
-    def noise_variance(self) -> torch.Tensor | None:
-        """Variance of the noise in each coordinate, ``[n, d]``, for threat models that grant it; None without noise.
-
-        It does not travel.
-        """
+    def law(self) -> Law | None:
+        """The message's distribution given the gradient; None where the defense does not state it."""
         return None
+
+    @property
+    def noise_variance(self) -> torch.Tensor | None:
+        """Variance of the noise in each coordinate, ``[n, d]``, for threat models that grant it; None without noise."""
+        return None if self.law is None else self.law.variance
 
 
 @dataclass(frozen=True)
@@ -47,12 +68,12 @@ class DenseMessage(Message):
     Attributes:
         values: ``[n, d]``.
         marked: see :class:`Message`.
-        noise_variance: see :class:`Message`.
+        law: see :class:`Message`.
     """
 
     values: torch.Tensor
     marked: torch.Tensor | None = None
-    noise_variance: torch.Tensor | None = None
+    law: Law | None = None
 
     @property
     def bits(self) -> int:
@@ -83,6 +104,10 @@ class SparseMessage(Message):
     @property
     def marked(self) -> torch.Tensor:
         return ~self.kept
+
+    @property
+    def law(self) -> Law:
+        return Law(mean=self.view(), passing=self.kept)
 
     def view(self) -> torch.Tensor:
         return torch.where(self.kept, self.values, 0.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,11 +12,13 @@ from pydantic import Field, model_validator
 from leakbench.adam import Adam
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
 from leakbench.lazy import torch
+from leakbench.models.base import BatchNorm
 from leakbench.records import MetricInfo, Outcome, Replicate
 
 if TYPE_CHECKING:
     from leakbench.defenses.base import Defense
     from leakbench.jobs.victims import Victims
+    from leakbench.models.base import Network
     from leakbench.randomness import Streams
 
 TRAINING_METRICS = {
@@ -25,6 +27,13 @@ TRAINING_METRICS = {
     "accuracy": MetricInfo(unit="part of the evaluation images", direction="higher"),
     "bits": MetricInfo(unit="bits on the wire per client and step", direction="lower"),
 }
+
+NOISE_PER_TENSOR = MetricInfo(unit="mean standard deviation of the noise in a tensor", direction="none", axis="step")
+
+
+def noise_metric(tensor: str) -> str:
+    """The metric of the noise in a parameter tensor."""
+    return f"noise_std/{tensor}"
 
 
 @dataclass
@@ -36,12 +45,15 @@ class Trained:
         curves: loss before each step, ``[runs, steps]``; NaN from the step at which a run diverged.
         diverged_at: that step, ``[runs]``, -1 where it never came.
         bits: of one client's largest message, per setting.
+        noise: mean standard deviation of the noise in each parameter tensor, ``[runs, steps, tensors]``; NaN where the
+            defense states none; None unless asked for.
     """
 
     parameters: torch.Tensor
     curves: torch.Tensor
     diverged_at: torch.Tensor
     bits: list[int]
+    noise: torch.Tensor | None
 
 
 @JOB_KINDS.register("train", version=1)
@@ -59,6 +71,8 @@ class TrainJob(JobKind):
     optimiser: Literal["adam", "sgd"] = Field("adam", description="the server's optimiser")
     rate: float = Field(gt=0, description="learning rate")
     evaluation: tuple[int, int] | None = Field(None, description="test images to evaluate on: from, to (exclusive)")
+    batch_norm: BatchNorm = Field("eval", description="what the clients' BatchNorm layers normalise with")
+    noise_per_tensor: bool = Field(False, description="measure the noise in every parameter tensor at every step")
 
     @model_validator(mode="after")
     def _whole_batches(self) -> TrainJob:
@@ -81,10 +95,10 @@ class TrainJob(JobKind):
                 batch_size=self.images_per_client,
                 first_index=self.first_index,
                 device=device,
-            )
+            ).in_mode(self.batch_norm)
             for seed in job.seeds
         ]
-        settings = list(job.defense.settings())
+        settings, names = list(job.defense.settings()), starts[0].network.names
         with torch.no_grad():
             trained = self._train(job, [defense for _, defense in settings], starts)
             final_loss = self._final_loss(trained, starts[0])
@@ -102,8 +116,12 @@ class TrainJob(JobKind):
                 diverged_at = int(trained.diverged_at[run])
                 if diverged_at < 0 and not math.isfinite(final_loss[run]):
                     diverged_at = self.steps  # the last update was one too many
-                replicates.append(self._replicate(seed, dict(setting), metrics, diverged_at))
-        return Findings(TRAINING_METRICS, replicates, {})
+                replicate = self._replicate(seed, dict(setting), metrics, diverged_at)
+                if trained.noise is not None:
+                    _add_noise_curves(replicate, names, trained.noise[run])
+                replicates.append(replicate)
+        noise_metrics = dict.fromkeys(map(noise_metric, names if self.noise_per_tensor else ()), NOISE_PER_TENSOR)
+        return Findings(TRAINING_METRICS | noise_metrics, replicates, {})
 
     def _train(self, job: Job, defenses: list[Defense], starts: list[Victims]) -> Trained:
         from leakbench.federated.step import ClientSteps
@@ -116,6 +134,7 @@ class TrainJob(JobKind):
         curves = torch.full((runs, self.steps), torch.nan, device=device)
         diverged_at = torch.full((runs,), -1, device=device)
         bits = [0] * len(defenses)
+        noise = torch.full((runs, self.steps, len(network.names)), torch.nan) if self.noise_per_tensor else None
         with progress("training", self.steps) as tick:
             for step, (inputs, labels, streams) in enumerate(self._batches(job, starts)):
                 protected = [defense.protect_data(inputs, labels, streams.child("defense")) for defense in defenses]
@@ -132,6 +151,9 @@ class TrainJob(JobKind):
                     message = defense.protect_update(own, streams.child("defense"))
                     updates.append(defense.aggregate(message, self.clients))
                     bits[index] = max(bits[index], message.bits)
+                    if noise is not None and message.noise_variance is not None:
+                        own_runs = slice(index * len(starts), (index + 1) * len(starts))
+                        noise[own_runs, step] = self._noise_per_tensor(network, message.noise_variance)
                 update = torch.cat(updates)
                 loss = steps.loss.unflatten(0, (runs, self.clients)).mean(dim=1)
                 finite = loss.isfinite() & update.isfinite().all(dim=1)
@@ -141,7 +163,14 @@ class TrainJob(JobKind):
                 direction = adam.direction(update) if adam else update
                 parameters = torch.where(alive[:, None], parameters - self.rate * direction, parameters)
                 tick()
-        return Trained(parameters, curves, diverged_at, bits)
+        return Trained(parameters, curves, diverged_at, bits, noise)
+
+    def _noise_per_tensor(self, network: Network, variance: torch.Tensor) -> torch.Tensor:
+        """Standard deviations averaged over tensors and clients: ``[runs * clients, d]`` to ``[runs, tensors]``."""
+        parts = variance.sqrt().split(network.sizes, dim=1)
+        means = torch.stack([part.mean(dim=1) for part in parts], dim=1)
+        of_runs: torch.Tensor = means.unflatten(0, (-1, self.clients)).mean(dim=1).cpu()
+        return of_runs
 
     def _batches(self, job: Job, starts: list[Victims]) -> Iterator[tuple[torch.Tensor, torch.Tensor, Streams]]:
         """Inputs ``[seeds * clients, B, C, H, W]``, labels and streams of every step; clients reshuffle each epoch."""
@@ -192,3 +221,17 @@ class TrainJob(JobKind):
         elif metrics["accuracy"] is None:
             reasons["accuracy"] = "the protocol names no evaluation images"
         return Replicate(seed=seed, setting=setting, outcome=outcome, metrics=metrics, reasons=reasons)
+
+
+def _add_noise_curves(replicate: Replicate, names: Sequence[str], noise: torch.Tensor) -> None:
+    """The noise in each tensor, ``[steps, tensors]``; null after a run diverged, and where no noise is stated."""
+    for name, curve in zip(map(noise_metric, names), noise.T.tolist(), strict=True):
+        if math.isnan(curve[0]):
+            replicate.metrics[name], replicate.reasons[name] = None, "the defense states no noise"
+            continue
+        step = replicate.outcome.step
+        kept = curve if step is None else curve[:step] + [None] * (len(curve) - step)
+        values = [value if value is None or math.isfinite(value) else None for value in kept]
+        replicate.metrics[name] = values
+        if None in values:
+            replicate.reasons[name] = replicate.outcome.reason or "not finite"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from leakbench.data.base import Dataset
 from leakbench.lazy import torch
-from leakbench.models.base import Model, Network, build_network
+from leakbench.models.base import BatchNorm, Model, Network, build_network
 from leakbench.randomness import Streams, stream_seed
 
 
@@ -29,6 +29,10 @@ class Victims:
     inputs: torch.Tensor
     labels: torch.Tensor
     streams: Streams
+
+    def in_mode(self, batch_norm: BatchNorm) -> Victims:
+        """The same clients, whose BatchNorm layers normalise as told."""
+        return replace(self, network=self.network.in_mode(batch_norm))
 
 
 def gather_victims(

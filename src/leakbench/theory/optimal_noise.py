@@ -14,6 +14,8 @@ from leakbench.lazy import torch
 Form = Literal["corrected", "as_printed", "as_released"]
 ScaleMode = Literal["rms", "fro", "u2"]
 
+RATIO_FLOOR = 1e-6
+"""Least magnitude of a gradient entry that the ratio divides by (the paper's c, Algorithm 1)."""
 RATIO_CEILING = 1e6
 """Upper limit of the ratio: the paper (Appendix B) asks for one and gives no value; this is the released code's."""
 
@@ -31,7 +33,7 @@ def variance_ratio(
             ``as_released`` is the first with the floor of the released code.
         released_floor: the floor of ``as_released``: 1e-8 for noise and pruning, 1e-6 for clipped noise.
     """
-    floor = released_floor if form == "as_released" else 1e-6
+    floor = released_floor if form == "as_released" else RATIO_FLOOR
     numerator = sensitivity if form == "as_printed" else sensitivity.sqrt()
     return (numerator / gradient.abs().clamp(min=floor)).clamp(max=RATIO_CEILING)
 

@@ -1,0 +1,148 @@
+"""Fisher jobs: what a defended gradient can reveal and what it costs, from its law alone; nothing is attacked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
+from leakbench.lazy import torch
+from leakbench.models.base import BatchNorm
+from leakbench.records import MetricInfo, Outcome, Replicate
+
+if TYPE_CHECKING:
+    from leakbench.federated.message import Law
+    from leakbench.models.base import Network
+
+FISHER_METRICS = {
+    "energy": MetricInfo(unit="<g, g>, gradient g", direction="none", axis="victim"),
+    "u1_kept": MetricInfo(unit="<g, E y> / <g, g>, message y", direction="higher", axis="victim"),
+    "u2": MetricInfo(unit="minus the variance of <g, y>", direction="higher", axis="victim"),
+    "information": MetricInfo(unit="tr J_F per input dimension", direction="higher", axis="victim"),
+    "information_kept": MetricInfo(
+        unit="part of tr J_F that passes, under equal noise", direction="higher", axis="victim"
+    ),
+    "noise_rms": MetricInfo(unit="root mean square of the standard deviations", direction="none", axis="victim"),
+    "noise_frobenius": MetricInfo(unit="Frobenius norm of the covariance", direction="none", axis="victim"),
+    "passing": MetricInfo(unit="part of the coordinates that follow the gradient", direction="none", axis="victim"),
+    "floored": MetricInfo(unit="part of the coordinates below the floor of the ratio", direction="none", axis="victim"),
+    "capped": MetricInfo(unit="part of the coordinates at the limit of the ratio", direction="none", axis="victim"),
+}
+NEEDS_LAW = ("u1_kept", "u2", "information", "information_kept", "noise_rms", "noise_frobenius", "passing")
+
+
+@JOB_KINDS.register("fisher", version=1)
+class FisherJob(JobKind):
+    """Fisher information of each client's message about its images, and the two utilities of Chen et al. (2024).
+
+    Input sensitivities are estimated with directions of their own: those by which a defense chose what to prune, or
+    where to put noise, would make it look better than it is. The information is that of the mean of a normal message;
+    what a covariance that depends on the data reveals beside it is not counted.
+    """
+
+    clients: int = Field(ge=1, description="clients per seed")
+    batch_size: int = Field(ge=1, description="images per client, B")
+    first_index: int = Field(1, ge=0, description="where the clients' images start in the test split")
+    batch_norm: BatchNorm = Field("eval", description="what the clients' BatchNorm layers normalise with")
+    probes: int = Field(100, ge=1, description="random directions per sensitivity")
+    coordinates: bool = Field(False, description="keep the first client's gradient, sensitivities and noise variances")
+
+    def run(self, job: Job, device: torch.device) -> Findings:
+        replicates: list[Replicate] = []
+        tensors: dict[str, torch.Tensor] = {}
+        for seed in job.seeds:
+            found, kept = self._measure_seed(job, seed, device)
+            replicates += found
+            tensors |= kept
+        return Findings(FISHER_METRICS, replicates, tensors)
+
+    def _measure_seed(
+        self, job: Job, seed: int, device: torch.device
+    ) -> tuple[list[Replicate], dict[str, torch.Tensor]]:
+        from leakbench.federated.step import ClientSteps
+        from leakbench.jobs.victims import gather_victims
+        from leakbench.theory.optimal_noise import RATIO_CEILING, RATIO_FLOOR, variance_ratio
+
+        victims = gather_victims(
+            job.dataset.single(),
+            job.dataset.label,
+            job.model.single(),
+            seed,
+            clients=self.clients,
+            batch_size=self.batch_size,
+            first_index=self.first_index,
+            device=device,
+        ).in_mode(self.batch_norm)
+        network = victims.network
+        steps, fresh = (
+            ClientSteps(network, victims.parameters, victims.inputs, victims.labels, streams)
+            for streams in (victims.streams, victims.streams.child("fisher"))
+        )
+        gradient, sensitivity = steps.gradient, fresh.sensitivity(self.probes, "rademacher")
+        shared = {
+            "energy": gradient.square().sum(dim=1),
+            "floored": (gradient.abs() < RATIO_FLOOR).float().mean(dim=1),
+            "capped": (variance_ratio(sensitivity, gradient) >= RATIO_CEILING).float().mean(dim=1),
+        }
+        inputs = victims.inputs[0].numel()
+        replicates: list[Replicate] = []
+        tensors: dict[str, torch.Tensor] = {}
+        if self.coordinates:
+            tensors |= _by_name(network, f"seed{seed}/gradient", gradient[0])
+            tensors |= _by_name(network, f"seed{seed}/sensitivity", sensitivity[0])
+        for number, (setting, defense) in enumerate(job.defense.settings()):
+            law = defense.protect_update(steps, victims.streams.child("defense")).law
+            replicate = Replicate(seed=seed, setting=dict(setting), metrics={})
+            replicates.append(replicate)
+            values = dict(shared)
+            if law is None:
+                reason = "the defense does not state how its messages are distributed"
+                replicate.outcome = Outcome(status="infeasible", reason=reason)
+                replicate.reasons = dict.fromkeys(NEEDS_LAW, reason)
+            else:
+                values |= _of_law(law, gradient, sensitivity, inputs)
+                if self.coordinates and law.variance is not None:
+                    tensors |= _by_name(network, f"seed{seed}/variance{number}", law.variance[0])
+            for name in FISHER_METRICS:
+                numbers = values[name].double() if name in values else None
+                if numbers is None:
+                    replicate.metrics[name] = None
+                    continue
+                finite = numbers.isfinite().tolist()
+                replicate.metrics[name] = [
+                    value if ok else None for value, ok in zip(numbers.tolist(), finite, strict=True)
+                ]
+                if not all(finite):
+                    replicate.reasons[name] = _why_not(name, law)
+        return replicates, tensors
+
+
+def _of_law(law: Law, gradient: torch.Tensor, sensitivity: torch.Tensor, inputs: int) -> dict[str, torch.Tensor]:
+    """What a law says, one value per client; sums over millions of coordinates are made in float64."""
+    from leakbench.theory.fisher import information_trace
+    from leakbench.theory.utility import u1, u2
+
+    g, a = gradient.double(), sensitivity.double()
+    variance = torch.zeros_like(g) if law.variance is None else law.variance.double()
+    information = information_trace(a, variance, law.passing) / inputs
+    return {
+        "u1_kept": u1(g, law.mean.double()) / g.square().sum(dim=1),
+        "u2": u2(g, variance) + 0.0,  # no -0 in records
+        "information": information if law.normal else torch.full_like(information, torch.nan),
+        "information_kept": torch.where(law.passing, a, 0.0).sum(dim=1) / a.sum(dim=1),
+        "noise_rms": variance.mean(dim=1).sqrt(),
+        "noise_frobenius": variance.norm(dim=1),
+        "passing": law.passing.double().mean(dim=1),
+    }
+
+
+def _why_not(name: str, law: Law | None) -> str:
+    if name != "information" or law is None:
+        return "not finite"
+    return "infinite: coordinates travel without noise" if law.normal else "known for normal noise alone"
+
+
+def _by_name(network: Network, prefix: str, flat: torch.Tensor) -> dict[str, torch.Tensor]:
+    """A flat vector as one tensor per parameter, by ``prefix/name``."""
+    return {f"{prefix}/{name}": part.contiguous() for name, part in network.unflatten(flat).items()}
