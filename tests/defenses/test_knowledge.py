@@ -91,6 +91,17 @@ class TestMarks:
         assert bool(message.marked[gradient.abs() >= 1].all())
         assert torch.equal(message.noise_variance == 0, gradient.abs() >= 1)
 
+    @pytest.mark.parametrize("cls", [ClippedNoise, OptimalClippedNoise])
+    def test_the_law_knows_what_was_clipped(
+        self, fixed_steps: Fixed, cls: type[ClippedNoise | OptimalClippedNoise]
+    ) -> None:
+        gradient = normal(3, 40)
+        steps = fixed_steps(gradient, normal(3, 40, 1).square())
+        law = cls(scale=0.1, clip=1).protect_update(steps, streams(3)).law
+        assert law is not None and law.normal
+        assert torch.equal(law.passing, gradient.abs() < 1) and not bool(law.passing.all())
+        assert torch.equal(law.mean, gradient.clamp(-1, 1))
+
 
 class TestNoiseVariance:
     CLIENTS, SIZE = 6000, 12

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from leakbench.federated.message import DenseMessage, SparseMessage
+from leakbench.federated.message import DenseMessage, Law, SparseMessage
 
 
 def kept(d: int, *counts: int) -> torch.Tensor:
@@ -17,6 +17,7 @@ def test_dense() -> None:
     message = DenseMessage(values)
     assert message.bits == 32 * 7
     assert message.view() is values
+    assert message.law is None and message.noise_variance is None
 
 
 @pytest.mark.parametrize(
@@ -43,3 +44,17 @@ def test_what_was_not_kept_decodes_as_zero_whatever_it_was() -> None:
     values = torch.tensor([[1.0, torch.nan, torch.inf], [4.0, 5.0, 6.0]])
     mask = torch.tensor([[True, False, False], [False, True, True]])
     assert SparseMessage(values, mask).view().tolist() == [[1, 0, 0], [0, 5, 6]]
+
+
+def test_noise_is_known_from_the_law() -> None:
+    values, passing = torch.randn(2, 3), torch.ones(2, 3, dtype=torch.bool)
+    variance = torch.rand(2, 3)
+    assert DenseMessage(values, law=Law(values, passing, variance)).noise_variance is variance
+    assert DenseMessage(values, law=Law(values, passing)).noise_variance is None
+
+
+def test_what_was_pruned_has_mean_zero_and_does_not_pass() -> None:
+    values = torch.tensor([[1.0, 2.0, 3.0]])
+    mask = torch.tensor([[True, False, True]])
+    law = SparseMessage(values, mask).law
+    assert law.mean.tolist() == [[1, 0, 3]] and law.passing is mask and law.variance is None

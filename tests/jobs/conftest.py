@@ -14,6 +14,7 @@ from leakbench.data.embedded import Digits
 from leakbench.defenses.base import Defense, NoDefense
 from leakbench.jobs.attack import AttackJob
 from leakbench.jobs.base import Job, JobKind, Variant
+from leakbench.jobs.fisher import FisherJob
 from leakbench.jobs.train import TrainJob
 from leakbench.models.convnets import SimpleConvNet
 
@@ -57,6 +58,24 @@ def attack_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
         kind = AttackJob(**{"clients": 3, "batch_size": 2, "auxiliary": 16, **protocol})
         attack = attack or IGOptimalDefense(iterations=8)
         return _make_job(kind, defense, parameters, sweep, attack, seeds)
+
+    return make
+
+
+@pytest.fixture
+def fisher_job() -> Callable[..., Job]:
+    """``fisher_job(defense, parameters, sweep, seeds=..., **protocol)``; three clients of two digits."""
+
+    def make(
+        defense: type[Defense] = NoDefense,
+        parameters: Mapping[str, Any] | None = None,
+        sweep: Mapping[str, list[Any]] | None = None,
+        *,
+        seeds: tuple[int, ...] = (0,),
+        **protocol: Any,
+    ) -> Job:
+        kind = FisherJob(**{"clients": 3, "batch_size": 2, **protocol})
+        return _make_job(kind, defense, parameters, sweep, None, seeds)
 
     return make
 

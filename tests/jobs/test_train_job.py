@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
@@ -16,9 +17,10 @@ from leakbench.defenses.optimal import OptimalClippedNoise, OptimalPruning
 from leakbench.defenses.pruning import MagnitudePruning
 from leakbench.federated.message import DenseMessage, Message
 from leakbench.federated.step import ClientSteps
-from leakbench.jobs.base import Findings, Job
+from leakbench.jobs.base import Findings, Job, Variant
 from leakbench.jobs.train import TrainJob
-from leakbench.models.convnets import SimpleConvNet
+from leakbench.jobs.victims import gather_victims
+from leakbench.models.convnets import ConvNet, SimpleConvNet
 from leakbench.randomness import Streams, stream_seed
 from leakbench.records import Replicate
 
@@ -224,3 +226,57 @@ class TestDiverged:
         assert None not in curve(replicate)
         assert replicate.metrics["final_loss"] is None and replicate.metrics["accuracy"] is None
         assert set(replicate.reasons) == {"final_loss", "accuracy"}
+
+
+class TestNoisePerTensor:
+    def test_isotropic_noise_is_the_same_everywhere(self, train_job: TrainJobs) -> None:
+        found = run(train_job(GaussianNoise, {}, {"scale": [0.1, 0.3]}, seeds=(0, 1), noise_per_tensor=True))
+        names = [name for name in found.metrics if name.startswith("noise_std/")]
+        assert len(names) == 8 and "noise_std/conv_layers.0.weight" in names
+        for replicate in found.replicates:
+            for name in names:
+                assert replicate.metrics[name] == pytest.approx([replicate.setting["scale"]] * STEPS)
+
+    def test_optimal_noise_by_hand(self, train_job: TrainJobs) -> None:
+        """At the first step, all clients hold the initial model."""
+        found = run(train_job(OptimalClippedNoise, {"scale": 0.1}, noise_per_tensor=True))
+        victims = gather_victims(
+            Digits(size=8), "digits8", SimpleConvNet(width=4), 0, clients=2, batch_size=4, first_index=1, device=CPU
+        )
+        keys = [("digits8", 0, "client", client) for client in range(CLIENTS)]
+        order = Streams(keys).child("order", 0).uniform(EACH).argsort(dim=1)[:, :BATCH]
+        row = torch.arange(CLIENTS)[:, None]
+        streams = Streams(keys).child("step", 0)
+        steps = ClientSteps(
+            victims.network, victims.parameters, victims.inputs[row, order], victims.labels[row, order], streams
+        )
+        variance = OptimalClippedNoise(scale=0.1).protect_update(steps, streams.child("defense")).noise_variance
+        assert variance is not None
+        parts = variance.sqrt().split(victims.network.sizes, dim=1)
+        for name, part in zip(victims.network.names, parts, strict=True):
+            noise = found.replicates[0].metrics[f"noise_std/{name}"]
+            assert isinstance(noise, list) and noise[0] == pytest.approx(float(part.mean()), rel=1e-4)
+
+    def test_null_without_noise(self, train_job: TrainJobs) -> None:
+        (replicate,) = run(train_job(MagnitudePruning, {"fraction": 0.5}, noise_per_tensor=True)).replicates
+        assert replicate.metrics["noise_std/conv_layers.0.bias"] is None
+        assert replicate.reasons["noise_std/conv_layers.0.bias"] == "the defense states no noise"
+
+    def test_ends_where_a_run_diverged(self, train_job: TrainJobs) -> None:
+        job = train_job(GaussianNoise, {"scale": 1e30}, rate=1e30, noise_per_tensor=True)
+        (replicate,) = run(job).replicates
+        step = replicate.outcome.step
+        assert replicate.outcome.status == "diverged" and step is not None and step < STEPS
+        noise = replicate.metrics["noise_std/conv_layers.0.bias"]
+        assert isinstance(noise, list) and noise[step:] == [None] * (STEPS - step) and None not in noise[:step]
+
+
+def test_mode_of_batch_norm(train_job: TrainJobs) -> None:
+    """With batches of two, what a batch normalises with changes the losses; the model has to have such layers."""
+    jobs = [train_job(batch_norm=mode) for mode in ("eval", "train")]
+    plain = [curve(run(job).replicates[0]) for job in jobs]
+    assert plain[0] == plain[1]
+    model = Variant("convnet", ConvNet, {"width": 2}, {})
+    digits = Variant("digits8", Digits, {"size": 16}, {})
+    modes = [curve(run(replace(job, model=model, dataset=digits)).replicates[0]) for job in jobs]
+    assert abs(modes[0][0] - modes[1][0]) > 1e-3  # type: ignore[operator]
