@@ -276,7 +276,7 @@ def test_mode_of_batch_norm(train_job: TrainJobs) -> None:
     jobs = [train_job(batch_norm=mode) for mode in ("eval", "train")]
     plain = [curve(run(job).replicates[0]) for job in jobs]
     assert plain[0] == plain[1]
-    model = Variant("convnet", ConvNet, {"width": 2}, {})
-    digits = Variant("digits8", Digits, {"size": 16}, {})
+    model: Variant[Any] = Variant("convnet", ConvNet, {"width": 2}, {})
+    digits: Variant[Any] = Variant("digits8", Digits, {"size": 16}, {})
     modes = [curve(run(replace(job, model=model, dataset=digits)).replicates[0]) for job in jobs]
     assert abs(modes[0][0] - modes[1][0]) > 1e-3  # type: ignore[operator]

@@ -15,13 +15,16 @@ from typing import Any
 
 from leakbench.jobs.attack import ATTACK_METRICS, AttackJob
 from leakbench.jobs.base import Findings, Job, JobKind
+from leakbench.jobs.fisher import FISHER_METRICS, FisherJob
 from leakbench.jobs.inventory import InventoryJob
 from leakbench.jobs.runner import Placement
-from leakbench.jobs.train import TRAINING_METRICS, TrainJob
+from leakbench.jobs.train import NOISE_PER_TENSOR, TRAINING_METRICS, TrainJob, noise_metric
 from leakbench.records import MetricInfo, Outcome, Replicate
 
 NO_LPIPS = "the weights are not <staged>"
 DIVERGED = "training became non-finite at step 1"
+with (files("leakbench.papers.optimal_defense") / "reference" / "table01.csv").open() as file:
+    TENSORS = {row["tensor"]: float(row["paper"]) for row in csv.DictReader(file)}
 
 
 def findings(job: Job) -> Findings:
@@ -29,9 +32,12 @@ def findings(job: Job) -> Findings:
     if isinstance(job.kind, AttackJob):
         return Findings(ATTACK_METRICS, list(_attacks(job, job.kind)), {})
     if isinstance(job.kind, TrainJob):
-        return Findings(TRAINING_METRICS, list(_training(job, job.kind)), {})
-    with (files("leakbench.papers.optimal_defense") / "reference" / "table01.csv").open() as file:
-        counts = {row["tensor"]: float(row["paper"]) for row in csv.DictReader(file)}
+        noise = [noise_metric(name) for name in TENSORS if job.kind.noise_per_tensor]
+        metrics = TRAINING_METRICS | dict.fromkeys(noise, NOISE_PER_TENSOR)
+        return Findings(metrics, list(_training(job, job.kind, noise)), {})
+    if isinstance(job.kind, FisherJob):
+        return Findings(FISHER_METRICS, list(_fisher(job, job.kind)), {})
+    counts = TENSORS
     metrics = {name: MetricInfo(unit="parameters", direction="none") for name in counts}
     return Findings(metrics, [Replicate(seed=0, metrics=dict(counts))], {})
 
@@ -57,12 +63,19 @@ def _attacks(job: Job, kind: AttackJob) -> Iterator[Replicate]:
         yield Replicate(seed=seed, setting=setting, metrics=metrics, reasons=dict.fromkeys(unstaged, NO_LPIPS))
 
 
-def _training(job: Job, kind: TrainJob) -> Iterator[Replicate]:
+def _fisher(job: Job, kind: FisherJob) -> Iterator[Replicate]:
+    for seed, setting, draw in _cells(job):
+        metrics: dict[str, Any] = {name: [draw.random() for _ in range(kind.clients)] for name in FISHER_METRICS}
+        yield Replicate(seed=seed, setting=setting, metrics=metrics)
+
+
+def _training(job: Job, kind: TrainJob, noise: list[str]) -> Iterator[Replicate]:
     """Seed 1 diverges under the label ``dpsgd``, in its strongest setting."""
     settings = [setting for setting, _ in job.defense.settings()]
     for seed, setting, draw in _cells(job):
         curve: list[float | None] = [2.3 / (1 + step) + draw.random() / 10 for step in range(kind.steps)]
         metrics: dict[str, Any] = {"loss_curve": curve, "final_loss": draw.random(), "accuracy": None, "bits": 32.0}
+        metrics |= {name: [draw.random() for _ in range(kind.steps)] for name in noise}
         reasons = {"accuracy": "the protocol names no evaluation images"}
         outcome = Outcome()
         if job.defense.label == "dpsgd" and seed == 1 and setting == settings[-1]:
@@ -77,6 +90,6 @@ def _run(_: JobKind, job: Job, device: object) -> Findings:
 
 
 if __name__.startswith("leakbench_plugin_"):  # a test that imports this file wants its functions alone
-    for kind_of_job in (AttackJob, TrainJob, InventoryJob):
+    for kind_of_job in (AttackJob, TrainJob, FisherJob, InventoryJob):
         kind_of_job.run = _run  # type: ignore[method-assign, assignment]
     Placement.resolve = lambda _: SimpleNamespace(type="cpu")  # type: ignore[method-assign, assignment, return-value]

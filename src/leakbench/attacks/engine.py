@@ -104,6 +104,10 @@ def minimise(
             least = chunk if COMPILED else min(chunk, 2)
             computed = torch.cat([rows, rows[-1:].expand(least - len(rows))]) if len(rows) < least else rows
             evaluate = evaluation(cost, vectorised=chunk > 1)
+
+            def advance(steps: int = 1, trials: int = len(rows)) -> None:
+                tick(steps * trials)
+
             try:
                 # No name for the descent: a failed one would stay in memory while the next one starts.
                 found = _descend(
@@ -113,7 +117,7 @@ def minimise(
                     iterations,
                     stop_below,
                     keep,
-                    tick,
+                    advance,
                 )
             except RuntimeError as error:
                 if chunk == 1 or not _out_of_memory(error):
@@ -152,9 +156,9 @@ def _descend(
             held, held_value = _hold(now, descent.points, value, held, held_value)
             stopped, moving = stopped | now, moving & ~now
         resting = resting | stopped | descent.tell(value, gradient, moving)
-        tick(n)
+        tick()
         if iteration % CHECK_EVERY == CHECK_EVERY - 1 and not bool(moving.any()):
-            tick(n * (iterations - 1 - iteration))
+            tick(iterations - 1 - iteration)
             break
     final = torch.where(stopped[:, None], held, descent.accepted)
     _, value = evaluate(final, evidence)
