@@ -1,0 +1,47 @@
+"""Fisher information about the input in a Gaussian message: what every bound on reconstruction rests on.
+
+The message is ``y ~ N(g(x), diag(variance))`` with ``d`` coordinates, the input ``x`` has ``m`` (a client's whole
+batch, flattened). Source: Chen, Gürsoy and Lei (2024), Theorems 2 to 4, unless said otherwise.
+"""
+
+from __future__ import annotations
+
+from leakbench.lazy import torch
+
+
+def information_trace(
+    sensitivity: torch.Tensor, variance: torch.Tensor, passing: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Trace of the Fisher information, ``sum_i q_i a_i / variance_i``, ``[...]``.
+
+    Args:
+        sensitivity: ``a_i = ||grad_x g_i||^2``, ``[..., d]``; of a clipped gradient, the sensitivity after clipping.
+        variance: of the noise in each coordinate, ``[..., d]``, at least 0.
+        passing: ``[..., d]``: which coordinates are sent, boolean; or the probability ``q_i`` that each is sent, for
+            the mean over a random pruning. All of them by default.
+
+    A coordinate that tells nothing (``a_i`` or ``q_i`` is 0) counts 0 whatever its variance; one that tells something
+    without noise makes the trace infinite.
+    """
+    told = torch.where(sensitivity > 0, sensitivity / variance, 0.0)
+    if passing is not None:
+        told = torch.where(passing > 0, passing * told, 0.0)
+    return told.sum(dim=-1)
+
+
+def gaussian_information(
+    jacobian: torch.Tensor, variance: torch.Tensor, log_variance_jacobian: torch.Tensor | None = None
+) -> torch.Tensor:
+    """The Fisher information itself, ``J^T diag(1 / variance) J``, ``[..., m, m]``.
+
+    Args:
+        jacobian: ``dg_i/dx_l``, ``[..., d, m]``.
+        variance: ``[..., d]``, positive.
+        log_variance_jacobian: ``d log variance_i / dx_l``, ``[..., d, m]``, where the variance depends on the data, as
+            in the local forms. It adds ``1/2 sum_i grad log variance_i grad log variance_i^T``, which no scale of the
+            noise changes, and which the paper leaves out.
+    """
+    information = (jacobian / variance.unsqueeze(-1)).mT @ jacobian
+    if log_variance_jacobian is not None:
+        information = information + log_variance_jacobian.mT @ log_variance_jacobian / 2
+    return information
