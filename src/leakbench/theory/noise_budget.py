@@ -15,8 +15,8 @@ from leakbench.lazy import torch
 
 def _at_budget(ratio: torch.Tensor, energy: torch.Tensor, budget: torch.Tensor | float) -> torch.Tensor:
     """Variances proportional to ``ratio`` that spend the budget."""
-    spent = torch.where(ratio > 0, energy * ratio, 0.0).sum(dim=-1)
-    return torch.where(ratio > 0, (budget / spent).unsqueeze(-1) * ratio, 0.0)
+    spent = (energy * ratio).sum(dim=-1)
+    return torch.where(ratio > 0, (budget / spent).unsqueeze(-1) * ratio, 0.0)  # without any ratio, nothing is spent
 
 
 def isotropic_variance(energy: torch.Tensor, budget: torch.Tensor | float) -> torch.Tensor:

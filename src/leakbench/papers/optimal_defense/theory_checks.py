@@ -180,6 +180,7 @@ def clipping_and_pruning_agree_with_the_local_forms() -> Checked:
     theory = optimal_variance(a_clipped, b, 2.0)
     ratio, budget = variance_ratio(a, g), torch.rand(instances, generator=draw, dtype=torch.float64) * b.sum(dim=-1)
     isotropic, noisy = keep_probabilities(a, b, budget), keep_probabilities((a * b).sqrt(), b, budget)
+    kept = (~pruned(ratio, 0.3)).double()
 
     network = build_network(MLP(width=3, activation="sigmoid"), (1, 2, 2), 3, seed=0)
     images = torch.randn(5, 2, 1, 2, 2, generator=draw)
@@ -195,6 +196,7 @@ def clipping_and_pruning_agree_with_the_local_forms() -> Checked:
         at_bound & (sent != bound * steps.gradient.sign()),
         *(pruned(ratio, part) != pruned(ratio.square(), part) for part in (0.1, 0.5, 0.9)),
         (isotropic - noisy).abs() > EXACT,
+        (keep_probabilities(a, b, (kept * b).sum(dim=-1)) - kept).abs() > EXACT,
     ]
     return _checked([-one.sum() for one in wrong], instances, "minus the number of coordinates that disagree")
 
