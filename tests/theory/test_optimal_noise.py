@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.theory.vectors import close, row
 
 from leakbench.federated.step import ClientSteps
 from leakbench.models.base import Network, build_network
@@ -17,15 +18,6 @@ from leakbench.randomness import Streams
 from leakbench.theory.optimal_noise import Form, ScaleMode, pruned, scale_variance, variance_ratio
 
 MODES: tuple[ScaleMode, ...] = ("rms", "fro", "u2")
-
-
-def row(*values: float) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float64)
-
-
-def close(actual: torch.Tensor | float, *expected: float, rel: float = 2e-6) -> bool:
-    numbers = actual.flatten().tolist() if isinstance(actual, torch.Tensor) else [actual]
-    return bool(numbers == pytest.approx(list(expected), rel=rel, abs=1e-12))
 
 
 def trace(sensitivity: torch.Tensor, variance: torch.Tensor) -> float:

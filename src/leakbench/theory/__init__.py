@@ -1,1 +1,6 @@
-"""Bounds, optimal mechanisms and accountants as pure functions of arrays."""
+"""Bounds, optimal mechanisms and accountants as pure functions of arrays.
+
+Of Chen, Gürsoy and Lei (2024): ``fisher`` (what a message tells about the input), ``cramer_rao`` (the error that every
+attacker has), ``utility`` (what the message is worth), ``noise_budget`` and ``pruning_budget`` (what tells least at a
+given utility), ``optimal_noise`` (the same for one gradient, as defenses use it), ``probes`` (estimated sensitivities).
+"""
