@@ -10,7 +10,8 @@ import pytest
 from hypothesis import settings
 
 from leakbench.experiments import REGISTRIES
-from leakbench.federated.step import ClientSteps, Probes
+from leakbench.federated.sensitivity import Probes
+from leakbench.federated.step import ClientSteps
 from leakbench.jobs.base import JOB_KINDS
 from leakbench.jobs.runner import Placement
 from leakbench.lazy import torch
@@ -39,7 +40,7 @@ class FixedSteps(ClientSteps):
     def gradient(self) -> torch.Tensor:
         return self._fixed_gradient
 
-    def sensitivity(self, probes: int = 10, kind: Probes = "gaussian") -> torch.Tensor:
+    def sensitivity(self, probes: int = 10, kind: Probes = "gaussian", draw: int = 0) -> torch.Tensor:
         return self._fixed_sensitivity
 
 

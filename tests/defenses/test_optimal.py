@@ -109,9 +109,10 @@ def test_the_estimate_is_the_one_asked_for(defense: OptimalNoise | OptimalPrunin
     class Asked(ClientSteps):
         asked: tuple[int, str] | None = None
 
-        def sensitivity(self, probes: int = 10, kind: Any = "gaussian") -> torch.Tensor:
+        def sensitivity(self, probes: int = 10, kind: Any = "gaussian", draw: int = 0) -> torch.Tensor:
+            assert draw == 0
             self.asked = (probes, kind)
-            return super().sensitivity(probes, kind)
+            return super().sensitivity(probes, kind, draw)
 
     draw = torch.Generator().manual_seed(0)
     steps = Asked(

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from leakbench.federated import step
-from leakbench.federated.step import ClientSteps, Probes
+from leakbench.federated.sensitivity import Probes
+from leakbench.federated.step import ClientSteps
 from leakbench.models.base import Network, Statistics
 from leakbench.models.convnets import SimpleConvNet
 from leakbench.randomness import Streams, generator
@@ -183,7 +184,7 @@ class TestSensitivity:
         steps = clients(tiny_network, shared=True)
         first = {(k, kind): steps.sensitivity(k, kind) for k in (1, 2) for kind in ("gaussian", "rademacher")}
         assert len({float(value.sum()) for value in first.values()}) == 4
-        monkeypatch.setattr(ClientSteps, "_estimate_sensitivity", None)
+        monkeypatch.setattr(ClientSteps, "_input_jacobian", None)
         assert all(steps.sensitivity(k, kind) is value for (k, kind), value in first.items())  # type: ignore[arg-type]
 
     def test_a_client_draws_its_own_directions(self, tiny_network: Network) -> None:
@@ -206,7 +207,7 @@ class TestRows:
         assert len(part) == 2 and part.streams.keys == KEYS[1:3]
         assert torch.equal(part.images, steps.images[1:3]) and torch.equal(part.labels, steps.labels[1:3])
         wanted = part.sensitivity(2)  # computed for all rows at the first use
-        monkeypatch.setattr(ClientSteps, "_estimate_sensitivity", None)
+        monkeypatch.setattr(ClientSteps, "_input_jacobian", None)
         assert torch.equal(steps.sensitivity(2)[1:3], wanted)
         assert torch.equal(part.gradient, steps.gradient[1:3])
         assert torch.equal(part.loss, steps.loss[1:3])

@@ -15,7 +15,8 @@ from pydantic import Field
 from leakbench.defenses.base import DEFENSES, Defense, PrivacyStatement, Schedule
 from leakbench.defenses.noise import add_noise, add_noise_clipped
 from leakbench.federated.message import Message, SparseMessage
-from leakbench.federated.step import ClientSteps, Probes
+from leakbench.federated.sensitivity import Probes
+from leakbench.federated.step import ClientSteps
 from leakbench.lazy import torch
 from leakbench.models.base import Network
 from leakbench.randomness import Streams

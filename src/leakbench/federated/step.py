@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Literal
 
 from leakbench.errors import Infeasible
 from leakbench.federated.local import ONE_STEP, LocalTraining
+from leakbench.federated.sensitivity import InputJacobian, Probes, random_directions
 from leakbench.lazy import torch
 from leakbench.models.base import Network, Statistics
 from leakbench.randomness import Streams
-
-Probes = Literal["gaussian", "rademacher"]
 
 MEMORY_BUDGET = 512 * 2**20
 """Working memory of one vectorised call, in bytes. Only speed depends on it."""
@@ -49,7 +47,7 @@ class ClientSteps:
         self.local = local
         self._shared = 0 if parameters.dim() == 2 else None
         self._chunk = network.rows_within(MEMORY_BUDGET // local.steps, images.shape[1:])
-        self._sensitivities: dict[tuple[int, Probes], torch.Tensor] = {}
+        self._sensitivities: dict[tuple[int, Probes, int], torch.Tensor] = {}
 
     def __len__(self) -> int:
         return self.images.shape[0]
@@ -108,47 +106,38 @@ class ClientSteps:
         result: Statistics = batched(self.parameters, self.images)
         return result
 
-    def sensitivity(self, probes: int = 10, kind: Probes = "gaussian") -> torch.Tensor:
+    def sensitivity(self, probes: int = 10, kind: Probes = "gaussian", draw: int = 0) -> torch.Tensor:
         """Unbiased estimate of ``||grad_x g_i||^2``, ``[n, d]`` (Chen et al. 2024, Algorithm 1, lines 2-3).
 
         Each probe ``v`` is a direction in the space of the whole input batch, and contributes the squared directional
-        derivative ``<grad_x g_i, v>^2`` by forward-mode differentiation over the gradient. The probes come from the
-        clients' streams, so every defense of one step sees the same estimate; it is computed once.
+        derivative ``<grad_x g_i, v>^2``. The probes come from the clients' streams, so every defense of one step sees
+        the same estimate; it is computed once.
 
         Args:
             probes: number of directions, k. The relative standard deviation is ``sqrt(2 / k)`` for Gaussian probes.
             kind: ``gaussian`` (the paper) or ``rademacher`` (never a larger variance).
+            draw: which set of probes; defenses take 0. What judges a choice that was made by an estimate, such as the
+                Fisher information left after pruning, needs another one: the coordinates kept are those whose estimate
+                happened to be small.
         """
-        if (probes, kind) not in self._sensitivities:
-            self._sensitivities[probes, kind] = self._estimate_sensitivity(probes, kind)
-        return self._sensitivities[probes, kind]
+        key = (probes, kind, draw)
+        if key not in self._sensitivities:
+            directions = random_directions(self.streams, probes, self.images.shape[1:], kind, draw)
+            self._sensitivities[key] = self._input_jacobian.mean_square(directions.to(self.images.device))
+        return self._sensitivities[key]
 
-    def _estimate_sensitivity(self, probes: int, kind: Probes) -> torch.Tensor:
-        directions = self.streams.child("sensitivity").normal(probes, *self.images.shape[1:], device=self.images.device)
-        if kind == "rademacher":
-            directions = torch.where(directions < 0, -1.0, 1.0)
+    @cached_property
+    def exact_sensitivity(self) -> torch.Tensor:
+        """``||grad_x g_i||^2`` itself, ``[n, d]``.
 
-        def squared_derivative(
-            parameters: torch.Tensor, images: torch.Tensor, labels: torch.Tensor, direction: torch.Tensor
-        ) -> torch.Tensor:
-            def gradient(inputs: torch.Tensor) -> torch.Tensor:
-                return self.local.update(self.network, parameters, inputs, labels)
+        Takes one direction per pixel of an image where samples do not interact, else per pixel of the batch: thousands
+        of gradients.
+        """
+        return self._input_jacobian.squared_norms()
 
-            derivative: torch.Tensor = torch.func.jvp(gradient, (images,), (direction,))[1]
-            return derivative.square()
-
-        def mean_over_probes(
-            parameters: torch.Tensor, images: torch.Tensor, labels: torch.Tensor, directions: torch.Tensor
-        ) -> torch.Tensor:
-            over_probes = torch.func.vmap(squared_derivative, in_dims=(None, None, None, 0), chunk_size=self._chunk)
-            squares: torch.Tensor = over_probes(parameters, images, labels, directions)
-            return squares.mean(dim=0)
-
-        over_clients = torch.func.vmap(
-            mean_over_probes, in_dims=(self._shared, 0, 0, 0), chunk_size=max(1, self._chunk // probes)
-        )
-        result: torch.Tensor = over_clients(self.parameters, self.images, self.labels, directions)
-        return result
+    @property
+    def _input_jacobian(self) -> InputJacobian:
+        return InputJacobian(self.network, self.parameters, self.images, self.labels, self.local)
 
     def rows(self, start: int, stop: int) -> ClientSteps:
         """The clients ``start`` to ``stop``, sharing what has been computed for all of them."""
@@ -185,5 +174,9 @@ class _SelectedSteps(ClientSteps):
     def batch_statistics(self) -> Statistics:
         return {name: values[self.part] for name, values in self.parent.batch_statistics.items()}
 
-    def sensitivity(self, probes: int = 10, kind: Probes = "gaussian") -> torch.Tensor:
-        return self.parent.sensitivity(probes, kind)[self.part]
+    def sensitivity(self, probes: int = 10, kind: Probes = "gaussian", draw: int = 0) -> torch.Tensor:
+        return self.parent.sensitivity(probes, kind, draw)[self.part]
+
+    @cached_property
+    def exact_sensitivity(self) -> torch.Tensor:
+        return self.parent.exact_sensitivity[self.part]

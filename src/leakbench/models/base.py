@@ -114,6 +114,16 @@ class Network:
         kinds = ("running_mean", "running_var")
         return {key: self._buffers[key] for name in self._normalising for key in (f"{name}.{kind}" for kind in kinds)}
 
+    @property
+    def couples_samples(self) -> bool:
+        """Whether the logits of a sample depend on the rest of its batch: BatchNorm normalises with the batch's
+        statistics. (Other layers of torch treat samples alone.)"""
+        return any(
+            isinstance(layer, torch.nn.modules.batchnorm._BatchNorm)
+            and (self.batch_norm == "train" or layer.running_mean is None)
+            for layer in self._module.modules()
+        )
+
     def _linear(self, name: str) -> LinearLayer | None:
         """The module ``name``, where it is linear and its parameters are its own; else None."""
         module = self._module.get_submodule(name)
