@@ -192,3 +192,9 @@ def test_a_client_does_not_depend_on_the_others(fisher_job: FisherJobs, metric: 
         return float(values(replicate, metric)[0])
 
     assert first(clients=1) == pytest.approx(first(clients=3), rel=1e-4)
+
+
+def test_exact_sensitivities(fisher_job: FisherJobs, exact: tuple[torch.Tensor, torch.Tensor]) -> None:
+    (replicate,) = run(fisher_job(GaussianNoise, {"scale": 0.1}, exact=True)).replicates
+    information = exact[1].sum(dim=1) / 0.1**2 / INPUTS
+    torch.testing.assert_close(values(replicate, "information"), information, rtol=1e-4, atol=0)

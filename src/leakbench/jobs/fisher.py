@@ -46,6 +46,7 @@ class FisherJob(JobKind):
     first_index: int = Field(1, ge=0, description="where the clients' images start in the test split")
     batch_norm: BatchNorm = Field("eval", description="what the clients' BatchNorm layers normalise with")
     probes: int = Field(100, ge=1, description="random directions per sensitivity")
+    exact: bool = Field(False, description="exact sensitivities instead, along every pixel of an image")
     coordinates: bool = Field(False, description="keep the first client's gradient, sensitivities and noise variances")
 
     def run(self, job: Job, device: torch.device) -> Findings:
@@ -75,11 +76,9 @@ class FisherJob(JobKind):
             device=device,
         ).in_mode(self.batch_norm)
         network = victims.network
-        steps, fresh = (
-            ClientSteps(network, victims.parameters, victims.inputs, victims.labels, streams)
-            for streams in (victims.streams, victims.streams.child("fisher"))
-        )
-        gradient, sensitivity = steps.gradient, fresh.sensitivity(self.probes, "rademacher")
+        steps = ClientSteps(network, victims.parameters, victims.inputs, victims.labels, victims.streams)
+        gradient = steps.gradient
+        sensitivity = steps.exact_sensitivity if self.exact else steps.sensitivity(self.probes, "rademacher", draw=1)
         shared = {
             "energy": gradient.square().sum(dim=1),
             "floored": (gradient.abs() < RATIO_FLOOR).float().mean(dim=1),
