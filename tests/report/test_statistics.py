@@ -133,7 +133,7 @@ def test_dominance_is_the_mean_over_the_common_range(
     low, high = max(a[0].min(), b[0].min()), min(a[0].max(), b[0].max())
     assume(high - low > 0.1 and all(np.diff(np.sort(one[0])).min() > 1e-2 for one in (a, b)))
     grid = low + (high - low) * (np.arange(20000) + 0.5) / 20000
-    curves = [np.interp(grid, *(part[one[0].argsort()] for part in one)) for one in (a, b)]
+    curves = [np.interp(grid, np.sort(errors), losses[errors.argsort()]) for errors, losses in (a, b)]
     found = dominance(a, b)
     assert found == pytest.approx((curves[0] - curves[1]).mean(), abs=5e-3)
     assert dominance(b, a) == pytest.approx(-found)

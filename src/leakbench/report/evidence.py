@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from leakbench.lazy import np, pd
 from leakbench.report.artifacts import Tables
@@ -148,7 +148,7 @@ class Evidence:
         defense: str,
         attack: str | None = None,
         sweep: str | None = None,
-        where: dict[str, Any] | None = None,
+        where: Mapping[str, str] | None = None,
     ) -> Series:
         """A metric of a defense.
 
@@ -164,11 +164,11 @@ class Evidence:
         rows = self._rows(experiment)
         attacked = rows["attack"].isna() if attack is None else rows["attack"] == attack
         rows = rows[(rows["defense"] == defense) & attacked]
-        for key, value in (where or {}).items():
-            rows = rows[rows[SETTING + key] == value] if SETTING + key in rows else rows[:0]
+        for key, wanted in (where or {}).items():
+            rows = rows[rows[SETTING + key] == wanted] if SETTING + key in rows else rows[:0]
         numbers = rows[rows["metric"] == metric]
         if numbers.empty:
-            raise NotRun(f"there is no {name}" + "".join(f", {key} {value}" for key, value in (where or {}).items()))
+            raise NotRun(f"there is no {name}" + "".join(f", {key} {wanted}" for key, wanted in (where or {}).items()))
         if numbers["void"].any():
             self._note_void(attack)
         axis = numbers["axis"].iloc[0]
