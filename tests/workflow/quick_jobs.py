@@ -24,7 +24,6 @@ from leakbench.report.claims import Claim, Finding
 
 NO_LPIPS = "the weights are not <staged>"
 DIVERGED = "training became non-finite at step 1"
-CHECKED = Finding("reproduced", effect=0.25, meaning="slack")
 
 
 def findings(job: Job) -> Findings:
@@ -83,9 +82,10 @@ if __name__.startswith("leakbench_plugin_"):  # a test that imports this file wa
     for kind_of_job in (AttackJob, TrainJob, InventoryJob):
         kind_of_job.run = _run  # type: ignore[method-assign, assignment]
     _judge = Claim.judge
+    _CHECKED = Finding("reproduced", effect=0.25, meaning="slack")  # theorems are checked by computing, with torch
 
     def _judge_quickly(self: Claim, tables: Tables) -> Finding:
-        return _judge(self, tables) if self.experiments else CHECKED  # theorems are checked by computing, with torch
+        return _judge(self, tables) if self.experiments else _CHECKED
 
     Claim.judge = _judge_quickly  # type: ignore[method-assign]
     Placement.resolve = lambda _: SimpleNamespace(type="cpu")  # type: ignore[method-assign, assignment, return-value]
