@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -17,6 +18,7 @@ from leakbench.jobs.runner import Placement
 from leakbench.lazy import torch
 from leakbench.models.base import Network, build_network
 from leakbench.models.convnets import SimpleConvNet
+from leakbench.report.claims import Claim
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run in several processes; torch is not loaded yet
 settings.register_profile("leakbench", deadline=None, derandomize=True)
@@ -46,10 +48,11 @@ class FixedSteps(ClientSteps):
 
 @pytest.fixture
 def clean_registries() -> Iterator[None]:
-    """Plug-ins do not outlive a test: neither what they register nor what they replace in the kinds of job."""
+    """Plug-ins do not outlive a test: neither what they register nor what they replace in jobs and claims."""
     registries = [*REGISTRIES.values(), JOB_KINDS]
     known = [dict(registry._classes) for registry in registries if list(registry)]
-    replaceable = [(JOB_KINDS.get(name), "run") for name in JOB_KINDS] + [(Placement, "resolve")]
+    replaceable: list[tuple[Any, str]] = [(JOB_KINDS.get(name), "run") for name in JOB_KINDS]
+    replaceable += [(Placement, "resolve"), (Claim, "judge")]
     methods = [getattr(owner, name) for owner, name in replaceable]
     modules = set(sys.modules)
     yield

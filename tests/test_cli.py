@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from leakbench.cli import LISTABLE, main
+from leakbench.papers.optimal_defense import theory_checks
 from leakbench.records import read_record
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -52,7 +55,7 @@ print(sorted({"yaml", "pydantic", "torch", "numpy", "pandas", "matplotlib", "ric
     *text, imported = done.stdout.splitlines()
     assert imported == "[]"
     assert text[0].startswith("usage: leakbench")
-    for command in ("list", "run", "show", "stage", "merge", "draw", "report", "schemas"):
+    for command in ("list", "run", "show", "stage", "merge", "draw", "judge", "claims", "report", "schemas"):
         assert any(line.strip().startswith(command) for line in text)
 
 
@@ -105,6 +108,53 @@ def test_list_for_people(capsys: pytest.CaptureFixture[str], what: str) -> None:
     assert main(["list", what]) == 0
     printed = capsys.readouterr().out
     assert what in printed and len(printed.splitlines()) > 4
+
+
+@pytest.fixture
+def quick_theorems(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Theorems that are not checked, since that takes seconds."""
+    found = SimpleNamespace(holds=True, margin=0.25, trials=3, what="slack")
+    monkeypatch.setattr(theory_checks, "CHECKS", dict.fromkeys(theory_checks.CHECKS, lambda: found))
+
+
+@pytest.mark.usefixtures("checkout", "quick_theorems")
+def test_claims(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["claims", "--paper", "optimal_defense", "--scale", "laptop", "--json"]) == 0
+    rows = {row["claim"]: row for row in json.loads(capsys.readouterr().out)}
+    assert list(rows)[:8] == [*(f"T{number}" for number in range(1, 8)), "E1"]
+    assert {row["verdict"] for row in rows.values()} == {"reproduced", "not run"}
+    assert {(row["paper"], row["scale"]) for row in rows.values()} == {("optimal_defense", "laptop")}
+    assert (rows["T1"]["effect"], rows["T1"]["low"], rows["T1"]["meaning"]) == (0.25, None, "slack")
+    tables = "results/laptop/optimal_defense/cifar_pruning/records.parquet"
+    assert rows["E2"]["note"] == f"make the tables with `snakemake --cores all {tables}`"
+
+
+@pytest.mark.usefixtures("checkout", "quick_theorems")
+def test_claims_for_people(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each verdict is a sign and a word; at the scale smoke they come with a warning."""
+    monkeypatch.setenv("COLUMNS", "160")
+    assert main(["claims"]) == 0
+    printed = capsys.readouterr().out
+    assert "claims of optimal_defense, scale smoke" in printed
+    assert re.search(r"T1 +│ ✔ reproduced", printed) and re.search(r"E1 +│ – not run", printed)
+    assert "verdicts say little about the paper" in printed
+    assert main(["claims", "--scale", "full"]) == 0
+    assert "verdicts say little" not in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("checkout")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["claims", "--paper", "optimal_defence"], "--paper: unknown paper 'optimal_defence'; did you mean"),
+        (["claims", "--scale", "smok"], "--scale: unknown scale 'smok'; did you mean 'smoke'?"),
+        (["judge", "figures/smoke/optimal_defense/fig02.png"], "expected figures/<scale>/<paper>/claims."),
+        (["judge", "figures/smoke/optimal_defense/claims.md"], "missing; make it with `leakbench merge results/smoke"),
+    ],
+)
+def test_claims_that_cannot_be_judged(capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
+    assert main(arguments) == 1
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("options", [["--json"], []])

@@ -106,6 +106,23 @@ def _draw(arguments: argparse.Namespace) -> None:
     artifact_of(path).render(project, path)
 
 
+def _judge(arguments: argparse.Namespace) -> None:
+    from leakbench.report.claims import judge
+
+    project = _project(arguments)
+    judge(project, _relative(project, arguments.claims))
+
+
+def _claims(arguments: argparse.Namespace) -> None:
+    from leakbench.report.catalogue import print_claims, verdicts
+
+    rows = verdicts(_project(arguments), arguments.scale, arguments.paper)
+    if arguments.json:
+        print(json.dumps(rows, indent=1))
+    else:
+        print_claims(rows)
+
+
 def _report(arguments: argparse.Namespace) -> None:
     from leakbench.report.page import write_page
 
@@ -168,6 +185,12 @@ def _parser() -> argparse.ArgumentParser:
     merge.add_argument("table", metavar="TABLE", help="results/<scale>/<paper>/<experiment>/records.parquet")
     draw = command("draw", _draw, "Draw a figure, or write a table, from merged records.")
     draw.add_argument("artifact", metavar="ARTIFACT", help="figures/<scale>/<paper>/fig02.png, or table01.md")
+    judge = command("judge", _judge, "Judge a paper's claims from merged records, and write the verdicts.")
+    judge.add_argument("claims", metavar="CLAIMS", help="figures/<scale>/<paper>/claims.csv, .md or .tex")
+    claims = command("claims", _claims, "Print a verdict on every claim of the papers, from the tables that exist.")
+    claims.add_argument("--paper", help="of this paper alone")
+    claims.add_argument("--scale", help="by the numbers of this scale (default: the configured one)")
+    claims.add_argument("--json", action="store_true", help="print a JSON list of objects")
     report = command("report", _report, "Write the HTML report of a scale.")
     report.add_argument("page", metavar="PAGE", help="figures/<scale>/report.html")
     command("schemas", _schemas, "Regenerate the JSON Schemas in workflow/schemas.")

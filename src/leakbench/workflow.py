@@ -18,6 +18,7 @@ from leakbench.experiments import Project, read_yaml
 from leakbench.jobs.base import RESULTS
 from leakbench.records import digest, quarantine, read_record
 from leakbench.report.artifacts import FIGURES, Artifact, artifact_of, artifacts
+from leakbench.report.claims import claims_inputs, claims_of, claims_path, claims_paths
 from leakbench.report.tidy import gates_path, missing_path, table_path
 
 
@@ -45,6 +46,7 @@ class Workflow:
         Records are among it, since Snakemake does not miss a file that stands behind finished ones.
         """
         made = [path for entry in self._artifacts() for path in entry.paths(self.scale)]
+        made += [path for paper in self._claiming() for path in claims_paths(self.scale, paper)]
         return [*made, self.page(self.scale), *self.project.plan(self.scale).jobs]
 
     def page(self, scale: str) -> str:
@@ -53,6 +55,10 @@ class Workflow:
 
     def _artifacts(self) -> list[Artifact]:
         return [entry for entry in artifacts() if entry.paper in self.project.settings.papers]
+
+    def _claiming(self) -> list[str]:
+        """The configured papers that have claims."""
+        return [paper for paper in self.project.settings.papers if claims_of(paper)]
 
     def job_digest(self, **parts: str) -> str:
         """Identity of the job with these path parts: when it changes, the job runs again."""
@@ -71,9 +77,15 @@ class Workflow:
         self.project.plan(scale, where=artifact)
         return artifact_of(artifact).inputs(scale)
 
+    def tables_of_claims(self, scale: str, paper: str) -> list[str]:
+        """The tidy tables behind the verdicts on a paper's claims."""
+        self.project.plan(scale, where=claims_path(scale, paper))
+        return claims_inputs(self.project, scale, paper)
+
     def page_inputs(self, scale: str) -> list[str]:
-        """Pictures, tables, and what stands beside the tidy tables: all that the HTML report shows."""
+        """Pictures, tables, verdicts, and what stands beside the tidy tables: all that the HTML report shows."""
         shown = [entry.path(scale, "png" if entry.kind == "figure" else "csv") for entry in self._artifacts()]
+        shown += [claims_path(scale, paper) for paper in self._claiming()]
         plan = self.project.plan(scale)
         tables = [
             table_path(scale, paper, experiment)
@@ -93,6 +105,11 @@ class Workflow:
     def drawing_digest(self, scale: str, paper: str) -> str:
         """Hash of the code that draws a paper's artifacts and of the words it prints."""
         return digest([_sources("report"), _sources(f"papers/{paper}"), self.project.plan(scale).description])
+
+    def judging_digest(self, scale: str, paper: str) -> str:
+        """Hash of the code that judges a paper's claims: of the theorems too, which it checks by computing."""
+        checked = [_sources(folder) for folder in ("theory", "defenses", "federated", "models")]
+        return digest([self.drawing_digest(scale, paper), *checked])
 
     def page_digest(self, scale: str) -> str:
         """Hash of the code that writes the page and of the words that no picture or table brings along."""

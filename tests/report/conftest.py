@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 from tests.report.synthetic import new_project
 
 from leakbench.experiments import Project
+from leakbench.papers.optimal_defense import theory_checks
 from leakbench.report.artifacts import artifacts
+from leakbench.report.claims import claims_path, judge
 from leakbench.report.page import write_page
 from leakbench.report.tidy import merge, table_path
 
@@ -26,6 +29,10 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> Project:
     for paper, spec in project.plan("smoke").papers.items():
         for experiment in spec.experiments:
             merge(project, table_path("smoke", paper, experiment))
+    found = SimpleNamespace(holds=True, margin=0.25, trials=3, what="slack")
+    with pytest.MonkeyPatch.context() as patch:  # the theorems themselves take seconds
+        patch.setattr(theory_checks, "CHECKS", dict.fromkeys(theory_checks.CHECKS, lambda: found))
+        judge(project, claims_path("smoke", "optimal_defense"))
     for entry in artifacts():
         entry.render(project, entry.paths("smoke")[0])
     write_page(project, "figures/smoke/report.html")

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import base64
+import html
 import re
 import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import yaml
 
 from leakbench.errors import ConfigError, RecordError
 from leakbench.experiments import Project
 from leakbench.report.artifacts import artifacts
+from leakbench.report.claims import MARKS, SMOKE_WARNING, claims_path, claims_paths
 from leakbench.report.page import write_page
 
 PAGE = "figures/smoke/report.html"
@@ -66,7 +69,8 @@ def test_pictures_are_those_of_the_figures(rendered: Project, page: Page) -> Non
 
 
 def test_links_lead_to_files_beside_it_or_to_its_parts(rendered: Project, source: str, page: Page) -> None:
-    assert len(page.links) == 1 + sum(len(entry.paths("smoke")) for entry in artifacts())
+    claims = len(claims_paths("smoke", "optimal_defense"))
+    assert len(page.links) == 1 + claims + sum(len(entry.paths("smoke")) for entry in artifacts())
     for link in page.links:
         if link.startswith("#"):
             assert f'id="{link[1:]}"' in source
@@ -83,6 +87,23 @@ def test_it_says_what_it_shows(rendered: Project, page: Page) -> None:
     for entry in artifacts():
         assert f"{entry.kind.capitalize()} {entry.number}: {entry.title}" in text
     assert "119530" in text  # Table 1
+
+
+def test_it_lists_claims_with_verdicts(rendered: Project, source: str) -> None:
+    """Every claim of claims.csv, its verdict as a sign and a word."""
+    frame = pd.read_csv(rendered.root / claims_path("smoke", "optimal_defense"))
+    found = re.findall(
+        r'<tr><td>(\w+)</td><td class="verdict ([\w-]+)"><span aria-hidden="true">(.)</span> ([\w ]+)</td>', source
+    )
+    assert [row[0] for row in found] == frame["claim"].tolist() and len(found) > 25
+    assert [row[3] for row in found] == frame["verdict"].tolist() and len({row[3] for row in found}) > 2
+    assert all(mark == MARKS[verdict] and style == verdict.replace(" ", "-") for _, style, mark, verdict in found)
+    row = frame.dropna(subset=["low"]).iloc[0]
+    assert f"<td>{row['effect']:.3g} [{row['low']:.3g}, {row['high']:.3g}]<br>" in source
+    text = html.unescape(source)
+    for column in ("statement", "source", "note"):
+        assert all(words in text for words in frame[column].dropna())
+    assert SMOKE_WARNING in text
 
 
 def test_it_lists_missing_numbers_with_reasons(page: Page) -> None:
@@ -137,6 +158,7 @@ def test_equal_records_make_equal_pages(rendered: Project, copy: Path) -> None:
     ("lost", "command"),
     [
         ("figures/smoke/optimal_defense/fig02.png", "draw figures/smoke/optimal_defense/fig02.png"),
+        ("figures/smoke/optimal_defense/claims.csv", "judge figures/smoke/optimal_defense/claims.csv"),
         ("figures/smoke/optimal_defense/table01.csv", "draw figures/smoke/optimal_defense/table01.csv"),
         (
             "results/smoke/optimal_defense/noise/missing.csv",

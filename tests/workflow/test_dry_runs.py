@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leakbench.experiments import Project
+from leakbench.report.claims import claims_of
 
 if TYPE_CHECKING:
     from tests.workflow.conftest import Checkout
@@ -20,7 +21,7 @@ BUSY = 2.0  # a busy one, where two threads share a core, takes longer
 
 def closed_form(checkout: Checkout, scale: str) -> Counter[str]:
     """How many jobs the configuration stands for, by multiplying the lengths of its lists."""
-    counts: Counter[str] = Counter(merge=0, draw=6, tabulate=1, page=1)
+    counts: Counter[str] = Counter(merge=0, draw=6, tabulate=1, judge=1, page=1)
     for spec in Project(checkout.root).plan(scale).papers["optimal_defense"].experiments.values():
         counts["merge"] += 1
         models = len(spec.datasets) * len(spec.models)
@@ -54,3 +55,11 @@ def test_a_figure_asks_for_its_own_records_only(untouched: Checkout) -> None:
     run = untouched.make("--dry-run", "figures/smoke/optimal_defense/fig04.png")
     assert run.rules == {"attack": 6, "train": 3, "merge": 2, "draw": 1}
     assert {path.split("/")[3] for path in run.jobs if path.startswith("results/")} == {"undefended", "pruning"}
+
+
+def test_verdicts_ask_for_the_tables_of_their_claims_only(untouched: Checkout) -> None:
+    """All of the paper's claims: no pictures, and not the experiments that no claim reads."""
+    run = untouched.make("--dry-run", "figures/smoke/optimal_defense/claims.md")
+    assert run.rules["judge"] == 1 and not run.rules.keys() & {"draw", "tabulate", "page", "inventory"}
+    merged = {path.split("/")[3] for path in run.jobs if path.endswith(".parquet")}
+    assert merged == {name for entry in claims_of("optimal_defense") for name in entry.experiments}

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.slow
 
 PAPER = "results/tiny/optimal_defense"
 FIGURES = "figures/tiny/optimal_defense"
+CLAIMS = f"{FIGURES}/claims.csv"  # reads all experiments here but that without a defense, and Table 1's
 PAGE = "figures/tiny/report.html"
 
 
@@ -31,13 +32,14 @@ def record(experiment: str, defense: str, last: str) -> str:
 
 def downstream(experiment: str, *figures: str) -> set[str]:
     """The first outputs of the jobs between an experiment's records and the page."""
-    return {f"{PAPER}/{experiment}/records.parquet", *(f"{FIGURES}/{name}.pdf" for name in figures), PAGE}
+    pictures = {f"{FIGURES}/{name}.pdf" for name in figures}
+    return {f"{PAPER}/{experiment}/records.parquet", CLAIMS, PAGE} | pictures
 
 
 def test_everything_is_made(finished: Finished) -> None:
     root = finished.checkout.root
     flow = Workflow(root, {})
-    assert len(flow.targets()) == 6 * 3 + 3 + 1 + 23
+    assert len(flow.targets()) == 6 * 3 + 3 + 3 + 1 + 23
     for path in flow.targets():
         assert (root / path).stat().st_size > 0, path
     assert finished.run.rules == {
@@ -47,6 +49,7 @@ def test_everything_is_made(finished: Finished) -> None:
         "merge": 6,
         "draw": 6,
         "tabulate": 1,
+        "judge": 1,
         "page": 1,
     }
 
@@ -84,7 +87,7 @@ def test_a_deleted_record_comes_back_with_what_shows_it(project: Checkout) -> No
     assert project.results() == results
     again = {file for file, time in project.times().items() if time != times[file]}
     merged = {f"{PAPER}/pruning_training/{name}" for name in ("records.parquet", "missing.csv", "gates.csv")}
-    made = {path, PAGE, *merged}
+    made = {path, PAGE, *merged, *(f"{FIGURES}/claims.{extension}" for extension in ("csv", "md", "tex"))}
     assert again == made | {f"{FIGURES}/fig03.{extension}" for extension in ("pdf", "png", "csv")}
 
 
@@ -105,7 +108,7 @@ def test_a_parameter_of_the_attack(project: Checkout) -> None:
     records = {record(experiment, label, "ig") for experiment, labels in attacked.items() for label in labels}
     tables = {f"{PAPER}/{experiment}/records.parquet" for experiment in attacked}
     figures = {f"{FIGURES}/fig{number:02d}.pdf" for number in (2, 4, 5, 7)}
-    assert set(run.jobs) == records | tables | figures | {PAGE}
+    assert set(run.jobs) == records | tables | figures | {CLAIMS, PAGE}
 
 
 def test_the_version_of_a_plugin(project: Checkout) -> None:
@@ -142,15 +145,16 @@ def test_the_attack_on_the_undefended_gradient_of_another_experiment(project: Ch
     run = project.make("--dry-run")
     merged = {f"{PAPER}/{experiment}/records.parquet" for experiment in ("undefended", "pruning", "noise")}
     figures = {f"{FIGURES}/fig{number:02d}.pdf" for number in (2, 4, 5, 7)}
-    assert set(run.jobs) == {record("undefended", "none", "ig"), PAGE} | merged | figures
+    assert set(run.jobs) == {record("undefended", "none", "ig"), CLAIMS, PAGE} | merged | figures
 
 
 def digests(checkout: Checkout) -> tuple[dict[str, str], str, str, str]:
-    """Of every job, and of merging, drawing and the page."""
+    """Of every job, and of merging, of drawing and judging, and of the page."""
     flow = Workflow(checkout.root, {})
     jobs = {path: job.digest for path, job in flow.project.plan("tiny").jobs.items()}
     merging = flow.merging_digest("tiny", "optimal_defense", "noise")
-    return jobs, merging, flow.drawing_digest("tiny", "optimal_defense"), flow.page_digest("tiny")
+    drawing = flow.drawing_digest("tiny", "optimal_defense") + flow.judging_digest("tiny", "optimal_defense")
+    return jobs, merging, drawing, flow.page_digest("tiny")
 
 
 def test_words_change_pictures_and_no_numbers(fresh: Checkout) -> None:
@@ -196,5 +200,5 @@ def test_real_jobs(tmp_path: Path, fresh: Checkout) -> None:
 
 def test_sources_of_the_digests_exist() -> None:
     """A renamed folder would make every change of the code in it go unseen."""
-    for folder in ("report", "papers/optimal_defense"):
+    for folder in ("report", "papers/optimal_defense", "theory", "defenses", "federated", "models"):
         assert list((ROOT / "src" / "leakbench" / folder).rglob("*.py"))

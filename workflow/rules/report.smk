@@ -78,6 +78,32 @@ rule tabulate:
         "{flow.command} draw {output.csv:q} > {log:q} 2>&1"
 
 
+rule judge:
+    input:
+        lambda wildcards: flow.tables_of_claims(**wildcards),
+    output:
+        csv=report(
+            "figures/{scale}/{paper}/claims.csv",
+            caption="../report/claims.rst",
+            category="{paper}",
+            labels={"artifact": "claims", "scale": "{scale}"},
+        ),
+        markdown="figures/{scale}/{paper}/claims.md",
+        latex="figures/{scale}/{paper}/claims.tex",
+    log:
+        "logs/{scale}/{paper}/claims.log",
+    benchmark:
+        "logs/{scale}/{paper}/claims.tsv"
+    threads: 1
+    resources:
+        mem_mb=lambda wildcards, attempt: 4000 * attempt,
+        runtime=lambda wildcards, attempt: 10 * attempt,
+    params:
+        code=lambda wildcards: flow.judging_digest(**wildcards),
+    shell:
+        "{flow.command} judge {output.csv:q} > {log:q} 2>&1"
+
+
 rule page:
     input:
         lambda wildcards: flow.page_inputs(wildcards.scale),

@@ -14,6 +14,7 @@ from leakbench.experiments import Plan, Project
 from leakbench.lazy import pd
 from leakbench.records import Record, atomic_write, read_record
 from leakbench.report.artifacts import FIGURES, Artifact, artifacts
+from leakbench.report.claims import MARKS, SMOKE_WARNING, claims_of, claims_path, claims_paths, in_numbers
 from leakbench.report.tidy import existing, gates_path, missing_path, table_path
 from leakbench.report.verdicts import in_words
 
@@ -52,6 +53,20 @@ class Judged:
     passed: bool
 
 
+@dataclass(frozen=True)
+class Decided:
+    """A claim and the verdict on it."""
+
+    claim: str
+    statement: str
+    source: str
+    mark: str
+    verdict: str
+    effect: str
+    meaning: str
+    note: str
+
+
 def write_page(project: Project, path: str) -> None:
     """Write the page to ``figures/<scale>/report.html``; it needs no other file and no network.
 
@@ -72,6 +87,9 @@ def write_page(project: Project, path: str) -> None:
         description=plan.description,
         papers=plan.papers,
         shown={paper: list(_shown(project, scale, paper)) for paper in plan.papers},
+        claims={paper: list(_claims(project.root, scale, paper)) for paper in plan.papers},
+        claim_files={paper: _files(claims_paths(scale, paper), paper) for paper in plan.papers},
+        smoke_warning=SMOKE_WARNING if scale == "smoke" else "",
         gates={paper: list(_gates(project.root, plan, paper)) for paper in plan.papers},
         missing={paper: list(_missing(project.root, plan, paper)) for paper in plan.papers},
         outcomes=Counter(record.outcome.status for record in records),
@@ -84,7 +102,7 @@ def _shown(project: Project, scale: str, paper: str) -> Iterator[Shown]:
     for entry in artifacts():
         if entry.paper != paper:
             continue
-        files = {PurePosixPath(path).suffix[1:].upper(): f"{paper}/{Path(path).name}" for path in entry.paths(scale)}
+        files = _files(entry.paths(scale), paper)
         picture = table = None
         shown = entry.path(scale, "png" if entry.kind == "figure" else "csv")
         file = existing(project.root, shown, f"draw {shown}")
@@ -95,6 +113,31 @@ def _shown(project: Project, scale: str, paper: str) -> Iterator[Shown]:
             frame = pd.read_csv(file)
             table = frame.to_html(index=False, na_rep="–", border=0)
         yield Shown(entry, entry.full_caption(project, scale), picture, table, files)
+
+
+def _files(paths: list[str], paper: str) -> dict[str, str]:
+    """Formats and links, as they are seen from the page."""
+    return {PurePosixPath(path).suffix[1:].upper(): f"{paper}/{PurePosixPath(path).name}" for path in paths}
+
+
+def _claims(root: Path, scale: str, paper: str) -> Iterator[Decided]:
+    if not claims_of(paper):
+        return
+    path = claims_path(scale, paper)
+    frame = pd.read_csv(existing(root, path, f"judge {path}"), dtype={"claim": str})
+    numbers = frame[["effect", "low", "high"]].astype(object).where(frame[["effect", "low", "high"]].notna(), None)
+    words = frame.fillna({"meaning": "", "note": ""})
+    for row, (effect, low, high) in zip(words.to_dict("records"), numbers.to_numpy().tolist(), strict=True):
+        yield Decided(
+            row["claim"],
+            row["statement"],
+            row["source"],
+            MARKS[row["verdict"]],
+            row["verdict"],
+            in_numbers(effect, low, high),
+            row["meaning"],
+            row["note"],
+        )
 
 
 def _gates(root: Path, plan: Plan, paper: str) -> Iterator[Judged]:

@@ -1,12 +1,22 @@
-"""Means with intervals over seeds."""
+"""Means with intervals over seeds, and statistics with intervals over seeds and attacked batches."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from leakbench.lazy import np, pd
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Array = npt.NDArray[np.float64]
+    Counts = npt.NDArray[np.intp]
+
 CONFIDENCE = 0.95
+RESAMPLES = 2000
+BOOTSTRAP_SEED = 0
 
 
 def over_seeds(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
@@ -31,3 +41,124 @@ def over_seeds(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     half = (quantile * result["std"] / np.sqrt(result["seeds"])).fillna(0.0)
     result["low"], result["high"] = result["mean"] - half, result["mean"] + half
     return result.drop(columns="std").reset_index()
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A statistic of the sample with its 95 % interval.
+
+    Attributes:
+        value: NaN if the sample does not have the statistic.
+        low: NaN, as ``high``, where nothing could be resampled or most resamples lack the statistic.
+        lost: part of the resamples that lack the statistic, in [0, 1].
+    """
+
+    value: float
+    low: float
+    high: float
+    lost: float = 0.0
+
+
+class CrossedBootstrap:
+    """Seeds and attacked batches resampled with replacement, independently of each other (the pigeonhole bootstrap).
+
+    Every seed's model sees the same batches, so that numbers of one seed are dependent, and numbers of one batch too;
+    resampling cells would ignore both. Owen (2007), *The pigeonhole bootstrap*, Annals of Applied Statistics 1(2):
+    the variance between seeds comes out too small by the factor ``1 - 1 / S``, that between batches by ``1 - 1 / K``,
+    and what is peculiar to a cell counts about three times. So intervals of a few seeds are too narrow where models
+    differ much. With one seed the batches alone are resampled, and the other way round.
+
+    All statistics of one instance share its resamples, so that differences between defenses are paired.
+
+    Args:
+        seeds: number of seeds, S.
+        batches: number of batches, K; 1 for numbers that have none, such as losses of a training run.
+        resamples: R.
+        seed: of the numpy generator (PCG64) that draws the resamples; equal tables give equal intervals.
+    """
+
+    def __init__(self, seeds: int, batches: int, resamples: int = RESAMPLES, seed: int = BOOTSTRAP_SEED) -> None:
+        generator = np.random.default_rng(seed)
+        self.seeds, self.batches = seeds, batches
+        self._weights = tuple(
+            np.concatenate([np.ones((1, n)), generator.multinomial(n, np.full(n, 1 / n), size=resamples)])
+            for n in (seeds, batches)
+        )
+        """How often each is drawn, ``[1 + R, S]`` and ``[1 + R, K]``; row 0 is the sample itself."""
+
+    def mean(self, values: Array) -> Array:
+        """Means over seeds and batches: of the sample, then of every resample.
+
+        Args:
+            values: ``[..., S, K]``, or ``[..., S, 1]`` for numbers that no batch changes; NaN is left out.
+
+        Returns:
+            ``[1 + R, ...]``; NaN where nothing is left.
+        """
+        by_seed, by_batch = self._weights
+        if values.shape[-1] == 1:
+            by_batch = np.ones((len(by_seed), 1))
+        known = np.isfinite(values)
+        sums, counts = (
+            np.einsum("rs,rk,...sk->r...", by_seed, by_batch, part, optimize=True)
+            for part in (np.where(known, values, 0.0), known.astype(float))
+        )
+        means: Array = np.divide(sums, counts, out=np.full_like(sums, np.nan), where=counts > 0)
+        return means
+
+    def estimate(self, statistic: Array) -> Estimate:
+        """The sample's statistic and the percentile interval of the resampled ones, from ``[1 + R]`` values."""
+        value, resampled = float(statistic[0]), statistic[1:]
+        known = resampled[~np.isnan(resampled)]
+        lost = 1 - len(known) / len(resampled)
+        if self.seeds * self.batches == 1 or np.isnan(value) or lost > 0.5:
+            return Estimate(value, np.nan, np.nan, lost)
+        low, high = np.quantile(known, [0.5 - CONFIDENCE / 2, 0.5 + CONFIDENCE / 2])
+        return Estimate(value, float(low), float(high), lost)
+
+
+def dominance(baseline: tuple[Array, Array], optimal: tuple[Array, Array]) -> Array:
+    """How much lower the second defense's loss is at equal error, on average over the errors that both reach.
+
+    Each defense's loss is a function of the error: points sorted by error, joined by lines. The result is the mean
+    over the common range of errors of ``loss(baseline) - loss(optimal)``, exactly.
+
+    Args:
+        baseline: errors and losses, each ``[..., P]``; a point of which one is NaN is left out.
+        optimal: the same with any number of points.
+
+    Returns:
+        ``[...]``; NaN where there is no common range.
+    """
+    curves = [_sorted_curve(*(np.atleast_2d(part) for part in curve)) for curve in (baseline, optimal)]
+    low = np.maximum(*(x[:, 0] for x, _, _ in curves))
+    high = np.minimum(*(np.take_along_axis(x, n[:, None] - 1, 1)[:, 0] for x, _, n in curves))
+    result = np.full(len(low), np.nan)
+    rows = np.flatnonzero((low < high) & (curves[0][2] > 1) & (curves[1][2] > 1))
+    if len(rows):
+        curves = [(x[rows], y[rows], n[rows]) for x, y, n in curves]
+        low, high = low[rows, None], high[rows, None]
+        # The difference is linear between the points of both, so that the trapezoidal rule is exact.
+        knots = np.sort(np.clip(np.concatenate([x for x, _, _ in curves], axis=1), low, high), axis=1)
+        difference = _interpolated(*curves[0], knots) - _interpolated(*curves[1], knots)
+        area = (np.diff(knots, axis=1) * (difference[:, 1:] + difference[:, :-1]) / 2).sum(axis=1)
+        result[rows] = area / (high - low)[:, 0]
+    return result.reshape(np.shape(baseline[0])[:-1])
+
+
+def _sorted_curve(x: Array, y: Array) -> tuple[Array, Array, Counts]:
+    """Points ``[N, P]`` by ascending ``x``, unknown ones last with ``x`` infinite, and the number of known ones."""
+    known = np.isfinite(x) & np.isfinite(y)
+    x = np.where(known, x, np.inf)
+    order = np.argsort(x, axis=1, kind="stable")
+    return np.take_along_axis(x, order, 1), np.take_along_axis(np.where(known, y, 0.0), order, 1), known.sum(axis=1)
+
+
+def _interpolated(x: Array, y: Array, known: Counts, at: Array) -> Array:
+    """The line through the first ``known`` points, at ``[N, Q]`` places within their range."""
+    left = (x[:, None, :] <= at[:, :, None]).sum(axis=2) - 1
+    left = np.clip(left, 0, known[:, None] - 2)
+    x0, x1, y0, y1 = (np.take_along_axis(part, left + step, 1) for part in (x, y) for step in (0, 1))
+    part = np.divide(at - x0, x1 - x0, out=np.zeros_like(at), where=x1 > x0)
+    interpolated: Array = y0 + part * (y1 - y0)
+    return interpolated

@@ -1,0 +1,286 @@
+"""What a paper claims, as statements that tidy tables can contradict, and the verdict on each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any, Literal
+
+from leakbench.errors import ConfigError, UnknownName
+from leakbench.lazy import pd
+from leakbench.records import atomic_write
+from leakbench.report.artifacts import _LATEX, FIGURES, Tables, artifacts
+from leakbench.report.evidence import Evidence, NotRun
+from leakbench.report.statistics import Estimate
+from leakbench.report.tidy import existing, table_path
+
+if TYPE_CHECKING:
+    from leakbench.experiments import Project
+
+Verdict = Literal["reproduced", "contradicted", "inconclusive", "not run"]
+MARKS: Mapping[str, str] = {"reproduced": "✔", "contradicted": "✘", "inconclusive": "?", "not run": "–"}
+"""A sign per verdict, so that none is told by its colour alone."""
+
+COLUMNS = ["claim", "statement", "source", "verdict", "effect", "low", "high", "meaning", "note"]
+"""Of claims.csv."""
+
+FORMATS = ("csv", "md", "tex")
+SMOKE_WARNING = "Smoke scale: small models and embedded data; verdicts say little about the paper."
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A verdict, and the number behind it.
+
+    Attributes:
+        effect: of the sample; None where there is none, as ``low`` and ``high``, its 95 % interval.
+        meaning: what the effect is and its unit, in words.
+        note: which part of the claim fails, how much was measured, what is missing.
+    """
+
+    verdict: Verdict
+    effect: float | None = None
+    low: float | None = None
+    high: float | None = None
+    meaning: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One comparison of a claim: an effect and where it has to lie.
+
+    Attributes:
+        name: where it was made, such as ``fraction 0.8``; empty if the claim has one part.
+        meaning: what the effect is and its unit, in words.
+        at_least: lower threshold, in the effect's unit.
+        at_most: upper threshold.
+        note: what else to say of it.
+    """
+
+    name: str
+    estimate: Estimate
+    meaning: str
+    at_least: float = -math.inf
+    at_most: float = math.inf
+    note: str = ""
+
+    @property
+    def verdict(self) -> Verdict:
+        """Inconclusive if there is no interval, or it contains a threshold; else what the effect says."""
+        value, low, high = self.estimate.value, self.estimate.low, self.estimate.high
+        if math.isnan(low) or any(low <= threshold <= high for threshold in (self.at_least, self.at_most)):
+            return "inconclusive"
+        return "reproduced" if self.at_least < value < self.at_most else "contradicted"
+
+    @property
+    def slack(self) -> float:
+        """Distance to the nearer threshold, on its right side, in half-widths of the interval."""
+        value, half = self.estimate.value, (self.estimate.high - self.estimate.low) / 2
+        distance = min(value - self.at_least, self.at_most - value)
+        return distance / half if half > 0 else math.copysign(math.inf, distance)
+
+    def in_words(self) -> str:
+        """Where, and what was found there."""
+        estimate = self.estimate
+        interval = "no interval" if math.isnan(estimate.low) else f"{estimate.low:.3g} to {estimate.high:.3g}"
+        value = "no number" if math.isnan(estimate.value) else f"{estimate.value:.3g} ({interval})"
+        return f"{self.name or 'it'}: {value}" + (f", {self.note}" if self.note else "")
+
+
+def decide(evidence: Evidence, parts: Sequence[Part]) -> Finding:
+    """The verdict on a claim of one or more parts.
+
+    Reproduced if all parts are; contradicted if one is; else inconclusive. An attack that missed its gate makes every
+    verdict inconclusive. The effect is that of the part that decides: of those with the claim's verdict, the one
+    furthest on the wrong side of its threshold, or nearest to it, in widths of its interval.
+
+    Raises:
+        NotRun: there are no parts.
+    """
+    if not parts:
+        raise NotRun("the grid of this scale holds nothing that the claim speaks of")
+    verdicts = [part.verdict for part in parts]
+    verdict: Verdict = next((each for each in ("contradicted", "inconclusive") if each in verdicts), "reproduced")
+    deciding = min((part for part in parts if part.verdict == verdict), key=_how_bad)
+    notes = []
+    if len(parts) > 1:
+        for each in ("contradicted", "inconclusive"):
+            failing = [part.in_words() for part in parts if part.verdict == each]
+            if failing:
+                notes.append(f"{each} in {len(failing)} of {len(parts)} parts: {'; '.join(failing)}")
+    elif parts[0].note:
+        notes.append(parts[0].note)
+    estimate = deciding.estimate
+    meaning = deciding.meaning + (f"; {deciding.name}" if deciding.name else "")
+    meaning += f" (the part that decides, of {len(parts)})" if len(parts) > 1 else ""
+    return Finding(
+        "inconclusive" if evidence.void else verdict,
+        _number(estimate.value),
+        _number(estimate.low),
+        _number(estimate.high),
+        meaning,
+        ". ".join([*evidence.void, *notes, *evidence.notes()]),
+    )
+
+
+def _how_bad(part: Part) -> float:
+    return -math.inf if math.isnan(part.estimate.low) else part.slack
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement of a paper, or about it.
+
+    Attributes:
+        key: short name within the paper, such as ``E1``.
+        statement: one plain sentence.
+        source: where the paper says it.
+        experiments: whose tidy tables it reads; none for theory.
+        find: the pure function from what the tables hold to a finding. It may raise :class:`NotRun`.
+    """
+
+    paper: str
+    key: str
+    statement: str
+    source: str
+    experiments: tuple[str, ...]
+    find: Callable[[Evidence], Finding]
+
+    def judge(self, tables: Tables) -> Finding:
+        """The verdict that the tidy tables of its experiments give."""
+        try:
+            return self.find(Evidence({name: tables[name] for name in self.experiments}))
+        except NotRun as reason:
+            return Finding("not run", note=str(reason))
+
+
+_claims: dict[tuple[str, str], Claim] = {}
+
+
+def claim(
+    paper: str, key: str, statement: str, *, source: str, experiments: tuple[str, ...] = ()
+) -> Callable[[Callable[[Evidence], Finding]], Callable[[Evidence], Finding]]:
+    """Decorator that registers the function that judges a claim.
+
+    Raises:
+        ConfigError: the paper's key is taken.
+    """
+
+    def register(find: Callable[[Evidence], Finding]) -> Callable[[Evidence], Finding]:
+        if (paper, key) in _claims:
+            raise ConfigError(f"{paper}: claim {key} is registered twice")
+        _claims[paper, key] = Claim(paper, key, statement, source, experiments, find)
+        return find
+
+    return register
+
+
+def claims_of(paper: str) -> list[Claim]:
+    """A paper's claims, in the order of its module."""
+    artifacts()  # imports the papers
+    return [entry for entry in _claims.values() if entry.paper == paper]
+
+
+def claims_path(scale: str, paper: str, extension: str = "csv") -> str:
+    """Where the verdicts on a paper's claims are written, relative to the project's root."""
+    return f"{FIGURES}/{scale}/{paper}/claims.{extension}"
+
+
+def claims_paths(scale: str, paper: str) -> list[str]:
+    """Every file the verdicts on a paper's claims are written to."""
+    return [claims_path(scale, paper, extension) for extension in FORMATS]
+
+
+def claims_inputs(project: Project, scale: str, paper: str) -> list[str]:
+    """The tidy tables that a paper's claims read, of the experiments that are configured."""
+    configured = project.plan(scale).papers[paper].experiments
+    names = dict.fromkeys(name for entry in claims_of(paper) for name in entry.experiments)
+    return [table_path(scale, paper, name) for name in names if name in configured]
+
+
+def judged(project: Project, scale: str, paper: str) -> Iterator[tuple[Claim, Finding]]:
+    """Every claim of a paper with its verdict, from the tidy tables that exist."""
+    configured = project.plan(scale).papers[paper].experiments
+    paths = {name: table_path(scale, paper, name) for name in configured}
+    tables: dict[str, pd.DataFrame] = {}
+    for entry in claims_of(paper):
+        unknown = [name for name in entry.experiments if name not in configured]
+        missing = [name for name in entry.experiments if name in paths and not (project.root / paths[name]).is_file()]
+        if unknown:
+            yield entry, Finding("not run", note=f"not configured: {', '.join(unknown)}")
+        elif missing:
+            targets = " ".join(paths[name] for name in missing)
+            yield entry, Finding("not run", note=f"make the tables with `snakemake --cores all {targets}`")
+        else:
+            for name in entry.experiments:
+                if name not in tables:
+                    tables[name] = pd.read_parquet(project.root / paths[name])
+            yield entry, entry.judge(tables)
+
+
+def verdict_rows(results: Iterable[tuple[Claim, Finding]]) -> list[dict[str, Any]]:
+    """A row of claims.csv per claim, in JSON types."""
+    return [
+        {"claim": entry.key, "statement": entry.statement, "source": entry.source, **asdict(finding)}
+        for entry, finding in results
+    ]
+
+
+def in_numbers(effect: float | None, low: float | None, high: float | None) -> str:
+    """An effect with its interval, to read."""
+    if effect is None:
+        return ""
+    return f"{effect:.3g}" + ("" if low is None or high is None else f" [{low:.3g}, {high:.3g}]")
+
+
+def judge(project: Project, path: str) -> None:
+    """Judge a paper's claims and write the verdicts in all formats.
+
+    Args:
+        path: ``figures/<scale>/<paper>/claims.<format>``.
+
+    Raises:
+        ConfigError: the path is not that of a paper's claims.
+        RecordError: a tidy table is missing; the message says which command makes it.
+    """
+    target = PurePosixPath(path)
+    if len(target.parts) != 4 or target.parts[0] != FIGURES or target.stem != "claims":
+        raise ConfigError(f"{path}: expected {FIGURES}/<scale>/<paper>/claims.<{'|'.join(FORMATS)}>")
+    _, scale, paper, _ = target.parts
+    if target.suffix[1:] not in FORMATS:
+        raise UnknownName("format", target.suffix[1:], FORMATS, path)
+    plan = project.plan(scale, where=path)
+    if paper not in plan.papers:
+        raise UnknownName("paper", paper, plan.papers, path)
+    for table in claims_inputs(project, scale, paper):
+        existing(project.root, table, f"merge {table}")
+    frame = pd.DataFrame(verdict_rows(judged(project, scale, paper)), columns=COLUMNS)
+    spec = plan.papers[paper]
+    caption = f"Claims of {spec.title} ({spec.citation}). Scale '{scale}': {plan.description}."
+    if scale == "smoke":
+        caption += f" {SMOKE_WARNING}"
+    for extension, content in _formats(frame, caption).items():
+        atomic_write(project.root / claims_path(scale, paper, extension), content.encode())
+
+
+def _formats(frame: pd.DataFrame, caption: str) -> dict[str, str]:
+    """As CSV, where numbers keep all their digits, and as tables to read."""
+    shown = frame.astype(object)
+    for column in ("effect", "low", "high"):
+        shown[column] = ["" if math.isnan(value) else f"{value:.3g}" for value in frame[column].astype(float)]
+    latex = shown.to_latex(
+        index=False,
+        caption=caption.translate(_LATEX),
+        escape=True,  # the cells alone
+        longtable=True,
+        column_format="lp{5cm}p{2cm}lrrrp{3cm}p{5cm}",
+    )
+    markdown = shown.to_markdown(index=False, disable_numparse=True)
+    return {"csv": frame.to_csv(index=False), "md": f"{markdown}\n\n{caption}\n", "tex": latex}

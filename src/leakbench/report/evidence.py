@@ -1,0 +1,234 @@
+"""What claims read from tidy tables: the numbers of a defense as an array, and what keeps them from deciding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from leakbench.lazy import np, pd
+from leakbench.report.artifacts import Tables
+from leakbench.report.statistics import CrossedBootstrap
+from leakbench.report.tidy import SETTING
+
+if TYPE_CHECKING:
+    from leakbench.report.statistics import Array
+
+FEW_SEEDS = 5
+"""Below this many the intervals of the bootstrap are said to be too narrow."""
+
+
+class NotRun(Exception):
+    """The tables do not hold what a claim speaks of; the message says what is missing."""
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """A metric of one defense.
+
+    Attributes:
+        name: what it is, for messages.
+        points: values of the swept parameter, or numbers of steps, ascending.
+        seeds: ascending.
+        values: ``[points, seeds, batches]``: images are averaged over their batch, and a number that no batch changes
+            has one batch. NaN where there is no number.
+    """
+
+    name: str
+    points: tuple[float, ...]
+    seeds: tuple[int, ...]
+    values: Array
+
+    def at(self, points: Sequence[float]) -> Series:
+        """These points alone.
+
+        Raises:
+            NotRun: one of them was not computed.
+        """
+        rows = [self._row(point) for point in points]
+        return replace(self, points=tuple(points), values=self.values[rows])
+
+    def _row(self, point: float) -> int:
+        near = np.flatnonzero(np.isclose(self.points, point, rtol=1e-9, atol=0))
+        if not len(near):
+            raise NotRun(f"the grid of {self.name} has no {point:g}; it has {in_words(self.points)}")
+        return int(near[0])
+
+    def of_seeds(self, seeds: Sequence[int]) -> Series:
+        """These seeds alone."""
+        return replace(self, seeds=tuple(seeds), values=self.values[:, [self.seeds.index(seed) for seed in seeds]])
+
+
+def in_words(points: Sequence[float]) -> str:
+    """Numbers as they follow a noun."""
+    return ", ".join(f"{point:g}" for point in points)
+
+
+def same_seeds(*series: Series) -> list[Series]:
+    """The seeds that all have, so that comparisons are paired.
+
+    Raises:
+        NotRun: they share none.
+    """
+    shared = sorted(set.intersection(*(set(one.seeds) for one in series)))
+    if not shared:
+        raise NotRun(f"{' and '.join(one.name for one in series)} share no seed")
+    return [one.of_seeds(shared) for one in series]
+
+
+def same_points(*series: Series) -> list[Series]:
+    """The points and seeds that all have.
+
+    Raises:
+        NotRun: they share none.
+    """
+    shared = [point for point in series[0].points if all(_has(one, point) for one in series[1:])]
+    if not shared:
+        raise NotRun(f"the grids of {' and '.join(one.name for one in series)} share no point")
+    return same_seeds(*(one.at(shared) for one in series))
+
+
+def _has(series: Series, point: float) -> bool:
+    return bool(np.isclose(series.points, point, rtol=1e-9, atol=0).any())
+
+
+def bootstrap(*series: Series) -> CrossedBootstrap:
+    """Resamples of the seeds and batches of these series, which have the same seeds.
+
+    Raises:
+        NotRun: they were measured on different batches.
+    """
+    batches = {one.values.shape[-1] for one in series} - {1}
+    if len(batches) > 1:
+        names = " and ".join(one.name for one in series)
+        raise NotRun(f"{names} have different numbers of batches: {in_words(sorted(batches))}")
+    return CrossedBootstrap(len(series[0].seeds), max(batches, default=1))
+
+
+class Evidence:
+    """Tidy tables as a claim reads them; remembers what it was shown.
+
+    Args:
+        tables: by the name of their experiment. Where an experiment has several data sets or models, the first pair
+            is judged, and the notes say so.
+    """
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+        self._cell: tuple[str, str] | None = None
+        self._several = False
+        self._seeds: set[int] = set()
+        self._batches: set[int] = set()
+        self._lost = 0
+        self.void: list[str] = []
+        """Attacks that missed their gate, in words."""
+
+    def notes(self) -> list[str]:
+        """How much was read, and what is wrong with it."""
+        notes = []
+        if self._seeds:
+            batches = f" x {max(self._batches)} batches" if self._batches else ""
+            seeds = len(self._seeds)
+            notes.append(f"{seeds} seed{'s' * (seeds > 1)}{batches}")
+            if seeds == 1:
+                notes[0] += ": the interval says nothing about other seeds"
+            elif seeds < FEW_SEEDS:
+                notes[0] += ": with so few seeds the interval is too narrow"
+        if self._lost:
+            notes.append(f"{self._lost} number{'s' * (self._lost > 1)} lost (diverged or infeasible)")
+        if self._several and self._cell:
+            notes.append(f"judged on {self._cell[0]} with {self._cell[1]}, the first of several")
+        return notes
+
+    def series(
+        self,
+        experiment: str,
+        metric: str,
+        *,
+        defense: str,
+        attack: str | None = None,
+        sweep: str | None = None,
+        where: Mapping[str, str] | None = None,
+    ) -> Series:
+        """A metric of a defense.
+
+        Args:
+            sweep: the parameter whose values are the points; without one, and for a curve over steps, there is one
+                setting.
+            where: values of other swept parameters.
+
+        Raises:
+            NotRun: there are no such numbers.
+        """
+        name = f"{metric} of {defense} in {experiment}" + (f" under {attack}" if attack else "")
+        rows = self._rows(experiment)
+        attacked = rows["attack"].isna() if attack is None else rows["attack"] == attack
+        rows = rows[(rows["defense"] == defense) & attacked]
+        for key, wanted in (where or {}).items():
+            rows = rows[rows[SETTING + key] == wanted] if SETTING + key in rows else rows[:0]
+        numbers = rows[rows["metric"] == metric]
+        if numbers.empty:
+            raise NotRun(f"there is no {name}" + "".join(f", {key} {wanted}" for key, wanted in (where or {}).items()))
+        if numbers["void"].any():
+            self._note_void(attack)
+        axis = numbers["axis"].iloc[0]
+        on_curve = axis == "step"
+        point = np.asarray(numbers["index"] if on_curve or not sweep else numbers[SETTING + sweep], dtype=float)
+        unit = np.zeros(len(numbers), dtype=int) if on_curve else np.asarray(numbers["index"], dtype=int)
+        seed, value = np.asarray(numbers["seed"]), np.asarray(numbers["value"], dtype=float)
+        if not np.isfinite(value).any():
+            raise NotRun(f"{name} holds no number (status: {', '.join(sorted(set(numbers['status'])))})")
+        if not on_curve and not sweep:
+            point = np.zeros(len(numbers))
+        (points, p), (seeds, s) = (np.unique(part, return_inverse=True) for part in (point, seed))
+        cube = np.full((len(points), len(seeds), unit.max() + 1), np.nan)
+        if len(set(zip(p.tolist(), s.tolist(), unit.tolist(), strict=True))) < len(numbers):
+            raise NotRun(f"{name} is swept over more than this claim knows")
+        cube[p, s, unit] = value
+        self._lost += int(np.isnan(value).sum())
+        if axis == "image":
+            cube = _per_batch(cube, _clients(rows), name)
+        self._seeds.update(seeds.tolist())
+        if cube.shape[-1] > 1:
+            self._batches.add(cube.shape[-1])
+        return Series(name, tuple(points.tolist()), tuple(seeds.tolist()), cube)
+
+    def metrics(self, experiment: str, prefix: str, *, defense: str) -> list[str]:
+        """Names of a defense's metrics that start with ``prefix``."""
+        rows = self._rows(experiment)
+        names = rows["metric"][rows["defense"] == defense].unique()
+        return [name for name in names if name.startswith(prefix)]
+
+    def _rows(self, experiment: str) -> pd.DataFrame:
+        frame = self._tables[experiment]
+        cells = list(dict.fromkeys(zip(frame["dataset"], frame["model"], strict=True)))
+        self._several |= len(cells) > 1
+        self._cell = self._cell or cells[0]
+        if self._cell not in cells:
+            raise NotRun(f"{experiment} holds no {self._cell[0]} with {self._cell[1]}")
+        dataset, model = self._cell
+        return frame[(frame["dataset"] == dataset) & (frame["model"] == model)]
+
+    def _note_void(self, attack: str | None) -> None:
+        dataset, model = self._cell or ("", "")
+        said = f"void: {attack} missed its gate on {dataset} with {model}, so its errors rank nothing"
+        if said not in self.void:
+            self.void.append(said)
+
+
+def _clients(rows: pd.DataFrame) -> int:
+    """Clients per seed: what the values of a metric per victim are counted by."""
+    victims = rows[rows["metric"] == "alignment"]
+    return 1 if victims.empty else int(victims["index"].max()) + 1
+
+
+def _per_batch(cube: Array, clients: int, name: str) -> Array:
+    """Means over the images of each client, ``[points, seeds, clients]``; the images of a client follow each other."""
+    if cube.shape[-1] % clients:
+        raise NotRun(f"{name}: {cube.shape[-1]} images are no whole batches of {clients} clients")
+    images = cube.reshape(*cube.shape[:2], clients, -1)
+    known = np.isfinite(images)
+    counts = known.sum(axis=-1)
+    sums = np.where(known, images, 0.0).sum(axis=-1)
+    means: Array = np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
+    return means

@@ -1,0 +1,308 @@
+"""Verdicts: the rule for parts, what tables have to hold, and the files."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from tests.report.synthetic import new_project
+from tests.report.tables import rows, table
+
+from leakbench.errors import ConfigError, RecordError
+from leakbench.experiments import Project
+from leakbench.report import claims
+from leakbench.report.artifacts import artifacts
+from leakbench.report.claims import (
+    COLUMNS,
+    Claim,
+    Finding,
+    Part,
+    claim,
+    claims_inputs,
+    claims_of,
+    claims_paths,
+    decide,
+    in_numbers,
+    judge,
+    judged,
+)
+from leakbench.report.evidence import Evidence, NotRun, bootstrap, same_points, same_seeds
+from leakbench.report.statistics import Estimate
+from leakbench.report.tidy import merge
+
+NAN = math.nan
+ONES = np.ones((2, 3, 2))  # settings, seeds, batches
+
+
+def part(value: float, low: float, high: float, at_least: float = 0.0, at_most: float = math.inf) -> Part:
+    return Part("here", Estimate(value, low, high), "difference", at_least, at_most)
+
+
+GOOD, BAD, UNCLEAR = part(2, 1, 3), part(-2, -3, -1), part(0.5, -1, 2)
+
+
+@pytest.mark.parametrize(
+    ("judged_part", "verdict"),
+    [
+        (GOOD, "reproduced"),
+        (BAD, "contradicted"),
+        (UNCLEAR, "inconclusive"),
+        (part(1, 0, 2), "inconclusive"),  # an end of the interval is in it
+        (part(-1, -2, 0), "inconclusive"),
+        (part(1, 1, 1), "reproduced"),
+        (part(1, NAN, NAN), "inconclusive"),
+        (part(0.0, -0.1, 0.1, -0.15, 0.15), "reproduced"),
+        (part(0.0, -0.2, 0.1, -0.15, 0.15), "inconclusive"),
+        (part(0.0, -0.2, 0.2, -0.15, 0.15), "inconclusive"),
+        (part(0.3, 0.2, 0.4, -0.15, 0.15), "contradicted"),
+        (part(-0.3, -0.4, -0.2, -0.15, 0.15), "contradicted"),
+    ],
+)
+def test_the_rule_for_a_part(judged_part: Part, verdict: str) -> None:
+    assert judged_part.verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("parts", "verdict"),
+    [
+        ([GOOD, GOOD], "reproduced"),
+        ([GOOD, UNCLEAR], "inconclusive"),
+        ([GOOD, UNCLEAR, BAD], "contradicted"),
+    ],
+)
+def test_the_rule_for_several_parts(parts: list[Part], verdict: str) -> None:
+    finding = decide(Evidence({}), parts)
+    assert finding.verdict == verdict
+    for failing, count in (("contradicted", parts.count(BAD)), ("inconclusive", parts.count(UNCLEAR))):
+        assert (f"{failing} in {count} of {len(parts)} parts: here" in finding.note) == bool(count)
+
+
+def test_the_effect_is_that_of_the_part_that_decides() -> None:
+    """Among parts with the verdict: the one nearest to its threshold, in widths of its interval."""
+    assert decide(Evidence({}), [part(2, 1, 3), part(3, 0.1, 6), part(1, 0.9, 1.1)]).effect == 3
+    assert decide(Evidence({}), [GOOD, part(-1, -1.1, -0.9), BAD]).effect == -1
+    assert decide(Evidence({}), [UNCLEAR, part(9, NAN, NAN)]).effect == 9
+
+
+def test_no_part_is_no_verdict() -> None:
+    with pytest.raises(NotRun, match="holds nothing"):
+        decide(Evidence({}), [])
+
+
+@pytest.mark.parametrize("parts", [[GOOD], [BAD], [GOOD, BAD]])
+def test_an_attack_that_missed_its_gate_decides_nothing(parts: list[Part]) -> None:
+    errors = rows("gp", "mse_input", ONES, points=[0.5, 0.9], sweep="fraction", attack="ig", void=True)
+    evidence = Evidence({"pruning": errors})
+    evidence.series("pruning", "mse_input", defense="gp", attack="ig", sweep="fraction")
+    finding = decide(evidence, parts)
+    assert finding.verdict == "inconclusive" and finding.effect is not None
+    assert finding.note.startswith("void: ig missed its gate on digits16 with small")
+
+
+def test_images_are_averaged_over_their_batch() -> None:
+    """Images of a client follow each other: indices 0 and 1 are those of batch 0."""
+    frame = rows("gp", "mse_input", np.arange(6.0).reshape(1, 2, 3), points=[0.5], sweep="fraction", attack="ig")
+    image = frame["metric"] == "mse_input"
+    frame.loc[image & (frame["index"] % 2 == 1), "value"] += 1  # the second image of each batch
+    found = Evidence({"pruning": frame}).series("pruning", "mse_input", defense="gp", attack="ig", sweep="fraction")
+    np.testing.assert_allclose(found.values, np.arange(6.0).reshape(1, 2, 3) + 0.5)
+    assert (found.points, found.seeds) == ((0.5,), (0, 1))
+
+
+def test_the_order_of_rows_does_not_matter() -> None:
+    values = np.random.default_rng(0).normal(size=(3, 2, 4))
+    frame = rows("gp", "mse_input", values, points=[0.9, 0.5, 0.7], sweep="fraction", attack="ig")
+    evidence = Evidence({"pruning": frame.sample(frac=1, random_state=1)})
+    found = evidence.series("pruning", "mse_input", defense="gp", attack="ig", sweep="fraction")
+    assert found.points == (0.5, 0.7, 0.9)
+    np.testing.assert_allclose(found.values, values[[1, 2, 0]])
+
+
+def test_curves_run_over_steps() -> None:
+    curve = np.random.default_rng(0).normal(size=(5, 3, 1))
+    found = Evidence({"training": rows("gp-90", "loss_curve", curve)}).series("training", "loss_curve", defense="gp-90")
+    assert list(found.points) == [0, 1, 2, 3, 4]
+    np.testing.assert_allclose(found.values, curve)
+
+
+def test_other_parameters_are_picked() -> None:
+    parts = [rows("op-70", "u1_kept", [[[value]]], where={"batch_norm": mode}) for mode, value in BATCH_NORM.items()]
+    evidence = Evidence({"predictors": table(*parts)})
+    for mode, value in BATCH_NORM.items():
+        found = evidence.series("predictors", "u1_kept", defense="op-70", where={"batch_norm": mode})
+        assert found.values.item() == value
+    with pytest.raises(NotRun, match="swept over more than this claim knows"):
+        evidence.series("predictors", "u1_kept", defense="op-70")
+    with pytest.raises(NotRun, match="there is no u1_kept of op-70 in predictors, batch_norm other"):
+        evidence.series("predictors", "u1_kept", defense="op-70", where={"batch_norm": "other"})
+
+
+BATCH_NORM = {"eval": 0.9, "train": 0.7}
+
+
+def pruning(values: np.ndarray, **options: object) -> Evidence:
+    frame = rows("gp", "mse_input", values, points=[0.5, 0.9], sweep="fraction", attack="ig", **options)  # type: ignore[arg-type]
+    return Evidence({"pruning": frame})
+
+
+def test_what_the_tables_lack_is_named() -> None:
+    evidence = pruning(ONES)
+    found = evidence.series("pruning", "mse_input", defense="gp", attack="ig", sweep="fraction")
+    with pytest.raises(NotRun, match=r"the grid of mse_input of gp in pruning under ig has no 0\.8; it has 0\.5, 0\.9"):
+        found.at([0.8])
+    for defense, attack in (("op", "ig"), ("gp", "other"), ("gp", None)):
+        with pytest.raises(NotRun, match=f"there is no mse_input of {defense} in pruning"):
+            evidence.series("pruning", "mse_input", sweep="fraction", defense=defense, attack=attack)
+    with pytest.raises(NotRun, match=r"holds no number \(status: diverged\)"):
+        pruning(NAN * ONES).series("pruning", "mse_input", defense="gp", attack="ig", sweep="fraction")
+
+
+def test_comparisons_are_of_shared_seeds_points_and_batches() -> None:
+    one = pruning(ONES).series("pruning", "mse_input", defense="gp", attack="ig", sweep="fraction")
+    late = pruning(ONES, first_seed=2).series("pruning", "mse_input", defense="gp", attack="ig", sweep="fraction")
+    assert [series.seeds for series in same_seeds(one, late)] == [(2,), (2,)]
+    assert [series.points for series in same_points(one, late.at([0.9]))] == [(0.9,), (0.9,)]
+    later = pruning(ONES, first_seed=9).series("pruning", "mse_input", defense="gp", attack="ig", sweep="fraction")
+    with pytest.raises(NotRun, match="share no seed"):
+        same_seeds(one, later)
+    with pytest.raises(NotRun, match="share no point"):
+        same_points(one.at([0.5]), late.at([0.9]))
+    wide = pruning(np.ones((2, 3, 4))).series("pruning", "mse_input", defense="gp", attack="ig", sweep="fraction")
+    with pytest.raises(NotRun, match="different numbers of batches: 2, 4"):
+        bootstrap(one, wide)
+
+
+def test_notes_say_what_was_measured() -> None:
+    values = ONES.copy()
+    values[0, 0, 0] = NAN
+    evidence = pruning(values)
+    evidence.series("pruning", "mse_input", defense="gp", attack="ig", sweep="fraction")
+    assert evidence.notes() == [
+        "3 seeds x 2 batches: with so few seeds the interval is too narrow",
+        "2 numbers lost (diverged or infeasible)",
+    ]
+    alone = pruning(ONES[:, :1])
+    alone.series("pruning", "mse_input", defense="gp", attack="ig", sweep="fraction")
+    assert alone.notes() == ["1 seed x 2 batches: the interval says nothing about other seeds"]
+
+
+def test_of_several_models_the_first_is_judged() -> None:
+    cells = [
+        rows(
+            "gp", "final_loss", np.full((2, 3, 1), number), points=[0.5, 0.9], sweep="fraction", cell=("digits", model)
+        )
+        for number, model in enumerate(("small", "large"))
+    ]
+    evidence = Evidence({"pruning": table(*cells), "noise": cells[1]})
+    found = evidence.series("pruning", "final_loss", defense="gp", sweep="fraction")
+    assert (found.values == 0).all()
+    assert evidence.notes()[-1] == "judged on digits with small, the first of several"
+    with pytest.raises(NotRun, match="noise holds no digits with small"):
+        evidence.series("noise", "final_loss", defense="gp", sweep="fraction")
+
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A paper with three claims of this test's own."""
+    artifacts()  # once imported, the papers register nothing more
+    monkeypatch.setattr(claims, "_claims", {})
+    paper = "optimal_defense"
+
+    @claim(paper, "A1", "Some loss is *small* & 5 % lower.", source="Fig. 4", experiments=("pruning",))
+    def small(evidence: Evidence) -> Finding:
+        losses = evidence.series("pruning", "final_loss", defense="gp", sweep="fraction")
+        resamples = bootstrap(losses)
+        return decide(evidence, [Part("", resamples.estimate(resamples.mean(losses.values[0])), "nats", at_most=9.0)])
+
+    @claim(paper, "A2", "Nothing measures it.", source="Fig. 99", experiments=("nowhere",))
+    def nowhere(evidence: Evidence) -> Finding:
+        raise AssertionError("never asked")
+
+    @claim(paper, "T1", "It holds.", source="Theorem 1")
+    def holds(_: Evidence) -> Finding:
+        return Finding("reproduced", effect=0.25, meaning="slack", note="3 cases")
+
+    return paper
+
+
+def test_a_key_is_used_once(registered: str) -> None:
+    with pytest.raises(ConfigError, match=f"{registered}: claim T1 is registered twice"):
+        claim(registered, "T1", "Other.", source="Theorem 2")(lambda _: Finding("reproduced"))
+    assert [entry.key for entry in claims_of(registered)] == ["A1", "A2", "T1"]
+    assert claims_of("other") == []
+
+
+def test_a_claim_that_cannot_be_judged_says_why() -> None:
+    def find(evidence: Evidence) -> Finding:
+        raise NotRun("the moon is missing")
+
+    assert Claim("p", "A", "s", "Fig. 1", (), find).judge({}) == Finding("not run", note="the moon is missing")
+
+
+def test_verdicts_without_tables(registered: str, tmp_path: Path) -> None:
+    project = empty_project(tmp_path)
+    found = [(entry.key, finding.verdict, finding.note) for entry, finding in judged(project, "smoke", registered)]
+    table_of = "results/smoke/optimal_defense/pruning/records.parquet"
+    assert found == [
+        ("A1", "not run", f"make the tables with `snakemake --cores all {table_of}`"),
+        ("A2", "not run", "not configured: nowhere"),
+        ("T1", "reproduced", "3 cases"),
+    ]
+    assert claims_inputs(project, "smoke", registered) == [table_of]
+    path = claims_paths("smoke", registered)[0]
+    with pytest.raises(RecordError, match=f"^{table_of}: missing; make it with `leakbench merge {table_of}`$"):
+        judge(project, path)
+
+
+def empty_project(root: Path) -> Project:
+    shutil.copytree(Path(__file__).resolve().parents[2] / "config", root / "config")
+    return Project(root)
+
+
+def test_all_formats_are_written(registered: str, tmp_path: Path) -> None:
+    project = new_project(tmp_path)
+    merge(project, "results/smoke/optimal_defense/pruning/records.parquet")
+    paths = claims_paths("smoke", registered)
+    assert paths == [f"figures/smoke/optimal_defense/claims.{extension}" for extension in ("csv", "md", "tex")]
+    judge(project, paths[1])
+    csv, markdown, latex = ((tmp_path / path).read_text() for path in paths)
+    frame = pd.read_csv(tmp_path / paths[0])
+    assert list(frame) == COLUMNS
+    assert frame["claim"].tolist() == ["A1", "A2", "T1"]
+    assert frame["verdict"].tolist() == ["reproduced", "not run", "reproduced"]
+    assert frame["low"][0] <= frame["effect"][0] <= frame["high"][0] and frame["effect"][2] == 0.25
+    assert "Smoke scale" in markdown and "Smoke scale" in latex
+    assert r"*small* \& 5 \%" in latex and r"optimal_defense" not in latex
+    assert "| A1" in markdown and "nan" not in (csv + markdown + latex).lower()
+    before = [(tmp_path / path).read_bytes() for path in paths]
+    judge(project, paths[2])
+    assert before == [(tmp_path / path).read_bytes() for path in paths]
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("claims.csv", "expected figures/<scale>/<paper>/claims"),
+        ("figures/smoke/optimal_defense/fig02.png", "expected figures/<scale>/<paper>/claims"),
+        ("figures/smoke/optimal_defense/claims.pdf", "unknown format 'pdf'"),
+        ("figures/smok/optimal_defense/claims.csv", "unknown scale 'smok'; did you mean 'smoke'"),
+        ("figures/smoke/optimal/claims.csv", "unknown paper 'optimal'"),
+    ],
+)
+def test_paths_that_are_no_claims(tmp_path: Path, path: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        judge(empty_project(tmp_path), path)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [((None, None, None), ""), ((0.25, None, None), "0.25"), ((1.23456, -1.0, 2.0), "1.23 [-1, 2]")],
+)
+def test_numbers_to_read(numbers: tuple[float | None, float | None, float | None], text: str) -> None:
+    assert in_numbers(*numbers) == text
+    json.dumps(numbers)
