@@ -55,6 +55,20 @@ def marker(mechanism: str) -> str:
     return MARKERS.get(mechanism, "o")
 
 
+def shades(mechanism: str, count: int) -> list[str]:
+    """Colours of things that share a mechanism, from its own colour towards white."""
+    from matplotlib.colors import to_hex, to_rgb
+
+    own = to_rgb(colour(mechanism))
+    parts = [0.65 * place / max(count - 1, 1) for place in range(count)]
+    return [to_hex(tuple(part + (1 - part) * channel for channel in own)) for part in parts]
+
+
+def other_marker(mechanism: str) -> str:
+    """The marker of a second series of the same mechanism."""
+    return "D" if marker(mechanism) == "s" else "^"
+
+
 def use_style() -> None:
     """Make figures in the project's style from here on, without a screen."""
     import matplotlib
@@ -70,6 +84,11 @@ def panels(columns: int, width: float = 4.2, height: float = 3.1) -> tuple[Figur
 
     figure, axes = plt.subplots(1, columns, figsize=(width * columns, height), squeeze=False, layout="constrained")
     return figure, list(axes[0])
+
+
+def legend_below(ax: Axes, columns: int = 2) -> None:
+    """The legend under the axes, for figures whose panels stand side by side."""
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncol=columns, fontsize="small", columnspacing=1.0)
 
 
 def add_caption(figure: Figure, caption: str) -> None:
