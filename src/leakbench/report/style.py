@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 # Okabe and Ito's palette, by the registered name of the mechanism.
@@ -87,8 +88,30 @@ def panels(columns: int, width: float = 4.2, height: float = 3.1) -> tuple[Figur
 
 
 def legend_below(ax: Axes, columns: int = 2) -> None:
-    """The legend under the axes, for figures whose panels stand side by side."""
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncol=columns, fontsize="small", columnspacing=1.0)
+    """The legend under the axes and their label, for figures whose panels stand side by side."""
+    from matplotlib.transforms import ScaledTranslation
+
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    below = ax.transAxes + ScaledTranslation(0, -0.42, figure.dpi_scale_trans)
+    ax.legend(
+        loc="upper center",
+        bbox_to_anchor=(0.5, 0.0),
+        bbox_transform=below,
+        borderaxespad=0,
+        ncol=columns,
+        fontsize="small",
+        columnspacing=1.0,
+    )
+
+
+def plain_ticks(axis: Axis) -> None:
+    """Labels such as 0.02 and 0.05 for a logarithmic axis that spans few decades."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def add_caption(figure: Figure, caption: str) -> None:

@@ -11,7 +11,7 @@ from leakbench.papers.optimal_defense.common import INTERVALS, figure
 from leakbench.report.artifacts import Tables
 from leakbench.report.kept import Kept
 from leakbench.report.plots import Drawing, draw_curve, values_of
-from leakbench.report.style import colour, legend_below, panels, shades
+from leakbench.report.style import colour, legend_below, panels, plain_ticks, shades
 from leakbench.theory.optimal_noise import variance_ratio
 
 if TYPE_CHECKING:
@@ -112,17 +112,19 @@ def _deviations(ax: Axes, deviations: dict[str, torch.Tensor], isotropic: float)
     levels = torch.tensor(list(QUANTILES.values()), dtype=torch.float64)
     names, tint = list(deviations), colour(OPTIMAL)
     quantiles = torch.stack([torch.quantile(part, levels) for part in deviations.values()])
+    most = torch.stack([part.max() for part in deviations.values()])
     rows = range(len(names), 0, -1)
     low, lower, middle, upper, high = quantiles.T
     ax.hlines(rows, low, high, color=tint, linewidth=1, label="optimal: 5 % to 95 %")
     ax.hlines(rows, lower, upper, color=tint, linewidth=5, alpha=0.6, label="optimal: 25 % to 75 %")
     ax.plot(middle, rows, color="white", marker="o", markeredgecolor=tint, linestyle="none", label="optimal: median")
+    ax.plot(most, rows, color=tint, marker="|", linestyle="none", label="optimal: largest")
     ax.axvline(isotropic, color=colour(ISOTROPIC), label="isotropic, equal RMS")
     ax.set(xscale="log", xlabel="standard deviation of the noise", yticks=rows, yticklabels=names)
     legend_below(ax)
     shown = [
-        {"panel": "tensors", "tensor": name, **dict(zip(QUANTILES, values, strict=True))}
-        for name, values in zip(names, quantiles.tolist(), strict=True)
+        {"panel": "tensors", "tensor": name, **dict(zip(QUANTILES, values, strict=True)), "largest": largest}
+        for name, values, largest in zip(names, quantiles.tolist(), most.tolist(), strict=True)
     ]
     return [*shown, {"panel": "tensors", "tensor": "isotropic", "median": isotropic}]
 
@@ -130,8 +132,8 @@ def _deviations(ax: Axes, deviations: dict[str, torch.Tensor], isotropic: float)
 @figure(
     14,
     title="Noise in every parameter tensor during training",
-    caption="Mean standard deviation of the noise in every parameter tensor during federated training with optimal noise "
-    f"at scale 0.1, mean of {WINDOW} steps; left weights, right biases. {INTERVALS}",
+    caption="Mean standard deviation of the noise in every parameter tensor during federated training with "
+    f"optimal noise at scale 0.1, mean of {WINDOW} steps; left weights, right biases. {INTERVALS}",
     experiments=("noise_training",),
 )
 def fig14(tables: Tables) -> Drawing:
@@ -156,8 +158,11 @@ def fig14(tables: Tables) -> Drawing:
                 curve = draw_curve(ax, rows, layer, window=WINDOW, style=style, tint=tints[layer])
                 shown.append(curve.assign(series=name, panel=title))
         ax.set(title=title, xlabel="server step", yscale="log")
+    limits = [limit for ax in axes for limit in ax.get_ylim()]
+    for ax in axes:
+        ax.set_ylim(min(limits), max(limits))
+        plain_ticks(ax.yaxis)
     axes[0].set_ylabel(f"mean standard deviation,\nmean of {WINDOW} steps")
-    axes[1].sharey(axes[0])
     axes[1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), title="optimal noise in layer", alignment="left")
     if not math.isnan(level):
         shown.append(pd.DataFrame([{"series": "isotropic noise", "mean": level}]))

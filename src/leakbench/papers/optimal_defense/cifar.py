@@ -45,8 +45,8 @@ def fig09(tables: Tables) -> Drawing:
 @figure(
     11,
     title="Noise on CIFAR-10: reconstruction error against training loss",
-    caption=f"{TRADED.format(optimiser='Adam')} Noise scales up to {SMALL:g}; the larger ones are in Figures 12 and 13. "
-    f"{INTERVALS} {REFERENCES}",
+    caption=f"{TRADED.format(optimiser='Adam')} Noise scales up to {SMALL:g}; the larger ones are in Figures 12 "
+    f"and 13. {INTERVALS} {REFERENCES}",
     experiments=("cifar_references", "cifar_noise"),
 )
 def fig11(tables: Tables) -> Drawing:

@@ -32,7 +32,7 @@ def _pictures(tables: Tables, kept: Kept, experiment: str, attack: str, names: M
         victims,
         {name: row.images for name, row in rows.items()},
         None,
-        size=1.05,
+        size=1.15,
         victims_label="truth",
         decibels={name: row.psnr for name, row in rows.items()},
     )
@@ -47,7 +47,7 @@ def _pictures(tables: Tables, kept: Kept, experiment: str, attack: str, names: M
 @figure(
     8,
     title="Reconstructions under noise",
-    caption=f"One batch of MNIST, attacked at initialisation. {ORDER}",
+    caption=f"One batch of images, attacked at initialisation. {ORDER}",
     experiments=("pictures",),
     tensors=("pictures",),
 )
@@ -60,7 +60,7 @@ def fig08(tables: Tables, kept: Kept) -> Drawing:
 @figure(
     10,
     title="Reconstructions under pruning on CIFAR-10",
-    caption=f"One batch of CIFAR-10, attacked at initialisation. {ORDER}",
+    caption=f"One batch of images, attacked at initialisation. {ORDER}",
     experiments=("cifar_pictures",),
     tensors=("cifar_pictures",),
 )

@@ -116,7 +116,8 @@ def bounds(information: pd.DataFrame, prior: float) -> pd.DataFrame:
 @figure(
     "S2",
     title="Trade-offs when the attacker knows the defense",
-    caption=f"Figures 4 and 7 with both attackers. {TRADED.format(optimiser='Adam')} {KNOWING} {INTERVALS} {REFERENCES}",
+    caption=f"Figures 4 and 7 with both attackers. {TRADED.format(optimiser='Adam')} {KNOWING} {INTERVALS} "
+    f"{REFERENCES}",
     experiments=("undefended", "pruning", "noise", "adaptive"),
 )
 def fig_s2(tables: Tables) -> Drawing:
@@ -194,8 +195,8 @@ def _information_against_utility(ax: Axes, frame: pd.DataFrame) -> list[dict[str
 @figure(
     "S4",
     title="Trade-offs under plain gradient descent",
-    caption=f"Figures 4 and 7 with the optimiser of which U1 and U2 speak. {TRADED.format(optimiser='SGD')} {INTERVALS} "
-    f"{REFERENCES}",
+    caption=f"Figures 4 and 7 with the optimiser of which U1 and U2 speak. {TRADED.format(optimiser='SGD')} "
+    f"{INTERVALS} {REFERENCES}",
     experiments=("undefended", "pruning", "noise", "sgd"),
 )
 def fig_s4(tables: Tables) -> Drawing:

@@ -53,10 +53,10 @@ NONE = "–"
 @table(
     "S1",
     title="Other readings of the formulas",
-    caption="Pruning at 80 % and noise at U2 = -1e-4 under other readings of the formulas, with ratios per tensor instead "
-    "of per coordinate, and with fewer or more probes of the sensitivities. Means with 95 % t-intervals over "
-    "seeds of the initialisation. The information is infinite where coordinates travel without noise; all of it "
-    "passes where none is pruned.",
+    caption="Pruning at 80 % and noise at U2 = -1e-4 under other readings of the formulas, with ratios per tensor "
+    "instead of per coordinate, and with fewer or more probes of the sensitivities. Means with 95 % t-intervals "
+    "over seeds of the initialisation. The information is infinite where coordinates travel without noise; all of "
+    "it passes where none is pruned.",
     experiments=("readings",),
 )
 def table_s1(tables: Tables) -> pd.DataFrame:
@@ -104,11 +104,11 @@ MEASURED = {
 @table(
     "S2",
     title="Utility, information and noise of every setting",
-    caption="What the law of a defended gradient says before anything is attacked or trained, in every setting of Figures "
-    "2, 4, 5 and 7: the utilities U1 (part kept) and U2, the trace of the Fisher information per input, the part "
-    "of it that passes under equal noise, the size of the noise in two senses, and the parts of the coordinates "
-    "whose ratio was floored or capped, and that follow the gradient at all. Means over clients and seeds; a dash "
-    "where there is no finite number.",
+    caption="What the law of a defended gradient says before anything is attacked or trained, in every setting of "
+    "Figures 2, 4, 5 and 7: the utilities U1 (part kept) and U2, the trace of the Fisher information per input, "
+    "the part of it that passes under equal noise, the size of the noise in two senses, and the parts of the "
+    "coordinates whose ratio was floored or capped, and that follow the gradient at all. Means over clients and "
+    "seeds; a dash where there is no finite number.",
     experiments=("pruning", "noise"),
 )
 def table_s2(tables: Tables) -> pd.DataFrame:
