@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+LineStyle = str | tuple[int, tuple[int, ...]]
+"""A name, or an offset and lengths of dashes and gaps."""
+
+
 @dataclass(frozen=True)
 class Drawing:
     """A figure and the numbers that it shows."""
@@ -99,14 +103,14 @@ def draw_undefended_and_references(
 
 
 def draw_swept(
-    ax: Axes, rows: pd.DataFrame, parameter: str, name: str, *, style: str = "-", mark: str | None = None
+    ax: Axes, rows: pd.DataFrame, parameter: str, name: str, *, style: LineStyle = "-", mark: str | None = None
 ) -> list[dict[str, object]]:
     """A line of means against a swept parameter with a band of intervals; returns the numbers that they show.
 
     Args:
         rows: of one metric and one defense; hollow and dashed where they are void.
         style: line style, where several series share a mechanism and so a colour.
-        mark: marker; by default the mechanism's.
+        mark: marker, empty for none; by default the mechanism's.
     """
     column = SETTING + parameter
     rows = rows[rows[column].notna()]
@@ -119,7 +123,7 @@ def draw_swept(
         x,
         points["mean"],
         color=tint,
-        marker=mark or marker(mechanism),
+        marker=marker(mechanism) if mark is None else mark,
         markerfacecolor="none" if void else tint,
         linestyle="--" if void else style,
         label=named(name, void),
@@ -142,7 +146,6 @@ def against_parameter(
     attack: str | None,
     xlabel: str,
     log: bool = False,
-    ylog: bool = False,
 ) -> Drawing:
     """One panel per metric: its mean against a swept parameter of the defense, with intervals over seeds.
 
@@ -153,10 +156,9 @@ def against_parameter(
         names: defense label -> name in the legend.
         attack: label of the attack that is plotted; None for metrics of training.
         log: logarithmic horizontal axis.
-        ylog: logarithmic vertical axes.
     """
     frame = having(frame, parameter)
-    figure, axes = panels(len(metrics), width=4.2 if len(metrics) > 1 else 5.0)
+    figure, axes = panels(len(metrics), width=4.2 if len(metrics) > 1 else 6.4)
     shown: list[dict[str, object]] = []
     for ax, (metric, ylabel) in zip(axes, metrics.items(), strict=True):
         shown += draw_undefended_and_references(ax, frame, metric, attack)
@@ -165,8 +167,6 @@ def against_parameter(
         ax.set(xlabel=xlabel, ylabel=ylabel)
         if log:
             ax.set_xscale("log")
-        if ylog:
-            ax.set_yscale("log")
     axes[-1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     return Drawing(figure, pd.DataFrame(shown))
 

@@ -78,13 +78,15 @@ def use_style() -> None:
     matplotlib.rcParams.update(cast(Any, STYLE))  # matplotlib types each key by itself
 
 
-def panels(columns: int, width: float = 4.2, height: float = 3.1) -> tuple[Figure, list[Axes]]:
-    """A row of axes in the project's style."""
+def panels(count: int, width: float = 4.2, height: float = 3.1, stacked: bool = False) -> tuple[Figure, list[Axes]]:
+    """A row of axes, or a column of them, in the project's style; width and height are those of one, in inches."""
     use_style()
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, columns, figsize=(width * columns, height), squeeze=False, layout="constrained")
-    return figure, list(axes[0])
+    rows, columns = (count, 1) if stacked else (1, count)
+    size = (width * columns, height * rows)
+    figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
+    return figure, list(axes.flat)
 
 
 def legend_below(ax: Axes, columns: int = 2) -> None:

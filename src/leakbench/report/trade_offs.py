@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from leakbench.lazy import pd
 from leakbench.report.plots import Drawing, having, judged, named, series_of, undefended_and_references, values_of
 from leakbench.report.statistics import over_seeds
-from leakbench.report.style import REFERENCE_COLOUR, colour, legend_below, marker, other_marker, panels
+from leakbench.report.style import REFERENCE_COLOUR, colour, marker, other_marker, panels
 from leakbench.report.tidy import SETTING
 
 if TYPE_CHECKING:
@@ -156,26 +156,18 @@ def trade_off(shown: TradeOff, *, privacy: str, utility: str, xlabel: str, ylabe
     figure, (ax,) = panels(1, width=6.4, height=3.9)
     numbers = draw_trade_off(ax, shown, privacy, utility)
     ax.set(xlabel=xlabel, ylabel=ylabel)
-    series = ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    ax.legend(
-        handles=size_handles(ax, shown.ranks),
-        title=shown.parameter_label,
-        loc="lower left",
-        bbox_to_anchor=(1.0, 0.0),
-    )
-    ax.add_artist(series).set_clip_on(False)  # it stands beside the axes, and counts for the figure's size
+    explain(ax, shown)
     return Drawing(figure, pd.DataFrame(numbers))
 
 
 def trade_offs(shown: Mapping[str, TradeOff], *, privacy: str, utility: str, xlabel: str, ylabel: str) -> Drawing:
-    """Panels of :func:`draw_trade_off` side by side, by their titles, each with its legend below."""
-    figure, axes = panels(len(shown), width=4.4, height=4.6)
+    """Panels of :func:`draw_trade_off`, one above the other, by their titles."""
+    figure, axes = panels(len(shown), width=6.4, height=3.6, stacked=True)
     numbers: list[dict[str, Any]] = []
     for ax, (title, panel) in zip(axes, shown.items(), strict=True):
         numbers += [{"panel": title, **row} for row in draw_trade_off(ax, panel, privacy, utility)]
-        ax.set(title=title, xlabel=xlabel, ylabel=ylabel if ax is axes[0] else "")
-        size_handles(ax, panel.ranks, f"{panel.parameter_label} ")
-        legend_below(ax)
+        ax.set(title=title, xlabel=xlabel, ylabel=ylabel)
+        explain(ax, panel)
     return Drawing(figure, pd.DataFrame(numbers))
 
 
@@ -183,10 +175,15 @@ def _size(rank: int) -> int:
     return 12 + 16 * rank
 
 
-def size_handles(ax: Axes, ranks: Mapping[float, int], before: str = "") -> list[Any]:
-    """Points that explain the smallest, a middle and the largest size."""
+def explain(ax: Axes, shown: TradeOff) -> None:
+    """The legends of a trade-off, beside the axes: series, and the smallest, a middle and the largest size."""
+    series = ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    ranks = shown.ranks
     values: Sequence[float] = list(ranks)
     few = dict.fromkeys([values[0], values[len(values) // 2], values[-1]]) if values else {}
-    return [
-        ax.scatter([], [], s=_size(ranks[value]), color=REFERENCE_COLOUR, label=f"{before}{value:g}") for value in few
-    ]
+    if few:
+        handles = [
+            ax.scatter([], [], s=_size(ranks[value]), color=REFERENCE_COLOUR, label=f"{value:g}") for value in few
+        ]
+        ax.legend(handles=handles, title=shown.parameter_label, loc="lower left", bbox_to_anchor=(1.0, 0.0))
+        ax.add_artist(series).set_clip_on(False)  # it stands beside the axes, and counts for the figure's size

@@ -148,22 +148,22 @@ def fig14(tables: Tables) -> Drawing:
     drawn, axes = panels(2, width=3.7, height=3.1)
     shown = []
     for ax, (kind, title) in zip(axes, {"weight": "weights", "bias": "biases"}.items(), strict=True):
-        if not math.isnan(level):
-            ax.axhline(level, color=colour(ISOTROPIC), linewidth=1, label="isotropic noise")
         for place, layer in enumerate(layers):
             name = f"{layer}.{kind}"
             rows = values_of(optimal, noise_metric(name))
             if rows["value"].notna().any():
                 style = LINES[place % len(LINES)]
-                curve = draw_curve(ax, rows, layer, window=WINDOW, style=style, tint=tints[layer])
+                curve = draw_curve(ax, rows, f"optimal noise, {layer}", window=WINDOW, style=style, tint=tints[layer])
                 shown.append(curve.assign(series=name, panel=title))
+        if not math.isnan(level):
+            ax.axhline(level, color=colour(ISOTROPIC), linewidth=1, label="isotropic noise")
         ax.set(title=title, xlabel="server step", yscale="log")
     limits = [limit for ax in axes for limit in ax.get_ylim()]
     for ax in axes:
         ax.set_ylim(min(limits), max(limits))
         plain_ticks(ax.yaxis)
     axes[0].set_ylabel(f"mean standard deviation,\nmean of {WINDOW} steps")
-    axes[1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), title="optimal noise in layer", alignment="left")
+    axes[1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     if not math.isnan(level):
         shown.append(pd.DataFrame([{"series": "isotropic noise", "mean": level}]))
     return Drawing(drawn, pd.concat(shown, ignore_index=True))

@@ -64,9 +64,7 @@ def fig11(tables: Tables) -> Drawing:
 def fig12(tables: Tables) -> Drawing:
     """Training loss against the noise scale."""
     metrics = {"final_loss": LOSS}
-    return against_parameter(
-        tables["cifar_noise"], "scale", metrics, NOISE_CIFAR, attack=None, xlabel=SCALE, log=True, ylog=True
-    )
+    return against_parameter(tables["cifar_noise"], "scale", metrics, NOISE_CIFAR, attack=None, xlabel=SCALE, log=True)
 
 
 @figure(

@@ -12,8 +12,8 @@ from leakbench.papers.optimal_defense.common import (
     INTERVALS,
     LOSS,
     MSE_AGAINST_LOSS,
-    NOISE,
     NOISE_AT_U2,
+    NOISE_IN_SHORT,
     PRUNING,
     REFERENCES,
     TRADED,
@@ -31,15 +31,15 @@ from leakbench.report.plots import (
     series_of,
     values_of,
 )
-from leakbench.report.style import legend_below, marker, other_marker, panels
+from leakbench.report.style import marker, other_marker, panels, plain_ticks
 from leakbench.report.tidy import SETTING
 from leakbench.report.trade_offs import (
     STRONGEST,
     TradeOff,
     draw_pairs,
     draw_trade_off,
+    explain,
     pairs,
-    size_handles,
     strongest,
     trade_offs,
 )
@@ -59,24 +59,23 @@ KNOWING = (
     "S1",
     title="Noise at equal utility",
     caption="Clipped noise and optimal noise with the same variance of <g, y>, which is the budget of the paper's "
-    "theorems. Left: error of the paper's attacker, of one who knows the defense, and the Bayesian Cramér-Rao "
+    "theorems. Above: error of the paper's attacker, of one who knows the defense, and the Bayesian Cramér-Rao "
     "bound per input, 1 / (information + prior) with the trace of the Fisher information per input and the "
     "prior's information: 1 for standard-normal inputs, 0 where nothing is known of them (cut off where it leaves "
-    "the axis). Right: trade-off for whichever attacker errs less. A better defense lies lower and further right. "
+    "the axis). Below: trade-off for whichever attacker errs less. A better defense lies lower and further right. "
     f"{KNOWING} {INTERVALS}",
     experiments=("undefended", "equal_utility"),
 )
 def fig_s1(tables: Tables) -> Drawing:
     """MSE and bound against the budget; trade-off for the stronger attacker."""
     frame = together(tables)
-    drawn, (left, right) = panels(2, width=4.6, height=4.9)
-    numbers = _errors_and_bounds(left, frame)
-    budget = "variance of <g, y>"
-    shown = TradeOff(strongest(frame, ATTACKERS, "mse_input"), "scale", NOISE_AT_U2, budget, {STRONGEST: ""})
-    numbers += [{"panel": "trade-off", **row} for row in draw_trade_off(right, shown, "mse_input", "final_loss")]
-    right.set(title="trade-off, stronger attacker", xlabel=ERRORS["mse_input"], ylabel=LOSS)
-    size_handles(right, shown.ranks, f"{budget} ")
-    legend_below(right)
+    drawn, (upper, lower) = panels(2, width=6.6, height=3.7, stacked=True)
+    numbers = _errors_and_bounds(upper, frame)
+    best = strongest(frame, ATTACKERS, "mse_input")
+    shown = TradeOff(best, "scale", NOISE_AT_U2, r"variance of $\langle g, y\rangle$", {STRONGEST: ""})
+    numbers += [{"panel": "trade-off", **row} for row in draw_trade_off(lower, shown, "mse_input", "final_loss")]
+    lower.set(title="trade-off, stronger attacker", xlabel=ERRORS["mse_input"], ylabel=LOSS)
+    explain(lower, shown)
     return Drawing(drawn, pd.DataFrame(numbers))
 
 
@@ -92,14 +91,15 @@ def _errors_and_bounds(ax: Axes, frame: pd.DataFrame) -> list[dict[str, Any]]:
                 mark = other_marker(mechanism) if knowing else marker(mechanism)
                 numbers += draw_swept(ax, rows, "scale", name + words, style=":" if knowing else "-", mark=mark)
     ax.set(xscale="log", yscale="log", title="error and bound")
-    for prior, style in {"normal": "-.", "flat": (0, (1, 3))}.items():
+    for prior, style in {"normal": "-.", "flat": (0, (4, 1, 1, 1, 1, 1))}.items():
         if prior == "flat":
             ax.set_ylim(ax.get_ylim())  # it may lie far below all that is measured, or above
         for defense, name in defenses.items():
             rows = bounds(values_of(frame, "information", defense=defense), PRIORS[prior])
             numbers += draw_swept(ax, rows, "scale", f"bound, {prior} prior: {name}", style=style, mark="")
     ax.set(xlabel=r"variance of $\langle g, y\rangle$ (utility budget $-U_2$)", ylabel=ERRORS["mse_input"])
-    legend_below(ax)
+    plain_ticks(ax.yaxis)
+    ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     return [{"panel": "error and bound", **row} for row in numbers]
 
 
@@ -128,7 +128,7 @@ def fig_s2(tables: Tables) -> Drawing:
         adaptive = tables["adaptive"]
         shown[experiment] = pd.concat([here, adaptive[adaptive["defense"].isin(here["defense"])]], ignore_index=True)
     return trade_offs(
-        {"pruning": pruning(shown["pruning"], ATTACKERS), "noise": noise(shown["noise"], NOISE, ATTACKERS)},
+        {"pruning": pruning(shown["pruning"], ATTACKERS), "noise": noise(shown["noise"], NOISE_IN_SHORT, ATTACKERS)},
         **MSE_AGAINST_LOSS,
     )
 
@@ -150,17 +150,16 @@ def fig_s3(tables: Tables) -> Drawing:
     fraction = cifar["defense"].map({label: part for label, (_, part) in SINGLE.items()})
     series = cifar["defense"].map({label: series for label, (series, _) in SINGLE.items()})
     cifar = cifar.assign(**{SETTING + "fraction": fraction, "defense": series.fillna(cifar["defense"])})
-    shown = {"MNIST model": having(tables["pruning"], "fraction")}
-    shown |= {
-        f"CIFAR-10 model, BatchNorm: {name}": cifar[cifar[mode] == name] for name in cifar[mode].dropna().unique()
-    }
-    drawn, axes = panels(len(shown), width=3.5, height=3.6)
+    mnist, data = having(tables["pruning"], "fraction"), " and ".join(cifar["dataset"].unique())
+    shown = {" and ".join(mnist["dataset"].unique()): mnist}
+    shown |= {f"{data}, BatchNorm: {name}": cifar[cifar[mode] == name] for name in cifar[mode].dropna().unique()}
+    drawn, axes = panels(len(shown), width=3.1, height=3.2)
     numbers: list[dict[str, Any]] = []
     for ax, (title, frame) in zip(axes, shown.items(), strict=True):
         numbers += [{"panel": title, **row} for row in _information_against_utility(ax, frame)]
         ax.set_title(title, fontsize="medium")
-        legend_below(ax, 1)
     axes[0].set_ylabel("Fisher information that passes")
+    axes[-1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     return Drawing(drawn, pd.DataFrame(numbers))
 
 
@@ -209,5 +208,6 @@ def fig_s4(tables: Tables) -> Drawing:
         shown[experiment] = pd.concat([attacked, trained], ignore_index=True)
     paper = {ATTACK: ""}
     return trade_offs(
-        {"pruning": pruning(shown["pruning"], paper), "noise": noise(shown["noise"], NOISE, paper)}, **MSE_AGAINST_LOSS
+        {"pruning": pruning(shown["pruning"], paper), "noise": noise(shown["noise"], NOISE_IN_SHORT, paper)},
+        **MSE_AGAINST_LOSS,
     )
