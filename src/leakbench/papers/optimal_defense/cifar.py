@@ -19,7 +19,7 @@ from leakbench.papers.optimal_defense.common import (
     together,
 )
 from leakbench.report.artifacts import Tables
-from leakbench.report.plots import Drawing, against_parameter
+from leakbench.report.plots import Drawing, against_parameter, having
 from leakbench.report.tidy import SETTING
 
 SMALL = 1e-3
@@ -28,6 +28,7 @@ SMALL = 1e-3
 
 def _small_scales(frame: pd.DataFrame) -> pd.DataFrame:
     """Rows without a noise scale, and those up to :data:`SMALL`."""
+    frame = having(frame, "scale")
     return frame[~(frame[SETTING + "scale"] > SMALL * (1 + 1e-9))]
 
 

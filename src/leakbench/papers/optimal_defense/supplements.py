@@ -152,7 +152,8 @@ def fig_s3(tables: Tables) -> Drawing:
     cifar = cifar.assign(**{SETTING + "fraction": fraction, "defense": series.fillna(cifar["defense"])})
     mnist, data = having(tables["pruning"], "fraction"), " and ".join(cifar["dataset"].unique())
     shown = {" and ".join(mnist["dataset"].unique()): mnist}
-    shown |= {f"{data}, BatchNorm: {name}": cifar[cifar[mode] == name] for name in cifar[mode].dropna().unique()}
+    modes = {f"{data}, BatchNorm: {name}": cifar[cifar[mode] == name] for name in cifar[mode].dropna().unique()}
+    shown |= modes or {data: cifar}
     drawn, axes = panels(len(shown), width=3.1, height=3.2)
     numbers: list[dict[str, Any]] = []
     for ax, (title, frame) in zip(axes, shown.items(), strict=True):
