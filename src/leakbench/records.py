@@ -170,9 +170,9 @@ def read_tensors(record_path: Path, tensors: Tensors) -> dict[str, torch.Tensor]
 
     path = record_path.with_name(tensors.file)
     if not path.is_file():
-        raise RecordError(f"{path}: missing; delete {record_path} and run again to regenerate both")
+        raise RecordError(f"{path}: missing; make it again with `leakbench run {record_path}`")
     content = path.read_bytes()
     if hashlib.sha256(content).hexdigest() != tensors.sha256:
-        raise RecordError(f"{path}: altered since {record_path} was written; delete both and run again")
+        raise RecordError(f"{path}: altered since {record_path} was written; make both again with `leakbench run`")
     loaded: dict[str, torch.Tensor] = load(content)
     return loaded

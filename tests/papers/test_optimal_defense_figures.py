@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from functools import cache
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,12 +11,8 @@ import pytest
 from matplotlib import pyplot as plt
 from matplotlib.collections import PathCollection
 from matplotlib.colors import to_hex
-from scipy import stats
-from tests.report.synthetic import ROOT, tidy_tables
+from tests.papers.drawn import Tables, clouds, draw, interval, per_seed, series, smoke_tables
 
-from leakbench.experiments import Project
-from leakbench.report.artifacts import artifact_of
-from leakbench.report.plots import Drawing
 from leakbench.report.style import COLOURS, REFERENCE_COLOUR
 
 SWEEPS = {"fig02": "fraction", "fig05": "scale"}
@@ -45,8 +39,6 @@ LABELS = {
     "optimal noise": "optimal",
 }
 
-Tables = dict[str, pd.DataFrame]
-
 
 @pytest.fixture(autouse=True)
 def close_figures() -> Iterator[None]:
@@ -54,44 +46,10 @@ def close_figures() -> Iterator[None]:
     plt.close("all")
 
 
-@cache
-def _tables() -> Tables:
-    return tidy_tables(Project(ROOT).plan("smoke"))
-
-
 @pytest.fixture
 def tables() -> Tables:
     """Synthetic tidy tables of the smoke scale: three seeds, four settings."""
-    return {name: frame.copy() for name, frame in _tables().items()}
-
-
-def draw(name: str, tables: Tables) -> Drawing:
-    entry = artifact_of(f"figures/smoke/optimal_defense/{name}.png")
-    drawing = entry.make({experiment: tables[experiment] for experiment in entry.experiments})
-    assert isinstance(drawing, Drawing)
-    drawing.figure.canvas.draw()
-    return drawing
-
-
-def interval(per_seed: list[float]) -> tuple[float, float, float]:
-    """Mean and 95 % t-interval, from scipy."""
-    kept = [value for value in per_seed if not math.isnan(value)]
-    low, high = stats.t.interval(0.95, len(kept) - 1, loc=np.mean(kept), scale=stats.sem(kept))
-    return float(np.mean(kept)), float(low), float(high)
-
-
-def per_seed(frame: pd.DataFrame, **equal: Any) -> list[float]:
-    """The mean over images of every seed, without the project's own statistics."""
-    for column, value in equal.items():
-        frame = frame[frame[column] == value]
-    return [float(rows["value"].mean()) for _, rows in frame.groupby("seed")]
-
-
-def series(numbers: pd.DataFrame, name: str, **equal: Any) -> pd.DataFrame:
-    chosen = numbers["series"] == name
-    for column, value in equal.items():
-        chosen &= numbers[column] == value
-    return numbers[chosen]
+    return smoke_tables()
 
 
 @pytest.mark.parametrize("name", SWEEPS)
@@ -163,11 +121,7 @@ def test_trade_offs(tables: Tables, name: str) -> None:
     drawing, parameter = draw(name, tables), TRADES[name]
     (ax,) = drawing.figure.axes
     assert ax.get_xlabel() == "MSE (normalised inputs)" and ax.get_ylabel() == "training loss after 5 steps (nats)"
-    points = {
-        str(cloud.get_label()): cloud
-        for cloud in ax.collections
-        if isinstance(cloud, PathCollection) and len(np.asarray(cloud.get_offsets()))
-    }
+    points = clouds(ax)
     defended = {name for name in MECHANISMS if name in set(drawing.numbers["series"])}
     assert set(points) == defended and "no defense" in defended
     for label, cloud in points.items():

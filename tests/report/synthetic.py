@@ -11,7 +11,7 @@ from tests.workflow.quick_jobs import findings
 from leakbench.experiments import Plan, Project
 from leakbench.jobs.base import Job
 from leakbench.jobs.runner import overall_outcome
-from leakbench.records import Cost, Provenance, Record, write_record
+from leakbench.records import Cost, Provenance, Record, write_record, write_tensors
 from leakbench.report.tidy import tidy_rows
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,9 +50,12 @@ def tidy_tables(plan: Plan, paper: str = "optimal_defense") -> dict[str, pd.Data
 
 
 def new_project(root: Path, scale: str = "smoke") -> Project:
-    """A checkout with the record of every job of a scale."""
+    """A checkout with the record of every job of a scale, and the tensors of those that keep some."""
     shutil.copytree(ROOT / "config", root / "config")
     project = Project(root)
     for path, job in project.plan(scale).jobs.items():
-        write_record(root / path, record_of(job))
+        record, tensors = record_of(job), findings(job).tensors
+        if tensors:
+            record.tensors = write_tensors((root / path).with_suffix(".safetensors"), tensors)
+        write_record(root / path, record)
     return project

@@ -16,8 +16,13 @@ from leakbench.errors import ConfigError, RecordError
 from leakbench.experiments import Project
 from leakbench.report import artifacts as module
 from leakbench.report.artifacts import FORMATS, Tables, artifact, artifact_of, artifacts
+from leakbench.report.catalogue import catalogue
 
-NAMES = ["fig02", "fig03", "fig04", "fig05", "fig06", "fig07", "table01"]
+NAMES = [
+    *(f"fig{number:02d}" for number in range(1, 15)),
+    *("figS1", "figS2", "figS3", "figS4"),
+    *("table01", "tableS1", "tableS2"),
+]
 
 
 @pytest.fixture
@@ -55,11 +60,47 @@ def test_a_number_is_taken_once() -> None:
     assert artifact_of("figures/smoke/optimal_defense/table02.csv").make is nothing
 
 
+@pytest.mark.usefixtures("registry")
+def test_supplements_stand_after_the_papers_own() -> None:
+    for number in ("S10", 15, "S9", 100):
+        artifact("optimal_defense", "figure", number, title="", caption="", experiments=())(nothing)
+    artifacts.cache_clear()
+    names = [entry.name for entry in artifacts() if entry.kind == "figure"]
+    assert names == [*NAMES[:14], "fig15", "fig100", *NAMES[14:18], "figS9", "figS10"]
+    assert artifact_of("figures/smoke/optimal_defense/figS9.pdf").number == "S9"
+
+
+@pytest.mark.parametrize("number", ["1", "s1", "S0", "S01", "S", "A1", "S1.5"])
+def test_numbers_that_are_none(number: str) -> None:
+    with pytest.raises(ConfigError, match=f"^optimal_defense: '{number}' numbers no table; expected the paper's own"):
+        artifact("optimal_defense", "table", number, title="", caption="", experiments=())(nothing)
+
+
+def test_tensors_come_from_experiments_that_it_names() -> None:
+    register = artifact(
+        "optimal_defense", "figure", 99, title="", caption="", experiments=("noise",), tensors=("noise", "pruning")
+    )
+    with pytest.raises(ConfigError, match="^optimal_defense: fig99 asks for tensors of experiments that it does not"):
+        register(nothing)
+
+
+def test_supplements_say_that_they_are_ours(rendered: Project) -> None:
+    for entry in artifacts():
+        assert ("Not in the paper." in entry.full_caption(rendered, "smoke")) == ("S" in entry.name)
+
+
+def test_listing(rendered: Project) -> None:
+    rows = {row["name"]: row for row in catalogue(rendered, "artifacts")}
+    assert list(rows) == NAMES
+    assert rows["figS1"]["number"] == "S1" and rows["fig14"]["number"] == 14
+    assert rows["tableS2"]["path"] == "figures/smoke/optimal_defense/tableS2.csv"
+
+
 @pytest.mark.parametrize(
     ("path", "fault"),
     [
         ("figures/smoke/optimal_defence/fig02.png", "unknown paper 'optimal_defence'; did you mean 'optimal_defense'?"),
-        ("figures/smoke/optimal_defense/fig08.png", "unknown artifact 'fig08'; did you mean 'fig0"),
+        ("figures/smoke/optimal_defense/fig15.png", "unknown artifact 'fig15'; did you mean 'fig1"),
         ("figures/smoke/optimal_defense/table1.csv", "unknown artifact 'table1'; did you mean 'table01'?"),
         ("figures/smoke/optimal_defense/fig02.tex", "unknown format 'tex'. Allowed: csv, pdf, png."),
         ("figures/smoke/optimal_defense/table01.png", "unknown format 'png'. Allowed: csv, md, tex."),

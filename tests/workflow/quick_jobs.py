@@ -25,23 +25,34 @@ from leakbench.report.claims import Claim, Finding
 
 NO_LPIPS = "the weights are not <staged>"
 DIVERGED = "training became non-finite at step 1"
-with (files("leakbench.papers.optimal_defense") / "reference" / "table01.csv").open() as file:
-    TENSORS = {row["tensor"]: float(row["paper"]) for row in csv.DictReader(file)}
 
 
 def findings(job: Job) -> Findings:
     """What a job of any kind might find, the same in every process."""
+    if job.kinds is not None:
+        found = [(setting, findings(combination)) for setting, combination in job.combinations()]
+        replicates = [
+            each.model_copy(update={"setting": {**each.setting, **setting}})
+            for setting, part in found
+            for each in part.replicates
+        ]
+        return Findings(found[0][1].metrics, replicates, {})
     if isinstance(job.kind, AttackJob):
-        return Findings(ATTACK_METRICS, list(_attacks(job, job.kind)), {})
+        return Findings(ATTACK_METRICS, list(_attacks(job, job.kind)), _pictures(job, job.kind))
     if isinstance(job.kind, TrainJob):
-        noise = [noise_metric(name) for name in TENSORS if job.kind.noise_per_tensor]
-        metrics = TRAINING_METRICS | dict.fromkeys(noise, NOISE_PER_TENSOR)
-        return Findings(metrics, list(_training(job, job.kind, noise)), {})
+        noisy = {noise_metric(name): NOISE_PER_TENSOR for name in (_counts() if job.kind.noise_per_tensor else ())}
+        return Findings(TRAINING_METRICS | noisy, list(_training(job, job.kind)), {})
     if isinstance(job.kind, FisherJob):
-        return Findings(FISHER_METRICS, list(_fisher(job, job.kind)), {})
-    counts = TENSORS
+        return Findings(FISHER_METRICS, list(_fisher(job, job.kind)), _coordinates(job, job.kind))
+    counts = _counts()
     metrics = {name: MetricInfo(unit="parameters", direction="none") for name in counts}
     return Findings(metrics, [Replicate(seed=0, metrics=dict(counts))], {})
+
+
+def _counts() -> dict[str, float]:
+    """The parameters of every tensor, as the paper prints them."""
+    with (files("leakbench.papers.optimal_defense") / "reference" / "table01.csv").open() as file:
+        return {row["tensor"]: float(row["paper"]) for row in csv.DictReader(file)}
 
 
 def _cells(job: Job) -> Iterator[tuple[int, dict[str, Any], random.Random]]:
@@ -53,7 +64,7 @@ def _cells(job: Job) -> Iterator[tuple[int, dict[str, Any], random.Random]]:
 
 def _attacks(job: Job, kind: AttackJob) -> Iterator[Replicate]:
     for seed, setting, draw in _cells(job):
-        strength = sum(map(float, setting.values()))
+        strength = sum(value for value in setting.values() if isinstance(value, float))
         lengths = {"image": kind.clients * kind.batch_size, "victim": kind.clients}
         metrics: dict[str, Any] = {
             name: [strength + draw.random() for _ in range(lengths[info.axis])] if info.axis in lengths else 32.0
@@ -65,26 +76,68 @@ def _attacks(job: Job, kind: AttackJob) -> Iterator[Replicate]:
         yield Replicate(seed=seed, setting=setting, metrics=metrics, reasons=dict.fromkeys(unstaged, NO_LPIPS))
 
 
-def _fisher(job: Job, kind: FisherJob) -> Iterator[Replicate]:
-    for seed, setting, draw in _cells(job):
-        metrics: dict[str, Any] = {name: [draw.random() for _ in range(kind.clients)] for name in FISHER_METRICS}
-        yield Replicate(seed=seed, setting=setting, metrics=metrics)
-
-
-def _training(job: Job, kind: TrainJob, noise: list[str]) -> Iterator[Replicate]:
+def _training(job: Job, kind: TrainJob) -> Iterator[Replicate]:
     """Seed 1 diverges under the label ``dpsgd``, in its strongest setting."""
     settings = [setting for setting, _ in job.defense.settings()]
     for seed, setting, draw in _cells(job):
         curve: list[float | None] = [2.3 / (1 + step) + draw.random() / 10 for step in range(kind.steps)]
         metrics: dict[str, Any] = {"loss_curve": curve, "final_loss": draw.random(), "accuracy": None, "bits": 32.0}
-        metrics |= {name: [draw.random() for _ in range(kind.steps)] for name in noise}
         reasons = {"accuracy": "the protocol names no evaluation images"}
         outcome = Outcome()
         if job.defense.label == "dpsgd" and seed == 1 and setting == settings[-1]:
             outcome = Outcome(status="diverged", reason=DIVERGED, step=1)
             metrics |= {"loss_curve": [curve[0], *[None] * (kind.steps - 1)], "final_loss": None}
             reasons = dict.fromkeys(("loss_curve", "final_loss", "accuracy"), DIVERGED)
+        if kind.noise_per_tensor:
+            level = 0.0 if job.defense.label == "none" else 0.1
+            metrics |= {noise_metric(name): [level + draw.random() / 100 for _ in curve] for name in _counts()}
         yield Replicate(seed=seed, setting=setting, outcome=outcome, metrics=metrics, reasons=reasons)
+
+
+def _fisher(job: Job, kind: FisherJob) -> Iterator[Replicate]:
+    """Parts in [0, 1] fall with the strength; pruning lets infinite information pass."""
+    for seed, setting, draw in _cells(job):
+        strength = sum(value for value in setting.values() if isinstance(value, float))
+        metrics: dict[str, Any] = {
+            name: [(1 + draw.random() / 10) / (1 + 10 * strength) for _ in range(kind.clients)]
+            for name in FISHER_METRICS
+        }
+        reasons = {}
+        if "pruning" in job.defense.component.name:
+            metrics["information"], reasons["information"] = [None] * kind.clients, "infinite"
+        yield Replicate(seed=seed, setting=setting, metrics=metrics, reasons=reasons)
+
+
+def _pictures(job: Job, kind: AttackJob) -> dict[str, Any]:
+    """Images of the experiments whose pictures are drawn; only these import torch."""
+    if "pictures" not in job.experiment:
+        return {}
+    import torch
+
+    shape = (kind.clients, kind.batch_size, *job.dataset.single().shape)
+    found = {}
+    for seed in job.seeds:
+        victims, reconstructions = (torch.Generator().manual_seed(seed + offset) for offset in (0, 1000))
+        found[f"seed{seed}/victims"] = torch.rand(shape, generator=victims)
+        found[f"seed{seed}/reconstructions"] = torch.rand(1, *shape, generator=reconstructions)
+        found[f"seed{seed}/assignment"] = torch.arange(kind.batch_size).flip(0).expand(1, kind.clients, -1)
+    return found
+
+
+def _coordinates(job: Job, kind: FisherJob) -> dict[str, Any]:
+    """Ten coordinates of every tensor, and a first one that is zero."""
+    if not kind.coordinates:
+        return {}
+    import torch
+
+    draws = torch.Generator().manual_seed(0)
+    found = {}
+    for name in _counts():
+        gradient, sensitivity = torch.randn(11, generator=draws), torch.rand(11, generator=draws)
+        gradient[0] = 0.0
+        parts = {"gradient": gradient, "sensitivity": sensitivity, "variance0": sensitivity / (1 + gradient.abs())}
+        found |= {f"seed0/{kind_of_value}/{name}": part for kind_of_value, part in parts.items()}
+    return found
 
 
 def _run(_: JobKind, job: Job, device: object) -> Findings:

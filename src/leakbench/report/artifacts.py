@@ -1,19 +1,24 @@
-"""Figures and tables of papers: registered under the paper's own number, drawn from tidy tables, found by path."""
+"""Figures and tables of papers: registered under the paper's own number, drawn from tidy tables, found by path.
+
+What the paper does not have is a supplement of ours, numbered S1, S2, ...
+"""
 
 from __future__ import annotations
 
 import importlib
 import io
 import pkgutil
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Union
 
 from leakbench.errors import ConfigError, UnknownName
 from leakbench.lazy import pd
 from leakbench.records import atomic_write
+from leakbench.report.kept import Kept
 from leakbench.report.tidy import existing, gates_path, table_path
 from leakbench.report.verdicts import void_notes
 
@@ -28,6 +33,9 @@ FORMATS = {"figure": ("pdf", "png", "csv"), "table": ("csv", "md", "tex")}
 
 Tables = Mapping[str, "pd.DataFrame"]
 """Tidy tables by the name of their experiment."""
+Made = Union["Drawing", "pd.DataFrame"]
+Make = Callable[..., Made]
+"""From :data:`Tables`, and :class:`Kept` where tensors are asked for, to a drawing or a data frame."""
 
 
 @dataclass(frozen=True)
@@ -35,24 +43,37 @@ class Artifact:
     """A figure or table of a paper.
 
     Attributes:
-        number: the paper's own number.
+        number: the paper's own number, or that of a supplement of ours: ``S1``, ``S2``, ...
         caption: what is shown and under which conditions, but for the scale.
         experiments: names of the experiments whose tidy tables it reads.
-        make: the pure function from tidy tables to a drawing (figures) or a data frame (tables).
+        make: the function without side effects from tidy tables to a drawing (figures) or a data frame (tables).
+        tensors: those of the experiments whose records' tensors it reads too, through a :class:`Kept`.
     """
 
     paper: str
     kind: Literal["figure", "table"]
-    number: int
+    number: int | str
     title: str
     caption: str
     experiments: tuple[str, ...]
-    make: Callable[[Tables], Drawing | pd.DataFrame]
+    make: Make
+    tensors: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
-        """``fig02``, ``table01``."""
-        return f"{'fig' if self.kind == 'figure' else 'table'}{self.number:02d}"
+        """``fig02``, ``table01``, ``figS1``."""
+        number = self.number if self.supplement else f"{self.number:02d}"
+        return f"{'fig' if self.kind == 'figure' else 'table'}{number}"
+
+    @property
+    def supplement(self) -> bool:
+        """Whether it is ours, beside those of the paper."""
+        return isinstance(self.number, str)
+
+    @property
+    def order(self) -> tuple[str, str, bool, int]:
+        """By paper, figures first, supplements after the paper's own, by number."""
+        return self.paper, self.kind, self.supplement, int(str(self.number).removeprefix("S"))
 
     def path(self, scale: str, extension: str) -> str:
         """Where it is written, relative to the project's root."""
@@ -78,19 +99,21 @@ class Artifact:
         models = ", ".join(dict.fromkeys(job.model.label for job in jobs))
         seeds = max(job.kind.seeds for job in jobs)
         return (
-            f"{self.kind.capitalize()} {self.number}. {self.caption} Data: {data}; model: {models}; seeds: {seeds}. "
+            f"{self.kind.capitalize()} {self.number}. {'Not in the paper. ' if self.supplement else ''}{self.caption} "
+            f"Data: {data}; model: {models}; seeds: {seeds}. "
             f"Scale '{scale}': {plan.description}."
         )
 
     def render(self, project: Project, path: str) -> None:
         """Write all formats of this artifact, at the scale that ``path`` names."""
         scale = PurePosixPath(path).parts[1]
-        project.plan(scale, where=path)
+        plan = project.plan(scale, where=path)
         tables = {
             experiment: pd.read_parquet(existing(project.root, table, f"merge {table}"))
             for experiment, table in zip(self.experiments, self._tables(scale), strict=True)
         }
-        made = self.make(tables)
+        kept = Kept(project.root, {name: plan.experiment_jobs(self.paper, name) for name in self.tensors})
+        made = self.make(tables, kept) if self.tensors else self.make(tables)
         caption = self.full_caption(project, scale)
         if isinstance(made, pd.DataFrame):
             contents = _table_formats(made, caption)
@@ -144,16 +167,27 @@ _artifacts: dict[tuple[str, str], Artifact] = {}
 
 
 def artifact(
-    paper: str, kind: Literal["figure", "table"], number: int, *, title: str, caption: str, experiments: tuple[str, ...]
-) -> Callable[[Callable[[Tables], Drawing | pd.DataFrame]], Callable[[Tables], Drawing | pd.DataFrame]]:
-    """Decorator that registers the function that makes an artifact.
+    paper: str,
+    kind: Literal["figure", "table"],
+    number: int | str,
+    *,
+    title: str,
+    caption: str,
+    experiments: tuple[str, ...],
+    tensors: tuple[str, ...] = (),
+) -> Callable[[Make], Make]:
+    """Decorator that registers the function that makes an artifact; the arguments are :class:`Artifact`'s.
 
     Raises:
-        ConfigError: the paper's number is taken.
+        ConfigError: the number is taken, or none; or tensors are asked of an experiment that is not among its own.
     """
 
-    def register(make: Callable[[Tables], Drawing | pd.DataFrame]) -> Callable[[Tables], Drawing | pd.DataFrame]:
-        entry = Artifact(paper, kind, number, title, caption, experiments, make)
+    def register(make: Make) -> Make:
+        if isinstance(number, str) and not re.fullmatch("S[1-9][0-9]*", number):
+            raise ConfigError(f"{paper}: '{number}' numbers no {kind}; expected the paper's own number, or S1, S2, ...")
+        entry = Artifact(paper, kind, number, title, caption, experiments, make, tensors)
+        if not set(tensors) <= set(experiments):
+            raise ConfigError(f"{paper}: {entry.name} asks for tensors of experiments that it does not name")
         if (paper, entry.name) in _artifacts:
             raise ConfigError(f"{paper}: {entry.name} is registered twice")
         _artifacts[paper, entry.name] = entry
@@ -164,11 +198,11 @@ def artifact(
 
 @cache
 def artifacts() -> tuple[Artifact, ...]:
-    """Every artifact of every paper: by paper, figures first, by number."""
+    """Every artifact of every paper: by paper, figures first, supplements after the paper's own, by number."""
     package = importlib.import_module(PAPERS)
     for module in pkgutil.walk_packages(package.__path__, f"{PAPERS}."):
         importlib.import_module(module.name)
-    return tuple(sorted(_artifacts.values(), key=lambda entry: (entry.paper, entry.kind, entry.number)))
+    return tuple(sorted(_artifacts.values(), key=lambda entry: entry.order))
 
 
 def artifact_of(path: str) -> Artifact:

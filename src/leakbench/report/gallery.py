@@ -47,9 +47,10 @@ def selection(order_by: torch.Tensor, each: int = 3) -> dict[str, list[int]]:
 def gallery(
     victims: torch.Tensor,
     reconstructions: Mapping[str, torch.Tensor],
-    order_by: torch.Tensor,
+    order_by: torch.Tensor | None,
     *,
     each: int = 3,
+    size: float = _IMAGE,
     title: str | None = None,
     victims_label: str = "victim",
     decibels: Mapping[str, torch.Tensor] | None = None,
@@ -60,8 +61,10 @@ def gallery(
         victims: images in [0, 1], ``[n, C, H, W]``, grey (C = 1) or colour (C = 3).
         reconstructions: label of the method -> what it made of the victims, ``[n, C, H, W]``, in victim order; clamped
             to [0, 1] here. One that is not finite is left empty and named.
-        order_by: what victims are ranked by, ``[n]``, higher is better; see :func:`selection`.
+        order_by: what victims are ranked by, ``[n]``, higher is better; see :func:`selection`. None: all victims, in
+            their order, in one group without a label.
         each: how many of the best, the median and the worst victims.
+        size: width and height of an image, in inches.
         title: above the picture.
         victims_label: label of the victims' row.
         decibels: the PSNR to write below each method's images, ``[n]``, NaN where it has none; computed by default.
@@ -73,22 +76,23 @@ def gallery(
     use_style()
     import matplotlib.pyplot as plt
 
-    groups = selection(order_by, each)
+    groups = {"": list(range(len(victims)))} if order_by is None else selection(order_by, each)
     chosen = [index for group in groups.values() for index in group]
     rows = [(victims_label, victims), *reconstructions.items()]
     labels = [textwrap.fill(label, _LABEL_CHARACTERS, break_long_words=False) for label, _ in rows]
     left = _MARGIN + _CHARACTER * max(len(line) for label in labels for line in label.split("\n"))
-    top = _MARGIN + _HEADER * (1 if title is None else 2)
-    width = left + len(chosen) * (_IMAGE + _GAP) + (len(groups) - 1) * _GROUP_GAP + _MARGIN
-    height = top + len(rows) * (_IMAGE + _TEXT) + _MARGIN
+    top = _MARGIN + _HEADER * ((order_by is not None) + (title is not None))
+    width = left + len(chosen) * (size + _GAP) + (len(groups) - 1) * _GROUP_GAP + _MARGIN
+    height = top + len(rows) * (size + _TEXT) + _MARGIN
     figure = plt.figure(figsize=(width, height))
 
     x = left
     columns: list[float] = []
     for label, group in groups.items():
-        columns += [x + position * (_IMAGE + _GAP) for position in range(len(group))]
-        _bracket(figure, label, x / width, (columns[-1] + _IMAGE) / width, 1 - top / height, _MARGIN / 2 / height)
-        x = columns[-1] + _IMAGE + _GAP + _GROUP_GAP
+        columns += [x + position * (size + _GAP) for position in range(len(group))]
+        if label:
+            _bracket(figure, label, x / width, (columns[-1] + size) / width, 1 - top / height, _MARGIN / 2 / height)
+        x = columns[-1] + size + _GAP + _GROUP_GAP
     if title is not None:
         figure.text(0.5, 1 - _MARGIN / height, title, ha="center", va="top", fontsize="large")
 
@@ -98,9 +102,9 @@ def gallery(
         else:
             values = psnr(images.clamp(0, 1), victims) if decibels is None else decibels[name]
             below = _captions(images[chosen], values[chosen])
-        bottom = height - top - number * (_IMAGE + _TEXT) - _IMAGE
+        bottom = height - top - number * (size + _TEXT) - size
         for place, index, text in zip(columns, chosen, below, strict=True):
-            ax = figure.add_axes((place / width, bottom / height, _IMAGE / width, _IMAGE / height))
+            ax = figure.add_axes((place / width, bottom / height, size / width, size / height))
             _show(ax, images[index])
             ax.set_xlabel(text, labelpad=1.5, fontsize="small")
             if index == chosen[0]:
@@ -108,10 +112,10 @@ def gallery(
     return figure
 
 
-def _check(victims: torch.Tensor, reconstructions: Mapping[str, torch.Tensor], order_by: torch.Tensor) -> None:
+def _check(victims: torch.Tensor, reconstructions: Mapping[str, torch.Tensor], order_by: torch.Tensor | None) -> None:
     if victims.dim() != 4 or victims.shape[1] not in (1, 3):
         raise ValueError(f"victims {tuple(victims.shape)} are not grey or colour images [n, C, H, W]")
-    if order_by.shape != victims.shape[:1]:
+    if order_by is not None and order_by.shape != victims.shape[:1]:
         raise ValueError(f"{tuple(order_by.shape)} values to rank {len(victims)} victims by")
     for name, images in reconstructions.items():
         if images.shape != victims.shape:

@@ -3,40 +3,19 @@
 from __future__ import annotations
 
 import io
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from leakbench.errors import ConfigError, RecordError, UnknownName
-from leakbench.lazy import torch
-from leakbench.metrics.assignment import ASSIGNED, reorder
-from leakbench.records import Record, Replicate, atomic_write, read_record, read_tensors
+from leakbench.errors import ConfigError, UnknownName
+from leakbench.records import Record, atomic_write, read_record
 from leakbench.report.gallery import gallery
+from leakbench.report.reconstructions import Row, rows_of
 from leakbench.report.tidy import existing
 
 MOST = 5
 """Rows of one record; of more settings, so many are shown, evenly spaced."""
 
 FORMATS = ("png", "pdf", "svg")
-
-
-@dataclass(frozen=True)
-class Row:
-    """What one attack made of the victims in one setting.
-
-    Attributes:
-        label: defense, attack and setting.
-        victims: pixels in [0, 1], ``[n, C, H, W]``: the batches of all clients, one after the other.
-        images: its reconstructions in victim order, ``[n, C, H, W]``.
-        psnr: the record's, in dB, ``[n]``; NaN where the record has none.
-    """
-
-    label: str
-    victims: torch.Tensor
-    images: torch.Tensor
-    psnr: torch.Tensor
 
 
 def show(
@@ -67,7 +46,7 @@ def show(
     for path, record in records.items():
         _check_seed(path, record, seed)
         seed = record.job["seeds"][0] if seed is None else seed
-        found = _rows(root, path, record, seed, wanted)
+        found = rows_of(root, path, record, seed, wanted)
         if len(found) > MOST:
             yield f"{path}: {MOST} of {len(found)} settings; --setting KEY=VALUE chooses others"
             found = [found[round(place * (len(found) - 1) / (MOST - 1))] for place in range(MOST)]
@@ -102,68 +81,6 @@ def _check_seed(path: str, record: Record, seed: int | None) -> None:
     seeds = record.job["seeds"]
     if seed is not None and seed not in seeds:
         raise ConfigError(f"{path}: no seed {seed}. Allowed: {', '.join(map(str, seeds))}.")
-
-
-def _rows(root: Path, path: str, record: Record, seed: int, wanted: Mapping[str, str]) -> list[Row]:
-    """The rows of one record in the order of its settings."""
-    if record.tensors is None:
-        why = record.outcome.reason or f"the kind of job '{record.job['kind']['name']}' keeps no images"
-        raise RecordError(f"{path}: holds no images: {why}")
-    tensors = read_tensors(root / path, record.tensors)
-    of_seed = [replicate for replicate in record.replicates if replicate.seed == seed]
-    outcomes = [replicate.outcome for replicate in of_seed if _is_wanted(replicate.setting, wanted)]
-    if not outcomes:
-        choices = "; ".join(_words(replicate.setting) for replicate in of_seed)
-        asked = ", ".join(f"{key}={value}" for key, value in wanted.items())
-        raise ConfigError(f"{path}: no setting has {asked}. Allowed: {choices}.")
-    protocol = record.job["kind"].get("sweep", {})
-    places: dict[str, int] = {}  # per combination of the protocol, how many settings of the defense came before
-    rows: list[Row] = []
-    for replicate in of_seed:
-        prefix = "".join(f"{key}={replicate.setting[key]}/" for key in protocol) + f"seed{seed}/"
-        place = places[prefix] = places.get(prefix, -1) + 1
-        # A model that diverged before the attack leaves no images.
-        if _is_wanted(replicate.setting, wanted) and f"{prefix}reconstructions" in tensors:
-            rows.append(_row(record.job, replicate, tensors, prefix, place))
-    if not rows:
-        raise RecordError(f"{path}: holds no images of seed {seed}: {outcomes[0].reason}")
-    return rows
-
-
-def _row(
-    job: Mapping[str, Any], replicate: Replicate, tensors: Mapping[str, torch.Tensor], prefix: str, place: int
-) -> Row:
-    images = tensors[f"{prefix}reconstructions"][place]
-    order = tensors.get(f"{prefix}assignment")
-    if order is not None:
-        images = reorder(images, order[place])
-    values = replicate.metrics["psnr" if order is None else f"{ASSIGNED}psnr"]
-    numbers = values if isinstance(values, list) else [values] * (images.shape[0] * images.shape[1])
-    label = f"{job['defense']['label']} \N{MIDDLE DOT} {job['attack']['label']}"
-    return Row(
-        label=f"{label}, {_words(replicate.setting)}" if replicate.setting else label,
-        victims=tensors[f"{prefix}victims"].flatten(0, 1),
-        images=images.flatten(0, 1),
-        psnr=torch.tensor([math.nan if number is None else number for number in numbers]),
-    )
-
-
-def _words(setting: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key}={value}" for key, value in setting.items())
-
-
-def _is_wanted(setting: Mapping[str, Any], wanted: Mapping[str, str]) -> bool:
-    """Whether a setting has the values that are asked for; a record that does not sweep a parameter is not asked."""
-    return all(_equal(setting[key], value) for key, value in wanted.items() if key in setting)
-
-
-def _equal(value: Any, text: str) -> bool:
-    if isinstance(value, (bool, str)):
-        return str(value).lower() == text.lower()
-    try:
-        return float(value) == float(text)
-    except ValueError:
-        return False
 
 
 def _draw(rows: Sequence[Row], title: str, where: Path) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 # Okabe and Ito's palette, by the registered name of the mechanism.
@@ -55,6 +56,20 @@ def marker(mechanism: str) -> str:
     return MARKERS.get(mechanism, "o")
 
 
+def shades(mechanism: str, count: int) -> list[str]:
+    """Colours of things that share a mechanism, from its own colour towards white."""
+    from matplotlib.colors import to_hex, to_rgb
+
+    own = to_rgb(colour(mechanism))
+    parts = [0.65 * place / max(count - 1, 1) for place in range(count)]
+    return [to_hex(tuple(part + (1 - part) * channel for channel in own)) for part in parts]
+
+
+def other_marker(mechanism: str) -> str:
+    """The marker of a second series of the same mechanism."""
+    return "D" if marker(mechanism) == "s" else "^"
+
+
 def use_style() -> None:
     """Make figures in the project's style from here on, without a screen."""
     import matplotlib
@@ -63,13 +78,42 @@ def use_style() -> None:
     matplotlib.rcParams.update(cast(Any, STYLE))  # matplotlib types each key by itself
 
 
-def panels(columns: int, width: float = 4.2, height: float = 3.1) -> tuple[Figure, list[Axes]]:
-    """A row of axes in the project's style."""
+def panels(count: int, width: float = 4.2, height: float = 3.1, stacked: bool = False) -> tuple[Figure, list[Axes]]:
+    """A row of axes, or a column of them, in the project's style; width and height are those of one, in inches."""
     use_style()
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, columns, figsize=(width * columns, height), squeeze=False, layout="constrained")
-    return figure, list(axes[0])
+    rows, columns = (count, 1) if stacked else (1, count)
+    size = (width * columns, height * rows)
+    figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
+    return figure, list(axes.flat)
+
+
+def legend_below(ax: Axes, columns: int = 2) -> None:
+    """The legend under the axes and their label, for figures whose panels stand side by side."""
+    from matplotlib.transforms import ScaledTranslation
+
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    below = ax.transAxes + ScaledTranslation(0, -0.42, figure.dpi_scale_trans)
+    ax.legend(
+        loc="upper center",
+        bbox_to_anchor=(0.5, 0.0),
+        bbox_transform=below,
+        borderaxespad=0,
+        ncol=columns,
+        fontsize="small",
+        columnspacing=1.0,
+    )
+
+
+def plain_ticks(axis: Axis) -> None:
+    """Labels such as 0.02 and 0.05 for a logarithmic axis that spans few decades."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def add_caption(figure: Figure, caption: str) -> None:

@@ -1,31 +1,25 @@
-"""Figures 2 to 7."""
+"""Figures 2 to 7: MNIST, pruning and noise."""
 
 from __future__ import annotations
 
-from functools import partial
-
-from leakbench.lazy import pd
-from leakbench.papers.optimal_defense import PAPER
-from leakbench.report.artifacts import Tables, artifact
-from leakbench.report.plots import Drawing, against_parameter, trade_off, training_curves
-
-figure = partial(artifact, PAPER, "figure")
-
-PRUNING = {"gp": "gradient pruning", "op": "optimal pruning"}
-NOISE = {"dpsgd": "clipped noise (the paper's DP-SGD)", "optimal": "optimal noise"}
-ATTACK = "ig"
-ERRORS = {"mse_input": "MSE (normalised inputs)", "psnr": "PSNR (dB, pixels in [0, 1])"}
-
-INTERVALS = "Intervals: 95 % t-intervals over seeds of the initialisation."
-REFERENCES = (
-    "Reference attackers that never see the gradient: the mean of auxiliary images, constant grey, and random noise. "
-    "Attack: Inverting Gradients with the true labels, not adapted to the defense."
+from leakbench.papers.optimal_defense.common import (
+    ATTACK,
+    ERRORS,
+    INTERVALS,
+    NOISE,
+    PRUNED,
+    PRUNING,
+    REFERENCES,
+    SCALE,
+    TRADED,
+    error_against_loss,
+    figure,
+    noise,
+    pruning,
+    together,
 )
-
-
-def together(tables: Tables) -> pd.DataFrame:
-    """The tidy tables of several experiments as one."""
-    return pd.concat(tables.values(), ignore_index=True)
+from leakbench.report.artifacts import Tables
+from leakbench.report.plots import Drawing, against_parameter, training_curves
 
 
 @figure(
@@ -37,9 +31,7 @@ def together(tables: Tables) -> pd.DataFrame:
 )
 def fig02(tables: Tables) -> Drawing:
     """MSE and PSNR against the pruning ratio."""
-    return against_parameter(
-        together(tables), "fraction", ERRORS, PRUNING, attack=ATTACK, xlabel="pruned part of the gradient"
-    )
+    return against_parameter(together(tables), "fraction", ERRORS, PRUNING, attack=ATTACK, xlabel=PRUNED)
 
 
 @figure(
@@ -62,23 +54,12 @@ def fig03(tables: Tables) -> Drawing:
 @figure(
     4,
     title="Pruning: reconstruction error against training loss",
-    caption="Reconstruction error at initialisation against the loss on the attacked images after five Adam steps; "
-    f"a better defense lies lower and further right. {INTERVALS} {REFERENCES}",
+    caption=f"{TRADED.format(optimiser='Adam')} {INTERVALS} {REFERENCES}",
     experiments=("undefended", "pruning"),
 )
 def fig04(tables: Tables) -> Drawing:
     """Trade-off of gradient pruning and optimal pruning."""
-    return trade_off(
-        together(tables),
-        "fraction",
-        PRUNING,
-        attack=ATTACK,
-        privacy="mse_input",
-        utility="final_loss",
-        xlabel=ERRORS["mse_input"],
-        ylabel="training loss after 5 steps (nats)",
-        parameter_label="pruned part",
-    )
+    return error_against_loss(pruning(together(tables), {ATTACK: ""}))
 
 
 @figure(
@@ -90,9 +71,7 @@ def fig04(tables: Tables) -> Drawing:
 )
 def fig05(tables: Tables) -> Drawing:
     """MSE and PSNR against the noise scale."""
-    return against_parameter(
-        together(tables), "scale", ERRORS, NOISE, attack=ATTACK, xlabel="noise scale (RMS std)", log=True
-    )
+    return against_parameter(together(tables), "scale", ERRORS, NOISE, attack=ATTACK, xlabel=SCALE, log=True)
 
 
 @figure(
@@ -115,20 +94,9 @@ def fig06(tables: Tables) -> Drawing:
 @figure(
     7,
     title="Noise: reconstruction error against training loss",
-    caption="Reconstruction error at initialisation against the loss on the attacked images after five Adam steps; "
-    f"a better defense lies lower and further right. {INTERVALS} {REFERENCES}",
+    caption=f"{TRADED.format(optimiser='Adam')} {INTERVALS} {REFERENCES}",
     experiments=("undefended", "noise"),
 )
 def fig07(tables: Tables) -> Drawing:
     """Trade-off of clipped noise and optimal noise."""
-    return trade_off(
-        together(tables),
-        "scale",
-        NOISE,
-        attack=ATTACK,
-        privacy="mse_input",
-        utility="final_loss",
-        xlabel=ERRORS["mse_input"],
-        ylabel="training loss after 5 steps (nats)",
-        parameter_label="noise scale",
-    )
+    return error_against_loss(noise(together(tables), NOISE, {ATTACK: ""}))

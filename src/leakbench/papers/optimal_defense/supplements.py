@@ -1,0 +1,214 @@
+"""Supplements of ours: equal utility, attackers who know the defense, what theory alone predicts, plain SGD."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from leakbench.lazy import pd
+from leakbench.papers.optimal_defense.common import (
+    ATTACK,
+    ATTACKERS,
+    ERRORS,
+    INTERVALS,
+    LOSS,
+    MSE_AGAINST_LOSS,
+    NOISE_AT_U2,
+    NOISE_IN_SHORT,
+    PRUNING,
+    REFERENCES,
+    TRADED,
+    figure,
+    noise,
+    pruning,
+    together,
+)
+from leakbench.report.artifacts import Tables
+from leakbench.report.plots import (
+    Drawing,
+    draw_swept,
+    draw_undefended_and_references,
+    having,
+    series_of,
+    values_of,
+)
+from leakbench.report.style import marker, other_marker, panels, plain_ticks
+from leakbench.report.tidy import SETTING
+from leakbench.report.trade_offs import (
+    STRONGEST,
+    TradeOff,
+    draw_pairs,
+    draw_trade_off,
+    explain,
+    pairs,
+    strongest,
+    trade_offs,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+PRIORS = {"normal": 1.0, "flat": 0.0}
+"""Information per input that the prior adds: inputs are standard normal, or nothing is known of them."""
+KNOWING = (
+    "The attacker who knows the defense masks pruned coordinates, and weights noisy ones by the inverse variance of "
+    "their noise."
+)
+
+
+@figure(
+    "S1",
+    title="Noise at equal utility",
+    caption="Clipped noise and optimal noise with the same variance of <g, y>, which is the budget of the paper's "
+    "theorems. Above: error of the paper's attacker, of one who knows the defense, and the Bayesian Cramér-Rao "
+    "bound per input, 1 / (information + prior) with the trace of the Fisher information per input and the "
+    "prior's information: 1 for standard-normal inputs, 0 where nothing is known of them (cut off where it leaves "
+    "the axis). Below: trade-off for whichever attacker errs less. A better defense lies lower and further right. "
+    f"{KNOWING} {INTERVALS}",
+    experiments=("undefended", "equal_utility"),
+)
+def fig_s1(tables: Tables) -> Drawing:
+    """MSE and bound against the budget; trade-off for the stronger attacker."""
+    frame = together(tables)
+    drawn, (upper, lower) = panels(2, width=6.6, height=3.7, stacked=True)
+    numbers = _errors_and_bounds(upper, frame)
+    best = strongest(frame, ATTACKERS, "mse_input")
+    shown = TradeOff(best, "scale", NOISE_AT_U2, r"variance of $\langle g, y\rangle$", {STRONGEST: ""})
+    numbers += [{"panel": "trade-off", **row} for row in draw_trade_off(lower, shown, "mse_input", "final_loss")]
+    lower.set(title="trade-off, stronger attacker", xlabel=ERRORS["mse_input"], ylabel=LOSS)
+    explain(lower, shown)
+    return Drawing(drawn, pd.DataFrame(numbers))
+
+
+def _errors_and_bounds(ax: Axes, frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Errors of both attackers against the budget, and below them what no attacker can undercut."""
+    numbers = draw_undefended_and_references(ax, frame, "mse_input", ATTACK)
+    defenses = series_of(frame, NOISE_AT_U2, "scale")
+    for defense, name in defenses.items():
+        for attack, words in ATTACKERS.items():
+            rows = values_of(frame, "mse_input", defense=defense, attack=attack)
+            if len(rows):
+                knowing, mechanism = attack != ATTACK, rows["mechanism"].iloc[0]
+                mark = other_marker(mechanism) if knowing else marker(mechanism)
+                numbers += draw_swept(ax, rows, "scale", name + words, style=":" if knowing else "-", mark=mark)
+    ax.set(xscale="log", yscale="log", title="error and bound")
+    for prior, style in {"normal": "-.", "flat": (0, (4, 1, 1, 1, 1, 1))}.items():
+        if prior == "flat":
+            ax.set_ylim(ax.get_ylim())  # it may lie far below all that is measured, or above
+        for defense, name in defenses.items():
+            rows = bounds(values_of(frame, "information", defense=defense), PRIORS[prior])
+            numbers += draw_swept(ax, rows, "scale", f"bound, {prior} prior: {name}", style=style, mark="")
+    ax.set(xlabel=r"variance of $\langle g, y\rangle$ (utility budget $-U_2$)", ylabel=ERRORS["mse_input"])
+    plain_ticks(ax.yaxis)
+    ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return [{"panel": "error and bound", **row} for row in numbers]
+
+
+def bounds(information: pd.DataFrame, prior: float) -> pd.DataFrame:
+    """The Cramér-Rao bound on the MSE per input of every seed and setting, ``1 / (information + prior)``.
+
+    The information is averaged over victims first, as in the bound, which is about the mean over inputs.
+    """
+    keys = ["defense", "mechanism", "seed", *(column for column in information if column.startswith(SETTING))]
+    means = information.groupby(keys, dropna=False)["value"].mean().reset_index()
+    return means.assign(value=1 / (means["value"] + prior), metric="bound", void=False)
+
+
+@figure(
+    "S2",
+    title="Trade-offs when the attacker knows the defense",
+    caption=f"Figures 4 and 7 with both attackers. {TRADED.format(optimiser='Adam')} {KNOWING} {INTERVALS} "
+    f"{REFERENCES}",
+    experiments=("undefended", "pruning", "noise", "adaptive"),
+)
+def fig_s2(tables: Tables) -> Drawing:
+    """Trade-offs of pruning and of noise, for the paper's attacker and for one who knows the defense."""
+    shown = {}
+    for experiment in ("pruning", "noise"):
+        here = together(tables, "undefended", experiment)
+        adaptive = tables["adaptive"]
+        shown[experiment] = pd.concat([here, adaptive[adaptive["defense"].isin(here["defense"])]], ignore_index=True)
+    return trade_offs(
+        {"pruning": pruning(shown["pruning"], ATTACKERS), "noise": noise(shown["noise"], NOISE_IN_SHORT, ATTACKERS)},
+        **MSE_AGAINST_LOSS,
+    )
+
+
+@figure(
+    "S3",
+    title="What theory predicts of pruning without any attack",
+    caption="Part of the Fisher information about the inputs that passes under equal noise, against the part of the "
+    "squared gradient norm that is kept (utility U1), at initialisation; points are labelled with the pruned "
+    "part. A better defense lies lower and further right. The models of the right panels normalise with running "
+    f"statistics (eval) or with those of the client's batch (train). {INTERVALS}",
+    experiments=("pruning", "cifar_predictors"),
+)
+def fig_s3(tables: Tables) -> Drawing:
+    """Information that passes against utility kept, for both data sets, and on CIFAR-10 for both modes of BatchNorm."""
+    cifar = having(tables["cifar_predictors"], "batch_norm")
+    mode = SETTING + "batch_norm"
+    # Its defenses are single fractions under labels of their own; here they are points of one series.
+    fraction = cifar["defense"].map({label: part for label, (_, part) in SINGLE.items()})
+    series = cifar["defense"].map({label: series for label, (series, _) in SINGLE.items()})
+    cifar = cifar.assign(**{SETTING + "fraction": fraction, "defense": series.fillna(cifar["defense"])})
+    mnist, data = having(tables["pruning"], "fraction"), " and ".join(cifar["dataset"].unique())
+    shown = {" and ".join(mnist["dataset"].unique()): mnist}
+    modes = {f"{data}, BatchNorm: {name}": cifar[cifar[mode] == name] for name in cifar[mode].dropna().unique()}
+    shown |= modes or {data: cifar}
+    drawn, axes = panels(len(shown), width=3.1, height=3.2)
+    numbers: list[dict[str, Any]] = []
+    for ax, (title, frame) in zip(axes, shown.items(), strict=True):
+        numbers += [{"panel": title, **row} for row in _information_against_utility(ax, frame)]
+        ax.set_title(title, fontsize="medium")
+    axes[0].set_ylabel("Fisher information that passes")
+    axes[-1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return Drawing(drawn, pd.DataFrame(numbers))
+
+
+SINGLE = {"gp-80": ("gp", 0.8), "gp-90": ("gp", 0.9), "op-70": ("op", 0.7), "op-80": ("op", 0.8)}
+"""Labels of defenses with one fraction -> label of the series, fraction."""
+
+
+def _information_against_utility(ax: Axes, frame: pd.DataFrame) -> list[dict[str, Any]]:
+    numbers = []
+    for place, (defense, name) in enumerate(series_of(frame, PRUNING).items()):
+        horizontal, vertical = (values_of(frame, metric, defense=defense) for metric in ("u1_kept", "information_kept"))
+        points = pairs(horizontal, vertical, "fraction")
+        if points.empty:
+            continue
+        shown = draw_pairs(ax, points, "fraction", name, [22] * len(points))
+        side = {"xytext": (-5, 4), "ha": "right"} if place == 0 else {"xytext": (5, -4), "ha": "left", "va": "top"}
+        for row in shown:
+            if row["fraction"] == row["fraction"]:
+                ax.annotate(
+                    f"{row['fraction']:.0%}",
+                    (row["x"], row["y"]),
+                    textcoords="offset points",
+                    fontsize="x-small",
+                    **side,
+                )
+        numbers += shown
+    ax.margins(0.15)
+    ax.set(xlabel="utility kept, $U_1$")
+    return numbers
+
+
+@figure(
+    "S4",
+    title="Trade-offs under plain gradient descent",
+    caption=f"Figures 4 and 7 with the optimiser of which U1 and U2 speak. {TRADED.format(optimiser='SGD')} "
+    f"{INTERVALS} {REFERENCES}",
+    experiments=("undefended", "pruning", "noise", "sgd"),
+)
+def fig_s4(tables: Tables) -> Drawing:
+    """Trade-offs of pruning and of noise, with the losses of plain SGD and the errors of Figures 4 and 7."""
+    shown = {}
+    for experiment in ("pruning", "noise"):
+        here = together(tables, "undefended", experiment)
+        attacked = here[here["kind"] == "attack"]
+        trained = tables["sgd"][tables["sgd"]["defense"].isin(attacked["defense"])]
+        shown[experiment] = pd.concat([attacked, trained], ignore_index=True)
+    paper = {ATTACK: ""}
+    return trade_offs(
+        {"pruning": pruning(shown["pruning"], paper), "noise": noise(shown["noise"], NOISE_IN_SHORT, paper)},
+        **MSE_AGAINST_LOSS,
+    )

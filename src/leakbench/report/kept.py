@@ -1,0 +1,61 @@
+"""Tensors that records keep beside their numbers, for figures that show more than numbers; found by labels of jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from leakbench.errors import RecordError
+from leakbench.jobs.base import Job
+from leakbench.lazy import torch
+from leakbench.records import Record, read_record, read_tensors
+from leakbench.report.reconstructions import Row, rows_of
+from leakbench.report.tidy import existing
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The tensors of some experiments' records; it reads and never writes.
+
+    Attributes:
+        root: the checkout.
+        jobs: experiment -> its jobs, in the order of the grid.
+    """
+
+    root: Path
+    jobs: Mapping[str, Sequence[Job]]
+
+    def tensors(self, experiment: str, defense: str, work: str, seed: int = 0) -> Mapping[str, torch.Tensor]:
+        """Every tensor of one record by its key.
+
+        Args:
+            defense: the defense's label.
+            work: the attack's label, or the kind of a job that runs none, as in the record's path.
+            seed: one that the record holds; matters where every seed has a record of its own.
+
+        Raises:
+            RecordError: there is no such job, its record or its tensors are missing or altered, or it has none.
+        """
+        path, record = self._record(experiment, defense, work, seed)
+        if record.tensors is None:
+            raise RecordError(f"{path}: holds no tensors: {record.outcome.reason or 'its kind of job keeps none'}")
+        return MappingProxyType(read_tensors(self.root / path, record.tensors))
+
+    def reconstructions(self, experiment: str, defense: str, attack: str, seed: int = 0) -> list[Row]:
+        """The victims of a seed and what an attack made of them, one row per setting of the defense.
+
+        Raises:
+            RecordError: there is no such job, its record or its tensors are missing or altered, or it has no images.
+        """
+        path, record = self._record(experiment, defense, attack, seed)
+        return rows_of(self.root, path, record, seed)
+
+    def _record(self, experiment: str, defense: str, work: str, seed: int) -> tuple[str, Record]:
+        """A record and its path; of several data sets or models, that of the first."""
+        for job in self.jobs[experiment]:
+            does = job.attack.label if job.attack else job.kind.name
+            if (job.defense.label, does) == (defense, work) and seed in job.seeds:
+                return job.path, read_record(existing(self.root, job.path, f"run {job.path}"))
+        raise RecordError(f"{experiment}: no job of defense '{defense}' and '{work}' with seed {seed}")
