@@ -49,10 +49,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 PRIORS: dict[str, tuple[float, LineStyle]] = {"normal": (1.0, "-."), "flat": (0.0, (0, (4, 1, 1, 1, 1, 1)))}
-"""Information per input that the prior adds, and line style: inputs are standard normal, or nothing is known of them."""
+"""Information per input that a prior adds (inputs are standard normal; nothing is known of them), and line style."""
 KNOWING = (
-    "The attacker who knows the defense ignores pruned and clipped coordinates, weights those with optimal noise by its "
-    "inverse variance, and averages its objective over draws of isotropic noise."
+    "The attacker who knows the defense ignores pruned and clipped coordinates, weights those with optimal noise by "
+    "its inverse variance, and averages its objective over draws of isotropic noise."
 )
 
 
