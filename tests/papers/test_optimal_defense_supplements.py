@@ -11,6 +11,8 @@ import pytest
 from matplotlib import pyplot as plt
 from tests.papers.drawn import Tables, clouds, draw, interval, make, per_seed, series, smoke_tables
 
+from leakbench.report.tidy import setting_columns
+
 U2 = {"clipped noise": "dpsgd-u2", "optimal noise": "optimal-u2"}
 BUDGETS = [1e-4, 1e-3, 1e-2]
 ADAPTIVE = ", adaptive attack"
@@ -189,6 +191,6 @@ def test_table_of_everything(tables: Tables) -> None:
 
 def test_tables_without_sweeps(tables: Tables) -> None:
     frame = tables["readings"]
-    single = frame[frame["defense"] == "gp-80"].drop(columns=[name for name in frame if name.startswith("setting.")])
+    single = frame[frame["defense"] == "gp-80"].drop(columns=setting_columns(frame))
     (row,) = make("tableS1", tables | {"readings": single}).to_dict("records")
     assert (row["defense"], row["reading"]) == ("gradient pruning 80 %", "–")

@@ -131,7 +131,7 @@ def _coordinates(job: Job, kind: FisherJob) -> dict[str, Any]:
     import torch
 
     draws = torch.Generator().manual_seed(0)
-    found = {}
+    found: dict[str, Any] = {}
     for name in _counts():
         gradient, sensitivity = torch.randn(11, generator=draws), torch.rand(11, generator=draws)
         gradient[0] = 0.0

@@ -60,9 +60,11 @@ def shades(mechanism: str, count: int) -> list[str]:
     """Colours of things that share a mechanism, from its own colour towards white."""
     from matplotlib.colors import to_hex, to_rgb
 
-    own = to_rgb(colour(mechanism))
+    red, green, blue = to_rgb(colour(mechanism))
     parts = [0.65 * place / max(count - 1, 1) for place in range(count)]
-    return [to_hex(tuple(part + (1 - part) * channel for channel in own)) for part in parts]
+    return [
+        to_hex((white + (1 - white) * red, white + (1 - white) * green, white + (1 - white) * blue)) for white in parts
+    ]
 
 
 def other_marker(mechanism: str) -> str:

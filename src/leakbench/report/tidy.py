@@ -18,6 +18,11 @@ SETTING = "setting."
 """Prefix of the columns that hold swept parameters."""
 
 
+def setting_columns(frame: pd.DataFrame) -> list[str]:
+    """The columns of a tidy table that hold swept parameters."""
+    return [name for name in map(str, frame.columns) if name.startswith(SETTING)]
+
+
 def table_path(scale: str, paper: str, experiment: str) -> str:
     """Where an experiment's tidy table lies, relative to the project's root."""
     return f"{RESULTS}/{scale}/{paper}/{experiment}/records.parquet"

@@ -10,7 +10,7 @@ from leakbench.lazy import pd
 from leakbench.report.plots import Drawing, having, judged, named, series_of, undefended_and_references, values_of
 from leakbench.report.statistics import over_seeds
 from leakbench.report.style import REFERENCE_COLOUR, colour, marker, other_marker, panels
-from leakbench.report.tidy import SETTING
+from leakbench.report.tidy import SETTING, setting_columns
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -110,7 +110,7 @@ def strongest(frame: pd.DataFrame, attacks: Collection[str], metric: str) -> pd.
         metric: an error of the reconstruction; the attack with the smallest mean is the strongest.
     """
     among = frame[frame["attack"].isin(attacks)]
-    keys = ["defense", *(column for column in frame if column.startswith(SETTING))]
+    keys = ["defense", *setting_columns(frame)]
     means = over_seeds(values_of(among, metric), [*keys, "attack"]).sort_values("mean")
     best = among.merge(means.drop_duplicates(keys)[[*keys, "attack"]], on=[*keys, "attack"])
     return pd.concat([frame[~frame["attack"].isin(attacks)], best.assign(attack=STRONGEST)], ignore_index=True)

@@ -100,7 +100,7 @@ def _density(
         )
     ax.set(xlabel="magnitude $|g_i|$", ylabel=r"sensitivity to the inputs $\|\nabla_x g_i\|$")
     counts = np.asarray(cells.get_array()).tolist()
-    centres = np.asarray(cells.get_offsets()).tolist()
+    centres = (10 ** np.asarray(cells.get_offsets())).tolist()  # it counts logarithms
     return [
         {"panel": "coordinates", "magnitude": x, "sensitivity": y, "count": count}
         for (x, y), count in zip(centres, counts, strict=True)

@@ -25,6 +25,7 @@ from leakbench.papers.optimal_defense.common import (
 from leakbench.report.artifacts import Tables
 from leakbench.report.plots import (
     Drawing,
+    LineStyle,
     draw_swept,
     draw_undefended_and_references,
     having,
@@ -32,7 +33,7 @@ from leakbench.report.plots import (
     values_of,
 )
 from leakbench.report.style import marker, other_marker, panels, plain_ticks
-from leakbench.report.tidy import SETTING
+from leakbench.report.tidy import SETTING, setting_columns
 from leakbench.report.trade_offs import (
     STRONGEST,
     TradeOff,
@@ -47,11 +48,11 @@ from leakbench.report.trade_offs import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-PRIORS = {"normal": 1.0, "flat": 0.0}
-"""Information per input that the prior adds: inputs are standard normal, or nothing is known of them."""
+PRIORS: dict[str, tuple[float, LineStyle]] = {"normal": (1.0, "-."), "flat": (0.0, (0, (4, 1, 1, 1, 1, 1)))}
+"""Information per input that a prior adds (inputs are standard normal; nothing is known of them), and line style."""
 KNOWING = (
-    "The attacker who knows the defense masks pruned coordinates, and weights noisy ones by the inverse variance of "
-    "their noise."
+    "The attacker who knows the defense ignores pruned and clipped coordinates, weights those with optimal noise by "
+    "its inverse variance, and averages its objective over draws of isotropic noise."
 )
 
 
@@ -91,11 +92,11 @@ def _errors_and_bounds(ax: Axes, frame: pd.DataFrame) -> list[dict[str, Any]]:
                 mark = other_marker(mechanism) if knowing else marker(mechanism)
                 numbers += draw_swept(ax, rows, "scale", name + words, style=":" if knowing else "-", mark=mark)
     ax.set(xscale="log", yscale="log", title="error and bound")
-    for prior, style in {"normal": "-.", "flat": (0, (4, 1, 1, 1, 1, 1))}.items():
+    for prior, (added, style) in PRIORS.items():
         if prior == "flat":
             ax.set_ylim(ax.get_ylim())  # it may lie far below all that is measured, or above
         for defense, name in defenses.items():
-            rows = bounds(values_of(frame, "information", defense=defense), PRIORS[prior])
+            rows = bounds(values_of(frame, "information", defense=defense), added)
             numbers += draw_swept(ax, rows, "scale", f"bound, {prior} prior: {name}", style=style, mark="")
     ax.set(xlabel=r"variance of $\langle g, y\rangle$ (utility budget $-U_2$)", ylabel=ERRORS["mse_input"])
     plain_ticks(ax.yaxis)
@@ -108,7 +109,7 @@ def bounds(information: pd.DataFrame, prior: float) -> pd.DataFrame:
 
     The information is averaged over victims first, as in the bound, which is about the mean over inputs.
     """
-    keys = ["defense", "mechanism", "seed", *(column for column in information if column.startswith(SETTING))]
+    keys = ["defense", "mechanism", "seed", *setting_columns(information)]
     means = information.groupby(keys, dropna=False)["value"].mean().reset_index()
     return means.assign(value=1 / (means["value"] + prior), metric="bound", void=False)
 
@@ -149,7 +150,8 @@ def fig_s3(tables: Tables) -> Drawing:
     # Its defenses are single fractions under labels of their own; here they are points of one series.
     fraction = cifar["defense"].map({label: part for label, (_, part) in SINGLE.items()})
     series = cifar["defense"].map({label: series for label, (series, _) in SINGLE.items()})
-    cifar = cifar.assign(**{SETTING + "fraction": fraction, "defense": series.fillna(cifar["defense"])})
+    cifar = cifar.assign(defense=series.fillna(cifar["defense"]))
+    cifar[SETTING + "fraction"] = fraction
     mnist, data = having(tables["pruning"], "fraction"), " and ".join(cifar["dataset"].unique())
     shown = {" and ".join(mnist["dataset"].unique()): mnist}
     modes = {f"{data}, BatchNorm: {name}": cifar[cifar[mode] == name] for name in cifar[mode].dropna().unique()}
@@ -176,15 +178,16 @@ def _information_against_utility(ax: Axes, frame: pd.DataFrame) -> list[dict[str
         if points.empty:
             continue
         shown = draw_pairs(ax, points, "fraction", name, [22] * len(points))
-        side = {"xytext": (-5, 4), "ha": "right"} if place == 0 else {"xytext": (5, -4), "ha": "left", "va": "top"}
         for row in shown:
-            if row["fraction"] == row["fraction"]:
+            if row["fraction"] == row["fraction"]:  # above the first series and below the others
                 ax.annotate(
                     f"{row['fraction']:.0%}",
                     (row["x"], row["y"]),
+                    xytext=(-5, 4) if place == 0 else (5, -4),
                     textcoords="offset points",
+                    ha="right" if place == 0 else "left",
+                    va="bottom" if place == 0 else "top",
                     fontsize="x-small",
-                    **side,
                 )
         numbers += shown
     ax.margins(0.15)

@@ -9,7 +9,7 @@ from leakbench.papers.optimal_defense.common import NOISE, PRUNING, table, toget
 from leakbench.report.artifacts import Tables
 from leakbench.report.plots import having, series_of, values_of
 from leakbench.report.statistics import over_seeds
-from leakbench.report.tidy import SETTING
+from leakbench.report.tidy import SETTING, setting_columns
 
 
 @table(
@@ -62,7 +62,7 @@ NONE = "–"
 def table_s1(tables: Tables) -> pd.DataFrame:
     """Utility, information, noise and loss of every reading."""
     frame, rows = tables["readings"], []
-    swept = [column for column in frame if column.startswith(SETTING)]
+    swept = setting_columns(frame)
     for defense, name in series_of(frame, READINGS).items():
         of_defense = frame[frame["defense"] == defense]
         for _, group in of_defense.groupby(swept, dropna=False, sort=False) if swept else [((), of_defense)]:
@@ -118,8 +118,8 @@ def table_s2(tables: Tables) -> pd.DataFrame:
         frame = having(together(tables, experiment), parameter)
         frame = frame[frame["kind"] == "fisher"]
         for defense, name in series_of(frame, names).items():
-            for value, group in frame[frame["defense"] == defense].groupby(SETTING + parameter, dropna=False):
-                setting = f"{parameter} {value:g}" if value == value else NONE
+            for _, group in frame[frame["defense"] == defense].groupby(SETTING + parameter, dropna=False):
+                setting = _in_words({parameter: group[SETTING + parameter].iloc[0]})
                 cells = {words: _mean(values_of(group, metric)) for metric, words in MEASURED.items()}
                 rows.append({"defense": name, "setting": setting, **cells})
     return pd.DataFrame(rows)
