@@ -411,10 +411,10 @@ def e13(evidence: Evidence) -> Finding:
     ]
     for scale, a, b in _at_each(*(one.at(large) for one in errors)):
         parts.append(_relative(a, b, f"MSE at {scale:g}", at_least=0.0))
-    for one in errors:
+    for label, one in zip(labels, errors, strict=True):
         last = one.at([large[-1]])
         for scale in large[:-1]:
-            name = f"MSE of {one.name.split()[2]} at {scale:g} over that at {large[-1]:g}"
+            name = f"MSE of {label} at {scale:g} over that at {large[-1]:g}"
             parts.append(_relative(one.at([scale]), last, name, at_least=-BAND, at_most=BAND))
     return decide(evidence, parts)
 
