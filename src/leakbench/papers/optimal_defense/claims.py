@@ -518,13 +518,13 @@ def _predicted(evidence: Evidence, ours: Callable[[str], Series], theirs: Callab
     "On MNIST optimal pruning of 80 % keeps at least the utility U1 and at most the Fisher information that gradient "
     "pruning of 90 % keeps.",
     source="Not in the paper: what Theorem 4 predicts of Fig. 2 and 3 without an attack",
-    experiments=("pruning",),
+    experiments=("information",),
 )
 def x1(evidence: Evidence) -> Finding:
     """80 % against 90 % on MNIST."""
 
     def part(defense: str, fraction: float, metric: str) -> Series:
-        return evidence.series("pruning", metric, defense=defense, sweep="fraction").at([fraction])
+        return evidence.series("information", metric, defense=defense, sweep="fraction").at([fraction])
 
     return _predicted(evidence, partial(part, "op", 0.8), partial(part, "gp", 0.9))
 
@@ -605,14 +605,16 @@ def x6(evidence: Evidence) -> Finding:
     "No attack's MSE under noise is below the bound for standard normal inputs, 1 / (1 + Fisher information per "
     "input dimension).",
     source="Theorem 1, eq. 1",
-    experiments=("noise", "equal_utility"),
+    experiments=("information", "noise", "equal_utility"),
 )
 def x7(evidence: Evidence) -> Finding:
     """Error over bound at each setting where the information is finite; inputs are normalised, not normal."""
     parts = []
-    for experiment, pair, attacks in (("noise", NOISE, [IG]), ("equal_utility", EQUAL_UTILITY, [IG, ADAPTIVE])):
+    at_equal_scale = ("noise", "information", NOISE, [IG])
+    at_equal_utility = ("equal_utility", "equal_utility", EQUAL_UTILITY, [IG, ADAPTIVE])
+    for experiment, measured_in, pair, attacks in (at_equal_scale, at_equal_utility):
         for defense in (pair.baseline, pair.optimal):
-            information = evidence.series(experiment, "information", defense=defense, sweep="scale")
+            information = evidence.series(measured_in, "information", defense=defense, sweep="scale")
             for attack in attacks:
                 error = evidence.series(experiment, MSE, defense=defense, attack=attack, sweep="scale")
                 for scale, measured, fisher in _at_each(error, information):

@@ -141,7 +141,7 @@ def fig_s2(tables: Tables) -> Drawing:
     "squared gradient norm that is kept (utility U1), at initialisation; points are labelled with the pruned "
     "part. A better defense lies lower and further right. The models of the right panels normalise with running "
     f"statistics (eval) or with those of the client's batch (train). {INTERVALS}",
-    experiments=("pruning", "cifar_predictors"),
+    experiments=("information", "cifar_predictors"),
 )
 def fig_s3(tables: Tables) -> Drawing:
     """Information that passes against utility kept, for both data sets, and on CIFAR-10 for both modes of BatchNorm."""
@@ -152,7 +152,7 @@ def fig_s3(tables: Tables) -> Drawing:
     series = cifar["defense"].map({label: series for label, (series, _) in SINGLE.items()})
     cifar = cifar.assign(defense=series.fillna(cifar["defense"]))
     cifar[SETTING + "fraction"] = fraction
-    mnist, data = having(tables["pruning"], "fraction"), " and ".join(cifar["dataset"].unique())
+    mnist, data = having(tables["information"], "fraction"), " and ".join(cifar["dataset"].unique())
     shown = {" and ".join(mnist["dataset"].unique()): mnist}
     modes = {f"{data}, BatchNorm: {name}": cifar[cifar[mode] == name] for name in cifar[mode].dropna().unique()}
     shown |= modes or {data: cifar}

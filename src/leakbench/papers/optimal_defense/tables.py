@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.resources import files
 
 from leakbench.lazy import pd
-from leakbench.papers.optimal_defense.common import NOISE, PRUNING, table, together
+from leakbench.papers.optimal_defense.common import NOISE, PRUNING, table
 from leakbench.report.artifacts import Tables
 from leakbench.report.plots import having, series_of, values_of
 from leakbench.report.statistics import over_seeds
@@ -109,14 +109,13 @@ MEASURED = {
     "the part of it that passes under equal noise, the size of the noise in two senses, and the parts of the "
     "coordinates whose ratio was floored or capped, and that follow the gradient at all. Means over clients and "
     "seeds; a dash where there is no finite number.",
-    experiments=("pruning", "noise"),
+    experiments=("information",),
 )
 def table_s2(tables: Tables) -> pd.DataFrame:
     """A row per defense and setting, a column per metric."""
     rows = []
-    for experiment, parameter, names in (("pruning", "fraction", PRUNING), ("noise", "scale", NOISE)):
-        frame = having(together(tables, experiment), parameter)
-        frame = frame[frame["kind"] == "fisher"]
+    for parameter, names in (("fraction", PRUNING), ("scale", NOISE)):
+        frame = having(tables["information"], parameter)
         for defense, name in series_of(frame, names).items():
             for _, group in frame[frame["defense"] == defense].groupby(SETTING + parameter, dropna=False):
                 setting = _in_words({parameter: group[SETTING + parameter].iloc[0]})
