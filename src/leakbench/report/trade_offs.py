@@ -176,14 +176,15 @@ def _size(rank: int) -> int:
 
 
 def explain(ax: Axes, shown: TradeOff) -> None:
-    """The legends of a trade-off, beside the axes: series, and the smallest, a middle and the largest size."""
-    series = ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    """The legend of a trade-off, beside the axes: series, and the smallest, a middle and the largest size."""
+    handles, labels = ax.get_legend_handles_labels()
     ranks = shown.ranks
     values: Sequence[float] = list(ranks)
     few = dict.fromkeys([values[0], values[len(values) // 2], values[-1]]) if values else {}
     if few:
-        handles = [
-            ax.scatter([], [], s=_size(ranks[value]), color=REFERENCE_COLOUR, label=f"{value:g}") for value in few
-        ]
-        ax.legend(handles=handles, title=shown.parameter_label, loc="lower left", bbox_to_anchor=(1.0, 0.0))
-        ax.add_artist(series).set_clip_on(False)  # it stands beside the axes, and counts for the figure's size
+        handles.append(ax.scatter([], [], s=0))
+        labels.append(f"{shown.parameter_label}:")
+    for value in few:
+        handles.append(ax.scatter([], [], s=_size(ranks[value]), color=REFERENCE_COLOUR))
+        labels.append(f"{value:g}")
+    ax.legend(handles, labels, loc="upper left", bbox_to_anchor=(1.0, 1.0))
