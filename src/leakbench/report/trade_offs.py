@@ -167,7 +167,7 @@ def trade_offs(shown: Mapping[str, TradeOff], *, privacy: str, utility: str, xla
     for ax, (title, panel) in zip(axes, shown.items(), strict=True):
         numbers += [{"panel": title, **row} for row in draw_trade_off(ax, panel, privacy, utility)]
         ax.set(title=title, xlabel=xlabel, ylabel=ylabel)
-        explain(ax, panel)
+        explain(ax, panel, fontsize="small")
     return Drawing(figure, pd.DataFrame(numbers))
 
 
@@ -175,7 +175,7 @@ def _size(rank: int) -> int:
     return 12 + 16 * rank
 
 
-def explain(ax: Axes, shown: TradeOff) -> None:
+def explain(ax: Axes, shown: TradeOff, fontsize: str = "medium") -> None:
     """The legend of a trade-off, beside the axes: series, and the smallest, a middle and the largest size."""
     handles, labels = ax.get_legend_handles_labels()
     ranks = shown.ranks
@@ -187,4 +187,4 @@ def explain(ax: Axes, shown: TradeOff) -> None:
     for value in few:
         handles.append(ax.scatter([], [], s=_size(ranks[value]), color=REFERENCE_COLOUR))
         labels.append(f"{value:g}")
-    ax.legend(handles, labels, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    ax.legend(handles, labels, loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=fontsize)
