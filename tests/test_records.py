@@ -266,5 +266,8 @@ def test_missing_and_altered_tensors(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=f"^{re.escape(str(file))}: altered since {re.escape(str(record))}"):
         read_tensors(record, described)
     file.unlink()
-    with pytest.raises(RecordError, match=f"^{re.escape(str(file))}: missing; delete {re.escape(str(record))}"):
+    with pytest.raises(
+        RecordError,
+        match=f"^{re.escape(str(file))}: missing; make it again with `leakbench run {re.escape(str(record))}`$",
+    ):
         read_tensors(record, described)

@@ -173,6 +173,8 @@ def read_tensors(record_path: Path, tensors: Tensors) -> dict[str, torch.Tensor]
         raise RecordError(f"{path}: missing; make it again with `leakbench run {record_path}`")
     content = path.read_bytes()
     if hashlib.sha256(content).hexdigest() != tensors.sha256:
-        raise RecordError(f"{path}: altered since {record_path} was written; make both again with `leakbench run`")
+        raise RecordError(
+            f"{path}: altered since {record_path} was written; make both again with `leakbench run {record_path}`"
+        )
     loaded: dict[str, torch.Tensor] = load(content)
     return loaded

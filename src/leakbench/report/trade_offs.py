@@ -167,7 +167,7 @@ def trade_offs(shown: Mapping[str, TradeOff], *, privacy: str, utility: str, xla
     for ax, (title, panel) in zip(axes, shown.items(), strict=True):
         numbers += [{"panel": title, **row} for row in draw_trade_off(ax, panel, privacy, utility)]
         ax.set(title=title, xlabel=xlabel, ylabel=ylabel)
-        explain(ax, panel)
+        explain(ax, panel, fontsize="small")
     return Drawing(figure, pd.DataFrame(numbers))
 
 
@@ -175,15 +175,16 @@ def _size(rank: int) -> int:
     return 12 + 16 * rank
 
 
-def explain(ax: Axes, shown: TradeOff) -> None:
-    """The legends of a trade-off, beside the axes: series, and the smallest, a middle and the largest size."""
-    series = ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+def explain(ax: Axes, shown: TradeOff, fontsize: str = "medium") -> None:
+    """The legend of a trade-off, beside the axes: series, and the smallest, a middle and the largest size."""
+    handles, labels = ax.get_legend_handles_labels()
     ranks = shown.ranks
     values: Sequence[float] = list(ranks)
     few = dict.fromkeys([values[0], values[len(values) // 2], values[-1]]) if values else {}
     if few:
-        handles = [
-            ax.scatter([], [], s=_size(ranks[value]), color=REFERENCE_COLOUR, label=f"{value:g}") for value in few
-        ]
-        ax.legend(handles=handles, title=shown.parameter_label, loc="lower left", bbox_to_anchor=(1.0, 0.0))
-        ax.add_artist(series).set_clip_on(False)  # it stands beside the axes, and counts for the figure's size
+        handles.append(ax.scatter([], [], s=0))
+        labels.append(f"{shown.parameter_label}:")
+    for value in few:
+        handles.append(ax.scatter([], [], s=_size(ranks[value]), color=REFERENCE_COLOUR))
+        labels.append(f"{value:g}")
+    ax.legend(handles, labels, loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=fontsize)
