@@ -21,7 +21,7 @@ BUSY = 2.0  # a busy one, where two threads share a core, takes longer
 
 def closed_form(checkout: Checkout, scale: str) -> Counter[str]:
     """How many jobs the configuration stands for, by multiplying the lengths of its lists."""
-    counts: Counter[str] = Counter(merge=0, draw=6, tabulate=1, judge=1, page=1)
+    counts: Counter[str] = Counter(merge=0, draw=18, tabulate=3, judge=1, page=1)
     for spec in Project(checkout.root).plan(scale).papers["optimal_defense"].experiments.values():
         counts["merge"] += 1
         models = len(spec.datasets) * len(spec.models)
@@ -38,7 +38,7 @@ def test_counts_follow_from_the_configuration(untouched: Checkout, scale: str) -
     run = untouched.make("--dry-run", "--config", f"scale={scale}")
     after = os.times()
     assert run.rules == closed_form(untouched, scale)
-    assert run.rules["attack"] == 8 and run.rules["train"] == 12
+    assert run.rules["attack"] == 36 and run.rules["train"] == 28 and run.rules["fisher"] == 18
     spent = after.children_user + after.children_system - before.children_user - before.children_system
     assert spent < CPU_SECONDS * BUSY
 

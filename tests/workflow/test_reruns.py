@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.workflow.test_dry_runs import closed_form
 
 from leakbench.records import read_record
+from leakbench.report.artifacts import artifacts
 from leakbench.workflow import Workflow
 
 if TYPE_CHECKING:
@@ -30,28 +32,28 @@ def record(experiment: str, defense: str, last: str) -> str:
     return f"{PAPER}/{experiment}/digits16/small/{defense}/{last}/all.json"
 
 
-def downstream(experiment: str, *figures: str) -> set[str]:
-    """The first outputs of the jobs between an experiment's records and the page."""
-    pictures = {f"{FIGURES}/{name}.pdf" for name in figures}
-    return {f"{PAPER}/{experiment}/records.parquet", CLAIMS, PAGE} | pictures
+def drawn_from(*experiments: str) -> set[str]:
+    """The first outputs of the jobs that draw figures or write tables of an experiment."""
+    read = [entry for entry in artifacts() if set(experiments) & set(entry.experiments)]
+    assert read
+    return {entry.paths("tiny")[0] for entry in read}
+
+
+def downstream(*experiments: str) -> set[str]:
+    """The first outputs of the jobs between experiments' records and the page."""
+    merged = {f"{PAPER}/{experiment}/records.parquet" for experiment in experiments}
+    return merged | drawn_from(*experiments) | {CLAIMS, PAGE}
 
 
 def test_everything_is_made(finished: Finished) -> None:
     root = finished.checkout.root
     flow = Workflow(root, {})
-    assert len(flow.targets()) == 6 * 3 + 3 + 3 + 1 + 23
+    jobs = closed_form(finished.checkout, "tiny")
+    records = sum(jobs[kind] for kind in ("attack", "train", "fisher", "inventory"))
+    assert len(flow.targets()) == 3 * (jobs["draw"] + jobs["tabulate"] + jobs["judge"]) + jobs["page"] + records
     for path in flow.targets():
         assert (root / path).stat().st_size > 0, path
-    assert finished.run.rules == {
-        "attack": 9,
-        "train": 13,
-        "inventory": 1,
-        "merge": 6,
-        "draw": 6,
-        "tabulate": 1,
-        "judge": 1,
-        "page": 1,
-    }
+    assert finished.run.rules == jobs
 
 
 def test_records_say_which_job_they_are(finished: Finished) -> None:
@@ -83,7 +85,7 @@ def test_a_deleted_record_comes_back_with_what_shows_it(project: Checkout) -> No
     results, times = project.results(), project.times()
     (project.root / path).unlink()
     run = project.make()
-    assert set(run.jobs) == {path, *downstream("pruning_training", "fig03")}
+    assert set(run.jobs) == {path, *downstream("pruning_training")}
     assert project.results() == results
     again = {file for file, time in project.times().items() if time != times[file]}
     merged = {f"{PAPER}/pruning_training/{name}" for name in ("records.parquet", "missing.csv", "gates.csv")}
@@ -98,17 +100,23 @@ def test_a_parameter_of_one_defense(project: Checkout) -> None:
         lambda paper: paper["variants"]["defenses"]["op-80"].update(fraction=0.7),
     )
     run = project.make("--dry-run")
-    assert set(run.jobs) == {record("pruning_training", "op-80", "train"), *downstream("pruning_training", "fig03")}
+    assert set(run.jobs) == {record("pruning_training", "op-80", "train"), *downstream("pruning_training")}
 
 
 def test_a_parameter_of_the_attack(project: Checkout) -> None:
-    project.replace("config/scales/tiny.yaml", "iterations: 2", "iterations: 3")
+    project.replace("config/scales/tiny.yaml", " ig: {iterations: 2}", " ig: {iterations: 3}")
     run = project.make("--dry-run")
-    attacked = {"undefended": ["none"], "pruning": ["gp", "op", "halved"], "noise": ["dpsgd", "optimal"]}
+    attacked = {
+        "undefended": ["none"],
+        "pruning": ["gp", "op", "halved"],
+        "noise": ["dpsgd", "optimal"],
+        "pictures": ["none"],
+        "equal_utility": ["dpsgd-u2", "optimal-u2"],
+    }
     records = {record(experiment, label, "ig") for experiment, labels in attacked.items() for label in labels}
-    tables = {f"{PAPER}/{experiment}/records.parquet" for experiment in attacked}
-    figures = {f"{FIGURES}/fig{number:02d}.pdf" for number in (2, 4, 5, 7)}
-    assert set(run.jobs) == records | tables | figures | {CLAIMS, PAGE}
+    records |= {record("adaptive", label, "ig-adaptive") for label in ("gp", "op", "optimal")}
+    records |= {record("equal_utility", label, "ig-adaptive") for label in attacked["equal_utility"]}
+    assert set(run.jobs) == records | downstream(*attacked, "adaptive")
 
 
 def test_the_version_of_a_plugin(project: Checkout) -> None:
@@ -118,7 +126,7 @@ def test_the_version_of_a_plugin(project: Checkout) -> None:
     project.replace("halved.py", "version=1", "version=2")
     run = project.make("--dry-run")
     records = {record("pruning", "halved", "ig"), record("pruning", "halved", "train")}
-    assert set(run.jobs) == records | downstream("pruning", "fig02", "fig04")
+    assert set(run.jobs) == records | downstream("pruning")
 
 
 def test_a_gate(project: Checkout) -> None:
@@ -131,7 +139,7 @@ def test_a_gate(project: Checkout) -> None:
     results = project.results()
     project.edit("config/papers/optimal_defense.yaml", raise_it)
     run = project.make()
-    assert set(run.jobs) == downstream("pruning", "fig02", "fig04")
+    assert set(run.jobs) == downstream("pruning")
     assert project.results() == results
     assert "void" in (project.root / PAGE).read_text() and project.make("--dry-run").nothing_to_do
     with (project.root / FIGURES / "fig04.csv").open() as file:
@@ -143,9 +151,8 @@ def test_the_attack_on_the_undefended_gradient_of_another_experiment(project: Ch
     """Its record decides on the cells of all experiments whose gates name it."""
     (project.root / record("undefended", "none", "ig")).unlink()
     run = project.make("--dry-run")
-    merged = {f"{PAPER}/{experiment}/records.parquet" for experiment in ("undefended", "pruning", "noise")}
-    figures = {f"{FIGURES}/fig{number:02d}.pdf" for number in (2, 4, 5, 7)}
-    assert set(run.jobs) == {record("undefended", "none", "ig"), CLAIMS, PAGE} | merged | figures
+    judged = ("undefended", "pruning", "noise", "adaptive", "equal_utility")
+    assert set(run.jobs) == {record("undefended", "none", "ig")} | downstream(*judged)
 
 
 def digests(checkout: Checkout) -> tuple[dict[str, str], str, str, str]:
