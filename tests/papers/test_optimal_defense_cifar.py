@@ -13,14 +13,14 @@ from tests.papers.drawn import Tables, clouds, draw, interval, per_seed, series,
 from leakbench.report.style import COLOURS
 
 LABELS = {
-    "gradient pruning": "gp",
-    "optimal pruning": "op",
+    "gradient pruning": "gp-cifar",
+    "optimal pruning": "op-cifar",
     "clipped noise (the paper's DP-SGD)": "dpsgd-cifar",
     "optimal noise": "optimal-cifar",
 }
 REFERENCES = {"mean image": "mean_image", "constant grey": "grey", "random noise": "noise"}
 TRADES = {
-    "fig09": ("cifar_pruning", "fraction", [0.5, 0.8, 0.9, 0.95]),
+    "fig09": ("cifar_pruning", "fraction", [0.5, 0.7, 0.8, 0.9, 0.95]),
     "fig11": ("cifar_noise", "scale", [1e-4, 1e-3]),
 }
 

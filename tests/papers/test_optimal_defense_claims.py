@@ -406,7 +406,7 @@ def kept(utility: float, information: float, spread: float) -> dict[str, Tables]
         ):
             numbers = noisy([value], spread=spread, units=BATCHES, sign=sign)
             cifar.append(rows(label, metric, numbers, where={"batch_norm": mode}))
-    return {"X1": {"pruning": table(*mnist)}} | {key: {"cifar_predictors": table(*cifar)} for key in ("X2", "X3")}
+    return {"X1": {"information": table(*mnist)}} | {key: {"cifar_predictors": table(*cifar)} for key in ("X2", "X3")}
 
 
 @pytest.mark.parametrize("key", ["X1", "X2", "X3"])
@@ -432,19 +432,22 @@ def test_modes_of_batch_norm_are_kept_apart() -> None:
 
 def informed(optimal: ArrayLike, spread: float = 1e-3, error: float = 0.6) -> Tables:
     """Information of both noises, 1 for the isotropic one, so that its bound is 1/2; errors of all attacks."""
-    tables = {}
+    tables: dict[str, pd.DataFrame] = {}
     for name, pair, attacks in (("noise", NOISE, ["ig"]), ("equal_utility", EQUAL, ["ig", "ig-adaptive"])):
         size = len(pair["points"])
-        parts = [
+        information = [
             fill(pair, label, "information", np.broadcast_to(values, size), spread)
             for label, values in (("optimal", optimal), ("baseline", 1.0))
         ]
-        parts += [
+        errors = [
             fill(pair, label, "mse_input", np.full(size, error), spread, attack=attack)
             for attack in attacks
             for label in ("optimal", "baseline")
         ]
-        tables[name] = table(*parts)
+        if name == "noise":
+            tables |= {"noise": table(*errors), "information": table(*information)}
+        else:
+            tables[name] = table(*information, *errors)
     return tables
 
 

@@ -117,7 +117,7 @@ def test_information_against_utility(tables: Tables) -> None:
             assert rows["fraction"].tolist() == here
             for row in rows.to_dict("records"):
                 if title == "digits16":
-                    frame, where = tables["pruning"], {"defense": short, "setting.fraction": row["fraction"]}
+                    frame, where = tables["information"], {"defense": short, "setting.fraction": row["fraction"]}
                 else:
                     frame = cifar[cifar["setting.batch_norm"] == title.split()[-1]]
                     where = {"defense": f"{short}-{round(100 * row['fraction'])}"}
@@ -183,7 +183,7 @@ def test_table_of_everything(tables: Tables) -> None:
         ("clipped noise (the paper's DP-SGD)", "scale 0.001", "dpsgd", {"setting.scale": 0.001}),
     ):
         (row,) = table[(table["defense"] == defense) & (table["setting"] == setting)].to_dict("records")
-        frame = tables["pruning" if label == "op" else "noise"]
+        frame = tables["information"]
         for column, metric in {"U2": "u2", "part capped": "capped", "information per input": "information"}.items():
             mean = np.mean(per_seed(frame, defense=label, metric=metric, **where))
             assert row[column] == ("–" if math.isnan(mean) else f"{mean:.3g}")

@@ -9,6 +9,7 @@ from leakbench.papers.optimal_defense.common import (
     INTERVALS,
     LOSS,
     NOISE_CIFAR,
+    PRUNING_CIFAR,
     REFERENCES,
     SCALE,
     TRADED,
@@ -40,7 +41,7 @@ def _small_scales(frame: pd.DataFrame) -> pd.DataFrame:
 )
 def fig09(tables: Tables) -> Drawing:
     """Trade-off of gradient pruning and optimal pruning."""
-    return error_against_loss(pruning(together(tables), {ATTACK_CIFAR: ""}))
+    return error_against_loss(pruning(together(tables), PRUNING_CIFAR, {ATTACK_CIFAR: ""}))
 
 
 @figure(

@@ -14,6 +14,7 @@ figure = partial(artifact, PAPER, "figure")
 table = partial(artifact, PAPER, "table")
 
 PRUNING = {"gp": "gradient pruning", "op": "optimal pruning"}
+PRUNING_CIFAR = {"gp-cifar": PRUNING["gp"], "op-cifar": PRUNING["op"]}
 NOISE = {"dpsgd": "clipped noise (the paper's DP-SGD)", "optimal": "optimal noise"}
 NOISE_CIFAR = {"dpsgd-cifar": NOISE["dpsgd"], "optimal-cifar": NOISE["optimal"]}
 NOISE_IN_SHORT = {"dpsgd": "clipped noise", "optimal": "optimal noise"}
@@ -41,9 +42,9 @@ def together(tables: Tables, *experiments: str) -> pd.DataFrame:
     return pd.concat([tables[name] for name in experiments or tables], ignore_index=True)
 
 
-def pruning(frame: pd.DataFrame, attacks: dict[str, str]) -> TradeOff:
+def pruning(frame: pd.DataFrame, names: dict[str, str], attacks: dict[str, str]) -> TradeOff:
     """Gradient pruning and optimal pruning over the pruned part."""
-    return TradeOff(frame, "fraction", PRUNING, "pruned part", attacks)
+    return TradeOff(frame, "fraction", names, "pruned part", attacks)
 
 
 def noise(frame: pd.DataFrame, names: dict[str, str], attacks: dict[str, str]) -> TradeOff:

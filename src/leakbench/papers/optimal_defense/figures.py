@@ -59,7 +59,7 @@ def fig03(tables: Tables) -> Drawing:
 )
 def fig04(tables: Tables) -> Drawing:
     """Trade-off of gradient pruning and optimal pruning."""
-    return error_against_loss(pruning(together(tables), {ATTACK: ""}))
+    return error_against_loss(pruning(together(tables), PRUNING, {ATTACK: ""}))
 
 
 @figure(

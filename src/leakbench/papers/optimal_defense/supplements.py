@@ -129,7 +129,10 @@ def fig_s2(tables: Tables) -> Drawing:
         adaptive = tables["adaptive"]
         shown[experiment] = pd.concat([here, adaptive[adaptive["defense"].isin(here["defense"])]], ignore_index=True)
     return trade_offs(
-        {"pruning": pruning(shown["pruning"], ATTACKERS), "noise": noise(shown["noise"], NOISE_IN_SHORT, ATTACKERS)},
+        {
+            "pruning": pruning(shown["pruning"], PRUNING, ATTACKERS),
+            "noise": noise(shown["noise"], NOISE_IN_SHORT, ATTACKERS),
+        },
         **MSE_AGAINST_LOSS,
     )
 
@@ -153,6 +156,7 @@ def fig_s3(tables: Tables) -> Drawing:
     cifar = cifar.assign(defense=series.fillna(cifar["defense"]))
     cifar[SETTING + "fraction"] = fraction
     mnist, data = having(tables["information"], "fraction"), " and ".join(cifar["dataset"].unique())
+    mnist = mnist[mnist[SETTING + "fraction"].notna()]  # the table is about noise too
     shown = {" and ".join(mnist["dataset"].unique()): mnist}
     modes = {f"{data}, BatchNorm: {name}": cifar[cifar[mode] == name] for name in cifar[mode].dropna().unique()}
     shown |= modes or {data: cifar}
@@ -212,6 +216,6 @@ def fig_s4(tables: Tables) -> Drawing:
         shown[experiment] = pd.concat([attacked, trained], ignore_index=True)
     paper = {ATTACK: ""}
     return trade_offs(
-        {"pruning": pruning(shown["pruning"], paper), "noise": noise(shown["noise"], NOISE_IN_SHORT, paper)},
+        {"pruning": pruning(shown["pruning"], PRUNING, paper), "noise": noise(shown["noise"], NOISE_IN_SHORT, paper)},
         **MSE_AGAINST_LOSS,
     )

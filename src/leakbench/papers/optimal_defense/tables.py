@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from importlib.resources import files
 
 from leakbench.lazy import pd
 from leakbench.papers.optimal_defense.common import NOISE, PRUNING, table
 from leakbench.report.artifacts import Tables
-from leakbench.report.plots import having, series_of, values_of
+from leakbench.report.plots import series_of, values_of
 from leakbench.report.statistics import over_seeds
 from leakbench.report.tidy import SETTING, setting_columns
 
@@ -61,14 +62,31 @@ NONE = "–"
 )
 def table_s1(tables: Tables) -> pd.DataFrame:
     """Utility, information, noise and loss of every reading."""
-    frame, rows = tables["readings"], []
-    swept = setting_columns(frame)
-    for defense, name in series_of(frame, READINGS).items():
+    return _by_setting(tables["readings"], READINGS, "reading", OF_READINGS, _with_interval)
+
+
+def _by_setting(
+    frame: pd.DataFrame,
+    names: Mapping[str, str],
+    settings: str,
+    metrics: Mapping[str, str],
+    cell: Callable[[pd.DataFrame], str],
+) -> pd.DataFrame:
+    """A row per defense and setting of its swept parameters, a column per metric.
+
+    Args:
+        names: defense label -> name.
+        settings: the name of the column that says the setting in words.
+        metrics: metric -> name of its column.
+        cell: what stands in it, from the metric's rows.
+    """
+    swept, rows = setting_columns(frame), []
+    for defense, name in series_of(frame, names).items():
         of_defense = frame[frame["defense"] == defense]
         for _, group in of_defense.groupby(swept, dropna=False, sort=False) if swept else [((), of_defense)]:
-            reading = {column.removeprefix(SETTING): group[column].iloc[0] for column in swept}
-            cells = {words: _with_interval(values_of(group, metric)) for metric, words in OF_READINGS.items()}
-            rows.append({"defense": name, "reading": _in_words(reading), **cells})
+            setting = {column.removeprefix(SETTING): group[column].iloc[0] for column in swept}
+            cells = {words: cell(values_of(group, metric)) for metric, words in metrics.items()}
+            rows.append({"defense": name, settings: _in_words(setting), **cells})
     return pd.DataFrame(rows)
 
 
@@ -113,15 +131,7 @@ MEASURED = {
 )
 def table_s2(tables: Tables) -> pd.DataFrame:
     """A row per defense and setting, a column per metric."""
-    rows = []
-    for parameter, names in (("fraction", PRUNING), ("scale", NOISE)):
-        frame = having(tables["information"], parameter)
-        for defense, name in series_of(frame, names).items():
-            for _, group in frame[frame["defense"] == defense].groupby(SETTING + parameter, dropna=False):
-                setting = _in_words({parameter: group[SETTING + parameter].iloc[0]})
-                cells = {words: _mean(values_of(group, metric)) for metric, words in MEASURED.items()}
-                rows.append({"defense": name, "setting": setting, **cells})
-    return pd.DataFrame(rows)
+    return _by_setting(tables["information"], PRUNING | NOISE, "setting", MEASURED, _mean)
 
 
 def _mean(rows: pd.DataFrame) -> str:
