@@ -19,9 +19,9 @@ from tests.report.synthetic import ROOT, new_project, record_of, tidy_tables
 from leakbench.experiments import Project
 from leakbench.gates import Gate, GateSpec
 from leakbench.records import Replicate, read_record, write_record
-from leakbench.report import style
+from leakbench.report import claims, style
 from leakbench.report.artifacts import artifact_of, artifacts
-from leakbench.report.claims import COLUMNS, claims_path
+from leakbench.report.claims import claims_path
 from leakbench.report.page import write_page
 from leakbench.report.plots import Drawing
 from leakbench.report.style import COLOURS
@@ -222,7 +222,7 @@ def test_files_and_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, psnr: f
     entry.render(project, entry.paths("smoke")[0])
     for path in (path for other in artifacts() if other is not entry for path in other.paths("smoke")):
         (tmp_path / path).write_text("text\nof another artifact\n")  # the page asks for all of them
-    (tmp_path / claims_path("smoke", PAPER)).write_text(",".join(COLUMNS) + "\n")
+    (tmp_path / claims_path("smoke", PAPER)).write_text(",".join(claims.COLUMNS) + "\n")
 
     note = (
         "\nvoid: ig reaches 9.12 dB without a defense on digits16 with small, below the 18 dB that this experiment "

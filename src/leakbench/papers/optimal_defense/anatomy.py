@@ -158,9 +158,11 @@ def fig14(tables: Tables) -> Drawing:
         if not math.isnan(level):
             ax.axhline(level, color=colour(ISOTROPIC), linewidth=1, label="isotropic noise")
         ax.set(title=title, xlabel="server step", yscale="log")
-    limits = [limit for ax in axes for limit in ax.get_ylim()]
+    means = pd.concat([curve["mean"] for curve in shown], ignore_index=True).tolist() if shown else []
+    heights = [height for height in (*means, level) if height > 0]
     for ax in axes:
-        ax.set_ylim(min(limits), max(limits))
+        if heights:  # intervals that reach zero have no end on this axis
+            ax.set_ylim(min(heights) / 2, 2 * max(heights))
         plain_ticks(ax.yaxis)
     axes[0].set_ylabel(f"mean standard deviation,\nmean of {WINDOW} steps")
     axes[1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
