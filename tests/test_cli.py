@@ -96,7 +96,9 @@ def test_list_experiments(capsys: pytest.CaptureFixture[str]) -> None:
 def test_list_artifacts(capsys: pytest.CaptureFixture[str]) -> None:
     rows = listing(capsys, "artifacts", "--scale", "laptop")
     ours = [row for row in rows if row["paper"] == "optimal_defense"]
-    assert {(row["kind"], row["number"]) for row in ours} == {("table", 1), *(("figure", n) for n in range(2, 8))}
+    supplements = {("figure", f"S{n}") for n in range(1, 5)} | {("table", "S1"), ("table", "S2")}
+    own = {("table", 1), *(("figure", n) for n in range(1, 15))}
+    assert {(row["kind"], row["number"]) for row in ours} == own | supplements
     for row in ours:
         extension = {"figure": "pdf", "table": "csv"}[row["kind"]]
         assert row["path"] == f"figures/laptop/optimal_defense/{row['name']}.{extension}"
@@ -223,7 +225,7 @@ def test_run_in_another_checkout(
         (["merge", "results/smoke/optimal_defense/nosie/records.parquet"], "unknown experiment 'nosie'; did you mean"),
         (["merge", "results/smoke/records.parquet"], "not a tidy table's path; expected results/<scale>/<paper>/"),
         (["merge", "results/smoke/optimal_defense/architecture/records.parquet"], "all.json: missing; make it with"),
-        (["draw", "figures/smoke/optimal_defense/fig01.png"], "unknown artifact 'fig01'; did you mean 'fig0"),
+        (["draw", "figures/smoke/optimal_defense/fig15.png"], "unknown artifact 'fig15'; did you mean 'fig"),
         (["draw", "figures/smok/optimal_defense/fig02.png"], "unknown scale 'smok'; did you mean 'smoke'?"),
         (["draw", "figures/smoke/optimal_defense/fig02.png"], "undefended/records.parquet: missing; make it with"),
         (["report", "figures/smoke/report.html"], "all.json: missing; make it with `leakbench run results/smoke/"),

@@ -152,6 +152,18 @@ def test_few_victims_are_one_group(n: int) -> None:
     assert [text.get_text() for text in figure.texts] == ["all"] and len(figure.axes) == 3 * n
 
 
+def test_all_victims_in_their_order() -> None:
+    victims, methods, _ = pictures(1)
+    figure = gallery(victims, methods, None, size=1.0)
+    figure.canvas.draw()
+    assert [ax.get_xlabel() for ax in figure.axes[:N]] == [f"no. {index}" for index in range(N)]
+    assert not figure.texts and not figure.lines  # one group needs no label
+    for index, ax in enumerate(figure.axes[N : 2 * N]):
+        shown = np.asarray(ax.images[0].get_array())
+        assert np.array_equal(shown, methods["Inverting Gradients"][index, 0].clamp(0, 1).numpy())
+        assert ax.get_position().width * figure.get_figwidth() == pytest.approx(1.0)
+
+
 def test_shapes_must_fit() -> None:
     victims, methods, order_by = pictures(1)
     with pytest.raises(ValueError, match="not grey or colour"):

@@ -8,7 +8,17 @@ import pytest
 
 from leakbench.attacks.base import ATTACKS
 from leakbench.defenses.base import DEFENSES
-from leakbench.report.style import COLOURS, OTHER_COLOURS, REFERENCE_COLOUR, REFERENCES, colour, marker
+from leakbench.report.style import (
+    COLOURS,
+    MARKERS,
+    OTHER_COLOURS,
+    REFERENCE_COLOUR,
+    REFERENCES,
+    colour,
+    marker,
+    other_marker,
+    shades,
+)
 
 
 def rgb(code: str) -> tuple[int, ...]:
@@ -34,3 +44,18 @@ def test_reference_attackers_differ_by_line() -> None:
     assert set(REFERENCES) == {name for name in ATTACKS if not ATTACKS.get(name).observes}
     assert len({label for label, _ in REFERENCES.values()}) == len(REFERENCES)
     assert len({style for _, style in REFERENCES.values()}) == len(REFERENCES)
+
+
+def test_a_second_series_of_a_mechanism_has_another_marker() -> None:
+    mechanisms = [name for name in DEFENSES if name != "none"]
+    for name in mechanisms:
+        assert other_marker(name) not in {marker(name), *MARKERS.values()} - {"^"}
+    assert {other_marker(name) for name in mechanisms} == {"D", "^"}
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_shades_start_at_the_mechanisms_colour_and_grow_lighter(count: int) -> None:
+    found = shades("optimal_noise", count)
+    assert len(set(found)) == count and found[0] == colour("optimal_noise").lower()
+    brightness = [sum(rgb(code)) for code in found]
+    assert brightness == sorted(brightness) and brightness[-1] < 3 * 255

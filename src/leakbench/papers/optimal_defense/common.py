@@ -26,10 +26,10 @@ LOSS = "training loss after 5 steps (nats)"
 PRUNED, SCALE = "pruned part of the gradient", "noise scale (RMS std)"
 
 INTERVALS = "Intervals: 95 % t-intervals over seeds of the initialisation."
-REFERENCES = (
-    "Reference attackers that never see the gradient: the mean of auxiliary images, constant grey, and random noise. "
-    "Attack: Inverting Gradients with the true labels, not adapted to the defense."
+BLIND = (
+    "Reference attackers that never see the gradient: the mean of auxiliary images, constant grey, and random noise."
 )
+REFERENCES = f"{BLIND} Attack: Inverting Gradients with the true labels, not adapted to the defense."
 TRADED = (
     "Reconstruction error at initialisation against the loss on the attacked images after five {optimiser} steps; "
     "a better defense lies lower and further right."

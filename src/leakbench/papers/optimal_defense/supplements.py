@@ -8,6 +8,7 @@ from leakbench.lazy import pd
 from leakbench.papers.optimal_defense.common import (
     ATTACK,
     ATTACKERS,
+    BLIND,
     ERRORS,
     INTERVALS,
     LOSS,
@@ -51,8 +52,9 @@ if TYPE_CHECKING:
 PRIORS: dict[str, tuple[float, LineStyle]] = {"normal": (1.0, "-."), "flat": (0.0, (0, (4, 1, 1, 1, 1, 1)))}
 """Information per input that a prior adds (inputs are standard normal; nothing is known of them), and line style."""
 KNOWING = (
-    "The attacker who knows the defense ignores pruned and clipped coordinates, weights those with optimal noise by "
-    "its inverse variance, and averages its objective over draws of isotropic noise."
+    "Both attackers invert gradients with the true labels; the one who knows the defense ignores pruned and clipped "
+    "coordinates, weights those with optimal noise by its inverse variance, and averages its objective over draws of "
+    "isotropic noise."
 )
 
 
@@ -117,8 +119,7 @@ def bounds(information: pd.DataFrame, prior: float) -> pd.DataFrame:
 @figure(
     "S2",
     title="Trade-offs when the attacker knows the defense",
-    caption=f"Figures 4 and 7 with both attackers. {TRADED.format(optimiser='Adam')} {KNOWING} {INTERVALS} "
-    f"{REFERENCES}",
+    caption=f"Figures 4 and 7 with both attackers. {TRADED.format(optimiser='Adam')} {KNOWING} {INTERVALS} {BLIND}",
     experiments=("undefended", "pruning", "noise", "adaptive"),
 )
 def fig_s2(tables: Tables) -> Drawing:
