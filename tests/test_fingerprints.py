@@ -99,6 +99,10 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
         {"clients": 2, "batch_size": 4, "auxiliary": 4, "local": {"steps": 3, "rate": 0.5, "batch_size": 2}},
         {"clients": 2, "batch_size": 2, "auxiliary": 4, "epoch": 2, "pretraining": {"images": 10, "batch_size": 4}},
     ],
+    "job/fisher": [
+        {"clients": 2, "batch_size": 2, "probes": 3},
+        {"clients": 2, "batch_size": 2, "exact": True, "batch_norm": "train"},
+    ],
     "job/train": [
         {"clients": 2, "batch_size": 2, "images_per_client": 4, "steps": 3, "rate": 0.1, "evaluation": (0, 20)},
         {"clients": 2, "batch_size": 4, "images_per_client": 4, "steps": 2, "rate": 0.5, "optimiser": "sgd"},

@@ -89,7 +89,7 @@ class Checkout:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=300,
+            timeout=900,  # a whole run on a busy machine
             check=False,
         )
         return Run(done.returncode, done.stdout)

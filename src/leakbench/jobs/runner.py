@@ -13,6 +13,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from leakbench.compiler import defer_compiler
 from leakbench.errors import ObservationError
 from leakbench.jobs.base import Findings, Job
 from leakbench.lazy import torch
@@ -43,6 +44,7 @@ class Placement:
         from leakbench.attacks import engine
 
         keep_freed_memory()
+        defer_compiler()
         engine.COMPILED = self.compile
         torch.set_num_threads(self.threads)
         device = torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
