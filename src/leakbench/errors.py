@@ -26,10 +26,17 @@ class UnknownName(ConfigError):
 
     def __init__(self, what: str, name: str, allowed: Iterable[str], where: str = "") -> None:
         names = sorted(allowed)
-        near = difflib.get_close_matches(name, names, n=1)
-        hint = f"; did you mean '{near[0]}'?" if near else "."
+        near = _nearest(name, names)
+        hint = f"; did you mean '{near}'?" if near else "."
         place = f"{where}: " if where else ""
         super().__init__(f"{place}unknown {what} '{name}'{hint} Allowed: {', '.join(names) or '(none)'}.")
+
+
+def _nearest(name: str, names: list[str]) -> str | None:
+    """The most similar name, the first of equals, or None where all differ too much (fig4: fig04, not figS4)."""
+    ratios = {other: difflib.SequenceMatcher(None, other, name).ratio() for other in names}
+    nearest = max(names, key=lambda other: ratios[other], default=None)
+    return nearest if nearest is not None and ratios[nearest] >= 0.6 else None
 
 
 class Infeasible(LeakbenchError):

@@ -87,7 +87,7 @@ def test_merge(project: Project) -> None:
     jobs = project.plan("smoke").experiment_jobs("optimal_defense", "pruning")
     expected = pd.DataFrame([row for job in jobs for row in tidy_rows(job, record_of(job))])
     pd.testing.assert_frame_equal(frame, expected, check_dtype=False)
-    assert set(frame["kind"]) == {"attack", "train", "fisher"} and set(frame["defense"]) == {"gp", "op"}
+    assert set(frame["kind"]) == {"attack", "train"} and set(frame["defense"]) == {"gp", "op"}
 
 
 def test_missing_numbers_are_listed_with_their_reasons(project: Project) -> None:

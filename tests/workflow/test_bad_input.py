@@ -55,7 +55,7 @@ def test_what_settings_are_told(untouched: Checkout, setting: str) -> None:
     ("path", "message"),
     [
         ("figures/smoke/optimal_defence/fig04.png", "unknown paper 'optimal_defence'; did you mean 'optimal_defense'?"),
-        ("figures/smoke/optimal_defense/fig4.png", "unknown artifact 'fig4'; did you mean 'fig04'? Allowed: fig02"),
+        ("figures/smoke/optimal_defense/fig4.png", "unknown artifact 'fig4'; did you mean 'fig04'? Allowed: fig01"),
         (
             "figures/smoke/optimal_defense/fig04.pgn",
             "unknown format 'pgn'; did you mean 'png'? Allowed: csv, pdf",
