@@ -56,7 +56,7 @@ $(UV):
 	$(BIN)/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 
 $(READY): envs/$(ENV).txt pyproject.toml | $(UV)
-	$(UV) pip install --quiet --python $(BIN)/python --requirement envs/$(ENV).txt
+	$(UV) pip install --quiet --compile-bytecode --python $(BIN)/python --requirement envs/$(ENV).txt
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps --editable .
 	@rm -f .venv/.ready-*
 	@touch $@

@@ -56,6 +56,7 @@ class Settings(_Strict):
     plugins: list[str] = Field(
         [], description="modules (package.module) or files (path/to/file.py) of your own components"
     )
+    warm: bool = Field(True, description="fork jobs from a process that has imported the libraries already")
 
 
 class VariantSpec(BaseModel):

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import os
 import shlex
 import sys
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from leakbench.records import digest, quarantine, read_record
 from leakbench.report.artifacts import FIGURES, Artifact, artifact_of, artifacts
 from leakbench.report.claims import claims_inputs, claims_of, claims_path, claims_paths
 from leakbench.report.tidy import gates_path, missing_path, table_path
+from leakbench.warm import RUN
 
 
 class Workflow:
@@ -116,6 +118,10 @@ class Workflow:
         plan = self.project.plan(scale)
         words = {name: [paper.title, paper.citation] for name, paper in plan.papers.items()}
         return digest([_sources("report"), plan.description, words])
+
+    def name_run(self) -> None:
+        """Tell the jobs which run they belong to: those of one run share a warm process on each host."""
+        os.environ[RUN] = str(os.getpid()) if self.project.settings.warm else ""
 
     def unlock_if_alone(self, state: Path) -> None:
         """Remove the locks that a killed Snakemake left, so that the same command goes on where it stopped.

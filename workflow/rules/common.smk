@@ -8,6 +8,7 @@ from leakbench.workflow import LeakbenchError, Workflow
 
 try:
     flow = Workflow(Path(workflow.basedir), config)
+    flow.name_run()
     if workflow.is_main_process:
         flow.unlock_if_alone(Path(".snakemake"))
 except LeakbenchError as error:

@@ -1,0 +1,246 @@
+"""Jobs that need not import: those of one run of Snakemake are forked from a process that has imported already.
+
+Importing torch costs as much as a small job computes. So the jobs of a run ask the run's *warm process* on their host
+to fork. It imports the libraries of a command once that command is asked for a second time, and none of leakbench's own
+code that computes, so that a forked job is the same as one that starts by itself. It ends with its run.
+
+The caller hands over its arguments, environment, folder and standard streams, waits, and ends as the job does. If the
+caller dies, so does the job. The key ``warm`` of config/config.yaml turns all of this off.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import gc
+import importlib
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from leakbench.metrics.torchvision_compat import import_torchvision
+
+RUN = "LEAKBENCH_WARM"
+"""The environment variable that names the run by the process id of its Snakemake; empty: start every job by itself."""
+
+LIBRARIES = {
+    "run": (
+        "torch",
+        "torch._dynamo",
+        "torch._decomp.decompositions_for_jvp",
+        "torchmetrics.functional.image",
+        "scipy.optimize",
+        "safetensors.torch",
+    ),
+    "merge": ("pandas", "pyarrow.parquet"),
+    "draw": ("pandas", "pyarrow.parquet", "matplotlib.pyplot", "scipy.stats"),
+    "judge": ("pandas", "pyarrow.parquet", "torch", "torch._dynamo"),
+}
+"""What jobs of a command import, sooner or later."""
+
+IDLE_S = 600.0
+"""Without a caller for this long, the process gives its memory back; the next caller starts another."""
+
+STARTED = b"\x00"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a caller wants to be run, and how it was called itself."""
+
+    arguments: list[str]
+    environment: dict[str, str]
+    folder: str
+
+    @property
+    def command(self) -> str | None:
+        """The command, if it is one that gains from a warm process."""
+        return next((word for word in self.arguments if word in LIBRARIES), None)
+
+
+def delegate(arguments: Sequence[str]) -> int | None:
+    """Have a command run by the warm process of this run; its exit status, or None: run it here."""
+    run = os.environ.get(RUN)
+    request = Request(list(arguments), dict(os.environ), str(Path.cwd()))
+    if not run or request.command is None:
+        return None
+    try:
+        connection = _connect(int(run))
+        socket.send_fds(connection, [STARTED], [0, 1, 2])
+        connection.sendall(json.dumps(asdict(request)).encode() + b"\n")
+        if connection.recv(1) != STARTED:
+            raise ConnectionError("it ended")
+    except OSError as error:
+        print(f"leakbench: no warm process ({error}); this job imports by itself", file=sys.stderr)
+        return None
+    status = connection.recv(1)
+    if not status:
+        print("leakbench: the process of this job was killed; did it run out of memory?", file=sys.stderr)
+        return 128 + signal.SIGKILL
+    return status[0]
+
+
+def folder_of(run: int) -> Path:
+    """Where the socket of a run lies on this host."""
+    return Path(tempfile.gettempdir()) / f"leakbench-{os.getuid()}-{socket.gethostname()}-{run}"
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _connect(run: int) -> socket.socket:
+    """A connection to the warm process of a run, which is started if there is none.
+
+    Raises:
+        PermissionError: somebody else could have put a socket there.
+    """
+    folder = folder_of(run)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    status, path = folder.lstat(), folder / "socket"
+    if status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise PermissionError(f"{folder} is open to others")
+    connection = socket.socket(socket.AF_UNIX)
+    with _locked(folder):
+        try:
+            connection.connect(str(path))
+        except (FileNotFoundError, ConnectionRefusedError):
+            path.unlink(missing_ok=True)
+            with socket.socket(socket.AF_UNIX) as listener:
+                listener.bind(str(path))
+                listener.listen(128)
+                subprocess.Popen(
+                    [sys.executable, "-m", "leakbench.warm", str(run), str(listener.fileno())],
+                    pass_fds=[listener.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,  # Ctrl-C is Snakemake's, which then ends the callers
+                )
+            connection.connect(str(path))  # queues until the new process accepts
+    return connection
+
+
+def serve(run: int, listener: socket.socket) -> tuple[Request, socket.socket] | None:
+    """Fork a job for every caller until the run ends or nobody calls any more.
+
+    Returns:
+        In a forked process, what it is to run and the connection to its caller; in the warm process None, at its end.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a forked job but its caller
+    folder = folder_of(run)
+    asked: Counter[str | None] = Counter()
+    called = time.monotonic()
+    while _alive(run):
+        if select.select([listener], [], [], 1.0)[0]:
+            called = time.monotonic()
+            connection, _ = listener.accept()
+            with contextlib.suppress(OSError, ValueError, TypeError):  # a caller that died while it asked
+                request, streams = _receive(connection)
+                asked[request.command] += 1
+                if asked[request.command] == 2:
+                    _import(LIBRARIES[str(request.command)])
+                if os.fork() == 0:
+                    listener.close()
+                    _take_over(request, streams)
+                    return request, connection
+                for stream in streams:
+                    os.close(stream)
+            connection.close()
+        elif time.monotonic() - called > IDLE_S:
+            with _locked(folder):
+                if not select.select([listener], [], [], 0)[0]:
+                    (folder / "socket").unlink()
+                    return None
+    shutil.rmtree(folder)
+    return None
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _receive(connection: socket.socket) -> tuple[Request, list[int]]:
+    _, streams, _, _ = socket.recv_fds(connection, 1, 3)
+    with connection.makefile("rb") as lines:
+        return Request(**json.loads(lines.readline())), streams
+
+
+def _import(libraries: Sequence[str]) -> None:
+    for library in libraries:
+        with contextlib.suppress(ImportError):  # the job that needs it says so
+            if library.startswith("torchmetrics"):
+                import_torchvision()
+            importlib.import_module(library)
+    gc.freeze()  # the collector of a forked job would copy every page
+
+
+def _take_over(request: Request, streams: Sequence[int]) -> None:
+    """Become like the caller."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for standard, stream in enumerate(streams):
+        os.dup2(stream, standard)
+        os.close(stream)
+    os.chdir(request.folder)
+    os.environ.clear()
+    os.environ.update(request.environment)
+    sys.argv[1:] = request.arguments
+
+
+def _work(request: Request, connection: socket.socket, main: Callable[[Sequence[str]], int]) -> NoReturn:
+    """Run the command in this forked process, and tell the caller its exit status."""
+
+    def end_with_caller() -> None:
+        connection.recv(1)  # the caller sends nothing: this returns when it is gone
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    status = 1
+    try:
+        connection.sendall(STARTED)
+        threading.Thread(target=end_with_caller, daemon=True).start()
+        status = main(request.arguments)
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError):
+                stream.flush()
+        with contextlib.suppress(OSError):
+            connection.sendall(bytes([status]))
+        os._exit(status)  # what the warm process registered for its own exit is not this one's
+
+
+def _main() -> None:
+    run, descriptor = map(int, sys.argv[1:])
+    job = serve(run, socket.socket(fileno=descriptor))
+    if job is not None:
+        from leakbench.cli import main
+
+        _work(*job, main)
+
+
+if __name__ == "__main__":
+    _main()
