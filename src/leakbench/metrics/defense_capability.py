@@ -1,7 +1,7 @@
 """How much a defense takes from membership inference and from reconstruction, as one number.
 
-A subscript 0 of the paper, here ``undefended``, is the same attack on the same model without a defense. Larger is better
-for the defender; 0 is no defense. Source: Tan et al. (2024), Section 6, the metrics of Figs. 15 and 16.
+The paper's subscript 0, here ``undefended``, is the same attack on the same model without a defense. Larger is better
+for the defender; 0 is no defense. Source: Tan et al. (2024), the metrics of Figs. 15 and 16.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ with ``xi`` normal and independent of it. Where ``xi`` has variance ``sigma`` in
 most ``f(sigma) = 1/2 sum_i ln(1 + lambda_i / sigma)`` about ``D`` (Theorem 2), exactly that if ``D`` is normal.
 ``sigma`` is a variance throughout. Eigenvalues within rounding of zero count as zero: ``|lambda_i|`` up to
 ``d eps max |lambda|``. For weighted attributes see :mod:`leakbench.theory.personalized`.
-Source: Tan et al. (2024), Sections 4 and 5.
+Source: Tan et al. (2024), Theorem 2, eqs. 9, 15, 19 and 24.
 """
 
 from __future__ import annotations
@@ -112,6 +112,18 @@ def gaussian_capacity(covariance: torch.Tensor, noise: torch.Tensor) -> torch.Te
     return capacity(torch.linalg.eigvalsh((whitened + whitened.mT) / 2), 1.0)
 
 
+def _rank(known: torch.Tensor) -> torch.Tensor:
+    """Number of positive values of a clipped spectrum, int64 ``[...]``.
+
+    Raises:
+        ConfigError: there are none.
+    """
+    rank = (known > 0).sum(dim=-1)
+    if bool((rank == 0).any()):
+        raise ConfigError("all eigenvalues are zero: constant data have capacity 0 under any noise")
+    return rank
+
+
 def _log_expm1(x: torch.Tensor) -> torch.Tensor:
     """``ln(e^x - 1)`` for positive ``x`` of any size."""
     return x + (-torch.expm1(-x)).log()
@@ -129,7 +141,7 @@ def _representable(variance: torch.Tensor) -> torch.Tensor:
 
 
 def natural_variance(eigenvalues: torch.Tensor, kappa: torch.Tensor | float) -> torch.Tensor:
-    """The Natural Channel: the variance ``sigma`` at which ``f(sigma) = kappa``, ``[...]`` (Section 5.1).
+    """The Natural Channel: the variance ``sigma`` at which ``f(sigma) = kappa``, ``[...]``.
 
     With ``r`` eigenvalues above zero, of geometric mean ``G`` and mean ``A``, the root lies between
     ``G / (e^(2 kappa / r) - 1)`` and ``A / (e^(2 kappa / r) - 1)``, since ``ln(1 + e^t)`` is convex in ``t`` and
@@ -146,9 +158,7 @@ def natural_variance(eigenvalues: torch.Tensor, kappa: torch.Tensor | float) -> 
     """
     target = positive(kappa, "the capacity", eigenvalues)
     known = clipped_spectrum(eigenvalues)
-    rank = (known > 0).sum(dim=-1)
-    if bool((rank == 0).any()):
-        raise ConfigError("all eigenvalues are zero: constant data have capacity 0 under any noise")
+    rank = _rank(known)
     logs = known.log()  # -inf where zero
     offset = _log_expm1(2 * target / rank)
     low = torch.where(known > 0, logs, 0.0).sum(dim=-1) / rank - offset
@@ -175,9 +185,7 @@ def white_factor(rank: torch.Tensor | int, kappa: torch.Tensor | float) -> torch
     Raises:
         ConfigError: either is not positive; the factor is beyond the range of the number format.
     """
-    directions = positive(rank, "the rank of the data's covariance") if isinstance(rank, int) else rank
-    if bool((directions == 0).any()):
-        raise ConfigError("all eigenvalues are zero: constant data have capacity 0 under any noise")
+    directions = positive(rank, "the rank of the data's covariance")
     target = positive(kappa, "the capacity")
     return _representable((-_log_expm1(2 * target / directions)).exp())
 
@@ -185,7 +193,7 @@ def white_factor(rank: torch.Tensor | int, kappa: torch.Tensor | float) -> torch
 def white_variances(
     eigenvalues: torch.Tensor, kappa: torch.Tensor | float, form: WhiteForm = "corrected"
 ) -> torch.Tensor:
-    """The White Channel: noise along every eigenvector that leaves all of them the same capacity, ``[..., d]`` (eq. 19).
+    """The White Channel: noise along every eigenvector that leaves each the same capacity, ``[..., d]`` (eq. 19).
 
     Args:
         eigenvalues: ``[..., d]``.
@@ -197,9 +205,7 @@ def white_variances(
         ConfigError: as :func:`natural_variance`.
     """
     known = clipped_spectrum(eigenvalues)
-    rank = (known > 0).sum(dim=-1)
-    if bool((rank == 0).any()):
-        raise ConfigError("all eigenvalues are zero: constant data have capacity 0 under any noise")
+    rank = _rank(known)
     directions = rank if form == "corrected" else torch.full_like(rank, known.shape[-1])
     return white_factor(directions, positive(kappa, "the capacity", eigenvalues)).unsqueeze(-1) * known
 

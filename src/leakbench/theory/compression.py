@@ -1,4 +1,4 @@
-"""What compression takes from the capacity of a channel with noise of variance ``sigma``: dropped directions, coordinates.
+"""What compression takes from a channel with noise of variance ``sigma``: dropped eigen-directions or coordinates.
 
 Source: Tan et al. (2024), Appendix E, Fig. 7.
 """

@@ -132,7 +132,7 @@ def curvature_in_dimension(
         variance: ``sigma``, a positive number or ``[...]``.
         clip: ``S``.
         form: ``corrected``: ``-S^4 / (d (sigma d + S^2)^2)``;
-            ``as_printed``: ``-S^2 (2 sigma d + S^2) / (d (sigma d + S^2)^2)``, of the same sign and no derivative of it.
+            ``as_printed``: ``-S^2 (2 sigma d + S^2) / (d (sigma d + S^2)^2)``, of the same sign, and wrong.
 
     Raises:
         ConfigError: the variance is not positive.

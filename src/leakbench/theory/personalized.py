@@ -1,9 +1,9 @@
-"""The Personalized Channel: noise of covariance ``sigma diag(beta)``, so more on attributes of larger weight ``beta_i``.
+"""The Personalized Channel: noise of covariance ``sigma diag(beta)``, more on attributes of larger weight ``beta_i``.
 
 Its capacity is ``f(sigma) = 1/2 [ln det(Sigma_D + sigma diag beta) - sum_i ln(sigma beta_i)]``. The paper bounds it
 (Theorem 3); since ``f`` is the capacity of the eigenvalues ``mu`` of ``B^-1/2 Sigma_D B^-1/2``, ``B = diag beta``,
 under noise of variance ``sigma``, the bound is not needed. Both are here, by name.
-Source: Tan et al. (2024), Section 5.3, Theorem 3, eq. 20, Fig. 17.
+Source: Tan et al. (2024), Theorem 3, eq. 20, Fig. 17.
 """
 
 from __future__ import annotations
@@ -132,9 +132,9 @@ def capacity_bound(parts: Blocks, weights: torch.Tensor, variance: torch.Tensor 
 def bound_variance(parts: Blocks, weights: torch.Tensor, kappa: torch.Tensor | float) -> torch.Tensor:
     """``sigma`` at which ``U(sigma) = kappa``, ``[...]``: the paper's procedure; never below the exact one.
 
-    Each branch of ``U`` falls, so its root is the smaller one of theirs, and each of these is that of a Natural Channel:
-    of eigenvalues ``c_ii / beta_i`` at ``kappa``; of ``u_i / k_i`` at ``kappa - 1/2 sum ln(k_i / beta_i)``, to where
-    the second branch never falls for small ``kappa``.
+    Both branches of ``U`` fall, so its root is the smaller one of theirs, and these are roots of Natural Channels:
+    of eigenvalues ``c_ii / beta_i`` at ``kappa``, and of ``u_i / k_i`` at ``kappa - 1/2 sum ln(k_i / beta_i)``. The
+    second branch never falls below that sum, and has no root where ``kappa`` is smaller.
 
     Args:
         parts: from :func:`blocks`.

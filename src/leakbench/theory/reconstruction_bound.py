@@ -1,7 +1,7 @@
 """How much information costs the attacker: a lower bound on every reconstruction's error, and the least error itself.
 
-Errors are means over the ``d`` entries of ``D``: ``E ||D - R(W)||^2 / d``. The bound falls as ``e^(-2 I / d)``, and after
-a whole training run leaves the range of float64; so it is given as its logarithm, too.
+Errors are means over the ``d`` entries of ``D``: ``E ||D - R(W)||^2 / d``. The bound falls as ``e^(-2 I / d)``, and
+after a whole training run leaves the range of float64; so it is given as its logarithm, too.
 Source: Tan et al. (2024), Theorem 1.
 """
 

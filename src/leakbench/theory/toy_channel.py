@@ -2,7 +2,7 @@
 
 ``F = W^2 D`` with ``D ~ N(-1, 1)``: the gradient ``2 W D`` has the variance ``4 W^2``, which the server sets by ``W``.
 Noise of variance ``sigma`` is added to the gradient (space ``parameter``) or to ``D`` (space ``data``).
-Source: Tan et al. (2024), Section 4.3, Fig. 4.
+Source: Tan et al. (2024), Fig. 4.
 """
 
 from __future__ import annotations
