@@ -107,7 +107,7 @@ def diagonal_error(eigenvalues: torch.Tensor, variances: torch.Tensor) -> torch.
     if not bool((variances >= 0).all()):
         raise ConfigError("the variance of noise cannot be negative")
     known = clipped_spectrum(eigenvalues)
-    return torch.where(known > 0, known * (variances / (known + variances)), 0.0).mean(dim=-1)
+    return torch.where(known > 0, known / (1 + known / variances), 0.0).mean(dim=-1)
 
 
 def gaussian_error(covariance: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
