@@ -284,7 +284,7 @@ class TestErrors:
         assert clipped_spectrum(row(1, -1e-17, 1e-17, 0)).tolist() == [1, 0, 0, 0]
         for function in (clipped_spectrum, numerical_rank, lambda values: capacity(values, 1.0)):
             with pytest.raises(ConfigError, match=r"no negative eigenvalues, found -0\.1 where the largest is 2"):
-                function(row(2, -0.1))  # type: ignore[no-untyped-call]
+                function(row(2, -0.1))
         for bad in (math.nan, math.inf):
             with pytest.raises(ConfigError, match="finite"):
                 clipped_spectrum(row(1, bad))

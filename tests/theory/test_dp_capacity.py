@@ -32,7 +32,7 @@ FORMS: tuple[DPForm, ...] = ("corrected", "as_printed")
 
 
 def test_bounds_of_the_paper_s_multipliers() -> None:
-    printed, corrected = (multiplier_capacity(64, MULTIPLIERS, form) for form in ("as_printed", "corrected"))  # type: ignore[arg-type]
+    printed, corrected = (multiplier_capacity(64, MULTIPLIERS, form) for form in ("as_printed", "corrected"))
     assert close(printed, 100, 196.98368729, 302.45746691, 1499.40632881, rel=EXACT)
     assert close(corrected, 50, 98.49184, 151.22873, 749.70316, rel=5e-8)
     torch.testing.assert_close(printed, step_capacity(64, MULTIPLIERS.square(), form="as_printed"))

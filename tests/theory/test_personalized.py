@@ -172,7 +172,7 @@ def test_the_bound_is_above(seed: int, size: int, sigma: float, kappa: float) ->
     torch.testing.assert_close(f, literal / 2, rtol=1e-7, atol=1e-9)
     parts = blocks(covariance, beta)
     assert (capacity_bound(parts, beta, sigma) >= f - 1e-9).all()
-    exact, bound = (personalized_variance(covariance, beta, kappa, form) for form in ("exact", "bound"))  # type: ignore[arg-type]
+    exact, bound = (personalized_variance(covariance, beta, kappa, form) for form in ("exact", "bound"))
     assert (bound >= exact * (1 - 1e-9)).all()
     assert close(capacity_bound(parts, beta, bound), *[kappa] * 5, rel=1e-9)
     assert (capacity_bound(parts, beta, 1.1 * sigma) < capacity_bound(parts, beta, sigma)).all()
@@ -192,7 +192,7 @@ def test_singular_covariances() -> None:
         f = personalized_capacity(both, beta.expand(3, 6), sigma)
         assert (capacity_bound(parts, beta, sigma) >= f * (1 - 1e-12)).all()
     for form in ("exact", "bound"):
-        sigma_found = personalized_variance(both, beta.expand(3, 6), 2.0, form)  # type: ignore[arg-type]
+        sigma_found = personalized_variance(both, beta.expand(3, 6), 2.0, form)
         assert (personalized_capacity(both, beta.expand(3, 6), sigma_found) <= 2 + 1e-9).all()
 
 
@@ -200,11 +200,11 @@ def test_rows_have_capacities_of_their_own() -> None:
     covariance, beta = covariances(7, 4, 3)
     kappas = row(0.5, 1, 2, 4)
     for form in ("exact", "bound"):
-        together = personalized_variance(covariance, beta, kappas, form)  # type: ignore[arg-type]
+        together = personalized_variance(covariance, beta, kappas, form)
         for index in range(4):
-            one = personalized_variance(covariance[index], beta[index], float(kappas[index]), form)  # type: ignore[arg-type]
+            one = personalized_variance(covariance[index], beta[index], float(kappas[index]), form)
             torch.testing.assert_close(together[index], one)
-        table = personalized_variance(covariance[0], beta[0], kappas, form)  # type: ignore[arg-type]
+        table = personalized_variance(covariance[0], beta[0], kappas, form)
         assert table.shape == (4,) and table.diff().max() < 0
 
 
@@ -212,7 +212,7 @@ def test_errors() -> None:
     for beta in (row(1, 0, 1), row(1, -2, 1), row(1, math.nan, 1)):
         for form in ("exact", "bound"):
             with pytest.raises(ConfigError, match="the weight of an attribute must be positive"):
-                personalized_variance(THREE, beta, 1.0, form)  # type: ignore[arg-type]
+                personalized_variance(THREE, beta, 1.0, form)
     indefinite = torch.tensor([[1.0, 2], [2, 1]], dtype=torch.float64)
     with pytest.raises(ConfigError, match="negative eigenvalues"):
         personalized_variance(indefinite, row(1, 1), 1.0)
