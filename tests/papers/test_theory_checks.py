@@ -1,4 +1,4 @@
-"""The checks of the theorems hold, and a wrong theory function makes them fail."""
+"""The checks of the theorems of Chen, Gürsoy and Lei (2024) hold, and a wrong theory function makes them fail."""
 
 from __future__ import annotations
 
@@ -23,12 +23,6 @@ def test_holds(name: str) -> None:
     assert found.holds and found.margin >= 0 and math.isfinite(found.margin)
     assert found.trials >= 20 and found.what
     assert checks.CHECKS[name]() == found
-
-
-def test_nan_does_not_hold() -> None:
-    for slacks in ([1.0, math.nan], [math.nan, 1.0]):
-        assert not checks._checked([torch.tensor(slack) for slack in slacks], 1, "").holds
-    assert not checks._checked([checks._required(torch.tensor(math.nan))], 1, "").holds
 
 
 Function = Callable[..., Any]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from leakbench.defenses.optimal import OptimalClippedNoise
 from leakbench.federated.step import ClientSteps
@@ -17,6 +16,7 @@ from leakbench.lazy import torch
 from leakbench.models.base import build_network
 from leakbench.models.linear import MLP, Linear
 from leakbench.randomness import Streams, generator
+from leakbench.report.checks import EXACT, Checked, agreement, checked, required
 from leakbench.theory.cramer_rao import error_bound, linear_gaussian_error, mixed_error_bound
 from leakbench.theory.fisher import gaussian_information, information_trace
 from leakbench.theory.noise_budget import gain_over_isotropic, isotropic_variance, minimal_trace, optimal_variance
@@ -25,43 +25,8 @@ from leakbench.theory.probes import chebyshev_coverage, exact_coverage, mean_pow
 from leakbench.theory.pruning_budget import keep_probabilities
 from leakbench.theory.utility import u2
 
-EXACT = 1e-9
-"""Relative deviation that two float64 computations of the same number may have."""
-
 STANDARD_ERRORS = 4.5
 """How far a mean over random draws may lie from its expectation."""
-
-
-@dataclass(frozen=True)
-class Checked:
-    """What a check found.
-
-    Attributes:
-        holds: whether no case violates the statement.
-        margin: the smallest slack found; negative where violated.
-        trials: number of random cases.
-        what: what the margin measures, in words.
-    """
-
-    holds: bool
-    margin: float
-    trials: int
-    what: str
-
-
-def _checked(slacks: list[torch.Tensor], trials: int, what: str) -> Checked:
-    margin = float(torch.stack([slack.amin().double() for slack in slacks]).amin())
-    return Checked(margin >= 0, margin, trials, what)  # NaN does not hold
-
-
-def _agreement(actual: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
-    """Slack of an equality: what is left of the tolerance."""
-    return EXACT - (actual / expected - 1).abs()
-
-
-def _required(slack: torch.Tensor) -> torch.Tensor:
-    """A slack that matters where it is negative, and does not hide the margin of interest where it is not."""
-    return torch.where(slack >= 0, torch.inf, slack)
 
 
 def _sensitivity_and_energy(name: str, *shape: int) -> tuple[torch.Tensor, torch.Tensor, torch.Generator]:
@@ -86,11 +51,11 @@ def no_diagonal_noise_beats_the_optimum() -> Checked:
     least, same = minimal_trace(a, b, budget), isotropic_variance(b, budget)
     slacks = [
         information_trace(a, others) / least - 1,
-        _required(_agreement(information_trace(a, best), least)),
-        _required(_agreement(information_trace(a, same), gain_over_isotropic(a, b) * least)),
-        *(_required(_agreement(-u2(b.sqrt(), variance), budget)) for variance in (best, same)),
+        required(agreement(information_trace(a, best), least)),
+        required(agreement(information_trace(a, same), gain_over_isotropic(a, b) * least)),
+        *(required(agreement(-u2(b.sqrt(), variance), budget)) for variance in (best, same)),
     ]
-    return _checked(slacks, instances * rivals, "excess of the best rival's trace over the minimum, relative")
+    return checked(slacks, instances * rivals, "excess of the best rival's trace over the minimum, relative")
 
 
 def trace_agrees_with_autodiff() -> Checked:
@@ -114,10 +79,10 @@ def trace_agrees_with_autodiff() -> Checked:
     jacobian = torch.func.vmap(torch.func.jacfwd(gradient))(inputs)
     expected = curvature.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
     slacks = [
-        _agreement(information_trace(jacobian.square().sum(dim=-1), variances), expected),
+        agreement(information_trace(jacobian.square().sum(dim=-1), variances), expected),
         EXACT - (gaussian_information(jacobian, variances) - curvature).abs().amax(dim=(-2, -1)) / expected,
     ]
-    return _checked(slacks, trials, f"what the largest relative deviation leaves of {EXACT:g}")
+    return checked(slacks, trials, f"what the largest relative deviation leaves of {EXACT:g}")
 
 
 def bound_never_exceeds_the_exact_error() -> Checked:
@@ -132,8 +97,8 @@ def bound_never_exceeds_the_exact_error() -> Checked:
     trace = information_trace(jacobian.square().sum(dim=-1), variance)
     eigenvalues = torch.linalg.eigvalsh(prior)
     corrected, sharper = error_bound(trace, eigenvalues), error_bound(trace, eigenvalues, "sharper")
-    slacks = [exact / sharper - 1, _required(sharper / corrected - 1)]
-    return _checked(slacks, trials, "excess of the exact error over the sharper, so over either, bound, relative")
+    slacks = [exact / sharper - 1, required(sharper / corrected - 1)]
+    return checked(slacks, trials, "excess of the exact error over the sharper, so over either, bound, relative")
 
 
 def mixing_never_lowers_the_bound() -> Checked:
@@ -146,7 +111,7 @@ def mixing_never_lowers_the_bound() -> Checked:
     prior = torch.rand(trials, 4, generator=draw, dtype=torch.float64)
     separate = (probabilities * error_bound(traces, prior.unsqueeze(-2))).sum(dim=-1)
     slack = separate / mixed_error_bound(traces, probabilities, prior) - 1
-    return _checked([slack], trials, "excess of the mean bound over the bound of the mean trace, relative")
+    return checked([slack], trials, "excess of the mean bound over the bound of the mean trace, relative")
 
 
 def no_subset_reveals_less_than_the_knapsack() -> Checked:
@@ -162,11 +127,11 @@ def no_subset_reveals_less_than_the_knapsack() -> Checked:
     best = torch.where(b @ sets.T >= budget.unsqueeze(-1), a @ sets.T, torch.inf).amin(dim=-1)
     slacks = [
         best / information_trace(a, torch.ones_like(a), keep) - 1,
-        _required(_agreement((keep * b).sum(dim=-1), budget)),
-        _required(keep.minimum(1 - keep)),
+        required(agreement((keep * b).sum(dim=-1), budget)),
+        required(keep.minimum(1 - keep)),
     ]
     what = "excess of what the best set reveals over the knapsack's value, relative"
-    return _checked(slacks, instances * 2**size, what)
+    return checked(slacks, instances * 2**size, what)
 
 
 def clipping_and_pruning_agree_with_the_local_forms() -> Checked:
@@ -198,7 +163,7 @@ def clipping_and_pruning_agree_with_the_local_forms() -> Checked:
         (isotropic - noisy).abs() > EXACT,
         (keep_probabilities(a, b, (kept * b).sum(dim=-1)) - kept).abs() > EXACT,
     ]
-    return _checked([-one.sum() for one in wrong], instances, "minus the number of coordinates that disagree")
+    return checked([-one.sum() for one in wrong], instances, "minus the number of coordinates that disagree")
 
 
 def probes_follow_the_chi_square_law() -> Checked:
@@ -227,8 +192,8 @@ def probes_follow_the_chi_square_law() -> Checked:
         exact = exact_coverage(probes, tolerance)
         inside = ((s - 1).abs() <= tolerance).double().mean(dim=0)
         slacks.append(slack(inside, exact, (exact * (1 - exact)) ** 0.5))
-        slacks.append(_required(torch.tensor(exact - chebyshev_coverage(probes, tolerance))))
-    return _checked(slacks, trials, f"standard errors between the largest deviation and {STANDARD_ERRORS:g}")
+        slacks.append(required(torch.tensor(exact - chebyshev_coverage(probes, tolerance))))
+    return checked(slacks, trials, f"standard errors between the largest deviation and {STANDARD_ERRORS:g}")
 
 
 CHECKS: Mapping[str, Callable[[], Checked]] = {

@@ -1,0 +1,26 @@
+"""What formulas ask of their arguments."""
+
+from __future__ import annotations
+
+from leakbench.errors import ConfigError
+from leakbench.lazy import torch
+
+
+def positive(value: torch.Tensor | float, what: str, like: torch.Tensor | None = None) -> torch.Tensor:
+    """``value`` as a tensor of the type and device of ``like``, or float64.
+
+    Args:
+        what: the name of the value, for the message.
+
+    Raises:
+        ConfigError: some of it is not a positive finite number.
+    """
+    if isinstance(value, torch.Tensor) and like is None:
+        found = value
+    else:
+        dtype, device = (torch.float64, None) if like is None else (like.dtype, like.device)
+        found = torch.as_tensor(value, dtype=dtype, device=device)
+    fits = (found > 0) & found.isfinite()
+    if not bool(fits.all()):
+        raise ConfigError(f"{what} must be positive and finite, found {found[~fits].flatten()[0].item():g}")
+    return found
