@@ -107,9 +107,12 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
         {"clients": 2, "batch_size": 2, "images_per_client": 4, "steps": 3, "rate": 0.1, "evaluation": (0, 20)},
         {"clients": 2, "batch_size": 4, "images_per_client": 4, "steps": 2, "rate": 0.5, "optimiser": "sgd"},
     ],
+    "model/alexnet": [{"width": 2}],
     "model/convnet": [{"width": 2}, {"width": 2, "activation": "relu"}],
     "model/mlp": [{"width": 5}, {"width": 5, "activation": "sigmoid"}],
+    "model/resnet10": [{"width": 8}],
     "model/simpleconvnet": [{"width": 3}],
+    "model/vgg16": [{"width": 2}],
 }
 # Attacks on clients that hold one image; the others are tried on two.
 SINGLE_IMAGE = {"attack/analytic", "attack/idlg"}

@@ -29,6 +29,19 @@ class Model(Component):
         raise NotImplementedError
 
 
+def pooled(side: int, shape: tuple[int, int, int], model: Model) -> int:
+    """The side that images have left after a model's convolutions and poolings.
+
+    Raises:
+        ConfigError: none is left.
+    """
+    if side < 1:
+        raise ConfigError(
+            f"model '{model.name}': images of {shape[1]}x{shape[2]} vanish in its pooling layers; use larger ones"
+        )
+    return side
+
+
 BatchNorm = Literal["eval", "train"]
 """What BatchNorm layers normalise with: the running statistics of the module, or those of the batch they see."""
 
