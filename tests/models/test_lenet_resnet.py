@@ -79,7 +79,10 @@ class TestLeNet:
 def resnet(
     blocks: list[tuple[int, bool]], named: dict[str, torch.Tensor], running: Statistics | None, images: torch.Tensor
 ) -> torch.Tensor:
-    """Logits of basic blocks (stride, whether projected) as the paper draws them; without running statistics, BatchNorm takes those of the batch."""
+    """Logits of basic blocks (stride, whether projected) as the paper draws them.
+
+    Without running statistics, BatchNorm takes those of the batch.
+    """
 
     def normal(values: torch.Tensor, layer: str) -> torch.Tensor:
         if running is None:

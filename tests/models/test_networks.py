@@ -87,8 +87,8 @@ def test_every_layer_scales_with_the_width(model: type[Model]) -> None:
 
 def test_lenet_5_has_the_layers_of_its_paper() -> None:
     with torch.device("meta"):
-        layers = list(LeNet5().build(CIFAR, 10))
-    assert [tuple(layer.weight.shape) for layer in layers if hasattr(layer, "weight")] == [
+        layers = LeNet5().build(CIFAR, 10).children()
+    assert [tuple(layer.weight.shape) for layer in layers if isinstance(layer, torch.nn.Conv2d | torch.nn.Linear)] == [
         (6, 3, 5, 5),
         (16, 6, 5, 5),
         (120, 400),
@@ -254,3 +254,22 @@ def test_rows_within_a_budget() -> None:
     rows = network.rows_within(2**24, (4, 1, 8, 8))
     assert rows > 1 and network.rows_within(2**25, (4, 1, 8, 8)) // 2 == rows
     assert network.rows_within(1, (4, 1, 8, 8)) == 1
+
+
+def test_what_the_last_layer_reads() -> None:
+    """Its outer product with the residual is the last layer's gradient, here by autograd one sample at a time."""
+    for model in (ConvNet(width=2), LeNet(width=2), MLP(width=7)):
+        network = build_network(model, (1, 9, 9), 5, seed=0)
+        images = torch.randn(3, 1, 9, 9, generator=torch.Generator().manual_seed(0))
+        labels = torch.tensor([4, 0, 2])
+        logits, features = network.logits_and_features(network.parameters, images)
+        assert torch.equal(logits, network.logits(network.parameters, images))
+        residual = logits.softmax(dim=1) - torch.nn.functional.one_hot(labels, 5)
+        module = network.trainable_module().eval()
+        *_, weight, bias = module.parameters()
+        for row in range(3):
+            loss = torch.nn.functional.cross_entropy(module(images[row : row + 1]), labels[row : row + 1])
+            by_weight, by_bias = torch.autograd.grad(loss, (weight, bias))
+            torch.testing.assert_close(torch.outer(residual[row], features[row]), by_weight)
+            torch.testing.assert_close(residual[row], by_bias)
+        assert not any(layer._forward_pre_hooks for layer in network._module.modules())
