@@ -99,6 +99,34 @@ def test_a_longer_run_passes_through_the_states_of_a_shorter_one() -> None:
     assert torch.equal(longer.curves[:, :4], shorter.curves)
 
 
+def test_runs_on_some_of_the_images() -> None:
+    network, (images, labels) = network_of(MODELS[0]), data()
+    rows = torch.tensor([[0, 2, 4, 6, 8], [9, 3, 1, 5, 7], [0, 1, 2, 3, 4]])
+    for inputs, targets in ((images, labels), (images[0], labels[0])):
+        found = train_runs(network, network.parameters, inputs, targets, STREAMS, TRAINING, rows=rows)
+        for run in range(RUNS):
+            own = [each[run] if each is images or each is labels else each for each in (inputs, targets)]
+            start = network.parameters
+            expected = literal(network, start, own[0][rows[run]], own[1][rows[run]], run, TRAINING)
+            assert_literal(found, run, *expected)
+
+
+@pytest.mark.parametrize("together", [1, 2])
+def test_adam_is_that_of_torch(together: int) -> None:
+    network, (images, labels) = network_of(MODELS[0]), data()
+    training = Training(steps=5, batch_size=COUNT, optimiser="adam", rate=0.01, weight_decay=0.1)
+    found = train_runs(network, network.parameters, images, labels, STREAMS, training, together=together)
+    for run in range(RUNS):
+        module = network.trainable_module()
+        optimiser = torch.optim.Adam(module.parameters(), lr=0.01, weight_decay=0.1)
+        for _ in range(5):
+            optimiser.zero_grad()
+            torch.nn.functional.cross_entropy(module(images[run]), labels[run]).backward()
+            optimiser.step()
+        expected = torch.nn.utils.parameters_to_vector(module.parameters()).detach()
+        torch.testing.assert_close(found.models.parameters[run], expected, rtol=1e-3, atol=1e-4)
+
+
 def test_no_steps() -> None:
     network, (images, labels) = network_of(MODELS[1]), data()
     found = train_runs(network, network.parameters, images, labels, STREAMS, Training(steps=0))

@@ -1,17 +1,18 @@
 """Whole training runs, side by side: plain SGD, on data or with gradients that a defense changes.
 
 The victims of attacks on a released model, and the shadow models of such attacks. What federated learning leaks of one
-client is what this client's own steps leak, so one client that trains alone is enough (Tan et al. 2024, Section 3).
+client is what this client's own steps leak, so one client that trains alone is enough (Tan et al. 2024).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from leakbench.adam import Adam
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.lazy import torch
 from leakbench.models.base import Network, Statistics
@@ -27,12 +28,13 @@ GPU_PART = 0.3
 
 
 class Training(BaseModel):
-    """SGD with momentum and weight decay, for a number of steps that need not end with an epoch."""
+    """SGD with momentum, or Adam, for a number of steps that need not end with an epoch."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     steps: int = Field(ge=0, description="optimiser steps")
     batch_size: int = Field(64, ge=1, description="images per step; the last step of an epoch takes what is left")
+    optimiser: Literal["sgd", "adam"] = "sgd"
     rate: float = Field(0.01, gt=0, description="learning rate")
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD")
     weight_decay: float = Field(5e-4, ge=0, description="times the parameters, added to the gradient")
@@ -42,6 +44,17 @@ Transform: TypeAlias = "Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Stre
 """``transform(images [runs, B, C, H, W], labels [runs, B], rows [runs, B], streams) -> images``, anew at every step,
 such as noise that is drawn at every access. ``rows``: which of a run's images these are; ``streams``: one per run, of
 the step."""
+
+
+class _Momentum:
+    """The same interface as Adam's."""
+
+    def __init__(self, like: torch.Tensor, momentum: float) -> None:
+        self._velocity = torch.zeros_like(like)
+        self._momentum = momentum
+
+    def direction(self, gradient: torch.Tensor) -> torch.Tensor:
+        return self._velocity.mul_(self._momentum).add_(gradient)
 
 
 class SampleGradients(Protocol):
@@ -94,6 +107,7 @@ def train_runs(
     streams: Streams,
     training: Training,
     *,
+    rows: torch.Tensor | None = None,
     transform: Transform | None = None,
     sample_gradients: SampleGradients | None = None,
     together: int | None = None,
@@ -111,6 +125,7 @@ def train_runs(
         labels: ``[N]`` or ``[runs, N]``, int64.
         streams: one per run.
         training: how to train.
+        rows: which of the images each run trains on, ``[runs, n]``; all by default.
         transform: changes the images of every batch.
         sample_gradients: makes the update from per-sample gradients; the batch's gradient by default.
         together: runs whose gradients are computed in one vectorised call. By default one on a CPU, where the grouped
@@ -121,28 +136,31 @@ def train_runs(
         ConfigError: shapes do not fit.
         Infeasible: per-sample gradients of a model whose BatchNorm layers mix the samples.
     """
-    runs, count = len(streams), images.shape[-4]
+    runs, count = len(streams), images.shape[-4] if rows is None else rows.shape[1]
     _check(network, parameters, images, labels, runs)
     network = network.in_mode("train")
     if sample_gradients is not None and network.couples_samples:
         raise Infeasible("per-sample gradients do not exist where BatchNorm normalises with the batch's statistics")
     initial = parameters.expand(runs, -1)
-    current, velocity = initial.clone(), torch.zeros_like(initial)
-    device = current.device
+    current, device = initial.clone(), initial.device
     statistics = {name: values.expand(runs, -1).clone() for name, values in network.running_statistics.items()}
     curves = torch.full((runs, training.steps), torch.nan, device=device)
     diverged_at = torch.full((runs,), -1, device=device)
     size = together or _together(network, training.batch_size, images.shape[-3:], device)
+    parts = [slice(first, min(first + size, runs)) for first in range(0, runs, size)]
+    optimisers = [
+        Adam(current[part]) if training.optimiser == "adam" else _Momentum(current[part], training.momentum)
+        for part in parts
+    ]
     with progress("training", training.steps) as tick:
-        for step, rows in enumerate(_batches(streams, count, training)):
-            rows = rows.to(device)
-            batch, targets = _take(images, rows), _take(labels, rows, axes=1)
+        for step, places in enumerate(_batches(streams, count, training)):
+            chosen = (places if rows is None else rows.cpu().gather(1, places)).to(device)
+            batch, targets = _take(images, chosen), _take(labels, chosen, shared_axes=1)
             drawing = transform is not None or sample_gradients is not None
             own = streams.child("step", step) if drawing else streams
             if transform is not None:
-                batch = transform(batch, targets, rows, own)
-            for first in range(0, runs, size):
-                part = slice(first, min(first + size, runs))
+                batch = transform(batch, targets, chosen, own)
+            for part, optimiser in zip(parts, optimisers, strict=True):
                 before = {name: values[part] for name, values in statistics.items()}
                 if sample_gradients is None:
                     gradient, loss, seen = _gradient(network, current[part], batch[part], targets[part])
@@ -153,8 +171,7 @@ def train_runs(
                     )
                     after = before
                 gradient = torch.add(gradient, current[part], alpha=training.weight_decay)
-                velocity[part] = velocity[part].mul_(training.momentum).add_(gradient)
-                moved = current[part] - training.rate * velocity[part]
+                moved = current[part] - training.rate * optimiser.direction(gradient)
                 finite = loss.isfinite() & moved.isfinite().all(dim=1)
                 diverged_at[part] = torch.where((diverged_at[part] < 0) & ~finite, step, diverged_at[part])
                 alive = diverged_at[part] < 0
@@ -188,9 +205,9 @@ def _batches(streams: Streams, count: int, training: Training) -> Iterator[torch
         epoch += 1
 
 
-def _take(values: torch.Tensor, rows: torch.Tensor, axes: int = 4) -> torch.Tensor:
+def _take(values: torch.Tensor, rows: torch.Tensor, shared_axes: int = 4) -> torch.Tensor:
     """The ``rows`` (``[runs, B]``) of what all runs share, or of each run's own."""
-    if values.dim() == axes:
+    if values.dim() == shared_axes:
         return values[rows]
     return values[torch.arange(len(rows), device=rows.device)[:, None], rows]
 
