@@ -145,6 +145,13 @@ def test_a_run_depends_on_its_own_stream_and_data_alone() -> None:
         assert torch.equal(alone.models.parameters[0], together.models.parameters[run])
 
 
+def test_cumulative_averages_of_batch_norm_are_refused() -> None:
+    layers = [torch.nn.Flatten(), torch.nn.BatchNorm1d(81, momentum=None), torch.nn.Linear(81, 5)]
+    network, (images, labels) = Network(torch.nn.Sequential(*layers)), data()
+    with pytest.raises(ConfigError, match="'1.running_mean': cumulative averages"):
+        train_runs(network, network.parameters, images, labels, STREAMS, TRAINING)
+
+
 def test_batches_can_be_transformed() -> None:
     """Fresh noise at every step: every image is known by its row, and the noise by the step's streams."""
     network, (images, labels) = network_of(MODELS[0]), data()

@@ -147,6 +147,7 @@ def train_runs(
     curves = torch.full((runs, training.steps), torch.nan, device=device)
     diverged_at = torch.full((runs,), -1, device=device)
     size = together or _together(network, training.batch_size, images.shape[-3:], device)
+    rows = None if rows is None else rows.cpu()
     parts = [slice(first, min(first + size, runs)) for first in range(0, runs, size)]
     optimisers = [
         Adam(current[part]) if training.optimiser == "adam" else _Momentum(current[part], training.momentum)
@@ -154,7 +155,7 @@ def train_runs(
     ]
     with progress("training", training.steps) as tick:
         for step, places in enumerate(_batches(streams, count, training)):
-            chosen = (places if rows is None else rows.cpu().gather(1, places)).to(device)
+            chosen = (places if rows is None else rows.gather(1, places)).to(device)
             batch, targets = _take(images, chosen), _take(labels, chosen, shared_axes=1)
             drawing = transform is not None or sample_gradients is not None
             own = streams.child("step", step) if drawing else streams
