@@ -148,7 +148,7 @@ def test_a_run_depends_on_its_own_stream_and_data_alone() -> None:
 def test_cumulative_averages_of_batch_norm_are_refused() -> None:
     layers = [torch.nn.Flatten(), torch.nn.BatchNorm1d(81, momentum=None), torch.nn.Linear(81, 5)]
     network, (images, labels) = Network(torch.nn.Sequential(*layers)), data()
-    with pytest.raises(ConfigError, match="'1.running_mean': cumulative averages"):
+    with pytest.raises(ConfigError, match=r"'1\.running_mean': cumulative averages"):
         train_runs(network, network.parameters, images, labels, STREAMS, TRAINING)
 
 
