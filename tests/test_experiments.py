@@ -202,7 +202,7 @@ def test_a_scale_lies_over_the_paper() -> None:
     full, smoke = (Project(ROOT).plan(scale).papers["optimal_defense"] for scale in ("full", "smoke"))
     assert full.experiments["noise"].datasets == ["mnist"] and smoke.experiments["noise"].datasets == ["digits16"]
     assert full.experiments["noise"].defenses == smoke.experiments["noise"].defenses
-    assert smoke.variants.attacks["ig"].model_extra == {"iterations": 200}
+    assert smoke.variants.attacks["ig"].model_extra == {"iterations": 150}
 
 
 def test_a_sweep_is_one_job_of_several_settings(checkout: Checkout) -> None:
@@ -395,7 +395,7 @@ def test_a_wrapped_attack_is_a_variant(checkout: Checkout) -> None:
             "attack": {"name": "ig_optimal_defense", "version": ig["version"], **ig["parameters"]},
         },
     }
-    assert parameters["attack"]["attack"]["iterations"] == 200  # as the scale says
+    assert parameters["attack"]["attack"]["iterations"] == 150  # as the scale says
 
 
 def test_a_wrapped_attack_may_be_given_in_place(checkout: Checkout) -> None:
@@ -406,7 +406,7 @@ def test_a_wrapped_attack_may_be_given_in_place(checkout: Checkout) -> None:
     assert attack.wraps == () and attack_of(checkout, "mixed").wraps == ("ig",)
     inside = attack.resolved()["parameters"]["attack"]["attack"]
     assert (inside["name"], inside["iterations"], inside["objective"]["kind"]) == ("tag", 5, "l1_l2")
-    assert attack_of(checkout, "mixed").single().attack.attack.iterations == 200
+    assert attack_of(checkout, "mixed").single().attack.attack.iterations == 150
 
 
 def test_what_a_wrapper_holds_makes_it_another_job(checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> None:

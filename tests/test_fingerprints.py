@@ -17,6 +17,13 @@ import torch
 from pydantic import ValidationError
 
 from leakbench.attacks.base import ATTACKS, Attack, Knowledge, Observations, Reconstruction
+from leakbench.attacks.released.base import (
+    MEMBERSHIP_ATTACKS,
+    MODEL_INVERSIONS,
+    Labelled,
+    MembershipAttack,
+    ModelInversion,
+)
 from leakbench.data.base import DATASETS, Dataset, Samples, Split
 from leakbench.data.staged import StagedDataset
 from leakbench.defenses.base import DEFENSES, Defense, Schedule
@@ -24,6 +31,7 @@ from leakbench.federated.message import DenseMessage, Message
 from leakbench.federated.step import ClientSteps
 from leakbench.jobs.base import JOB_KINDS, Job, JobKind, Variant
 from leakbench.models.base import MODELS, Model, build_network
+from leakbench.models.trained import TrainedModels
 from leakbench.randomness import Streams, generator
 from leakbench.registry import Component, Registry
 
@@ -35,6 +43,8 @@ REGISTRIES: dict[str, Registry[Any]] = {
     "model": MODELS,
     "defense": DEFENSES,
     "attack": ATTACKS,
+    "membership": MEMBERSHIP_ATTACKS,
+    "inversion": MODEL_INVERSIONS,
     "job": JOB_KINDS,
 }
 # A staged data set has no numbers of its own before it is staged.
@@ -93,6 +103,7 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
     "defense/optimal_clipped_noise": [{"scale": 0.2, "clip": 0.02, **choice} for choice in (*SIZES, *READINGS)],
     "defense/optimal_noise": [{"scale": 0.2, **choice} for choice in (*SIZES, *READINGS, {"probe_kind": "rademacher"})],
     "defense/optimal_pruning": [{"fraction": 0.7, **reading} for reading in READINGS],
+    "inversion/mean_start": [{"iterations": 4}],
     "job/attack": [
         {"clients": 2, "batch_size": 2, "auxiliary": 4},
         {"clients": 2, "batch_size": 2, "auxiliary": 4, "batch_norm": "train"},
@@ -107,9 +118,14 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
         {"clients": 2, "batch_size": 2, "images_per_client": 4, "steps": 3, "rate": 0.1, "evaluation": (0, 20)},
         {"clients": 2, "batch_size": 4, "images_per_client": 4, "steps": 2, "rate": 0.5, "optimiser": "sgd"},
     ],
+    "membership/four_branch": [{"epochs": 2, "batch_size": 4}],
+    "membership/lira": [{"training": {"steps": 3, "batch_size": 2}, "shadows": 2}],
+    "model/alexnet": [{"width": 2}],
     "model/convnet": [{"width": 2}, {"width": 2, "activation": "relu"}],
     "model/mlp": [{"width": 5}, {"width": 5, "activation": "sigmoid"}],
+    "model/resnet10": [{"width": 8}],
     "model/simpleconvnet": [{"width": 3}],
+    "model/vgg16": [{"width": 2}],
 }
 # Attacks on clients that hold one image; the others are tried on two.
 SINGLE_IMAGE = {"attack/analytic", "attack/idlg"}
@@ -190,6 +206,16 @@ def clients(batch: int = 2) -> ClientSteps:
     return ClientSteps(network, network.parameters, data.normalise(images), labels, streams)
 
 
+def released() -> tuple[TrainedModels, list[Labelled]]:
+    """Two models, and three sets of samples."""
+    data = FixedData(size=8)
+    network = build_network(FixedModel(), data.shape, data.classes, seed=0)
+    parameters = network.parameters * torch.tensor([[1.0], [2.0]])
+    samples = [data.load("test", range(start, start + 6)) for start in (0, 6, 12)]
+    sets = [Labelled(data.normalise(images), labels) for images, labels in samples]
+    return TrainedModels(network, parameters, {}, 0.5 * parameters), sets
+
+
 def numbers_of(component: Component) -> list[float]:
     numbers: list[float] = []
     if isinstance(component, Dataset):
@@ -220,6 +246,14 @@ def numbers_of(component: Component) -> list[float]:
             steps.streams.child("attack"),
         )
         numbers += summary(found.images) + ([] if found.objective is None else found.objective.tolist())
+    elif isinstance(component, MembershipAttack):
+        target, (members, nonmembers, candidates) = released()
+        streams = Streams([("membership", run) for run in range(2)])
+        numbers += component.score(target, members, nonmembers, candidates, streams).flatten().tolist()
+    elif isinstance(component, ModelInversion):
+        target, (auxiliary, *_) = released()
+        inverted = component.invert(target, auxiliary.images, torch.tensor([3, 1]))
+        numbers += [*summary(inverted.images), *inverted.loss.flatten().tolist()]
     elif isinstance(component, JobKind):
         job = Job(
             scale="none",

@@ -37,18 +37,15 @@ from leakbench.metrics.torchvision_compat import import_torchvision
 RUN = "LEAKBENCH_WARM"
 """The environment variable that names the run by the process id of its Snakemake; empty: start every job by itself."""
 
+_ALWAYS = ("pydantic", "yaml")
+_TABLES = (*_ALWAYS, "pandas", "pyarrow.parquet")
+_PICTURES = ("matplotlib.pyplot", "matplotlib.backends.backend_agg", "matplotlib.backends.backend_pdf")
+_TORCH = ("torch", "torch._dynamo", "torch._decomp.decompositions_for_jvp")
 LIBRARIES = {
-    "run": (
-        "torch",
-        "torch._dynamo",
-        "torch._decomp.decompositions_for_jvp",
-        "torchmetrics.functional.image",
-        "scipy.optimize",
-        "safetensors.torch",
-    ),
-    "merge": ("pandas", "pyarrow.parquet"),
-    "draw": ("pandas", "pyarrow.parquet", "matplotlib.pyplot", "scipy.stats"),
-    "judge": ("pandas", "pyarrow.parquet", "torch", "torch._dynamo"),
+    "run": (*_ALWAYS, *_TORCH, "torchmetrics.functional.image", "scipy.optimize", "safetensors.torch"),
+    "merge": _TABLES,
+    "draw": (*_TABLES, *_PICTURES, "scipy.stats", "tabulate"),
+    "judge": (*_TABLES, *_TORCH, "tabulate"),
 }
 """What jobs of a command import, sooner or later."""
 

@@ -52,8 +52,8 @@ def test_the_image_is_exact(data: Dataset, model: Model, local: LocalTraining) -
     assert found.images.shape == images.shape and found.diverged_at.eq(-1).all()
     assert (found.images - images).square().flatten(1).mean(dim=1).max() < 1e-8
     if local is ONE_STEP:  # an update is a difference of parameters, which rounds
-        pixels = (data.denormalise(image).flatten(0, 1).clamp(0, 1) for image in (found.images, images))
-        assert psnr(*pixels).min() > 100
+        estimate, truth = (data.denormalise(image).flatten(0, 1).clamp(0, 1) for image in (found.images, images))
+        assert psnr(estimate, truth).min() > 100
 
 
 @pytest.mark.parametrize("model", FEASIBLE, ids=str)

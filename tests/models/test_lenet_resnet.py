@@ -1,4 +1,4 @@
-"""LeNet and ResNet-18 against literal forward passes, alone and side by side."""
+"""LeNet and residual networks against literal forward passes, alone and side by side."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from leakbench.models.base import BatchNorm, Model, Network, Statistics, build_network
 from leakbench.models.lenet import LeNet
-from leakbench.models.resnet import ResNet18
+from leakbench.models.resnet import ResNet10, ResNet18
 
 SHAPE = (3, 9, 8)
 
@@ -76,8 +76,13 @@ class TestLeNet:
         torch.testing.assert_close(derivative, difference, rtol=1e-6, atol=1e-8)
 
 
-def resnet18(named: dict[str, torch.Tensor], running: Statistics | None, images: torch.Tensor) -> torch.Tensor:
-    """Logits of ResNet-18 as its paper draws it; without running statistics, BatchNorm takes those of the batch."""
+def resnet(
+    blocks: list[tuple[int, bool]], named: dict[str, torch.Tensor], running: Statistics | None, images: torch.Tensor
+) -> torch.Tensor:
+    """Logits of basic blocks (stride, whether projected) as the paper draws them.
+
+    Without running statistics, BatchNorm takes those of the batch.
+    """
 
     def normal(values: torch.Tensor, layer: str) -> torch.Tensor:
         if running is None:
@@ -89,9 +94,7 @@ def resnet18(named: dict[str, torch.Tensor], running: Statistics | None, images:
         return scaled * named[f"{layer}.weight"][:, None, None] + named[f"{layer}.bias"][:, None, None]
 
     values = torch.relu(normal(F.conv2d(images, named["0.weight"], padding=1), "1"))
-    for block, (stride, projected) in enumerate(
-        [(1, False), (1, False), (2, True), (1, False), (2, True), (1, False), (2, True), (1, False)], start=3
-    ):
+    for block, (stride, projected) in enumerate(blocks, start=3):
         inner = normal(
             F.conv2d(values, named[f"{block}.residual.0.weight"], stride=stride, padding=1), f"{block}.residual.1"
         )
@@ -104,17 +107,29 @@ def resnet18(named: dict[str, torch.Tensor], running: Statistics | None, images:
         else:
             assert f"{block}.shortcut.0.weight" not in named
             values = torch.relu(inner + values)
-    return values.mean((2, 3)) @ named["13.weight"].T + named["13.bias"]
+    head = 3 + len(blocks) + 2
+    return values.mean((2, 3)) @ named[f"{head}.weight"].T + named[f"{head}.bias"]
+
+
+PLAIN, HALVING = (1, False), (2, True)
 
 
 @pytest.mark.parametrize("mode", ["eval", "train"])
-def test_resnet_18_by_hand(mode: BatchNorm) -> None:
-    network = network_of(ResNet18(width=3)).in_mode(mode)
+@pytest.mark.parametrize(
+    ("model", "blocks"),
+    [
+        (ResNet18(width=3), [PLAIN, PLAIN, HALVING, PLAIN, HALVING, PLAIN, HALVING, PLAIN]),
+        (ResNet10(width=3), [PLAIN, HALVING, HALVING, HALVING]),
+    ],
+)
+def test_residual_networks_by_hand(model: Model, blocks: list[tuple[int, bool]], mode: BatchNorm) -> None:
+    network = network_of(model).in_mode(mode)
     images = batches()[0][0]
     running = network.running_statistics if mode == "eval" else None
-    expected = resnet18(network.unflatten(network.parameters), running, images)
+    expected = resnet(blocks, network.unflatten(network.parameters), running, images)
     torch.testing.assert_close(network.logits(network.parameters, images), expected, rtol=1e-4, atol=1e-5)
-    assert len(network.running_statistics) == 2 * 20  # the stem, two in each of eight blocks, three on shortcuts
+    normalising = 1 + 2 * len(blocks) + 3  # the stem, two in each block, three on shortcuts
+    assert len(network.running_statistics) == 2 * normalising
     widths = {shape[0] for name, shape in zip(network.names, network.shapes, strict=True) if "residual" in name}
     assert widths == {3, 6, 12, 24}
 

@@ -10,11 +10,12 @@ import torch
 from pydantic import ValidationError
 
 from leakbench.errors import ConfigError
+from leakbench.models.alexnet_vgg import VGG16, AlexNet
 from leakbench.models.base import Model, Network, build_network
 from leakbench.models.convnets import ConvNet, SimpleConvNet
-from leakbench.models.lenet import LeNet
+from leakbench.models.lenet import LeNet, LeNet5
 from leakbench.models.linear import MLP, Linear
-from leakbench.models.resnet import ResNet18
+from leakbench.models.resnet import ResNet10, ResNet18
 
 SMALL = [
     (Linear(), (1, 8, 8)),
@@ -26,6 +27,10 @@ SMALL = [
     (LeNet(width=2), (2, 7, 10)),
     (LeNet(width=2, initialisation="default"), (1, 8, 8)),
     (ResNet18(width=2), (3, 9, 8)),
+    (ResNet10(width=2), (1, 9, 8)),
+    (LeNet5(width=3), (1, 16, 20)),
+    (AlexNet(width=2), (1, 8, 17)),
+    (VGG16(width=1), (1, 9, 8)),
 ]
 MNIST, CIFAR = (1, 28, 28), (3, 32, 32)
 
@@ -48,6 +53,60 @@ def test_parameter_counts(model: Model, shape: tuple[int, int, int], count: int)
     assert network.dimension == count == sum(network.sizes)
     assert network.parameters.shape == (count,)
     assert network.logits(network.parameters, torch.zeros(2, *shape)).shape == (2, 10)
+
+
+@pytest.mark.parametrize(
+    ("model", "channels", "count"),
+    [
+        (LeNet5(), 3, 62_006),
+        (LeNet5(), 1, 61_706),
+        (ResNet10(), 3, 4_903_242),
+        (AlexNet(), 3, 35_855_178),
+        (VGG16(), 3, 134_301_514),
+        (VGG16(), 1, 134_301_514 - 2 * 9 * 64),
+    ],
+)
+def test_parameter_counts_without_parameters(model: Model, channels: int, count: int) -> None:
+    with torch.device("meta"):
+        module = model.build((channels, 32, 32), 10)
+        assert sum(parameter.numel() for parameter in module.parameters()) == count
+        assert module(torch.zeros(2, channels, 32, 32)).shape == (2, 10)
+
+
+@pytest.mark.parametrize("model", [LeNet5, ResNet10, AlexNet, VGG16])
+def test_every_layer_scales_with_the_width(model: type[Model]) -> None:
+    """Doubling the width multiplies weights by four, but for those that meet the image or the logits."""
+    with torch.device("meta"):
+        single, double = (list(model(width=w).build((3, 32, 32), 10).named_parameters()) for w in (6, 12))
+    assert [name for name, _ in single] == [name for name, _ in double]
+    for index, ((_, one), (name, two)) in enumerate(zip(single, double, strict=True)):
+        inside = one.dim() > 1 and index > 0 and index < len(single) - 2
+        expected = 1 if index == len(single) - 1 else 4 if inside else 2
+        assert two.numel() == expected * one.numel(), name
+
+
+def test_lenet_5_has_the_layers_of_its_paper() -> None:
+    with torch.device("meta"):
+        layers = LeNet5().build(CIFAR, 10).children()
+    assert [tuple(layer.weight.shape) for layer in layers if isinstance(layer, torch.nn.Conv2d | torch.nn.Linear)] == [
+        (6, 3, 5, 5),
+        (16, 6, 5, 5),
+        (120, 400),
+        (84, 120),
+        (10, 84),
+    ]
+
+
+def test_dropout_is_where_the_originals_have_it_and_off_in_networks() -> None:
+    module = AlexNet(width=2).build((1, 8, 8), 5)
+    assert [layer.p for layer in module.modules() if isinstance(layer, torch.nn.Dropout)] == [0.5, 0.5]
+    network, images = Network(module), torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    for mode in (network, network.in_mode("train")):
+        assert torch.equal(mode.logits(mode.parameters, images), mode.logits(mode.parameters, images))
+    training = network.trainable_module()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        assert not torch.equal(training(images), training(images))
 
 
 def test_parameters_of_a_hundred_classes() -> None:
@@ -173,6 +232,8 @@ class TestLinearLayers:
         (SimpleConvNet(width=2), (1, 3, 8), (1, 4, 4)),
         (SimpleConvNet(width=2), (1, 8, 3), (1, 4, 4)),
         (ConvNet(width=2), (3, 8, 32), (3, 9, 9)),
+        (LeNet5(width=2), (3, 16, 15), (3, 16, 16)),
+        (AlexNet(width=2), (1, 7, 8), (1, 8, 8)),
     ],
 )
 def test_too_small_images(model: Model, shape: tuple[int, int, int], least: tuple[int, int, int]) -> None:
@@ -193,3 +254,22 @@ def test_rows_within_a_budget() -> None:
     rows = network.rows_within(2**24, (4, 1, 8, 8))
     assert rows > 1 and network.rows_within(2**25, (4, 1, 8, 8)) // 2 == rows
     assert network.rows_within(1, (4, 1, 8, 8)) == 1
+
+
+def test_what_the_last_layer_reads() -> None:
+    """Its outer product with the residual is the last layer's gradient, here by autograd one sample at a time."""
+    for model in (ConvNet(width=2), LeNet(width=2), MLP(width=7)):
+        network = build_network(model, (1, 9, 9), 5, seed=0)
+        images = torch.randn(3, 1, 9, 9, generator=torch.Generator().manual_seed(0))
+        labels = torch.tensor([4, 0, 2])
+        logits, features = network.logits_and_features(network.parameters, images)
+        assert torch.equal(logits, network.logits(network.parameters, images))
+        residual = logits.softmax(dim=1) - torch.nn.functional.one_hot(labels, 5)
+        module = network.trainable_module().eval()
+        *_, weight, bias = module.parameters()
+        for row in range(3):
+            loss = torch.nn.functional.cross_entropy(module(images[row : row + 1]), labels[row : row + 1])
+            by_weight, by_bias = torch.autograd.grad(loss, (weight, bias))
+            torch.testing.assert_close(torch.outer(residual[row], features[row]), by_weight)
+            torch.testing.assert_close(residual[row], by_bias)
+        assert not any(layer._forward_pre_hooks for layer in network._module.modules())

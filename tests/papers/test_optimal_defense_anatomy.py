@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from matplotlib import pyplot as plt
 from matplotlib.colors import to_hex
-from tests.papers.drawn import Tables, draw, interval, series, smoke_tables
+from tests.papers.drawn import Tables, draw, interval, series
 
 from leakbench.randomness import generator
 from leakbench.report.reconstructions import Row
@@ -27,17 +25,6 @@ PICTURES = {
         {"none": "no defense", "gp-90": "gradient pruning 90 %", "op-80": "optimal pruning 80 %"},
     ),
 }
-
-
-@pytest.fixture(autouse=True)
-def close_figures() -> Iterator[None]:
-    yield
-    plt.close("all")
-
-
-@pytest.fixture
-def tables() -> Tables:
-    return smoke_tables()
 
 
 class Coordinates:
@@ -148,10 +135,10 @@ def test_noise_per_tensor(tables: Tables) -> None:
         for layer in layers:
             line, rows = lines[f"optimal noise, {layer}"], series(drawing.numbers, f"{layer}.{kind}")
             assert np.asarray(line.get_ydata()).tolist() == rows["mean"].tolist()
-            assert rows["step"].tolist() == [*range(1, 41)]
+            assert rows["step"].tolist() == [*range(1, 21)]
             metric = frame[(frame["metric"] == f"noise_std/{layer}.{kind}") & (frame["defense"] == "optimal-0.1")]
             levels = metric.pivot_table(index="index", columns="seed", values="value").to_numpy()
-            for step in (0, 4, 9, 10, 39):  # trailing means over ten steps
+            for step in (0, 4, 9, 10, 19):  # trailing means over ten steps
                 expected = interval(levels[max(0, step - 9) : step + 1].mean(axis=0).tolist())
                 assert tuple(rows.iloc[step][["mean", "low", "high"]]) == pytest.approx(expected)
         looks.append([(line.get_color(), line.get_linestyle()) for line in lines.values()])

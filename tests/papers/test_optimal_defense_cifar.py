@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
-from matplotlib import pyplot as plt
 from matplotlib.colors import to_rgba
-from tests.papers.drawn import Tables, clouds, draw, interval, per_seed, series, smoke_tables
+from tests.papers.drawn import Tables, clouds, draw, interval, per_seed, series
 
 from leakbench.report.style import COLOURS
 
@@ -23,17 +20,6 @@ TRADES = {
     "fig09": ("cifar_pruning", "fraction", [0.5, 0.7, 0.8, 0.9, 0.95]),
     "fig11": ("cifar_noise", "scale", [1e-4, 1e-3]),
 }
-
-
-@pytest.fixture(autouse=True)
-def close_figures() -> Iterator[None]:
-    yield
-    plt.close("all")
-
-
-@pytest.fixture
-def tables() -> Tables:
-    return smoke_tables()
 
 
 @pytest.mark.parametrize("name", TRADES)

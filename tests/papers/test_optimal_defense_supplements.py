@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib import pyplot as plt
-from tests.papers.drawn import Tables, clouds, draw, interval, make, per_seed, series, smoke_tables
+from tests.papers.drawn import Tables, clouds, draw, interval, make, per_seed, series
 
 from leakbench.report.tidy import setting_columns
 
 U2 = {"clipped noise": "dpsgd-u2", "optimal noise": "optimal-u2"}
 BUDGETS = [1e-4, 1e-3, 1e-2]
 ADAPTIVE = ", adaptive attack"
-
-
-@pytest.fixture(autouse=True)
-def close_figures() -> Iterator[None]:
-    yield
-    plt.close("all")
-
-
-@pytest.fixture
-def tables() -> Tables:
-    return smoke_tables()
 
 
 def drawn_pairs(numbers: pd.DataFrame, label: str) -> list[tuple[float, float]]:

@@ -36,21 +36,27 @@ def lpips_weights() -> Path:
     return Path(home, "hub", "checkpoints", LPIPS_WEIGHTS).expanduser()
 
 
-def psnr(estimate: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
-    """Peak signal-to-noise ratio of images in [0, 1], dB, ``[n, C, H, W] -> [n]``, at most ``MAX_PSNR``."""
+def psnr(estimate: torch.Tensor, truth: torch.Tensor, data_range: float = 1.0) -> torch.Tensor:
+    """Peak signal-to-noise ratio, dB, ``[n, C, H, W] -> [n]``, at most ``MAX_PSNR``.
+
+    ``data_range``: of the images; 1 for pixels in [0, 1].
+    """
     import_torchvision()
     from torchmetrics.functional.image import peak_signal_noise_ratio
 
-    value = peak_signal_noise_ratio(estimate, truth, data_range=1.0, reduction="none", dim=(1, 2, 3))
+    value = peak_signal_noise_ratio(estimate, truth, data_range=data_range, reduction="none", dim=(1, 2, 3))
     return value.clamp(max=MAX_PSNR)
 
 
-def ssim(estimate: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
-    """Structural similarity of images in [0, 1], ``[n, C, H, W] -> [n]`` (Wang et al. 2004); borders are mirrored."""
+def ssim(estimate: torch.Tensor, truth: torch.Tensor, data_range: float = 1.0) -> torch.Tensor:
+    """Structural similarity, ``[n, C, H, W] -> [n]`` (Wang et al. 2004); borders are mirrored.
+
+    ``data_range``: of the images; 1 for pixels in [0, 1].
+    """
     import_torchvision()
     from torchmetrics.functional.image import structural_similarity_index_measure
 
-    value = structural_similarity_index_measure(estimate, truth, data_range=1.0, reduction="none")
+    value = structural_similarity_index_measure(estimate, truth, data_range=data_range, reduction="none")
     assert isinstance(value, torch.Tensor)
     return value.reshape(-1)
 

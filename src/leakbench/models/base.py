@@ -29,6 +29,19 @@ class Model(Component):
         raise NotImplementedError
 
 
+def pooled(side: int, shape: tuple[int, int, int], model: Model) -> int:
+    """The side that images have left after a model's convolutions and poolings.
+
+    Raises:
+        ConfigError: none is left.
+    """
+    if side < 1:
+        raise ConfigError(
+            f"model '{model.name}': images of {shape[1]}x{shape[2]} vanish in its pooling layers; use larger ones"
+        )
+    return side
+
+
 BatchNorm = Literal["eval", "train"]
 """What BatchNorm layers normalise with: the running statistics of the module, or those of the batch they see."""
 
@@ -209,24 +222,74 @@ class Network:
         Returns:
             ``<layer>.running_mean`` and ``<layer>.running_var``, each ``[channels]``; empty without BatchNorm.
         """
+        return self.logits_and_statistics(parameters, images)[1] if self._normalising else {}
+
+    def logits_and_statistics(
+        self, parameters: torch.Tensor, images: torch.Tensor, *, unbiased: bool = False
+    ) -> tuple[torch.Tensor, Statistics]:
+        """:meth:`logits` and :meth:`batch_statistics` in one pass.
+
+        Args:
+            parameters: ``[d]``.
+            images: ``[B, C, H, W]``.
+            unbiased: variances as torch's running statistics have them; biased where there is a single value.
+        """
         found: Statistics = {}
 
         def collect(name: str, _: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
             axes = [axis for axis in range(inputs[0].dim()) if axis != 1]
+            several = math.prod(inputs[0].shape[axis] for axis in axes) > 1
             found[f"{name}.running_mean"] = inputs[0].mean(axes)
-            found[f"{name}.running_var"] = inputs[0].var(axes, correction=0)
+            found[f"{name}.running_var"] = inputs[0].var(axes, correction=int(unbiased and several))
 
         module = self._module if self.batch_norm == "eval" else self._unbuffered
         hooks = [
             module.get_submodule(name).register_forward_pre_hook(partial(collect, name)) for name in self._normalising
         ]
         try:
-            if hooks:
-                self.logits(parameters, images)
+            output = self.logits(parameters, images)
         finally:
             for hook in hooks:
                 hook.remove()
-        return found
+        return output, found
+
+    def moving_average(self, running: Statistics, batch: Statistics) -> Statistics:
+        """Running statistics after a batch, as torch's training mode updates them; any leading axes.
+
+        Args:
+            running: the statistics before.
+            batch: those of the batch, with unbiased variances.
+        """
+        moved: Statistics = {}
+        for key, before in running.items():
+            layer = self._module.get_submodule(key.rpartition(".")[0])
+            assert isinstance(layer, torch.nn.modules.batchnorm._BatchNorm)
+            if layer.momentum is None:
+                raise ConfigError(f"BatchNorm '{key}': cumulative averages (momentum=None) are not supported")
+            moved[key] = torch.lerp(before, batch[key], layer.momentum)
+        return moved
+
+    def logits_and_features(
+        self, parameters: torch.Tensor, images: torch.Tensor, statistics: Statistics | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """:meth:`logits`, ``[B, classes]``, and what the last layer reads, ``[B, F]``.
+
+        The gradient of a sample's loss by the weights of that layer is the outer product
+        ``(softmax(logits) - one_hot(label)) x features``, that by its biases the first factor.
+
+        Raises:
+            ConfigError: the last parameters are not those of a linear layer.
+        """
+        features: list[torch.Tensor] = []
+        _ = self.head  # raises
+        module = self._module if self.batch_norm == "eval" or statistics else self._unbuffered
+        last = module.get_submodule(self.names[-1].rpartition(".")[0])
+        hook = last.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0]))
+        try:
+            output = self.logits(parameters, images, statistics)
+        finally:
+            hook.remove()
+        return output, features[0]
 
     def loss(
         self,

@@ -8,23 +8,14 @@ from typing import Literal
 
 from pydantic import Field
 
-from leakbench.errors import ConfigError
 from leakbench.lazy import torch
-from leakbench.models.base import MODELS, Model
+from leakbench.models.base import MODELS, Model, pooled
 
 Activation = Literal["leaky_relu", "relu"]
 
 
 def _activation(name: Activation) -> torch.nn.Module:
     return torch.nn.LeakyReLU(0.01) if name == "leaky_relu" else torch.nn.ReLU()
-
-
-def _require(side: int, shape: tuple[int, int, int], model: str) -> int:
-    if side < 1:
-        raise ConfigError(
-            f"model '{model}': images of {shape[1]}x{shape[2]} vanish in its pooling layers; use larger ones"
-        )
-    return side
 
 
 @MODELS.register("simpleconvnet", version=1)
@@ -35,7 +26,7 @@ class SimpleConvNet(Model):
 
     def build(self, shape: tuple[int, int, int], classes: int) -> torch.nn.Module:
         nn, w = torch.nn, self.width
-        height, width = (_require(side // 4, shape, self.name) for side in shape[1:])
+        height, width = (pooled(side // 4, shape, self) for side in shape[1:])
         convolutions = nn.Sequential(
             nn.Conv2d(shape[0], w, 3, padding=1),
             nn.LeakyReLU(0.01),
@@ -66,7 +57,7 @@ class ConvNet(Model):
 
     def build(self, shape: tuple[int, int, int], classes: int) -> torch.nn.Module:
         nn, w = torch.nn, self.width
-        height, width = (_require(side // 3 // 3, shape, self.name) for side in shape[1:])
+        height, width = (pooled(side // 3 // 3, shape, self) for side in shape[1:])
 
         def blocks(*channels: int) -> list[torch.nn.Module]:
             return [

@@ -148,6 +148,11 @@ def _figure_formats(drawing: Drawing, caption: str) -> dict[str, bytes]:
     return contents
 
 
+def escaped(text: str) -> str:
+    """Plain text as LaTeX."""
+    return text.translate(_LATEX)
+
+
 _LATEX = str.maketrans(
     {character: f"\\{character}" for character in "&%$#_{}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
@@ -158,7 +163,7 @@ def _table_formats(frame: pd.DataFrame, caption: str) -> dict[str, bytes]:
     texts = {
         "csv": frame.to_csv(index=False),
         "md": f"{frame.to_markdown(index=False)}\n\n{caption}\n",
-        "tex": frame.to_latex(index=False, caption=caption.translate(_LATEX), escape=True),  # escapes the cells alone
+        "tex": frame.to_latex(index=False, caption=escaped(caption), escape=True),  # escapes the cells alone
     }
     return {extension: text.encode() for extension, text in texts.items()}
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from leakbench.errors import ConfigError, UnknownName
 from leakbench.lazy import pd
 from leakbench.records import atomic_write
-from leakbench.report.artifacts import _LATEX, FIGURES, Tables, artifacts
+from leakbench.report.artifacts import FIGURES, Tables, artifacts, escaped
 from leakbench.report.evidence import Evidence, NotRun
 from leakbench.report.statistics import Estimate
 from leakbench.report.tidy import existing, table_path
@@ -277,7 +277,7 @@ def _formats(frame: pd.DataFrame, caption: str) -> dict[str, str]:
         shown[column] = ["" if math.isnan(value) else f"{value:.3g}" for value in frame[column].astype(float)]
     latex = shown.to_latex(
         index=False,
-        caption=caption.translate(_LATEX),
+        caption=escaped(caption),
         escape=True,  # the cells alone
         longtable=True,
         column_format="lp{5cm}p{2cm}lrrrp{3cm}p{5cm}",

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from leakbench.jobs.train import noise_metric
 from leakbench.lazy import np
 from leakbench.papers.optimal_defense import PAPER
 from leakbench.report.claims import Finding, Part, Verdict, claim, decide
@@ -428,7 +429,7 @@ def e13(evidence: Evidence) -> Finding:
 )
 def e14(evidence: Evidence) -> Finding:
     """The smallest ratio of the largest to the smallest noise of a tensor over all steps."""
-    names = evidence.metrics("noise_training", "noise_std/", defense="optimal-0.1")
+    names = evidence.metrics("noise_training", noise_metric(""), defense="optimal-0.1")
     if not names:
         raise NotRun("the noise of each tensor was not measured in noise_training")
     curves = same_points(*(evidence.series("noise_training", name, defense="optimal-0.1") for name in names))
@@ -530,6 +531,8 @@ def x1(evidence: Evidence) -> Finding:
 
 
 def _cifar_predictor(evidence: Evidence, mode: str) -> Finding:
+    """70 % against 90 % on CIFAR-10, with BatchNorm in a mode."""
+
     def part(defense: str, metric: str) -> Series:
         return evidence.series("cifar_predictors", metric, defense=defense, where={"batch_norm": mode})
 

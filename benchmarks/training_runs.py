@@ -1,0 +1,100 @@
+"""Training several runs of one architecture: side by side under vmap against one after the other, in one run.
+
+(a) is what one would write by hand: a module and a ``torch.optim.SGD`` per run. (b) and (c) are ``train_runs``, which
+computes the gradients of one run, or of all of them, in one call. All do the same work: shared images, batches of 64.
+Costs are marginal, from runs of two lengths, in turns; the smallest of each counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+
+import torch
+
+from leakbench.federated.training import Training, train_runs
+from leakbench.memory import keep_freed_memory
+from leakbench.models.base import MODELS, build_network
+from leakbench.randomness import Streams
+
+SHAPE, CLASSES, IMAGES = (3, 32, 32), 10, 640
+DEFAULT_MODELS = ["lenet5", "resnet10:8"]
+
+
+def main() -> None:
+    """Measure every model and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--runs", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=8, help="steps that are measured")
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--models", nargs="+", default=DEFAULT_MODELS, help="name, or name:width")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    keep_freed_memory()
+    device = torch.device(arguments.device)
+    print(f"{device}, {arguments.threads} threads, {arguments.runs} runs; ms per step of all, (a) over it in brackets")
+    print("| model | parameters | (a) modules | (b) one by one | (c) vmap |")
+    print("|---|---|---|---|---|")
+    for name in arguments.models:
+        measure(name, arguments.runs, arguments.steps, arguments.turns, device)
+
+
+def measure(name: str, runs: int, steps: int, turns: int, device: torch.device) -> None:
+    """Print the row of one model."""
+    model, _, width = name.partition(":")
+    architecture = MODELS.get(model)(**({"width": int(width)} if width else {}))
+    network = build_network(architecture, SHAPE, CLASSES, 0, device)
+    draw = torch.Generator().manual_seed(0)
+    images = torch.randn(IMAGES, *SHAPE, generator=draw).to(device)
+    labels = torch.randint(CLASSES, (IMAGES,), generator=draw).to(device)
+    streams = Streams([("benchmark", run) for run in range(runs)])
+
+    def modules(steps: int) -> torch.Tensor:
+        copies = [network.trainable_module() for _ in range(runs)]
+        optimisers = [torch.optim.SGD(copy.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4) for copy in copies]
+        orders = streams.child("order", 0).uniform(IMAGES).argsort(dim=1, stable=True).to(device)
+        for step in range(steps):
+            for copy, optimiser, order in zip(copies, optimisers, orders, strict=True):
+                rows = order[64 * step : 64 * (step + 1)]
+                optimiser.zero_grad()
+                torch.nn.functional.cross_entropy(copy(images[rows]), labels[rows]).backward()
+                optimiser.step()
+        return torch.stack([torch.nn.utils.parameters_to_vector(copy.parameters()).detach() for copy in copies])
+
+    def ours(together: int) -> Callable[[int], torch.Tensor]:
+        def work(steps: int) -> torch.Tensor:
+            training = Training(steps=steps)
+            found = train_runs(network, network.parameters, images, labels, streams, training, together=together)
+            return found.models.parameters
+
+        return work
+
+    works = [modules, ours(1), ours(runs)]
+    steps = min(steps, IMAGES // 64 - 1)
+    results = [work(2) for work in works]  # and warms up
+    for other in results[1:]:
+        torch.testing.assert_close(other, results[0], rtol=1e-3, atol=1e-4)
+    costs = [float("inf")] * len(works)
+    for _ in range(turns):
+        for index, work in enumerate(works):
+            short, long = (seconds(work, count, device) for count in (1, 1 + steps))
+            costs[index] = min(costs[index], (long - short) / steps)
+    cells = [f"{1e3 * cost:.1f} ({costs[0] / cost:.2f}x)" for cost in costs[1:]]
+    print(f"| {name} | {network.dimension:,} | {1e3 * costs[0]:.1f} | {' | '.join(cells)} |", flush=True)
+
+
+def seconds(work: Callable[[int], torch.Tensor], steps: int, device: torch.device) -> float:
+    """Processor time on a CPU, by the clock on a GPU."""
+    clock = time.process_time if device.type == "cpu" else time.perf_counter
+    started = clock()
+    work(steps)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return clock() - started
+
+
+if __name__ == "__main__":
+    main()

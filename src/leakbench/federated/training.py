@@ -1,0 +1,277 @@
+"""Whole training runs, side by side: plain SGD, on data or with gradients that a defense changes.
+
+The victims of attacks on a released model, and the shadow models of such attacks. What federated learning leaks of one
+client is what this client's own steps leak, so one client that trains alone is enough (Tan et al. 2024).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from leakbench.adam import Adam
+from leakbench.errors import ConfigError, Infeasible
+from leakbench.lazy import torch
+from leakbench.models.base import Network, Statistics
+from leakbench.models.trained import TrainedModels
+from leakbench.progress import progress
+from leakbench.randomness import Streams
+
+MEMORY_BUDGET = 512 * 2**20
+"""Working memory of the gradients that are computed together, in bytes. Only speed depends on it."""
+
+GPU_PART = 0.3
+"""Part of a GPU's free memory that they may take there."""
+
+
+class Training(BaseModel):
+    """SGD with momentum, or Adam, for a number of steps that need not end with an epoch."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    steps: int = Field(ge=0, description="optimiser steps")
+    batch_size: int = Field(64, ge=1, description="images per step; the last step of an epoch takes what is left")
+    optimiser: Literal["sgd", "adam"] = "sgd"
+    rate: float = Field(0.01, gt=0, description="learning rate")
+    momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD")
+    weight_decay: float = Field(5e-4, ge=0, description="times the parameters, added to the gradient")
+
+
+Transform: TypeAlias = "Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Streams], torch.Tensor]"
+"""``transform(images [runs, B, C, H, W], labels [runs, B], rows [runs, B], streams) -> images``, anew at every step,
+such as noise that is drawn at every access. ``rows``: which of a run's images these are; ``streams``: one per run, of
+the step."""
+
+
+class _Momentum:
+    """The same interface as Adam's."""
+
+    def __init__(self, like: torch.Tensor, momentum: float) -> None:
+        self._velocity = torch.zeros_like(like)
+        self._momentum = momentum
+
+    def direction(self, gradient: torch.Tensor) -> torch.Tensor:
+        return self._velocity.mul_(self._momentum).add_(gradient)
+
+
+class SampleGradients(Protocol):
+    """What a run makes of the gradients of single samples, as DP-SGD does. They never exist all at once."""
+
+    def contribution(self, gradients: torch.Tensor, runs: slice) -> torch.Tensor:
+        """The sum over samples of what each contributes, such as its clipped gradient.
+
+        Args:
+            gradients: of some of the samples of some of the runs, ``[k, b, d]``.
+            runs: which runs these are, for settings that differ among them.
+
+        Returns:
+            ``[k, d]``.
+        """
+        ...
+
+    def release(self, total: torch.Tensor, batch_size: int, streams: Streams, runs: slice) -> torch.Tensor:
+        """What takes the gradient's place, ``[k, d]``: the mean of the contributions, with noise.
+
+        Args:
+            total: the sum of all contributions, ``[k, d]``.
+            batch_size: samples of this step.
+            streams: one per run of ``runs``, of the step.
+            runs: which runs these are.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class TrainingRuns:
+    """What training ended with.
+
+    Attributes:
+        models: the trained models. A run that diverged keeps the last parameters that were finite.
+        curves: mean loss of each batch before its step, ``[runs, steps]``; NaN from the step at which a run diverged.
+        diverged_at: that step, ``[runs]``, -1 where it never came.
+    """
+
+    models: TrainedModels
+    curves: torch.Tensor
+    diverged_at: torch.Tensor
+
+
+def train_runs(
+    network: Network,
+    parameters: torch.Tensor,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    streams: Streams,
+    training: Training,
+    *,
+    rows: torch.Tensor | None = None,
+    transform: Transform | None = None,
+    sample_gradients: SampleGradients | None = None,
+    together: int | None = None,
+) -> TrainingRuns:
+    """Train every run from its own starting point on its own images.
+
+    Each epoch takes a run's images in a new order, which its stream alone decides: runs with equal streams see equal
+    orders, whatever their data. BatchNorm normalises with the batch and keeps running statistics, as torch's training
+    mode does; dropout is off.
+
+    Args:
+        network: the architecture, and the BatchNorm statistics that every run starts with.
+        parameters: ``[d]``, or each run's own, ``[runs, d]``.
+        images: network inputs, ``[N, C, H, W]``, or each run's own, ``[runs, N, C, H, W]``.
+        labels: ``[N]`` or ``[runs, N]``, int64.
+        streams: one per run.
+        training: how to train.
+        rows: which of the images each run trains on, ``[runs, n]``; all by default.
+        transform: changes the images of every batch.
+        sample_gradients: makes the update from per-sample gradients; the batch's gradient by default.
+        together: runs whose gradients are computed in one vectorised call. By default one on a CPU, where the grouped
+            convolutions of several are slower than a loop (``benchmarks/training_runs.py``), and as many as fit on a
+            GPU. Numbers depend on it in their last digits alone.
+
+    Raises:
+        ConfigError: shapes do not fit.
+        Infeasible: per-sample gradients of a model whose BatchNorm layers mix the samples.
+    """
+    runs, count = len(streams), images.shape[-4] if rows is None else rows.shape[1]
+    _check(network, parameters, images, labels, runs)
+    network = network.in_mode("train")
+    if sample_gradients is not None and network.couples_samples:
+        raise Infeasible("per-sample gradients do not exist where BatchNorm normalises with the batch's statistics")
+    initial = parameters.expand(runs, -1)
+    current, device = initial.clone(), initial.device
+    statistics = {name: values.expand(runs, -1).clone() for name, values in network.running_statistics.items()}
+    curves = torch.full((runs, training.steps), torch.nan, device=device)
+    diverged_at = torch.full((runs,), -1, device=device)
+    size = together or _together(network, training.batch_size, images.shape[-3:], device)
+    rows = None if rows is None else rows.cpu()
+    parts = [slice(first, min(first + size, runs)) for first in range(0, runs, size)]
+    optimisers = [
+        Adam(current[part]) if training.optimiser == "adam" else _Momentum(current[part], training.momentum)
+        for part in parts
+    ]
+    with progress("training", training.steps) as tick:
+        for step, places in enumerate(_batches(streams, count, training)):
+            chosen = (places if rows is None else rows.gather(1, places)).to(device)
+            batch, targets = _take(images, chosen), _take(labels, chosen, shared_axes=1)
+            drawing = transform is not None or sample_gradients is not None
+            own = streams.child("step", step) if drawing else streams
+            if transform is not None:
+                batch = transform(batch, targets, chosen, own)
+            for part, optimiser in zip(parts, optimisers, strict=True):
+                before = {name: values[part] for name, values in statistics.items()}
+                if sample_gradients is None:
+                    gradient, loss, seen = _gradient(network, current[part], batch[part], targets[part])
+                    after = network.moving_average(before, seen)
+                else:
+                    gradient, loss = _private_gradient(
+                        network, sample_gradients, current[part], batch[part], targets[part], own, part
+                    )
+                    after = before
+                gradient = torch.add(gradient, current[part], alpha=training.weight_decay)
+                moved = current[part] - training.rate * optimiser.direction(gradient)
+                finite = loss.isfinite() & moved.isfinite().all(dim=1)
+                diverged_at[part] = torch.where((diverged_at[part] < 0) & ~finite, step, diverged_at[part])
+                alive = diverged_at[part] < 0
+                curves[part, step] = torch.where(alive, loss, torch.nan)
+                current[part] = torch.where(alive[:, None], moved, current[part])
+                for name, values in after.items():
+                    statistics[name][part] = torch.where(alive[:, None], values, before[name])
+            tick()
+    return TrainingRuns(TrainedModels(network.in_mode("eval"), current, statistics, initial), curves, diverged_at)
+
+
+def _check(network: Network, parameters: torch.Tensor, images: torch.Tensor, labels: torch.Tensor, runs: int) -> None:
+    shapes = {
+        "parameters": (parameters.shape, ((network.dimension,), (runs, network.dimension))),
+        "images": (images.shape[:-3], ((images.shape[-4],), (runs, images.shape[-4]))),
+        "labels": (labels.shape, ((images.shape[-4],), (runs, images.shape[-4]))),
+    }
+    for name, (found, allowed) in shapes.items():
+        if tuple(found) not in allowed:
+            raise ConfigError(f"training {runs} runs: {name} of shape {list(found)}; it must be one of {allowed}")
+
+
+def _batches(streams: Streams, count: int, training: Training) -> Iterator[torch.Tensor]:
+    """Which images every step takes, ``[runs, B]``."""
+    done = epoch = 0
+    while done < training.steps:
+        order = streams.child("order", epoch).uniform(count).argsort(dim=1, stable=True)
+        for rows in order.split(training.batch_size, dim=1)[: training.steps - done]:
+            yield rows
+            done += 1
+        epoch += 1
+
+
+def _take(values: torch.Tensor, rows: torch.Tensor, shared_axes: int = 4) -> torch.Tensor:
+    """The ``rows`` (``[runs, B]``) of what all runs share, or of each run's own."""
+    if values.dim() == shared_axes:
+        return values[rows]
+    return values[torch.arange(len(rows), device=rows.device)[:, None], rows]
+
+
+def _together(network: Network, batch_size: int, shape: torch.Size, device: torch.device) -> int:
+    if device.type == "cpu":
+        return 1
+    return network.rows_within(_budget(device), (batch_size, *shape))
+
+
+def _budget(device: torch.device) -> int:
+    if device.type != "cuda":
+        return MEMORY_BUDGET
+    return max(MEMORY_BUDGET, int(GPU_PART * torch.cuda.mem_get_info(device)[0]))
+
+
+def _gradient(
+    network: Network, parameters: torch.Tensor, images: torch.Tensor, labels: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, Statistics]:
+    """Gradients ``[k, d]``, losses ``[k]`` and BatchNorm statistics ``[k, channels]`` of one batch of each run."""
+
+    def loss(parameters: torch.Tensor, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, Statistics]:
+        logits, seen = network.logits_and_statistics(parameters, images, unbiased=True)
+        return torch.nn.functional.cross_entropy(logits, labels), seen
+
+    if len(parameters) > 1:
+        gradient, (value, seen) = torch.func.vmap(torch.func.grad_and_value(loss, has_aux=True))(
+            parameters, images, labels
+        )
+        return gradient, value, seen
+    with torch.enable_grad():
+        leaf = parameters[0].detach().requires_grad_()
+        value, seen = loss(leaf, images[0], labels[0])
+        (gradient,) = torch.autograd.grad(value, leaf)
+    return gradient[None], value.detach()[None], {name: values.detach()[None] for name, values in seen.items()}
+
+
+def _private_gradient(
+    network: Network,
+    private: SampleGradients,
+    parameters: torch.Tensor,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    streams: Streams,
+    runs: slice,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What takes the place of the gradients, ``[k, d]``, and losses ``[k]``; samples in parts that fit in memory."""
+
+    def one(parameters: torch.Tensor, image: torch.Tensor, label: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        found: tuple[torch.Tensor, torch.Tensor] = torch.func.grad_and_value(network.loss)(
+            parameters, image[None], label[None]
+        )
+        return found
+
+    samples = torch.func.vmap(one, in_dims=(None, 0, 0))
+    k, size = len(parameters), images.shape[1]
+    part = max(1, network.rows_within(_budget(parameters.device), (1, *images.shape[2:])) // k)
+    total, loss = torch.zeros_like(parameters), torch.zeros(k, device=parameters.device)
+    for some, theirs in zip(images.split(part, dim=1), labels.split(part, dim=1), strict=True):
+        if k > 1:
+            gradients, losses = torch.func.vmap(samples)(parameters, some, theirs)
+        else:
+            gradients, losses = (found[None] for found in samples(parameters[0], some[0], theirs[0]))
+        total += private.contribution(gradients, runs)
+        loss += losses.sum(dim=1)
+    return private.release(total, size, Streams(streams.keys[runs]), runs), loss / size
