@@ -213,9 +213,9 @@ class _Channel(_Calibrated):
         return PrivacyStatement(
             None,
             None,
-            f"no differential privacy: at most `capacity` nats of mutual information between one image and all releases; "
-            f"noise drawn {drawn}, images independent, of the estimated covariance, which is not protected, as labels "
-            "are not",
+            "no differential privacy: at most `capacity` nats of mutual information between one image and all that is "
+            f"released; noise drawn {drawn}; images are independent and have the estimated covariance, which is not "
+            "protected, as labels are not",
             nats,
         )
 
@@ -233,7 +233,7 @@ class NaturalChannel(_Channel):
 
 @DEFENSES.register("white_channel", version=1)
 class WhiteChannel(_Channel):
-    """Noise with the covariance of the images: every direction gives the same capacity (Tan et al. 2024, section 5.3)."""
+    """Noise with the covariance of the images: all directions give the same capacity (Tan et al. 2024, section 5.3)."""
 
     rank: Literal["corrected", "as_printed"] = Field(
         "corrected",
@@ -285,30 +285,28 @@ class PersonalizedChannel(_Channel):
     solution: Literal["exact", "bound"] = Field(
         "exact", description="exact: capacity is kappa; bound: by the upper bound of Theorem 3, so capacity is less"
     )
-    beta: Rectangle | tuple[tuple[float, ...], ...] = Field(
-        Rectangle(),
-        description="relative variance of the noise: a rectangle, or one positive number per pixel, by rows",
+    area: Rectangle = Field(Rectangle(), description="where to add more noise")
+    mask: tuple[tuple[float, ...], ...] | None = Field(
+        None, description="instead of the area: relative variance of the noise per pixel, by rows"
     )
 
     def weights(self, shape: tuple[int, int, int]) -> torch.Tensor:
         """Beta for images ``(C, H, W)``, the same in every colour channel: float64 ``[d]``.
 
         Raises:
-            ConfigError: beta has another shape than the images, or numbers that are not positive.
+            ConfigError: the mask has another shape than the images, or numbers that are not positive.
         """
         channels, height, width = shape
-        if isinstance(self.beta, Rectangle):
-            weights = self.beta.weights(height, width)
+        if self.mask is None:
+            weights = self.area.weights(height, width)
         else:
-            lengths = {len(row) for row in self.beta}
-            if len(self.beta) != height or lengths != {width}:
-                found = f"{len(self.beta)} rows of {', '.join(map(str, sorted(lengths))) or 'no'} numbers"
-                raise ConfigError(f"beta has {found}; the images have {height} rows of {width} pixels")
-            weights = torch.tensor(self.beta, dtype=torch.float64)
+            lengths = {len(row) for row in self.mask}
+            if len(self.mask) != height or lengths != {width}:
+                found = f"{len(self.mask)} rows of {', '.join(map(str, sorted(lengths))) or 'no'} numbers"
+                raise ConfigError(f"the mask has {found}; the images have {height} rows of {width} pixels")
+            weights = torch.tensor(self.mask, dtype=torch.float64)
         if not bool(((weights > 0) & weights.isfinite()).all()):
-            raise ConfigError(
-                "beta must be positive and finite everywhere: a pixel without noise has no bounded capacity"
-            )
+            raise ConfigError("the mask must be positive and finite: a pixel without noise has no finite capacity")
         return weights.expand(channels, height, width).flatten()
 
     def _look(self, moments: Moments, shape: tuple[int, int, int]) -> DataNoise:
@@ -373,8 +371,8 @@ class EigenCompression(_Calibrated):
 class ParameterChannel(Defense):
     """Isotropic noise on the gradient, of a given capacity, found anew at every step (Tan et al. 2024, section 5.1).
 
-    The covariance of the next parameters is ``eta^2`` times that of the gradients of a client's images. The noise scales
-    with it, so the learning rate cancels. Eigenvalues are those of the ``[B, B]`` matrix of inner products.
+    The covariance of the next parameters is ``eta^2`` times that of the gradients of a client's images. The noise
+    scales with it, so the learning rate cancels. Eigenvalues are those of the ``[B, B]`` matrix of inner products.
     """
 
     adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "expectation"},)

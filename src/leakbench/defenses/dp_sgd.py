@@ -21,7 +21,7 @@ from leakbench.randomness import Streams
 
 @DEFENSES.register("dp_sgd", version=1)
 class DPSGD(Defense):
-    """Scale each image's gradient to a norm of at most S, add noise of standard deviation z S to the sum, divide by B."""
+    """Clip each image's gradient to a norm of at most S, and add noise of standard deviation z S to their sum."""
 
     adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "expectation"},)
 
