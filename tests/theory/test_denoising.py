@@ -46,7 +46,8 @@ def test_leaves_the_least_error() -> None:
     make = torch.Generator().manual_seed(0)
 
     def normal(cov: torch.Tensor) -> torch.Tensor:
-        return torch.randn(n, d, dtype=torch.float64, generator=make) @ torch.linalg.cholesky(cov).T
+        root: torch.Tensor = torch.linalg.cholesky(cov)
+        return torch.randn(n, d, dtype=torch.float64, generator=make) @ root.mT
 
     mean = torch.arange(4.0).double()
     clean = mean + normal(sigma)

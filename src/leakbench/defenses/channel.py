@@ -246,7 +246,7 @@ class WhiteChannel(_Channel):
         factor = white_factor(self.kappa, max(shared, 1))
         vectors = moments.eigenvectors
         root = (vectors * (factor * eigenvalues).sqrt()) @ vectors.T
-        ratios = torch.where(eigenvalues > 0, 1 / factor, 0.0)
+        ratios = (eigenvalues > 0).to(eigenvalues) / factor
         return _data_noise(self.kappa, moments, factor, root, ratios)
 
 
@@ -275,7 +275,7 @@ class Rectangle(BaseModel):
         rows = (torch.arange(height, dtype=torch.float64) + 0.5) / height
         columns = (torch.arange(width, dtype=torch.float64) + 0.5) / width
         inside = ((rows >= self.top) & (rows < self.bottom))[:, None] & (columns >= self.left) & (columns < self.right)
-        return torch.where(inside, self.weight, 1.0)
+        return torch.where(inside, self.weight, torch.ones((), dtype=torch.float64))
 
 
 @DEFENSES.register("personalized_channel", version=1)
