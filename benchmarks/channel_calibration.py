@@ -1,8 +1,8 @@
 """What it costs to calibrate a data-space channel and to draw its noise, beside one epoch of training.
 
-Every case runs in a process of its own, on random images of a steep spectrum, so that its peak of memory is its own: what
-the process holds at most while it calibrates, beyond what it held before (the images among it). One epoch is plain SGD of
-LeNet on the same images, as one would write it by hand. Wall and processor seconds: the second are those of all threads.
+Every case runs in a process of its own, on random images of a steep spectrum, so that its peak of memory is its own:
+what the process holds at most while it calibrates, beyond what it held before (the images among it). One epoch is plain
+SGD of LeNet on the same images, as one would write it by hand. Times are by the clock, and of all threads together.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def run_case(case: str, count: int, shape: tuple[int, int, int]) -> None:
     elif case == "covariance":
         calibration = timed(lambda: moments_of(images))
     else:
-        channel = DEFENSES.get(case.split(",")[0])(kappa=300, **CHANNELS[case])
+        channel = DEFENSES.get(case.split(",")[0])(**{"kappa": 300, **CHANNELS[case]})
         ready = []
         calibration = timed(lambda: ready.append(channel.calibrate(ClientData(images[None]))))
     extra = (peak() - before) / 2**20
