@@ -177,8 +177,7 @@ def test_data_are_protected_once_before_training(train_job: TrainJobs) -> None:
         for _ in range(200):
             middle = (low * high) ** 0.5
             low, high = (middle, high) if 0.5 * float((values / middle).log1p().sum()) > 2 else (low, middle)
-        draws: torch.Tensor = streams.child("channel", 0).normal(256, 1, 8, 8)[0, :EACH]
-        return low**0.5 * draws
+        return streams.child("channel", 0).normal(256, 1, 8, 8)[0, :EACH] * float(low**0.5)
 
     plain, noisy = run(train_job(NaturalChannel, {}, {"kappa": [100, 2]}, seeds=(1,))).replicates
     losses, final, _ = literal(1, send_all, rate=1e-2, optimiser=torch.optim.Adam, noise=noise)
