@@ -27,6 +27,7 @@ from leakbench.attacks.released.base import (
 from leakbench.data.base import DATASETS, Dataset, Samples, Split
 from leakbench.data.staged import StagedDataset
 from leakbench.defenses.base import DEFENSES, Defense, Schedule
+from leakbench.federated.client_data import ClientData
 from leakbench.federated.message import DenseMessage, Message
 from leakbench.federated.step import ClientSteps
 from leakbench.jobs.base import JOB_KINDS, Job, JobKind, Variant
@@ -93,16 +94,24 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
         {"attack": FEW_STEPS, "outliers": "above", "threshold": 0.1, "value": "mean"},
     ],
     "attack/masked": [{"attack": FEW_STEPS}],
+    "attack/posterior_mean": [{"attack": FEW_STEPS}],
     "attack/weighted": [{"attack": FEW_STEPS}],
     **{f"attack/{preset}": [{"iterations": 4}] for preset in PRESETS},
     "dataset/digits": [{}, {"size": 16}],
     "dataset/photos": [{}, {"size": 16}],
     "defense/clipped_noise": [{"scale": 0.2, "clip": 0.02, **size} for size in SIZES],
+    "defense/dp_psac": [{"multiplier": 0.5, "clip": 0.1}],
+    "defense/dp_sgd": [{"multiplier": 0.5, "clip": 0.1}],
+    "defense/eigen_compression": [{"direction": 2}],
     "defense/gaussian_noise": [{"scale": 0.2, **size} for size in SIZES],
     "defense/magnitude_pruning": [{"fraction": 0.7}],
+    "defense/natural_channel": [{"kappa": 5}, {"kappa": 5, "noise": "fresh"}],
     "defense/optimal_clipped_noise": [{"scale": 0.2, "clip": 0.02, **choice} for choice in (*SIZES, *READINGS)],
     "defense/optimal_noise": [{"scale": 0.2, **choice} for choice in (*SIZES, *READINGS, {"probe_kind": "rademacher"})],
     "defense/optimal_pruning": [{"fraction": 0.7, **reading} for reading in READINGS],
+    "defense/parameter_channel": [{"kappa": 5}, {"kappa": 5, "signal": "mean"}],
+    "defense/personalized_channel": [{"kappa": 5}, {"kappa": 5, "solution": "bound"}],
+    "defense/white_channel": [{"kappa": 5}, {"kappa": 5, "rank": "as_printed"}],
     "inversion/mean_start": [{"iterations": 4}],
     "job/attack": [
         {"clients": 2, "batch_size": 2, "auxiliary": 4},
@@ -230,7 +239,9 @@ def numbers_of(component: Component) -> list[float]:
         numbers += summary(network.gradient(network.parameters, images, torch.tensor([1, 3])))
     elif isinstance(component, Defense):
         steps, streams = clients(), Streams([("defense", client) for client in range(3)])
-        images, labels = component.protect_data(steps.images, steps.labels, streams)
+        component = component.calibrate(ClientData(FixedData(size=8).load("train", range(30)).images[None]))
+        images, labels = component.protect_dataset(steps.images, steps.labels, streams)
+        images, labels = component.protect_data(images, labels, streams)
         message = component.protect_update(steps, streams)
         epsilon = component.privacy(Schedule(dimension=100, rounds=2)).epsilon
         numbers += [*summary(images), *summary(labels), *summary(message.view()), message.bits]
@@ -242,7 +253,13 @@ def numbers_of(component: Component) -> list[float]:
         marked = steps.gradient.abs() < 1e-3
         found = component.against(({"name": "masked"},)).reconstruct(
             Observations(steps.network, steps.parameters, steps.gradient, (batch, 1, 8, 8), marked=marked),
-            Knowledge(steps.labels, bounds, steps.images[0], noise_variance=steps.gradient.square()),
+            Knowledge(
+                steps.labels,
+                bounds,
+                steps.images[0],
+                noise_variance=steps.gradient.square(),
+                data_noise=[torch.full((64,), 0.5)] * 3,
+            ),
             steps.streams.child("attack"),
         )
         numbers += summary(found.images) + ([] if found.objective is None else found.objective.tolist())

@@ -12,18 +12,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from leakbench.attacks.adaptive import Adaptive, DroppedLayers, Expectation, Imputed, Masked, Weighted, Wrapper
+from leakbench.attacks.adaptive import (
+    Adaptive,
+    DroppedLayers,
+    Expectation,
+    Imputed,
+    Masked,
+    PosteriorMean,
+    Weighted,
+    Wrapper,
+)
 from leakbench.attacks.base import ATTACKS, Attack, Grant, Knowledge, Observations, Reconstruction
 from leakbench.attacks.presets import TAG, IGOptimalDefense
 from leakbench.attacks.reference import Grey
+from leakbench.data.covariance import moments_of
 from leakbench.data.embedded import Digits
 from leakbench.defenses.base import DEFENSES
+from leakbench.defenses.channel import NaturalChannel, PersonalizedChannel, WhiteChannel
 from leakbench.defenses.pruning import MagnitudePruning
 from leakbench.errors import ConfigError, Infeasible, ObservationError, UnknownName
+from leakbench.federated.client_data import ClientData
 from leakbench.federated.step import ClientSteps
 from leakbench.models.base import Network, build_network
 from leakbench.models.lenet import LeNet
 from leakbench.randomness import Streams
+from leakbench.theory.denoising import posterior_mean
 
 STREAMS = Streams([("adaptive", row) for row in range(3)])
 NOTHING = Knowledge()
@@ -341,9 +354,15 @@ class TestAdaptive:
             attack = attack.attack  # type: ignore[attr-defined]
         assert attack is ECHO
         stack = Adaptive(attack=ECHO).against(declared)
-        seen = improved(stack, observations, Knowledge(noise_variance=variance_of(observations)))  # type: ignore[arg-type]
+        knowledge = Knowledge(
+            noise_variance=variance_of(observations),
+            auxiliary_images=1 + torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(0)),
+            data_noise=[torch.ones(64)] * 3,
+        )
+        seen = improved(stack, observations, knowledge)  # type: ignore[arg-type]
         changed = [name for name in ("weights", "noise") if getattr(seen, name) is not None]
-        assert changed or not torch.equal(seen.gradients, observations.gradients)
+        found = stack.reconstruct(observations, knowledge, STREAMS).images  # inside it is black
+        assert changed or bool(found.any()) or not torch.equal(seen.gradients, observations.gradients)
 
     def test_other_attacks_stay_as_they_are(self) -> None:
         declared = ({"name": "masked"},)
@@ -447,3 +466,43 @@ class TestCheck:
         with pytest.raises(ObservationError) as caught:
             replace(observations, gradients=gradients).check()
         assert str(caught.value) == f"observation 0 of 3 {said}, as do 1 others; look at what the defense sends"
+
+
+class Oracle(Attack):
+    """Finds the noisy images exactly."""
+
+    name: ClassVar[str] = "oracle"
+    version: ClassVar[int] = 1
+    found: ClassVar[list[torch.Tensor]] = []
+
+    def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
+        (images,) = self.found
+        return Reconstruction(images, None, torch.full((len(observations),), -1))
+
+
+class TestPosteriorMean:
+    def test_helps_against_channels(self, observations: Observations) -> None:
+        """Even a perfect reconstruction is a noisy image; mean and covariance of other digits take most noise off."""
+        data = Digits(size=8)
+        auxiliary = data.normalise(data.load("train", range(500)).images)
+        clean = data.normalise(data.load("test", range(6)).images).view(3, 2, 1, 8, 8)
+        victims = ClientData(data.normalise(data.load("train", range(500, 1000)).images)[None])
+        for kind in (NaturalChannel, WhiteChannel, PersonalizedChannel):
+            channel = kind(kappa=20).calibrate(victims)
+            assert isinstance(channel, NaturalChannel | WhiteChannel | PersonalizedChannel)
+            noisy = channel.protect_dataset(clean, torch.zeros(3, 2), STREAMS)[0]
+            noise = channel.data_noise[0].covariance
+            Oracle.found[:] = [noisy]
+            knowledge = Knowledge(auxiliary_images=auxiliary, data_noise=[noise, noise, noise.clone()])
+            attack = PosteriorMean(attack=Oracle())
+            assert attack.needs == {"auxiliary_images", "data_noise"}
+            found = attack.reconstruct(observations, knowledge, STREAMS).images
+            moments = moments_of(auxiliary)
+            literal = posterior_mean(noisy.flatten(2), moments.mean, moments.covariance, noise)
+            torch.testing.assert_close(found.flatten(2), literal)
+            before, after = ((images - clean).square().mean() for images in (noisy, found))
+            assert float(after) < 0.75 * float(before), kind
+
+    def test_needs_noise_on_the_images(self, observations: Observations) -> None:
+        with pytest.raises(Infeasible, match="no noise of a known covariance to the images"):
+            PosteriorMean(attack=ECHO).reconstruct(observations, NOTHING, STREAMS)

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from leakbench.data.embedded import Digits
 from leakbench.defenses.base import Defense, NoDefense
+from leakbench.defenses.channel import NaturalChannel
 from leakbench.defenses.noise import GaussianNoise
 from leakbench.defenses.optimal import OptimalClippedNoise, OptimalPruning
 from leakbench.defenses.pruning import MagnitudePruning
@@ -73,6 +74,7 @@ def literal(
     rate: float,
     optimiser: type[torch.optim.Optimizer],
     images: Callable[[torch.Tensor], torch.Tensor] = lambda images: images,
+    noise: Callable[[torch.Tensor, Streams], torch.Tensor] | None = None,
 ) -> tuple[list[float], float, float]:
     """Loss curve, final loss and accuracy of one run: one module, one client after the other."""
     digits = Digits(size=8)
@@ -81,6 +83,11 @@ def literal(
         module = SimpleConvNet(width=4).build((1, 8, 8), 10)
     samples = digits.load("test", range(1, 1 + CLIENTS * EACH))
     inputs = digits.normalise(samples.images)
+    noisy = inputs.clone()
+    for client in range(CLIENTS if noise else 0):
+        assert noise is not None
+        own = slice(EACH * client, EACH * (client + 1))
+        noisy[own] += noise(inputs[own], Streams([("digits8", seed, "client", client, "data")]))
     loss_of = torch.nn.CrossEntropyLoss()
     server = optimiser(module.parameters(), lr=rate)  # type: ignore[call-arg]
     losses = []
@@ -92,7 +99,7 @@ def literal(
             key = ("digits8", seed, "client", client)
             order = Streams([(*key, "order", epoch)]).uniform(EACH)[0].argsort()
             rows = EACH * client + order[BATCH * batch : BATCH * (batch + 1)]
-            loss = loss_of(module(images(inputs[rows])), samples.labels[rows])
+            loss = loss_of(module(images(noisy[rows])), samples.labels[rows])
             total += float(loss.detach()) / CLIENTS
             gradient = torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(module.parameters()))])
             sent = protect(gradient, Streams([(*key, "step", step, "defense")])) / CLIENTS
@@ -159,6 +166,26 @@ def test_a_defense_may_change_the_data(train_job: TrainJobs) -> None:
     losses, final, _ = literal(0, send_all, rate=1e-2, optimiser=torch.optim.Adam, images=lambda x: 0 * x - 1)
     assert curve(replicate) == pytest.approx(losses, abs=1e-4)
     assert replicate.metrics["final_loss"] == pytest.approx(final, abs=1e-4)
+
+
+def test_data_are_protected_once_before_training(train_job: TrainJobs) -> None:
+    """Each client's noise comes from its own images, and is the same when an image returns; epochs are two steps."""
+
+    def noise(images: torch.Tensor, streams: Streams) -> torch.Tensor:
+        values = torch.linalg.eigvalsh(images.flatten(1).double().T.cov()).clamp(min=0)
+        low, high = 1e-9, 1e9
+        for _ in range(200):
+            middle = (low * high) ** 0.5
+            low, high = (middle, high) if 0.5 * float((values / middle).log1p().sum()) > 2 else (low, middle)
+        return streams.child("channel", 0).normal(256, 1, 8, 8)[0, :EACH] * float(low**0.5)
+
+    plain, noisy = run(train_job(NaturalChannel, {}, {"kappa": [100, 2]}, seeds=(1,))).replicates
+    losses, final, _ = literal(1, send_all, rate=1e-2, optimiser=torch.optim.Adam, noise=noise)
+    assert curve(noisy) == pytest.approx(losses, abs=1e-4)
+    assert noisy.metrics["final_loss"] == pytest.approx(final, abs=1e-4)  # on the clean images
+    undefended, *_ = literal(1, send_all, rate=1e-2, optimiser=torch.optim.Adam)
+    assert curve(plain) != pytest.approx(curve(noisy), abs=1e-3)
+    assert curve(plain) == pytest.approx(undefended, abs=1e-2)
 
 
 @pytest.mark.parametrize(

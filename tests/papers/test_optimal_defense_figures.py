@@ -94,12 +94,12 @@ def test_a_diverged_run_ends_where_it_diverged(tables: Tables) -> None:
     lost = (frame["metric"] == "loss_curve") & (frame["defense"] == "optimal-0.1") & (frame["index"] >= 5)
     frame.loc[lost & (frame["seed"] == 0), "value"] = math.nan
     numbers = series(draw("fig06", tables).numbers, "optimal noise 0.1")
-    assert numbers["seeds"].tolist() == [3] * 5 + [2] * 35
-    assert numbers["lost"].tolist() == [0] * 5 + [1] * 35
+    assert numbers["seeds"].tolist() == [3] * 5 + [2] * 15
+    assert numbers["lost"].tolist() == [0] * 5 + [1] * 15
 
     frame.loc[lost, "value"] = math.nan
     numbers = series(draw("fig06", tables).numbers, "optimal noise 0.1")
-    assert numbers["mean"].isna().tolist() == [False] * 5 + [True] * 35
+    assert numbers["mean"].isna().tolist() == [False] * 5 + [True] * 15
 
 
 @pytest.mark.parametrize("name", TRADES)

@@ -14,9 +14,11 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, SerializeAsAny, field_validator
 
 from leakbench.attacks.base import ATTACKS, Attack, Grant, Knowledge, Observations, Reconstruction
+from leakbench.data.covariance import moments_of
 from leakbench.errors import ConfigError, Infeasible, UnknownName
 from leakbench.lazy import torch
 from leakbench.randomness import Streams
+from leakbench.theory.denoising import posterior_mean
 
 
 class Wrapper(Attack):
@@ -199,6 +201,33 @@ class Expectation(Wrapper):
             return variance[rows].sqrt()[:, None] * chosen.normal(self.draws, variance.shape[1], device=variance.device)
 
         return replace(observations, noise=noise)
+
+
+@ATTACKS.register("posterior_mean", version=1)
+class PosteriorMean(Wrapper):
+    """Denoise the reconstruction: noise was on the images, so a perfect reconstruction is noisy.
+
+    The estimate is that of least mean squared error among linear ones, and among all for normal images. Mean and
+    covariance come from auxiliary images.
+    """
+
+    adds: ClassVar[frozenset[Grant]] = frozenset({"auxiliary_images", "data_noise"})
+
+    def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
+        if knowledge.data_noise is None:
+            raise Infeasible("the defense adds no noise of a known covariance to the images")
+        assert knowledge.auxiliary_images is not None
+        moments = moments_of(knowledge.auxiliary_images)
+        found = self.attack.reconstruct(observations, knowledge, streams)
+        images = found.images.clone()
+        shared: dict[int, list[int]] = {}  # settings and clients share covariances, whose inverses are costly
+        for row, noise in enumerate(knowledge.data_noise):
+            shared.setdefault(id(noise), []).append(row)
+        for rows in shared.values():
+            flat = images[rows].flatten(2)
+            noise = knowledge.data_noise[rows[0]]
+            images[rows] = posterior_mean(flat, moments.mean, moments.covariance, noise).view_as(images[rows])
+        return replace(found, images=images)
 
 
 def _noise_variance(knowledge: Knowledge) -> torch.Tensor:

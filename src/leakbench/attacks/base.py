@@ -17,7 +17,7 @@ from leakbench.models.base import Network, Statistics
 from leakbench.randomness import Streams
 from leakbench.registry import Component, Registry
 
-Grant = Literal["labels", "pixel_range", "auxiliary_images", "batch_statistics", "noise_variance"]
+Grant = Literal["labels", "pixel_range", "auxiliary_images", "batch_statistics", "noise_variance", "data_noise"]
 """Side knowledge that a threat model may grant."""
 
 
@@ -87,6 +87,8 @@ class Knowledge:
             the module's buffers, each ``[n, channels]``.
         noise_variance: variance of the noise that the defense added to each coordinate, ``[n, d]``. Public for noise of
             one known size; an oracle's where the size depends on the data.
+        data_noise: covariance of the noise that the defense added to each image, in network inputs, one per
+            observation: variances ``[pixels]`` or a matrix ``[pixels, pixels]``, ``pixels = C H W``.
     """
 
     labels: torch.Tensor | None = None
@@ -94,6 +96,7 @@ class Knowledge:
     auxiliary_images: torch.Tensor | None = None
     batch_statistics: Statistics | None = None
     noise_variance: torch.Tensor | None = None
+    data_noise: Sequence[torch.Tensor] | None = None
 
     def granted(self) -> frozenset[str]:
         """Names of what is known."""

@@ -1,4 +1,4 @@
-"""What a defense is: up to four verbs, each with a default that does nothing."""
+"""What a defense is: up to six verbs, each with a default that does nothing."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
+from leakbench.federated.client_data import ClientData
 from leakbench.federated.message import DenseMessage, Law, Message
 from leakbench.federated.step import ClientSteps
 from leakbench.lazy import torch
@@ -21,15 +22,21 @@ class PrivacyStatement:
         epsilon: of (epsilon, delta)-differential privacy, or None where there is no such guarantee.
         delta: the delta of that guarantee.
         basis: assumptions, or the reason why there is no guarantee.
+        capacity: bound on the mutual information between one image and all that the client releases, in nats; None
+            where there is none.
     """
 
     epsilon: float | None
     delta: float | None
     basis: str
+    capacity: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """The statement in JSON types."""
-        return asdict(self)
+        """The statement in JSON types; of the capacity it speaks where there is one."""
+        statement = asdict(self)
+        if self.capacity is None:
+            del statement["capacity"]
+        return statement
 
 
 @dataclass(frozen=True)
@@ -40,11 +47,14 @@ class Schedule:
         dimension: number of coordinates that each release holds, d.
         rounds: number of releases.
         delta: the delta at which to state epsilon.
+        sampling_rate: part of the client's images in each release's batch, drawn independently (Poisson sampling); None
+            where every image is in every batch.
     """
 
     dimension: int
     rounds: int = 1
     delta: float = 1e-5
+    sampling_rate: float | None = None
 
 
 class Defense(Component):
@@ -53,10 +63,32 @@ class Defense(Component):
     adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ()
     """The natural adaptive attacker: wrappers of attacks by name, with parameters, from the inside out."""
 
+    def calibrate(self, data: ClientData) -> Defense:
+        """The mechanism made ready for clients whose whole training data it sees: a new one, or itself.
+
+        Its rows are those of ``data``, in this order; a single row serves all clients.
+
+        Raises:
+            ConfigError: the parameters do not fit the images.
+        """
+        return self
+
+    def protect_dataset(
+        self, images: torch.Tensor, labels: torch.Tensor, streams: Streams
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Change the data once, before training: images ``[n, N, C, H, W]`` and labels ``[n, N]``, one row per client.
+
+        What comes back is all that the clients train on. Where nothing changes, it is the same object.
+
+        Raises:
+            Infeasible: the mechanism is not calibrated.
+        """
+        return images, labels
+
     def protect_data(
         self, images: torch.Tensor, labels: torch.Tensor, streams: Streams
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Change the data before training: images ``[n, B, C, H, W]`` and labels ``[n, B]``, one row per client."""
+        """Change the data of one step: images ``[n, B, C, H, W]`` and labels ``[n, B]``, one row per client."""
         return images, labels
 
     def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:

@@ -124,9 +124,17 @@ class TrainJob(JobKind):
         return Findings(TRAINING_METRICS | noise_metrics, replicates, {})
 
     def _train(self, job: Job, defenses: list[Defense], starts: list[Victims]) -> Trained:
+        from leakbench.federated.client_data import ClientData
         from leakbench.federated.step import ClientSteps
         from leakbench.progress import progress
+        from leakbench.randomness import Streams
 
+        keys = [(job.dataset.label, seed, "client", client) for seed in job.seeds for client in range(self.clients)]
+        images = torch.cat([start.inputs for start in starts])
+        labels = torch.cat([start.labels for start in starts])
+        data = ClientData(images)
+        defenses = [defense.calibrate(data) for defense in defenses]
+        datasets = [defense.protect_dataset(images, labels, Streams(keys).child("data")) for defense in defenses]
         network, device = starts[0].network, starts[0].inputs.device
         rows, runs = len(starts) * self.clients, len(starts) * len(defenses)
         parameters = torch.stack([start.parameters for start in starts]).repeat(len(defenses), 1)
@@ -136,8 +144,11 @@ class TrainJob(JobKind):
         bits = [0] * len(defenses)
         noise = torch.full((runs, self.steps, len(network.names)), torch.nan) if self.noise_per_tensor else None
         with progress("training", self.steps) as tick:
-            for step, (inputs, labels, streams) in enumerate(self._batches(job, starts)):
-                protected = [defense.protect_data(inputs, labels, streams.child("defense")) for defense in defenses]
+            for step, (chosen, streams) in enumerate(self._batches(keys, device)):
+                protected = [
+                    defense.protect_data(every[chosen], each[chosen], streams.child("defense"))
+                    for defense, (every, each) in zip(defenses, datasets, strict=True)
+                ]
                 steps = ClientSteps(
                     network,
                     parameters.repeat_interleave(self.clients, dim=0),
@@ -172,22 +183,21 @@ class TrainJob(JobKind):
         of_runs: torch.Tensor = means.unflatten(0, (-1, self.clients)).mean(dim=1).cpu()
         return of_runs
 
-    def _batches(self, job: Job, starts: list[Victims]) -> Iterator[tuple[torch.Tensor, torch.Tensor, Streams]]:
-        """Inputs ``[seeds * clients, B, C, H, W]``, labels and streams of every step; clients reshuffle each epoch."""
+    def _batches(
+        self, keys: Sequence[tuple[str | int, ...]], device: torch.device
+    ) -> Iterator[tuple[tuple[torch.Tensor, torch.Tensor], Streams]]:
+        """Rows and columns of every step's images among all of them, and its streams; clients reshuffle each epoch."""
         from leakbench.randomness import Streams
 
-        keys = [(job.dataset.label, seed, "client", client) for seed in job.seeds for client in range(self.clients)]
-        images = torch.cat([start.inputs for start in starts])
-        labels = torch.cat([start.labels for start in starts])
-        row = torch.arange(len(keys), device=images.device)[:, None]
+        row = torch.arange(len(keys), device=device)[:, None]
         batches_per_epoch = self.images_per_client // self.batch_size
         for step in range(self.steps):
             epoch, batch = divmod(step, batches_per_epoch)
             if batch == 0:
-                shuffle = Streams(keys).child("order", epoch).uniform(self.images_per_client, device=images.device)
+                shuffle = Streams(keys).child("order", epoch).uniform(self.images_per_client, device=device)
                 order = shuffle.argsort(dim=1)
             chosen = order[:, batch * self.batch_size : (batch + 1) * self.batch_size]
-            yield images[row, chosen], labels[row, chosen], Streams(keys).child("step", step)
+            yield (row, chosen), Streams(keys).child("step", step)
 
     def _final_loss(self, trained: Trained, victims: Victims) -> list[float]:
         """Undefended loss on all training images, one value per run."""

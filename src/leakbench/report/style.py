@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette, by the registered name of the mechanism.
+# Okabe and Ito's palette, then colours of Tol's palettes, by the registered name of the mechanism.
 COLOURS = {
     "none": "#000000",
     "gaussian_noise": "#CC79A7",
@@ -19,6 +19,13 @@ COLOURS = {
     "optimal_noise": "#56B4E9",
     "optimal_clipped_noise": "#0072B2",
     "optimal_pruning": "#009E73",
+    "natural_channel": "#332288",
+    "white_channel": "#88CCEE",
+    "personalized_channel": "#44AA99",
+    "eigen_compression": "#999933",
+    "parameter_channel": "#882255",
+    "dp_sgd": "#661100",
+    "dp_psac": "#BB5566",
 }
 # For mechanisms that the project does not know: out-of-tree defenses.
 OTHER_COLOURS = ("#7F3C8D", "#80BA5A", "#A5AA99", "#CF1C90")

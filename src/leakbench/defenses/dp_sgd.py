@@ -1,0 +1,72 @@
+"""Differentially private SGD: the gradient of every image is bounded, then normal noise is added to the sum.
+
+Sources: Abadi et al. (2016) for clipping; Xia et al. (2023), "Differentially Private Learning with Per-Sample Adaptive
+Clipping", for DP-PSAC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from leakbench.defenses.base import DEFENSES, Defense, PrivacyStatement, Schedule
+from leakbench.defenses.noise import add_noise
+from leakbench.federated.message import Message
+from leakbench.federated.step import ClientSteps
+from leakbench.lazy import torch
+from leakbench.randomness import Streams
+
+
+@DEFENSES.register("dp_sgd", version=1)
+class DPSGD(Defense):
+    """Clip each image's gradient to a norm of at most S, and add noise of standard deviation z S to their sum."""
+
+    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "expectation"},)
+
+    clip: float = Field(1.0, gt=0, description="bound on the norm of an image's gradient, S")
+    multiplier: float = Field(ge=0, description="standard deviation of the noise over S, z")
+
+    def factors(self, norms: torch.Tensor) -> torch.Tensor:
+        """What gradients of these norms are multiplied by."""
+        return (self.clip / norms).clamp(max=1.0)  # a gradient of zero: infinity, then one
+
+    def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
+        gradients = steps.per_sample_gradient
+        batch = gradients.shape[1]
+        factors = self.factors(torch.linalg.vector_norm(gradients, dim=2))
+        mean = torch.einsum("nb,nbd->nd", factors, gradients) / batch
+        return add_noise(mean, torch.full_like(mean, (self.multiplier * self.clip / batch) ** 2), streams)
+
+    def privacy(self, schedule: Schedule) -> PrivacyStatement:
+        """Renyi DP of the subsampled Gaussian mechanism, composed over rounds (Mironov et al. 2019), as Opacus counts.
+
+        Neighbours differ in one image that one of them lacks. Without a sampling rate each release uses every image.
+        """
+        if self.multiplier == 0:
+            return PrivacyStatement(None, None, "no guarantee: the noise is zero")
+        from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+        from dp_accounting.rdp import RdpAccountant
+
+        event = GaussianDpEvent(self.multiplier)
+        sampling = "every image in every batch"
+        if schedule.sampling_rate is not None:
+            event = PoissonSampledDpEvent(schedule.sampling_rate, event)
+            sampling = f"Poisson sampling at rate {schedule.sampling_rate:g}"
+        accountant = RdpAccountant().compose(SelfComposedDpEvent(event, schedule.rounds))
+        return PrivacyStatement(
+            float(accountant.get_epsilon(schedule.delta)),
+            schedule.delta,
+            f"RDP of {schedule.rounds} round(s), {sampling}; neighbours differ in one image, which is there or is not",
+        )
+
+
+@DEFENSES.register("dp_psac", version=1)
+class DPPSAC(DPSGD):
+    """DP-SGD that scales gradients to norms just below S, small ones less, instead of clipping them."""
+
+    r: float = Field(0.1, gt=0, description="how small a gradient is before it counts less")
+
+    def factors(self, norms: torch.Tensor) -> torch.Tensor:
+        return self.clip / (norms + self.r / (norms + self.r))

@@ -1,0 +1,29 @@
+"""What a noisy image tells of the clean one, if the covariances of both images and noise are known."""
+
+from __future__ import annotations
+
+from leakbench.lazy import torch
+
+
+def posterior_mean(
+    images: torch.Tensor, mean: torch.Tensor, covariance: torch.Tensor, noise: torch.Tensor
+) -> torch.Tensor:
+    """``mu + Sigma (Sigma + Sigma_noise)^-1 (x - mu)``: the mean of ``D`` given ``D + noise = x``, if both are normal.
+
+    For any distribution of this mean and covariance it is the linear estimate of least mean squared error (Wiener). The
+    inverse is the pseudo-inverse: directions without any variance keep the mean.
+
+    Args:
+        images: noisy, ``[..., d]``.
+        mean: of the clean images, ``[d]``.
+        covariance: of the clean images, ``[d, d]``.
+        noise: covariance of the noise, ``[d]`` if it is diagonal, else ``[d, d]``.
+
+    Returns:
+        ``[..., d]``, in the type of ``images``; computed in float64.
+    """
+    sigma, added = covariance.double(), noise.to(covariance.device, torch.float64)
+    total = sigma + (added.diag() if added.dim() == 1 else added)
+    gain = torch.linalg.pinv(total, hermitian=True) @ sigma  # transposed: images are rows
+    estimate: torch.Tensor = mean + (images.double() - mean) @ gain
+    return estimate.to(images.dtype)
