@@ -317,17 +317,16 @@ class TestCalibration:
         assert images is data.images and labels is LABELS
 
     @pytest.mark.parametrize("kind", CHANNELS)
-    def test_images_that_are_all_the_same_get_no_noise(self, kind: type[Channel]) -> None:
+    def test_images_that_are_all_the_same_have_no_capacity(self, kind: type[Channel]) -> None:
         data = ClientData(torch.full((1, 5, 1, 4, 4), 0.3))
-        noise, report = calibrated(kind(kappa=3), data)
-        assert report.capacity == 0 and report.trace == 0 and report.rank == 0
-        assert not noise.root.any()
+        with pytest.raises(ConfigError, match=r"all eigenvalues are zero: constant data|rank of the data's covariance"):
+            kind(kappa=3).calibrate(data)
 
     @pytest.mark.parametrize(
         ("channel", "message"),
         [
-            (NaturalChannel(kappa=1e6), "kappa 1e.06 asks for no noise"),
-            (WhiteChannel(kappa=1e6), "kappa 1e.06 asks for no noise"),
+            (NaturalChannel(kappa=1e6), "no variance that this number format can hold"),
+            (WhiteChannel(kappa=1e6), "no variance that this number format can hold"),
             (PersonalizedChannel(kappa=1, mask=((1, 1), (1, 1))), "2 rows of 2 numbers; the images have 4 rows of 4"),
             (PersonalizedChannel(kappa=1, mask=((1, 1, 1, 1), (1, 1, 1), (1,), ())), "4 rows of 0, 1, 3, 4 numbers"),
             (PersonalizedChannel(kappa=1, mask=((1, 1, 0, 1),) * 4), "must be positive"),

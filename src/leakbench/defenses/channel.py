@@ -18,7 +18,6 @@ from typing import Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
 from leakbench.data.covariance import Moments
-from leakbench.defenses._calibration import capacity, natural_variance, personalized_scale, white_factor
 from leakbench.defenses.base import DEFENSES, Defense, PrivacyStatement, Schedule
 from leakbench.defenses.noise import add_noise
 from leakbench.errors import ConfigError, Infeasible
@@ -27,6 +26,8 @@ from leakbench.federated.message import Message
 from leakbench.federated.step import ClientSteps
 from leakbench.lazy import torch
 from leakbench.randomness import Streams
+from leakbench.theory.capacity import capacity, natural_variance, white_factor
+from leakbench.theory.personalized import PersonalizedForm, blocks, bound_variance, weighted_spectrum
 
 BLOCK = 256
 """Images that draw from one stream: so an image's noise does not depend on how many come after it."""
@@ -90,7 +91,7 @@ class DataNoise:
 
     def capacity(self, visits: float = 1.0) -> float:
         """Nats that ``visits`` independent draws carry together, for normal images: ``f(sigma / visits)``."""
-        return float(capacity(visits * self.signal_to_noise))
+        return float(capacity(self.signal_to_noise, 1 / visits))
 
 
 def _data_noise(
@@ -99,7 +100,7 @@ def _data_noise(
     trace, d = float(root.square().sum()), len(root)  # of a symmetric root too: the squared Frobenius norm
     report = ChannelReport(
         kappa=kappa,
-        capacity=float(capacity(signal_to_noise)),
+        capacity=float(capacity(signal_to_noise, 1.0)),
         scale=scale,
         trace=trace,
         mean_variance=trace / d,
@@ -227,8 +228,9 @@ class NaturalChannel(_Channel):
     def _look(self, moments: Moments, shape: tuple[int, int, int]) -> DataNoise:
         eigenvalues = moments.eigenvalues
         sigma = natural_variance(eigenvalues, self.kappa)
-        ratios = torch.where(eigenvalues > 0, eigenvalues / sigma, 0.0)
-        return _data_noise(self.kappa, moments, float(sigma), sigma.sqrt().expand(len(eigenvalues)), ratios)
+        return _data_noise(
+            self.kappa, moments, float(sigma), sigma.sqrt().expand(len(eigenvalues)), eigenvalues / sigma
+        )
 
 
 @DEFENSES.register("white_channel", version=1)
@@ -243,7 +245,7 @@ class WhiteChannel(_Channel):
     def _look(self, moments: Moments, shape: tuple[int, int, int]) -> DataNoise:
         eigenvalues, d = moments.eigenvalues, len(moments.eigenvalues)
         shared = moments.rank if self.rank == "corrected" else d
-        factor = white_factor(self.kappa, max(shared, 1))
+        factor = float(white_factor(shared, self.kappa))
         vectors = moments.eigenvectors
         root = (vectors * (factor * eigenvalues).sqrt()) @ vectors.T
         ratios = (eigenvalues > 0).to(eigenvalues) / factor
@@ -282,7 +284,7 @@ class Rectangle(BaseModel):
 class PersonalizedChannel(_Channel):
     """Independent noise whose variance follows given weights of pixels (Tan et al. 2024, section 5.4)."""
 
-    solution: Literal["exact", "bound"] = Field(
+    solution: PersonalizedForm = Field(
         "exact", description="exact: capacity is kappa; bound: by the upper bound of Theorem 3, so capacity is less"
     )
     area: Rectangle = Field(Rectangle(), description="where to add more noise")
@@ -311,9 +313,12 @@ class PersonalizedChannel(_Channel):
 
     def _look(self, moments: Moments, shape: tuple[int, int, int]) -> DataNoise:
         beta = self.weights(shape).to(moments.covariance.device)
-        sigma, mu = personalized_scale(moments.covariance, beta, self.kappa, self.solution)
-        ratios = mu / sigma if sigma > 0 else mu
-        return _data_noise(self.kappa, moments, sigma, (sigma * beta).sqrt(), ratios)
+        mu = weighted_spectrum(moments.covariance, beta)
+        if self.solution == "exact":
+            sigma = natural_variance(mu, self.kappa)
+        else:
+            sigma = bound_variance(blocks(moments.covariance, beta), beta, self.kappa)
+        return _data_noise(self.kappa, moments, float(sigma), (sigma * beta).sqrt(), mu / sigma)
 
 
 @dataclass(frozen=True, eq=False)
