@@ -206,6 +206,24 @@ def test_of_several_models_the_first_is_judged() -> None:
         evidence.series("noise", "final_loss", defense="gp", sweep="fraction")
 
 
+def test_every_cell_can_be_judged() -> None:
+    cells = {("a", "small"): 1.0, ("b", "small"): 2.0, ("b", "large"): 3.0}
+    frames = [rows("gp", "final_loss", [[[value], [value]]], cell=cell) for cell, value in cells.items()]
+    evidence = Evidence({"pruning": table(*frames), "noise": table(*frames[1:])})
+    found = {name: one.series("pruning", "final_loss", defense="gp") for name, one in evidence.cells("pruning").items()}
+    assert {name: float(series.values.mean()) for name, series in found.items()} == {
+        "a with small": 1.0,
+        "b with small": 2.0,
+        "b with large": 3.0,
+    }
+    assert list(evidence.cells("pruning", "noise")) == ["b with small", "b with large"]
+    assert evidence.notes() == ["2 seeds: with so few seeds the interval is too narrow"]  # of all cells, none first
+
+    lonely = Evidence({"pruning": table(frames[0]), "noise": table(*frames[1:])})
+    with pytest.raises(NotRun, match="pruning and noise share no data set with a model"):
+        lonely.cells("pruning", "noise")
+
+
 @pytest.fixture
 def registered(monkeypatch: pytest.MonkeyPatch) -> str:
     """A paper with three claims of this test's own."""

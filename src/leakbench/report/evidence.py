@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from leakbench.lazy import np, pd
@@ -105,37 +106,68 @@ def bootstrap(*series: Series) -> CrossedBootstrap:
     return CrossedBootstrap(len(series[0].seeds), max(batches, default=1))
 
 
+@dataclass
+class _Read:
+    """How much a claim has read."""
+
+    seeds: set[int] = field(default_factory=set)
+    batches: set[int] = field(default_factory=set)
+    lost: int = 0
+    void: list[str] = field(default_factory=list)
+
+
 class Evidence:
     """Tidy tables as a claim reads them; remembers what it was shown.
 
     Args:
         tables: by the name of their experiment. Where an experiment has several data sets or models, the first pair
-            is judged, and the notes say so.
+            is judged, and the notes say so, unless the claim goes through the :meth:`cells`.
     """
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
         self._cell: tuple[str, str] | None = None
         self._several = False
-        self._seeds: set[int] = set()
-        self._batches: set[int] = set()
-        self._lost = 0
-        self.void: list[str] = []
+        self._read = _Read()
+
+    @property
+    def void(self) -> list[str]:
         """Attacks that missed their gate, in words."""
+        return self._read.void
+
+    def cells(self, *experiments: str) -> dict[str, Evidence]:
+        """The evidence of every data set and model that all these experiments hold, by their names in words.
+
+        Raises:
+            NotRun: there are none.
+        """
+        held = [
+            dict.fromkeys(zip(self._tables[name]["dataset"], self._tables[name]["model"], strict=True))
+            for name in experiments
+        ]
+        found = {}
+        for cell in held[0]:
+            if all(cell in others for others in held):
+                one = copy.copy(self)
+                one._cell = cell
+                found[f"{cell[0]} with {cell[1]}"] = one
+        if not found:
+            raise NotRun(f"{' and '.join(experiments)} share no data set with a model")
+        return found
 
     def notes(self) -> list[str]:
         """How much was read, and what is wrong with it."""
         notes = []
-        if self._seeds:
-            batches = f" x {max(self._batches)} batches" if self._batches else ""
-            seeds = len(self._seeds)
+        if self._read.seeds:
+            batches = f" x {max(self._read.batches)} batches" if self._read.batches else ""
+            seeds = len(self._read.seeds)
             notes.append(f"{seeds} seed{'s' * (seeds > 1)}{batches}")
             if seeds == 1:
                 notes[0] += ": the interval says nothing about other seeds"
             elif seeds < FEW_SEEDS:
                 notes[0] += ": with so few seeds the interval is too narrow"
-        if self._lost:
-            notes.append(f"{self._lost} number{'s' * (self._lost > 1)} lost (diverged or infeasible)")
+        if lost := self._read.lost:
+            notes.append(f"{lost} number{'s' * (lost > 1)} lost (diverged or infeasible)")
         if self._several and self._cell:
             notes.append(f"judged on {self._cell[0]} with {self._cell[1]}, the first of several")
         return notes
@@ -185,12 +217,12 @@ class Evidence:
         if len(set(zip(p.tolist(), s.tolist(), unit.tolist(), strict=True))) < len(numbers):
             raise NotRun(f"{name} is swept over more than this claim knows")
         cube[p, s, unit] = value
-        self._lost += int(np.isnan(value).sum())
+        self._read.lost += int(np.isnan(value).sum())
         if axis == "image":
             cube = _per_batch(cube, _clients(rows), name)
-        self._seeds.update(seeds.tolist())
+        self._read.seeds.update(seeds.tolist())
         if cube.shape[-1] > 1:
-            self._batches.add(cube.shape[-1])
+            self._read.batches.add(cube.shape[-1])
         return Series(name, tuple(points.tolist()), tuple(seeds.tolist()), cube)
 
     def metrics(self, experiment: str, prefix: str, *, defense: str) -> list[str]:
