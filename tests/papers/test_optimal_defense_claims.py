@@ -216,7 +216,7 @@ CURVES = {"E7": ("pruning_training", "gp-90", "op-80"), "E8": ("noise_training",
 def curves(key: str, gap: ArrayLike, spread: float = 1e-3) -> Tables:
     """Training curves that differ by ``gap``, for 40 steps."""
     experiment, baseline, optimal = CURVES[key]
-    falling = 3 / np.arange(1, 21)
+    falling = 3 / np.arange(1, 41)
     parts = [
         rows(label, "loss_curve", noisy(values, spread=spread, units=1, sign=sign))
         for label, values, sign in ((baseline, falling, -1), (optimal, falling - np.broadcast_to(gap, 40), 1))

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from leakbench.jobs.train import noise_metric
 from leakbench.lazy import np
 from leakbench.papers.optimal_defense import PAPER
-from leakbench.report.claims import Finding, Part, Verdict, claim, decide
+from leakbench.report.claims import Finding, Part, claim, decide
+from leakbench.report.comparisons import at_each, difference, relative, theorem
 from leakbench.report.evidence import Evidence, NotRun, Series, bootstrap, in_words, same_points, same_seeds
 from leakbench.report.statistics import dominance
 
@@ -87,16 +88,8 @@ THEOREMS = {
 }
 
 
-def _theorem(key: str, _: Evidence) -> Finding:
-    from leakbench.papers.optimal_defense.theory_checks import CHECKS
-
-    found = CHECKS[key]()
-    verdict: Verdict = "reproduced" if found.holds else "contradicted"
-    return Finding(verdict, effect=found.margin, meaning=found.what, note=f"{found.trials} random cases")
-
-
 for _key, (_statement, _source) in THEOREMS.items():
-    stated(_key, _statement, source=_source)(partial(_theorem, _key))
+    stated(_key, _statement, source=_source)(partial(theorem, f"{__package__}.theory_checks", _key))
 
 
 Sources = Sequence[tuple[str, str]]
@@ -136,34 +129,6 @@ def _dominance(
         note = f"{estimate.lost:.0%} of the resamples have no common errors"
     meaning = f"loss of {pair.baseline} minus that of {pair.optimal} at equal MSE, mean over common MSEs (nats)"
     return decide(evidence, [Part("", estimate, meaning, at_least=0.0, note=note)])
-
-
-def _relative(a: Series, b: Series, name: str, at_least: float = -math.inf, at_most: float = math.inf) -> Part:
-    """The mean of ``a`` over that of ``b``, minus 1, each of one point; both from the same seeds and batches."""
-    a, b = same_seeds(a, b)
-    resamples = bootstrap(a, b)
-    ours, theirs = _known_in_both(a.values[0], b.values[0])
-    ratio = resamples.mean(ours) / resamples.mean(theirs) - 1
-    return Part(name, resamples.estimate(ratio), f"{a.name} over {b.name}, minus 1", at_least, at_most)
-
-
-def _difference(a: Series, b: Series, name: str, unit: str, at_least: float = 0.0) -> Part:
-    """The mean difference of ``a`` and ``b``, each of one point, paired by seed and batch."""
-    a, b = same_seeds(a, b)
-    resamples = bootstrap(a, b)
-    estimate = resamples.estimate(resamples.mean(a.values[0] - b.values[0]))
-    return Part(name, estimate, f"{a.name} minus {b.name} ({unit})", at_least)
-
-
-def _known_in_both(a: Array, b: Array) -> tuple[Array, Array]:
-    known = np.isfinite(a) & np.isfinite(b)
-    return np.where(known, a, np.nan), np.where(known, b, np.nan)
-
-
-def _at_each(a: Series, b: Series) -> list[tuple[float, Series, Series]]:
-    """Both at every point that they share."""
-    a, b = same_points(a, b)
-    return [(point, a.at([point]), b.at([point])) for point in a.points]
 
 
 # Empirical claims of the figures.
@@ -230,11 +195,11 @@ def e5(evidence: Evidence) -> Finding:
         optimal, baseline = (
             evidence.series("pruning", metric, defense=defense, attack=IG, sweep="fraction") for defense in ("op", "gp")
         )
-        for fraction, ours, theirs in _at_each(optimal, baseline):
+        for fraction, ours, theirs in at_each(optimal, baseline):
             if 0.5 <= fraction <= 0.95 and metric == MSE:
-                parts.append(_relative(ours, theirs, f"MSE at {fraction:g}", at_least=0.0))
+                parts.append(relative(ours, theirs, f"MSE at {fraction:g}", at_least=0.0))
             elif 0.5 <= fraction <= 0.95:
-                parts.append(_difference(theirs, ours, f"PSNR at {fraction:g}", "dB", at_least=0.0))
+                parts.append(difference(theirs, ours, f"PSNR at {fraction:g}", "dB", at_least=0.0))
     return decide(evidence, parts)
 
 
@@ -250,7 +215,7 @@ def e6(evidence: Evidence) -> Finding:
         evidence.series("pruning", MSE, defense=defense, attack=IG, sweep="fraction").at([fraction])
         for defense, fraction in (("op", 0.8), ("gp", 0.9))
     )
-    return decide(evidence, [_relative(ours, theirs, "", at_least=-BAND, at_most=BAND)])
+    return decide(evidence, [relative(ours, theirs, "", at_least=-BAND, at_most=BAND)])
 
 
 def _faster(evidence: Evidence, experiment: str, baseline: str, optimal: str) -> Finding:
@@ -312,8 +277,8 @@ def e9(evidence: Evidence) -> Finding:
         evidence.series("noise", MSE, defense=defense, attack=IG, sweep="scale") for defense in ("optimal", "dpsgd")
     )
     parts = [
-        _relative(ours, theirs, f"scale {scale:g}", at_least=-BAND, at_most=BAND)
-        for scale, ours, theirs in _at_each(optimal, baseline)
+        relative(ours, theirs, f"scale {scale:g}", at_least=-BAND, at_most=BAND)
+        for scale, ours, theirs in at_each(optimal, baseline)
     ]
     return decide(evidence, parts)
 
@@ -335,8 +300,8 @@ def e10(evidence: Evidence) -> Finding:
     return decide(
         evidence,
         [
-            _relative(losses[0], losses[1], "loss", at_least=-UTILITY_BAND, at_most=UTILITY_BAND),
-            _relative(errors[0], errors[1], "MSE", at_least=0.0),
+            relative(losses[0], losses[1], "loss", at_least=-UTILITY_BAND, at_most=UTILITY_BAND),
+            relative(errors[0], errors[1], "MSE", at_least=0.0),
         ],
     )
 
@@ -354,8 +319,8 @@ def _better_in_both(evidence: Evidence, fraction: float) -> Finding:
     return decide(
         evidence,
         [
-            _relative(errors[0], errors[1], "MSE", at_least=0.0),
-            _difference(losses[1], losses[0], "loss", "nats", at_least=0.0),
+            relative(errors[0], errors[1], "MSE", at_least=0.0),
+            difference(losses[1], losses[0], "loss", "nats", at_least=0.0),
         ],
     )
 
@@ -398,7 +363,7 @@ def e13(evidence: Evidence) -> Finding:
     if len(large) < 2:
         raise NotRun(f"the grid has fewer than two scales from {SATURATED:g}: {in_words(losses[0].points)}")
     ours, theirs = same_points(*(one.at(large) for one in losses))
-    parts = [_difference(b, a, f"loss at {scale:g}", "nats", at_least=0.0) for scale, a, b in _at_each(ours, theirs)]
+    parts = [difference(b, a, f"loss at {scale:g}", "nats", at_least=0.0) for scale, a, b in at_each(ours, theirs)]
     resamples = bootstrap(ours, theirs)
     gap = resamples.mean(theirs.values - ours.values)
     parts += [
@@ -410,13 +375,13 @@ def e13(evidence: Evidence) -> Finding:
         )
         for index, (low, high) in enumerate(itertools.pairwise(ours.points))
     ]
-    for scale, a, b in _at_each(*(one.at(large) for one in errors)):
-        parts.append(_relative(a, b, f"MSE at {scale:g}", at_least=0.0))
+    for scale, a, b in at_each(*(one.at(large) for one in errors)):
+        parts.append(relative(a, b, f"MSE at {scale:g}", at_least=0.0))
     for label, one in zip(labels, errors, strict=True):
         last = one.at([large[-1]])
         for scale in large[:-1]:
             name = f"MSE of {label} at {scale:g} over that at {large[-1]:g}"
-            parts.append(_relative(one.at([scale]), last, name, at_least=-BAND, at_most=BAND))
+            parts.append(relative(one.at([scale]), last, name, at_least=-BAND, at_most=BAND))
     return decide(evidence, parts)
 
 
@@ -510,7 +475,7 @@ def _predicted(evidence: Evidence, ours: Callable[[str], Series], theirs: Callab
     for metric, name, sign in (("u1_kept", "U1", 1), ("information_kept", "information", -1)):
         pair = (ours(metric), theirs(metric))
         a, b = pair if sign > 0 else reversed(pair)
-        parts.append(_difference(a, b, name, "part of the undefended gradient's", at_least=0.0))
+        parts.append(difference(a, b, name, "part of the undefended gradient's", at_least=0.0))
     return decide(evidence, parts)
 
 
@@ -598,7 +563,7 @@ def x6(evidence: Evidence) -> Finding:
         for defense in (EQUAL_UTILITY.optimal, EQUAL_UTILITY.baseline)
     )
     parts = [
-        _relative(ours, theirs, f"U2 = -{scale:g}", at_most=0.0) for scale, ours, theirs in _at_each(optimal, baseline)
+        relative(ours, theirs, f"U2 = -{scale:g}", at_most=0.0) for scale, ours, theirs in at_each(optimal, baseline)
     ]
     return decide(evidence, parts)
 
@@ -620,7 +585,7 @@ def x7(evidence: Evidence) -> Finding:
             information = evidence.series(measured_in, "information", defense=defense, sweep="scale")
             for attack in attacks:
                 error = evidence.series(experiment, MSE, defense=defense, attack=attack, sweep="scale")
-                for scale, measured, fisher in _at_each(error, information):
+                for scale, measured, fisher in at_each(error, information):
                     if np.isfinite(fisher.values).any():
                         name = f"{attack} on {defense} at {scale:g}"
                         parts.append(_above_bound(name, *same_seeds(measured, fisher)))
