@@ -124,7 +124,12 @@ def test_a_killed_job_fails(root: Path, run: subprocess.Popen[bytes]) -> None:
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_a_job_dies_with_its_caller(root: Path, run: subprocess.Popen[bytes], end: signal.Signals) -> None:
-    caller = subprocess.Popen(_call(root, "wait", run), cwd=root, stderr=subprocess.DEVNULL)
+    caller = subprocess.Popen(
+        _call(root, "wait", run),
+        cwd=root,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
+    )
     _until(lambda: (root / "pid").exists() and (root / "pid").read_text() != "")
     job = int((root / "pid").read_text())
     os.kill(job, 0)
