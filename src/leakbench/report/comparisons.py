@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from leakbench.lazy import np
 from leakbench.report.claims import Finding, Part, Verdict
 from leakbench.report.evidence import Evidence, NotRun, Series, bootstrap, in_words, same_points, same_seeds
+from leakbench.report.statistics import Estimate
 
 if TYPE_CHECKING:
     from leakbench.report.statistics import Array
@@ -41,6 +42,11 @@ def difference(a: Series, b: Series, name: str, unit: str, at_least: float = 0.0
 def _known_in_both(a: Array, b: Array) -> tuple[Array, Array]:
     known = np.isfinite(a) & np.isfinite(b)
     return np.where(known, a, np.nan), np.where(known, b, np.nan)
+
+
+def certain(value: float, name: str, meaning: str, at_least: float = -math.inf, at_most: float = math.inf) -> Part:
+    """A number that no seed changes, such as a count: its interval is itself."""
+    return Part(name, Estimate(value, value, value), meaning, at_least, at_most)
 
 
 def at_each(a: Series, b: Series) -> list[tuple[float, Series, Series]]:

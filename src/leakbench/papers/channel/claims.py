@@ -1,0 +1,481 @@
+"""The paper's claims, theorems and figures, and what else our experiments say about them.
+
+A positive effect speaks for the paper, unless the effect has to stay within a band. Where the paper speaks of every
+data set and model, each pair that an experiment holds is a part of the claim. A metric is said to rise by the rank
+correlation of its means with the parameter; steps against the trend are listed.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+from collections.abc import Iterator, Sequence
+from functools import cache, partial
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from leakbench.lazy import np
+from leakbench.metrics.defense_capability import defense_capability, dra_improvement, mia_improvement
+from leakbench.papers.channel import PAPER
+from leakbench.report.claims import Finding, Part, claim, decide
+from leakbench.report.comparisons import at_each, certain, difference, relative, theorem, trend
+from leakbench.report.evidence import Evidence, NotRun, bootstrap, same_seeds
+
+if TYPE_CHECKING:
+    from leakbench.report.statistics import Array, CrossedBootstrap
+
+stated = partial(claim, PAPER)
+
+ACCURACY, INVERSION, AUC = "accuracy", "inversion_mse", "auc/"
+IG, POSTERIOR, ONE_IMAGE = "ig", "ig-posterior", "ig-one"
+MSE = "mse_input"
+CHANNELS = ("natural", "white", "personalized")
+"""Experiments of released models; each sweeps kappa of the defense of the same label."""
+DP = ("dp-sgd", "dp-psac")
+LIKENESS = ("psnr", "ssim", "cosine")
+EIGENVALUE_BAND = 0.03
+"""How far eigenvalues may lie from the printed ones, relatively."""
+FULL_SIZE = {"cifar10": 50_000, "fashion": 60_000}
+"""Images of the training splits that the printed eigenvalues are of."""
+
+THEOREMS = {
+    "T1": ("Capacity falls in the noise and rises in each eigenvalue, and has one root for every kappa.", "Theorem 2"),
+    "T2": ("The White Channel reaches kappa, and every direction carries the same part.", "eqs. 18 and 19"),
+    "T3": ("Theorem 3's bound is never below the capacity, so that its noise is never too small.", "Theorem 3"),
+    "T4": (
+        "The least error of normal data is at least the bound of Theorem 1, and equal to it where all directions are "
+        "left equally unsure.",
+        "Theorem 1",
+    ),
+    "T5": (
+        "At equal capacity the least error of normal data is larger under white noise than under natural noise.",
+        "Sections 5.2 and 5.3; our proof",
+    ),
+    "T6": (
+        "At equal capacity white noise has at least the total variance of natural noise.",
+        "Sections 5.2 and 5.3; not proved",
+    ),
+    "T7": (
+        "Capacity falls with the batch size under constant noise, and grows with it under DP-SGD's.",
+        "eq. 24 and Theorem 4",
+    ),
+    "T8": ("Dropping coordinates lowers the capacity; a larger eigenvalue takes more with it.", "Appendix E"),
+    "T9": ("For every compression and noise some larger noise alone has the same capacity.", "Fig. 7"),
+    "T10": (
+        "In the toy example noise on the data has capacity 1 at every step; noise on the parameters does not.",
+        "Fig. 4",
+    ),
+}
+for _key, (_statement, _source) in THEOREMS.items():
+    stated(_key, _statement, source=_source)(partial(theorem, f"{__package__}.theory_checks", _key))
+
+
+def _trends(
+    evidence: Evidence,
+    experiments: Sequence[str],
+    metric: str,
+    *,
+    rises: bool,
+    defense: str | None = None,
+    sweep: str = "kappa",
+    attack: str | None = None,
+) -> Iterator[Part]:
+    """Whether a metric rises over a parameter, for every data set and model of every experiment."""
+    for experiment in experiments:
+        for cell, one in evidence.cells(experiment).items():
+            series = one.series(experiment, metric, defense=defense or experiment, attack=attack, sweep=sweep)
+            yield trend(series, f"{defense or experiment}, {cell}", sweep, rises=rises)
+
+
+def strongest_membership_attack(evidence: Evidence) -> str:
+    """The metric of the attack with the largest mean AUC on undefended models; it judges all defenses."""
+    names = evidence.metrics("undefended_release", AUC, defense="none")
+    areas = {
+        name: float(np.nanmean(evidence.series("undefended_release", name, defense="none").values))
+        for name in names
+        if not name.endswith("_noisy")
+    }
+    if not areas:
+        raise NotRun("no membership attack was measured on undefended models")
+    return max(areas, key=lambda name: areas[name])
+
+
+@stated(
+    "E1",
+    "Under every channel, accuracy rises with kappa, for every data set and model.",
+    source="Fig. 9, 18 and 21",
+    experiments=CHANNELS,
+)
+def e1(evidence: Evidence) -> Finding:
+    """Accuracy over kappa."""
+    return decide(evidence, list(_trends(evidence, CHANNELS, ACCURACY, rises=True)))
+
+
+@stated(
+    "E2",
+    "Under every channel, the error of model inversion falls with kappa, for every data set and model.",
+    source="Fig. 10, 20 and 23",
+    experiments=CHANNELS,
+)
+def e2(evidence: Evidence) -> Finding:
+    """Model inversion over kappa."""
+    return decide(evidence, list(_trends(evidence, CHANNELS, INVERSION, rises=False)))
+
+
+@stated(
+    "E3",
+    "At one kappa, accuracy rises and the error of model inversion falls with the number of steps, for every data set "
+    "and model.",
+    source="Fig. 12, 13 and 24",
+    experiments=("steps",),
+)
+def e3(evidence: Evidence) -> Finding:
+    """Both over the number of steps."""
+    over = partial(_trends, evidence, ("steps",), defense="natural-300", sweep="steps")
+    return decide(evidence, [*over(ACCURACY, rises=True), *over(INVERSION, rises=False)])
+
+
+@stated(
+    "E4",
+    "The AUC of membership inference rises with kappa and with the number of steps, and is largest without a defense, "
+    "for every data set and model.",
+    source="Fig. 19, 22, 25 and 26",
+    experiments=("undefended_release", *CHANNELS, "steps"),
+)
+def e4(evidence: Evidence) -> Finding:
+    """The strongest membership attack over kappa, steps, and against the undefended model."""
+    parts: list[Part] = []
+    for cell, one in evidence.cells("undefended_release").items():
+        metric = strongest_membership_attack(one)
+        undefended = one.series("undefended_release", metric, defense="none")
+        for experiment in CHANNELS:
+            if cell not in evidence.cells(experiment):
+                continue
+            series = one.series(experiment, metric, defense=experiment, sweep="kappa")
+            parts.append(trend(series, f"{experiment}, {cell}", "kappa", rises=True))
+            largest = series.at(series.points[-1:])
+            name = f"undefended against {experiment} at {series.points[-1]:g}, {cell}"
+            parts.append(difference(undefended, largest, name, "AUC"))
+        if cell in evidence.cells("steps"):
+            series = one.series("steps", metric, defense="natural-300", sweep="steps")
+            parts.append(trend(series, f"steps, {cell}", "steps", rises=True))
+    return decide(evidence, parts)
+
+
+INVERTED = ("natural-all", "white-all", "personalized-all")
+
+
+@stated(
+    "E5a",
+    "The error of gradient inversion falls with kappa under every channel and on every data set.",
+    source="Fig. 14 and 30",
+    experiments=("inversion",),
+)
+def e5a(evidence: Evidence) -> Finding:
+    """Gradient inversion over kappa."""
+    parts = [
+        part
+        for defense in INVERTED
+        for part in _trends(evidence, ("inversion",), MSE, rises=False, defense=defense, attack=IG)
+    ]
+    return decide(evidence, parts)
+
+
+@stated(
+    "E5b",
+    "At equal kappa the error of gradient inversion is larger under the White and the Personalized Channel than under "
+    "the Natural Channel.",
+    source="Fig. 14 and 30",
+    experiments=("inversion",),
+)
+def e5b(evidence: Evidence) -> Finding:
+    """White and personalized noise over natural noise, at every kappa."""
+    parts = []
+    for cell, one in evidence.cells("inversion").items():
+        natural, *others = (
+            one.series("inversion", MSE, defense=defense, attack=IG, sweep="kappa") for defense in INVERTED
+        )
+        for defense, series in zip(INVERTED[1:], others, strict=True):
+            for kappa, ours, theirs in at_each(series, natural):
+                parts.append(relative(ours, theirs, f"{defense} at {kappa:g}, {cell}", at_least=0.0))
+    return decide(evidence, parts)
+
+
+@stated(
+    "E6",
+    "PSNR, SSIM and cosine similarity of model inversion and of gradient inversion rise with kappa under the Natural "
+    "Channel.",
+    source="Fig. 27 to 29 and 31 to 33",
+    experiments=("natural", "inversion"),
+)
+def e6(evidence: Evidence) -> Finding:
+    """Likeness of what is reconstructed, over kappa."""
+    parts: list[Part] = []
+    for name in LIKENESS:
+        parts += _trends(evidence, ("natural",), f"inversion_{name}", rises=True)
+        parts += _trends(evidence, ("inversion",), name, rises=True, defense="natural-all", attack=IG)
+    return decide(evidence, parts)
+
+
+class _Plane:
+    """Accuracy and defense capability of every setting of the defenses on one data set, resampled together."""
+
+    def __init__(self, one: Evidence) -> None:
+        metric = strongest_membership_attack(one)
+        read: list[tuple[str, str, str | None]] = [("undefended_release", "none", None)]
+        read += [(channel, channel, "kappa") for channel in CHANNELS] + [("dp", label, "multiplier") for label in DP]
+        series = [
+            one.series(experiment, name, defense=defense, sweep=sweep)
+            for experiment, defense, sweep in read
+            for name in (ACCURACY, metric, INVERSION)
+        ]
+        series = same_seeds(*series)
+        self.resamples: CrossedBootstrap = bootstrap(*series)
+        means = [self.resamples.mean(one.values) for one in series]
+        _, self._auc, self._mse = (mean[:, :1] for mean in means[:3])
+        rest = iter(means[3:])
+        self.measured = {label: (next(rest), next(rest), next(rest)) for _, label, _ in read[1:]}
+        """By defense: accuracies, AUC and errors of model inversion, each ``[1 + R, settings]``."""
+
+    def capability(self, label: str) -> Array:
+        """GDC, ``[1 + R, settings]``."""
+        _, auc, mse = self.measured[label]
+        found: Array = defense_capability(auc, mse, self._auc, self._mse)
+        return found
+
+    def hypervolume(self, label: str) -> Array:
+        """The area of accuracies and capabilities that some setting reaches both of, ``[1 + R]``; from 0 and 0."""
+        accuracy, capability = self.measured[label][0], np.maximum(self.capability(label), 0.0)
+        order = np.argsort(-accuracy, axis=1)
+        accuracy, capability = (np.take_along_axis(part, order, 1) for part in (accuracy, capability))
+        best = np.maximum.accumulate(capability, axis=1)
+        widths = accuracy - np.concatenate([accuracy[:, 1:], np.zeros_like(accuracy[:, :1])], axis=1)
+        area: Array = (widths * best).sum(axis=1)
+        return area
+
+    def mean_improvements(self, labels: Sequence[str]) -> tuple[Array, Array]:
+        """Mean ``IMP_MIA`` and ``IMP_DRA`` over all settings of some defenses, each ``[1 + R]``."""
+        auc, mse = (np.concatenate([self.measured[label][part] for label in labels], axis=1) for part in (1, 2))
+        return mia_improvement(auc, self._auc).mean(axis=1), dra_improvement(mse, self._mse).mean(axis=1)
+
+
+PLANE = ("undefended_release", *CHANNELS, "dp")
+
+
+def _planes(evidence: Evidence) -> dict[str, _Plane]:
+    return {cell: _Plane(one) for cell, one in evidence.cells(*PLANE).items()}
+
+
+@stated(
+    "E7a",
+    "No setting of DP-SGD or DP-PSAC has both a higher accuracy and a higher defense capability than a setting of the "
+    "Natural Channel.",
+    source="Fig. 15",
+    experiments=PLANE,
+)
+def e7a(evidence: Evidence) -> Finding:
+    """By how much the worst setting of the Natural Channel is ahead in the better of both numbers."""
+    parts = []
+    for cell, plane in _planes(evidence).items():
+        accuracy, capability = plane.measured["natural"][0], plane.capability("natural")
+        for label in DP:
+            ahead = np.maximum(
+                accuracy[:, :, None] - plane.measured[label][0][:, None, :],
+                capability[:, :, None] - plane.capability(label)[:, None, :],
+            )
+            meaning = "least lead of a Natural setting over a DP setting, in accuracy or capability"
+            estimate = plane.resamples.estimate(ahead.min(axis=(1, 2)))
+            parts.append(Part(f"{label}, {cell}", estimate, meaning, at_least=0.0))
+    return decide(evidence, parts)
+
+
+@stated(
+    "E7b",
+    "In the plane of accuracy and defense capability, the Natural Channel's settings cover a larger area than those of "
+    "DP-SGD and DP-PSAC.",
+    source="Fig. 15",
+    experiments=PLANE,
+)
+def e7b(evidence: Evidence) -> Finding:
+    """The difference of hypervolumes."""
+    parts = []
+    for cell, plane in _planes(evidence).items():
+        for label in DP:
+            gap = plane.hypervolume("natural") - plane.hypervolume(label)
+            meaning = "hypervolume of the Natural Channel minus that of a DP method (accuracy times capability)"
+            parts.append(Part(f"{label}, {cell}", plane.resamples.estimate(gap), meaning, at_least=0.0))
+    return decide(evidence, parts)
+
+
+@stated(
+    "E8",
+    "On average the channels improve more against reconstruction than DP does, DP more against membership inference, "
+    "and the largest defense capability is a channel's.",
+    source="Fig. 16",
+    experiments=PLANE,
+)
+def e8(evidence: Evidence) -> Finding:
+    """Mean improvements of the channels against those of DP, and the largest capability of either."""
+    parts = []
+    for cell, plane in _planes(evidence).items():
+        (our_mia, our_dra), (dp_mia, dp_dra) = plane.mean_improvements(CHANNELS), plane.mean_improvements(DP)
+        best, dp_best = (
+            np.max([plane.capability(label).max(axis=1) for label in labels], axis=0) for labels in (CHANNELS, DP)
+        )
+        for name, gap, meaning in (
+            ("reconstruction", our_dra - dp_dra, "mean IMP_DRA of the channels minus that of DP"),
+            ("membership", dp_mia - our_mia, "mean IMP_MIA of DP minus that of the channels"),
+            ("capability", best - dp_best, "largest GDC of a channel minus that of DP"),
+        ):
+            parts.append(Part(f"{name}, {cell}", plane.resamples.estimate(gap), meaning, at_least=0.0))
+    return decide(evidence, parts)
+
+
+@stated(
+    "E9",
+    "With the batch size, the error of the mean image falls under DP-SGD, rises without a defense, and rises more "
+    "under constant noise.",
+    source="Fig. 6",
+    experiments=("batch_size",),
+)
+def e9(evidence: Evidence) -> Finding:
+    """Slopes of the error over the logarithm of the batch size."""
+    labels = ("dp-sgd-1.3", "none", "gaussian-0.01")
+    series = same_seeds(
+        *(evidence.series("batch_size", MSE, defense=label, attack=ONE_IMAGE, sweep="batch_size") for label in labels)
+    )
+    resamples = bootstrap(*series)
+    dp, undefended, constant = (_slope(np.log(one.points), resamples.mean(one.values)) for one in series)
+    meaning = "slope of the MSE over ln B"
+    return decide(
+        evidence,
+        [
+            Part("DP-SGD", resamples.estimate(-dp), f"{meaning}, sign turned", at_least=0.0),
+            Part("undefended", resamples.estimate(undefended), meaning, at_least=0.0),
+            Part(
+                "constant noise",
+                resamples.estimate(constant - undefended),
+                f"{meaning}, minus undefended",
+                at_least=0.0,
+            ),
+        ],
+    )
+
+
+def _slope(x: Array, y: Array) -> Array:
+    """Of least squares, ``[P]`` and ``[..., P] -> [...]``.
+
+    Raises:
+        NotRun: there is one point alone.
+    """
+    if len(x) < 2:
+        raise NotRun("a slope needs two batch sizes")
+    centred = x - x.mean()
+    slope: Array = (y - y.mean(axis=-1, keepdims=True)) @ centred / (centred**2).sum()
+    return slope
+
+
+@stated(
+    "E10",
+    "Removing the first eigen-direction of the images raises the error of gradient inversion more than removing the "
+    "second, and that more than removing the eleventh, on every data set.",
+    source="Fig. 8",
+    experiments=("compression",),
+)
+def e10(evidence: Evidence) -> Finding:
+    """Differences between directions that follow each other."""
+    parts = []
+    for cell, one in evidence.cells("compression").items():
+        series = one.series("compression", MSE, defense="eigen-removed", attack=IG, sweep="direction")
+        for before, after in itertools.pairwise(series.points):
+            name = f"direction {before:g} against {after:g}, {cell}"
+            parts.append(difference(series.at([before]), series.at([after]), name, "squared normalised input"))
+    return decide(evidence, parts)
+
+
+@cache
+def printed(table: str) -> tuple[dict[str, str], ...]:
+    """Rows of what the paper prints."""
+    with (files(__package__) / "reference" / f"{table}.csv").open() as file:
+        return tuple(csv.DictReader(file))
+
+
+@stated(
+    "E12",
+    "The largest, second and eleventh eigenvalue of the training images are the printed ones, within 3 %.",
+    source="Fig. 8",
+    experiments=("calibration",),
+)
+def e12(evidence: Evidence) -> Finding:
+    """Eigenvalues over the printed ones; only of the data sets and sizes that the paper's are of."""
+    parts = []
+    for cell, one in evidence.cells("calibration").items():
+        dataset = cell.split(" ")[0]
+        images = one.series("calibration", "images", defense="none").values.max()
+        if FULL_SIZE.get(dataset) != images:
+            continue
+        found = one.series("calibration", "pixel_eigenvalues", defense="none").values[0, 0]
+        for row in printed("fig08"):
+            if row["dataset"] == dataset:
+                ratio = found[int(row["direction"])] / float(row["eigenvalue"]) - 1
+                name, meaning = f"direction {row['direction']}, {cell}", "eigenvalue over the printed one, minus 1"
+                parts.append(certain(ratio, name, meaning, at_least=-EIGENVALUE_BAND, at_most=EIGENVALUE_BAND))
+    if not parts:
+        raise NotRun("eigenvalues are printed for the whole training splits of CIFAR-10 and Fashion-MNIST")
+    return decide(evidence, parts)
+
+
+@stated(
+    "X1",
+    "Noise drawn afresh at every step protects less against membership inference than noise drawn once.",
+    source="Not in the paper, which does not say when noise is drawn; the total it states fits neither",
+    experiments=("undefended_release", "noise_mode"),
+)
+def x1(evidence: Evidence) -> Finding:
+    """AUC under fresh noise minus AUC under noise drawn once."""
+    parts = []
+    for cell, one in evidence.cells("undefended_release", "noise_mode").items():
+        metric = strongest_membership_attack(one)
+        fresh, once = (
+            one.series("noise_mode", metric, defense="natural-300-noise", where={"noise": mode})
+            for mode in ("fresh", "once")
+        )
+        parts.append(difference(fresh, once, cell, "AUC"))
+    return decide(evidence, parts)
+
+
+@stated(
+    "X2",
+    "An attacker who knows the covariance of the channel's noise reconstructs better than one who does not.",
+    source="Not in the paper: the posterior mean of the reconstruction",
+    experiments=("inversion", "inversion_adaptive"),
+)
+def x2(evidence: Evidence) -> Finding:
+    """Error of the plain attacker over that of the adaptive one, at every kappa."""
+    parts = []
+    for cell, one in evidence.cells("inversion", "inversion_adaptive").items():
+        for defense in INVERTED:
+            plain, adaptive = (
+                one.series(experiment, MSE, defense=defense, attack=attack, sweep="kappa")
+                for experiment, attack in (("inversion", IG), ("inversion_adaptive", POSTERIOR))
+            )
+            for kappa, theirs, ours in at_each(plain, adaptive):
+                parts.append(relative(theirs, ours, f"{defense} at {kappa:g}, {cell}", at_least=0.0))
+    return decide(evidence, parts)
+
+
+@stated(
+    "X3",
+    "The noise that Theorem 3's bound asks for leaves at least half of the capacity that was asked for.",
+    source="Not in the paper, whose Appendix G says that the bound gives part of the benefit away",
+    experiments=("calibration",),
+)
+def x3(evidence: Evidence) -> Finding:
+    """The capacity reached over kappa, minus one half, at every kappa."""
+    parts = []
+    for cell, one in evidence.cells("calibration").items():
+        series = one.series("calibration", "capacity", defense="personalized-all", sweep="kappa")
+        for kappa, reached in zip(series.points, series.values[:, 0, 0], strict=True):
+            part = reached / kappa - 0.5
+            parts.append(certain(part, f"{kappa:g} nats, {cell}", "capacity over kappa, minus 1/2", at_least=0.0))
+    return decide(evidence, parts)
