@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ def cube(means: Sequence[float], units: int = 1, spread: float = 1e-3) -> np.nda
 
 def measured(
     defense: str,
-    metrics: dict[str, Sequence[float]],
+    metrics: Mapping[str, Sequence[float]],
     *,
     points: Sequence[float] = KAPPAS,
     sweep: str | None = "kappa",
@@ -62,7 +62,7 @@ def undefended() -> pd.DataFrame:
     return measured("none", UNDEFENDED, points=[0.0], sweep=None)
 
 
-def release(sign: int = 1, **changes: Sequence[float]) -> dict[str, Sequence[float]]:
+def release(sign: int = 1, changes: Mapping[str, Sequence[float]] | None = None) -> dict[str, Sequence[float]]:
     """What a channel does to released models over kappa: as the paper says, or the other way round."""
     found: dict[str, Sequence[float]] = {
         "accuracy": [0.4, 0.5, 0.6, 0.7],
@@ -74,7 +74,7 @@ def release(sign: int = 1, **changes: Sequence[float]) -> dict[str, Sequence[flo
         "inversion_ssim": [0.1, 0.2, 0.3, 0.4],
         "inversion_cosine": [0.1, 0.2, 0.3, 0.4],
     }
-    found |= changes
+    found |= changes or {}
     return {name: means[::sign] for name, means in found.items()}
 
 
@@ -85,7 +85,7 @@ def released(sign: int = 1) -> Tables:
     return tables
 
 
-def plane(dp: dict[str, Sequence[float]]) -> Tables:
+def plane(dp: Mapping[str, Sequence[float]]) -> Tables:
     """The channels' points, and those of both DP methods."""
     both = [measured(label, dp, sweep="multiplier") for label in ("dp-sgd", "dp-psac")]
     return released() | {"dp": table(*both)}
@@ -162,7 +162,7 @@ CASES: dict[str, tuple[Callable[[], Tables], Callable[[], Tables]]] = {
     "E1": (released, lambda: released(-1)),
     "E2": (released, lambda: released(-1)),
     "E3": (released, lambda: released(-1)),
-    "E4": (released, lambda: released() | {"white": measured("white", release(**HIGHER))}),
+    "E4": (released, lambda: released() | {"white": measured("white", release(1, HIGHER))}),
     "E5a": (lambda: inverted(FALLING, LARGER), lambda: inverted(FALLING, RISING)),
     "E5b": (lambda: inverted(FALLING, LARGER), lambda: inverted(LARGER, FALLING)),
     "E6": (lambda: released() | inverted(FALLING, LARGER), lambda: released() | inverted(FALLING, LARGER, likeness=-1)),
@@ -207,7 +207,7 @@ def test_theorems_are_those_that_are_checked() -> None:
 
 def test_the_strongest_membership_attack_judges() -> None:
     tables = released()
-    tables["white"] = measured("white", release(**{BLIND: [0.9] * 4}))  # larger than undefended, but weak there
+    tables["white"] = measured("white", release(1, {BLIND: [0.9] * 4}))  # larger than undefended, but weak there
     assert judged("E4", tables).verdict == "reproduced"
 
 
