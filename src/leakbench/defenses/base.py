@@ -64,8 +64,8 @@ class Defense(Component):
     """The natural adaptive attacker: wrappers of attacks by name, with parameters, from the inside out."""
 
     acts_on: ClassVar[Literal["data", "samples", "updates"]] = "updates"
-    """What it changes: images alone, the gradients of single samples (:class:`DPSGD` and its kind), or whatever a client
-    sends. Only the first two can defend training whose steps nobody sees."""
+    """What it changes: images alone, the gradients of single samples (``DPSGD`` and its kind), or whatever a client
+    sends. Only the first two defend training whose steps nobody sees."""
 
     def calibrate(self, data: ClientData) -> Defense:
         """The mechanism made ready for clients whose whole training data it sees: a new one, or itself.

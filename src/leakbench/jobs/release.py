@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
@@ -65,11 +65,20 @@ def auc_metrics(attack: str) -> dict[str, MetricInfo]:
 
 @dataclass(frozen=True)
 class _Run:
-    """One model to train: a seed and a setting of the defense, calibrated."""
+    """One model to train: a seed and a setting of the defense, calibrated, with what that states of itself."""
 
     seed: int
     setting: Setting
     defense: Defense
+    stated: _Stated
+
+
+class _Stated(NamedTuple):
+    """Numbers that hold before anything is trained, why some are missing, and the privacy statement."""
+
+    values: dict[str, Value]
+    missing: dict[str, str]
+    privacy: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -188,9 +197,15 @@ class ReleaseJob(JobKind):
         try:
             client = ClientData(data.members.images[None])
             settings = [(setting, _feasible(defense).calibrate(client)) for setting, defense in job.defense.settings()]
-            runs = [_Run(seed, setting, defense) for seed in job.seeds for setting, defense in settings]
             with torch.no_grad():
                 networks = {seed: self._network(job, seed, device) for seed in job.seeds}
+                dimension = networks[job.seeds[0]].dimension
+                stated = [self._stated(defense, dimension, data) for _, defense in settings]
+                runs = [
+                    _Run(seed, setting, defense, known)
+                    for seed in job.seeds
+                    for (setting, defense), known in zip(settings, stated, strict=True)
+                ]
                 together = self._together(networks[job.seeds[0]], data, device)
                 for first in range(0, len(runs), together):
                     found, kept = self._some(runs[first : first + together], networks, data)
@@ -252,7 +267,9 @@ class ReleaseJob(JobKind):
                 continue
             models = _chosen(trained.models, rows)
             own = [runs[row].defense for row in rows]
-            measured = self._utility(models, data) | self._inverted(models, data, seed, rows, tensors)
+            measured: dict[str, torch.Tensor | str] = {}
+            measured |= self._utility(models, data)
+            measured |= self._inverted(models, data, seed, rows, tensors)
             measured |= self._memberships(models, data, seed)
             probes = protected if protected.dim() == 4 else protected[torch.tensor(rows, device=protected.device)]
             measured |= self._protected_memberships(models, data, seed, own, probes)
@@ -269,9 +286,9 @@ class ReleaseJob(JobKind):
                 reason = f"training became non-finite at step {step}"
                 outcome = Outcome(status="diverged", reason=reason, step=step)
                 why |= dict.fromkeys(self.metrics.keys() - set(STATED), reason)
-            stated, missing, privacy = self._stated(run, networks[run.seed], data)
-            replicate = self._replicate(run.seed, run.setting, outcome, found | stated, why | missing)
-            replicate.privacy = privacy
+            stated = run.stated
+            replicate = self._replicate(run.seed, run.setting, outcome, found | stated.values, why | stated.missing)
+            replicate.privacy = stated.privacy
             replicates.append(replicate)
         return replicates, tensors
 
@@ -363,7 +380,7 @@ class ReleaseJob(JobKind):
         label: str,
         models: TrainedModels,
         parts: Sequence[Labelled],
-        key: tuple[Any, ...],
+        key: tuple[str | int, ...],
     ) -> dict[str, torch.Tensor | str]:
         """Areas of one attack, by name of the metric.
 
@@ -390,14 +407,19 @@ class ReleaseJob(JobKind):
         split = self._split(data, seed)
         sets = (data.members, data.evaluation)
         parts = [_shared(sets[place % 2], rows[0]) for place, rows in enumerate(split)]
-        count = split.members.shape[1]
-        # A shadow model has as many samples as are known of either kind; it passes over them as often as the victim.
-        steps = max(1, round(self.steps * count / len(data.members.labels)))
-        training = self.training.model_copy(update={"steps": steps})
         found: dict[str, torch.Tensor | str] = {}
-        for attack in self.membership:
-            found |= self._attack(attack.knowing(training), attack.name, models, parts, data.key(seed))
+        for attack in self._informed(data, split):
+            found |= self._attack(attack, attack.name, models, parts, data.key(seed))
         return found
+
+    def _informed(self, data: _Data, split: MembershipSplit) -> list[MembershipAttack]:
+        """The attacks, which know the victim's training.
+
+        A shadow model has as many samples as are known of either kind; it passes over them as often as the victim.
+        """
+        steps = max(1, round(self.steps * split.members.shape[1] / len(data.members.labels)))
+        training = self.training.model_copy(update={"steps": steps})
+        return [attack.knowing(training) for attack in self.membership]
 
     def _protected_memberships(
         self, models: TrainedModels, data: _Data, seed: int, defenses: Sequence[Defense], trained_on: torch.Tensor
@@ -427,7 +449,7 @@ class ReleaseJob(JobKind):
             for place, (each, rows) in enumerate(zip(images, split, strict=True))
         ]
         clean = data.members.images[split.members[0]]
-        for attack in self.membership:
+        for attack in self._informed(data, split):
             if attack.name in self._probes:
                 label = attack.name + PROTECTED
                 if torch.equal(parts[2].images, clean.expand_as(parts[2].images)):
@@ -436,22 +458,20 @@ class ReleaseJob(JobKind):
                     found |= self._attack(attack, label, models, parts, data.key(seed))
         return found
 
-    def _stated(
-        self, run: _Run, network: Network, data: _Data
-    ) -> tuple[dict[str, Value], dict[str, str], dict[str, Any]]:
-        """What the mechanism states of itself: numbers, why some are missing, and its privacy statement."""
+    def _stated(self, defense: Defense, dimension: int, data: _Data) -> _Stated:
+        """What a calibrated mechanism states of itself."""
         from leakbench.defenses.base import Schedule
         from leakbench.defenses.channel import ChannelReport
 
         rate = min(1.0, self.batch_size / len(data.members.labels))
-        schedule = Schedule(network.dimension, rounds=self.steps, delta=self.delta, sampling_rate=rate)
-        statement = run.defense.privacy(schedule)
-        reports: Sequence[ChannelReport] = getattr(run.defense, "reports", ())  # of channels alone
+        schedule = Schedule(dimension, rounds=self.steps, delta=self.delta, sampling_rate=rate)
+        statement = defense.privacy(schedule)
+        reports: Sequence[ChannelReport] = getattr(defense, "reports", ())  # of channels alone
         values: dict[str, Value] = {"epsilon": statement.epsilon}
         if reports:
             values |= {"capacity": reports[0].capacity, "noise_variance": reports[0].mean_variance}
         missing = dict.fromkeys(("capacity", "noise_variance"), "the defense is no channel on images")
-        return values, missing | {"epsilon": statement.basis}, statement.as_dict()
+        return _Stated(values, missing | {"epsilon": statement.basis}, statement.as_dict())
 
 
 def _named(registry: Registry[Any], value: Any) -> Any:
@@ -491,7 +511,7 @@ def _at_every_step(defenses: Sequence[Defense]) -> Transform | None:
     if all(type(defense).protect_data is Defense.protect_data for defense in defenses):
         return None
 
-    def transform(images: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor, streams: Streams) -> torch.Tensor:
+    def transform(images: torch.Tensor, labels: torch.Tensor, _: torch.Tensor, streams: Streams) -> torch.Tensor:
         parts = []
         for run, (defense, own) in enumerate(zip(defenses, _single(streams.child("defense")), strict=True)):
             part = slice(run, run + 1)
