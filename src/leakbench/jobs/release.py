@@ -47,7 +47,7 @@ PROTECTED = "_noisy"
 """Behind the name of an attack that is given candidates as the defense changes them."""
 
 DATA_BUDGET = 2 * 2**30
-"""Bytes that training sets and optimisers of runs side by side may take on a CPU. Numbers do not depend on it."""
+"""Bytes that training sets and optimisers of runs side by side may take on a CPU. Only last digits depend on it."""
 
 GPU_PART = 0.4
 """Part of a GPU's free memory that they may take there."""
@@ -65,9 +65,10 @@ def auc_metrics(attack: str) -> dict[str, MetricInfo]:
 
 @dataclass(frozen=True)
 class _Run:
-    """One model to train: a seed and a setting of the defense, calibrated, with what that states of itself."""
+    """One model to train: a seed, a setting of the defense and its place among them, calibrated, and what it states."""
 
     seed: int
+    place: int
     setting: Setting
     defense: Defense
     stated: _Stated
@@ -202,9 +203,9 @@ class ReleaseJob(JobKind):
                 dimension = networks[job.seeds[0]].dimension
                 stated = [self._stated(defense, dimension, data) for _, defense in settings]
                 runs = [
-                    _Run(seed, setting, defense, known)
+                    _Run(seed, place, setting, defense, known)
                     for seed in job.seeds
-                    for (setting, defense), known in zip(settings, stated, strict=True)
+                    for place, ((setting, defense), known) in enumerate(zip(settings, stated, strict=True))
                 ]
                 together = self._together(networks[job.seeds[0]], data, device)
                 for first in range(0, len(runs), together):
@@ -269,7 +270,7 @@ class ReleaseJob(JobKind):
             own = [runs[row].defense for row in rows]
             measured: dict[str, torch.Tensor | str] = {}
             measured |= self._utility(models, data)
-            measured |= self._inverted(models, data, seed, rows, tensors)
+            measured |= self._inverted(models, data, [runs[row] for row in rows], tensors)
             measured |= self._memberships(models, data, seed)
             probes = protected if protected.dim() == 4 else protected[torch.tensor(rows, device=protected.device)]
             measured |= self._protected_memberships(models, data, seed, own, probes)
@@ -348,7 +349,7 @@ class ReleaseJob(JobKind):
         }
 
     def _inverted(
-        self, models: TrainedModels, data: _Data, seed: int, rows: Sequence[int], tensors: dict[str, torch.Tensor]
+        self, models: TrainedModels, data: _Data, runs: Sequence[_Run], tensors: dict[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
         """Metrics of model inversion, against the mean clean training image of every class that has one."""
         from leakbench.metrics.inversion import class_centres, inversion_metrics
@@ -362,8 +363,8 @@ class ReleaseJob(JobKind):
         found = inversion_metrics(inverted, centres, float((high - low).max()))
         if self.pictures:
             pixels = data.dataset.denormalise(inverted).clamp(0, 1)
-            tensors |= {f"seed{seed}/inverted/{row}": picture for row, picture in zip(rows, pixels, strict=True)}
-            tensors[f"seed{seed}/centres"] = data.dataset.denormalise(centres)
+            tensors |= {f"seed{run.seed}/inverted/{run.place}": own for run, own in zip(runs, pixels, strict=True)}
+            tensors[f"seed{runs[0].seed}/centres"] = data.dataset.denormalise(centres)
         per_class = (inverted - centres).square().flatten(2).mean(dim=2)
         return {f"inversion_{name}": value for name, value in found.items()} | {"inversion_mse_per_class": per_class}
 
