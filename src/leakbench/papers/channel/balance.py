@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from leakbench.lazy import np, pd
 from leakbench.metrics.defense_capability import dra_improvement, mia_improvement
 from leakbench.papers.channel.common import INTERVALS, figure
-from leakbench.papers.channel.released import MSE, UNDEFENDED, models_of, strongest_membership
+from leakbench.papers.channel.released import MSE, UNDEFENDED, models_of, row_of_panels, strongest_membership
 from leakbench.report.artifacts import Tables
 from leakbench.report.plots import Drawing, having
 from leakbench.report.statistics import over_seeds
-from leakbench.report.style import REFERENCE_COLOUR, colour, marker, panels
+from leakbench.report.style import REFERENCE_COLOUR, colour, marker
 from leakbench.report.tidy import SETTING
+from leakbench.report.trade_offs import keep_in_view
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -93,7 +94,7 @@ def plane(tables: Tables, *, x: str, y: str, xlabel: str, ylabel: str, front: bo
     dp = tables["dp"]["model"].unique() if "dp" in tables else runs["model"].unique()
     runs = runs[runs["model"].isin(dp)].assign(strength=_strength)
     cells = list(runs[["dataset", "model"]].drop_duplicates().itertuples(index=False, name=None))
-    shown, axes = panels(len(cells), width=3.6, height=3.1)
+    shown, axes = row_of_panels(len(cells))
     numbers: list[dict[str, Any]] = []
     for ax, (dataset, model) in zip(axes, cells, strict=True):
         here = runs[(runs["dataset"] == dataset) & (runs["model"] == model)]
@@ -123,6 +124,7 @@ def plane(tables: Tables, *, x: str, y: str, xlabel: str, ylabel: str, front: bo
         if front and len(points):
             best = points[points["on_front"]].sort_values("mean_x")
             ax.step(best["mean_x"], best["mean_y"], where="pre", color=REFERENCE_COLOUR, linewidth=1, zorder=0)
+        keep_in_view(ax, [{"x": row[0], "y": row[1]} for row in where])
         ax.set(title=f"{dataset}, {model}", xlabel=xlabel)
     axes[0].set_ylabel(ylabel)
     axes[-1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
@@ -150,7 +152,7 @@ def exchange(tables: Tables, *, experiment: str, parameter: str) -> Drawing:
     column, auc = SETTING + parameter, strongest_membership(tables[UNDEFENDED])
     metrics = {"inversion_mse": "mse", "accuracy": "accuracy", auc: "auc"}
     datasets = list(frame["dataset"].unique())
-    shown, axes = panels(len(datasets), width=3.5, height=3.0)
+    shown, axes = row_of_panels(len(datasets))
     numbers: list[dict[str, Any]] = []
     for ax, dataset in zip(axes, datasets, strict=True):
         for model, tint in models_of(tables).items():
@@ -170,6 +172,8 @@ def exchange(tables: Tables, *, experiment: str, parameter: str) -> Drawing:
                     | {"seeds": row["accuracy", "seeds"], "lost": row["accuracy", "lost"]}
                     for value, row in points.iterrows()
                 ]
+        own = [row for row in numbers if row["dataset"] == dataset]
+        keep_in_view(ax, [{"x": row["mse"], "y": row["accuracy"]} for row in own])
         ax.set(title=dataset, xlabel=MSE.ylabel)
     axes[0].set_ylabel("test accuracy")
     axes[-1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))

@@ -17,9 +17,11 @@ from leakbench.report.plots import Drawing, having
 from leakbench.report.statistics import over_seeds
 from leakbench.report.style import MODEL_COLOURS, panels
 from leakbench.report.tidy import SETTING
+from leakbench.report.trade_offs import keep_in_view
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 UNDEFENDED = "undefended_release"
 AUC, PROTECTED = "auc/", "_noisy"
@@ -63,6 +65,11 @@ def models_of(tables: Tables) -> dict[str, str]:
     return {name: MODEL_COLOURS[place % len(MODEL_COLOURS)] for place, name in enumerate(names)}
 
 
+def row_of_panels(count: int) -> tuple[Figure, list[Axes]]:
+    """Axes for so many data sets, with room for a legend and a caption."""
+    return panels(count, width=max(3.4, 6.4 / count), height=4.2)
+
+
 def against(tables: Tables, *, experiment: str, measure: Measure, parameter: str) -> Drawing:
     """A metric against a swept parameter: a panel per data set, a line per model, dotted without a defense.
 
@@ -74,7 +81,7 @@ def against(tables: Tables, *, experiment: str, measure: Measure, parameter: str
     drawn = strongest_membership(undefended) if measure.metric == "mia" else measure.metric
     metrics = membership_metrics(frame) if measure.metric == "mia" else [drawn]
     datasets, models = list(frame["dataset"].unique()), models_of(tables)
-    shown, axes = panels(len(datasets), width=3.3, height=2.7)
+    shown, axes = row_of_panels(len(datasets))
     numbers: list[dict[str, Any]] = []
     for ax, dataset in zip(axes, datasets, strict=True):
         for model, tint in models.items():
@@ -93,6 +100,7 @@ def against(tables: Tables, *, experiment: str, measure: Measure, parameter: str
                     where | {"series": experiment, parameter: row[SETTING + parameter], **_statistics(row)}
                     for row in _rows(points)
                 ]
+        keep_in_view(ax, [{"y": row["mean"]} for row in numbers if row["drawn"] and row["dataset"] == dataset])
         ax.set(title=dataset, xlabel=XLABELS[parameter])
     label = f" ({drawn.removeprefix(AUC)})" if measure.metric == "mia" else ""
     axes[0].set_ylabel(measure.ylabel + label)
