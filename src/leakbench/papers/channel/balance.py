@@ -36,7 +36,7 @@ CELL = ["dataset", "model", "seed"]
 IMPROVED = (
     "IMP_MIA = 1 - AUC / AUC_0 and IMP_DRA = 1 - MSE_0 / MSE of model inversion, where 0 marks the undefended model of "
     "the same seed; the membership attack is that with the largest mean AUC over the undefended runs. Points of one "
-    "line differ in the capacity (channels) or the noise multiplier (DP)."
+    "line differ in the capacity (channels) or the noise multiplier (DP), which is larger where the point is."
 )
 
 
