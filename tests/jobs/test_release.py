@@ -269,7 +269,9 @@ class Witness(MembershipAttack):
 
 
 @pytest.fixture
-def witness(clean_registries: None) -> type[Witness]:
+def witness(monkeypatch: pytest.MonkeyPatch) -> type[Witness]:
+    list(MEMBERSHIP_ATTACKS)  # loads them
+    monkeypatch.setattr(MEMBERSHIP_ATTACKS, "_classes", dict(MEMBERSHIP_ATTACKS._classes))
     MEMBERSHIP_ATTACKS.register("witness", version=7)(Witness)
     return Witness
 

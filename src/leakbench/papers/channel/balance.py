@@ -20,6 +20,7 @@ from leakbench.report.tidy import SETTING
 from leakbench.report.trade_offs import keep_in_view
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     from matplotlib.axes import Axes
 
     from leakbench.report.statistics import Array
@@ -65,11 +66,12 @@ def improvements(tables: Tables) -> pd.DataFrame:
     return runs.assign(gdc=(runs["imp_mia"] + runs["imp_dra"]) / 2)
 
 
-def pareto(points: Array) -> Array:
+def pareto(points: Array) -> npt.NDArray[np.bool_]:
     """Which points ``[n, 2]`` no other one exceeds in one coordinate and equals or exceeds in the other, ``[n]``."""
-    better = (points[None] >= points[:, None]).all(axis=2) & (points[None] > points[:, None]).any(axis=2)
-    front: Array = ~better.any(axis=1)
-    return front
+    least = (points[None] >= points[:, None]).all(axis=2)
+    more = (points[None] > points[:, None]).any(axis=2)
+    beaten: npt.NDArray[np.bool_] = np.logical_and(least, more).max(axis=1)
+    return np.logical_not(beaten)
 
 
 def hypervolume(points: Array, worst: Array) -> float:
