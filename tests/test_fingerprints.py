@@ -123,6 +123,16 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
         {"clients": 2, "batch_size": 2, "probes": 3},
         {"clients": 2, "batch_size": 2, "exact": True, "batch_norm": "train"},
     ],
+    "job/release": [
+        {
+            "steps": 3,
+            "batch_size": 8,
+            "evaluation": (0, 20),
+            "auxiliary": (20, 30),
+            "membership": ["threshold", {"name": "lira", "shadows": 2}],
+            "inversion": {"name": "mean_start", "iterations": 2},
+        },
+    ],
     "job/train": [
         {"clients": 2, "batch_size": 2, "images_per_client": 4, "steps": 3, "rate": 0.1, "evaluation": (0, 20)},
         {"clients": 2, "batch_size": 4, "images_per_client": 4, "steps": 2, "rate": 0.5, "optimiser": "sgd"},
@@ -176,6 +186,7 @@ class FixedModel(Model):
 class FixedDefense(Defense):
     name: ClassVar[str] = "fixed"
     version: ClassVar[int] = 1
+    acts_on = "data"  # for released models; the others see both
     scale: float
 
     def protect_data(

@@ -15,7 +15,7 @@ import pytest
 from leakbench.errors import ConfigError, RecordError
 from leakbench.experiments import Project
 from leakbench.report import artifacts as module
-from leakbench.report.artifacts import FORMATS, Tables, artifact, artifact_of, artifacts
+from leakbench.report.artifacts import FORMATS, Artifact, Tables, artifact, artifact_of, artifacts
 from leakbench.report.catalogue import catalogue
 
 NAMES = [
@@ -39,8 +39,12 @@ def nothing(tables: Tables) -> pd.DataFrame:
     return pd.DataFrame()
 
 
+def of_paper(paper: str = "optimal_defense") -> list[Artifact]:
+    return [entry for entry in artifacts() if entry.paper == paper]
+
+
 def test_the_papers_artifacts() -> None:
-    ours = [entry for entry in artifacts() if entry.paper == "optimal_defense"]
+    ours = of_paper()
     assert [entry.name for entry in ours] == NAMES
     for entry in ours:
         assert entry.title and entry.caption and entry.experiments
@@ -65,7 +69,7 @@ def test_supplements_stand_after_the_papers_own() -> None:
     for number in ("S10", 15, "S9", 100):
         artifact("optimal_defense", "figure", number, title="", caption="", experiments=())(nothing)
     artifacts.cache_clear()
-    names = [entry.name for entry in artifacts() if entry.kind == "figure"]
+    names = [entry.name for entry in of_paper() if entry.kind == "figure"]
     assert names == [*NAMES[:14], "fig15", "fig100", *NAMES[14:18], "figS9", "figS10"]
     assert artifact_of("figures/smoke/optimal_defense/figS9.pdf").number == "S9"
 
@@ -85,7 +89,7 @@ def test_tensors_come_from_experiments_that_it_names() -> None:
 
 
 def test_supplements_say_that_they_are_ours(rendered: Project) -> None:
-    for entry in artifacts():
+    for entry in of_paper():
         assert ("Not in the paper." in entry.full_caption(rendered, "smoke")) == ("S" in entry.name)
 
 
@@ -116,15 +120,15 @@ def test_paths_that_name_none(path: str, fault: str) -> None:
 
 
 def test_captions_say_what_the_scale_is(rendered: Project) -> None:
-    for entry in artifacts():
+    for entry in of_paper():
         caption = entry.full_caption(rendered, "smoke")
         assert caption.startswith(f"{entry.kind.capitalize()} {entry.number}. ")
         assert caption.endswith(f" Scale 'smoke': {rendered.plan('smoke').description}.")
-    assert "Scale 'full'" in artifacts()[0].full_caption(rendered, "full")
+    assert "Scale 'full'" in of_paper()[0].full_caption(rendered, "full")
 
 
 def test_every_format_is_written(rendered: Project) -> None:
-    for entry in artifacts():
+    for entry in of_paper():
         starts = {"pdf": b"%PDF", "png": b"\x89PNG", "csv": b"", "md": b"|", "tex": b"\\begin{table}"}
         for path in entry.paths("smoke"):
             content = (rendered.root / path).read_bytes()
@@ -132,7 +136,7 @@ def test_every_format_is_written(rendered: Project) -> None:
 
 
 def test_pictures_are_large_enough_to_read(rendered: Project) -> None:
-    for entry in artifacts():
+    for entry in of_paper():
         if entry.kind == "figure":
             content = (rendered.root / entry.path("smoke", "png")).read_bytes()
             width, height = struct.unpack(">II", content[16:24])

@@ -17,6 +17,7 @@ from leakbench.jobs.attack import ATTACK_METRICS, AttackJob
 from leakbench.jobs.base import Findings, Job, JobKind
 from leakbench.jobs.fisher import FISHER_METRICS, FisherJob
 from leakbench.jobs.inventory import InventoryJob
+from leakbench.jobs.release import ReleaseJob
 from leakbench.jobs.runner import Placement
 from leakbench.jobs.train import NOISE_PER_TENSOR, TRAINING_METRICS, TrainJob, noise_metric
 from leakbench.records import MetricInfo, Outcome, Replicate
@@ -44,6 +45,8 @@ def findings(job: Job) -> Findings:
         return Findings(TRAINING_METRICS | noisy, list(_training(job, job.kind)), {})
     if isinstance(job.kind, FisherJob):
         return Findings(FISHER_METRICS, list(_fisher(job, job.kind)), _coordinates(job, job.kind))
+    if isinstance(job.kind, ReleaseJob):
+        return Findings(job.kind.metrics, list(_released(job, job.kind)), {})
     counts = _counts()
     metrics = {name: MetricInfo(unit="parameters", direction="none") for name in counts}
     return Findings(metrics, [Replicate(seed=0, metrics=dict(counts))], {})
@@ -108,6 +111,19 @@ def _fisher(job: Job, kind: FisherJob) -> Iterator[Replicate]:
         yield Replicate(seed=seed, setting=setting, metrics=metrics, reasons=reasons)
 
 
+def _released(job: Job, kind: ReleaseJob) -> Iterator[Replicate]:
+    """The more noise, the less accuracy and the less that attacks find."""
+    for seed, setting, draw in _cells(job):
+        noise = setting.get("multiplier", 10 / setting["kappa"] if "kappa" in setting else 0.0)
+        metrics: dict[str, Any] = {
+            name: (0.6 + draw.random() / 10) / (1 + noise / 5) for name in kind.metrics if name.startswith("auc")
+        }
+        metrics |= {name: (0.8 + draw.random() / 10) / (1 + noise) for name in ("accuracy", "train_accuracy")}
+        metrics |= {name: (1 + draw.random() / 10) * (1 + noise) for name in kind.metrics if name not in metrics}
+        metrics |= {"inversion_mse_per_class": [1.0] * 10, "epsilon": None}
+        yield Replicate(seed=seed, setting=setting, metrics=metrics, reasons={"epsilon": "no guarantee"})
+
+
 def _pictures(job: Job, kind: AttackJob) -> dict[str, Any]:
     """Images of the experiments whose pictures are drawn; only these import torch."""
     if "pictures" not in job.experiment:
@@ -145,7 +161,7 @@ def _run(_: JobKind, job: Job, device: object) -> Findings:
 
 
 if __name__.startswith("leakbench_plugin_"):  # a test that imports this file wants its functions alone
-    for kind_of_job in (AttackJob, TrainJob, FisherJob, InventoryJob):
+    for kind_of_job in (AttackJob, TrainJob, FisherJob, InventoryJob, ReleaseJob):
         kind_of_job.run = _run  # type: ignore[method-assign, assignment]
     _judge = Claim.judge
     _CHECKED = Finding("reproduced", effect=0.25, meaning="slack")  # theorems are checked by computing, with torch

@@ -34,7 +34,8 @@ def record(experiment: str, defense: str, last: str) -> str:
 
 def drawn_from(*experiments: str) -> set[str]:
     """The first outputs of the jobs that draw figures or write tables of an experiment."""
-    read = [entry for entry in artifacts() if set(experiments) & set(entry.experiments)]
+    ours = [entry for entry in artifacts() if entry.paper == "optimal_defense"]
+    read = [entry for entry in ours if set(experiments) & set(entry.experiments)]
     assert read
     return {entry.paths("tiny")[0] for entry in read}
 

@@ -13,7 +13,7 @@ rule attack:
     benchmark:
         "logs/{scale}/{paper}/{experiment}/{dataset}/{model}/{defense}/{attack}/{part}.tsv"
     wildcard_constraints:
-        attack="(?!(train|fisher|inventory)/)[^/]+",
+        attack="(?!(train|release|fisher|inventory)/)[^/]+",
     threads: 1
     resources:
         mem_mb=lambda wildcards, attempt: 8000 * attempt,
@@ -39,6 +39,25 @@ rule train:
         runtime=lambda wildcards, attempt: 60 * attempt,
     params:
         job=lambda wildcards: flow.job_digest(attack="train", **wildcards),
+    shell:
+        "{flow.command} run {output.record:q} > {log:q} 2>&1"
+
+
+rule release:
+    input:
+        lambda wildcards: nothing_but_readable(attack="release", **wildcards),
+    output:
+        record="results/{scale}/{paper}/{experiment}/{dataset}/{model}/{defense}/release/{part}.json",
+    log:
+        "logs/{scale}/{paper}/{experiment}/{dataset}/{model}/{defense}/release/{part}.log",
+    benchmark:
+        "logs/{scale}/{paper}/{experiment}/{dataset}/{model}/{defense}/release/{part}.tsv"
+    threads: 1
+    resources:
+        mem_mb=lambda wildcards, attempt: 16000 * attempt,
+        runtime=lambda wildcards, attempt: 120 * attempt,
+    params:
+        job=lambda wildcards: flow.job_digest(attack="release", **wildcards),
     shell:
         "{flow.command} run {output.record:q} > {log:q} 2>&1"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from leakbench.federated.client_data import ClientData
 from leakbench.federated.message import DenseMessage, Law, Message
@@ -63,6 +63,10 @@ class Defense(Component):
     adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ()
     """The natural adaptive attacker: wrappers of attacks by name, with parameters, from the inside out."""
 
+    acts_on: ClassVar[Literal["data", "samples", "updates"]] = "updates"
+    """What it changes: images alone, the gradients of single samples (``DPSGD`` and its kind), or whatever a client
+    sends. Only the first two defend training whose steps nobody sees."""
+
     def calibrate(self, data: ClientData) -> Defense:
         """The mechanism made ready for clients whose whole training data it sees: a new one, or itself.
 
@@ -119,6 +123,8 @@ DEFENSES: Registry[Defense] = Registry("defense", "leakbench.defenses")
 @DEFENSES.register("none", version=1)
 class NoDefense(Defense):
     """The undefended gradient."""
+
+    acts_on: ClassVar[Literal["data", "samples", "updates"]] = "data"
 
     def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
         law = Law(mean=steps.gradient, passing=torch.ones_like(steps.gradient, dtype=torch.bool))

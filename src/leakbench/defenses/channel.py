@@ -119,6 +119,8 @@ def _blocks(images: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
 class _Calibrated(Defense):
     """A defense that acts on data and has to see all of them first. What it found is no parameter of it."""
 
+    acts_on: ClassVar[Literal["data", "samples", "updates"]] = "data"
+
     _of_clients: list[Any] | None = PrivateAttr(None)
 
     def calibrate(self, data: ClientData) -> Defense:

@@ -6,8 +6,9 @@ Clipping", for DP-PSAC.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -24,6 +25,7 @@ class DPSGD(Defense):
     """Clip each image's gradient to a norm of at most S, and add noise of standard deviation z S to their sum."""
 
     adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "expectation"},)
+    acts_on: ClassVar[Literal["data", "samples", "updates"]] = "samples"
 
     clip: float = Field(1.0, gt=0, description="bound on the norm of an image's gradient, S")
     multiplier: float = Field(ge=0, description="standard deviation of the noise over S, z")
@@ -32,12 +34,19 @@ class DPSGD(Defense):
         """What gradients of these norms are multiplied by."""
         return (self.clip / norms).clamp(max=1.0)  # a gradient of zero: infinity, then one
 
+    def bounded_sum(self, gradients: torch.Tensor) -> torch.Tensor:
+        """The sum of gradients after each is bounded, ``[n, b, d] -> [n, d]``."""
+        factors = self.factors(torch.linalg.vector_norm(gradients, dim=2))
+        return torch.einsum("nb,nbd->nd", factors, gradients)
+
+    def noisy_mean(self, total: torch.Tensor, batch: int, streams: Streams) -> Message:
+        """What is released of the bounded sums ``[n, d]`` of ``batch`` gradients each."""
+        mean = total / batch
+        return add_noise(mean, torch.full_like(mean, (self.multiplier * self.clip / batch) ** 2), streams)
+
     def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
         gradients = steps.per_sample_gradient
-        batch = gradients.shape[1]
-        factors = self.factors(torch.linalg.vector_norm(gradients, dim=2))
-        mean = torch.einsum("nb,nbd->nd", factors, gradients) / batch
-        return add_noise(mean, torch.full_like(mean, (self.multiplier * self.clip / batch) ** 2), streams)
+        return self.noisy_mean(self.bounded_sum(gradients), gradients.shape[1], streams)
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
         """Renyi DP of the subsampled Gaussian mechanism, composed over rounds (Mironov et al. 2019), as Opacus counts.
@@ -70,3 +79,18 @@ class DPPSAC(DPSGD):
 
     def factors(self, norms: torch.Tensor) -> torch.Tensor:
         return self.clip / (norms + self.r / (norms + self.r))
+
+
+@dataclass(frozen=True)
+class PrivateRuns:
+    """The :class:`~leakbench.federated.training.SampleGradients` of training runs, each with its own DP-SGD."""
+
+    defenses: Sequence[DPSGD]
+
+    def contribution(self, gradients: torch.Tensor, runs: slice) -> torch.Tensor:
+        own = zip(self.defenses[runs], gradients.split(1), strict=True)
+        return torch.cat([defense.bounded_sum(part) for defense, part in own])
+
+    def release(self, total: torch.Tensor, batch_size: int, streams: Streams, runs: slice) -> torch.Tensor:
+        own = zip(self.defenses[runs], total.split(1), streams.keys, strict=True)
+        return torch.cat([defense.noisy_mean(part, batch_size, Streams([key])).view() for defense, part, key in own])

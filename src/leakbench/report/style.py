@@ -30,6 +30,9 @@ COLOURS = {
 # For mechanisms that the project does not know: out-of-tree defenses.
 OTHER_COLOURS = ("#7F3C8D", "#80BA5A", "#A5AA99", "#CF1C90")
 
+MODEL_COLOURS = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377")
+"""Of models, in the order in which they appear, where lines are models: Tol's bright palette."""
+
 MARKERS = {"magnitude_pruning": "s", "clipped_noise": "s", "gaussian_noise": "^", "none": "*"}
 
 REFERENCES = {"mean_image": ("mean image", "--"), "grey": ("constant grey", "-."), "noise": ("random noise", ":")}

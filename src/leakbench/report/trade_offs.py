@@ -148,14 +148,15 @@ def draw_trade_off(ax: Axes, shown: TradeOff, privacy: str, utility: str) -> lis
             ]
             behind = "" if defense == "none" else words
             numbers += draw_pairs(ax, points, parameter, name + behind, sizes, other=attack != first)
-    _keep_in_view(ax, numbers)
+    keep_in_view(ax, numbers)
     return numbers
 
 
-def _keep_in_view(ax: Axes, numbers: list[dict[str, Any]]) -> None:
+def keep_in_view(ax: Axes, numbers: Sequence[Mapping[str, Any]]) -> None:
     """Axes that show all points and lines; an interval reaches at most half of their range beyond them.
 
-    With two or three seeds, intervals can be so wide that the points would be one.
+    With two or three seeds, intervals can be so wide that the points would be one. ``numbers`` are rows with ``x``,
+    ``y``, or one of them.
     """
     for axis, limits, limit in (("x", ax.get_xlim, ax.set_xlim), ("y", ax.get_ylim, ax.set_ylim)):
         means = [row[axis] for row in numbers if row.get(axis) == row.get(axis) and row.get(axis) is not None]

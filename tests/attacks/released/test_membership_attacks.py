@@ -127,7 +127,8 @@ def test_lira_needs_the_initial_parameters() -> None:
 def test_lira_by_hand() -> None:
     """One shadow model at a time, each from the seeds that name it."""
     trained, _, members, nonmembers, candidates = victims()
-    attack = LiRA(training=Training(steps=20, rate=0.1), shadows=3, variance="per_sample")
+    training = Training(steps=20, rate=0.1)
+    attack = LiRA(training=training, shadows=3, variance="per_sample")
     scores = attack.score(trained, members, nonmembers, candidates, STREAMS)
     network, run, asked = trained.network, 1, 50
     images, labels = (torch.cat([a[run], b[run]]) for a, b in zip(members, nonmembers, strict=True))
@@ -141,7 +142,7 @@ def test_lira_by_hand() -> None:
     for shadow in range(3):
         streams = Streams([("membership", run, "shadow", shadow)])
         half = streams.child("half").uniform(len(images))[0].argsort()[: len(images) // 2]
-        alone = train_runs(network, network.parameters, images, labels, streams, attack.training, rows=half[None])
+        alone = train_runs(network, network.parameters, images, labels, streams, training, rows=half[None])
         said.append(scaled(alone.models.parameters[0]))
     expected = torch.tensor(said)
     score = (scaled(trained.parameters[run]) - expected.mean()) / expected.std()

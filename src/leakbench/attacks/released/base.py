@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from leakbench.federated.training import Training
 from leakbench.lazy import torch
 from leakbench.models.trained import TrainedModels
 from leakbench.randomness import Streams
@@ -84,6 +85,10 @@ class MembershipAttack(Component):
 
     The attacker has the model, and samples whose membership it knows. It never sees that of the candidates.
     """
+
+    def knowing(self, training: Training) -> MembershipAttack:
+        """The attack of someone who knows how the target was trained."""
+        return self
 
     def score(
         self,

@@ -11,6 +11,7 @@ from leakbench.attacks.released.evidence import Evidence
 from leakbench.errors import Infeasible
 from leakbench.federated.training import Training, train_runs
 from leakbench.lazy import torch
+from leakbench.models.base import Network
 from leakbench.models.trained import TrainedModels
 from leakbench.randomness import Streams
 
@@ -25,7 +26,9 @@ class LiRA(MembershipAttack):
     confidence lies above its mean.
     """
 
-    training: Training = Field(description="how shadow models are trained: as the victim was, as far as it is known")
+    training: Training | None = Field(
+        None, description="how shadow models are trained; None: as the target was, as far as it is known"
+    )
     shadows: int = Field(16, ge=2, description="shadow models per run")
     variance: Literal["pooled", "per_sample"] = Field(
         "pooled",
@@ -49,20 +52,36 @@ class LiRA(MembershipAttack):
         """
         if target.initial is None:
             raise Infeasible("attack 'lira' needs the parameters that training started from, for its shadow models")
+        if self.training is None:
+            raise Infeasible("attack 'lira' has to be told how to train its shadow models")
         victim = Evidence.of(target, candidates).scaled_confidence
         known = joined(members, nonmembers, len(target))
+        shared = all(images.dim() == 4 and labels.dim() == 1 for images, labels in (members, nonmembers))
+        shadows: TrainedModels | None = None
         scores = []
         for run, (key, start) in enumerate(zip(streams.keys, target.initial, strict=True)):
-            shadows = Streams([(*key, "shadow", shadow) for shadow in range(self.shadows)])
             own, asked = (
                 Labelled(images if images.dim() == 4 else images[run], labels if labels.dim() == 1 else labels[run])
                 for images, labels in (known, candidates)
             )
-            half = shadows.child("half").uniform(len(own.labels)).argsort(dim=1, stable=True)[:, : len(own.labels) // 2]
-            trained = train_runs(target.network, start, *own, shadows, self.training, rows=half)
-            confidence = Evidence.of(trained.models, asked).scaled_confidence
+            same = run > 0 and shared and key == streams.keys[run - 1] and torch.equal(start, target.initial[run - 1])
+            if shadows is None or not same:  # targets that differ in their defense alone have the same shadow models
+                shadows = self._shadows(target.network, start, own, key, self.training)
+            confidence = Evidence.of(shadows, asked).scaled_confidence
             scores.append((victim[run] - confidence.mean(dim=0)) / self._deviation(confidence))
         return torch.stack(scores)
+
+    def knowing(self, training: Training) -> LiRA:
+        """Shadow models are trained like that, unless the attack says how."""
+        return self if self.training is not None else self.model_copy(update={"training": training})
+
+    def _shadows(
+        self, network: Network, start: torch.Tensor, known: Labelled, key: tuple[str | int, ...], training: Training
+    ) -> TrainedModels:
+        streams = Streams([(*key, "shadow", shadow) for shadow in range(self.shadows)])
+        size = len(known.labels) // 2
+        half = streams.child("half").uniform(len(known.labels)).argsort(dim=1, stable=True)[:, :size]
+        return train_runs(network, start, *known, streams, training, rows=half).models
 
     def _deviation(self, confidence: torch.Tensor) -> torch.Tensor:
         variance = confidence.var(dim=0)

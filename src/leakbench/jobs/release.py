@@ -1,0 +1,559 @@
+"""Release jobs: train a model on one client's data under a defense, then attack the model that is released."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from pydantic import Field, SerializeAsAny, field_validator, model_validator
+
+from leakbench.attacks.released.base import MEMBERSHIP_ATTACKS, MODEL_INVERSIONS, MembershipAttack, ModelInversion
+from leakbench.attacks.released.four_branch import FourBranch
+from leakbench.attacks.released.inversion import MeanStart
+from leakbench.attacks.released.lira import LiRA
+from leakbench.attacks.released.threshold import Threshold
+from leakbench.errors import ConfigError, Infeasible
+from leakbench.federated.training import Training, Transform, train_runs
+from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
+from leakbench.lazy import torch
+from leakbench.metrics.inversion import INVERSION_METRICS
+from leakbench.records import MetricInfo, Outcome, Replicate, Value
+from leakbench.registry import Component, Registry
+
+if TYPE_CHECKING:
+    from leakbench.attacks.released.base import Labelled, MembershipSplit
+    from leakbench.data.base import Dataset
+    from leakbench.defenses.base import Defense
+    from leakbench.federated.training import SampleGradients, TrainingRuns
+    from leakbench.models.base import Network
+    from leakbench.models.trained import TrainedModels
+    from leakbench.randomness import Streams
+
+MODEL_METRICS = {
+    "accuracy": MetricInfo(unit="part of the evaluation images", direction="higher"),
+    "train_accuracy": MetricInfo(unit="part of the clean training images", direction="higher"),
+    "final_loss": MetricInfo(unit="nats, mean over the clean training images", direction="lower"),
+    **{f"inversion_{name}": info for name, info in INVERSION_METRICS.items()},
+    "inversion_mse_per_class": INVERSION_METRICS["mse"].model_copy(update={"axis": "class"}),
+    "capacity": MetricInfo(unit="nats per image and draw of the noise", direction="higher"),
+    "noise_variance": MetricInfo(unit="squared network input, mean over pixels", direction="none"),
+    "epsilon": MetricInfo(unit="epsilon of (epsilon, delta)-differential privacy", direction="higher"),
+}
+STATED = ("capacity", "noise_variance", "epsilon")
+"""What is known of the mechanism before anything is trained."""
+
+PROTECTED = "_noisy"
+"""Behind the name of an attack that is given candidates as the defense changes them."""
+
+DATA_BUDGET = 2 * 2**30
+"""Bytes that training sets and optimisers of runs side by side may take on a CPU. Only last digits depend on it."""
+
+GPU_PART = 0.4
+"""Part of a GPU's free memory that they may take there."""
+
+
+def auc_metrics(attack: str) -> dict[str, MetricInfo]:
+    """What is measured of a membership attack of this name."""
+    unit = "area under the ROC curve"
+    return {
+        f"auc/{attack}": MetricInfo(unit=unit, direction="higher"),
+        f"auc_low/{attack}": MetricInfo(unit=f"{unit}, lower end of DeLong's 95 % interval", direction="higher"),
+        f"auc_high/{attack}": MetricInfo(unit=f"{unit}, upper end of DeLong's 95 % interval", direction="higher"),
+    }
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One model to train: a seed, a setting of the defense and its place among them, calibrated, and what it states."""
+
+    seed: int
+    place: int
+    setting: Setting
+    defense: Defense
+    stated: _Stated
+
+
+class _Stated(NamedTuple):
+    """Numbers that hold before anything is trained, why some are missing, and the privacy statement."""
+
+    values: dict[str, Value]
+    missing: dict[str, str]
+    privacy: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Data:
+    """The victim's images and the others, as network inputs; clean. ``key`` names the random streams of a seed."""
+
+    dataset: Dataset
+    label: str
+    members: Labelled
+    evaluation: Labelled
+    auxiliary: torch.Tensor
+
+    def key(self, seed: int) -> tuple[str | int, ...]:
+        return self.label, seed, "client", 0
+
+
+@JOB_KINDS.register("release", version=1)
+class ReleaseJob(JobKind):
+    """Train on one client's data and attack what is released: membership inference and model inversion.
+
+    A channel changes the images before training (or at every step); DP-SGD bounds and noises the gradients of samples.
+    Everything but the defense's own noise is the same for all defenses: the model's initialisation, the order of the
+    images, whose membership is known and asked, and the randomness of attacks. Attackers hold clean images and clean
+    labels; a third of the victim's images and as many of others are known to them, a second third is judged. Shadow
+    models of LiRA are undefended, and pass as many epochs over their images as the victim over its own.
+
+    DP-SGD's epsilon is that of Poisson sampling, though batches are those of shuffled epochs, as in common practice.
+    """
+
+    images: int | None = Field(None, ge=6, description="the victim's: the first of the train split; all by default")
+    evaluation: tuple[int, int] | None = Field(
+        None, description="test images that judge accuracy, and non-members: from, to (exclusive); by default one half"
+    )
+    auxiliary: tuple[int, int] | None = Field(
+        None, description="test images that model inversion knows: from, to (exclusive); by default the second half"
+    )
+    steps: int = Field(10_000, ge=1, description="optimiser steps")
+    batch_size: int = Field(64, ge=1, description="images per step")
+    optimiser: Literal["sgd", "adam"] = Field("sgd", description="the client's optimiser")
+    rate: float = Field(0.01, gt=0, description="learning rate")
+    momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD")
+    weight_decay: float = Field(5e-4, ge=0, description="times the parameters, added to the gradient")
+    delta: float = Field(1e-5, gt=0, lt=1, description="the delta at which epsilon is stated")
+    membership: tuple[SerializeAsAny[MembershipAttack], ...] = Field(
+        (FourBranch(), Threshold(), LiRA()), description="membership attacks: names with parameters"
+    )
+    protected_probes: tuple[str, ...] = Field(
+        ("four_branch", "threshold"),
+        description="those of them that are also given all samples as the defense changes them",
+    )
+    inversion: SerializeAsAny[ModelInversion] = Field(
+        MeanStart(), description="model inversion: a name with parameters"
+    )
+    pictures: bool = Field(False, description="keep the inverted images and the classes' mean images")
+
+    @field_validator("membership", mode="before")
+    @classmethod
+    def _attacks(cls, value: Any) -> Any:
+        return [_named(MEMBERSHIP_ATTACKS, each) for each in value] if isinstance(value, list | tuple) else value
+
+    @field_validator("inversion", mode="before")
+    @classmethod
+    def _inversion(cls, value: Any) -> Any:
+        return _named(MODEL_INVERSIONS, value)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ReleaseJob:
+        names = [attack.name for attack in self.membership]
+        if len(set(names)) < len(names):
+            raise ValueError(f"membership: an attack is listed twice ({', '.join(names)})")
+        ranges = [part for part in (self.evaluation, self.auxiliary) if part is not None]
+        if any(start < 0 or stop - start < 1 for start, stop in ranges):
+            raise ValueError("evaluation and auxiliary need a first image and one after the last")
+        if len(ranges) == 2 and max(ranges[0][0], ranges[1][0]) < min(ranges[0][1], ranges[1][1]):
+            raise ValueError("evaluation and auxiliary share images: what inversion knows must not judge accuracy")
+        if len(ranges) == 1:
+            raise ValueError("evaluation and auxiliary: give both, or neither for the two halves of the test split")
+        return self
+
+    def parameters(self) -> dict[str, Any]:
+        """Versions of the attacks inside are among them."""
+        nested = {"membership": [_described(attack) for attack in self.membership]}
+        return super().parameters() | nested | {"inversion": _described(self.inversion)}
+
+    @property
+    def training(self) -> Training:
+        """How the victim trains."""
+        return Training(
+            steps=self.steps,
+            batch_size=self.batch_size,
+            optimiser=self.optimiser,
+            rate=self.rate,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+        )
+
+    @property
+    def _probes(self) -> list[str]:
+        return [attack.name for attack in self.membership if attack.name in self.protected_probes]
+
+    @property
+    def metrics(self) -> dict[str, MetricInfo]:
+        """Of every replicate."""
+        names = [attack.name for attack in self.membership] + [name + PROTECTED for name in self._probes]
+        found = dict(MODEL_METRICS)
+        for name in names:
+            found |= auc_metrics(name)
+        return found
+
+    def run(self, job: Job, device: torch.device) -> Findings:
+        from leakbench.federated.client_data import ClientData
+
+        data = self._data(job, device)
+        replicates: list[Replicate] = []
+        tensors: dict[str, torch.Tensor] = {}
+        try:
+            client = ClientData(data.members.images[None])
+            settings = [(setting, _feasible(defense).calibrate(client)) for setting, defense in job.defense.settings()]
+            with torch.no_grad():
+                networks = {seed: self._network(job, seed, device) for seed in job.seeds}
+                dimension = networks[job.seeds[0]].dimension
+                stated = [self._stated(defense, dimension, data) for _, defense in settings]
+                runs = [
+                    _Run(seed, place, setting, defense, known)
+                    for seed in job.seeds
+                    for place, ((setting, defense), known) in enumerate(zip(settings, stated, strict=True))
+                ]
+                together = self._together(networks[job.seeds[0]], data, device)
+                for first in range(0, len(runs), together):
+                    found, kept = self._some(runs[first : first + together], networks, data)
+                    replicates += found
+                    tensors |= kept
+        except Infeasible as error:
+            outcome = Outcome(status="infeasible", reason=str(error))
+            replicates = [
+                self._replicate(seed, setting, outcome, {}, dict.fromkeys(self.metrics, str(error)))
+                for seed in job.seeds
+                for setting, _ in job.defense.settings()
+            ]
+            tensors = {}
+        return Findings(self.metrics, replicates, tensors)
+
+    def _data(self, job: Job, device: torch.device) -> _Data:
+        from leakbench.attacks.released.base import Labelled
+
+        dataset = job.dataset.single()
+        available, test = dataset.length("train"), dataset.length("test")
+        count = available if self.images is None else self.images
+        if count > available:
+            raise ConfigError(f"images: {count} is more than the train split of '{dataset.name}' has ({available})")
+        parts = (self.evaluation or (0, test // 2), self.auxiliary or (test // 2, test))
+        loaded = [dataset.load("train", range(count)), *(dataset.load("test", range(*part)) for part in parts)]
+        members, evaluation, auxiliary = (
+            Labelled(dataset.normalise(images.to(device)), labels.to(device)) for images, labels in loaded
+        )
+        if len(evaluation.labels) < 6:
+            raise ConfigError("evaluation: membership attacks need at least 6 images")
+        return _Data(dataset, job.dataset.label, members, evaluation, auxiliary.images)
+
+    def _network(self, job: Job, seed: int, device: torch.device) -> Network:
+        from leakbench.models.base import build_network
+        from leakbench.randomness import stream_seed
+
+        dataset, label = job.dataset.single(), job.dataset.label
+        start = stream_seed(label, seed, "initialisation")
+        return build_network(job.model.single(), dataset.shape, dataset.classes, start, device)
+
+    def _together(self, network: Network, data: _Data, device: torch.device) -> int:
+        """Runs that fit in memory side by side; each may have a training set of its own."""
+        size = 4 * (data.members.images.numel() + 6 * network.dimension)
+        budget = GPU_PART * torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else DATA_BUDGET
+        return max(1, int(budget / size))
+
+    def _some(
+        self, runs: Sequence[_Run], networks: Mapping[int, Network], data: _Data
+    ) -> tuple[list[Replicate], dict[str, torch.Tensor]]:
+        """Train some of the runs side by side, then attack them, seed by seed."""
+        trained, protected = self._train(runs, networks, data)
+        values: list[dict[str, Value]] = [{} for _ in runs]
+        reasons: list[dict[str, str]] = [{} for _ in runs]
+        tensors: dict[str, torch.Tensor] = {}
+        diverged = trained.diverged_at.tolist()
+        for seed in dict.fromkeys(run.seed for run in runs):
+            rows = [row for row, run in enumerate(runs) if run.seed == seed and diverged[row] < 0]
+            if not rows:
+                continue
+            models = _chosen(trained.models, rows)
+            own = [runs[row].defense for row in rows]
+            measured: dict[str, torch.Tensor | str] = {}
+            measured |= self._utility(models, data)
+            measured |= self._inverted(models, data, [runs[row] for row in rows], tensors)
+            measured |= self._memberships(models, data, seed)
+            probes = protected if protected.dim() == 4 else protected[torch.tensor(rows, device=protected.device)]
+            measured |= self._protected_memberships(models, data, seed, own, probes)
+            for name, value in measured.items():
+                for place, row in enumerate(rows):
+                    if isinstance(value, str):
+                        reasons[row][name] = value
+                    else:
+                        values[row][name] = value[place].tolist()
+        replicates = []
+        for run, found, why, step in zip(runs, values, reasons, diverged, strict=True):
+            outcome = Outcome()
+            if step >= 0:
+                reason = f"training became non-finite at step {step}"
+                outcome = Outcome(status="diverged", reason=reason, step=step)
+                why |= dict.fromkeys(self.metrics.keys() - set(STATED), reason)
+            stated = run.stated
+            replicate = self._replicate(run.seed, run.setting, outcome, found | stated.values, why | stated.missing)
+            replicate.privacy = stated.privacy
+            replicates.append(replicate)
+        return replicates, tensors
+
+    def _replicate(
+        self, seed: int, setting: Setting, outcome: Outcome, values: Mapping[str, Value], reasons: Mapping[str, str]
+    ) -> Replicate:
+        """Every metric, null with a reason where it has no value."""
+        metrics: dict[str, Value] = {}
+        why: dict[str, str] = {}
+        for name in self.metrics:
+            metrics[name] = value = _finite(values.get(name))
+            if value is None or (isinstance(value, list) and None in value):
+                why[name] = reasons.get(name, "not finite")
+        return Replicate(seed=seed, setting=dict(setting), outcome=outcome, metrics=metrics, reasons=why)
+
+    def _train(
+        self, runs: Sequence[_Run], networks: Mapping[int, Network], data: _Data
+    ) -> tuple[TrainingRuns, torch.Tensor]:
+        """Trained models, and the images that they were trained on: ``[N, C, H, W]`` where nobody changed them, else
+        ``[runs, N, C, H, W]``."""
+        from leakbench.defenses.dp_sgd import DPSGD, PrivateRuns
+        from leakbench.randomness import Streams
+
+        streams = Streams([data.key(run.seed) for run in runs])
+        defenses = [run.defense for run in runs]
+        images, labels = data.members
+        for row, (defense, stream) in enumerate(zip(defenses, _single(streams.child("data")), strict=True)):
+            own, own_labels = defense.protect_dataset(data.members.images[None], data.members.labels[None], stream)
+            if own.data_ptr() != data.members.images.data_ptr():
+                if images.dim() == 4:
+                    images = images.repeat(len(runs), 1, 1, 1, 1)
+                images[row] = own[0]
+            if not torch.equal(own_labels[0], data.members.labels):
+                raise Infeasible(f"'{defense.name}' changes labels, which membership attacks know")
+        private: SampleGradients | None = None
+        if any(defense.acts_on == "samples" for defense in defenses):
+            private = PrivateRuns([defense for defense in defenses if isinstance(defense, DPSGD)])
+        trained = train_runs(
+            networks[runs[0].seed],
+            torch.stack([networks[run.seed].parameters for run in runs]),
+            images,
+            labels,
+            streams,
+            self.training,
+            transform=_at_every_step(defenses),
+            sample_gradients=private,
+        )
+        return trained, images
+
+    def _utility(self, models: TrainedModels, data: _Data) -> dict[str, torch.Tensor]:
+        logits = models.logits(data.members.images)
+        labels = data.members.labels.expand(len(models), -1)
+        return {
+            "accuracy": models.accuracy(*data.evaluation),
+            "train_accuracy": (logits.argmax(dim=-1) == labels).float().mean(dim=-1),
+            "final_loss": torch.nn.functional.cross_entropy(logits.mT, labels, reduction="none").mean(dim=1),
+        }
+
+    def _inverted(
+        self, models: TrainedModels, data: _Data, runs: Sequence[_Run], tensors: dict[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        """Metrics of model inversion, against the mean clean training image of every class that has one."""
+        from leakbench.metrics.inversion import class_centres, inversion_metrics
+
+        images, labels = data.members
+        present = labels.unique()
+        centres = class_centres(images, labels, data.dataset.classes)[present]
+        inverted = self.inversion.invert(models, data.auxiliary, present).images
+        bounds = torch.tensor([0.0, 1.0], device=images.device).view(2, 1, 1, 1).expand(2, images.shape[1], 1, 1)
+        low, high = data.dataset.normalise(bounds)
+        found = inversion_metrics(inverted, centres, float((high - low).max()))
+        if self.pictures:
+            pixels = data.dataset.denormalise(inverted).clamp(0, 1)
+            tensors |= {f"seed{run.seed}/inverted/{run.place}": own for run, own in zip(runs, pixels, strict=True)}
+            tensors[f"seed{runs[0].seed}/centres"] = data.dataset.denormalise(centres)
+        per_class = (inverted - centres).square().flatten(2).mean(dim=2)
+        return {f"inversion_{name}": value for name, value in found.items()} | {"inversion_mse_per_class": per_class}
+
+    def _split(self, data: _Data, seed: int) -> MembershipSplit:
+        from leakbench.attacks.released.base import membership_split
+        from leakbench.randomness import Streams
+
+        streams = Streams([(*data.key(seed), "membership")])
+        return membership_split(len(data.members.labels), len(data.evaluation.labels), streams)
+
+    def _attack(
+        self,
+        attack: MembershipAttack,
+        label: str,
+        models: TrainedModels,
+        parts: Sequence[Labelled],
+        key: tuple[str | int, ...],
+    ) -> dict[str, torch.Tensor | str]:
+        """Areas of one attack, by name of the metric.
+
+        Args:
+            parts: known members, known non-members, members and non-members to judge.
+        """
+        from leakbench.attacks.released.base import joined
+        from leakbench.metrics.membership import auc
+        from leakbench.randomness import Streams
+
+        names = list(auc_metrics(label))
+        known, others, members, nonmembers = parts
+        candidates = joined(members, nonmembers, len(models))
+        inside = torch.arange(candidates.images.shape[-4]) < members.images.shape[-4]
+        streams = Streams([(*key, "membership", attack.name)] * len(models))
+        try:
+            scores = attack.score(models, known, others, candidates, streams)
+        except Infeasible as error:
+            return dict.fromkeys(names, str(error))
+        return dict(zip(names, auc(scores, inside), strict=True))
+
+    def _memberships(self, models: TrainedModels, data: _Data, seed: int) -> dict[str, torch.Tensor | str]:
+        """Areas of all attacks on clean candidates."""
+        split = self._split(data, seed)
+        sets = (data.members, data.evaluation)
+        parts = [_shared(sets[place % 2], rows[0]) for place, rows in enumerate(split)]
+        found: dict[str, torch.Tensor | str] = {}
+        for attack in self._informed(data, split):
+            found |= self._attack(attack, attack.name, models, parts, data.key(seed))
+        return found
+
+    def _informed(self, data: _Data, split: MembershipSplit) -> list[MembershipAttack]:
+        """The attacks, which know the victim's training.
+
+        A shadow model has as many samples as are known of either kind; it passes over them as often as the victim.
+        """
+        steps = max(1, round(self.steps * split.members.shape[1] / len(data.members.labels)))
+        training = self.training.model_copy(update={"steps": steps})
+        return [attack.knowing(training) for attack in self.membership]
+
+    def _protected_memberships(
+        self, models: TrainedModels, data: _Data, seed: int, defenses: Sequence[Defense], trained_on: torch.Tensor
+    ) -> dict[str, torch.Tensor | str]:
+        """Areas of some attacks when all samples are as the defense changes them: members with the noise that they were
+        trained with, if that was drawn once, and others with noise of the same law."""
+        from leakbench.attacks.released.base import Labelled
+        from leakbench.randomness import Streams
+
+        found: dict[str, torch.Tensor | str] = {}
+        if not self._probes:
+            return found
+        split = self._split(data, seed)
+        streams = Streams([data.key(seed)])
+        images: list[list[torch.Tensor]] = [[] for _ in split]
+        for row, defense in enumerate(defenses):
+            others, _ = defense.protect_dataset(
+                data.evaluation.images[None], data.evaluation.labels[None], streams.child("nonmembers")
+            )
+            own = trained_on if trained_on.dim() == 4 else trained_on[row]
+            for place, rows in enumerate(split):
+                chosen, labels = (own if place % 2 == 0 else others[0])[rows], _shared_labels(data, place, rows)
+                shown, _ = defense.protect_data(chosen, labels, streams.child("probe", place))
+                images[place].append(shown[0])
+        parts = [
+            Labelled(torch.stack(each), _shared_labels(data, place, rows).expand(len(defenses), -1))
+            for place, (each, rows) in enumerate(zip(images, split, strict=True))
+        ]
+        clean = data.members.images[split.members[0]]
+        for attack in self._informed(data, split):
+            if attack.name in self._probes:
+                label = attack.name + PROTECTED
+                if torch.equal(parts[2].images, clean.expand_as(parts[2].images)):
+                    found |= dict.fromkeys(auc_metrics(label), "the defense leaves images as they are")
+                else:
+                    found |= self._attack(attack, label, models, parts, data.key(seed))
+        return found
+
+    def _stated(self, defense: Defense, dimension: int, data: _Data) -> _Stated:
+        """What a calibrated mechanism states of itself."""
+        from leakbench.defenses.base import Schedule
+        from leakbench.defenses.channel import ChannelReport
+
+        rate = min(1.0, self.batch_size / len(data.members.labels))
+        schedule = Schedule(dimension, rounds=self.steps, delta=self.delta, sampling_rate=rate)
+        statement = defense.privacy(schedule)
+        reports: Sequence[ChannelReport] = getattr(defense, "reports", ())  # of channels alone
+        values: dict[str, Value] = {"epsilon": statement.epsilon}
+        if reports:
+            values |= {"capacity": reports[0].capacity, "noise_variance": reports[0].mean_variance}
+        missing = dict.fromkeys(("capacity", "noise_variance"), "the defense is no channel on images")
+        return _Stated(values, missing | {"epsilon": statement.basis}, statement.as_dict())
+
+
+def _named(registry: Registry[Any], value: Any) -> Any:
+    """The component that a name with parameters stands for; a name alone will do."""
+    if isinstance(value, str):
+        return registry.get(value)()
+    if isinstance(value, Mapping):
+        given = dict(value)
+        given.pop("version", None)
+        return registry.get(str(given.pop("name", None)))(**given)
+    return value
+
+
+def _described(component: Component) -> dict[str, Any]:
+    return {"name": component.name, "version": component.version, **component.parameters()}
+
+
+def _feasible(defense: Defense) -> Defense:
+    if defense.acts_on == "updates":
+        raise Infeasible(
+            f"'{defense.name}' changes what a client sends at each step; a released model was trained with a defense "
+            "on its images or on the gradients of its samples"
+        )
+    return defense
+
+
+def _single(streams: Streams) -> list[Streams]:
+    from leakbench.randomness import Streams
+
+    return [Streams([key]) for key in streams.keys]
+
+
+def _at_every_step(defenses: Sequence[Defense]) -> Transform | None:
+    """What the defenses, one per run, do to the images of a step; None where they do nothing."""
+    from leakbench.defenses.base import Defense
+
+    if all(type(defense).protect_data is Defense.protect_data for defense in defenses):
+        return None
+
+    def transform(images: torch.Tensor, labels: torch.Tensor, _: torch.Tensor, streams: Streams) -> torch.Tensor:
+        parts = []
+        for run, (defense, own) in enumerate(zip(defenses, _single(streams.child("defense")), strict=True)):
+            part = slice(run, run + 1)
+            changed, told = defense.protect_data(images[part], labels[part], own)
+            if not torch.equal(told, labels[part]):
+                raise Infeasible(f"'{defense.name}' changes labels, which membership attacks know")
+            parts.append(changed)
+        return torch.cat(parts)
+
+    return transform
+
+
+def _chosen(models: TrainedModels, rows: Sequence[int]) -> TrainedModels:
+    """Some of the models."""
+    from leakbench.models.trained import TrainedModels
+
+    index = torch.tensor(rows, device=models.parameters.device)
+    statistics = {name: values[index] for name, values in models.statistics.items()}
+    initial = None if models.initial is None else models.initial[index]
+    return TrainedModels(models.network, models.parameters[index], statistics, initial)
+
+
+def _shared(samples: Labelled, rows: torch.Tensor) -> Labelled:
+    """Samples ``rows`` (``[k]``) that all runs share."""
+    from leakbench.attacks.released.base import Labelled
+
+    rows = rows.to(samples.labels.device)
+    return Labelled(samples.images[rows], samples.labels[rows])
+
+
+def _shared_labels(data: _Data, place: int, rows: torch.Tensor) -> torch.Tensor:
+    """Labels ``[1, k]`` of one part of a split: members and others take turns."""
+    return (data.members if place % 2 == 0 else data.evaluation).labels[rows.to(data.members.labels.device)]
+
+
+def _finite(value: Value) -> Value:
+    """Numbers, null where they are not finite."""
+    if isinstance(value, list):
+        return [_number(each) for each in value]
+    return _number(value)
+
+
+def _number(value: float | None) -> float | None:
+    return value if value is not None and abs(value) < float("inf") else None

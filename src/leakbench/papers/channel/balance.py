@@ -1,0 +1,225 @@
+"""Figures 11, 15, 16 and 24: what is lost in accuracy for what is gained against both kinds of attack.
+
+Improvements over the undefended model of the same seed are computed seed by seed, then averaged.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from leakbench.lazy import np, pd
+from leakbench.metrics.defense_capability import dra_improvement, mia_improvement
+from leakbench.papers.channel.common import INTERVALS, figure
+from leakbench.papers.channel.released import MSE, UNDEFENDED, models_of, row_of_panels, strongest_membership
+from leakbench.report.artifacts import Tables
+from leakbench.report.plots import Drawing, having
+from leakbench.report.statistics import over_seeds
+from leakbench.report.style import REFERENCE_COLOUR, colour, marker
+from leakbench.report.tidy import SETTING
+from leakbench.report.trade_offs import keep_in_view
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from matplotlib.axes import Axes
+
+    from leakbench.report.statistics import Array
+
+SERIES = {
+    "natural": "Natural",
+    "white": "White",
+    "personalized": "Personalized",
+    "dp-sgd": "DP-SGD",
+    "dp-psac": "DP-PSAC",
+}
+WORLD = (UNDEFENDED, "natural", "white", "personalized", "dp")
+CELL = ["dataset", "model", "seed"]
+IMPROVED = (
+    "IMP_MIA = 1 - AUC / AUC_0 and IMP_DRA = 1 - MSE_0 / MSE of model inversion, where 0 marks the undefended model of "
+    "the same seed; the membership attack is that with the largest mean AUC over the undefended runs. Points of one "
+    "line differ in the capacity (channels) or the noise multiplier (DP), which is larger where the point is."
+)
+
+
+def measured(frame: pd.DataFrame, metrics: dict[str, str]) -> pd.DataFrame:
+    """One row per run, with its metrics in columns of other names: ``metrics`` maps metric to column."""
+    frame = having(having(frame, "kappa"), "multiplier")
+    keys = [*CELL, "defense", "mechanism", SETTING + "kappa", SETTING + "multiplier"]
+    keys += [SETTING + "steps"] if SETTING + "steps" in frame else []
+    chosen = frame[frame["metric"].isin(metrics)]
+    wide = chosen.set_index([*keys, "metric"])["value"].unstack("metric").reset_index()
+    return wide.rename(columns=metrics)
+
+
+def improvements(tables: Tables) -> pd.DataFrame:
+    """Every defended run with its ``accuracy``, ``imp_mia``, ``imp_dra`` and ``gdc``; NaN where a run was lost."""
+    metrics = {"accuracy": "accuracy", "inversion_mse": "mse", strongest_membership(tables[UNDEFENDED]): "auc"}
+    undefended = measured(tables[UNDEFENDED], metrics)[[*CELL, "auc", "mse"]]
+    defended = pd.concat([measured(frame, metrics) for name, frame in tables.items() if name != UNDEFENDED])
+    runs = defended.merge(undefended, on=CELL, suffixes=("", "_0"))
+    known = runs[["auc", "mse", "auc_0", "mse_0"]].notna().all(axis=1)
+    for column in ("imp_mia", "imp_dra"):
+        runs[column] = np.nan
+    kept = runs[known]
+    runs.loc[known, "imp_mia"] = mia_improvement(kept["auc"], kept["auc_0"])
+    runs.loc[known, "imp_dra"] = dra_improvement(kept["mse"], kept["mse_0"])
+    return runs.assign(gdc=(runs["imp_mia"] + runs["imp_dra"]) / 2)
+
+
+def pareto(points: Array) -> npt.NDArray[np.bool_]:
+    """Which points ``[n, 2]`` no other one exceeds in one coordinate and equals or exceeds in the other, ``[n]``."""
+    least = (points[None] >= points[:, None]).all(axis=2)
+    more = (points[None] > points[:, None]).any(axis=2)
+    beaten: npt.NDArray[np.bool_] = np.logical_and(least, more).max(axis=1)
+    return np.logical_not(beaten)
+
+
+def hypervolume(points: Array, worst: Array) -> float:
+    """Area between the points ``[n, 2]`` and a corner ``[2]`` that is nowhere above any of them."""
+    area, height = 0.0, float(worst[1])
+    for x, y in points[np.lexsort((-points[:, 1], -points[:, 0]))]:  # from the right: each step up adds a slab
+        area += max(0.0, float(x - worst[0])) * max(0.0, float(y) - height)
+        height = max(height, float(y))
+    return area
+
+
+def _strength(frame: pd.DataFrame) -> pd.Series:
+    return frame[SETTING + "kappa"].fillna(frame[SETTING + "multiplier"])
+
+
+def plane(tables: Tables, *, x: str, y: str, xlabel: str, ylabel: str, front: bool) -> Drawing:
+    """Two columns of :func:`improvements` against each other: a panel per data set and model, a line per defense.
+
+    Only models that every experiment has are drawn. With ``front`` the Pareto front of all points is, too.
+    """
+    runs = improvements(tables)
+    dp = tables["dp"]["model"].unique() if "dp" in tables else runs["model"].unique()
+    runs = runs[runs["model"].isin(dp)].assign(strength=_strength)
+    cells = list(runs[["dataset", "model"]].drop_duplicates().itertuples(index=False, name=None))
+    shown, axes = row_of_panels(len(cells))
+    numbers: list[dict[str, Any]] = []
+    for ax, (dataset, model) in zip(axes, cells, strict=True):
+        here = runs[(runs["dataset"] == dataset) & (runs["model"] == model)]
+        by = ["defense", "mechanism", "strength"]
+        points = over_seeds(here.assign(value=here[x]), by).merge(
+            over_seeds(here.assign(value=here[y]), by), on=by, suffixes=("_x", "_y")
+        )
+        points = points[points[["mean_x", "mean_y"]].notna().all(axis=1)].reset_index(drop=True)
+        where = points[["mean_x", "mean_y"]].to_numpy(dtype=float)
+        points["on_front"] = pareto(where) if len(points) else False
+        worst = where.min(axis=0) if len(points) else np.zeros(2)
+        for defense in dict.fromkeys([*SERIES, *points["defense"]]):
+            own = points[points["defense"] == defense].sort_values("strength")
+            if own.empty:
+                continue
+            _draw(ax, own, SERIES.get(defense, defense))
+            volume = hypervolume(own[["mean_x", "mean_y"]].to_numpy(dtype=float), worst)
+            numbers += [
+                {"dataset": dataset, "model": model, "series": SERIES.get(defense, defense)}
+                | {"strength": row["strength"]}
+                | {f"{x}{end}": row[f"{part}_x"] for part, end in ENDS.items()}
+                | {f"{y}{end}": row[f"{part}_y"] for part, end in ENDS.items()}
+                | {"seeds": row["seeds_x"], "lost": row["lost_x"] + row["lost_y"]}
+                | ({"on_front": row["on_front"], "hypervolume": volume} if front else {})
+                for row in own.to_dict("records")
+            ]
+        if front and len(points):
+            best = points[points["on_front"]].sort_values("mean_x")
+            ax.step(best["mean_x"], best["mean_y"], where="pre", color=REFERENCE_COLOUR, linewidth=1, zorder=0)
+        keep_in_view(ax, [{"x": row[0], "y": row[1]} for row in where])
+        ax.set(title=f"{dataset}, {model}", xlabel=xlabel)
+    axes[0].set_ylabel(ylabel)
+    axes[-1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return Drawing(shown, pd.DataFrame(numbers))
+
+
+ENDS = {"mean": "", "low": "_low", "high": "_high"}
+"""Statistic -> what stands behind the name of a column of numbers."""
+
+
+def _draw(ax: Axes, own: pd.DataFrame, name: str) -> None:
+    mechanism = own["mechanism"].iloc[0]
+    whiskers = [
+        [own[f"mean_{axis}"] - own[f"low_{axis}"], own[f"high_{axis}"] - own[f"mean_{axis}"]] for axis in ("x", "y")
+    ]
+    tint = colour(mechanism)
+    ax.errorbar(own["mean_x"], own["mean_y"], xerr=whiskers[0], yerr=whiskers[1], color=tint, linewidth=0.7, alpha=0.6)
+    sizes = [14 + 14 * place for place in range(len(own))]
+    ax.scatter(own["mean_x"], own["mean_y"], s=sizes, color=tint, marker=marker(mechanism), label=name, zorder=3)
+
+
+def exchange(tables: Tables, *, experiment: str, parameter: str) -> Drawing:
+    """Accuracy against the error of model inversion, a panel per data set, a line per model over the parameter."""
+    frame = having(tables[experiment], parameter)
+    column, auc = SETTING + parameter, strongest_membership(tables[UNDEFENDED])
+    metrics = {"inversion_mse": "mse", "accuracy": "accuracy", auc: "auc"}
+    datasets = list(frame["dataset"].unique())
+    shown, axes = row_of_panels(len(datasets))
+    numbers: list[dict[str, Any]] = []
+    for ax, dataset in zip(axes, datasets, strict=True):
+        for model, tint in models_of(tables).items():
+            for series, source in (("no defense", having(tables[UNDEFENDED], parameter)), (experiment, frame)):
+                here = source[(source["dataset"] == dataset) & (source["model"] == model)]
+                parts = {
+                    name: over_seeds(here[here["metric"] == metric], [column]).set_index(column)
+                    for metric, name in metrics.items()
+                }
+                points = pd.concat(parts, axis=1).sort_index()
+                if points.empty:
+                    continue
+                _draw_exchange(ax, points, model, tint, defended=series == experiment)
+                numbers += [
+                    {"dataset": dataset, "model": model, "series": series, parameter: value, "attack": auc}
+                    | {f"{name}{end}": row[name, part] for name in parts for part, end in ENDS.items()}
+                    | {"seeds": row["accuracy", "seeds"], "lost": row["accuracy", "lost"]}
+                    for value, row in points.iterrows()
+                ]
+        own = [row for row in numbers if row["dataset"] == dataset]
+        keep_in_view(ax, [{"x": row["mse"], "y": row["accuracy"]} for row in own])
+        ax.set(title=dataset, xlabel=MSE.ylabel)
+    axes[0].set_ylabel("test accuracy")
+    axes[-1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return Drawing(shown, pd.DataFrame(numbers))
+
+
+def _draw_exchange(ax: Axes, points: pd.DataFrame, model: str, tint: str, *, defended: bool) -> None:
+    x, y = points["mse"], points["accuracy"]
+    whiskers = [[part["mean"] - part["low"], part["high"] - part["mean"]] for part in (x, y)]
+    style = "-" if defended else "none"
+    ax.errorbar(
+        x["mean"], y["mean"], xerr=whiskers[0], yerr=whiskers[1], color=tint, linestyle=style, linewidth=0.7, alpha=0.6
+    )
+    sizes = [14 + 14 * place for place in range(len(points))] if defended else 70
+    ax.scatter(
+        x["mean"], y["mean"], s=sizes, color=tint, marker="o" if defended else "*", label=model if defended else None
+    )
+
+
+for number, experiment, parameter, words in (
+    (11, "natural", "kappa", "the capacity"),
+    (24, "steps", "steps", "the number of steps"),
+):
+    figure(
+        number,
+        title=f"Utility and privacy over {words}",
+        caption="Accuracy on clean test images against the squared error of model inversion (network inputs, median "
+        f"over classes), Natural channel; larger points have more of {words}, stars no defense. A better defense lies "
+        f"higher and further right. The CSV holds the membership AUC beside them. {INTERVALS}",
+        experiments=(UNDEFENDED, experiment),
+    )(partial(exchange, experiment=experiment, parameter=parameter))
+
+figure(
+    15,
+    title="Accuracy against the general defense capability",
+    caption="Accuracy on clean test images against GDC, the mean of IMP_MIA and IMP_DRA; larger is better in both. "
+    f"{IMPROVED} Grey: the Pareto front of all mean points. The CSV has each series' hypervolume: the area that its "
+    f"mean points dominate above the smallest GDC and accuracy of the panel. {INTERVALS}",
+    experiments=WORLD,
+)(partial(plane, x="gdc", y="accuracy", xlabel="GDC", ylabel="test accuracy", front=True))
+
+figure(
+    16,
+    title="Improvement against reconstruction and against membership inference",
+    caption=f"What a defense takes from both kinds of attack; larger is better. {IMPROVED} {INTERVALS}",
+    experiments=WORLD,
+)(partial(plane, x="imp_dra", y="imp_mia", xlabel=r"IMP$_{DRA}$", ylabel=r"IMP$_{MIA}$", front=False))

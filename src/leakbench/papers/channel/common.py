@@ -1,0 +1,13 @@
+"""Words that the paper's figures share."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from leakbench.papers.channel import PAPER
+from leakbench.report.artifacts import artifact
+
+figure = partial(artifact, PAPER, "figure")
+table = partial(artifact, PAPER, "table")
+
+INTERVALS = "Intervals: 95 % t-intervals over seeds."

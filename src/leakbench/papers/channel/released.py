@@ -1,0 +1,170 @@
+"""Figures 9, 10, 12, 13, 18 to 23 and 25 to 29: what a released model is worth and what it leaks.
+
+All have one form: a panel per data set, a line per model, a metric against the capacity of the noise or the number of
+steps, and beside each line what the same model reaches without a defense.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from leakbench.lazy import pd
+from leakbench.papers.channel.common import INTERVALS, figure
+from leakbench.report.artifacts import Tables
+from leakbench.report.plots import Drawing, having
+from leakbench.report.statistics import over_seeds
+from leakbench.report.style import MODEL_COLOURS, panels
+from leakbench.report.tidy import SETTING
+from leakbench.report.trade_offs import keep_in_view
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+UNDEFENDED = "undefended_release"
+AUC, PROTECTED = "auc/", "_noisy"
+XLABELS = {"kappa": r"capacity $\kappa$ (nats per image)", "steps": "training steps $n$"}
+
+
+class Measure(NamedTuple):
+    """A metric as the figures show it; ``mia`` stands for that of the strongest membership attack."""
+
+    metric: str
+    ylabel: str
+    words: str
+
+
+ACCURACY = Measure("accuracy", "test accuracy", "Accuracy on clean test images")
+MIA = Measure("mia", "membership AUC", "Area under the ROC curve of membership inference on clean candidates")
+MSE = Measure("inversion_mse", "inversion MSE (network inputs)", "Squared error of model inversion, in network inputs")
+PSNR = Measure("inversion_psnr", "inversion PSNR (dB)", "Peak signal-to-noise ratio of model inversion, in dB")
+SSIM = Measure("inversion_ssim", "inversion SSIM", "Structural similarity of model inversion (11x11 Gaussian window)")
+COSINE = Measure("inversion_cosine", "inversion cosine", "Cosine of model inversion, of flattened network inputs")
+CENTRES = "Inverted images are compared with the mean image of their class; median over classes."
+STRONGEST = "Drawn is the attack with the largest mean AUC over the undefended runs; the CSV holds all attacks."
+REFERENCE = "Dotted: the same model without a defense."
+
+
+def membership_metrics(frame: pd.DataFrame) -> list[str]:
+    """The AUCs of attacks on clean candidates in a table."""
+    return sorted(name for name in frame["metric"].unique() if name.startswith(AUC) and not name.endswith(PROTECTED))
+
+
+def strongest_membership(undefended: pd.DataFrame) -> str:
+    """The metric of the attack with the largest mean AUC over all undefended runs; the first by name of equals."""
+    found = membership_metrics(undefended)
+    means = undefended[undefended["metric"].isin(found)].groupby("metric")["value"].mean()
+    return str(means.idxmax())
+
+
+def models_of(tables: Tables) -> dict[str, str]:
+    """The models of some tables and their colours, in the order of the configuration."""
+    names = dict.fromkeys(name for frame in tables.values() for name in frame["model"])
+    return {name: MODEL_COLOURS[place % len(MODEL_COLOURS)] for place, name in enumerate(names)}
+
+
+def row_of_panels(count: int) -> tuple[Figure, list[Axes]]:
+    """Axes for so many data sets, with room for a legend and a caption."""
+    return panels(count, width=max(3.4, 6.4 / count), height=4.2)
+
+
+def against(tables: Tables, *, experiment: str, measure: Measure, parameter: str) -> Drawing:
+    """A metric against a swept parameter: a panel per data set, a line per model, dotted without a defense.
+
+    Args:
+        tables: the undefended one and that of ``experiment``.
+        parameter: what that sweeps.
+    """
+    undefended, frame = tables[UNDEFENDED], having(tables[experiment], parameter)
+    drawn = strongest_membership(undefended) if measure.metric == "mia" else measure.metric
+    metrics = membership_metrics(frame) if measure.metric == "mia" else [drawn]
+    datasets, models = list(frame["dataset"].unique()), models_of(tables)
+    shown, axes = row_of_panels(len(datasets))
+    numbers: list[dict[str, Any]] = []
+    for ax, dataset in zip(axes, datasets, strict=True):
+        for model, tint in models.items():
+            for metric in metrics:
+                cell = _cell(frame, dataset, model, metric)
+                if cell.empty:
+                    continue
+                without = _cell(undefended, dataset, model, metric)
+                points = over_seeds(cell, [SETTING + parameter]).sort_values(SETTING + parameter)
+                reference = over_seeds(without, ["model"])
+                if metric == drawn:
+                    _draw(ax, points, reference, SETTING + parameter, model, tint)
+                where = {"dataset": dataset, "model": model, "metric": metric, "drawn": metric == drawn}
+                numbers += [where | {"series": "no defense", **_statistics(row)} for row in _rows(reference)]
+                numbers += [
+                    where | {"series": experiment, parameter: row[SETTING + parameter], **_statistics(row)}
+                    for row in _rows(points)
+                ]
+        keep_in_view(ax, [{"y": row["mean"]} for row in numbers if row["drawn"] and row["dataset"] == dataset])
+        ax.set(title=dataset, xlabel=XLABELS[parameter])
+    label = f" ({drawn.removeprefix(AUC)})" if measure.metric == "mia" else ""
+    axes[0].set_ylabel(measure.ylabel + label)
+    axes[-1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return Drawing(shown, pd.DataFrame(numbers))
+
+
+def _cell(frame: pd.DataFrame, dataset: str, model: str, metric: str) -> pd.DataFrame:
+    return frame[(frame["dataset"] == dataset) & (frame["model"] == model) & (frame["metric"] == metric)]
+
+
+def _rows(points: pd.DataFrame) -> list[dict[str, Any]]:
+    return [{str(key): value for key, value in row.items()} for row in points.to_dict("records")]
+
+
+def _statistics(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: row[key] for key in ("mean", "low", "high", "seeds", "lost")}
+
+
+def _draw(ax: Axes, points: pd.DataFrame, reference: pd.DataFrame, column: str, model: str, tint: str) -> None:
+    x = points[column]
+    ax.plot(x, points["mean"], color=tint, marker="o", label=model)
+    ax.fill_between(x, points["low"], points["high"], color=tint, alpha=0.15, linewidth=0)
+    for value in reference["mean"]:
+        ax.axhline(value, color=tint, linestyle=":", linewidth=1)
+
+
+CHANNELS = {
+    "natural": "Natural channel",
+    "white": "White channel",
+    "personalized": "Personalized channel, with the noise of Theorem 3's bound",
+}
+SHOWN: Sequence[tuple[int, str, Measure, str]] = (
+    (9, "natural", ACCURACY, "kappa"),
+    (10, "natural", MSE, "kappa"),
+    (12, "steps", ACCURACY, "steps"),
+    (13, "steps", MSE, "steps"),
+    (18, "white", ACCURACY, "kappa"),
+    (19, "white", MIA, "kappa"),
+    (20, "white", MSE, "kappa"),
+    (21, "personalized", ACCURACY, "kappa"),
+    (22, "personalized", MIA, "kappa"),
+    (23, "personalized", MSE, "kappa"),
+    (25, "natural", MIA, "kappa"),
+    (26, "steps", MIA, "steps"),
+    (27, "natural", PSNR, "kappa"),
+    (28, "natural", SSIM, "kappa"),
+    (29, "natural", COSINE, "kappa"),
+)
+"""Number, experiment, metric, parameter."""
+
+
+def _register(number: int, experiment: str, measure: Measure, parameter: str) -> None:
+    over = "the number of steps" if parameter == "steps" else "the capacity of one noisy image"
+    mechanism = CHANNELS.get(experiment, "Natural channel of fixed capacity")
+    explained = STRONGEST if measure is MIA else "" if measure is ACCURACY else CENTRES
+    figure(
+        number,
+        title=f"{mechanism.split(',')[0]}: {measure.ylabel} against {over}",
+        caption=f"{measure.words}, against {over}. {mechanism}; noise is drawn once per image. "
+        + " ".join(filter(None, (explained, REFERENCE, INTERVALS))),
+        experiments=(UNDEFENDED, experiment),
+    )(partial(against, experiment=experiment, measure=measure, parameter=parameter))
+
+
+for entry in SHOWN:
+    _register(*entry)
