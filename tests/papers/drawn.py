@@ -45,8 +45,10 @@ def draw(name: str, tables: Tables, *kept: Any) -> Drawing:
 
 
 def interval(per_seed: list[float]) -> tuple[float, float, float]:
-    """Mean and 95 % t-interval, from scipy."""
+    """Mean and 95 % t-interval, from scipy; of two seeds their range."""
     kept = [value for value in per_seed if not math.isnan(value)]
+    if len(kept) == 2:
+        return float(np.mean(kept)), min(kept), max(kept)
     low, high = stats.t.interval(0.95, len(kept) - 1, loc=np.mean(kept), scale=stats.sem(kept))
     return float(np.mean(kept)), float(low), float(high)
 

@@ -22,6 +22,8 @@ BOOTSTRAP_SEED = 0
 def over_seeds(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     """Mean of ``value`` with a 95 % t-interval over seeds, for every group of the columns ``by``.
 
+    Of two seeds the interval is their range: a t-interval would be nine times as wide, and hide the figure.
+
     The images or victims of one seed share a model, so they are averaged first and the seeds are the replicates.
     NaN values (diverged trials) are left out of a seed's mean and counted.
 
@@ -36,10 +38,19 @@ def over_seeds(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
         mean="mean", lost=lambda values: values.isna().sum()
     )
     groups = per_seed.reset_index().groupby(keys, dropna=False)
-    result = groups.agg(mean=("mean", "mean"), std=("mean", "std"), seeds=("mean", "count"), lost=("lost", "sum"))
+    result = groups.agg(
+        mean=("mean", "mean"),
+        low=("mean", "min"),
+        high=("mean", "max"),
+        std=("mean", "std"),
+        seeds=("mean", "count"),
+        lost=("lost", "sum"),
+    )
     quantile = stdtrit(np.maximum(result["seeds"] - 1, 1), 0.5 + CONFIDENCE / 2)
-    half = (quantile * result["std"] / np.sqrt(result["seeds"])).fillna(0.0)
-    result["low"], result["high"] = result["mean"] - half, result["mean"] + half
+    half = quantile * result["std"] / np.sqrt(result["seeds"])
+    several = result["seeds"] > 2
+    result["low"] = result["low"].mask(several, result["mean"] - half)
+    result["high"] = result["high"].mask(several, result["mean"] + half)
     return result.drop(columns="std").reset_index()
 
 

@@ -10,4 +10,4 @@ from leakbench.report.artifacts import artifact
 figure = partial(artifact, PAPER, "figure")
 table = partial(artifact, PAPER, "table")
 
-INTERVALS = "Intervals: 95 % t-intervals over seeds."
+INTERVALS = "Intervals: 95 % t-intervals over seeds; of two seeds, their range."

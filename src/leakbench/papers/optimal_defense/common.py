@@ -25,7 +25,7 @@ ERRORS = {"mse_input": "MSE (normalised inputs)", "psnr": "PSNR (dB, pixels in [
 LOSS = "training loss after 5 steps (nats)"
 PRUNED, SCALE = "pruned part of the gradient", "noise scale (RMS std)"
 
-INTERVALS = "Intervals: 95 % t-intervals over seeds of the initialisation."
+INTERVALS = "Intervals: 95 % t-intervals over seeds of the initialisation; of two seeds, their range."
 BLIND = (
     "Reference attackers that never see the gradient: the mean of auxiliary images, constant grey, and random noise."
 )
