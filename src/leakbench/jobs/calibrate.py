@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 DIRECTIONS = 32
 """How many of the largest eigenvalues are kept."""
+VISITS = tuple(2**power for power in range(15))
+"""How often training may visit an image: up to 16,384 times."""
 
 CALIBRATE_METRICS = {
     "images": MetricInfo(unit="images that the covariance was estimated from", direction="none"),
@@ -38,6 +40,9 @@ CALIBRATE_METRICS = {
         unit="squared normalised input, noise along the eigen-directions", direction="none", axis="direction"
     ),
     "mmse": MetricInfo(unit="squared normalised input, least error for normal images", direction="higher"),
+    "fresh_capacity": MetricInfo(
+        unit="nats of 1, 2, 4, ... draws of the noise together, per image", direction="lower", axis="visits"
+    ),
     "log_factor": MetricInfo(unit="ln exp(-2 C / d), factor of Theorem 1", direction="higher"),
     "log_bound": MetricInfo(unit="ln squared normalised input, Theorem 1 for normal images", direction="higher"),
 }
@@ -147,8 +152,12 @@ def _of_channel(defense: DataChannel, moments: Moments, dataset: Dataset) -> dic
         "noise_variance": report.mean_variance,
         "pixel_noise_variance": float((variances * _deviations(moments, dataset).square()).mean()),
         "direction_noise": (directions * noisy).sum(dim=0).tolist(),
+        "fresh_capacity": [noise.capacity(visits) for visits in VISITS],
         "mmse": least_error(moments, covariance),
-        "log_factor": float(information_factor(report.capacity, report.dimension).log),
+        "fresh_capacity": MetricInfo(
+        unit="nats of 1, 2, 4, ... draws of the noise together, per image", direction="lower", axis="visits"
+    ),
+    "log_factor": float(information_factor(report.capacity, report.dimension).log),
         "log_bound": float(bound) if bool(bound.isfinite()) else None,
     }
 

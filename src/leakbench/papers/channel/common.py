@@ -1,0 +1,14 @@
+"""Words that the paper's figures share."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from leakbench.papers.channel import PAPER
+from leakbench.report.artifacts import artifact
+
+figure = partial(artifact, PAPER, "figure")
+table = partial(artifact, PAPER, "table")
+
+CHANNELS = {"natural-all": "natural", "white-all": "white", "personalized-all": "personalized"}
+"""Labels of the channels on the common grid of capacities."""
