@@ -154,10 +154,7 @@ def _of_channel(defense: DataChannel, moments: Moments, dataset: Dataset) -> dic
         "direction_noise": (directions * noisy).sum(dim=0).tolist(),
         "fresh_capacity": [noise.capacity(visits) for visits in VISITS],
         "mmse": least_error(moments, covariance),
-        "fresh_capacity": MetricInfo(
-        unit="nats of 1, 2, 4, ... draws of the noise together, per image", direction="lower", axis="visits"
-    ),
-    "log_factor": float(information_factor(report.capacity, report.dimension).log),
+        "log_factor": float(information_factor(report.capacity, report.dimension).log),
         "log_bound": float(bound) if bool(bound.isfinite()) else None,
     }
 
