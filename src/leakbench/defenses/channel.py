@@ -11,7 +11,7 @@ data's (white, section 5.3), ``sigma diag(beta)`` (personalized, section 5.4). N
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 from weakref import WeakKeyDictionary
@@ -73,11 +73,14 @@ class DataNoise:
             covariance ``[d, d]``; float32.
         signal_to_noise: eigenvalues of the data's covariance seen in units of the noise, float64 ``[d]``.
         report: what it does.
+        factor: where the noise's covariance is that of the data times a number, this number and the data's covariance,
+            ``[d, d]``: exactly, so also in directions where both are zero.
     """
 
     root: torch.Tensor
     signal_to_noise: torch.Tensor
     report: ChannelReport
+    factor: tuple[float, torch.Tensor] | None = None
 
     def colour(self, normal: torch.Tensor) -> torch.Tensor:
         """Noise from standard normal draws, both ``[..., C, H, W]``."""
@@ -87,6 +90,9 @@ class DataNoise:
     @cached_property
     def covariance(self) -> torch.Tensor:
         """Of the noise, float64: variances ``[d]``, or ``[d, d]``."""
+        if self.factor is not None:
+            number, covariance = self.factor
+            return number * covariance
         root = self.root.double()
         return root.square() if root.dim() == 1 else root @ root
 
@@ -250,7 +256,8 @@ class WhiteChannel(DataChannel):
         vectors = moments.eigenvectors
         root = (vectors * (factor * eigenvalues).sqrt()) @ vectors.T
         ratios = (eigenvalues > 0).to(eigenvalues) / factor
-        return _data_noise(self.kappa, moments, factor, root, ratios)
+        noise = _data_noise(self.kappa, moments, factor, root, ratios)
+        return replace(noise, factor=(factor, moments.covariance))
 
 
 class Rectangle(BaseModel):
