@@ -24,7 +24,10 @@ WORKING = sorted(RULES.keys() - {"all"})
 
 def test_all_rules_are_found() -> None:
     assert set(RULES) == set(re.findall(r"^\s*(?:rule|checkpoint)\s+(\w+)", TEXT, re.MULTILINE))
-    assert WORKING == ["attack", "draw", "fisher", "inventory", "judge", "merge", "page", "tabulate", "train"]
+    assert [
+        *("attack", "calibrate", "draw", "fisher", "inventory"),
+        *("judge", "merge", "page", "tabulate", "train"),
+    ] == WORKING
 
 
 @pytest.mark.parametrize("rule", WORKING)

@@ -115,9 +115,7 @@ def _deviations(moments: Moments, dataset: Dataset) -> torch.Tensor:
     return std.repeat_interleave(dataset.size**2)
 
 
-def _of_defense(
-    defense: Defense, moments: Moments, dataset: Dataset
-) -> tuple[dict[str, Value], dict[str, str]]:
+def _of_defense(defense: Defense, moments: Moments, dataset: Dataset) -> tuple[dict[str, Value], dict[str, str]]:
     """What a calibrated defense does to these images, and why what is not known is not."""
     from leakbench.defenses.channel import DataChannel, EigenCompression
 

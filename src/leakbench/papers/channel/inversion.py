@@ -42,7 +42,7 @@ def _heatmaps(
     datasets = list(dict.fromkeys(frame["dataset"]))
     cells = max(frame[KAPPA].nunique(), 1)
     drawn, axes = panels(len(datasets), width=1.9 + 0.52 * cells, height=2.6, stacked=len(datasets) > 2 or cells > 5)
-    numbers: list[dict[str, Any]] = []
+    numbers: list[dict[Any, Any]] = []
     for ax, dataset in zip(axes, datasets, strict=True):
         own = values_of(frame, metric, attack=attack, dataset=dataset)
         own = own[own[KAPPA].notna()]
@@ -59,7 +59,7 @@ def _heatmaps(
     return Drawing(drawn, pd.DataFrame(numbers).rename(columns={"defense": "series", KAPPA: "kappa"}))
 
 
-def _references(frame: pd.DataFrame, metric: str, dataset: str) -> list[dict[str, Any]]:
+def _references(frame: pd.DataFrame, metric: str, dataset: str) -> list[dict[Any, Any]]:
     """Means of the undefended attack and the reference attackers."""
     names = {ATTACK: "no defense"} | {name: words for name, (words, _) in REFERENCES.items()}
     found = []
@@ -99,8 +99,8 @@ def _others(frame: pd.DataFrame) -> pd.DataFrame:
 @figure(
     5,
     title="Images as the channels release them",
-    caption="Test images and what a client that defends them holds instead, for every channel and capacity in nats, with one "
-    "draw of the noise; pixels are clipped to [0, 1] for the picture alone.",
+    caption="Test images and what a client that defends them holds instead, for every channel and capacity in nats, "
+    "with one draw of the noise; pixels are clipped to [0, 1] for the picture alone.",
     experiments=("pictures",),
     tensors=("pictures",),
 )
@@ -113,7 +113,8 @@ def fig05(tables: Tables, kept: Kept) -> Drawing:
     names = {label: name for label, name in CHANNELS.items() if label in set(frame["defense"])}
     found = {label: kept.tensors("pictures", label, "calibrate") for label in names}
     grids = {
-        label: list(dict.fromkeys(frame.loc[(frame["defense"] == label) & frame[KAPPA].notna(), KAPPA])) for label in names
+        label: list(dict.fromkeys(frame.loc[(frame["defense"] == label) & frame[KAPPA].notna(), KAPPA]))
+        for label in names
     }
     images = len(next(iter(found.values()))["seed0/clean"])
     columns = 1 + max(map(len, grids.values()))
@@ -145,11 +146,12 @@ def _show(ax: Axes, image: torch.Tensor, title: str) -> None:
 @figure(
     6,
     title="One image for the gradient of a batch",
-    caption="Inverting Gradients searches one image, with the mean of the batch's one-hot labels, whose gradient is that of "
-    "the batch; its error is that against the mean of the batch's images. DP-SGD: clipping norm 1, noise multiplier 1.3; "
-    "constant noise: standard deviation 0.01 on every coordinate of the gradient. The mean of auxiliary images, which "
-    "needs no gradient, comes closer to the mean of a batch the larger the batch is: only what lies below its line was "
-    "learnt from the gradient. Intervals: 95 % t-intervals over seeds of the initialisation.",
+    caption="Inverting Gradients searches one image, with the mean of the batch's one-hot labels, whose gradient is "
+    "that of the batch; its error is that against the mean of the batch's images. DP-SGD: clipping norm 1, noise "
+    "multiplier 1.3; constant noise: standard deviation 0.01 on every coordinate of the gradient. The mean of "
+    "auxiliary images, which needs no gradient, comes closer to the mean of a batch the larger the batch is: only "
+    "what lies below its line was learnt from the gradient. Intervals: 95 % t-intervals over seeds of the "
+    "initialisation.",
     experiments=("batch_size",),
 )
 def fig06(tables: Tables) -> Drawing:
@@ -157,7 +159,7 @@ def fig06(tables: Tables) -> Drawing:
     frame = having(tables["batch_size"], "batch_size")
     names = {"none": "no defense", "dp-sgd-1.3": "DP-SGD", "gaussian-0.01": "constant noise"}
     drawn, (ax,) = panels(1, width=6.2, height=3.3)
-    numbers: list[dict[str, Any]] = []
+    numbers: list[dict[Any, Any]] = []
     for label, name in {"none": names["none"], **series_of(frame, names)}.items():
         numbers += draw_swept(ax, values_of(frame, "mse_input", defense=label, attack=ONE), "batch_size", name)
     for attack, (name, style) in REFERENCES.items():
@@ -165,7 +167,9 @@ def fig06(tables: Tables) -> Drawing:
         if len(rows):
             points = judged(rows, [BATCH]).sort_values(BATCH)
             ax.plot(points[BATCH], points["mean"], color=REFERENCE_COLOUR, linestyle=style, linewidth=1, label=name)
-            numbers += [{"series": name, **row} for row in points.rename(columns={BATCH: "batch_size"}).to_dict("records")]
+            numbers += [
+                {"series": name, **row} for row in points.rename(columns={BATCH: "batch_size"}).to_dict("records")
+            ]
     ax.set_xscale("log", base=2)
     ax.set(yscale="log", xlabel="batch size", ylabel=MSE)
     ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
@@ -176,11 +180,11 @@ def fig06(tables: Tables) -> Drawing:
 @figure(
     8,
     title="Gradient inversion without one direction of the images",
-    caption="Clients take one eigen-direction out of their images, by falling variance: the first, the second and the eleventh "
-    "(the paper's largest, 1 and 10). Error of Inverting Gradients against the clean images, mean over images; lines: "
-    "the same attack on the undefended gradient. Crosses: the variance of the direction over the number of inputs, which "
-    "is the least error left where everything else is reconstructed exactly, on average over the training images. "
-    "Intervals: 95 % t-intervals over seeds of the initialisation.",
+    caption="Clients take one eigen-direction out of their images, by falling variance: the first, the second and the "
+    "eleventh (the paper's largest, 1 and 10). Error of Inverting Gradients against the clean images, mean over "
+    "images; lines: the same attack on the undefended gradient. Crosses: the variance of the direction over the "
+    "number of inputs, which is the least error left where everything else is reconstructed exactly, on average over "
+    "the training images. Intervals: 95 % t-intervals over seeds of the initialisation.",
     experiments=("compression",),
 )
 def fig08(tables: Tables) -> Drawing:
@@ -188,7 +192,7 @@ def fig08(tables: Tables) -> Drawing:
     frame = having(tables["compression"], "direction")
     datasets = list(dict.fromkeys(frame["dataset"]))
     drawn, (ax,) = panels(1, width=1.6 + 1.5 * len(datasets), height=3.2)
-    numbers: list[dict[str, Any]] = []
+    numbers: list[dict[Any, Any]] = []
     tint = colour("eigen_compression")
     ticks: dict[float, str] = {}
     for start, dataset in enumerate(datasets):
@@ -285,9 +289,9 @@ def fig33(tables: Tables) -> Drawing:
 @figure(
     "S1",
     title="Gradient inversion by an attacker who knows the channel",
-    caption="Fig. 14 and 30 for an attacker who knows the covariance of the noise and denoises the reconstruction (the mean "
-    f"of normal images given a noisy one, with moments of auxiliary images). {INVERTED} Darker: a smaller error, so more "
-    "leakage.",
+    caption="Fig. 14 and 30 for an attacker who knows the covariance of the noise and denoises the reconstruction "
+    f"(the mean of normal images given a noisy one, with moments of auxiliary images). {INVERTED} Darker: a smaller "
+    "error, so more leakage.",
     experiments=("inversion", "inversion_adaptive"),
 )
 def fig_s1(tables: Tables) -> Drawing:
@@ -311,9 +315,10 @@ def fig_s3(tables: Tables) -> Drawing:
 @figure(
     "S2",
     title="What capacity costs, and what it should buy",
-    caption="From the covariance of the images alone. Left: the capacity that each channel reaches against the one asked for; "
-    "the personalized channel follows an upper bound (Theorem 3). Middle: mean variance of the noise per input. Right: the "
-    "least mean squared error of any attacker who sees the noisy image, for normal images, over the images' variance.",
+    caption="From the covariance of the images alone. Left: the capacity that each channel reaches against the one "
+    "asked for; the personalized channel follows an upper bound (Theorem 3). Middle: mean variance of the noise per "
+    "input. Right: the least mean squared error of any attacker who sees the noisy image, for normal images, over the "
+    "images' variance.",
     experiments=("calibration",),
 )
 def fig_s2(tables: Tables) -> Drawing:

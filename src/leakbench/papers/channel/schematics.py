@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import TYPE_CHECKING, Any
 
 from leakbench.jobs.calibrate import VISITS
@@ -17,14 +18,19 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 KAPPA = SETTING + "kappa"
-MECHANISMS = {"natural-all": "natural_channel", "white-all": "white_channel", "personalized-all": "personalized_channel"}
+MECHANISMS = {
+    "natural-all": "natural_channel",
+    "white-all": "white_channel",
+    "personalized-all": "personalized_channel",
+}
 LINES = ("-", "--", "-.", ":")
 DIMENSION = 1024
 """Of the formulas' images: 32x32, grey."""
 
 
 def _first_dataset(frame: pd.DataFrame) -> pd.DataFrame:
-    return frame[frame["dataset"] == frame["dataset"].iloc[0]]
+    first: pd.DataFrame = frame[frame["dataset"] == frame["dataset"].iloc[0]]
+    return first
 
 
 def _middle(frame: pd.DataFrame) -> float:
@@ -36,11 +42,11 @@ def _middle(frame: pd.DataFrame) -> float:
 @figure(
     1,
     title="A channel of limited capacity",
-    caption="The paper's figure is a sketch of a controlled channel; these are the three channels at one capacity, on the "
-    "first data set. Left: variance of the images along the directions in which they differ most (eigenvectors of "
-    "their covariance, by falling variance) and of the noise along the same ones, in squared normalised inputs. Right: "
-    "what each direction alone carries, half ln(1 + signal / noise) nats; together the directions that are not shown "
-    "carry the rest. Noise of the personalized channel is not independent between these directions, and its "
+    caption="The paper's figure is a sketch of a controlled channel; these are the three channels at one capacity, on "
+    "the first data set. Left: variance of the images along the directions in which they differ most (eigenvectors of "
+    "their covariance, by falling variance) and of the noise along the same ones, in squared normalised inputs. "
+    "Right: what each direction alone carries, half ln(1 + signal / noise) nats; together the directions that are not "
+    "shown carry the rest. Noise of the personalized channel is not independent between these directions, and its "
     "capacity is solved for by an upper bound, so it stays below what is asked for.",
     experiments=("calibration",),
 )
@@ -71,26 +77,26 @@ def fig01(tables: Tables) -> Drawing:
         ]
     dataset = frame["dataset"].iloc[0]
     left.set(yscale="log", xlabel="direction", ylabel="variance (squared input)", title=dataset)
-    right.set(yscale="log", xlabel="direction", ylabel="capacity (nats)", title=rf"asked for: $\kappa$ = {kappa:g} nats")
+    right.set(
+        yscale="log", xlabel="direction", ylabel="capacity (nats)", title=rf"asked for: $\kappa$ = {kappa:g} nats"
+    )
     for ax in (left, right):
         ax.legend(fontsize="small")
     return Drawing(drawn, pd.DataFrame(numbers))
 
 
 def _half_log(value: float) -> float:
-    import math
-
     return math.log(value) / 2
 
 
 @figure(
     2,
     title="How information adds up over the steps of training",
-    caption="The paper's figure is a sketch of federated learning as a Markov chain; this is what the chain lets add up, "
-    "for the natural channel on the first data set, against how often training visits an image. Left: the paper's sum "
-    "of as many capacities (eq. 9); what as many fresh draws of the noise tell together, f(sigma / visits); and one "
-    "draw for all visits, of which nothing more can be learnt. Right: the factor exp(-2 I / d) by which each lowers the "
-    "error bound of Theorem 1, for d inputs per image.",
+    caption="The paper's figure is a sketch of federated learning as a Markov chain; this is what the chain lets add "
+    "up, for the natural channel on the first data set, against how often training visits an image. Left: the paper's "
+    "sum of as many capacities (eq. 9); what as many fresh draws of the noise tell together, f(sigma / visits); and "
+    "one draw for all visits, of which nothing more can be learnt. Right: the factor exp(-2 I / d) by which each "
+    "lowers the error bound of Theorem 1, for d inputs per image.",
     experiments=("calibration",),
 )
 def fig02(tables: Tables) -> Drawing:
@@ -132,9 +138,9 @@ def fig02(tables: Tables) -> Drawing:
 @figure(
     3,
     title="Capacity by signal and noise",
-    caption="Theorem 2 where all d eigenvalues of the parameters' covariance are lambda: C = d / 2 ln(1 + lambda / sigma) "
-    "nats, here per dimension, under noise of variance sigma. A server that makes lambda larger by the parameters it "
-    "sends raises the capacity.",
+    caption="Theorem 2 where all d eigenvalues of the parameters' covariance are lambda: C = d / 2 ln(1 + lambda / "
+    "sigma) nats, here per dimension, under noise of variance sigma. A server that makes lambda larger by the "
+    "parameters it sends raises the capacity.",
     experiments=(),
 )
 def fig03(_: Tables) -> Drawing:
@@ -164,10 +170,10 @@ def fig03(_: Tables) -> Drawing:
 @figure(
     4,
     title="Noise on parameters has to be found again in each round",
-    caption="The paper's example: F = W^2 D with D normal, mean -1 and variance 1, so the gradient 2 W D has the variance "
-    "4 W^2. Training by the mean gradient at rate 1 takes W = 2 to 6 and 18. Left: capacity of noise that was chosen "
-    "for 1 nat at W = 2 (dots: the rounds). Right: the variance that keeps 1 nat. Noise on the data passes through the "
-    "same gradient and needs no change.",
+    caption="The paper's example: F = W^2 D with D normal, mean -1 and variance 1, so the gradient 2 W D has the "
+    "variance 4 W^2. Training by the mean gradient at rate 1 takes W = 2 to 6 and 18. Left: capacity of noise that "
+    "was chosen for 1 nat at W = 2 (dots: the rounds). Right: the variance that keeps 1 nat. Noise on the data passes "
+    "through the same gradient and needs no change.",
     experiments=(),
 )
 def fig04(_: Tables) -> Drawing:
@@ -206,10 +212,10 @@ def fig04(_: Tables) -> Drawing:
 @figure(
     7,
     title="Removing dimensions is adding noise",
-    caption=f"From the formulas, for {DIMENSION} eigenvalues that fall as those of photographs do, lambda_k = k^-1.3, and "
-    "noise of the variance that gives 300 nats. Left: capacity of what is kept when the directions of largest, or of "
-    "smallest, variance are removed. Right: the noise, over that noise, under which all directions together have the "
-    "capacity of what is kept.",
+    caption=f"From the formulas, for {DIMENSION} eigenvalues that fall as those of photographs do, lambda_k = k^-1.3, "
+    "and noise of the variance that gives 300 nats. Left: capacity of what is kept when the directions of largest, or "
+    "of smallest, variance are removed. Right: the noise, over that noise, under which all directions together have "
+    "the capacity of what is kept.",
     experiments=(),
 )
 def fig07(_: Tables) -> Drawing:
@@ -247,8 +253,8 @@ def fig07(_: Tables) -> Drawing:
 @figure(
     17,
     title="Weights of the personalized channel",
-    caption="Beta, the relative variance of the noise per pixel, in every colour channel of an image of 32x32 pixels: 50 on "
-    "rows 12 to 19 and columns 8 to 23, where the eyes of an aligned face may lie, and 1 elsewhere.",
+    caption="Beta, the relative variance of the noise per pixel, in every colour channel of an image of 32x32 pixels: "
+    "50 on rows 12 to 19 and columns 8 to 23, where the eyes of an aligned face may lie, and 1 elsewhere.",
     experiments=(),
 )
 def fig17(_: Tables) -> Drawing:
