@@ -216,8 +216,8 @@ class PosteriorMean(Wrapper):
     error: float = Field(
         0.1,
         ge=0,
-        description="variance of what the attack inside errs by, as a part of the images' mean variance per pixel; with "
-        "none, directions in which images hardly differ would be taken at their word",
+        description="variance of what the attack inside errs by, as a part of the images' mean variance per pixel; "
+        "with none, directions in which images hardly differ would be taken at their word",
     )
 
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
