@@ -41,7 +41,9 @@ def _heatmaps(
     frame = having(frame, "kappa")
     datasets = list(dict.fromkeys(frame["dataset"]))
     cells = max(frame[KAPPA].nunique(), 1)
-    drawn, axes = panels(len(datasets), width=1.9 + 0.52 * cells, height=2.6, stacked=len(datasets) > 2 or cells > 5)
+    stacked = len(datasets) > 2 or cells > 5
+    width = max(1.9 + 0.52 * cells, 5.5 if stacked or len(datasets) == 1 else 0.0)  # room for the caption
+    drawn, axes = panels(len(datasets), width=width, height=2.6, stacked=stacked)
     numbers: list[dict[Any, Any]] = []
     for ax, dataset in zip(axes, datasets, strict=True):
         own = values_of(frame, metric, attack=attack, dataset=dataset)
@@ -118,7 +120,7 @@ def fig05(tables: Tables, kept: Kept) -> Drawing:
     }
     images = len(next(iter(found.values()))["seed0/clean"])
     columns = 1 + max(map(len, grids.values()))
-    size = (1.2 + 0.85 * columns, 0.25 + 0.95 * images * len(names))
+    size = (max(1.2 + 0.85 * columns, 5.5), 0.25 + 0.95 * images * len(names))
     drawn, axes = plt.subplots(images * len(names), columns, figsize=size, squeeze=False, layout="constrained")
     numbers = []
     for block, (label, name) in enumerate(names.items()):
@@ -191,7 +193,7 @@ def fig08(tables: Tables) -> Drawing:
     """MSE per data set and removed direction."""
     frame = having(tables["compression"], "direction")
     datasets = list(dict.fromkeys(frame["dataset"]))
-    drawn, (ax,) = panels(1, width=1.6 + 1.5 * len(datasets), height=3.2)
+    drawn, (ax,) = panels(1, width=max(1.6 + 1.5 * len(datasets), 5.0), height=3.4)
     numbers: list[dict[Any, Any]] = []
     tint = colour("eigen_compression")
     ticks: dict[float, str] = {}
