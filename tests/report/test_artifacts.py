@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from tests.report.synthetic import configured
 
 from leakbench.errors import ConfigError, RecordError
 from leakbench.experiments import Project
 from leakbench.report import artifacts as module
-from leakbench.report.artifacts import FORMATS, Artifact, Tables, artifact, artifact_of, artifacts
+from leakbench.report.artifacts import FORMATS, Tables, artifact, artifact_of, artifacts
 from leakbench.report.catalogue import catalogue
 
 NAMES = [
@@ -33,11 +34,6 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     artifacts.cache_clear()
     yield
     artifacts.cache_clear()
-
-
-def configured(project: Project) -> list[Artifact]:
-    """The artifacts of the papers that the configuration names."""
-    return [entry for entry in artifacts() if entry.paper in project.settings.papers]
 
 
 def nothing(tables: Tables) -> pd.DataFrame:
