@@ -94,6 +94,7 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
         {"attack": FEW_STEPS, "outliers": "above", "threshold": 0.1, "value": "mean"},
     ],
     "attack/masked": [{"attack": FEW_STEPS}],
+    "attack/one_image": [{"attack": FEW_STEPS}],
     "attack/posterior_mean": [{"attack": FEW_STEPS}],
     "attack/weighted": [{"attack": FEW_STEPS}],
     **{f"attack/{preset}": [{"iterations": 4}] for preset in PRESETS},
@@ -119,6 +120,7 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
         {"clients": 2, "batch_size": 4, "auxiliary": 4, "local": {"steps": 3, "rate": 0.5, "batch_size": 2}},
         {"clients": 2, "batch_size": 2, "auxiliary": 4, "epoch": 2, "pretraining": {"images": 10, "batch_size": 4}},
     ],
+    "job/calibrate": [{}, {"images": 20, "pictures": 2}],
     "job/fisher": [
         {"clients": 2, "batch_size": 2, "probes": 3},
         {"clients": 2, "batch_size": 2, "exact": True, "batch_norm": "train"},
@@ -293,7 +295,7 @@ def numbers_of(component: Component) -> list[float]:
             attack=Variant("fixed", FixedAttack, {}, {}) if component.uses_attacks else None,
             kind=component,
             part="all",
-            seeds=(0,) if component.name == "inventory" else (0, 1),
+            seeds=(0,) if component.name in ("calibrate", "inventory") else (0, 1),
         )
         for replicate in component.run(job, torch.device("cpu")).replicates:
             for value in replicate.metrics.values():

@@ -494,7 +494,7 @@ class TestPosteriorMean:
             noise = channel.data_noise[0].covariance
             Oracle.found[:] = [noisy]
             knowledge = Knowledge(auxiliary_images=auxiliary, data_noise=[noise, noise, noise.clone()])
-            attack = PosteriorMean(attack=Oracle())
+            attack = PosteriorMean(attack=Oracle(), error=0)
             assert attack.needs == {"auxiliary_images", "data_noise"}
             found = attack.reconstruct(observations, knowledge, STREAMS).images
             moments = moments_of(auxiliary)
@@ -502,6 +502,25 @@ class TestPosteriorMean:
             torch.testing.assert_close(found.flatten(2), literal)
             before, after = ((images - clean).square().mean() for images in (noisy, found))
             assert float(after) < 0.75 * float(before), kind
+
+    def test_an_attack_that_errs_trusts_no_direction_for_its_lack_of_variance(self, observations: Observations) -> None:
+        """Noise that vanishes where images hardly differ: what the attack errs by there must not be blown up."""
+        data = Digits(size=8)
+        auxiliary = data.normalise(data.load("train", range(150)).images)
+        clean = data.normalise(data.load("test", range(6)).images).view(3, 2, 1, 8, 8)
+        channel = WhiteChannel(kappa=50).calibrate(
+            ClientData(data.normalise(data.load("train", range(500, 1000)).images)[None])
+        )
+        assert isinstance(channel, WhiteChannel)
+        noisy = channel.protect_dataset(clean, torch.zeros(3, 2), STREAMS)[0]
+        Oracle.found[:] = [noisy + 0.3 * torch.randn(noisy.shape, generator=torch.Generator().manual_seed(0))]
+        knowledge = Knowledge(auxiliary_images=auxiliary, data_noise=[channel.data_noise[0].covariance] * 3)
+
+        def error(share: float) -> float:
+            found = PosteriorMean(attack=Oracle(), error=share).reconstruct(observations, knowledge, STREAMS).images
+            return float((found - clean).square().mean())
+
+        assert error(0.1) < 0.5 * error(0)
 
     def test_needs_noise_on_the_images(self, observations: Observations) -> None:
         with pytest.raises(Infeasible, match="no noise of a known covariance to the images"):

@@ -21,24 +21,24 @@ Tables = dict[str, pd.DataFrame]
 
 
 @cache
-def _tables() -> Tables:
-    return tidy_tables(Project(ROOT).plan("smoke"))
+def _tables(paper: str) -> Tables:
+    return tidy_tables(Project(ROOT, {"papers": [paper]}).plan("smoke"), paper)
 
 
-def smoke_tables() -> Tables:
+def smoke_tables(paper: str = "optimal_defense") -> Tables:
     """Synthetic tidy tables of the smoke scale; a copy."""
-    return {name: frame.copy() for name, frame in _tables().items()}
+    return {name: frame.copy() for name, frame in _tables(paper).items()}
 
 
-def make(name: str, tables: Tables, *kept: Any) -> Any:
+def make(name: str, tables: Tables, *kept: Any, paper: str = "optimal_defense") -> Any:
     """What an artifact is made of these tables."""
-    entry = artifact_of(f"figures/smoke/optimal_defense/{name}.csv")
+    entry = artifact_of(f"figures/smoke/{paper}/{name}.csv")
     return entry.make({experiment: tables[experiment] for experiment in entry.experiments}, *kept)
 
 
-def draw(name: str, tables: Tables, *kept: Any) -> Drawing:
+def draw(name: str, tables: Tables, *kept: Any, paper: str = "optimal_defense") -> Drawing:
     """A figure, laid out."""
-    drawing = make(name, tables, *kept)
+    drawing = make(name, tables, *kept, paper=paper)
     assert isinstance(drawing, Drawing)
     drawing.figure.canvas.draw()
     return drawing

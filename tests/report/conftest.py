@@ -5,11 +5,10 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
-from tests.report.synthetic import new_project
+from tests.report.synthetic import configured, new_project
 
 from leakbench.experiments import Project
 from leakbench.papers.optimal_defense import theory_checks
-from leakbench.report.artifacts import artifacts
 from leakbench.report.claims import claims_path, judge
 from leakbench.report.page import write_page
 from leakbench.report.tidy import merge, table_path
@@ -33,7 +32,7 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> Project:
     with pytest.MonkeyPatch.context() as patch:  # the theorems themselves take seconds
         patch.setattr(theory_checks, "CHECKS", dict.fromkeys(theory_checks.CHECKS, lambda: found))
         judge(project, claims_path("smoke", "optimal_defense"))
-    for entry in (entry for entry in artifacts() if entry.paper in project.settings.papers):
+    for entry in configured(project):
         entry.render(project, entry.paths("smoke")[0])
     write_page(project, "figures/smoke/report.html")
     return project

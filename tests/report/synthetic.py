@@ -12,6 +12,7 @@ from leakbench.experiments import Plan, Project
 from leakbench.jobs.base import Job
 from leakbench.jobs.runner import overall_outcome
 from leakbench.records import Cost, Provenance, Record, write_record, write_tensors
+from leakbench.report.artifacts import Artifact, artifacts
 from leakbench.report.tidy import tidy_rows
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,3 +60,8 @@ def new_project(root: Path, scale: str = "smoke") -> Project:
             record.tensors = write_tensors((root / path).with_suffix(".safetensors"), tensors)
         write_record(root / path, record)
     return project
+
+
+def configured(project: Project) -> list[Artifact]:
+    """The artifacts of the papers that the configuration names."""
+    return [entry for entry in artifacts() if entry.paper in project.settings.papers]

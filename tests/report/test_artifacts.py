@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from tests.report.synthetic import configured
 
 from leakbench.errors import ConfigError, RecordError
 from leakbench.experiments import Project
@@ -69,7 +70,7 @@ def test_supplements_stand_after_the_papers_own() -> None:
     for number in ("S10", 15, "S9", 100):
         artifact("optimal_defense", "figure", number, title="", caption="", experiments=())(nothing)
     artifacts.cache_clear()
-    names = [entry.name for entry in of_paper() if entry.kind == "figure"]
+    names = [entry.name for entry in artifacts() if (entry.paper, entry.kind) == ("optimal_defense", "figure")]
     assert names == [*NAMES[:14], "fig15", "fig100", *NAMES[14:18], "figS9", "figS10"]
     assert artifact_of("figures/smoke/optimal_defense/figS9.pdf").number == "S9"
 
@@ -89,7 +90,7 @@ def test_tensors_come_from_experiments_that_it_names() -> None:
 
 
 def test_supplements_say_that_they_are_ours(rendered: Project) -> None:
-    for entry in of_paper():
+    for entry in configured(rendered):
         assert ("Not in the paper." in entry.full_caption(rendered, "smoke")) == ("S" in entry.name)
 
 
@@ -120,15 +121,15 @@ def test_paths_that_name_none(path: str, fault: str) -> None:
 
 
 def test_captions_say_what_the_scale_is(rendered: Project) -> None:
-    for entry in of_paper():
+    for entry in configured(rendered):
         caption = entry.full_caption(rendered, "smoke")
         assert caption.startswith(f"{entry.kind.capitalize()} {entry.number}. ")
         assert caption.endswith(f" Scale 'smoke': {rendered.plan('smoke').description}.")
-    assert "Scale 'full'" in of_paper()[0].full_caption(rendered, "full")
+    assert "Scale 'full'" in configured(rendered)[0].full_caption(rendered, "full")
 
 
 def test_every_format_is_written(rendered: Project) -> None:
-    for entry in of_paper():
+    for entry in configured(rendered):
         starts = {"pdf": b"%PDF", "png": b"\x89PNG", "csv": b"", "md": b"|", "tex": b"\\begin{table}"}
         for path in entry.paths("smoke"):
             content = (rendered.root / path).read_bytes()
@@ -136,7 +137,7 @@ def test_every_format_is_written(rendered: Project) -> None:
 
 
 def test_pictures_are_large_enough_to_read(rendered: Project) -> None:
-    for entry in of_paper():
+    for entry in configured(rendered):
         if entry.kind == "figure":
             content = (rendered.root / entry.path("smoke", "png")).read_bytes()
             width, height = struct.unpack(">II", content[16:24])

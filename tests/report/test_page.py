@@ -12,16 +12,14 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import yaml
+from tests.report.synthetic import configured
 
 from leakbench.errors import ConfigError, RecordError
 from leakbench.experiments import Project
-from leakbench.report.artifacts import artifacts
 from leakbench.report.claims import MARKS, SMOKE_WARNING, claims_path, claims_paths
 from leakbench.report.page import write_page
 
 PAGE = "figures/smoke/report.html"
-
-OURS = [entry for entry in artifacts() if entry.paper == "optimal_defense"]
 
 
 class Page(HTMLParser):
@@ -66,13 +64,13 @@ def test_it_loads_nothing(source: str, page: Page) -> None:
 
 def test_pictures_are_those_of_the_figures(rendered: Project, page: Page) -> None:
     pictures = [base64.b64decode(url.partition(",")[2]) for url in page.loaded if url.startswith("data:image/png")]
-    figures = [entry for entry in OURS if entry.kind == "figure"]
+    figures = [entry for entry in configured(rendered) if entry.kind == "figure"]
     assert pictures == [(rendered.root / entry.path("smoke", "png")).read_bytes() for entry in figures]
 
 
 def test_links_lead_to_files_beside_it_or_to_its_parts(rendered: Project, source: str, page: Page) -> None:
     claims = len(claims_paths("smoke", "optimal_defense"))
-    assert len(page.links) == 1 + claims + sum(len(entry.paths("smoke")) for entry in OURS)
+    assert len(page.links) == 1 + claims + sum(len(entry.paths("smoke")) for entry in configured(rendered))
     for link in page.links:
         if link.startswith("#"):
             assert f'id="{link[1:]}"' in source
@@ -86,7 +84,7 @@ def test_it_says_what_it_shows(rendered: Project, page: Page) -> None:
     assert f"Scale smoke: {plan.description}." in text and "need not hold there" in text
     for spec in plan.papers.values():
         assert spec.title in text and spec.citation in text
-    for entry in OURS:
+    for entry in configured(rendered):
         assert f"{entry.kind.capitalize()} {entry.number}: {entry.title}" in text
     assert "119530" in text  # Table 1
 

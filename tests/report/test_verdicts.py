@@ -220,7 +220,8 @@ def test_files_and_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, psnr: f
         merge(project, table_path("smoke", PAPER, experiment))
     entry = artifact_of(f"figures/smoke/{PAPER}/fig04.png")
     entry.render(project, entry.paths("smoke")[0])
-    for path in (path for other in artifacts() if other is not entry for path in other.paths("smoke")):
+    others = [other for other in artifacts() if other is not entry and other.paper == PAPER]
+    for path in (path for other in others for path in other.paths("smoke")):
         (tmp_path / path).write_text("text\nof another artifact\n")  # the page asks for all of them
     (tmp_path / claims_path("smoke", PAPER)).write_text(",".join(claims.COLUMNS) + "\n")
 

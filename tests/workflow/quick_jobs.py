@@ -15,6 +15,7 @@ from typing import Any
 
 from leakbench.jobs.attack import ATTACK_METRICS, AttackJob
 from leakbench.jobs.base import Findings, Job, JobKind
+from leakbench.jobs.calibrate import CALIBRATE_METRICS, DIRECTIONS, OF_IMAGES, VISITS, CalibrateJob
 from leakbench.jobs.fisher import FISHER_METRICS, FisherJob
 from leakbench.jobs.inventory import InventoryJob
 from leakbench.jobs.release import ReleaseJob
@@ -47,6 +48,8 @@ def findings(job: Job) -> Findings:
         return Findings(FISHER_METRICS, list(_fisher(job, job.kind)), _coordinates(job, job.kind))
     if isinstance(job.kind, ReleaseJob):
         return Findings(job.kind.metrics, list(_released(job, job.kind)), {})
+    if isinstance(job.kind, CalibrateJob):
+        return Findings(CALIBRATE_METRICS, list(_calibrations(job)), _protected(job, job.kind))
     counts = _counts()
     metrics = {name: MetricInfo(unit="parameters", direction="none") for name in counts}
     return Findings(metrics, [Replicate(seed=0, metrics=dict(counts))], {})
@@ -68,7 +71,8 @@ def _cells(job: Job) -> Iterator[tuple[int, dict[str, Any], random.Random]]:
 def _attacks(job: Job, kind: AttackJob) -> Iterator[Replicate]:
     for seed, setting, draw in _cells(job):
         strength = sum(value for value in setting.values() if isinstance(value, float))
-        lengths = {"image": kind.clients * kind.batch_size, "victim": kind.clients}
+        per_victim = 1 if kind.target == "batch_mean" else kind.batch_size
+        lengths = {"image": kind.clients * per_victim, "victim": kind.clients}
         metrics: dict[str, Any] = {
             name: [strength + draw.random() for _ in range(lengths[info.axis])] if info.axis in lengths else 32.0
             for name, info in ATTACK_METRICS.items()
@@ -124,6 +128,39 @@ def _released(job: Job, kind: ReleaseJob) -> Iterator[Replicate]:
         yield Replicate(seed=seed, setting=setting, metrics=metrics, reasons={"epsilon": "no guarantee"})
 
 
+def _calibrations(job: Job) -> Iterator[Replicate]:
+    """A power law's eigenvalues; isotropic noise whose variance falls with the capacity, for channels alone."""
+    eigenvalues: list[float | None] = [100.0 * (1 + k) ** -1.3 for k in range(DIRECTIONS)]
+    for seed, setting, draw in _cells(job):
+        metrics: dict[str, Any] = {"images": 100.0, "rank": 200.0, "trace": 256.0}
+        metrics |= {"eigenvalues": eigenvalues, "pixel_eigenvalues": eigenvalues}
+        kappa = setting.get("kappa")
+        if kappa is not None:
+            noise = 10.0 / float(kappa) * (1 + draw.random() / 10)
+            metrics |= dict.fromkeys(("sigma", "noise_variance", "pixel_noise_variance"), noise)
+            metrics |= {"kappa": float(kappa), "capacity": float(kappa), "mmse": noise / (1 + noise)}
+            metrics |= {"direction_noise": [noise] * DIRECTIONS, "log_factor": -2 * float(kappa) / 256}
+            metrics |= {"fresh_capacity": [float(kappa) * visits**0.5 for visits in VISITS], "log_bound": -3.0}
+        elif "direction" in setting:
+            metrics["mmse"] = 0.4 / (1 + float(setting["direction"]))
+        missing = [name for name in CALIBRATE_METRICS if name not in metrics and name not in OF_IMAGES]
+        metrics |= dict.fromkeys(missing)
+        reasons = dict.fromkeys(missing, "the defense does not change images")
+        yield Replicate(seed=seed, setting=setting, metrics=metrics, reasons=reasons)
+
+
+def _protected(job: Job, kind: CalibrateJob) -> dict[str, Any]:
+    if not kind.pictures:
+        return {}
+    import torch
+
+    draws = torch.Generator().manual_seed(0)
+    clean = torch.rand(kind.pictures, *job.dataset.single().shape, generator=draws)
+    settings = [setting for setting, _ in job.defense.settings()]
+    noise = torch.randn(len(settings), *clean.shape, generator=draws)
+    return {"seed0/clean": clean, "seed0/protected": clean + 0.3 * noise}
+
+
 def _pictures(job: Job, kind: AttackJob) -> dict[str, Any]:
     """Images of the experiments whose pictures are drawn; only these import torch."""
     if "pictures" not in job.experiment:
@@ -161,7 +198,7 @@ def _run(_: JobKind, job: Job, device: object) -> Findings:
 
 
 if __name__.startswith("leakbench_plugin_"):  # a test that imports this file wants its functions alone
-    for kind_of_job in (AttackJob, TrainJob, FisherJob, InventoryJob, ReleaseJob):
+    for kind_of_job in (AttackJob, TrainJob, FisherJob, CalibrateJob, InventoryJob, ReleaseJob):
         kind_of_job.run = _run  # type: ignore[method-assign, assignment]
     _judge = Claim.judge
     _CHECKED = Finding("reproduced", effect=0.25, meaning="slack")  # theorems are checked by computing, with torch

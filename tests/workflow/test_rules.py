@@ -26,6 +26,7 @@ def test_all_rules_are_found() -> None:
     assert set(RULES) == set(re.findall(r"^\s*(?:rule|checkpoint)\s+(\w+)", TEXT, re.MULTILINE))
     assert WORKING == [
         "attack",
+        "calibrate",
         "draw",
         "fisher",
         "inventory",

@@ -13,7 +13,7 @@ rule attack:
     benchmark:
         "logs/{scale}/{paper}/{experiment}/{dataset}/{model}/{defense}/{attack}/{part}.tsv"
     wildcard_constraints:
-        attack="(?!(train|release|fisher|inventory)/)[^/]+",
+        attack="(?!(train|release|fisher|calibrate|inventory)/)[^/]+",
     threads: 1
     resources:
         mem_mb=lambda wildcards, attempt: 8000 * attempt,
@@ -77,6 +77,25 @@ rule fisher:
         runtime=lambda wildcards, attempt: 30 * attempt,
     params:
         job=lambda wildcards: flow.job_digest(attack="fisher", **wildcards),
+    shell:
+        "{flow.command} run {output.record:q} > {log:q} 2>&1"
+
+
+rule calibrate:
+    input:
+        lambda wildcards: nothing_but_readable(attack="calibrate", **wildcards),
+    output:
+        record="results/{scale}/{paper}/{experiment}/{dataset}/{model}/{defense}/calibrate/{part}.json",
+    log:
+        "logs/{scale}/{paper}/{experiment}/{dataset}/{model}/{defense}/calibrate/{part}.log",
+    benchmark:
+        "logs/{scale}/{paper}/{experiment}/{dataset}/{model}/{defense}/calibrate/{part}.tsv"
+    threads: 1
+    resources:
+        mem_mb=lambda wildcards, attempt: 8000 * attempt,
+        runtime=lambda wildcards, attempt: 30 * attempt,
+    params:
+        job=lambda wildcards: flow.job_digest(attack="calibrate", **wildcards),
     shell:
         "{flow.command} run {output.record:q} > {log:q} 2>&1"
 

@@ -203,7 +203,7 @@ class Expectation(Wrapper):
         return replace(observations, noise=noise)
 
 
-@ATTACKS.register("posterior_mean", version=1)
+@ATTACKS.register("posterior_mean", version=2)
 class PosteriorMean(Wrapper):
     """Denoise the reconstruction: noise was on the images, so a perfect reconstruction is noisy.
 
@@ -212,6 +212,13 @@ class PosteriorMean(Wrapper):
     """
 
     adds: ClassVar[frozenset[Grant]] = frozenset({"auxiliary_images", "data_noise"})
+
+    error: float = Field(
+        0.1,
+        ge=0,
+        description="variance of what the attack inside errs by, as a part of the images' mean variance per pixel; "
+        "with none, directions in which images hardly differ would be taken at their word",
+    )
 
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
         if knowledge.data_noise is None:
@@ -225,7 +232,9 @@ class PosteriorMean(Wrapper):
             shared.setdefault(id(noise), []).append(row)
         for rows in shared.values():
             flat = images[rows].flatten(2)
-            noise = knowledge.data_noise[rows[0]]
+            noise = knowledge.data_noise[rows[0]].to(moments.covariance)
+            own = (self.error * moments.covariance.diagonal().mean()).expand(len(moments.mean))
+            noise = noise + (own if noise.dim() == 1 else own.diag())
             images[rows] = posterior_mean(flat, moments.mean, moments.covariance, noise).view_as(images[rows])
         return replace(found, images=images)
 

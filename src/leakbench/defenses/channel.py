@@ -11,9 +11,10 @@ data's (white, section 5.3), ``sigma diag(beta)`` (personalized, section 5.4). N
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal
+from weakref import WeakKeyDictionary
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
@@ -27,7 +28,7 @@ from leakbench.federated.step import ClientSteps
 from leakbench.lazy import torch
 from leakbench.randomness import Streams
 from leakbench.theory.capacity import capacity, natural_variance, white_factor
-from leakbench.theory.personalized import PersonalizedForm, blocks, bound_variance, weighted_spectrum
+from leakbench.theory.personalized import Blocks, PersonalizedForm, blocks, bound_variance, weighted_spectrum
 
 BLOCK = 256
 """Images that draw from one stream: so an image's noise does not depend on how many come after it."""
@@ -72,11 +73,14 @@ class DataNoise:
             covariance ``[d, d]``; float32.
         signal_to_noise: eigenvalues of the data's covariance seen in units of the noise, float64 ``[d]``.
         report: what it does.
+        factor: where the noise's covariance is that of the data times a number, this number and the data's covariance,
+            ``[d, d]``: exactly, so also in directions where both are zero.
     """
 
     root: torch.Tensor
     signal_to_noise: torch.Tensor
     report: ChannelReport
+    factor: tuple[float, torch.Tensor] | None = None
 
     def colour(self, normal: torch.Tensor) -> torch.Tensor:
         """Noise from standard normal draws, both ``[..., C, H, W]``."""
@@ -86,6 +90,9 @@ class DataNoise:
     @cached_property
     def covariance(self) -> torch.Tensor:
         """Of the noise, float64: variances ``[d]``, or ``[d, d]``."""
+        if self.factor is not None:
+            number, covariance = self.factor
+            return number * covariance
         root = self.root.double()
         return root.square() if root.dim() == 1 else root @ root
 
@@ -152,7 +159,7 @@ class _Calibrated(Defense):
         return super().protect_update(steps, streams)
 
 
-class _Channel(_Calibrated):
+class DataChannel(_Calibrated):
     """Noise on images, of a covariance that a subclass finds."""
 
     adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "posterior_mean"},)
@@ -224,7 +231,7 @@ class _Channel(_Calibrated):
 
 
 @DEFENSES.register("natural_channel", version=1)
-class NaturalChannel(_Channel):
+class NaturalChannel(DataChannel):
     """Isotropic noise on the images, of a given capacity (Tan et al. 2024, section 5.2)."""
 
     def _look(self, moments: Moments, shape: tuple[int, int, int]) -> DataNoise:
@@ -236,7 +243,7 @@ class NaturalChannel(_Channel):
 
 
 @DEFENSES.register("white_channel", version=1)
-class WhiteChannel(_Channel):
+class WhiteChannel(DataChannel):
     """Noise with the covariance of the images: all directions give the same capacity (Tan et al. 2024, section 5.3)."""
 
     rank: Literal["corrected", "as_printed"] = Field(
@@ -251,7 +258,8 @@ class WhiteChannel(_Channel):
         vectors = moments.eigenvectors
         root = (vectors * (factor * eigenvalues).sqrt()) @ vectors.T
         ratios = (eigenvalues > 0).to(eigenvalues) / factor
-        return _data_noise(self.kappa, moments, factor, root, ratios)
+        noise = _data_noise(self.kappa, moments, factor, root, ratios)
+        return replace(noise, factor=(factor, moments.covariance))
 
 
 class Rectangle(BaseModel):
@@ -282,8 +290,31 @@ class Rectangle(BaseModel):
         return torch.where(inside, self.weight, torch.ones((), dtype=torch.float64))
 
 
+class _Weighted:
+    """What all capacities share for the same images and weights; it costs as much as an eigendecomposition."""
+
+    def __init__(self, covariance: torch.Tensor, beta: torch.Tensor) -> None:
+        self._covariance, self._beta = covariance, beta
+
+    @cached_property
+    def spectrum(self) -> torch.Tensor:
+        return weighted_spectrum(self._covariance, self._beta)
+
+    @cached_property
+    def blocks(self) -> Blocks:
+        return blocks(self._covariance, self._beta)
+
+
+_known: WeakKeyDictionary[Moments, dict[tuple[float, ...], _Weighted]] = WeakKeyDictionary()
+
+
+def _weighted(moments: Moments, beta: torch.Tensor) -> _Weighted:
+    of_images = _known.setdefault(moments, {})
+    return of_images.setdefault(tuple(beta.tolist()), _Weighted(moments.covariance, beta))
+
+
 @DEFENSES.register("personalized_channel", version=1)
-class PersonalizedChannel(_Channel):
+class PersonalizedChannel(DataChannel):
     """Independent noise whose variance follows given weights of pixels (Tan et al. 2024, section 5.4)."""
 
     solution: PersonalizedForm = Field(
@@ -315,11 +346,12 @@ class PersonalizedChannel(_Channel):
 
     def _look(self, moments: Moments, shape: tuple[int, int, int]) -> DataNoise:
         beta = self.weights(shape).to(moments.covariance.device)
-        mu = weighted_spectrum(moments.covariance, beta)
+        weighted = _weighted(moments, beta)
+        mu = weighted.spectrum
         if self.solution == "exact":
             sigma = natural_variance(mu, self.kappa)
         else:
-            sigma = bound_variance(blocks(moments.covariance, beta), beta, self.kappa)
+            sigma = bound_variance(weighted.blocks, beta, self.kappa)
         return _data_noise(self.kappa, moments, float(sigma), (sigma * beta).sqrt(), mu / sigma)
 
 

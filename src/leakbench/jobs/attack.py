@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -24,6 +24,7 @@ from leakbench.records import MetricInfo, Outcome, Replicate
 if TYPE_CHECKING:
     from leakbench.attacks.base import Attack, Knowledge, Reconstruction
     from leakbench.data.base import Dataset
+    from leakbench.defenses.base import Defense
     from leakbench.federated.message import Message
     from leakbench.jobs.victims import Victims
 
@@ -57,6 +58,16 @@ class AttackJob(JobKind):
     local: LocalTraining = Field(ONE_STEP, description="the clients' local training: one gradient, or FedAvg")
     epoch: int = Field(0, ge=0, description="how many epochs the model was trained, undefended, before the attack")
     pretraining: Pretraining = Field(Pretraining(), description="how it was trained")
+    calibration: int | None = Field(
+        5000,
+        ge=2,
+        description="training images, none of them auxiliary, that calibrate a defense which looks at its clients' "
+        "data; null: all of them",
+    )
+    target: Literal["images", "batch_mean"] = Field(
+        "images",
+        description="what reconstructions are compared with: every image, or, by their mean, the mean of the batch",
+    )
 
     @model_validator(mode="after")
     def _whole_local_batches(self) -> AttackJob:
@@ -66,6 +77,8 @@ class AttackJob(JobKind):
         return self
 
     def run(self, job: Job, device: torch.device) -> Findings:
+        from leakbench.jobs.calibration import CalibrationImages
+
         assert job.attack is not None
         replicates: list[Replicate] = []
         tensors: dict[str, torch.Tensor] = {}
@@ -74,8 +87,10 @@ class AttackJob(JobKind):
             missing = sorted(attack.needs - set(self.knowledge))
             if missing:
                 raise Infeasible(f"attack '{job.attack.label}' needs {', '.join(missing)}, which is not granted")
+            images = CalibrationImages(job.dataset.single(), device, self.calibration, self.auxiliary)
+            defenses = images.calibrated(job.defense.settings())
             for seed in job.seeds:
-                found, reconstructions = self._attack_seed(job, attack, seed, device)
+                found, reconstructions = self._attack_seed(job, attack, defenses, seed, device)
                 replicates += found
                 tensors |= reconstructions
         except Infeasible as error:
@@ -99,7 +114,7 @@ class AttackJob(JobKind):
         ]
 
     def _attack_seed(
-        self, job: Job, attack: Attack, seed: int, device: torch.device
+        self, job: Job, attack: Attack, defenses: list[tuple[Setting, Defense]], seed: int, device: torch.device
     ) -> tuple[list[Replicate], dict[str, torch.Tensor]]:
         """All settings of the defense at once: they are only more observations of the same model."""
         from leakbench.attacks.base import Observations
@@ -130,9 +145,11 @@ class AttackJob(JobKind):
         settings: list[Setting] = []
         messages: list[Message] = []
         privacy, statistics = [], []
-        for setting, defense in job.defense.settings():
+        image_noise: list[torch.Tensor] = []
+        for setting, defense in defenses:
+            images, labels = defense.protect_dataset(victims.inputs, victims.labels, victims.streams.child("data"))
             streams = victims.streams.child("defense")
-            images, labels = defense.protect_data(victims.inputs, victims.labels, streams)
+            images, labels = defense.protect_data(images, labels, streams)
             changed = images is not victims.inputs or labels is not victims.labels
             defended = (
                 ClientSteps(network, victims.parameters, images, labels, victims.streams, self.local)
@@ -143,6 +160,8 @@ class AttackJob(JobKind):
             settings.append(setting)
             messages.append(message)
             privacy.append(defense.privacy(Schedule(dimension=network.dimension)))
+            if "data_noise" in self.knowledge:
+                image_noise += _image_noise(defense, self.clients)
             statistics.append(defended.batch_statistics if "batch_statistics" in self.knowledge else {})
         views = [message.view() for message in messages]
         observations = Observations(
@@ -156,8 +175,11 @@ class AttackJob(JobKind):
         observations.check()
         trials = victims.streams.child("attack").repeat(len(settings))
         variance = _stacked([message.noise_variance for message in messages])
-        knowledge = self._knowledge(dataset, victims, statistics, variance)
+        knowledge = self._knowledge(dataset, victims, statistics, variance, image_noise)
         reconstruction = attack.reconstruct(observations, knowledge, trials)
+        if self.target == "batch_mean":
+            victims = replace(victims, pixels=_means(victims.pixels), inputs=_means(victims.inputs))
+            reconstruction = replace(reconstruction, images=_means(reconstruction.images))
         pixels = dataset.denormalise(reconstruction.images).unflatten(0, (len(settings), -1))
         order = assign(pixels.flatten(0, 1), victims.pixels.repeat(len(settings), 1, 1, 1, 1))
         replicates = [
@@ -168,12 +190,17 @@ class AttackJob(JobKind):
             replicate.metrics["bits"] = float(message.bits)
             replicate.privacy = statement.as_dict()
         tensors = {f"seed{seed}/victims": victims.pixels, f"seed{seed}/reconstructions": pixels.clamp(0, 1)}
-        if self.batch_size > 1:
+        if order.shape[1] > 1:
             tensors[f"seed{seed}/assignment"] = order.unflatten(0, (len(settings), -1))
         return replicates, tensors
 
     def _knowledge(
-        self, dataset: Dataset, victims: Victims, statistics: list[Statistics], variance: torch.Tensor | None
+        self,
+        dataset: Dataset,
+        victims: Victims,
+        statistics: list[Statistics],
+        variance: torch.Tensor | None,
+        image_noise: list[torch.Tensor],
     ) -> Knowledge:
         """What is granted, for every setting; ``statistics`` are those of each setting's batches."""
         from leakbench.attacks.base import Knowledge
@@ -191,6 +218,7 @@ class AttackJob(JobKind):
             auxiliary_images=auxiliary,
             batch_statistics={name: torch.cat([each[name] for each in statistics]) for name in statistics[0]} or None,
             noise_variance=variance if "noise_variance" in granted else None,
+            data_noise=image_noise or None,
         )
 
     def _measure(
@@ -208,7 +236,7 @@ class AttackJob(JobKind):
         """The metrics of one setting; a diverged trial's values are null, with the reason."""
         from leakbench.metrics.image import image_metrics
 
-        n, batch = victims.labels.shape
+        n, batch = victims.pixels.shape[:2]
         rows = slice(index * n, (index + 1) * n)
 
         def compare(images: torch.Tensor) -> dict[str, torch.Tensor | str]:
@@ -252,6 +280,21 @@ class AttackJob(JobKind):
             if not all(keep):
                 replicate.reasons[name] = replicate.outcome.reason or "not finite"
         return replicate
+
+
+def _means(images: torch.Tensor) -> torch.Tensor:
+    """The mean of every batch, ``[n, B, C, H, W] -> [n, 1, C, H, W]``."""
+    return images.mean(dim=1, keepdim=True)
+
+
+def _image_noise(defense: Defense, clients: int) -> list[torch.Tensor]:
+    """Covariance of the noise on every client's images, one object where they share it; empty if there is none."""
+    from leakbench.defenses.channel import DataChannel
+
+    if not isinstance(defense, DataChannel):
+        return []
+    covariances = [noise.covariance for noise in defense.data_noise]
+    return covariances * clients if len(covariances) == 1 else covariances
 
 
 def _stacked(parts: list[torch.Tensor | None]) -> torch.Tensor | None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
+from leakbench.errors import Infeasible
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
 from leakbench.lazy import torch
 from leakbench.models.base import BatchNorm
@@ -91,12 +92,15 @@ class FisherJob(JobKind):
             tensors |= _by_name(network, f"seed{seed}/gradient", gradient[0])
             tensors |= _by_name(network, f"seed{seed}/sensitivity", sensitivity[0])
         for number, (setting, defense) in enumerate(job.defense.settings()):
-            law = defense.protect_update(steps, victims.streams.child("defense")).law
+            reason = "the defense does not state how its messages are distributed"
+            try:
+                law = defense.protect_update(steps, victims.streams.child("defense")).law
+            except Infeasible as error:  # such as a mechanism that has to see the clients' data first
+                law, reason = None, str(error)
             replicate = Replicate(seed=seed, setting=dict(setting), metrics={})
             replicates.append(replicate)
             values = dict(shared)
             if law is None:
-                reason = "the defense does not state how its messages are distributed"
                 replicate.outcome = Outcome(status="infeasible", reason=reason)
                 replicate.reasons = dict.fromkeys(NEEDS_LAW, reason)
             else:

@@ -11,3 +11,6 @@ figure = partial(artifact, PAPER, "figure")
 table = partial(artifact, PAPER, "table")
 
 INTERVALS = "Intervals: 95 % t-intervals over seeds; of two seeds, their range."
+
+CHANNELS = {"natural-all": "natural", "white-all": "white", "personalized-all": "personalized"}
+"""Labels of the channels on the common grid of capacities."""

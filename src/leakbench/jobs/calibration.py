@@ -1,0 +1,50 @@
+"""Which images calibrate a defense, in jobs that train nothing themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+
+from leakbench.data.base import Dataset
+from leakbench.defenses.base import Defense
+from leakbench.federated.client_data import ClientData
+from leakbench.jobs.base import Setting
+from leakbench.lazy import torch
+
+
+def looks_at_data(defense: type[Defense]) -> bool:
+    """Whether a mechanism has to see its clients' images before it can be used."""
+    return defense.calibrate is not Defense.calibrate
+
+
+class CalibrationImages:
+    """Images that stand for the whole data of every client: one row, read at the first use.
+
+    Args:
+        count: how many; all by default.
+        skip: images at the start of the training split that are left out, since an attacker holds them. Where the
+            split has no others they are used all the same.
+    """
+
+    def __init__(self, dataset: Dataset, device: torch.device, count: int | None = None, skip: int = 0) -> None:
+        self.dataset, self.device = dataset, device
+        length = dataset.length("train")
+        first = skip if length - skip >= 2 else 0
+        self.rows = range(first, length if count is None else min(first + count, length))
+
+    @cached_property
+    def data(self) -> ClientData:
+        """Network inputs; their moments are found at the first use too."""
+        images = self.dataset.load("train", self.rows).images.to(self.device)
+        return ClientData(self.dataset.normalise(images)[None])
+
+    def calibrated(self, settings: Iterable[tuple[Setting, Defense]]) -> list[tuple[Setting, Defense]]:
+        """Every setting of a defense, ready for any number of clients; what looks at no data is left as it is.
+
+        Raises:
+            ConfigError: the parameters do not fit the images.
+        """
+        return [
+            (setting, defense.calibrate(self.data) if looks_at_data(type(defense)) else defense)
+            for setting, defense in settings
+        ]

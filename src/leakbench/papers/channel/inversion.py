@@ -1,0 +1,352 @@
+"""Figures 5, 6, 8, 14 and 30 to 33: images as channels release them, and what gradient inversion makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from leakbench.lazy import np, pd, torch
+from leakbench.papers.channel.common import CHANNELS, figure
+from leakbench.report.artifacts import Tables
+from leakbench.report.kept import Kept
+from leakbench.report.plots import Drawing, draw_swept, having, judged, named, series_of, values_of
+from leakbench.report.style import REFERENCE_COLOUR, REFERENCES, colour, panels, use_style
+from leakbench.report.tidy import SETTING
+from leakbench.report.verdicts import VOID
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+KAPPA, BATCH, DIRECTION = SETTING + "kappa", SETTING + "batch_size", SETTING + "direction"
+ATTACK, ADAPTIVE, ONE = "ig", "ig-posterior", "ig-one"
+MSE = "MSE (squared normalised inputs)"
+INVERTED = (
+    "Inverting Gradients of single images on an untrained model, with the true labels; mean over images and over seeds "
+    "of the initialisation. Channels add noise to the images once; reconstructions are compared with the clean images. "
+    "Below each panel what the same attack makes of undefended gradients, and attackers that never see a gradient."
+)
+
+
+def _heatmaps(
+    frame: pd.DataFrame, references: pd.DataFrame, metric: str, label: str, attack: str, *, hotter_is: str
+) -> Drawing:
+    """One panel per data set: channels by capacity, with the numbers in the cells.
+
+    Args:
+        frame: table of the channels.
+        references: table of the undefended cells and reference attackers.
+        metric: what is shown, named ``label`` with its unit.
+        hotter_is: "higher" or "lower": which values are dark; dark is more leakage.
+    """
+    frame = having(frame, "kappa")
+    datasets = list(dict.fromkeys(frame["dataset"]))
+    cells = max(frame[KAPPA].nunique(), 1)
+    stacked = len(datasets) > 2 or cells > 5
+    width = max(1.9 + 0.52 * cells, 5.5 if stacked or len(datasets) == 1 else 0.0)  # room for the caption
+    drawn, axes = panels(len(datasets), width=width, height=2.6, stacked=stacked)
+    numbers: list[dict[Any, Any]] = []
+    for ax, dataset in zip(axes, datasets, strict=True):
+        own = values_of(frame, metric, attack=attack, dataset=dataset)
+        own = own[own[KAPPA].notna()]
+        points = judged(own, ["defense", KAPPA])
+        beside = _references(references, metric, dataset)
+        numbers += [{"dataset": dataset, "metric": metric, **row} for row in points.to_dict("records")]
+        numbers += [{"dataset": dataset, "metric": metric, **row} for row in beside]
+        _heatmap(ax, points, {**CHANNELS, **series_of(own, CHANNELS)}, hotter_is)
+        void = f" ({VOID})" if points["void"].any() else ""
+        ax.set_title(f"{dataset}: {label}{void}", fontsize="medium")
+        words = [f"{row['defense']} {row['mean']:.3g}" for row in beside]
+        lines = [", ".join(words[place : place + 2]) for place in range(0, len(words), 2)]
+        ax.set_xlabel("\n".join([r"capacity $\kappa$ (nats per image)", *lines]), fontsize="small")
+    return Drawing(drawn, pd.DataFrame(numbers).rename(columns={"defense": "series", KAPPA: "kappa"}))
+
+
+def _references(frame: pd.DataFrame, metric: str, dataset: str) -> list[dict[Any, Any]]:
+    """Means of the undefended attack and the reference attackers."""
+    names = {ATTACK: "no defense"} | {name: words for name, (words, _) in REFERENCES.items()}
+    found = []
+    for attack, words in names.items():
+        rows = values_of(frame, metric, attack=attack, dataset=dataset, mechanism="none")
+        if len(rows):
+            (row,) = judged(rows, ["mechanism"]).drop(columns="mechanism").to_dict("records")
+            found.append({"defense": words, **row})
+    return found
+
+
+def _heatmap(ax: Axes, points: pd.DataFrame, names: Mapping[str, str], hotter_is: str) -> None:
+    labels = [label for label in names if label in set(points["defense"])]
+    table = points.pivot(index="defense", columns=KAPPA, values="mean").reindex(labels)
+    values = table.to_numpy(dtype=float)
+    ax.imshow(values, cmap="YlOrRd" if hotter_is == "higher" else "YlOrRd_r", aspect="auto", interpolation="nearest")
+    low, high = np.nanmin(values), np.nanmax(values)
+    for row, column in np.ndindex(values.shape):
+        value = values[row, column]
+        part = (value - low) / (high - low) if high > low else 0.5
+        dark = part > 0.65 if hotter_is == "higher" else part < 0.35
+        words = "–" if value != value else f"{value:.3g}"
+        ax.text(column, row, words, ha="center", va="center", fontsize="small", color="white" if dark else "black")
+    ax.set_xticks(range(len(table.columns)), [f"{kappa:g}" for kappa in table.columns])
+    ax.set_yticks(range(len(labels)), [names[label] for label in labels])
+    ax.grid(False)
+    ax.spines[:].set_visible(False)
+    ax.tick_params(length=0)
+
+
+def _others(frame: pd.DataFrame) -> pd.DataFrame:
+    """All data sets but the first; that one, if there is no other."""
+    others = frame[frame["dataset"] != frame["dataset"].iloc[0]]
+    return others if len(others) else frame
+
+
+@figure(
+    5,
+    title="Images as the channels release them",
+    caption="Test images and what a client that defends them holds instead, for every channel and capacity in nats, "
+    "with one draw of the noise; pixels are clipped to [0, 1] for the picture alone.",
+    experiments=("pictures",),
+    tensors=("pictures",),
+)
+def fig05(tables: Tables, kept: Kept) -> Drawing:
+    """Rows: channels and images; columns: the clean image, then rising capacity."""
+    use_style()
+    import matplotlib.pyplot as plt
+
+    frame = having(tables["pictures"], "kappa")
+    names = {label: name for label, name in CHANNELS.items() if label in set(frame["defense"])}
+    found = {label: kept.tensors("pictures", label, "calibrate") for label in names}
+    grids = {
+        label: list(dict.fromkeys(frame.loc[(frame["defense"] == label) & frame[KAPPA].notna(), KAPPA]))
+        for label in names
+    }
+    images = len(next(iter(found.values()))["seed0/clean"])
+    columns = 1 + max(map(len, grids.values()))
+    size = (max(1.2 + 0.85 * columns, 5.5), 0.25 + 0.95 * images * len(names))
+    drawn, axes = plt.subplots(images * len(names), columns, figsize=size, squeeze=False, layout="constrained")
+    numbers = []
+    for block, (label, name) in enumerate(names.items()):
+        clean, noisy = found[label]["seed0/clean"], found[label]["seed0/protected"]
+        for image in range(images):
+            row = axes[block * images + image]
+            for ax in row:
+                ax.set_axis_off()
+            _show(row[0], clean[image], "clean" if image == 0 else "")
+            if image == 0:
+                row[0].text(-0.15, 0.5, name, transform=row[0].transAxes, ha="right", va="center")
+            for place, kappa in enumerate(grids[label]):
+                _show(row[1 + place], noisy[place, image], f"{kappa:g}" if image == 0 else "")
+                error = (noisy[place, image] - clean[image]).square().mean()
+                numbers.append({"series": name, "kappa": kappa, "image": image, "mse_pixels": float(error)})
+    return Drawing(drawn, pd.DataFrame(numbers))
+
+
+def _show(ax: Axes, image: torch.Tensor, title: str) -> None:
+    pixels = image.clamp(0, 1).permute(1, 2, 0).squeeze(2).numpy()
+    ax.imshow(pixels, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+    ax.set_title(title, fontsize="small", pad=2)
+
+
+@figure(
+    6,
+    title="One image for the gradient of a batch",
+    caption="Inverting Gradients searches one image, with the mean of the batch's one-hot labels, whose gradient is "
+    "that of the batch; its error is that against the mean of the batch's images. DP-SGD: clipping norm 1, noise "
+    "multiplier 1.3; constant noise: standard deviation 0.01 on every coordinate of the gradient. The mean of "
+    "auxiliary images, which needs no gradient, comes closer to the mean of a batch the larger the batch is: only "
+    "what lies below its line was learnt from the gradient. Intervals: 95 % t-intervals over seeds of the "
+    "initialisation.",
+    experiments=("batch_size",),
+)
+def fig06(tables: Tables) -> Drawing:
+    """MSE against the batch size, with and without noise."""
+    frame = having(tables["batch_size"], "batch_size")
+    names = {"none": "no defense", "dp-sgd-1.3": "DP-SGD", "gaussian-0.01": "constant noise"}
+    drawn, (ax,) = panels(1, width=6.2, height=3.3)
+    numbers: list[dict[Any, Any]] = []
+    for label, name in {"none": names["none"], **series_of(frame, names)}.items():
+        numbers += draw_swept(ax, values_of(frame, "mse_input", defense=label, attack=ONE), "batch_size", name)
+    for attack, (name, style) in REFERENCES.items():
+        rows = values_of(frame, "mse_input", mechanism="none", attack=attack)
+        if len(rows):
+            points = judged(rows, [BATCH]).sort_values(BATCH)
+            ax.plot(points[BATCH], points["mean"], color=REFERENCE_COLOUR, linestyle=style, linewidth=1, label=name)
+            numbers += [
+                {"series": name, **row} for row in points.rename(columns={BATCH: "batch_size"}).to_dict("records")
+            ]
+    ax.set_xscale("log", base=2)
+    ax.set(yscale="log", xlabel="batch size", ylabel=MSE)
+    ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return Drawing(drawn, pd.DataFrame(numbers))
+
+
+@figure(
+    8,
+    title="Gradient inversion without one direction of the images",
+    caption="Clients take one eigen-direction out of their images, by falling variance: the first, the second and the "
+    "eleventh (the paper's largest, 1 and 10). Error of Inverting Gradients against the clean images, mean over "
+    "images; lines: the same attack on the undefended gradient. Crosses: the variance of the direction over the "
+    "number of inputs, which is the least error left where everything else is reconstructed exactly, on average over "
+    "the training images. Intervals: 95 % t-intervals over seeds of the initialisation.",
+    experiments=("compression",),
+)
+def fig08(tables: Tables) -> Drawing:
+    """MSE per data set and removed direction."""
+    frame = having(tables["compression"], "direction")
+    datasets = list(dict.fromkeys(frame["dataset"]))
+    drawn, (ax,) = panels(1, width=max(1.6 + 1.5 * len(datasets), 5.0), height=3.4)
+    numbers: list[dict[Any, Any]] = []
+    tint = colour("eigen_compression")
+    ticks: dict[float, str] = {}
+    for start, dataset in enumerate(datasets):
+        removed = values_of(frame, "mse_input", attack=ATTACK, dataset=dataset)
+        points = judged(removed[removed[DIRECTION].notna()], [DIRECTION]).sort_values(DIRECTION)
+        least = values_of(frame, "mmse", dataset=dataset).set_index(DIRECTION)["value"]
+        bare = judged(values_of(frame, "mse_input", attack=ATTACK, dataset=dataset, mechanism="none"), ["mechanism"])
+        first = start == 0
+        for place, row in enumerate(points.to_dict("records")):
+            x = start * (len(points) + 1) + place
+            ticks[x] = f"$\\lambda_{{{row[DIRECTION]:g}}}$"
+            void, error = bool(row["void"]), float(least.get(row[DIRECTION], float("nan")))
+            bars = [[row["mean"] - row["low"]], [row["high"] - row["mean"]]]
+            words = named("one direction removed", void) if first and place == 0 else None
+            ax.errorbar(x, row["mean"], yerr=bars, color=tint, marker="o", label=words, mfc="none" if void else tint)
+            ax.plot(x, error, color="#333333", marker="x", linestyle="", label="its variance" if words else None)
+            numbers.append(
+                {"dataset": dataset, "direction": row[DIRECTION], "least": error}
+                | {key: row[key] for key in ("mean", "low", "high", "seeds", "lost", "void")}
+            )
+        for row in bare.to_dict("records"):
+            span = [start * (len(points) + 1) - 0.4, start * (len(points) + 1) + len(points) - 0.6]
+            ax.plot(span, [row["mean"]] * 2, color=colour("none"), linewidth=1, label="no defense" if first else None)
+            numbers.append({"dataset": dataset, "series": "no defense", **row})
+        middle = start * (len(points) + 1) + (len(points) - 1) / 2
+        ax.text(middle, 1.02, dataset, transform=ax.get_xaxis_transform(), ha="center", va="bottom")
+    ax.set_xticks(list(ticks), list(ticks.values()))
+    ax.set(yscale="log", xlabel="removed direction", ylabel=MSE)
+    ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return Drawing(drawn, pd.DataFrame(numbers))
+
+
+@figure(
+    14,
+    title="Gradient inversion under the channels: error",
+    caption=f"First data set. {INVERTED} Darker: a smaller error, so more leakage.",
+    experiments=("inversion",),
+)
+def fig14(tables: Tables) -> Drawing:
+    """MSE of channel by capacity, first data set."""
+    frame = tables["inversion"]
+    frame = frame[frame["dataset"] == frame["dataset"].iloc[0]]
+    return _heatmaps(frame, frame, "mse_input", MSE, ATTACK, hotter_is="lower")
+
+
+@figure(
+    30,
+    title="Gradient inversion under the channels: error on the other data sets",
+    caption=f"{INVERTED} Darker: a smaller error, so more leakage.",
+    experiments=("inversion",),
+)
+def fig30(tables: Tables) -> Drawing:
+    """MSE of channel by capacity, all data sets but the first."""
+    frame = _others(tables["inversion"])
+    return _heatmaps(frame, frame, "mse_input", MSE, ATTACK, hotter_is="lower")
+
+
+@figure(
+    31,
+    title="Gradient inversion under the channels: PSNR",
+    caption=f"{INVERTED} Darker: more leakage.",
+    experiments=("inversion",),
+)
+def fig31(tables: Tables) -> Drawing:
+    """PSNR of channel by capacity."""
+    frame = tables["inversion"]
+    return _heatmaps(frame, frame, "psnr", "PSNR (dB, pixels in [0, 1])", ATTACK, hotter_is="higher")
+
+
+@figure(
+    32,
+    title="Gradient inversion under the channels: structural similarity",
+    caption=f"{INVERTED} Darker: more leakage.",
+    experiments=("inversion",),
+)
+def fig32(tables: Tables) -> Drawing:
+    """SSIM of channel by capacity."""
+    frame = tables["inversion"]
+    return _heatmaps(frame, frame, "ssim", "SSIM", ATTACK, hotter_is="higher")
+
+
+@figure(
+    33,
+    title="Gradient inversion under the channels: cosine similarity",
+    caption=f"{INVERTED} Darker: more leakage.",
+    experiments=("inversion",),
+)
+def fig33(tables: Tables) -> Drawing:
+    """Cosine of channel by capacity."""
+    frame = tables["inversion"]
+    return _heatmaps(frame, frame, "cosine", "cosine of pixel vectors", ATTACK, hotter_is="higher")
+
+
+@figure(
+    "S1",
+    title="Gradient inversion by an attacker who knows the channel",
+    caption="Fig. 14 and 30 for an attacker who knows the covariance of the noise and denoises the reconstruction "
+    f"(the mean of normal images given a noisy one, with moments of auxiliary images). {INVERTED} Darker: a smaller "
+    "error, so more leakage.",
+    experiments=("inversion", "inversion_adaptive"),
+)
+def fig_s1(tables: Tables) -> Drawing:
+    """MSE of channel by capacity for the attacker who denoises."""
+    return _heatmaps(tables["inversion_adaptive"], tables["inversion"], "mse_input", MSE, ADAPTIVE, hotter_is="lower")
+
+
+@figure(
+    "S3",
+    title="Gradient inversion on the paper's LeNet-5",
+    caption=f"Fig. 14 and 30 on the model of the paper's width, whose gradient the attack hardly inverts. {INVERTED} "
+    "Darker: a smaller error, so more leakage.",
+    experiments=("inversion_lenet5",),
+)
+def fig_s3(tables: Tables) -> Drawing:
+    """MSE of channel by capacity on LeNet-5."""
+    frame = tables["inversion_lenet5"]
+    return _heatmaps(frame, frame, "mse_input", MSE, ATTACK, hotter_is="lower")
+
+
+@figure(
+    "S2",
+    title="What capacity costs, and what it should buy",
+    caption="From the covariance of the images alone. Left: the capacity that each channel reaches against the one "
+    "asked for; the personalized channel follows an upper bound (Theorem 3). Middle: mean variance of the noise per "
+    "input. Right: the least mean squared error of any attacker who sees the noisy image, for normal images, over the "
+    "images' variance.",
+    experiments=("calibration",),
+)
+def fig_s2(tables: Tables) -> Drawing:
+    """Capacity, noise and least error against kappa."""
+    frame = having(tables["calibration"], "kappa")
+    least = values_of(frame, "mmse")
+    # Variance per input: of the trace, what one pixel has; noise_variance is a mean over as many.
+    d = values_of(frame, "capacity").merge(
+        values_of(frame, "log_factor"), on=["dataset", "defense", KAPPA], suffixes=("", "_log")
+    )
+    inputs = (-2 * d["value"] / d["value_log"]).groupby(d["dataset"]).first().round()
+    variance = values_of(frame, "trace").groupby("dataset")["value"].first() / inputs
+    relative = least.assign(value=least["value"] / least["dataset"].map(variance), metric="relative_error")
+    shown = {
+        "capacity": (values_of(frame, "capacity"), "capacity (nats)"),
+        "noise": (values_of(frame, "noise_variance"), "noise (squared input, mean)"),
+        "error": (relative, "least error over variance"),
+    }
+    drawn, axes = panels(3, width=3.3, height=3.0)
+    numbers: list[dict[str, Any]] = []
+    for ax, (panel, (rows, ylabel)) in zip(axes, shown.items(), strict=True):
+        for dataset, style in zip(dict.fromkeys(frame["dataset"]), ("-", "--", "-.", ":"), strict=False):
+            for label, name in CHANNELS.items():
+                own = rows[(rows["dataset"] == dataset) & (rows["defense"] == label)]
+                found = draw_swept(ax, own, "kappa", f"{name}, {dataset}", style=style, mark="")
+                numbers += [{"panel": panel, "dataset": dataset, **row} for row in found]
+        ax.set(xscale="log", yscale="log", xlabel=r"$\kappa$ (nats)", ylabel=ylabel)
+    axes[-1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small")
+    return Drawing(drawn, pd.DataFrame(numbers))
