@@ -24,7 +24,8 @@ WORKING = sorted(RULES.keys() - {"all"})
 
 def test_all_rules_are_found() -> None:
     assert set(RULES) == set(re.findall(r"^\s*(?:rule|checkpoint)\s+(\w+)", TEXT, re.MULTILINE))
-    assert WORKING == ["attack", "draw", "fisher", "inventory", "judge", "merge", "page", "tabulate", "train"]
+    jobs = ["attack", "fisher", "inventory", "timing", "train"]
+    assert sorted([*jobs, "draw", "judge", "merge", "page", "tabulate"]) == WORKING
 
 
 @pytest.mark.parametrize("rule", WORKING)
