@@ -105,12 +105,13 @@ class Workflow:
         return digest([_sources("report"), [gate.described() for gate in gates]])
 
     def drawing_digest(self, scale: str, paper: str) -> str:
-        """Hash of the code that draws a paper's artifacts and of the words it prints."""
-        return digest([_sources("report"), _sources(f"papers/{paper}"), self.project.plan(scale).description])
+        """Hash of the code that draws a paper's artifacts, of the formulas in them, and of the words it prints."""
+        folders = ("report", f"papers/{paper}", "theory")
+        return digest([*map(_sources, folders), self.project.plan(scale).description])
 
     def judging_digest(self, scale: str, paper: str) -> str:
         """Hash of the code that judges a paper's claims: of the theorems too, which it checks by computing."""
-        checked = [_sources(folder) for folder in ("theory", "defenses", "federated", "models")]
+        checked = [_sources(folder) for folder in ("defenses", "federated", "models")]
         return digest([self.drawing_digest(scale, paper), *checked])
 
     def page_digest(self, scale: str) -> str:

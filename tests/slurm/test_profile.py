@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from leakbench.experiments import Project
+
 if TYPE_CHECKING:
     from tests.slurm.conftest import FakeSlurm
 
 ROOT = Path(__file__).resolve().parents[2]
 PROFILE = ROOT / "slurm" / "config.yaml"
-GPU_RULES = {"attack", "train", "release", "fisher"}
+GPU_RULES = {"attack", "train", "release", "fisher", "timing"}
 # Keys whose entries are rules.
 BY_RULE = ("set-resources", "set-threads", "groups", "set-scatter")
 
@@ -106,7 +108,8 @@ def test_dry_run_with_the_profile_plans_the_full_scale_with_gpus() -> None:
     output = result.stdout + result.stderr
     assert result.returncode == 0, output
     blocks = re.findall(r"^(?:local)?rule (\w+):\n((?: .*\n)+)", output, re.M)
-    assert {rule for rule, _ in blocks} >= GPU_RULES
+    needed = {"attack" if job.attack else job.kind.name for job in Project(ROOT).plan("full").jobs.values()}
+    assert {rule for rule, _ in blocks} >= needed >= {"attack", "train", "fisher"}
     for rule, block in blocks:
         assert ("gpu=1" in block) == (rule in GPU_RULES), block
     assert "/full/" in output

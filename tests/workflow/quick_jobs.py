@@ -20,6 +20,7 @@ from leakbench.jobs.fisher import FISHER_METRICS, FisherJob
 from leakbench.jobs.inventory import InventoryJob
 from leakbench.jobs.release import ReleaseJob
 from leakbench.jobs.runner import Placement
+from leakbench.jobs.timing import COUNTS, METHODS, OVERHEADS, TIMING_METRICS, TimingJob
 from leakbench.jobs.train import NOISE_PER_TENSOR, TRAINING_METRICS, TrainJob, noise_metric
 from leakbench.records import MetricInfo, Outcome, Replicate
 from leakbench.report.artifacts import Tables
@@ -50,6 +51,8 @@ def findings(job: Job) -> Findings:
         return Findings(job.kind.metrics, list(_released(job, job.kind)), {})
     if isinstance(job.kind, CalibrateJob):
         return Findings(CALIBRATE_METRICS, list(_calibrations(job)), _protected(job, job.kind))
+    if isinstance(job.kind, TimingJob):
+        return Findings(TIMING_METRICS, list(_timing(job, job.kind)), {})
     counts = _counts()
     metrics = {name: MetricInfo(unit="parameters", direction="none") for name in counts}
     return Findings(metrics, [Replicate(seed=0, metrics=dict(counts))], {})
@@ -161,6 +164,18 @@ def _protected(job: Job, kind: CalibrateJob) -> dict[str, Any]:
     return {"seed0/clean": clean, "seed0/protected": clean + 0.3 * noise}
 
 
+def _timing(job: Job, kind: TimingJob) -> Iterator[Replicate]:
+    """Plain SGD takes 100 seconds, every other method some more."""
+    for seed, _, draw in _cells(job):
+        for place, method in enumerate(METHODS):
+            metrics: dict[str, Any] = {
+                name: 1e6 if name in COUNTS else [100.0 * (1 + place) + draw.random() for _ in range(kind.repetitions)]
+                for name in TIMING_METRICS
+            }
+            metrics |= {name: [float(place)] * kind.repetitions for name in OVERHEADS}
+            yield Replicate(seed=seed, setting={"method": method}, metrics=metrics)
+
+
 def _pictures(job: Job, kind: AttackJob) -> dict[str, Any]:
     """Images of the experiments whose pictures are drawn; only these import torch."""
     if "pictures" not in job.experiment:
@@ -198,7 +213,7 @@ def _run(_: JobKind, job: Job, device: object) -> Findings:
 
 
 if __name__.startswith("leakbench_plugin_"):  # a test that imports this file wants its functions alone
-    for kind_of_job in (AttackJob, TrainJob, FisherJob, CalibrateJob, InventoryJob, ReleaseJob):
+    for kind_of_job in (AttackJob, TrainJob, FisherJob, CalibrateJob, InventoryJob, ReleaseJob, TimingJob):
         kind_of_job.run = _run  # type: ignore[method-assign, assignment]
     _judge = Claim.judge
     _CHECKED = Finding("reproduced", effect=0.25, meaning="slack")  # theorems are checked by computing, with torch

@@ -24,19 +24,8 @@ WORKING = sorted(RULES.keys() - {"all"})
 
 def test_all_rules_are_found() -> None:
     assert set(RULES) == set(re.findall(r"^\s*(?:rule|checkpoint)\s+(\w+)", TEXT, re.MULTILINE))
-    assert WORKING == [
-        "attack",
-        "calibrate",
-        "draw",
-        "fisher",
-        "inventory",
-        "judge",
-        "merge",
-        "page",
-        "release",
-        "tabulate",
-        "train",
-    ]
+    jobs = ["attack", "calibrate", "fisher", "inventory", "release", "timing", "train"]
+    assert sorted([*jobs, "draw", "judge", "merge", "page", "tabulate"]) == WORKING
 
 
 @pytest.mark.parametrize("rule", WORKING)

@@ -13,7 +13,7 @@ rule attack:
     benchmark:
         "logs/{scale}/{paper}/{experiment}/{dataset}/{model}/{defense}/{attack}/{part}.tsv"
     wildcard_constraints:
-        attack="(?!(train|release|fisher|calibrate|inventory)/)[^/]+",
+        attack="(?!(train|release|fisher|calibrate|inventory|timing)/)[^/]+",
     threads: 1
     resources:
         mem_mb=lambda wildcards, attempt: 8000 * attempt,
@@ -115,5 +115,24 @@ rule inventory:
         runtime=lambda wildcards, attempt: 10 * attempt,
     params:
         job=lambda wildcards: flow.job_digest(attack="inventory", **wildcards),
+    shell:
+        "{flow.command} run {output.record:q} > {log:q} 2>&1"
+
+
+rule timing:
+    input:
+        lambda wildcards: nothing_but_readable(attack="timing", **wildcards),
+    output:
+        record="results/{scale}/{paper}/{experiment}/{dataset}/{model}/{defense}/timing/{part}.json",
+    log:
+        "logs/{scale}/{paper}/{experiment}/{dataset}/{model}/{defense}/timing/{part}.log",
+    benchmark:
+        "logs/{scale}/{paper}/{experiment}/{dataset}/{model}/{defense}/timing/{part}.tsv"
+    threads: 1
+    resources:
+        mem_mb=lambda wildcards, attempt: 8000 * attempt,
+        runtime=lambda wildcards, attempt: 120 * attempt,
+    params:
+        job=lambda wildcards: flow.job_digest(attack="timing", **wildcards),
     shell:
         "{flow.command} run {output.record:q} > {log:q} 2>&1"

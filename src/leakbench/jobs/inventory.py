@@ -11,15 +11,17 @@ from leakbench.records import MetricInfo, Replicate
 
 @JOB_KINDS.register("inventory", version=1)
 class InventoryJob(JobKind):
-    """Count the parameters of every tensor of a model for the images of a data set. Reads no data."""
+    """Count the parameters of every tensor of a model for the images of a data set.
+
+    Reads no data, and builds the model without memory for its numbers, on torch's device ``meta``.
+    """
 
     seeds: int = Field(1, ge=1, le=1, description="one: nothing here is random")
 
     def run(self, job: Job, device: torch.device) -> Findings:
-        from leakbench.models.base import build_network
-
         dataset = job.dataset.single()
-        network = build_network(job.model.single(), dataset.shape, dataset.classes, seed=0)
-        counts = dict(zip(network.names, map(float, network.sizes), strict=True))
+        with torch.device("meta"):
+            module = job.model.single().build(dataset.shape, dataset.classes)
+        counts = {name: float(parameter.numel()) for name, parameter in module.named_parameters()}
         metrics = {name: MetricInfo(unit="parameters", direction="none") for name in counts}
         return Findings(metrics, [Replicate(seed=0, metrics=dict(counts))], {})

@@ -20,7 +20,7 @@ from leakbench.lazy import torch
 from leakbench.memory import keep_freed_memory
 from leakbench.records import Cost, Outcome, Provenance, Record, Replicate, write_record, write_tensors
 
-PACKAGES = ("leakbench", "torch", "torchvision", "torchmetrics", "numpy", "scikit-learn", "scikit-image")
+PACKAGES = ("leakbench", "torch", "torchvision", "torchmetrics", "opacus", "numpy", "scikit-learn", "scikit-image")
 
 
 @dataclass(frozen=True)

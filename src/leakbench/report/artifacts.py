@@ -45,7 +45,7 @@ class Artifact:
     Attributes:
         number: the paper's own number, or that of a supplement of ours: ``S1``, ``S2``, ...
         caption: what is shown and under which conditions, but for the scale.
-        experiments: names of the experiments whose tidy tables it reads; none if it shows formulas alone.
+        experiments: names of the experiments whose tidy tables it reads; none for what formulas alone say.
         make: the function without side effects from tidy tables to a drawing (figures) or a data frame (tables).
         tensors: those of the experiments whose records' tensors it reads too, through a :class:`Kept`.
     """
@@ -92,7 +92,7 @@ class Artifact:
         return [table_path(scale, self.paper, experiment) for experiment in self.experiments]
 
     def full_caption(self, project: Project, scale: str) -> str:
-        """The caption, with the number, what was computed, and what the scale means."""
+        """The caption, with the number; where it reads experiments, with what was computed and what the scale means."""
         plan = project.plan(scale)
         opening = (
             f"{self.kind.capitalize()} {self.number}. {'Not in the paper. ' if self.supplement else ''}{self.caption}"
