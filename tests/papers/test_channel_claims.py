@@ -11,7 +11,8 @@ import pytest
 from tests.report.tables import rows, table
 
 from leakbench.papers.channel import theory_checks
-from leakbench.papers.channel.claims import FULL_SIZE, THEOREMS, printed
+from leakbench.papers.channel.claims import FULL_SIZE, THEOREMS
+from leakbench.papers.channel.common import printed
 from leakbench.report.claims import Finding, claims_of
 
 Tables = dict[str, pd.DataFrame]
@@ -133,9 +134,9 @@ def spectra(factor: float, images: float | None = None) -> Tables:
     parts = []
     for dataset, count in FULL_SIZE.items():
         values = np.ones((1, 1, 32))
-        for row in printed("fig08"):
-            if row["dataset"] == dataset:
-                values[0, 0, int(row["direction"])] = factor * float(row["eigenvalue"])
+        of_paper = printed("fig08")
+        of_paper = of_paper[of_paper["dataset"] == dataset]
+        values[0, 0, of_paper["direction"].to_numpy()] = factor * of_paper["eigenvalue"].to_numpy()
         cell = (dataset, "lenet5")
         parts.append(rows("none", "pixel_eigenvalues", values, cell=cell))
         parts.append(rows("none", "images", [[[images or count]]], cell=cell))
@@ -153,6 +154,32 @@ def modes(fresh: float, once: float) -> Tables:
         for mode, area in (("fresh", fresh), ("once", once))
     ]
     return {"undefended_release": undefended(), "noise_mode": table(*parts)}
+
+
+COSTLY = {"lenet5": 6.2e4, "resnet10": 4.9e6, "alexnet": 3.6e7}
+
+
+def cost(once: float, opacus: Sequence[float]) -> Tables:
+    parts = []
+    for (model, size), dp in zip(COSTLY.items(), opacus, strict=True):
+        shared: dict[str, Any] = {"points": [0.0], "sweep": None, "cells": [("cifar10", model)]}
+        for method, metrics in (
+            ("sgd", {"parameters": [size]}),
+            ("channel", {"overhead_once_cpu": [once]}),
+            ("opacus", {"overhead_cpu": [dp]}),
+        ):
+            parts.append(measured("none", metrics, where={"method": method}, **shared))
+    return {"cost": table(*parts)}
+
+
+def architectures(change: float) -> Tables:
+    of_paper = printed("table02").drop_duplicates("architecture")
+    parts = [
+        rows("none", tensor, [[[part * number * change]]], cell=("cifar10", model))
+        for model, number in zip(of_paper["architecture"], of_paper["parameters"].astype(float), strict=True)
+        for tensor, part in (("first.weight", 0.75), ("first.bias", 0.25))
+    ]
+    return {"architectures": table(*parts)}
 
 
 FALLING, RISING, LARGER = [0.8, 0.7, 0.6, 0.5], [0.5, 0.6, 0.7, 0.8], [1.8, 1.7, 1.6, 1.5]
@@ -174,6 +201,8 @@ CASES: dict[str, tuple[Callable[[], Tables], Callable[[], Tables]]] = {
         lambda: batches(FALLING, RISING, [0.5, 0.52, 0.54, 0.56]),
     ),
     "E10": (lambda: removed([0.9, 0.5, 0.1]), lambda: removed([0.5, 0.9, 0.1])),
+    "E11": (lambda: cost(0.05, [0.6, 1.0, 2.0]), lambda: cost(0.05, [0.6, 2.0, 1.0])),
+    "E13": (lambda: architectures(1.0), lambda: architectures(1.02)),
     "E12": (lambda: spectra(1.02), lambda: spectra(1.04)),
     "X1": (lambda: modes(0.8, 0.6), lambda: modes(0.6, 0.8)),
     "X2": (lambda: adaptive([0.4, 0.3, 0.2, 0.1]), lambda: adaptive(LARGER)),
@@ -214,6 +243,11 @@ def test_the_strongest_membership_attack_judges() -> None:
 def test_other_sizes_are_no_test_of_printed_eigenvalues() -> None:
     finding = judged("E12", spectra(1.0, images=5000))
     assert finding.verdict == "not run" and "whole training splits" in finding.note
+
+
+def test_an_expensive_channel_contradicts_the_table() -> None:
+    finding = judged("E11", cost(0.2, [0.6, 1.0, 2.0]))
+    assert finding.verdict == "contradicted" and "channel, cifar10 with lenet5: 0.2" in finding.note
 
 
 def test_a_slope_needs_two_batch_sizes() -> None:

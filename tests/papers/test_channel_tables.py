@@ -19,7 +19,8 @@ from leakbench.experiments import Project
 from leakbench.jobs.runner import overall_outcome
 from leakbench.jobs.timing import METHODS
 from leakbench.lazy import torch
-from leakbench.papers.channel.tables import _interval, architecture_of, printed
+from leakbench.papers.channel.common import printed
+from leakbench.papers.channel.tables import _interval, architecture_of
 from leakbench.report.artifacts import artifact_of
 from leakbench.report.tidy import tidy_rows
 

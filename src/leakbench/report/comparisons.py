@@ -39,6 +39,13 @@ def difference(a: Series, b: Series, name: str, unit: str, at_least: float = 0.0
     return Part(name, estimate, f"{a.name} minus {b.name} ({unit})", at_least)
 
 
+def level(series: Series, name: str, unit: str, at_least: float = -math.inf, at_most: float = math.inf) -> Part:
+    """The mean of a series of one point."""
+    resamples = bootstrap(series)
+    estimate = resamples.estimate(resamples.mean(series.values[0]))
+    return Part(name, estimate, f"{series.name} ({unit})", at_least, at_most)
+
+
 def _known_in_both(a: Array, b: Array) -> tuple[Array, Array]:
     known = np.isfinite(a) & np.isfinite(b)
     return np.where(known, a, np.nan), np.where(known, b, np.nan)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from functools import partial
+from importlib.resources import files
 
+from leakbench.lazy import pd
 from leakbench.papers.channel import PAPER
 from leakbench.report.artifacts import artifact
 
@@ -14,3 +16,9 @@ INTERVALS = "Intervals: 95 % t-intervals over seeds; of two seeds, their range."
 
 CHANNELS = {"natural-all": "natural", "white-all": "white", "personalized-all": "personalized"}
 """Labels of the channels on the common grid of capacities."""
+
+
+def printed(name: str) -> pd.DataFrame:
+    """The paper's own numbers, from ``reference/<name>.csv``."""
+    with (files(__package__) / "reference" / f"{name}.csv").open(encoding="utf-8") as file:
+        return pd.read_csv(file)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from importlib.resources import files
 
 from leakbench.lazy import pd
-from leakbench.papers.channel.common import table
+from leakbench.papers.channel.common import printed, table
 from leakbench.report.artifacts import Tables
 from leakbench.report.statistics import over_seeds
 from leakbench.theory.dp_capacity import (
@@ -21,12 +20,6 @@ from leakbench.theory.dp_capacity import (
 from leakbench.theory.reconstruction_bound import information_at, information_factor
 
 NONE = "–"
-
-
-def printed(name: str) -> pd.DataFrame:
-    """The paper's own numbers, from ``reference/<name>.csv``."""
-    with (files("leakbench.papers.channel") / "reference" / f"{name}.csv").open(encoding="utf-8") as file:
-        return pd.read_csv(file)
 
 
 @table(
