@@ -44,7 +44,7 @@ def test_seeds_are_those_of_an_unswept_job(checkout: Checkout) -> None:
 
 
 MISTAKES: list[tuple[str, Any, str]] = [
-    ("seeds", {"sweep": [1, 2]}, "'seeds' cannot be swept. Allowed: auxiliary, batch_norm, batch_size, clients, epoch"),
+    ("seeds", {"sweep": [1, 2]}, "'seeds' cannot be swept. Allowed: auxiliary, batch_norm, batch_size, calibration"),
     ("split_seeds", {"sweep": [True]}, "'split_seeds' cannot be swept. Allowed: "),
     ("epoch", {"sweep": 3}, "a sweep needs a list of values (found: 3)"),
     ("epoch", {"sweep": []}, "a sweep needs a list of values (found: [])"),

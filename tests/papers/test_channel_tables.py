@@ -197,7 +197,7 @@ def test_tables_of_formulas_are_written_and_say_nothing_of_data(tmp_path: Path) 
     entry = artifact_of("figures/full/channel/tableS2.csv")
     assert entry.inputs("full") == []
     caption = entry.full_caption(PROJECT, "full")
-    assert caption == f"Table S2. Not in the paper. {entry.caption}"
+    assert caption == f"Table S2. Not in the paper. {entry.caption} From formulas alone, so the same at every scale."
     project = Project(shutil.copytree(ROOT / "config", tmp_path / "config").parent, {"papers": ["channel"]})
     entry.render(project, "figures/full/channel/tableS2.csv")
     written = [(tmp_path / path).read_text() for path in entry.paths("full")]
