@@ -135,11 +135,12 @@ def _connect(run: int) -> socket.socket:
     return connection
 
 
-def serve(run: int, listener: socket.socket) -> tuple[Request, socket.socket] | None:
+def serve(run: int, listener: socket.socket) -> tuple[Request, list[int], socket.socket] | None:
     """Fork a job for every caller until the run ends or nobody calls any more.
 
     Returns:
-        In a forked process, what it is to run and the connection to its caller; in the warm process None, at its end.
+        In a forked process, what it is to run, the standard streams of its caller and the connection to it; in the warm
+        process None, at its end.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a forked job but its caller
     folder = folder_of(run)
@@ -156,8 +157,7 @@ def serve(run: int, listener: socket.socket) -> tuple[Request, socket.socket] | 
                     _import(LIBRARIES[str(request.command)])
                 if os.fork() == 0:
                     listener.close()
-                    _take_over(request, streams)
-                    return request, connection
+                    return request, streams, connection
                 for stream in streams:
                     os.close(stream)
             connection.close()
@@ -205,7 +205,9 @@ def _take_over(request: Request, streams: Sequence[int]) -> None:
     sys.argv[1:] = request.arguments
 
 
-def _work(request: Request, connection: socket.socket, main: Callable[[Sequence[str]], int]) -> NoReturn:
+def _work(
+    request: Request, streams: Sequence[int], connection: socket.socket, main: Callable[[Sequence[str]], int]
+) -> NoReturn:
     """Run the command in this forked process, and tell the caller its exit status."""
 
     def end_with_caller() -> None:
@@ -215,6 +217,7 @@ def _work(request: Request, connection: socket.socket, main: Callable[[Sequence[
     status = 1
     try:
         connection.sendall(STARTED)
+        _take_over(request, streams)
         threading.Thread(target=end_with_caller, daemon=True).start()
         status = main(request.arguments)
     except SystemExit as end:

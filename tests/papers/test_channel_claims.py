@@ -240,6 +240,16 @@ def test_the_strongest_membership_attack_judges() -> None:
     assert judged("E4", tables).verdict == "reproduced"
 
 
+@pytest.mark.parametrize("key", ["E7a", "E7b", "E8"])
+def test_lost_runs_do_not_stop_the_judge(key: str) -> None:
+    """Diverged runs have no accuracy, AUC or error; some resamples draw them alone, and have no capability."""
+    tables = plane(WORSE_DP)
+    frame = tables["dp"]
+    frame.loc[(frame["seed"] < 3) & (frame["setting.multiplier"] == KAPPAS[0]), "value"] = np.nan
+    finding = judged(key, tables)
+    assert finding.verdict == "reproduced" and "lost" in finding.note
+
+
 def test_other_sizes_are_no_test_of_printed_eigenvalues() -> None:
     finding = judged("E12", spectra(1.0, images=5000))
     assert finding.verdict == "not run" and "whole training splits" in finding.note

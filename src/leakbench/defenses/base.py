@@ -95,6 +95,13 @@ class Defense(Component):
         """Change the data of one step: images ``[n, B, C, H, W]`` and labels ``[n, B]``, one row per client."""
         return images, labels
 
+    def image_noise(self) -> list[torch.Tensor]:
+        """Covariance of the normal noise on every client's images, for threat models that grant it.
+
+        Variances ``[d]`` or ``[d, d]`` per client of the calibration, one for all if there was one; empty without any.
+        """
+        return []
+
     def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
         """What ``n`` clients send for one step; ``steps.gradient`` is ``[n, d]``.
 

@@ -207,6 +207,9 @@ class DataChannel(_Calibrated):
         normal = streams.child("channel").normal(*images.shape[1:], device=images.device)
         return images + torch.stack([noise.colour(draw) for noise, draw in zip(noises, normal, strict=True)]), labels
 
+    def image_noise(self) -> list[torch.Tensor]:
+        return [noise.covariance for noise in self.data_noise]
+
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
         """Capacity: of all releases together if noise is drawn once, else of as many draws as an image has visits.
 

@@ -161,7 +161,9 @@ class AttackJob(JobKind):
             messages.append(message)
             privacy.append(defense.privacy(Schedule(dimension=network.dimension)))
             if "data_noise" in self.knowledge:
-                image_noise += _image_noise(defense, self.clients)
+                covariances = defense.image_noise()
+                # One object where clients share it: attackers group by it.
+                image_noise += covariances * self.clients if len(covariances) == 1 else covariances
             statistics.append(defended.batch_statistics if "batch_statistics" in self.knowledge else {})
         views = [message.view() for message in messages]
         observations = Observations(
@@ -285,16 +287,6 @@ class AttackJob(JobKind):
 def _means(images: torch.Tensor) -> torch.Tensor:
     """The mean of every batch, ``[n, B, C, H, W] -> [n, 1, C, H, W]``."""
     return images.mean(dim=1, keepdim=True)
-
-
-def _image_noise(defense: Defense, clients: int) -> list[torch.Tensor]:
-    """Covariance of the noise on every client's images, one object where they share it; empty if there is none."""
-    from leakbench.defenses.channel import DataChannel
-
-    if not isinstance(defense, DataChannel):
-        return []
-    covariances = [noise.covariance for noise in defense.data_noise]
-    return covariances * clients if len(covariances) == 1 else covariances
 
 
 def _stacked(parts: list[torch.Tensor | None]) -> torch.Tensor | None:

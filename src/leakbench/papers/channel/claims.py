@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -240,14 +240,13 @@ class _Plane:
         """By defense: accuracies, AUC and errors of model inversion, each ``[1 + R, settings]``."""
 
     def capability(self, label: str) -> Array:
-        """GDC, ``[1 + R, settings]``."""
+        """GDC, ``[1 + R, settings]``; NaN where every run of a resample was lost."""
         _, auc, mse = self.measured[label]
-        found: Array = defense_capability(auc, mse, self._auc, self._mse)
-        return found
+        return _where_known(defense_capability, auc, mse, self._auc, self._mse)
 
     def hypervolume(self, label: str) -> Array:
         """The area of accuracies and capabilities that some setting reaches both of, ``[1 + R]``; from 0 and 0."""
-        accuracy, capability = self.measured[label][0], np.maximum(self.capability(label), 0.0)
+        accuracy, capability = self.measured[label][0], np.maximum(self.capability(label), 0.0)  # NaN stays NaN
         order = np.argsort(-accuracy, axis=1)
         accuracy, capability = (np.take_along_axis(part, order, 1) for part in (accuracy, capability))
         best = np.maximum.accumulate(capability, axis=1)
@@ -258,7 +257,17 @@ class _Plane:
     def mean_improvements(self, labels: Sequence[str]) -> tuple[Array, Array]:
         """Mean ``IMP_MIA`` and ``IMP_DRA`` over all settings of some defenses, each ``[1 + R]``."""
         auc, mse = (np.concatenate([self.measured[label][part] for label in labels], axis=1) for part in (1, 2))
-        return mia_improvement(auc, self._auc).mean(axis=1), dra_improvement(mse, self._mse).mean(axis=1)
+        of_mia = _where_known(mia_improvement, auc, self._auc)
+        return of_mia.mean(axis=1), _where_known(dra_improvement, mse, self._mse).mean(axis=1)
+
+
+def _where_known(improvement: Callable[..., Array], *values: Array) -> Array:
+    """An improvement, which refuses what is no number, of the numbers alone; NaN elsewhere."""
+    values = tuple(np.broadcast_arrays(*values))
+    known = np.isfinite(values).all(axis=0)
+    found = np.full(known.shape, np.nan)
+    found[known] = improvement(*(value[known] for value in values))
+    return found
 
 
 PLANE = ("undefended_release", *CHANNELS, "dp")
