@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,6 +33,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write tests/fingerprints.json anew; refused where numbers changed and the version did not",
     )
+
+
+@pytest.fixture(scope="session")
+def rules_of_workflow() -> set[str]:
+    """Names of all rules, as Snakemake reads the workflow."""
+    command = [sys.executable, "-m", "snakemake", "--list-rules"]
+    root = Path(__file__).resolve().parents[1]
+    return set(subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout.split())
 
 
 class FixedSteps(ClientSteps):

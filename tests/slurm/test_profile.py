@@ -39,20 +39,12 @@ def read_profile() -> Any:
     return parse_args(["--profile", str(PROFILE.parent)])[1]
 
 
-def rules_of_workflow() -> set[str]:
-    """Names of all rules, by what the workflow's files say."""
-    files = [ROOT / "Snakefile", *(ROOT / "workflow" / "rules").glob("*.smk")]
-    return {
-        name for file in files for name in re.findall(r"^\s*(?:rule|checkpoint)\s+(\w+)\s*:", file.read_text(), re.M)
-    }
-
-
-def test_every_rule_named_in_the_profile_exists() -> None:
+def test_every_rule_named_in_the_profile_exists(rules_of_workflow: set[str]) -> None:
     """Snakemake ignores settings of rules that do not exist: GPU jobs would run without a GPU."""
     profile = written_profile()
     named = {rule for key in BY_RULE for rule in profile.get(key, {})}
     assert named >= GPU_RULES
-    assert named <= rules_of_workflow()
+    assert named <= rules_of_workflow
 
 
 def test_every_key_of_the_profile_is_an_argument_of_snakemake() -> None:

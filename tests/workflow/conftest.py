@@ -135,9 +135,8 @@ def new_checkout(root: Path) -> Checkout:
     shutil.copy(HERE / "tiny.yaml", root / "config" / "scales")
     (root / "halved.py").write_text(HALVED)
     checkout = Checkout(root)
-    checkout.edit(
-        "config/config.yaml", lambda config: config.update(scale="tiny", plugins=["quick_jobs.py", "halved.py"])
-    )
+    settings = {"scale": "tiny", "papers": ["optimal_defense"], "plugins": ["quick_jobs.py", "halved.py"]}
+    checkout.edit("config/config.yaml", lambda config: config.update(settings))
     return checkout
 
 

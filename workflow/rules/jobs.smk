@@ -2,137 +2,40 @@
 # The parameter `job` is the job's identity: a record is made again when it changes. It is derived from the wildcards
 # alone, because Snakemake ignores changes of parameters that depend on the output.
 
+# By kind: memory in MB and minutes of a first attempt.
+NEEDS = {
+    "attack": (8000, 120),
+    "train": (8000, 60),
+    "release": (16000, 120),
+    "fisher": (8000, 30),
+    "calibrate": (8000, 30),
+    "inventory": (2000, 10),
+    "timing": (8000, 120),
+}
 
-rule attack:
-    input:
-        lambda wildcards: nothing_but_readable(**wildcards),
-    output:
-        record="results/{scale}/{paper}/{experiment}/{dataset}/{model}/{defense}/{attack}/{part}.json",
-    log:
-        "logs/{scale}/{paper}/{experiment}/{dataset}/{model}/{defense}/{attack}/{part}.log",
-    benchmark:
-        "logs/{scale}/{paper}/{experiment}/{dataset}/{model}/{defense}/{attack}/{part}.tsv"
-    wildcard_constraints:
-        attack="(?!(train|release|fisher|calibrate|inventory|timing)/)[^/]+",
-    threads: 1
-    resources:
-        mem_mb=lambda wildcards, attempt: 8000 * attempt,
-        runtime=lambda wildcards, attempt: 120 * attempt,
-    params:
-        job=lambda wildcards: flow.job_digest(**wildcards),
-    shell:
-        "{flow.command} run {output.record:q} > {log:q} 2>&1"
+# A job that is no attack has its kind where attacks have their label.
+ATTACKS = "(?!({})/)[^/]+".format("|".join(kind for kind in NEEDS if kind != "attack"))
 
+for kind, (memory, minutes) in NEEDS.items():
 
-rule train:
-    input:
-        lambda wildcards: nothing_but_readable(attack="train", **wildcards),
-    output:
-        record="results/{scale}/{paper}/{experiment}/{dataset}/{model}/{defense}/train/{part}.json",
-    log:
-        "logs/{scale}/{paper}/{experiment}/{dataset}/{model}/{defense}/train/{part}.log",
-    benchmark:
-        "logs/{scale}/{paper}/{experiment}/{dataset}/{model}/{defense}/train/{part}.tsv"
-    threads: 1
-    resources:
-        mem_mb=lambda wildcards, attempt: 8000 * attempt,
-        runtime=lambda wildcards, attempt: 60 * attempt,
-    params:
-        job=lambda wildcards: flow.job_digest(attack="train", **wildcards),
-    shell:
-        "{flow.command} run {output.record:q} > {log:q} 2>&1"
-
-
-rule release:
-    input:
-        lambda wildcards: nothing_but_readable(attack="release", **wildcards),
-    output:
-        record="results/{scale}/{paper}/{experiment}/{dataset}/{model}/{defense}/release/{part}.json",
-    log:
-        "logs/{scale}/{paper}/{experiment}/{dataset}/{model}/{defense}/release/{part}.log",
-    benchmark:
-        "logs/{scale}/{paper}/{experiment}/{dataset}/{model}/{defense}/release/{part}.tsv"
-    threads: 1
-    resources:
-        mem_mb=lambda wildcards, attempt: 16000 * attempt,
-        runtime=lambda wildcards, attempt: 120 * attempt,
-    params:
-        job=lambda wildcards: flow.job_digest(attack="release", **wildcards),
-    shell:
-        "{flow.command} run {output.record:q} > {log:q} 2>&1"
-
-
-rule fisher:
-    input:
-        lambda wildcards: nothing_but_readable(attack="fisher", **wildcards),
-    output:
-        record="results/{scale}/{paper}/{experiment}/{dataset}/{model}/{defense}/fisher/{part}.json",
-    log:
-        "logs/{scale}/{paper}/{experiment}/{dataset}/{model}/{defense}/fisher/{part}.log",
-    benchmark:
-        "logs/{scale}/{paper}/{experiment}/{dataset}/{model}/{defense}/fisher/{part}.tsv"
-    threads: 1
-    resources:
-        mem_mb=lambda wildcards, attempt: 8000 * attempt,
-        runtime=lambda wildcards, attempt: 30 * attempt,
-    params:
-        job=lambda wildcards: flow.job_digest(attack="fisher", **wildcards),
-    shell:
-        "{flow.command} run {output.record:q} > {log:q} 2>&1"
-
-
-rule calibrate:
-    input:
-        lambda wildcards: nothing_but_readable(attack="calibrate", **wildcards),
-    output:
-        record="results/{scale}/{paper}/{experiment}/{dataset}/{model}/{defense}/calibrate/{part}.json",
-    log:
-        "logs/{scale}/{paper}/{experiment}/{dataset}/{model}/{defense}/calibrate/{part}.log",
-    benchmark:
-        "logs/{scale}/{paper}/{experiment}/{dataset}/{model}/{defense}/calibrate/{part}.tsv"
-    threads: 1
-    resources:
-        mem_mb=lambda wildcards, attempt: 8000 * attempt,
-        runtime=lambda wildcards, attempt: 30 * attempt,
-    params:
-        job=lambda wildcards: flow.job_digest(attack="calibrate", **wildcards),
-    shell:
-        "{flow.command} run {output.record:q} > {log:q} 2>&1"
-
-
-rule inventory:
-    input:
-        lambda wildcards: nothing_but_readable(attack="inventory", **wildcards),
-    output:
-        record="results/{scale}/{paper}/{experiment}/{dataset}/{model}/{defense}/inventory/{part}.json",
-    log:
-        "logs/{scale}/{paper}/{experiment}/{dataset}/{model}/{defense}/inventory/{part}.log",
-    benchmark:
-        "logs/{scale}/{paper}/{experiment}/{dataset}/{model}/{defense}/inventory/{part}.tsv"
-    threads: 1
-    resources:
-        mem_mb=lambda wildcards, attempt: 2000 * attempt,
-        runtime=lambda wildcards, attempt: 10 * attempt,
-    params:
-        job=lambda wildcards: flow.job_digest(attack="inventory", **wildcards),
-    shell:
-        "{flow.command} run {output.record:q} > {log:q} 2>&1"
-
-
-rule timing:
-    input:
-        lambda wildcards: nothing_but_readable(attack="timing", **wildcards),
-    output:
-        record="results/{scale}/{paper}/{experiment}/{dataset}/{model}/{defense}/timing/{part}.json",
-    log:
-        "logs/{scale}/{paper}/{experiment}/{dataset}/{model}/{defense}/timing/{part}.log",
-    benchmark:
-        "logs/{scale}/{paper}/{experiment}/{dataset}/{model}/{defense}/timing/{part}.tsv"
-    threads: 1
-    resources:
-        mem_mb=lambda wildcards, attempt: 8000 * attempt,
-        runtime=lambda wildcards, attempt: 120 * attempt,
-    params:
-        job=lambda wildcards: flow.job_digest(attack="timing", **wildcards),
-    shell:
-        "{flow.command} run {output.record:q} > {log:q} 2>&1"
+    rule:
+        name:
+            kind
+        input:
+            lambda wildcards: nothing_but_readable(**wildcards),
+        output:
+            record="results/{scale}/{paper}/{experiment}/{dataset}/{model}/{defense}/{attack}/{part}.json",
+        log:
+            "logs/{scale}/{paper}/{experiment}/{dataset}/{model}/{defense}/{attack}/{part}.log",
+        benchmark:
+            "logs/{scale}/{paper}/{experiment}/{dataset}/{model}/{defense}/{attack}/{part}.tsv"
+        wildcard_constraints:
+            attack=ATTACKS if kind == "attack" else kind,
+        threads: 1
+        resources:
+            mem_mb=lambda wildcards, attempt, memory=memory: memory * attempt,
+            runtime=lambda wildcards, attempt, minutes=minutes: minutes * attempt,
+        params:
+            job=lambda wildcards: flow.job_digest(**wildcards),
+        shell:
+            "{flow.command} run {output.record:q} > {log:q} 2>&1"
