@@ -67,7 +67,7 @@ def test_the_installed_command_and_the_module_are_one() -> None:
 
 
 @pytest.mark.usefixtures("checkout")
-@pytest.mark.parametrize("what", ["datasets", "models", "defenses", "attacks"])
+@pytest.mark.parametrize("what", [*LISTABLE[:6]])
 def test_list_components(capsys: pytest.CaptureFixture[str], what: str) -> None:
     rows = listing(capsys, what)
     names = [row["name"] for row in rows]
@@ -77,6 +77,8 @@ def test_list_components(capsys: pytest.CaptureFixture[str], what: str) -> None:
         "models": {"linear", "mlp", "simpleconvnet", "convnet"},
         "defenses": {"none", "gaussian_noise", "clipped_noise", "magnitude_pruning", "optimal_pruning"},
         "attacks": {"analytic", "mean_image", "grey", "noise"},
+        "membership_attacks": {"threshold", "four_branch", "lira"},
+        "model_inversions": {"mean_start"},
     }
     assert set(names) >= expected[what]
     for row in rows:

@@ -16,7 +16,16 @@ from leakbench.errors import LeakbenchError
 if TYPE_CHECKING:
     from leakbench.experiments import Project
 
-LISTABLE = ("datasets", "models", "defenses", "attacks", "experiments", "artifacts")
+LISTABLE = (
+    "datasets",
+    "models",
+    "defenses",
+    "attacks",
+    "membership_attacks",
+    "model_inversions",
+    "experiments",
+    "artifacts",
+)
 
 
 def _project(arguments: argparse.Namespace) -> Project:

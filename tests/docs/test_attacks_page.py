@@ -19,10 +19,13 @@ from leakbench.attacks.objectives import L1L2, L2
 from leakbench.attacks.optimisers import Adam
 from leakbench.attacks.presets import IGOptimalDefense
 from leakbench.attacks.regularisers import TotalVariation
+from leakbench.attacks.released.base import MEMBERSHIP_ATTACKS, MODEL_INVERSIONS
 from leakbench.defenses.base import DEFENSES
 from leakbench.experiments import Project, overlay
 from leakbench.jobs.attack import AttackJob
+from leakbench.jobs.release import ReleaseJob
 from leakbench.records import read_record
+from leakbench.registry import Registry
 
 __all__ = ["checkout"]  # a fixture
 
@@ -59,6 +62,13 @@ def test_every_attack_is_on_the_page_with_its_needs() -> None:
     rows = {row["attack"]: names(row["needs"]) for row in table("attack")}
     assert rows == {name: set(default(name).needs) for name in OURS}  # 'analytic' inside needs nothing
     assert len(rows) == len(table("attack"))
+
+
+@pytest.mark.parametrize(
+    ("column", "registry"), [("membership attack", MEMBERSHIP_ATTACKS), ("model inversion", MODEL_INVERSIONS)]
+)
+def test_every_attack_on_a_released_model_is_on_the_page(column: str, registry: Registry[Any]) -> None:
+    assert sorted(row[column] for row in table(column)) == list(registry)
 
 
 def test_every_number_of_the_presets() -> None:
@@ -131,7 +141,7 @@ def lay_over(checkout: Path, additions: list[dict[str, Any]]) -> None:
 
 def test_examples_of_variants(checkout: Path) -> None:
     examples = [yaml.safe_load(block) for block in blocks(PAGE, "yaml")]
-    plain = [example for example in examples if "retrieval" not in str(example)]
+    plain = [example for example in examples if "retrieval" not in str(example) and "jobs" not in example]
     assert len(plain) == 3
     lay_over(checkout, plain)
     plan = Project(checkout).plan("smoke")
@@ -146,6 +156,13 @@ def test_examples_of_variants(checkout: Path) -> None:
     assert adaptive.name == "masked" and adaptive.parameters()["attack"]["name"] == "ig_optimal_defense"
     (gate,) = plan.experiment_gates("optimal_defense", "pruning")
     assert gate.attack == "ig" and gate.spec.at_least == 18
+
+
+def test_example_of_attacks_on_a_released_model() -> None:
+    (example,) = [found for block in blocks(PAGE, "yaml") if "jobs" in (found := yaml.safe_load(block))]
+    job = ReleaseJob(images=6, auxiliary=(1, 2), steps=1, evaluation=(0, 1), **example["jobs"]["release"])
+    assert [attack.name for attack in job.membership] == ["threshold", "four_branch", "lira"]
+    assert job.inversion and job.inversion.parameters()["iterations"] == 600
 
 
 def test_tutorial(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:

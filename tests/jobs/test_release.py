@@ -208,9 +208,17 @@ def test_dp_is_the_literal_loop(cls: type[DPSGD]) -> None:
     assert replicate.metrics["noise_variance"] is None and replicate.metrics["auc/threshold_noisy"] is None
 
 
+class OtherSamples(NoDefense):
+    """Acts on the gradients of samples, and is no :class:`DPSGD`."""
+
+    name: ClassVar[str] = "other_samples"
+    acts_on = "samples"
+
+
 @pytest.mark.parametrize(
     ("defense", "parameters", "model", "reason"),
     [
+        (OtherSamples, {}, SimpleConvNet, "subclass of DPSGD"),
         (DPSGD, {"multiplier": 1.0}, ResNet10, "BatchNorm"),
         (MagnitudePruning, {"fraction": 0.5}, SimpleConvNet, "changes what a client sends"),
     ],

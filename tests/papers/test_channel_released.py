@@ -15,7 +15,7 @@ from tests.report.synthetic import ROOT, tidy_tables
 
 from leakbench.experiments import Project
 from leakbench.papers.channel.balance import hypervolume, improvements, pareto
-from leakbench.papers.channel.released import SHOWN, strongest_membership
+from leakbench.papers.channel.released import MIA, SHOWN, judged_by_strongest, strongest_membership
 from leakbench.report.artifacts import Tables, artifact_of
 from leakbench.report.plots import Drawing
 
@@ -57,11 +57,9 @@ def seeds(frame: pd.DataFrame, **equal: object) -> list[float]:
 def test_a_metric_against_a_parameter(tables: dict[str, pd.DataFrame], name: str) -> None:
     experiment, measure, parameter = SWEEPS[name]
     drawing, frame = draw(name, tables), tables[experiment]
-    metric = measure.metric
-    if metric == "mia":
-        metric = strongest_membership(tables["undefended_release"])
+    strongest = strongest_membership(tables["undefended_release"])
+    if measure is MIA:
         assert drawing.numbers["metric"].nunique() == 2  # all attacks are in the CSV
-    assert set(drawing.numbers.loc[drawing.numbers["drawn"], "metric"]) == {metric}
     assert [ax.get_title() for ax in drawing.figure.axes] == ["digits16", "other"]
     for ax, dataset in zip(drawing.figure.axes, ["digits16", "other"], strict=True):
         lines = {str(line.get_label()): line for line in ax.lines if not str(line.get_label()).startswith("_")}
@@ -69,6 +67,8 @@ def test_a_metric_against_a_parameter(tables: dict[str, pd.DataFrame], name: str
         for model, line in lines.items():
             numbers = drawing.numbers[drawing.numbers["drawn"]]
             numbers = numbers[(numbers["dataset"] == dataset) & (numbers["model"] == model)]
+            metric = strongest[dataset, model] if measure is MIA else measure.metric
+            assert set(numbers["metric"]) == {metric}
             own = numbers[numbers["series"] == experiment]
             assert np.asarray(line.get_xdata()).tolist() == own[parameter].tolist() == sorted(own[parameter])
             assert np.asarray(line.get_ydata()).tolist() == own["mean"].tolist()
@@ -83,22 +83,34 @@ def test_a_metric_against_a_parameter(tables: dict[str, pd.DataFrame], name: str
 
 
 def test_the_strongest_attack_is_that_of_the_undefended_runs() -> None:
-    def rows(metric: str, *values: float) -> pd.DataFrame:
-        return pd.DataFrame({"metric": metric, "value": values})
+    def rows(model: str, metric: str, *values: float) -> pd.DataFrame:
+        return pd.DataFrame({"dataset": "digits", "model": model, "metric": metric, "value": values})
 
+    weaker, stronger, ignored = ("auc/a", 0.6, 0.9), ("auc/b", 0.8, 0.8), ("auc/b_noisy", 1.0, 1.0)
+    first = [rows("first", *weaker), rows("first", *stronger), rows("first", *ignored), rows("first", "accuracy", 2)]
     frame = pd.concat(
-        [rows("auc/a", 0.6, 0.9), rows("auc/b", 0.8, 0.8), rows("auc/b_noisy", 1, 1), rows("accuracy", 2)]
+        [*first, rows("second", "auc/b", 0.5), rows("second", "auc/a", 0.5), rows("third", "auc/a", np.nan)]
     )
-    assert strongest_membership(frame) == "auc/b"
+    assert strongest_membership(frame) == {("digits", "first"): "auc/b", ("digits", "second"): "auc/a"}
+    judged = judged_by_strongest(frame, frame)
+    assert judged["metric"].tolist() == [
+        *["auc/a"] * 2,
+        *["mia"] * 2,
+        *["auc/b_noisy"] * 2,
+        "accuracy",
+        "auc/b",
+        "mia",
+        "auc/a",
+    ]
 
 
 def test_improvements_are_those_of_pairs(tables: dict[str, pd.DataFrame]) -> None:
     runs = improvements({name: tables[name] for name in ("undefended_release", "natural")})
-    auc = strongest_membership(tables["undefended_release"])
     assert len(runs) == tables["natural"]["metric"].eq("accuracy").sum()
     row = runs.iloc[3]
     cell = {"dataset": row["dataset"], "model": row["model"], "seed": row["seed"]}
     own = cell | {"setting__kappa": row["setting.kappa"]}
+    auc = strongest_membership(tables["undefended_release"])[row["dataset"], row["model"]]
     ((auc_0,), (mse_0,)) = (seeds(tables["undefended_release"], **cell, metric=m) for m in (auc, "inversion_mse"))
     ((auc_1,), (mse_1,)) = (seeds(tables["natural"], **own, metric=m) for m in (auc, "inversion_mse"))
     mia, dra = (auc_0 - auc_1) / auc_0, 1 - mse_0 / mse_1

@@ -326,6 +326,7 @@ class ReleaseJob(JobKind):
                 raise Infeasible(f"'{defense.name}' changes labels, which membership attacks know")
         private: SampleGradients | None = None
         if any(defense.acts_on == "samples" for defense in defenses):
+            # With `_feasible`, all of them: a job's runs are settings of one mechanism.
             private = PrivateRuns([defense for defense in defenses if isinstance(defense, DPSGD)])
         trained = train_runs(
             networks[runs[0].seed],
@@ -491,6 +492,13 @@ def _described(component: Component) -> dict[str, Any]:
 
 
 def _feasible(defense: Defense) -> Defense:
+    from leakbench.defenses.dp_sgd import DPSGD
+
+    if defense.acts_on == "samples" and not isinstance(defense, DPSGD):
+        raise Infeasible(
+            f"'{defense.name}' acts on the gradients of samples; training takes such a defense from a subclass of "
+            "DPSGD alone, whose verbs bound and release their sum"
+        )
     if defense.acts_on == "updates":
         raise Infeasible(
             f"'{defense.name}' changes what a client sends at each step; a released model was trained with a defense "

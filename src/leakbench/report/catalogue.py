@@ -4,22 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
+from leakbench.attacks.released.base import MEMBERSHIP_ATTACKS, MODEL_INVERSIONS
 from leakbench.errors import UnknownName
 from leakbench.experiments import REGISTRIES, Project
+from leakbench.registry import Registry
 from leakbench.report.artifacts import artifacts
 from leakbench.report.claims import MARKS, SMOKE_WARNING, in_numbers, judged, verdict_rows
+
+COMPONENTS: dict[str, Registry[Any]] = REGISTRIES | {
+    "membership_attacks": MEMBERSHIP_ATTACKS,
+    "model_inversions": MODEL_INVERSIONS,
+}
 
 
 def catalogue(project: Project, what: str, scale: str | None = None) -> list[dict[str, Any]]:
     """The rows of a listing: each has a ``name``; all values are of JSON types.
 
     Args:
-        what: datasets, models, defenses, attacks, experiments or artifacts.
+        what: a key of :data:`COMPONENTS`, or experiments or artifacts.
         scale: of experiments and artifacts; the configured one by default.
     """
     scale = scale or project.settings.scale
-    if what in REGISTRIES:
-        registry = REGISTRIES[what]
+    if what in COMPONENTS:
+        registry = COMPONENTS[what]
         return [
             {
                 "name": name,

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 from leakbench.lazy import np, pd
 from leakbench.metrics.defense_capability import dra_improvement, mia_improvement
 from leakbench.papers.channel.common import INTERVALS, figure
-from leakbench.papers.channel.released import MSE, UNDEFENDED, models_of, row_of_panels, strongest_membership
+from leakbench.papers.channel.released import (
+    MIA,
+    MSE,
+    UNDEFENDED,
+    judged_by_strongest,
+    models_of,
+    row_of_panels,
+    strongest_membership,
+)
 from leakbench.report.artifacts import Tables
 from leakbench.report.plots import Drawing, having
 from leakbench.report.statistics import over_seeds
@@ -36,26 +44,30 @@ WORLD = (UNDEFENDED, "natural", "white", "personalized", "dp")
 CELL = ["dataset", "model", "seed"]
 IMPROVED = (
     "IMP_MIA = 1 - AUC / AUC_0 and IMP_DRA = 1 - MSE_0 / MSE of model inversion, where 0 marks the undefended model of "
-    "the same seed; the membership attack is that with the largest mean AUC over the undefended runs. Points of one "
+    "the same seed; the membership attack is that with the largest mean AUC on undefended models. Points of one "
     "line differ in the capacity (channels) or the noise multiplier (DP), which is larger where the point is."
 )
 
 
-def measured(frame: pd.DataFrame, metrics: dict[str, str]) -> pd.DataFrame:
-    """One row per run, with its metrics in columns of other names: ``metrics`` maps metric to column."""
-    frame = having(having(frame, "kappa"), "multiplier")
+COLUMNS = {"accuracy": "accuracy", "inversion_mse": "mse", MIA.metric: "auc"}
+"""Metric -> its name here."""
+
+
+def measured(frame: pd.DataFrame, undefended: pd.DataFrame) -> pd.DataFrame:
+    """One row per run, with its ``accuracy``, ``mse`` and the ``auc`` of the strongest membership attack."""
+    frame = judged_by_strongest(having(having(frame, "kappa"), "multiplier"), undefended)
     keys = [*CELL, "defense", "mechanism", SETTING + "kappa", SETTING + "multiplier"]
     keys += [SETTING + "steps"] if SETTING + "steps" in frame else []
-    chosen = frame[frame["metric"].isin(metrics)]
+    chosen = frame[frame["metric"].isin(COLUMNS)]
     wide = chosen.set_index([*keys, "metric"])["value"].unstack("metric").reset_index()
-    return wide.rename(columns=metrics)
+    return wide.rename(columns=COLUMNS)
 
 
 def improvements(tables: Tables) -> pd.DataFrame:
     """Every defended run with its ``accuracy``, ``imp_mia``, ``imp_dra`` and ``gdc``; NaN where a run was lost."""
-    metrics = {"accuracy": "accuracy", "inversion_mse": "mse", strongest_membership(tables[UNDEFENDED]): "auc"}
-    undefended = measured(tables[UNDEFENDED], metrics)[[*CELL, "auc", "mse"]]
-    defended = pd.concat([measured(frame, metrics) for name, frame in tables.items() if name != UNDEFENDED])
+    bare = tables[UNDEFENDED]
+    undefended = measured(bare, bare)[[*CELL, "auc", "mse"]]
+    defended = pd.concat([measured(frame, bare) for name, frame in tables.items() if name != UNDEFENDED])
     runs = defended.merge(undefended, on=CELL, suffixes=("", "_0"))
     known = runs[["auc", "mse", "auc_0", "mse_0"]].notna().all(axis=1)
     for column in ("imp_mia", "imp_dra"):
@@ -151,25 +163,32 @@ def _draw(ax: Axes, own: pd.DataFrame, name: str) -> None:
 def exchange(tables: Tables, *, experiment: str, parameter: str) -> Drawing:
     """Accuracy against the error of model inversion, a panel per data set, a line per model over the parameter."""
     frame = having(tables[experiment], parameter)
-    column, auc = SETTING + parameter, strongest_membership(tables[UNDEFENDED])
-    metrics = {"inversion_mse": "mse", "accuracy": "accuracy", auc: "auc"}
+    column, bare = SETTING + parameter, having(tables[UNDEFENDED], parameter)
+    strongest = strongest_membership(bare)
     datasets = list(frame["dataset"].unique())
     shown, axes = row_of_panels(len(datasets))
     numbers: list[dict[str, Any]] = []
     for ax, dataset in zip(axes, datasets, strict=True):
         for model, tint in models_of(tables).items():
-            for series, source in (("no defense", having(tables[UNDEFENDED], parameter)), (experiment, frame)):
-                here = source[(source["dataset"] == dataset) & (source["model"] == model)]
+            for series, source in (("no defense", bare), (experiment, frame)):
+                here = judged_by_strongest(source, bare)
+                here = here[(here["dataset"] == dataset) & (here["model"] == model)]
                 parts = {
                     name: over_seeds(here[here["metric"] == metric], [column]).set_index(column)
-                    for metric, name in metrics.items()
+                    for metric, name in COLUMNS.items()
                 }
                 points = pd.concat(parts, axis=1).sort_index()
                 if points.empty:
                     continue
                 _draw_exchange(ax, points, model, tint, defended=series == experiment)
                 numbers += [
-                    {"dataset": dataset, "model": model, "series": series, parameter: value, "attack": auc}
+                    {
+                        "dataset": dataset,
+                        "model": model,
+                        "series": series,
+                        parameter: value,
+                        "attack": strongest.get((dataset, model)),
+                    }
                     | {f"{name}{end}": row[name, part] for name in parts for part, end in ENDS.items()}
                     | {"seeds": row["accuracy", "seeds"], "lost": row["accuracy", "lost"]}
                     for value, row in points.iterrows()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from leakbench.lazy import np, pd, torch
 from leakbench.papers.channel.common import CHANNELS, figure
@@ -90,12 +91,6 @@ def _heatmap(ax: Axes, points: pd.DataFrame, names: Mapping[str, str], hotter_is
     ax.grid(False)
     ax.spines[:].set_visible(False)
     ax.tick_params(length=0)
-
-
-def _others(frame: pd.DataFrame) -> pd.DataFrame:
-    """All data sets but the first; that one, if there is no other."""
-    others = frame[frame["dataset"] != frame["dataset"].iloc[0]]
-    return others if len(others) else frame
 
 
 @figure(
@@ -227,91 +222,69 @@ def fig08(tables: Tables) -> Drawing:
     return Drawing(drawn, pd.DataFrame(numbers))
 
 
-@figure(
-    14,
-    title="Gradient inversion under the channels: error",
-    caption=f"First data set. {INVERTED} Darker: a smaller error, so more leakage.",
-    experiments=("inversion",),
-)
-def fig14(tables: Tables) -> Drawing:
-    """MSE of channel by capacity, first data set."""
-    frame = tables["inversion"]
-    frame = frame[frame["dataset"] == frame["dataset"].iloc[0]]
-    return _heatmaps(frame, frame, "mse_input", MSE, ATTACK, hotter_is="lower")
+class Heatmap(NamedTuple):
+    """A figure of :func:`_heatmaps`.
+
+    Attributes:
+        title: of the figure.
+        words: what the caption says first.
+        metric: what is shown.
+        label: its name, with the unit.
+        leaks: which values leak more.
+        datasets: which of the data sets are shown.
+        experiment: of the channels.
+        attack: who inverts.
+    """
+
+    title: str
+    words: str = ""
+    metric: str = "mse_input"
+    label: str = MSE
+    leaks: Literal["higher", "lower"] = "lower"
+    datasets: Literal["all", "first", "others"] = "all"
+    experiment: str = "inversion"
+    attack: str = ATTACK
 
 
-@figure(
-    30,
-    title="Gradient inversion under the channels: error on the other data sets",
-    caption=f"{INVERTED} Darker: a smaller error, so more leakage.",
-    experiments=("inversion",),
-)
-def fig30(tables: Tables) -> Drawing:
-    """MSE of channel by capacity, all data sets but the first."""
-    frame = _others(tables["inversion"])
-    return _heatmaps(frame, frame, "mse_input", MSE, ATTACK, hotter_is="lower")
+HEATMAPS: Mapping[int | str, Heatmap] = {
+    14: Heatmap("error", "First data set.", datasets="first"),
+    30: Heatmap("error on the other data sets", datasets="others"),
+    31: Heatmap("PSNR", metric="psnr", label="PSNR (dB, pixels in [0, 1])", leaks="higher"),
+    32: Heatmap("structural similarity", metric="ssim", label="SSIM", leaks="higher"),
+    33: Heatmap("cosine similarity", metric="cosine", label="cosine of pixel vectors", leaks="higher"),
+    "S1": Heatmap(
+        "error for an attacker who knows the channel",
+        "Fig. 14 and 30 for an attacker who knows the covariance of the noise and denoises the reconstruction (the "
+        "mean of normal images given a noisy one, with moments of auxiliary images).",
+        experiment="inversion_adaptive",
+        attack=ADAPTIVE,
+    ),
+    "S3": Heatmap(
+        "error on the paper's LeNet-5",
+        "Fig. 14 and 30 on the model of the paper's width, whose gradient the attack hardly inverts.",
+        experiment="inversion_lenet5",
+    ),
+}
 
 
-@figure(
-    31,
-    title="Gradient inversion under the channels: PSNR",
-    caption=f"{INVERTED} Darker: more leakage.",
-    experiments=("inversion",),
-)
-def fig31(tables: Tables) -> Drawing:
-    """PSNR of channel by capacity."""
-    frame = tables["inversion"]
-    return _heatmaps(frame, frame, "psnr", "PSNR (dB, pixels in [0, 1])", ATTACK, hotter_is="higher")
+def heatmap(tables: Tables, *, shown: Heatmap) -> Drawing:
+    """A metric of channel by capacity; what stands below the panels is of the same model, without a channel."""
+    frame = tables[shown.experiment]
+    references = tables["inversion"] if shown.attack == ADAPTIVE else frame
+    if shown.datasets != "all":
+        first = frame["dataset"] == frame["dataset"].iloc[0]
+        frame = frame[first] if shown.datasets == "first" or first.all() else frame[~first]
+    return _heatmaps(frame, references, shown.metric, shown.label, shown.attack, hotter_is=shown.leaks)
 
 
-@figure(
-    32,
-    title="Gradient inversion under the channels: structural similarity",
-    caption=f"{INVERTED} Darker: more leakage.",
-    experiments=("inversion",),
-)
-def fig32(tables: Tables) -> Drawing:
-    """SSIM of channel by capacity."""
-    frame = tables["inversion"]
-    return _heatmaps(frame, frame, "ssim", "SSIM", ATTACK, hotter_is="higher")
-
-
-@figure(
-    33,
-    title="Gradient inversion under the channels: cosine similarity",
-    caption=f"{INVERTED} Darker: more leakage.",
-    experiments=("inversion",),
-)
-def fig33(tables: Tables) -> Drawing:
-    """Cosine of channel by capacity."""
-    frame = tables["inversion"]
-    return _heatmaps(frame, frame, "cosine", "cosine of pixel vectors", ATTACK, hotter_is="higher")
-
-
-@figure(
-    "S1",
-    title="Gradient inversion by an attacker who knows the channel",
-    caption="Fig. 14 and 30 for an attacker who knows the covariance of the noise and denoises the reconstruction "
-    f"(the mean of normal images given a noisy one, with moments of auxiliary images). {INVERTED} Darker: a smaller "
-    "error, so more leakage.",
-    experiments=("inversion", "inversion_adaptive"),
-)
-def fig_s1(tables: Tables) -> Drawing:
-    """MSE of channel by capacity for the attacker who denoises."""
-    return _heatmaps(tables["inversion_adaptive"], tables["inversion"], "mse_input", MSE, ADAPTIVE, hotter_is="lower")
-
-
-@figure(
-    "S3",
-    title="Gradient inversion on the paper's LeNet-5",
-    caption=f"Fig. 14 and 30 on the model of the paper's width, whose gradient the attack hardly inverts. {INVERTED} "
-    "Darker: a smaller error, so more leakage.",
-    experiments=("inversion_lenet5",),
-)
-def fig_s3(tables: Tables) -> Drawing:
-    """MSE of channel by capacity on LeNet-5."""
-    frame = tables["inversion_lenet5"]
-    return _heatmaps(frame, frame, "mse_input", MSE, ATTACK, hotter_is="lower")
+for number, entry in HEATMAPS.items():
+    darker = "a smaller error, so more leakage" if entry.leaks == "lower" else "more leakage"
+    figure(
+        number,
+        title=f"Gradient inversion under the channels: {entry.title}",
+        caption=" ".join(filter(None, (entry.words, INVERTED, f"Darker: {darker}."))),
+        experiments=("inversion", entry.experiment) if entry.attack == ADAPTIVE else (entry.experiment,),
+    )(partial(heatmap, shown=entry))
 
 
 @figure(
