@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from leakbench.metrics.torchvision_compat import import_torchvision
-from leakbench.warm import LIBRARIES, RUN, folder_of
+from leakbench.warm import LIBRARIES, RUN, folder_of, serve
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -152,6 +153,19 @@ def test_it_ends_with_its_run(root: Path, run: subprocess.Popen[bytes]) -> None:
     run.kill()
     run.wait()
     _until(lambda: not folder_of(run.pid).exists())
+
+
+def test_one_that_nobody_calls_leaves_nothing(run: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leakbench.warm.IDLE_S", 0.0)
+    folder = folder_of(run.pid)
+    folder.mkdir()
+    before = signal.getsignal(signal.SIGCHLD)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(folder / "socket"))
+        listener.listen()
+        assert serve(run.pid, listener) is None
+    signal.signal(signal.SIGCHLD, before)
+    assert run.poll() is None and not folder.exists()
 
 
 def test_a_dead_one_is_replaced(root: Path, run: subprocess.Popen[bytes]) -> None:
