@@ -169,7 +169,10 @@ def exchange(tables: Tables, *, experiment: str, parameter: str) -> Drawing:
     shown, axes = row_of_panels(len(datasets))
     numbers: list[dict[str, Any]] = []
     for ax, dataset in zip(axes, datasets, strict=True):
+        own_models = set(frame.loc[frame["dataset"] == dataset, "model"])
         for model, tint in models_of(tables).items():
+            if model not in own_models:
+                continue
             for series, source in (("no defense", bare), (experiment, frame)):
                 here = judged_by_strongest(source, bare)
                 here = here[(here["dataset"] == dataset) & (here["model"] == model)]
