@@ -32,6 +32,11 @@ def two_point(epsilon: float) -> tuple[float, float]:
     return 1 / math.tanh(epsilon / 2), -math.expm1(-epsilon) / 2
 
 
+def two_point_variance(epsilon: float) -> float:
+    """Variance of what ``mu`` is multiplied by: ``4 / (e^(2 epsilon) - 1)``."""
+    return 4 * math.exp(-2 * epsilon) / -math.expm1(-2 * epsilon)
+
+
 def perturb(values: torch.Tensor, epsilon: float, draws: torch.Tensor) -> torch.Tensor:
     """The perturbation of one tensor's values around the middle of their range, ``[n, m]``; unbiased.
 
@@ -50,11 +55,11 @@ class CAFL(Defense):
     """Send few perturbed measurements of every tensor; the server looks for an update that is sparse under the DCT.
 
     ``compressive_sensing``: a tensor is cut into blocks, the last one shorter. Of a block of ``N`` values,
-    ``ceil(fraction * N)`` measurements are sent. ``sensing`` says which: values of the DCT at random places after random
-    signs (without them the measurements would be coefficients of the very basis in which the update is sparse, and those
-    that are not sent could not be told), or products with independent normal vectors. Both are drawn from the client's
-    stream, are public, and serve all blocks of a size. The server solves a LASSO, whose weight is the universal threshold
-    ``sigma sqrt(2 ln N)`` of the perturbation's noise.
+    ``ceil(fraction * N)`` measurements are sent. ``sensing`` says which: values of the DCT at random places after
+    random signs (without them the measurements would be coefficients of the very basis in which the update is sparse,
+    and those that are not sent could not be told), or products with independent normal vectors. Both are drawn from
+    the client's stream, are public, and serve all blocks of a size. The server solves a LASSO, whose weight is the
+    universal threshold ``sigma sqrt(2 ln N)`` of the perturbation's noise.
 
     ``as_printed``: the DCT of the whole tensor; one of its contiguous blocks of ``ceil(fraction * N)`` coefficients is
     sent, another one for every tensor and round; the server transforms back, the rest being zero.
@@ -80,10 +85,12 @@ class CAFL(Defense):
         counts = [self._count(part.shape[1]) for part in parts]
         if self.form == "as_printed":
             draws = streams.uniform(sum(counts), device=steps.gradient.device).split(counts, dim=1)
-            decoded = [self._as_printed(part, number, *each) for number, (part, *each) in enumerate(zip(parts, draws))]
+            own = enumerate(zip(parts, draws, strict=True))
+            decoded = [self._as_printed(part, number, each) for number, (part, each) in own]
             return CodedMessage(torch.cat(decoded, dim=1), size=FLOAT_BITS * sum(counts))
         draws = streams.uniform(steps.gradient.shape[1], device=steps.gradient.device).split(steps.network.sizes, dim=1)
-        decoded = [self._as_released(part, number, *each) for number, (part, *each) in enumerate(zip(parts, draws))]
+        own = enumerate(zip(parts, draws, strict=True))
+        decoded = [self._as_released(part, number, each) for number, (part, each) in own]
         return CodedMessage(torch.cat(decoded, dim=1), size=FLOAT_BITS * steps.gradient.shape[1])
 
     def _count(self, size: int) -> int:
@@ -159,8 +166,7 @@ class CAFL(Defense):
         size = matrix.shape[2]
         basis = _dct_matrix(size, matrix)  # its rows are the vectors of which few make an update
         sparse = matrix @ basis.T
-        factor, probability = two_point(self.epsilon)
-        variance = probability * factor**2 + (1 - probability) / factor**2 - 1  # of the noise, in squared deviations
+        variance = two_point_variance(self.epsilon)
         noise = (level * variance / (1 + variance)).sqrt()
         column = torch.linalg.matrix_norm(sparse) / math.sqrt(size)
         universal = (noise * column * math.sqrt(2 * math.log(size)))[:, None]

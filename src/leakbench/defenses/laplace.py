@@ -32,13 +32,13 @@ def laplace(streams: Streams, size: int, device: torch.device | None = None) -> 
 class Laplace(Defense):
     """Normalise every tensor, clip to [-1, 1], add Laplace noise of scale 2 / epsilon, and undo the normalisation.
 
-    A coordinate in [-1, 1] moves by at most 2, so epsilon is that of *one coordinate*. It holds where the normalisation
-    is a constant (``bound``). By default it is the tensor's own mean and three standard deviations, as the paper has it:
-    they depend on the data, and then nothing is guaranteed.
+    A coordinate in [-1, 1] moves by at most 2, so epsilon is that of *one coordinate*. It holds where the
+    normalisation is a constant (``bound``). By default it is the tensor's own mean and three standard deviations, which
+    depend on the data, and then nothing is guaranteed.
 
     The two routines of the paper's released code, neither of which clips: ``as_released`` adds noise of scale
-    ``4 / epsilon`` to the raw gradient; ``as_released_normaliser`` normalises by mean and three standard deviations, and
-    adds noise of scale ``2 / epsilon``.
+    ``4 / epsilon`` to the raw gradient; ``as_released_normaliser`` normalises by mean and three standard deviations,
+    and adds noise of scale ``2 / epsilon``.
     """
 
     adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "expectation"},)
@@ -98,7 +98,7 @@ class Laplace(Defense):
             return PrivacyStatement(
                 None,
                 None,
-                f"no guarantee: mean and standard deviation of every tensor depend on the data; with constants instead, "
+                "no guarantee: mean and standard deviation of every tensor depend on the data; with constants instead, "
                 f"epsilon would be {self.epsilon:g} per coordinate and {self._total(schedule):g} in all",
             )
         return PrivacyStatement(

@@ -33,11 +33,12 @@ class GradDrop(Defense):
     """Send only the coordinates of largest magnitude of every tensor (Aji and Heafield 2017).
 
     Of equal magnitudes those that come first are dropped. ``as_released`` is the reading of the code of Deng et al.
-    (2024): sent is what exceeds the k-th largest magnitude of its tensor, where k is the number that ``exact`` keeps; so
-    k - 1 coordinates, or fewer under ties.
+    (2024): sent is what exceeds the k-th largest magnitude of its tensor, where k is the number that ``exact`` keeps;
+    so k - 1 coordinates, or fewer under ties.
 
-    Aji and Heafield add what was dropped to the next step's gradient. That is a state of the client between steps, which
-    no defense has here, so nothing is accumulated: exact for the attack on one step, and in training a different method.
+    Aji and Heafield add what was dropped to the next step's gradient. That is a state of the client between steps,
+    which no defense has here, so nothing is accumulated: the same for an attack on the first step, and another method
+    in training.
     """
 
     adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "masked"},)

@@ -40,7 +40,8 @@ class SignSGD(Defense):
     def aggregate(self, message: Message, clients: int) -> torch.Tensor:
         """The majority's sign times the clients' mean magnitude, ``[n / clients, d]``; a tie is no step."""
         sent = message.view().unflatten(0, (-1, clients))
-        return sent.sign().sum(dim=1).sign() * sent.abs().mean(dim=1)
+        update: torch.Tensor = sent.sign().sum(dim=1).sign() * sent.abs().mean(dim=1)
+        return update
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
         return PrivacyStatement(None, None, "no guarantee: signs are exact")
@@ -48,7 +49,7 @@ class SignSGD(Defense):
 
 @DEFENSES.register("qsgd", version=1)
 class QSGD(Defense):
-    """Round every coordinate at random to one of a few multiples of its tensor's norm, without bias (Alistarh et al. 2017).
+    """Round every coordinate at random to multiples of its tensor's norm over s, without bias (Alistarh et al. 2017).
 
     Of a tensor of norm ``N``, ``|g| s / N`` is rounded up with the probability of its fractional part, else down. The
     code has a fixed length: a sign and ``ceil(log2(s + 1))`` bits per value, and the norm as a float per tensor.
@@ -78,7 +79,9 @@ class QSGD(Defense):
         tensors = Tensors(steps.network.sizes)
 
         def norm(part: torch.Tensor) -> torch.Tensor:
-            return torch.linalg.vector_norm(part, ord=torch.inf if self.form == "as_released" else 2, dim=1)
+            order = torch.inf if self.form == "as_released" else 2
+            norms: torch.Tensor = torch.linalg.vector_norm(part, ord=order, dim=1)
+            return norms
 
         unit = tensors.spread(tensors.reduce(gradient, norm)) / s
         exact = torch.where(unit > 0, gradient.abs() / unit, 0.0).clamp(max=s)  # division may round beyond s

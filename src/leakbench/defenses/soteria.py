@@ -32,10 +32,10 @@ class Soteria(Defense):
     vector of the feature's values in it, so both norms run over the images. A feature that is zero in all images is
     pruned last: its column is zero anyway.
 
-    ``as_released`` is the reading of the code of Deng et al. (2024): ``sum_b | ||d r_bi / dX_b|| / (r_bi + 0.1) |``, and
-    pruned is what lies strictly below the percentile ``fraction`` of the scores, linearly interpolated. That code
+    ``as_released`` is the reading of the code of Deng et al. (2024): ``sum_b | ||d r_bi / dX_b|| / (r_bi + 0.1) |``,
+    and pruned is what lies strictly below the quantile ``fraction`` of the scores, linearly interpolated. That code
     computes the mask once, on the initial model, and always at the median, where the paper says 0.6; here it is
-    computed at every step, which is the same for the attack on an untrained model.
+    computed at every step, which is the same for an attack on an untrained model.
     """
 
     adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "masked"},)
@@ -75,7 +75,7 @@ class Soteria(Defense):
     def _layer_of(self, network: Network) -> str:
         names = list(network.linear_layers)
         if not -len(names) <= self.layer < len(names):
-            raise ConfigError(f"defense 'soteria': there is no fully connected layer {self.layer}; the model has {names}")
+            raise ConfigError(f"defense 'soteria': no fully connected layer {self.layer}; the model has {names}")
         return names[self.layer]
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:

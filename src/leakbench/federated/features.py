@@ -75,7 +75,7 @@ class FeatureJacobian:
         def read(inputs: torch.Tensor) -> torch.Tensor:
             return self.network.features(parameters, inputs, layer)
 
-        features, pull_back = torch.func.vjp(read, images)
+        features, pull_back = torch.func.vjp(read, images)[:2]
         batch, size = features.shape
         together = self._side_by_side(images.shape)
 
@@ -88,7 +88,8 @@ class FeatureJacobian:
         def norm_in_batch(cotangent: torch.Tensor) -> torch.Tensor:
             """Of one feature of one image: its derivative by the whole batch."""
             (derivative,) = pull_back(cotangent.view(batch, size))
-            return derivative.square().sum().sqrt()
+            norm: torch.Tensor = derivative.square().sum().sqrt()
+            return norm
 
         if self.network.couples_samples:
             unit = torch.eye(batch * size, device=features.device, dtype=features.dtype)

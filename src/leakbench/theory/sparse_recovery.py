@@ -1,7 +1,7 @@
 """The discrete cosine transform, and the recovery of vectors that are sparse in it from few measurements.
 
-The transform is the orthonormal DCT-II, by one FFT of the same length (Makhoul 1980). Recovery is the LASSO by FISTA (Beck
-and Teboulle 2009).
+The transform is the orthonormal DCT-II, by one FFT of the same length (Makhoul 1980). Recovery is the LASSO by FISTA
+(Beck and Teboulle 2009).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ def dct(values: torch.Tensor) -> torch.Tensor:
     """Orthonormal DCT-II along the last axis, ``[..., N] -> [..., N]``: the norm stays."""
     size = values.shape[-1]
     folded = torch.cat([values[..., ::2], values[..., 1::2].flip(-1)], dim=-1)
-    turned = torch.fft.fft(folded, dim=-1) * _quarter_turns(size, values)
+    turned: torch.Tensor = torch.fft.fft(folded, dim=-1) * _quarter_turns(size, values)
     return turned.real * _scales(size, values)
 
 
