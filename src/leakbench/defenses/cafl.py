@@ -47,7 +47,8 @@ def perturb(values: torch.Tensor, epsilon: float, draws: torch.Tensor) -> torch.
     """
     factor, probability = two_point(epsilon)
     centre = (values.amax(dim=1, keepdim=True) + values.amin(dim=1, keepdim=True)) / 2
-    return centre + (values - centre) * torch.where(draws < probability, factor, 1 / factor)
+    up, down = (values.new_tensor(each) for each in (factor, 1 / factor))
+    return centre + (values - centre) * torch.where(draws < probability, up, down)
 
 
 @DEFENSES.register("cafl", version=1)
