@@ -54,7 +54,8 @@ def test_every_value_is_one_of_two(epsilon: float, seed: int) -> None:
             assert float(sent[row, place]) == pytest.approx((low + high) / 2 + deviation * times)
 
 
-def test_the_mean_of_many_draws(many: int = 4000) -> None:
+def test_the_mean_of_many_draws() -> None:
+    many = 4000
     values = torch.randn(1, 20, generator=generator("mean"))
     draws = torch.rand(many, 20, generator=generator("draws"))
     sent = perturb(values.expand(many, -1), 1.0, draws)
@@ -114,7 +115,7 @@ def test_as_printed_perturbs_what_is_sent_alone() -> None:
 def test_as_released_doubles_perturbs_zeros_and_transforms_nothing_back() -> None:
     """The transform of the released code: of an (N, 1) array along its last axis."""
     gradient = torch.tensor([[1.0, -2.0, 3.0, 4.0, 5.0, -6.0]])
-    assert scipy.fft.dct(gradient.T.numpy()).T == pytest.approx(2 * gradient.numpy())
+    assert torch.equal(torch.from_numpy(scipy.fft.dct(gradient.T.numpy())).T, 2 * gradient)
     message = CAFL(epsilon=1, fraction=0.5, form="as_released").protect_update(fixed(gradient, [6]), streams(0))
     masked = [2.0, -4.0, 6.0, 0.0, 0.0, 0.0]
     factor, _ = two_point(1)
