@@ -1,8 +1,8 @@
 """Soteria's scores: one batched Jacobian against a loop of backward passes, in one run.
 
-(a) runs forward once and backward once per feature, through the network's parameters too, as public implementations do,
-for the first features alone; (b) is ``FeatureJacobian``, for all of them. Both must agree. The last layer of ConvNet, one
-image. Times are of the process on a CPU, of the clock on a GPU, per feature: the smallest of some turns.
+(a) runs forward once and backward once per feature, through the network's parameters too, as public implementations
+do, for the first features alone; (b) is ``FeatureJacobian``, for all of them. Both must agree. The last layer of
+ConvNet, one image. Times are of the process on a CPU, of the clock on a GPU, per feature: the smallest of some turns.
 """
 
 from __future__ import annotations
@@ -78,9 +78,7 @@ def main() -> None:
         print(json.dumps(cell(arguments)))
         return
     print(f"{arguments.device}, {arguments.threads} threads")
-    print(
-        "| model | features | (a) loop, ms per feature | (b) batched, ms per feature | (a) / (b) | peak MiB, (a) / (b) |"
-    )
+    print("| model | features | (a) loop, ms each | (b) batched, ms each | (a) / (b) | peak MiB, (a) / (b) |")
     print("|---" * 6 + "|")
     words = [f"--{name}={getattr(arguments, name)}" for name in ("device", "threads", "repeats", "features")]
     for width in arguments.widths:

@@ -90,14 +90,12 @@ class TestQSGD:
         assert law is not None and law.variance is not None and not law.normal
         norm = float(gradient.norm() if form == "l2" else gradient.abs().max())
         unit = norm / (levels if form == "l2" else levels - 1)
-        for value, mean, variance in zip(
-            *(each[0].tolist() for each in (gradient, law.mean, law.variance)), strict=True
-        ):
+        columns = (each[0].tolist() for each in (gradient, law.mean, law.variance))
+        for value, mean, variance in zip(*columns, strict=True):
             low = math.floor(abs(value) / unit) * unit
             up = (abs(value) - low) / unit
-            assert (
-                mean == pytest.approx(value) == pytest.approx(math.copysign((1 - up) * low + up * (low + unit), value))
-            )
+            assert mean == value
+            assert math.copysign((1 - up) * low + up * (low + unit), value) == pytest.approx(value)
             assert variance == pytest.approx(unit**2 * up * (1 - up), abs=1e-9)
 
     def test_the_mean_and_variance_of_many_messages(self) -> None:

@@ -207,9 +207,9 @@ class TestGlobalSsim:
         """The same permutation of both images' pixels changes nothing, unlike the index with windows."""
         truth, estimate = pictures(2, 1, 16), pictures(2, 1, 16).flip(0)
         order = torch.randperm(256, generator=generator("permutation"))
-        moved = [image.flatten(2)[..., order].view_as(image) for image in (estimate, truth)]
-        torch.testing.assert_close(ssim_global(*moved), ssim_global(estimate, truth))
-        assert float((image.ssim(*moved) - image.ssim(estimate, truth)).abs().max()) > 0.05
+        one, other = (each.flatten(2)[..., order].view_as(each) for each in (estimate, truth))
+        torch.testing.assert_close(ssim_global(one, other), ssim_global(estimate, truth))
+        assert float((image.ssim(one, other) - image.ssim(estimate, truth)).abs().max()) > 0.05
 
     @pytest.mark.parametrize("value", [0.0, 0.5, 1.0])
     def test_constant_images(self, value: float) -> None:
