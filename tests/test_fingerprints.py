@@ -100,11 +100,27 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
     **{f"attack/{preset}": [{"iterations": 4}] for preset in PRESETS},
     "dataset/digits": [{}, {"size": 16}],
     "dataset/photos": [{}, {"size": 16}],
+    "defense/cafl": [
+        {"epsilon": 2, "fraction": 0.5, **choice}
+        for choice in (
+            {"block": 64},
+            {"block": 64, "sensing": "gaussian"},
+            {"form": "as_printed"},
+            {"form": "as_released", "round": 1},
+        )
+    ],
     "defense/clipped_noise": [{"scale": 0.2, "clip": 0.02, **size} for size in SIZES],
     "defense/dp_psac": [{"multiplier": 0.5, "clip": 0.1}],
     "defense/dp_sgd": [{"multiplier": 0.5, "clip": 0.1}],
     "defense/eigen_compression": [{"direction": 2}],
     "defense/gaussian_noise": [{"scale": 0.2, **size} for size in SIZES],
+    "defense/grad_drop": [{"fraction": 0.6}, {"fraction": 0.6, "form": "as_released"}],
+    "defense/laplace": [
+        {"epsilon": 1},
+        {"epsilon": 1, "bound": 0.1},
+        {"epsilon": 1, "form": "as_released"},
+        {"epsilon": 1, "form": "as_released_normaliser"},
+    ],
     "defense/magnitude_pruning": [{"fraction": 0.7}],
     "defense/natural_channel": [{"kappa": 5}, {"kappa": 5, "noise": "fresh"}],
     "defense/optimal_clipped_noise": [{"scale": 0.2, "clip": 0.02, **choice} for choice in (*SIZES, *READINGS)],
@@ -112,6 +128,9 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
     "defense/optimal_pruning": [{"fraction": 0.7, **reading} for reading in READINGS],
     "defense/parameter_channel": [{"kappa": 5}, {"kappa": 5, "signal": "mean"}],
     "defense/personalized_channel": [{"kappa": 5}, {"kappa": 5, "solution": "bound"}],
+    "defense/qsgd": [{"levels": 16}, {"levels": 16, "form": "as_released"}],
+    "defense/sign_sgd": [{}, {"scale": "mean_abs"}],
+    "defense/soteria": [{"fraction": 0.5}, {"fraction": 0.5, "form": "as_released", "layer": 0}],
     "defense/white_channel": [{"kappa": 5}, {"kappa": 5, "rank": "as_printed"}],
     "inversion/mean_start": [{"iterations": 4}],
     "job/attack": [

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 
 from leakbench.errors import Infeasible
+from leakbench.federated.features import FeatureJacobian, FeatureSensitivity
 from leakbench.federated.local import ONE_STEP, LocalTraining
 from leakbench.federated.sensitivity import InputJacobian, Probes, random_directions
 from leakbench.lazy import torch
@@ -48,6 +49,7 @@ class ClientSteps:
         self._shared = 0 if parameters.dim() == 2 else None
         self._chunk = network.rows_within(MEMORY_BUDGET // local.steps, images.shape[1:])
         self._sensitivities: dict[tuple[int, Probes, int], torch.Tensor] = {}
+        self._features: dict[str, FeatureSensitivity] = {}
 
     def __len__(self) -> int:
         return self.images.shape[0]
@@ -135,6 +137,19 @@ class ClientSteps:
         """
         return self._input_jacobian.squared_norms()
 
+    def feature_sensitivity(self, layer: str) -> FeatureSensitivity:
+        """What the fully connected layer ``layer`` reads, and how strongly it reacts to the images.
+
+        Before the first local step; computed once.
+
+        Raises:
+            ConfigError: as :meth:`Network.features`.
+        """
+        if layer not in self._features:
+            jacobian = FeatureJacobian(self.network, self.parameters, self.images)
+            self._features[layer] = jacobian.sensitivity(layer)
+        return self._features[layer]
+
     @property
     def _input_jacobian(self) -> InputJacobian:
         return InputJacobian(self.network, self.parameters, self.images, self.labels, self.local)
@@ -180,3 +195,7 @@ class _SelectedSteps(ClientSteps):
     @cached_property
     def exact_sensitivity(self) -> torch.Tensor:
         return self.parent.exact_sensitivity[self.part]
+
+    def feature_sensitivity(self, layer: str) -> FeatureSensitivity:
+        every = self.parent.feature_sensitivity(layer)
+        return FeatureSensitivity(every.features[self.part], every.norms[self.part])
