@@ -166,6 +166,12 @@ class Network:
         return layer
 
     @cached_property
+    def linear_layers(self) -> dict[str, LinearLayer]:
+        """Every linear layer whose parameters are its own, by the module's name, in the module's order."""
+        found = {name: self._linear(name) for name, _ in self._module.named_modules()}
+        return {name: layer for name, layer in found.items() if layer is not None}
+
+    @cached_property
     def first_linear(self) -> LinearLayer | None:
         """The linear layer that reads the flattened image itself; None where another module may come before it.
 
