@@ -1,10 +1,10 @@
-"""Compressed differentially private aggregation: Deng et al. (2024), "Leakage-Resilient and Carbon-Neutral Aggregation".
+"""Compressed differentially private aggregation (CDPA), Deng et al. (2024).
 
-A client quantises its update, writes the layers that it protects as binary words of a few decimals, and flips two of the
-high bits of each with a small probability. The server sets each bit by a vote. All else is quantised and averaged.
+A client quantises its update, writes the layers that it protects as binary words of a few decimals, and flips two of
+the high bits of each with a small probability. The server sets each bit by a vote. All else is quantised and averaged.
 
-The guarantee is of one flipped bit. All other bits travel in clear, the sign among them, and for values below the weight of
-the masked bits (0.4096 with two of 16 bits and 4 decimals) the masked bits are zeros that carry nothing. A vote of bits is
+The guarantee is of one flipped bit. All other bits travel in clear, the sign among them, and for values below the
+weight of the masked bits (0.4096 with the paper's) the masked bits are zeros that carry nothing. A vote of bits is
 neither a mean nor a median: 127, 127, 128 and 128 become 255.
 """
 
@@ -120,14 +120,14 @@ class CDPA(Defense):
 
     variant: Literal["as_printed", "as_released", "corrected"] = Field(
         "corrected",
-        description="as_printed: vote of bits (eq. 2); as_released: besides, words are truncated and overflow, and points "
-        "are rounded as in the public code; corrected: the unbiased mean of what was encoded, no vote",
+        description="as_printed: vote of bits (eq. 2); as_released: besides, words are truncated and overflow, and "
+        "points are rounded as in the public code; corrected: the unbiased mean of what was encoded, no vote",
     )
     p: float = Field(0.98, gt=0.5, le=1, description="probability of keeping a masked bit")
     decimals: int = Field(4, ge=0, le=9, description="of a word, z")
     width: int = Field(16, ge=2, le=16, description="bits of a word, the sign among them, b")
     mask: tuple[int, ...] = Field(
-        (2, 3), description="positions of the bits that may be flipped, 0 (the sign) to width - 1"
+        (2, 3), description="positions of the bits that may be flipped, from the left; 0 is the sign"
     )
     layers: Layers = Field(
         "last", description="what becomes words: the last fully connected layer, all such layers, or everything"

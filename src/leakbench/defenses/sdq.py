@@ -38,7 +38,7 @@ class SDQ(Defense):
     clip: float | None = Field(
         None,
         gt=0,
-        description="public bound on the absolute value of every coordinate, in place of the tensors' own means and sigmas",
+        description="public bound on every coordinate's absolute value, in place of the tensors' own means and sigmas",
     )
 
     def lattice(self) -> Lattice:
@@ -72,7 +72,7 @@ class SDQ(Defense):
 
 @DEFENSES.register("jopeq", version=1)
 class JoPEQ(SDQ):
-    """Noise before dithered quantisation, so small that both errors together have the variance of a private mechanism."""
+    """Noise before dithered quantisation, so that both errors together have the variance of a private mechanism."""
 
     form: Literal["published", "as_released"] = Field(
         "published",
@@ -143,7 +143,8 @@ class JoPEQ(SDQ):
         if self.form == "as_released":
             return None
         error = self.lattice().error_covariance(self.rounding)
-        return self._total() * torch.eye(self.dimension, dtype=torch.float64) - error
+        noise: torch.Tensor = self._total() * torch.eye(self.dimension, dtype=torch.float64) - error
+        return noise
 
     def _noise(self, steps: ClientSteps, streams: Streams) -> Noise | None:
         covariance = self.noise_covariance()
@@ -170,11 +171,10 @@ class JoPEQ(SDQ):
     def block_epsilon(self) -> float:
         """Epsilon of the noise before quantisation, for one block of values in [-1, 1]; infinite without noise.
 
-        What follows, quantisation with a dither that the server knows, is post-processing. Laplace noise of scale ``s``:
-        ``2 / s``. Bivariate t noise of shape S: the largest log ratio of two densities whose centres are ``m`` apart in
-        the norm of ``S^-1``, ``(nu + 2) / 2 ln((nu + (r + m)^2) / (nu + r^2))`` with ``r = (sqrt(m^2 + 4 nu) - m) / 2``.
-        (For centres one apart and the total noise this is what the published values of epsilon are, but for
-        ``(4, 0.2, 4)``, which is the noise of ``(3, 0.2, 4)``.)
+        What follows, quantisation with a dither that the server knows, is post-processing. Laplace noise of scale
+        ``s``: ``2 / s``. Bivariate t noise of shape S: :func:`student_epsilon` of the distance between opposite corners
+        in the norm of ``S^-1``. (Published values of epsilon are those of the total noise and of centres one apart,
+        rounded; but ``(4, 0.2, 4)`` is the noise of ``(3, 0.2, 4)``, and both are 3.2.)
         """
         covariance = self.noise_covariance()
         if covariance is None:
@@ -195,9 +195,9 @@ class JoPEQ(SDQ):
             return PrivacyStatement(
                 None,
                 None,
-                f"no guarantee: epsilon {self.epsilon:g} is nominal, of one normalised {self.mechanism} block. Means and "
-                "sigmas of the tensors depend on the data and travel in clear, and what lies beyond 3 sigma is not "
-                "clipped, so the sensitivity is not bounded; 'clip' bounds it",
+                f"no guarantee: epsilon {self.epsilon:g} is nominal, of one normalised block. Means and sigmas of the "
+                "tensors depend on the data and travel in clear, and what lies beyond 3 sigma is not clipped, so the "
+                "sensitivity is not bounded; 'clip' bounds it",
             )
         # Each tensor may end with half a block: as many blocks as coordinates is a bound that holds for any sizes.
         blocks = schedule.dimension
@@ -210,6 +210,9 @@ class JoPEQ(SDQ):
 
 
 def student_epsilon(distance: float, nu: float) -> float:
-    """Largest log ratio of the densities of two bivariate t distributions, ``distance`` apart in their shape's norm."""
+    """Largest log ratio of the densities of two bivariate t distributions, ``m`` apart in the norm of their shape.
+
+    ``(nu + 2) / 2 ln((nu + (r + m)^2) / (nu + r^2))``, which is largest at ``r = (sqrt(m^2 + 4 nu) - m) / 2``.
+    """
     nearest = (math.sqrt(distance**2 + 4 * nu) - distance) / 2
     return (nu + 2) / 2 * math.log((nu + (nearest + distance) ** 2) / (nu + nearest**2))

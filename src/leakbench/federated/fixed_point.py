@@ -1,6 +1,6 @@
 """Values as binary words of a fixed number of decimals, flips of some of their bits, and what a server makes of many.
 
-A word is sign and magnitude: bit 0, the leftmost, is the sign (one: negative), the others are ``|x| 10^z`` as an integer.
+A word is sign and magnitude: bit 0, the leftmost, is the sign (one: negative), the others are ``|x| 10^z``, rounded.
 Words are int16 tensors that hold the ``width`` bits at their low end.
 Source: Deng et al. (2024), section 4.3 to 4.5, eqs. 1 and 2.
 """
@@ -59,9 +59,10 @@ class FixedPoint:
     def encode_released(self, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Words as the public code makes them, and where it loses the value. Width 16 alone.
 
-        It rounds to z decimals, multiplies, truncates: ``int(round(x, z) * 10^z)``, which loses one unit for some values.
-        There is no bound. A positive integer from 32,768 on sets the sign bit; a negative one loses its bit 15. From
-        65,536 on a word has more than 16 digits, of which the server reads the first 16, and they begin with a one.
+        It rounds to z decimals, multiplies, truncates: ``int(round(x, z) * 10^z)``, which loses one unit for some
+        values. There is no bound. A positive integer from 32,768 on sets the sign bit; a negative one loses its bit of
+        that weight. From 65,536 on a word has more than 16 digits, of which the server reads the first 16, and they
+        begin with a one. (What decodes a single client's words in the public code reads all digits.)
 
         Args:
             values: finite, of any shape.
@@ -115,7 +116,9 @@ class FixedPoint:
             torch.tensor([len(row) for row in chosen], device=words.device)
         )
         places = torch.cat(chosen)
-        shifts = torch.tensor([self.width - 1 - position for position in positions], device=words.device)
+        shifts = torch.tensor(
+            [self.width - 1 - position for position in positions], dtype=torch.int64, device=words.device
+        )
         ones = (1 << shifts[places // max(d, 1)]).to(torch.int16)  # 2^15 wraps to the sign bit of an int16
         flips = torch.zeros_like(words).view(-1).index_add_(0, rows * d + places % max(d, 1), ones)
         return words ^ flips.view(n, d)

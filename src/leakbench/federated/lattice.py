@@ -1,8 +1,8 @@
 """Subtractive dithered quantisation of updates on a lattice, tensor by tensor.
 
-A tensor is normalised, moved by a dither that client and server draw from a shared stream, and rounded to a lattice point;
-the server subtracts the dither again. Where a point is not clipped, the error is uniform on a cell of the lattice, and
-independent of the values.
+A tensor is normalised, moved by a dither that client and server draw from a shared stream, and rounded to lattice
+points; the server subtracts the dither again. Where a point is not clipped, the error is uniform on a cell of the
+lattice, and independent of the values.
 Sources: Shlezinger et al. (2021), UVeQFed; Lang et al. (2023), JoPEQ; as Deng et al. (2024), Appendix B, use them: the
 normalisation, the generator and the clipping are those of the public code.
 """
@@ -20,7 +20,7 @@ from leakbench.lazy import torch
 from leakbench.randomness import Streams
 
 Rounding: TypeAlias = Literal["nearest", "babai"]
-"""``nearest``: to the nearest lattice point (eq. 11); ``babai``: each lattice coordinate by itself, as public code does."""
+"""``nearest``: to the nearest lattice point (eq. 11); ``babai``: each lattice coordinate by itself, as released."""
 
 Noise: TypeAlias = "Callable[[tuple[int, int]], torch.Tensor]"
 """Noise ``[n, L, m]`` for normalised blocks, given ``(L, m)``."""
@@ -46,7 +46,7 @@ class Lattice:
     @property
     def step(self) -> float:
         """``Delta = 2 gamma / (2^R + 1)``."""
-        return 2 * self.radius / (2**self.bits + 1)
+        return 2 * self.radius / float(2**self.bits + 1)
 
     @property
     def limit(self) -> int:
@@ -109,7 +109,7 @@ class Quantised:
         overloaded: blocks that were clipped, boolean ``[n, blocks]``. Does not travel.
         means: what was subtracted, float ``[n, L, tensors]``; zeros where ``bound`` is set.
         scales: what it was divided by, ``3 sigma`` or ``bound``, float ``[n, tensors]``.
-        plain: tensors of one value, which travel as they are, ``[n, tensors of size one]``.
+        plain: tensors of one value, which travel as they are, ``[n, such tensors]``.
         bound: the public bound that values were clipped to; None: normalised by their own means and deviations.
     """
 
@@ -121,6 +121,11 @@ class Quantised:
     scales: torch.Tensor
     plain: torch.Tensor
     bound: float | None = None
+
+    @property
+    def blocks(self) -> list[int]:
+        """Number of blocks of each tensor."""
+        return [_blocks(size, self.lattice.dimension, self.bound is not None) for size in self.sizes]
 
     @property
     def bits(self) -> int:
@@ -141,18 +146,16 @@ class Quantised:
         n, length = len(of_blocks), self.lattice.dimension
         rows = of_blocks.expand(n, length, -1)
         parts, start = [rows.new_zeros(n, 0)], 0
-        for size in self.sizes:
-            count = _blocks(size, length)
-            parts.append(
-                rows[:, :, start : start + count].reshape(n, -1)[:, :size] if count else rows.new_zeros(n, size)
-            )
+        for size, count in zip(self.sizes, self.blocks, strict=True):
+            block = rows[:, :, start : start + count].reshape(n, -1)[:, :size]
+            parts.append(block if count else rows.new_zeros(n, size))
             start += count
         return torch.cat(parts, dim=1)
 
 
-def _blocks(size: int, length: int) -> int:
-    """Blocks of a tensor; tensors of one value have none."""
-    return math.ceil(size / length) if size > 1 else 0
+def _blocks(size: int, length: int, bounded: bool) -> int:
+    """Blocks of a tensor; without a public bound, tensors of one value have none."""
+    return math.ceil(size / length) if size > 1 or bounded else 0
 
 
 def quantise(
@@ -167,9 +170,10 @@ def quantise(
 ) -> Quantised:
     """Updates as lattice points.
 
-    Each tensor is cut into L rows, so that in two dimensions its first half is paired with its second; odd ones get a zero.
-    The rows' means are subtracted, and the whole is divided by ``3 sigma``, ``sigma^2`` the summed variance of the rows.
-    Tensors of one value stay as they are. Of a constant row nothing but its mean is left, which is exact.
+    Each tensor is cut into L rows, so that in two dimensions its first half is paired with its second; odd ones get a
+    zero. The rows' means are subtracted, and the whole is divided by ``3 sigma``, ``sigma^2`` the summed variance of
+    the rows. Of a constant row nothing but its mean is left. Tensors of one value stay as they are, unless there is a
+    bound.
 
     Args:
         values: ``[n, d]``.
@@ -184,7 +188,7 @@ def quantise(
     dither = streams.child("dither")
     points, overloaded, means, scales, plain = [], [], [], [], []
     for part in values.split(list(sizes), dim=1):
-        count = _blocks(part.shape[1], length)
+        count = _blocks(part.shape[1], length, bound is not None)
         if not count:
             plain.append(part)
             continue
@@ -226,11 +230,9 @@ def dequantise(quantised: Quantised, streams: Streams) -> torch.Tensor:
         quantised: the points.
         streams: those of the clients.
     """
-    lattice, dither = quantised.lattice, streams.child("dither")
-    n, length = len(quantised.points), lattice.dimension
+    lattice, dither, n = quantised.lattice, streams.child("dither"), len(quantised.points)
     parts, start, number, single = [quantised.plain[:, :0]], 0, 0, 0
-    for size in quantised.sizes:
-        count = _blocks(size, length)
+    for size, count in zip(quantised.sizes, quantised.blocks, strict=True):
         if not count:
             parts.append(quantised.plain[:, single : single + size])
             single += size
@@ -290,8 +292,8 @@ def lattice_law(
 ) -> Law:
     """How decoded values are distributed over the dither, and the noise before it.
 
-    Blocks are independent; in two dimensions the coordinates of a block are not quite. Where a block is overloaded, the mean
-    is not that which is stated, and does not pass.
+    Blocks are independent; in two dimensions the coordinates of a block are not quite. Where a block is overloaded, the
+    mean is not the one that is stated, and does not pass.
 
     Args:
         values: what was quantised, ``[n, d]``.
@@ -301,7 +303,7 @@ def lattice_law(
     """
     covariance = quantised.lattice.error_covariance(rounding)
     variance = (covariance if noise is None else covariance + noise).diagonal().to(values)
-    counts = torch.tensor([_blocks(size, quantised.lattice.dimension) for size in quantised.sizes if size > 1])
+    counts = torch.tensor([count for count in quantised.blocks if count], dtype=torch.int64)
     scales = quantised.scales.repeat_interleave(counts.to(values.device), dim=1)
     passing = ~quantised.spread(quantised.overloaded[:, None])
     if quantised.bound:

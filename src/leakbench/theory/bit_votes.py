@@ -50,7 +50,7 @@ def _many(least: int, clients: int, probability: float) -> float:
 
 
 def recovery_probability(clients: int, keep: float) -> float:
-    """``P(Bin(R, p) >= ceil(R / 2))`` (eq. 3): that a vote recovers a bit which all clients share, if half is enough."""
+    """``P(Bin(R, p) >= ceil(R / 2))`` (eq. 3): that a vote recovers a bit of all clients, if half of them is enough."""
     return _many(math.ceil(clients / 2), clients, keep)
 
 
