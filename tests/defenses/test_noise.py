@@ -27,9 +27,11 @@ EVERY = {
     "optimal_pruning": {"fraction": 0.4},
 }
 
-# Tested in test_channel.py and test_dp_sgd.py: what acts on images, and what needs the gradient of each.
+# Tested in test_channel.py, test_dp_sgd.py, test_sdq.py and test_cdpa.py: what acts on images, what needs the gradient
+# of each, and what treats every tensor by itself.
 ON_DATA = {"natural_channel", "white_channel", "personalized_channel", "eigen_compression"}
 PER_SAMPLE = {"parameter_channel", "dp_sgd", "dp_psac"}
+PER_TENSOR = {"sdq", "jopeq", "cdpa"}
 
 
 def streams(n: int) -> Streams:
@@ -70,7 +72,7 @@ def test_a_row_does_not_depend_on_the_batch_it_is_in(fixed_steps: Fixed, name: s
 
 def test_the_table_above_names_every_defense() -> None:
     own = {name for name in DEFENSES if DEFENSES.get(name).__module__.startswith("leakbench.")}
-    assert own == set(EVERY) | ON_DATA | PER_SAMPLE
+    assert own == set(EVERY) | ON_DATA | PER_SAMPLE | PER_TENSOR
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,9 @@ COLOURS = {
     "parameter_channel": "#882255",
     "dp_sgd": "#661100",
     "dp_psac": "#BB5566",
+    "cdpa": "#117733",
+    "sdq": "#DDCC77",
+    "jopeq": "#EE3377",
 }
 # For mechanisms that the project does not know: out-of-tree defenses.
 OTHER_COLOURS = ("#7F3C8D", "#80BA5A", "#A5AA99", "#CF1C90")
