@@ -52,7 +52,7 @@ class TestLayers:
         names = {
             layers: [
                 name
-                for name, chosen in zip(tiny_network.names, protected_tensors(tiny_network, layers), strict=True)  # type: ignore[arg-type]
+                for name, chosen in zip(tiny_network.names, protected_tensors(tiny_network, layers), strict=True)
                 if chosen
             ]
             for layers in ("last", "linear", "all")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -202,7 +203,7 @@ class TestFlips:
         words, keep = words_of(0, 5, -1234, 27813, -32767, 8191), 0.85
         mean, second = torch.zeros(6, 1, dtype=torch.float64), torch.zeros(6, 1, dtype=torch.float64)
         for flips in itertools.product((False, True), repeat=len(positions)):
-            probability = np.prod([1 - keep if flip else keep for flip in flips])
+            probability = math.prod(1 - keep if flip else keep for flip in flips)
             chosen = [position for position, flip in zip(positions, flips, strict=True) if flip]
             value = FORM.decode(FORM.flip(words, chosen, 0.0, streams(6))).double()
             mean += probability * value
@@ -287,7 +288,7 @@ class TestUnbiasedMean:
         words, keep = words_of(-1234, 27813), 0.8
         mean = 0.0
         for flips in itertools.product((False, True), repeat=2 * len(positions)):
-            probability = np.prod([1 - keep if flip else keep for flip in flips])
+            probability = math.prod(1 - keep if flip else keep for flip in flips)
             rows = [flips[: len(positions)], flips[len(positions) :]]
             masks = [[place for place, flip in zip(positions, row, strict=True) if flip] for row in rows]
             sent = torch.cat(

@@ -143,7 +143,7 @@ class JoPEQ(SDQ):
         if self.form == "as_released":
             return None
         error = self.lattice().error_covariance(self.rounding)
-        noise: torch.Tensor = self._total() * torch.eye(self.dimension, dtype=torch.float64) - error
+        noise: torch.Tensor = torch.eye(self.dimension, dtype=torch.float64).mul(self._total()) - error
         return noise
 
     def _noise(self, steps: ClientSteps, streams: Streams) -> Noise | None:
@@ -164,7 +164,8 @@ class JoPEQ(SDQ):
             chi = sum(-2 * torch.log1p(-own.uniform(shape[1], device=like.device)) for _ in range(self.nu // 2))
             if self.nu % 2:
                 chi = chi + own.normal(shape[1], device=like.device).square()
-            return (root @ normal) / torch.as_tensor(chi).sqrt()[:, None]
+            drawn: torch.Tensor = root @ normal
+            return drawn / torch.as_tensor(chi).sqrt()[:, None]
 
         return laplace if self.mechanism == "scalar" else student
 
