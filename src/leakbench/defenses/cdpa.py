@@ -203,8 +203,7 @@ class CDPA(Defense):
     def aggregate(self, message: Message, clients: int) -> torch.Tensor:
         """The vote, or under ``corrected`` the unbiased mean, of protected coordinates; the mean of the others.
 
-        Two of two bits, or one of one, are a majority: votes of fewer than three clients protect no better than a mean.
-        A single client's vote is its own words.
+        A single client's vote is its own words. Of two clients one is enough: their vote is the union of their ones.
         """
         assert isinstance(message, WordMessage)
         words = message.words.unflatten(0, (-1, clients))
