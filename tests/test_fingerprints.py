@@ -109,6 +109,11 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
             {"form": "as_released", "round": 1},
         )
     ],
+    "defense/cdpa": [
+        {"p": 0.8},
+        {"p": 0.8, "variant": "as_printed", "layers": "linear", "encodes": "delta", "rate": 0.1},
+        {"p": 0.8, "variant": "as_released", "layers": "all", "threshold": "majority", "mask": (1, 3), "bits": 4},
+    ],
     "defense/clipped_noise": [{"scale": 0.2, "clip": 0.02, **size} for size in SIZES],
     "defense/dp_psac": [{"multiplier": 0.5, "clip": 0.1}],
     "defense/dp_sgd": [{"multiplier": 0.5, "clip": 0.1}],
@@ -121,6 +126,12 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
         {"epsilon": 1, "form": "as_released"},
         {"epsilon": 1, "form": "as_released_normaliser"},
     ],
+    "defense/jopeq": [
+        {"epsilon": 2, "sigma2": 1, "nu": 12, "bits": 4},
+        {"epsilon": 4, "sigma2": 0.1, "nu": 3, "bits": 4, "clip": 0.1, "rounding": "babai"},
+        {"epsilon": 4, "mechanism": "scalar", "bits": 4, "clip": 0.1},
+        {"epsilon": 4, "sigma2": 0.2, "nu": 4, "bits": 4, "form": "as_released"},
+    ],
     "defense/magnitude_pruning": [{"fraction": 0.7}],
     "defense/natural_channel": [{"kappa": 5}, {"kappa": 5, "noise": "fresh"}],
     "defense/optimal_clipped_noise": [{"scale": 0.2, "clip": 0.02, **choice} for choice in (*SIZES, *READINGS)],
@@ -131,6 +142,7 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
     "defense/qsgd": [{"levels": 16}, {"levels": 16, "form": "as_released"}],
     "defense/sign_sgd": [{}, {"scale": "mean_abs"}],
     "defense/soteria": [{"fraction": 0.5}, {"fraction": 0.5, "form": "as_released", "layer": 0}],
+    "defense/sdq": [{"bits": 4}, {"bits": 4, "rounding": "babai"}, {"bits": 3, "dimension": 1, "clip": 0.1}],
     "defense/white_channel": [{"kappa": 5}, {"kappa": 5, "rank": "as_printed"}],
     "inversion/mean_start": [{"iterations": 4}],
     "job/attack": [

@@ -31,7 +31,7 @@ EVERY = {
 ON_DATA = {"natural_channel", "white_channel", "personalized_channel", "eigen_compression"}
 PER_SAMPLE = {"parameter_channel", "dp_sgd", "dp_psac"}
 # Tested in files of their own: what needs to know the network's layers.
-PER_TENSOR = {"laplace", "soteria", "sign_sgd", "grad_drop", "qsgd", "cafl"}
+PER_TENSOR = {"laplace", "soteria", "sign_sgd", "grad_drop", "qsgd", "cafl", "sdq", "jopeq", "cdpa"}
 
 
 def streams(n: int) -> Streams:
