@@ -128,6 +128,12 @@ class Network:
         return {key: self._buffers[key] for name in self._normalising for key in (f"{name}.{kind}" for kind in kinds)}
 
     @property
+    def state_size(self) -> int:
+        """Number of elements of the module's state: parameters, and buffers such as BatchNorm's statistics and counters
+        of batches."""
+        return self.dimension + sum(buffer.numel() for buffer in self._buffers.values())
+
+    @property
     def couples_samples(self) -> bool:
         """Whether the logits of a sample depend on the rest of its batch: BatchNorm normalises with the batch's
         statistics. (Other layers of torch treat samples alone.)"""
