@@ -18,12 +18,16 @@ from leakbench.adam import Adam
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.lazy import torch
 from leakbench.models.base import Network, Statistics
+from leakbench.models.stacked import StackedNetworks
 from leakbench.models.trained import TrainedModels
 from leakbench.progress import progress
 from leakbench.randomness import Streams
 
 MEMORY_BUDGET = 512 * 2**20
 """Working memory of the gradients that are computed together, in bytes. Only speed depends on it."""
+
+STACKED_TOGETHER = 32
+"""Runs whose gradients one pass of :class:`StackedNetworks` computes. Only speed depends on it."""
 
 GPU_PART = 0.3
 """Part of a GPU's free memory that they may take there."""
@@ -117,6 +121,7 @@ def train_runs(
     transform: Transform | None = None,
     sample_gradients: SampleGradients | None = None,
     together: int | None = None,
+    stacked: StackedNetworks | None = None,
     quiet: bool = False,
 ) -> TrainingRuns:
     """Train every run from its own starting point on its own images.
@@ -142,6 +147,7 @@ def train_runs(
         together: runs whose gradients are computed in one vectorised call. By default one on a CPU, where the grouped
             convolutions of several are slower than a loop (``benchmarks/training_runs.py``), and as many as fit on a
             GPU. Numbers depend on it in their last digits alone.
+        stacked: the network for gradients of many runs by matrix products; they differ in their last digits.
         quiet: show no progress, for one of many rounds.
 
     Raises:
@@ -162,7 +168,9 @@ def train_runs(
     statistics = {name: values.expand(runs, -1).clone() for name, values in own_statistics.items()}
     curves = torch.full((runs, training.steps), torch.nan, device=device)
     diverged_at = torch.full((runs,), -1, device=device)
-    size = together or _together(network, training.batch_size, images.shape[-3:], device)
+    size = (
+        STACKED_TOGETHER if stacked else together or _together(network, training.batch_size, images.shape[-3:], device)
+    )
     rows = None if rows is None else rows.cpu()
     parts = [slice(first, min(first + size, runs)) for first in range(0, runs, size)]
     optimisers = [
@@ -181,7 +189,10 @@ def train_runs(
             first_batch = first_batch or (batch, targets)
             for part, optimiser in zip(parts, optimisers, strict=True):
                 before = {name: values[part] for name, values in statistics.items()}
-                if sample_gradients is None:
+                if sample_gradients is None and stacked is not None:
+                    gradient, loss = stacked.gradient_and_loss(current[part], batch[part], targets[part])
+                    after = before
+                elif sample_gradients is None:
                     gradient, loss, seen = _gradient(network, current[part], batch[part], targets[part])
                     after = network.moving_average(before, seen)
                 else:

@@ -219,6 +219,7 @@ class _Federation:
         networks: dict[int, Network],
         data: _Data,
     ) -> None:
+        from leakbench.models.stacked import StackedNetworks
         from leakbench.randomness import Streams
 
         self.kind, self.data, self.device = kind, data, data.train.images.device
@@ -239,6 +240,7 @@ class _Federation:
             self.velocity = torch.zeros_like(self.parameters).repeat_interleave(kind.clients, dim=0)
         self.streams = Streams([(label, run.seed, "client", c) for run in self.runs for c in range(kind.clients)])
         self.rows = torch.cat([data.clients[run.seed] for run in self.runs])
+        self.stacked = StackedNetworks.of(self.network) if self.device.type == "cpu" else None
         self.energy = EnergyMeter()
         self._protect_datasets()
 
@@ -339,6 +341,7 @@ class _Federation:
             statistics={name: values.repeat_interleave(clients, dim=0) for name, values in self.statistics.items()},
             velocity=self.velocity,
             transform=self._transform(),
+            stacked=self.stacked,
             quiet=True,
         )
 
