@@ -21,7 +21,7 @@ from leakbench.federated.step import ClientSteps, TrainedSteps
 from leakbench.jobs.base import Findings, Job, Variant
 from leakbench.jobs.costs import carbon_kg
 from leakbench.jobs.federate import COSTS, CURVES, FEDERATE_METRICS, UTILITY, ClientTraining, FederateJob, _split
-from leakbench.models.base import Model
+from leakbench.models.base import MODELS, Model, build_network
 from leakbench.models.convnets import ConvNet, SimpleConvNet
 from leakbench.randomness import Streams, stream_seed
 from leakbench.records import Replicate
@@ -315,6 +315,13 @@ def test_what_travels() -> None:
     elements = sum(value.numel() for value in module.state_dict().values())
     assert replicate.metrics["bits"] == 32 * elements
     assert replicate.metrics["mebi_elements"] == elements / 2**20
+
+
+@pytest.mark.parametrize(("model", "elements"), [("resnet18", 11_183_582), ("convnet", 735_250)])
+def test_elements_of_the_papers_models(model: str, elements: int) -> None:
+    """Table IV prints 10.6655 = 11,183,582 / 2^20."""
+    architecture = MODELS.get(model)(**({"width": 32} if model == "convnet" else {}))
+    assert build_network(architecture, (3, 32, 32), 10, seed=0).state_size == elements
 
 
 @pytest.mark.parametrize(
