@@ -152,6 +152,16 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
         {"clients": 2, "batch_size": 2, "auxiliary": 4, "epoch": 2, "pretraining": {"images": 10, "batch_size": 4}},
     ],
     "job/calibrate": [{}, {"images": 20, "pictures": 2}],
+    "job/federate": [
+        {
+            "clients": 2,
+            "rounds": 2,
+            "validation": 6,
+            "test": (0, 10),
+            "local": {"steps": 3, "batch_size": 4, "momentum": 0.5, "keep_momentum": True},
+        },
+        {"clients": 3, "rounds": 2, "validation": 6, "alpha": 0.5, "local": {"steps": 2, "batch_size": 4}},
+    ],
     "job/fisher": [
         {"clients": 2, "batch_size": 2, "probes": 3},
         {"clients": 2, "batch_size": 2, "exact": True, "batch_norm": "train"},

@@ -128,6 +128,12 @@ class Network:
         return {key: self._buffers[key] for name in self._normalising for key in (f"{name}.{kind}" for kind in kinds)}
 
     @property
+    def state_size(self) -> int:
+        """Number of elements of the module's state: parameters, and buffers such as BatchNorm's statistics and counters
+        of batches."""
+        return self.dimension + sum(buffer.numel() for buffer in self._buffers.values())
+
+    @property
     def couples_samples(self) -> bool:
         """Whether the logits of a sample depend on the rest of its batch: BatchNorm normalises with the batch's
         statistics. (Other layers of torch treat samples alone.)"""
@@ -189,11 +195,6 @@ class Network:
         hundred floats per input pixel.
         """
         return max(1, budget // (4 * (10 * self.dimension + 200 * math.prod(batch_shape))))
-
-    @property
-    def state_size(self) -> int:
-        """Numbers in the module's state: parameters, and BatchNorm's running statistics and counters."""
-        return self.dimension + sum(buffer.numel() for buffer in self._buffers.values())
 
     @property
     def parameters(self) -> torch.Tensor:
