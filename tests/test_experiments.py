@@ -242,7 +242,11 @@ def test_seeds_can_be_jobs_of_their_own(checkout: Checkout) -> None:
     ("registry", "name", "touched"),
     [
         (DEFENSES, "magnitude_pruning", lambda job: job.defense.component.name == "magnitude_pruning"),
-        (REGISTRIES["attacks"], "ig_optimal_defense", lambda job: job.attack and job.attack.label.startswith("ig")),
+        (
+            REGISTRIES["attacks"],
+            "ig_optimal_defense",
+            lambda job: job.paper == "optimal_defense" and job.attack and job.attack.label.startswith("ig"),
+        ),
         (REGISTRIES["models"], "simpleconvnet", lambda job: job.model.component.name == "simpleconvnet"),
         (REGISTRIES["datasets"], "digits", lambda job: job.dataset.component.name == "digits"),
         (JOB_KINDS, "train", lambda job: job.kind.name == "train"),
@@ -318,7 +322,7 @@ def test_every_attack_experiment_has_gates(scale: str) -> None:
             assert {(gate.dataset, gate.model, gate.attack) for gate in gates} == observing
             for gate in gates:
                 ((judging, defense),) = {(job.experiment, job.defense.label) for job in gate.undefended}
-                assert judging in {experiment, "undefended", "cifar_pruning"} and defense == "none"
+                assert judging in {experiment, "undefended", "cifar_pruning", "inversion"} and defense == "none"
 
 
 def gated(checkout: Checkout, experiment: str = "noise") -> list[Gate]:
