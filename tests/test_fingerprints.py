@@ -100,11 +100,38 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
     **{f"attack/{preset}": [{"iterations": 4}] for preset in PRESETS},
     "dataset/digits": [{}, {"size": 16}],
     "dataset/photos": [{}, {"size": 16}],
+    "defense/cafl": [
+        {"epsilon": 2, "fraction": 0.5, **choice}
+        for choice in (
+            {"block": 64},
+            {"block": 64, "sensing": "gaussian"},
+            {"form": "as_printed"},
+            {"form": "as_released", "round": 1},
+        )
+    ],
+    "defense/cdpa": [
+        {"p": 0.8},
+        {"p": 0.8, "variant": "as_printed", "layers": "linear", "encodes": "delta", "rate": 0.1},
+        {"p": 0.8, "variant": "as_released", "layers": "all", "threshold": "majority", "mask": (1, 3), "bits": 4},
+    ],
     "defense/clipped_noise": [{"scale": 0.2, "clip": 0.02, **size} for size in SIZES],
     "defense/dp_psac": [{"multiplier": 0.5, "clip": 0.1}],
     "defense/dp_sgd": [{"multiplier": 0.5, "clip": 0.1}],
     "defense/eigen_compression": [{"direction": 2}],
     "defense/gaussian_noise": [{"scale": 0.2, **size} for size in SIZES],
+    "defense/grad_drop": [{"fraction": 0.6}, {"fraction": 0.6, "form": "as_released"}],
+    "defense/laplace": [
+        {"epsilon": 1},
+        {"epsilon": 1, "bound": 0.1},
+        {"epsilon": 1, "form": "as_released"},
+        {"epsilon": 1, "form": "as_released_normaliser"},
+    ],
+    "defense/jopeq": [
+        {"epsilon": 2, "sigma2": 1, "nu": 12, "bits": 4},
+        {"epsilon": 4, "sigma2": 0.1, "nu": 3, "bits": 4, "clip": 0.1, "rounding": "babai"},
+        {"epsilon": 4, "mechanism": "scalar", "bits": 4, "clip": 0.1},
+        {"epsilon": 4, "sigma2": 0.2, "nu": 4, "bits": 4, "form": "as_released"},
+    ],
     "defense/magnitude_pruning": [{"fraction": 0.7}],
     "defense/natural_channel": [{"kappa": 5}, {"kappa": 5, "noise": "fresh"}],
     "defense/optimal_clipped_noise": [{"scale": 0.2, "clip": 0.02, **choice} for choice in (*SIZES, *READINGS)],
@@ -112,6 +139,10 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
     "defense/optimal_pruning": [{"fraction": 0.7, **reading} for reading in READINGS],
     "defense/parameter_channel": [{"kappa": 5}, {"kappa": 5, "signal": "mean"}],
     "defense/personalized_channel": [{"kappa": 5}, {"kappa": 5, "solution": "bound"}],
+    "defense/qsgd": [{"levels": 16}, {"levels": 16, "form": "as_released"}],
+    "defense/sign_sgd": [{}, {"scale": "mean_abs"}],
+    "defense/soteria": [{"fraction": 0.5}, {"fraction": 0.5, "form": "as_released", "layer": 0}],
+    "defense/sdq": [{"bits": 4}, {"bits": 4, "rounding": "babai"}, {"bits": 3, "dimension": 1, "clip": 0.1}],
     "defense/white_channel": [{"kappa": 5}, {"kappa": 5, "rank": "as_printed"}],
     "inversion/mean_start": [{"iterations": 4}],
     "job/attack": [
@@ -121,6 +152,16 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
         {"clients": 2, "batch_size": 2, "auxiliary": 4, "epoch": 2, "pretraining": {"images": 10, "batch_size": 4}},
     ],
     "job/calibrate": [{}, {"images": 20, "pictures": 2}],
+    "job/federate": [
+        {
+            "clients": 2,
+            "rounds": 2,
+            "validation": 6,
+            "test": (0, 10),
+            "local": {"steps": 3, "batch_size": 4, "momentum": 0.5, "keep_momentum": True},
+        },
+        {"clients": 3, "rounds": 2, "validation": 6, "alpha": 0.5, "local": {"steps": 2, "batch_size": 4}},
+    ],
     "job/fisher": [
         {"clients": 2, "batch_size": 2, "probes": 3},
         {"clients": 2, "batch_size": 2, "exact": True, "batch_norm": "train"},

@@ -96,3 +96,36 @@ def test_the_global_generator_is_not_used() -> None:
     assert torch.equal(torch.random.get_rng_state(), before)
     torch.rand(1)
     assert torch.equal(generator("a").get_state(), first)
+
+
+class TestSuccesses:
+    def test_places_are_those_of_independent_trials(self) -> None:
+        """Their number is binomial, and each place is as likely as any."""
+        trials, probability, rows = 200, 0.03, 3000
+        streams = Streams([("successes", index) for index in range(rows)])
+        places = streams.successes(trials, probability)
+        for row in places:
+            assert row.dtype == torch.int64
+            assert torch.equal(row, row.unique()) and (row.numel() == 0 or 0 <= row[0] <= row[-1] < trials)
+        counts = torch.tensor([len(row) for row in places]).double()
+        variance = trials * probability * (1 - probability)
+        assert float(counts.mean()) == pytest.approx(trials * probability, abs=4 * (variance / rows) ** 0.5)
+        assert float(counts.var()) == pytest.approx(variance, rel=0.12)
+        hits = torch.bincount(torch.cat(places), minlength=trials).double()
+        chi = ((hits - rows * probability).square() / (rows * probability * (1 - probability))).sum()
+        assert abs(float(chi) - trials) < 4 * (2 * trials) ** 0.5
+        gaps = torch.cat([row.diff() for row in places if len(row) > 1])
+        assert float((gaps == 1).double().mean()) == pytest.approx(probability, abs=0.01)
+
+    @pytest.mark.parametrize("probability", [0.0, 1e-6, 0.2, 0.5, 0.999, 1.0])
+    @pytest.mark.parametrize("trials", [0, 1, 10, 100_000])
+    def test_every_size(self, trials: int, probability: float) -> None:
+        (places,) = Streams([("successes", 0)]).successes(trials, probability)
+        error = (trials * probability * (1 - probability)) ** 0.5
+        assert abs(len(places) - trials * probability) <= 5 * error + (probability not in (0, 1))
+        assert not places.numel() or int(places.max()) < trials
+
+    def test_a_row_depends_on_its_key_alone(self) -> None:
+        together = Streams([("a", 1), ("b", 2)]).successes(1000, 0.1)
+        assert torch.equal(Streams([("b", 2)]).successes(1000, 0.1)[0], together[1])
+        assert not torch.equal(together[0][:20], together[1][:20])

@@ -7,6 +7,7 @@ computed beside it.
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Sequence
 
@@ -57,3 +58,28 @@ class Streams:
     def uniform(self, *shape: int, device: torch.device | None = None) -> torch.Tensor:
         """Uniform draws on [0, 1), ``[rows, *shape]``, float32."""
         return torch.stack([torch.rand(shape, generator=g) for g in self._generators]).to(device)
+
+    def successes(self, trials: int, probability: float, device: torch.device | None = None) -> list[torch.Tensor]:
+        """Which of ``trials`` independent trials succeed: for every row their places, rising, int64.
+
+        Only successes are drawn: the gaps between them are geometric. Exact in law to float64's resolution.
+
+        Args:
+            trials: how many trials each row has.
+            probability: of a success, in [0, 1].
+        """
+        return [_successes(trials, probability, g).to(device) for g in self._generators]
+
+
+def _successes(trials: int, probability: float, generator: torch.Generator) -> torch.Tensor:
+    if probability in (0, 1):
+        return torch.arange(trials if probability else 0)
+    parts, last = [torch.empty(0, dtype=torch.float64)], -1.0
+    while last < trials - 1:
+        expected = (trials - 1 - last) * probability
+        count = int(expected + 4 * math.sqrt(expected)) + 16  # rarely too few
+        gaps = torch.empty(count, dtype=torch.float64).geometric_(probability, generator=generator)
+        parts.append(last + gaps.clamp_(1, trials + 1).cumsum(0))
+        last = float(parts[-1][-1])
+    places = torch.cat(parts)
+    return places[places < trials].long()

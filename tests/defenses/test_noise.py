@@ -30,6 +30,8 @@ EVERY = {
 # Tested in test_channel.py and test_dp_sgd.py: what acts on images, and what needs the gradient of each.
 ON_DATA = {"natural_channel", "white_channel", "personalized_channel", "eigen_compression"}
 PER_SAMPLE = {"parameter_channel", "dp_sgd", "dp_psac"}
+# Tested in files of their own: what needs to know the network's layers.
+PER_TENSOR = {"laplace", "soteria", "sign_sgd", "grad_drop", "qsgd", "cafl", "sdq", "jopeq", "cdpa"}
 
 
 def streams(n: int) -> Streams:
@@ -70,7 +72,7 @@ def test_a_row_does_not_depend_on_the_batch_it_is_in(fixed_steps: Fixed, name: s
 
 def test_the_table_above_names_every_defense() -> None:
     own = {name for name in DEFENSES if DEFENSES.get(name).__module__.startswith("leakbench.")}
-    assert own == set(EVERY) | ON_DATA | PER_SAMPLE
+    assert own == set(EVERY) | ON_DATA | PER_SAMPLE | PER_TENSOR
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,20 @@
-"""Magnitude pruning and optimal pruning: what is sent, exactly."""
+"""Magnitude pruning, of updates and of tensors, and optimal pruning: what is sent, exactly."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import ClassVar
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from tests.defenses.tensors import fixed, streams
 
+from leakbench.defenses.base import Schedule
 from leakbench.defenses.optimal import OptimalPruning
-from leakbench.defenses.pruning import MagnitudePruning
+from leakbench.defenses.pruning import GradDrop, MagnitudePruning
 from leakbench.federated.message import SparseMessage
 from leakbench.federated.step import ClientSteps
 from leakbench.randomness import Streams
@@ -74,3 +80,60 @@ def test_as_released_prunes_all_ties_and_everything_at_fraction_0(fixed_steps: F
     sent = OptimalPruning(fraction=2 / 6, form="as_released").protect_update(steps, STREAMS).view()
     assert sent.tolist() == [[0, 1, 0, 0, 0, 1]]
     assert OptimalPruning(fraction=0, form="as_released").protect_update(steps, STREAMS).view().eq(0).all()
+
+
+class TestGradDrop:
+    SIZES: ClassVar[list[int]] = [5, 4, 1]
+
+    def test_every_tensor_has_a_threshold_of_its_own(self) -> None:
+        gradient = torch.tensor([[3.0, -1.0, 0.5, -4.0, 2.0, 0.1, 0.3, -0.2, 0.4, 9.0]])
+        message = GradDrop(fraction=0.5).protect_update(fixed(gradient, self.SIZES), streams(0))
+        assert message.view().tolist() == [pytest.approx([3, 0, 0, -4, 2, 0, 0.3, 0, 0.4, 9])]
+        assert message.bits == 6 * 32 + 10  # a bitmap; six indices of four bits are longer
+        assert message.marked is not None and torch.equal(message.marked, message.view() == 0)
+
+    def test_as_released_keeps_one_less(self) -> None:
+        """What exceeds the k-th largest: 3 of 5, 2 of 4 and 1 of 1 are 2, 1 and 0."""
+        gradient = torch.tensor([[3.0, -1.0, 0.5, -4.0, 2.0, 0.1, 0.3, -0.2, 0.4, 9.0]])
+        sent = GradDrop(fraction=0.5, form="as_released").protect_update(fixed(gradient, self.SIZES), streams(0)).view()
+        assert sent.tolist() == [pytest.approx([3, 0, 0, -4, 0, 0, 0, 0, 0.4, 0])]
+
+    @given(st.floats(0, 1), st.integers(0, 1000), st.sampled_from([3, 1000]))
+    def test_number_of_kept_entries(self, fraction: float, seed: int, values: int) -> None:
+        """Under ties too; as_released keeps what a sorted list says."""
+        draw = torch.Generator().manual_seed(seed)
+        gradient = torch.randint(-values, values + 1, (2, 10), generator=draw).float()
+        steps = fixed(gradient, self.SIZES)
+        exact = GradDrop(fraction=fraction).protect_update(steps, streams(0, 1))
+        released = GradDrop(fraction=fraction, form="as_released").protect_update(steps, streams(0, 1))
+        assert isinstance(exact, SparseMessage) and isinstance(released, SparseMessage)
+        for row in range(2):
+            first = 0
+            for size in self.SIZES:
+                part = slice(first, first + size)
+                k = size - int(fraction * size)
+                magnitudes = gradient[row, part].abs()
+                assert int(exact.kept[row, part].sum()) == k
+                largest = magnitudes.sort(descending=True).values
+                above = magnitudes > largest[k - 1] if k else torch.zeros(size, dtype=torch.bool)
+                assert torch.equal(released.kept[row, part], above)
+                assert int(released.kept[row, part].sum()) <= max(k - 1, 0)
+                kept = magnitudes[exact.kept[row, part]]
+                assert not k or torch.equal(kept.sort(descending=True).values, largest[:k])
+                first += size
+
+    def test_fraction_0_and_1(self) -> None:
+        gradient = torch.tensor([[3.0, -1.0, 0.5, -4.0, 2.0, 0.1, 0.3, -0.2, 0.4, 9.0]])
+        steps = fixed(gradient, self.SIZES)
+        assert torch.equal(GradDrop(fraction=0).protect_update(steps, streams(0)).view(), gradient)
+        nothing = GradDrop(fraction=1).protect_update(steps, streams(0))
+        assert nothing.bits == 0 and not bool(nothing.view().any())
+
+    @pytest.mark.parametrize("fraction", [-0.1, 1.1])
+    def test_parameters_outside_their_ranges(self, fraction: float) -> None:
+        with pytest.raises(ValidationError):
+            GradDrop(fraction=fraction)
+
+    def test_no_guarantee(self) -> None:
+        statement = GradDrop(fraction=0.5).privacy(Schedule(10))
+        assert statement.epsilon is None and "no guarantee" in statement.basis

@@ -19,7 +19,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "ben
 ELSEWHERE = {
     "make replicate": ".ci/run",
     "make test": ".ci/run",
-    "leakbench stage mnist cifar10": "tests/data/test_staging.py",
+    "leakbench stage mnist fashion_mnist cifar10": "tests/data/test_staging.py",
 }
 
 

@@ -13,6 +13,7 @@ from leakbench.data.embedded import Digits
 from leakbench.defenses.base import NoDefense
 from leakbench.jobs import timing
 from leakbench.jobs.base import Findings, Job, Variant
+from leakbench.jobs.costs import Times
 from leakbench.jobs.runner import overall_outcome
 from leakbench.jobs.timing import (
     COUNTS,
@@ -234,10 +235,10 @@ def test_batches_follow_from_seed_and_repetition() -> None:
 
 def test_the_channel_trains_on_noisy_images() -> None:
     ours = bench(job_of(kappa=5))
-    noisy = ours._protected(timing._Times(), 0)
+    noisy = ours._protected(Times(), 0)
     assert noisy.shape == ours.images.shape and float((noisy - ours.images).std()) > 0.5
-    assert torch.equal(noisy, ours._protected(timing._Times(), 0))
-    assert not torch.equal(noisy, ours._protected(timing._Times(), 1))
+    assert torch.equal(noisy, ours._protected(Times(), 0))
+    assert not torch.equal(noisy, ours._protected(Times(), 1))
 
 
 def test_what_does_not_fit_in_memory_is_infeasible_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,15 @@ import torch
 from skimage.metrics import structural_similarity
 
 from leakbench.metrics import image
-from leakbench.metrics.image import IMAGE_METRICS, LPIPS_WEIGHTS, MAX_PSNR, image_metrics, lpips, lpips_weights
+from leakbench.metrics.image import (
+    IMAGE_METRICS,
+    LPIPS_WEIGHTS,
+    MAX_PSNR,
+    image_metrics,
+    lpips,
+    lpips_weights,
+    ssim_global,
+)
 from leakbench.metrics.torchvision_compat import import_torchvision
 from leakbench.randomness import generator
 
@@ -45,6 +54,7 @@ def test_identical_images(channels: int, side: int) -> None:
     found = compare(truth.clone(), truth)
     assert found["psnr"] == [MAX_PSNR] * 3
     assert found["ssim"] == pytest.approx([1] * 3, abs=1e-5)
+    assert found["ssim_global"] == pytest.approx([1] * 3, abs=1e-6)
     assert found["mse"] == found["mse_input"] == [0] * 3
     assert found["cosine"] == pytest.approx([1] * 3, abs=1e-6)
 
@@ -166,3 +176,49 @@ class TestLpips:
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
         assert lpips_weights() == tmp_path / "cache" / "torch" / "hub" / "checkpoints" / LPIPS_WEIGHTS
         assert lpips_weights().parents[1] == Path(torch.hub.get_dir())
+
+
+class TestGlobalSsim:
+    def test_by_hand(self) -> None:
+        """Two black and two white pixels: against themselves, their negative, and constant 127.5 of 255."""
+        truth = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).view(1, 1, 2, 2).expand(3, -1, -1, -1)
+        estimate = torch.cat([truth[:1], 1 - truth[:1], torch.full((1, 1, 2, 2), 0.5)])
+        assert ssim_global(estimate, truth).tolist() == pytest.approx([1, -0.99641, 0.00359], abs=5e-6)
+        in_bytes = ssim_global(255 * estimate, 255 * truth, data_range=255)
+        torch.testing.assert_close(in_bytes, ssim_global(estimate, truth))
+
+    def test_colours_against_a_loop(self) -> None:
+        """Luminance, contrast and structure as three factors, in YCrCb, of images of 0 to 255."""
+        draw = generator("ycrcb")
+        truth = 255 * torch.rand(3, 3, 6, 5, generator=draw)
+        estimate = (truth + 60 * torch.randn(truth.shape, generator=draw)).clamp(0, 255)
+        found = ssim_global(estimate / 255, truth / 255).tolist()
+        c1, c2 = (0.01 * 255) ** 2, (0.03 * 255) ** 2
+        for index in range(3):
+            total = 0.0
+            for weight, x, y in zip((0.8, 0.1, 0.1), ycrcb(estimate[index]), ycrcb(truth[index]), strict=True):
+                sx, sy, covariance = x.std(), y.std(), np.mean((x - x.mean()) * (y - y.mean()))
+                luminance = (2 * x.mean() * y.mean() + c1) / (x.mean() ** 2 + y.mean() ** 2 + c1)
+                contrast = (2 * sx * sy + c2) / (sx**2 + sy**2 + c2)
+                total += weight * luminance * contrast * (covariance + c2 / 2) / (sx * sy + c2 / 2)
+            assert found[index] == pytest.approx(total, abs=1e-4)  # the matrix is rounded to six digits
+
+    def test_it_does_not_see_where_things_are(self) -> None:
+        """The same permutation of both images' pixels changes nothing, unlike the index with windows."""
+        truth, estimate = pictures(2, 1, 16), pictures(2, 1, 16).flip(0)
+        order = torch.randperm(256, generator=generator("permutation"))
+        one, other = (each.flatten(2)[..., order].view_as(each) for each in (estimate, truth))
+        torch.testing.assert_close(ssim_global(one, other), ssim_global(estimate, truth))
+        assert float((image.ssim(one, other) - image.ssim(estimate, truth)).abs().max()) > 0.05
+
+    @pytest.mark.parametrize("value", [0.0, 0.5, 1.0])
+    def test_constant_images(self, value: float) -> None:
+        constant = torch.full((1, 3, 4, 4), value)
+        assert float(ssim_global(constant, constant)) == pytest.approx(1)
+
+
+def ycrcb(rgb: torch.Tensor) -> list[Any]:
+    """ITU-R BT.601 of one image ``[3, H, W]`` of 0 to 255."""
+    red, green, blue = rgb.double().numpy()
+    luma = 0.299 * red + 0.587 * green + 0.114 * blue
+    return [luma, (red - luma) * 0.5 / (1 - 0.299) + 128, (blue - luma) * 0.5 / (1 - 0.114) + 128]

@@ -193,6 +193,18 @@ class TestLinearLayers:
             assert torch.equal(layer.weights(network.parameters), network.unflatten(network.parameters)["1.weight"])
             assert torch.equal(network.parameters[layer.bias], network.unflatten(network.parameters)["1.bias"])
 
+    @pytest.mark.parametrize(("model", "shape"), SMALL)
+    def test_all_linear_layers(self, model: Model, shape: tuple[int, int, int]) -> None:
+        network = build_network(model, shape, 5, seed=0)
+        named = network.unflatten(network.parameters)
+        modules = dict(network.trainable_module().named_modules())
+        assert list(network.linear_layers) == [
+            name for name, module in modules.items() if isinstance(module, torch.nn.Linear)
+        ]
+        for name, layer in network.linear_layers.items():
+            assert torch.equal(layer.weights(network.parameters), named[f"{name}.weight"])
+        assert list(network.linear_layers.values())[-1] == network.head
+
     def test_without_bias_and_without_a_container(self) -> None:
         network = Network(torch.nn.Linear(3, 2, bias=False))
         assert network.head == network.first_linear

@@ -16,6 +16,7 @@ from typing import Any
 from leakbench.jobs.attack import ATTACK_METRICS, AttackJob
 from leakbench.jobs.base import Findings, Job, JobKind
 from leakbench.jobs.calibrate import CALIBRATE_METRICS, DIRECTIONS, OF_IMAGES, VISITS, CalibrateJob
+from leakbench.jobs.federate import CURVES, FEDERATE_METRICS, FederateJob
 from leakbench.jobs.fisher import FISHER_METRICS, FisherJob
 from leakbench.jobs.inventory import InventoryJob
 from leakbench.jobs.release import ReleaseJob
@@ -45,6 +46,8 @@ def findings(job: Job) -> Findings:
     if isinstance(job.kind, TrainJob):
         noisy = {noise_metric(name): NOISE_PER_TENSOR for name in (_counts() if job.kind.noise_per_tensor else ())}
         return Findings(TRAINING_METRICS | noisy, list(_training(job, job.kind)), {})
+    if isinstance(job.kind, FederateJob):
+        return Findings(FEDERATE_METRICS, list(_federated(job, job.kind)), {})
     if isinstance(job.kind, FisherJob):
         return Findings(FISHER_METRICS, list(_fisher(job, job.kind)), _coordinates(job, job.kind))
     if isinstance(job.kind, ReleaseJob):
@@ -102,6 +105,14 @@ def _training(job: Job, kind: TrainJob) -> Iterator[Replicate]:
             level = 0.0 if job.defense.label == "none" else 0.1
             metrics |= {noise_metric(name): [level + draw.random() / 100 for _ in curve] for name in _counts()}
         yield Replicate(seed=seed, setting=setting, outcome=outcome, metrics=metrics, reasons=reasons)
+
+
+def _federated(job: Job, kind: FederateJob) -> Iterator[Replicate]:
+    """Accuracies and costs in [0, 1]; curves climb."""
+    for seed, setting, draw in _cells(job):
+        metrics: dict[str, Any] = {name: draw.random() for name in FEDERATE_METRICS}
+        metrics |= {name: [round_ / kind.rounds + draw.random() for round_ in range(kind.rounds)] for name in CURVES}
+        yield Replicate(seed=seed, setting=setting, metrics=metrics)
 
 
 def _fisher(job: Job, kind: FisherJob) -> Iterator[Replicate]:
@@ -213,7 +224,7 @@ def _run(_: JobKind, job: Job, device: object) -> Findings:
 
 
 if __name__.startswith("leakbench_plugin_"):  # a test that imports this file wants its functions alone
-    for kind_of_job in (AttackJob, TrainJob, FisherJob, CalibrateJob, InventoryJob, ReleaseJob, TimingJob):
+    for kind_of_job in (AttackJob, TrainJob, FisherJob, CalibrateJob, InventoryJob, ReleaseJob, TimingJob, FederateJob):
         kind_of_job.run = _run  # type: ignore[method-assign, assignment]
     _judge = Claim.judge
     _CHECKED = Finding("reproduced", effect=0.25, meaning="slack")  # theorems are checked by computing, with torch

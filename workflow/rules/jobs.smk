@@ -6,6 +6,7 @@
 NEEDS = {
     "attack": (8000, 120),
     "train": (8000, 60),
+    "federate": (16000, 240),
     "release": (16000, 120),
     "fisher": (8000, 30),
     "calibrate": (8000, 30),

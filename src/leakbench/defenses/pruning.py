@@ -1,15 +1,16 @@
-"""Magnitude pruning."""
+"""Magnitude pruning: of the whole update, or of each of its tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from leakbench.defenses.base import DEFENSES, Defense
+from leakbench.defenses.base import DEFENSES, Defense, PrivacyStatement, Schedule
 from leakbench.federated.message import Message, SparseMessage
 from leakbench.federated.step import ClientSteps
+from leakbench.federated.tensors import Tensors
 from leakbench.lazy import torch
 from leakbench.randomness import Streams
 
@@ -23,8 +24,38 @@ class MagnitudePruning(Defense):
     fraction: float = Field(ge=0, le=1, description="part of the coordinates to prune; exactly floor(fraction * d)")
 
     def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
-        gradient = steps.gradient
-        order = gradient.abs().argsort(dim=-1, stable=True)
-        count = int(self.fraction * gradient.shape[-1])
-        dropped = torch.zeros_like(gradient, dtype=torch.bool).scatter_(-1, order[:, :count], True)
-        return SparseMessage(gradient, ~dropped)
+        everything = Tensors([steps.gradient.shape[1]])
+        return SparseMessage(steps.gradient, ~everything.smallest(steps.gradient.abs(), self.fraction))
+
+
+@DEFENSES.register("grad_drop", version=1)
+class GradDrop(Defense):
+    """Send only the coordinates of largest magnitude of every tensor (Aji and Heafield 2017).
+
+    Of equal magnitudes those that come first are dropped. ``as_released`` is the reading of the code of Deng et al.
+    (2024): sent is what exceeds the k-th largest magnitude of its tensor, where k is the number that ``exact`` keeps;
+    so k - 1 coordinates, or fewer under ties.
+
+    Aji and Heafield add what was dropped to the next step's gradient. That is a state of the client between steps,
+    which no defense has here, so nothing is accumulated: the same for an attack on the first step, and another method
+    in training.
+    """
+
+    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "masked"},)
+
+    fraction: float = Field(
+        ge=0, le=1, description="part of every tensor's coordinates to drop; exactly floor(fraction * size)"
+    )
+    form: Literal["exact", "as_released"] = Field("exact", description="what is kept at the threshold; see the class")
+
+    def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
+        magnitude, tensors = steps.gradient.abs(), Tensors(steps.network.sizes)
+        kept = ~tensors.smallest(magnitude, self.fraction)
+        if self.form == "as_released":
+            # The smallest of the k kept ones is the k-th largest; where nothing is kept, nothing exceeds infinity.
+            smallest = tensors.reduce(torch.where(kept, magnitude, torch.inf), lambda part: part.amin(dim=1))
+            kept = magnitude > tensors.spread(smallest)
+        return SparseMessage(steps.gradient, kept)
+
+    def privacy(self, schedule: Schedule) -> PrivacyStatement:
+        return PrivacyStatement(None, None, "no guarantee: what is sent is exact, and what is not depends on the data")

@@ -83,6 +83,33 @@ class DenseMessage(Message):
         return self.values
 
 
+def position_bits(count: int, places: int) -> int:
+    """Bits that tell ``count`` places out of ``places``: a bitmap, or indices of fixed length if they are shorter."""
+    return min(places, count * max(1, math.ceil(math.log2(places))))
+
+
+@dataclass(frozen=True)
+class CodedMessage(Message):
+    """Values in a code of the mechanism's own.
+
+    Attributes:
+        values: what the server decodes, ``[n, d]``.
+        size: of one client's message, in bits.
+        law: see :class:`Message`.
+    """
+
+    values: torch.Tensor
+    size: int
+    law: Law | None = None
+
+    @property
+    def bits(self) -> int:
+        return self.size
+
+    def view(self) -> torch.Tensor:
+        return self.values
+
+
 @dataclass(frozen=True)
 class SparseMessage(Message):
     """Some coordinates, the others decode as zero.
@@ -90,16 +117,19 @@ class SparseMessage(Message):
     Attributes:
         values: ``[n, d]``; entries outside ``kept`` do not travel.
         kept: boolean ``[n, d]``. The positions travel as a bitmap or as indices, whichever is shorter.
+        positions: bits that the positions take where a mechanism's pattern says them shorter.
     """
 
     values: torch.Tensor
     kept: torch.Tensor
+    positions: int | None = None
 
     @property
     def bits(self) -> int:
         """Size of the largest client's message, in bits."""
-        kept, d = int(self.kept.sum(dim=1).max()), self.kept.shape[1]
-        return FLOAT_BITS * kept + min(d, kept * max(1, math.ceil(math.log2(d))))
+        kept = int(self.kept.sum(dim=1).max())
+        positions = position_bits(kept, self.kept.shape[1]) if self.positions is None else self.positions
+        return FLOAT_BITS * kept + positions
 
     @property
     def marked(self) -> torch.Tensor:

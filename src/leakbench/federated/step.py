@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 
 from leakbench.errors import Infeasible
+from leakbench.federated.features import FeatureJacobian, FeatureSensitivity
 from leakbench.federated.local import ONE_STEP, LocalTraining
 from leakbench.federated.sensitivity import InputJacobian, Probes, random_directions
 from leakbench.lazy import torch
@@ -48,6 +49,7 @@ class ClientSteps:
         self._shared = 0 if parameters.dim() == 2 else None
         self._chunk = network.rows_within(MEMORY_BUDGET // local.steps, images.shape[1:])
         self._sensitivities: dict[tuple[int, Probes, int], torch.Tensor] = {}
+        self._features: dict[str, FeatureSensitivity] = {}
 
     def __len__(self) -> int:
         return self.images.shape[0]
@@ -135,6 +137,19 @@ class ClientSteps:
         """
         return self._input_jacobian.squared_norms()
 
+    def feature_sensitivity(self, layer: str) -> FeatureSensitivity:
+        """What the fully connected layer ``layer`` reads, and how strongly it reacts to the images.
+
+        Before the first local step; computed once.
+
+        Raises:
+            ConfigError: as :meth:`Network.features`.
+        """
+        if layer not in self._features:
+            jacobian = FeatureJacobian(self.network, self.parameters, self.images)
+            self._features[layer] = jacobian.sensitivity(layer)
+        return self._features[layer]
+
     @property
     def _input_jacobian(self) -> InputJacobian:
         return InputJacobian(self.network, self.parameters, self.images, self.labels, self.local)
@@ -180,3 +195,65 @@ class _SelectedSteps(ClientSteps):
     @cached_property
     def exact_sensitivity(self) -> torch.Tensor:
         return self.parent.exact_sensitivity[self.part]
+
+    def feature_sensitivity(self, layer: str) -> FeatureSensitivity:
+        every = self.parent.feature_sensitivity(layer)
+        return FeatureSensitivity(every.features[self.part], every.norms[self.part])
+
+
+class TrainedSteps(ClientSteps):
+    """A round whose local training is over: what clients send is known already.
+
+    For training that :class:`LocalTraining` does not describe, such as SGD with momentum on batches in random order.
+    ``images`` and ``labels`` are the first batch of the round, since defenses may look at samples.
+
+    Args:
+        network: the model's architecture.
+        parameters: before local training, ``[n, d]``.
+        images: the first batch, ``[n, B, C, H, W]``.
+        labels: ``[n, B]``, int64.
+        streams: one random stream per client.
+        local: the number of local steps, their learning rate and batch size.
+        trained: the parameters after local training, ``[n, d]``.
+        loss: mean over the local steps of the batch's loss before the step, ``[n]``.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        parameters: torch.Tensor,
+        images: torch.Tensor,
+        labels: torch.Tensor,
+        streams: Streams,
+        local: LocalTraining,
+        *,
+        trained: torch.Tensor,
+        loss: torch.Tensor,
+    ) -> None:
+        super().__init__(network, parameters, images, labels, streams, local)
+        self._trained, self._loss = trained, loss
+
+    @cached_property
+    def _gradient_and_loss(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return (self.parameters - self._trained) / self.local.rate, self._loss
+
+    @cached_property
+    def per_sample_gradient(self) -> torch.Tensor:
+        raise Infeasible("an update of local training is not the mean of per-sample gradients")
+
+    @property
+    def _input_jacobian(self) -> InputJacobian:
+        raise Infeasible("the input sensitivity of local training on random batches is not computed")
+
+    def rows(self, start: int, stop: int) -> TrainedSteps:
+        part = slice(start, stop)
+        return TrainedSteps(
+            self.network,
+            self.parameters[part],
+            self.images[part],
+            self.labels[part],
+            Streams(self.streams.keys[part]),
+            self.local,
+            trained=self._trained[part],
+            loss=self._loss[part],
+        )

@@ -1,12 +1,14 @@
 """Whole training runs, side by side: plain SGD, on data or with gradients that a defense changes.
 
 The victims of attacks on a released model, and the shadow models of such attacks. What federated learning leaks of one
-client is what this client's own steps leak, so one client that trains alone is enough (Tan et al. 2024).
+client is what this client's own steps leak, so one client that trains alone is enough (Tan et al. 2024). Clients that
+train locally for a round of federated averaging are such runs, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
@@ -16,12 +18,16 @@ from leakbench.adam import Adam
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.lazy import torch
 from leakbench.models.base import Network, Statistics
+from leakbench.models.stacked import StackedNetworks
 from leakbench.models.trained import TrainedModels
 from leakbench.progress import progress
 from leakbench.randomness import Streams
 
 MEMORY_BUDGET = 512 * 2**20
 """Working memory of the gradients that are computed together, in bytes. Only speed depends on it."""
+
+STACKED_TOGETHER = 32
+"""Runs whose gradients one pass of :class:`StackedNetworks` computes. Only speed depends on it."""
 
 GPU_PART = 0.3
 """Part of a GPU's free memory that they may take there."""
@@ -49,8 +55,8 @@ the step."""
 class _Momentum:
     """The same interface as Adam's."""
 
-    def __init__(self, like: torch.Tensor, momentum: float) -> None:
-        self._velocity = torch.zeros_like(like)
+    def __init__(self, velocity: torch.Tensor, momentum: float) -> None:
+        self._velocity = velocity
         self._momentum = momentum
 
     def direction(self, gradient: torch.Tensor) -> torch.Tensor:
@@ -92,11 +98,13 @@ class TrainingRuns:
         models: the trained models. A run that diverged keeps the last parameters that were finite.
         curves: mean loss of each batch before its step, ``[runs, steps]``; NaN from the step at which a run diverged.
         diverged_at: that step, ``[runs]``, -1 where it never came.
+        first_batch: images ``[runs, B, C, H, W]`` and labels ``[runs, B]`` of the first step; None without steps.
     """
 
     models: TrainedModels
     curves: torch.Tensor
     diverged_at: torch.Tensor
+    first_batch: tuple[torch.Tensor, torch.Tensor] | None = None
 
 
 def train_runs(
@@ -108,9 +116,13 @@ def train_runs(
     training: Training,
     *,
     rows: torch.Tensor | None = None,
+    statistics: Statistics | None = None,
+    velocity: torch.Tensor | None = None,
     transform: Transform | None = None,
     sample_gradients: SampleGradients | None = None,
     together: int | None = None,
+    stacked: StackedNetworks | None = None,
+    quiet: bool = False,
 ) -> TrainingRuns:
     """Train every run from its own starting point on its own images.
 
@@ -126,14 +138,20 @@ def train_runs(
         streams: one per run.
         training: how to train.
         rows: which of the images each run trains on, ``[runs, n]``; all by default.
+        statistics: each run's own BatchNorm statistics to start with, each ``[runs, channels]``; by default the
+            network's.
+        velocity: the momentum of SGD to start with, ``[runs, d]``, which holds that of the end afterwards; zero, and
+            forgotten, by default.
         transform: changes the images of every batch.
         sample_gradients: makes the update from per-sample gradients; the batch's gradient by default.
         together: runs whose gradients are computed in one vectorised call. By default one on a CPU, where the grouped
             convolutions of several are slower than a loop (``benchmarks/training_runs.py``), and as many as fit on a
             GPU. Numbers depend on it in their last digits alone.
+        stacked: the network for gradients of many runs by matrix products; they differ in their last digits.
+        quiet: show no progress, for one of many rounds.
 
     Raises:
-        ConfigError: shapes do not fit.
+        ConfigError: shapes do not fit, or there is a velocity for an optimiser that has none.
         Infeasible: per-sample gradients of a model whose BatchNorm layers mix the samples.
     """
     runs, count = len(streams), images.shape[-4] if rows is None else rows.shape[1]
@@ -143,17 +161,24 @@ def train_runs(
         raise Infeasible("per-sample gradients do not exist where BatchNorm normalises with the batch's statistics")
     initial = parameters.expand(runs, -1)
     current, device = initial.clone(), initial.device
-    statistics = {name: values.expand(runs, -1).clone() for name, values in network.running_statistics.items()}
+    if velocity is not None and training.optimiser != "sgd":
+        raise ConfigError(f"momentum goes on from training to training with SGD, and not with {training.optimiser}")
+    momentum = torch.zeros_like(current) if velocity is None else velocity
+    own_statistics = statistics or network.running_statistics
+    statistics = {name: values.expand(runs, -1).clone() for name, values in own_statistics.items()}
     curves = torch.full((runs, training.steps), torch.nan, device=device)
     diverged_at = torch.full((runs,), -1, device=device)
-    size = together or _together(network, training.batch_size, images.shape[-3:], device)
+    size = (
+        STACKED_TOGETHER if stacked else together or _together(network, training.batch_size, images.shape[-3:], device)
+    )
     rows = None if rows is None else rows.cpu()
     parts = [slice(first, min(first + size, runs)) for first in range(0, runs, size)]
     optimisers = [
-        Adam(current[part]) if training.optimiser == "adam" else _Momentum(current[part], training.momentum)
+        Adam(current[part]) if training.optimiser == "adam" else _Momentum(momentum[part], training.momentum)
         for part in parts
     ]
-    with progress("training", training.steps) as tick:
+    first_batch: tuple[torch.Tensor, torch.Tensor] | None = None
+    with nullcontext(_no_tick) if quiet else progress("training", training.steps) as tick:
         for step, places in enumerate(_batches(streams, count, training)):
             chosen = (places if rows is None else rows.gather(1, places)).to(device)
             batch, targets = _take(images, chosen), _take(labels, chosen, shared_axes=1)
@@ -161,9 +186,13 @@ def train_runs(
             own = streams.child("step", step) if drawing else streams
             if transform is not None:
                 batch = transform(batch, targets, chosen, own)
+            first_batch = first_batch or (batch, targets)
             for part, optimiser in zip(parts, optimisers, strict=True):
                 before = {name: values[part] for name, values in statistics.items()}
-                if sample_gradients is None:
+                if sample_gradients is None and stacked is not None:
+                    gradient, loss = stacked.gradient_and_loss(current[part], batch[part], targets[part])
+                    after = before
+                elif sample_gradients is None:
                     gradient, loss, seen = _gradient(network, current[part], batch[part], targets[part])
                     after = network.moving_average(before, seen)
                 else:
@@ -181,7 +210,12 @@ def train_runs(
                 for name, values in after.items():
                     statistics[name][part] = torch.where(alive[:, None], values, before[name])
             tick()
-    return TrainingRuns(TrainedModels(network.in_mode("eval"), current, statistics, initial), curves, diverged_at)
+    models = TrainedModels(network.in_mode("eval"), current, statistics, initial)
+    return TrainingRuns(models, curves, diverged_at, first_batch)
+
+
+def _no_tick(steps: int = 1) -> None:
+    pass
 
 
 def _check(network: Network, parameters: torch.Tensor, images: torch.Tensor, labels: torch.Tensor, runs: int) -> None:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import copy
 import math
 import os
-import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
+from leakbench.jobs.costs import Times
 from leakbench.lazy import torch
 from leakbench.models.base import Model
 from leakbench.records import MetricInfo, Outcome, Replicate, Value
@@ -178,29 +177,6 @@ def dp_sgd_extra(steps: int, batch_size: int, parameters: int) -> Extra:
     )
 
 
-@dataclass
-class _Times:
-    """Seconds of one method in one repetition, by part: wall time and processor time."""
-
-    wall: dict[str, float] = field(default_factory=dict)
-    cpu: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def of(self, part: str, device: torch.device) -> Iterator[None]:
-        """Time a part; on a GPU, until it has finished."""
-        _finish(device)
-        wall, cpu = time.perf_counter(), time.process_time()
-        yield
-        _finish(device)
-        self.cpu[part] = time.process_time() - cpu
-        self.wall[part] = time.perf_counter() - wall
-
-
-def _finish(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
 @dataclass(frozen=True)
 class _Scale:
     """From measured to whole training: by what the times of each part are multiplied."""
@@ -241,7 +217,7 @@ class _Bench:
 
     def replicates(self) -> Iterator[Replicate]:
         """One per method, with a list over repetitions of every time."""
-        times: dict[Method, list[_Times]] = {method: [] for method in METHODS}
+        times: dict[Method, list[Times]] = {method: [] for method in METHODS}
         reasons = {method: reason for method in METHODS if (reason := self._too_large(method))}
         self._warm_up_linear_algebra()
         for repetition in range(self.kind.repetitions):
@@ -258,8 +234,8 @@ class _Bench:
         for method in METHODS:
             yield self._replicate(method, times[method], times["sgd"], reasons.get(method))
 
-    def _time(self, method: Method, repetition: int) -> _Times:
-        times, images = _Times(), self.images
+    def _time(self, method: Method, repetition: int) -> Times:
+        times, images = Times(), self.images
         if method == "channel":
             images = self._protected(times, repetition)
         steps = self._runs[method](images, repetition)
@@ -276,7 +252,7 @@ class _Bench:
     def _runs(self) -> dict[Method, Callable[[torch.Tensor, int], Iterator[None]]]:
         return {"sgd": self._plain, "channel": self._plain, "opacus": self._opacus, "dp_sgd": self._own_dp_sgd}
 
-    def _protected(self, times: _Times, repetition: int) -> torch.Tensor:
+    def _protected(self, times: Times, repetition: int) -> torch.Tensor:
         """The images with the channel's noise, where the data loader wants them; measures what is done once."""
         from leakbench.federated.client_data import ClientData
 
@@ -388,7 +364,7 @@ class _Bench:
             return None
         return f"gradients per image take {needed / 2**30:.0f} GiB, and the machine has {total / 2**30:.0f}"
 
-    def _replicate(self, method: Method, found: list[_Times], sgd: list[_Times], reason: str | None) -> Replicate:
+    def _replicate(self, method: Method, found: list[Times], sgd: list[Times], reason: str | None) -> Replicate:
         extra, scale = self._extra(method), _Scale(self.steps, self.training_images / len(self.images))
         metrics: dict[str, Value] = {
             "parameters": float(self.parameters),

@@ -1,4 +1,4 @@
-"""Image metrics, one value per image, from torchmetrics.
+"""Image metrics, one value per image, most of them from torchmetrics.
 
 Reconstructions are clamped to [0, 1] before they are compared with the victims, except for ``mse_input``, which is the
 papers' error in normalised network inputs.
@@ -19,12 +19,20 @@ IMAGE_METRICS = {
     "mse_input": MetricInfo(unit="squared normalised input", direction="lower", axis="image"),
     "psnr": MetricInfo(unit="dB, pixels in [0, 1]", direction="higher", axis="image"),
     "ssim": MetricInfo(unit="1 (11x11 Gaussian window)", direction="higher", axis="image"),
+    "ssim_global": MetricInfo(
+        unit="1 (one window, the whole image; 0.8 Y + 0.1 Cr + 0.1 Cb)", direction="higher", axis="image"
+    ),
     "cosine": MetricInfo(unit="1 (cosine of pixel vectors)", direction="higher", axis="image"),
     "lpips": MetricInfo(unit="1 (AlexNet)", direction="lower", axis="image"),
 }
 
 # The exact error is infinitely many decibels; JSON and means want a number. Float32 images differ by 1e-7 at least.
 MAX_PSNR = 140.0
+
+_YCRCB = ((0.299, 0.587, 0.114), (0.5, -0.418688, -0.081312), (-0.168736, -0.331264, 0.5))
+"""ITU-R BT.601: rows Y, Cr, Cb of red, green and blue. The middle of Cr and Cb is at 128/255."""
+
+_YCRCB_WEIGHTS = (0.8, 0.1, 0.1)
 
 LPIPS_WEIGHTS = "alexnet-owt-7be5be79.pth"
 """torchvision's file name of AlexNet's ImageNet weights."""
@@ -59,6 +67,31 @@ def ssim(estimate: torch.Tensor, truth: torch.Tensor, data_range: float = 1.0) -
     value = structural_similarity_index_measure(estimate, truth, data_range=data_range, reduction="none")
     assert isinstance(value, torch.Tensor)
     return value.reshape(-1)
+
+
+def ssim_global(estimate: torch.Tensor, truth: torch.Tensor, data_range: float = 1.0) -> torch.Tensor:
+    """Structural similarity with the whole image as one window, ``[n, C, H, W] -> [n]``, in [-1, 1].
+
+    What the code that Deng et al. (2024) build on calls SSIM: of an RGB image ``0.8 Y + 0.1 Cr + 0.1 Cb`` of each
+    channel's own index; of any other number of channels their mean. It knows means, variances and one covariance, and
+    nothing of where things are: not comparable with :func:`ssim`.
+
+    ``data_range``: of the images; 1 for pixels in [0, 1].
+    """
+    channels = truth.shape[1]
+    x, y = (image.double().flatten(2) for image in (estimate, truth))
+    weights = x.new_full((channels,), 1 / channels)
+    if channels == 3:
+        weights, matrix = x.new_tensor(_YCRCB_WEIGHTS), x.new_tensor(_YCRCB)
+        middle = data_range * x.new_tensor([0.0, 128 / 255, 128 / 255])[:, None]
+        x, y = matrix @ x + middle, matrix @ y + middle
+    mean_x, mean_y = x.mean(dim=2), y.mean(dim=2)
+    variance_x, variance_y = x.var(dim=2, correction=0), y.var(dim=2, correction=0)
+    covariance = (x * y).mean(dim=2) - mean_x * mean_y
+    c1, c2 = (0.01 * data_range) ** 2, (0.03 * data_range) ** 2
+    luminance = (2 * mean_x * mean_y + c1) / (mean_x.square() + mean_y.square() + c1)
+    structure = (2 * covariance + c2) / (variance_x + variance_y + c2)
+    return ((luminance * structure) @ weights).to(truth.dtype)
 
 
 @cache
@@ -101,6 +134,7 @@ def image_metrics(
         "mse_input": (estimate_input - truth_input).square().flatten(1).mean(dim=1),
         "psnr": psnr(estimate, truth),
         "ssim": ssim(estimate, truth),
+        "ssim_global": ssim_global(estimate, truth),
         "cosine": torch.nn.functional.cosine_similarity(estimate.flatten(1), truth.flatten(1)),
         "lpips": lpips(estimate, truth),
     }

@@ -128,6 +128,12 @@ class Network:
         return {key: self._buffers[key] for name in self._normalising for key in (f"{name}.{kind}" for kind in kinds)}
 
     @property
+    def state_size(self) -> int:
+        """Number of elements of the module's state: parameters, and buffers such as BatchNorm's statistics and counters
+        of batches."""
+        return self.dimension + sum(buffer.numel() for buffer in self._buffers.values())
+
+    @property
     def couples_samples(self) -> bool:
         """Whether the logits of a sample depend on the rest of its batch: BatchNorm normalises with the batch's
         statistics. (Other layers of torch treat samples alone.)"""
@@ -147,6 +153,12 @@ class Network:
         if not isinstance(module, torch.nn.Linear) or weight is None:
             return None
         return LinearLayer(module.out_features, module.in_features, weight, bias)
+
+    @cached_property
+    def linear_layers(self) -> dict[str, LinearLayer]:
+        """All linear layers that own their parameters, by the names of their modules, in the module's order."""
+        found = {name: self._linear(name) for name, _ in self._module.named_modules()}
+        return {name: layer for name, layer in found.items() if layer is not None}
 
     @cached_property
     def head(self) -> LinearLayer:
@@ -280,16 +292,34 @@ class Network:
         Raises:
             ConfigError: the last parameters are not those of a linear layer.
         """
-        features: list[torch.Tensor] = []
         _ = self.head  # raises
+        return self._logits_and_inputs(self.names[-1].rpartition(".")[0], parameters, images, statistics)
+
+    def features(self, parameters: torch.Tensor, images: torch.Tensor, layer: str) -> torch.Tensor:
+        """What a fully connected layer reads, ``[B, F]``; ``layer`` is one of :attr:`linear_layers`.
+
+        Raises:
+            ConfigError: no such layer, or it does not read one vector per image.
+        """
+        if layer not in self.linear_layers:
+            raise ConfigError(f"no fully connected layer is called '{layer}'; there are {list(self.linear_layers)}")
+        found = self._logits_and_inputs(layer, parameters, images)[1]
+        if found.dim() != 2:
+            raise ConfigError(f"layer '{layer}' reads {tuple(found.shape)} and not one vector per image")
+        return found
+
+    def _logits_and_inputs(
+        self, name: str, parameters: torch.Tensor, images: torch.Tensor, statistics: Statistics | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """:meth:`logits`, and what the module ``name`` reads meanwhile."""
+        inputs: list[torch.Tensor] = []
         module = self._module if self.batch_norm == "eval" or statistics else self._unbuffered
-        last = module.get_submodule(self.names[-1].rpartition(".")[0])
-        hook = last.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0]))
+        hook = module.get_submodule(name).register_forward_pre_hook(lambda _, given: inputs.append(given[0]))
         try:
             output = self.logits(parameters, images, statistics)
         finally:
             hook.remove()
-        return output, features[0]
+        return output, inputs[0]
 
     def loss(
         self,

@@ -204,7 +204,7 @@ class Evidence:
         if numbers["void"].any():
             self._note_void(attack)
         axis = numbers["axis"].iloc[0]
-        on_curve = axis == "step"
+        on_curve = axis in ("step", "round")
         point = np.asarray(numbers["index"] if on_curve or not sweep else numbers[SETTING + sweep], dtype=float)
         unit = np.zeros(len(numbers), dtype=int) if on_curve else np.asarray(numbers["index"], dtype=int)
         seed, value = np.asarray(numbers["seed"]), np.asarray(numbers["value"], dtype=float)

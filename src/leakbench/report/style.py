@@ -26,6 +26,15 @@ COLOURS = {
     "parameter_channel": "#882255",
     "dp_sgd": "#661100",
     "dp_psac": "#BB5566",
+    "laplace": "#117733",
+    "soteria": "#DDCC77",
+    "sign_sgd": "#AA4499",
+    "grad_drop": "#FFAABB",
+    "qsgd": "#004488",
+    "cafl": "#BBCC33",
+    "cdpa": "#EE3377",
+    "sdq": "#997700",
+    "jopeq": "#6699CC",
 }
 # For mechanisms that the project does not know: out-of-tree defenses.
 OTHER_COLOURS = ("#7F3C8D", "#80BA5A", "#A5AA99", "#CF1C90")

@@ -1,0 +1,126 @@
+"""A round of federated averaging: all clients' local steps, by hand and by ``train_runs``, in one run.
+
+(a) is what one would write by hand: a module and a ``torch.optim.SGD`` per client, one client after the other. (b), (c)
+and (d) are ``train_runs``: clients one by one, all by vmap, and all by ``StackedNetworks``, where it takes the model.
+All do the same work: batches of 16 images of 3x32x32, SGD with momentum 0.5. Costs are marginal, from rounds of two
+lengths, in turns; the smallest of each counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+
+import torch
+
+from leakbench.federated.training import Training, train_runs
+from leakbench.memory import keep_freed_memory
+from leakbench.models.base import MODELS, Network, build_network
+from leakbench.models.stacked import StackedNetworks
+from leakbench.randomness import Streams
+
+SHAPE, CLASSES, IMAGES, BATCH = (3, 32, 32), 10, 320, 16
+DEFAULT_MODELS = ["simplecnn", "lenet5", "simpleconvnet:32"]
+
+
+def main() -> None:
+    """Measure every model and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--clients", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=5, help="local steps that are measured")
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--models", nargs="+", default=DEFAULT_MODELS, help="name, or name:width")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    keep_freed_memory()
+    device = torch.device(arguments.device)
+    print(f"{device}, {arguments.threads} threads, {arguments.clients} clients; ms per local step of all, (a) over it")
+    print("| model | parameters | (a) modules | (b) one by one | (c) vmap | (d) stacked |")
+    print("|---|---|---|---|---|---|")
+    for name in arguments.models:
+        measure(name, arguments.clients, arguments.steps, arguments.turns, device)
+
+
+def network_of(name: str, device: torch.device) -> Network:
+    """A registered model, or the small CNN of Deng et al. (2024): 9,422 parameters."""
+    if name == "simplecnn":
+        nn = torch.nn
+        features = [nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 6, 5), nn.ReLU(), nn.MaxPool2d(2)]
+        classifier = [nn.Flatten(), nn.Linear(150, 50), nn.ReLU(), nn.Linear(50, 10)]
+        torch.manual_seed(0)
+        return Network(nn.Sequential(*features, *classifier), device)
+    model, _, width = name.partition(":")
+    return build_network(MODELS.get(model)(**({"width": int(width)} if width else {})), SHAPE, CLASSES, 0, device)
+
+
+def measure(name: str, clients: int, steps: int, turns: int, device: torch.device) -> None:
+    """Print the row of one model."""
+    network = network_of(name, device)
+    draw = torch.Generator().manual_seed(0)
+    images = torch.randn(clients, IMAGES, *SHAPE, generator=draw).to(device)
+    labels = torch.randint(CLASSES, (clients, IMAGES), generator=draw).to(device)
+    streams = Streams([("benchmark", client) for client in range(clients)])
+    copies = [network.trainable_module() for _ in range(clients)]
+
+    def modules(steps: int) -> torch.Tensor:
+        orders = streams.child("order", 0).uniform(IMAGES).argsort(dim=1, stable=True).to(device)
+        for copy, order, own, targets in zip(copies, orders, images, labels, strict=True):
+            torch.nn.utils.vector_to_parameters(network.parameters.clone(), copy.parameters())
+            optimiser = torch.optim.SGD(copy.parameters(), lr=0.01, momentum=0.5)
+            for rows in order.split(BATCH)[:steps]:
+                optimiser.zero_grad()
+                torch.nn.functional.cross_entropy(copy(own[rows]), targets[rows]).backward()
+                optimiser.step()
+        return torch.stack([torch.nn.utils.parameters_to_vector(copy.parameters()).detach() for copy in copies])
+
+    def ours(together: int | None, stacked: StackedNetworks | None = None) -> Callable[[int], torch.Tensor]:
+        @torch.no_grad()
+        def work(steps: int) -> torch.Tensor:
+            training = Training(steps=steps, batch_size=BATCH, momentum=0.5, weight_decay=0.0)
+            found = train_runs(
+                network,
+                network.parameters,
+                images,
+                labels,
+                streams,
+                training,
+                together=together,
+                stacked=stacked,
+                quiet=True,
+            )
+            return found.models.parameters
+
+        return work
+
+    stacked = StackedNetworks.of(network)
+    works = [modules, ours(1), ours(clients), *([ours(None, stacked)] if stacked else [])]
+    steps = min(steps, IMAGES // BATCH - 1)
+    results = [work(2) for work in works]  # and warms up
+    for other in results[1:]:
+        torch.testing.assert_close(other, results[0], rtol=1e-3, atol=1e-4)
+    costs = [float("inf")] * len(works)
+    for _ in range(turns):
+        for index, work in enumerate(works):
+            short, long = (seconds(work, count, device) for count in (1, 1 + steps))
+            costs[index] = min(costs[index], (long - short) / steps)
+    cells = [f"{1e3 * cost:.1f} ({costs[0] / cost:.2f}x)" for cost in costs[1:]] + ["none"] * (4 - len(costs))
+    print(f"| {name} | {network.dimension:,} | {1e3 * costs[0]:.1f} | {' | '.join(cells)} |", flush=True)
+
+
+def seconds(work: Callable[[int], torch.Tensor], steps: int, device: torch.device) -> float:
+    """Processor time on a CPU, by the clock on a GPU."""
+    clock = time.process_time if device.type == "cpu" else time.perf_counter
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    started = clock()
+    work(steps)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return clock() - started
+
+
+if __name__ == "__main__":
+    main()

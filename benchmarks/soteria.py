@@ -1,0 +1,102 @@
+"""Soteria's scores: one batched Jacobian against a loop of backward passes, in one run.
+
+(a) runs forward once and backward once per feature, through the network's parameters too, as public implementations
+do, for the first features alone; (b) is ``FeatureJacobian``, for all of them. Both must agree. The last layer of
+ConvNet, one image. Times are of the process on a CPU, of the clock on a GPU, per feature: the smallest of some turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+from benchmarks.sensitivities import fastest
+from leakbench.federated.features import FeatureJacobian
+from leakbench.footprint import footprint
+from leakbench.jobs.runner import Placement
+from leakbench.models.base import Network, build_network
+from leakbench.models.convnets import ConvNet
+from leakbench.randomness import generator
+
+
+def peer(network: Network, images: torch.Tensor, layer: str, features: int) -> torch.Tensor:
+    """``||d r_f / dX||`` of the first features, one backward pass after the other."""
+    inputs = images.clone().requires_grad_()
+    parameters = network.parameters.clone().requires_grad_()
+    read = network.features(parameters, inputs, layer)
+    norms = []
+    for feature in range(features):
+        cotangent = torch.zeros_like(read)
+        cotangent[:, feature] = 1
+        read.backward(cotangent, retain_graph=True)
+        assert inputs.grad is not None
+        norms.append(inputs.grad.flatten(1).norm(dim=1))
+        inputs.grad = parameters.grad = None
+    return torch.stack(norms, dim=1)
+
+
+def cell(arguments: argparse.Namespace) -> dict[str, float]:
+    """Measure one width, in this process."""
+    device = Placement(arguments.device, arguments.threads).resolve()
+    network = build_network(ConvNet(width=arguments.width), (3, 32, 32), 10, 0, device)
+    images = torch.randn(1, 1, 3, 32, 32, generator=generator("benchmark", "soteria")).to(device)
+    layer, some = list(network.linear_layers)[-1], arguments.features
+    jacobian = FeatureJacobian(network, network.parameters, images)
+    theirs, ours = peer(network, images[0], layer, some), jacobian.sensitivity(layer).norms[0]
+    torch.testing.assert_close(ours[:, :some], theirs, rtol=1e-4, atol=1e-5 * float(theirs.mean()))
+    seconds = fastest(
+        {"peer": lambda: peer(network, images[0], layer, some), "ours": lambda: jacobian.sensitivity(layer)},
+        device,
+        arguments.repeats,
+    )
+    return {
+        "parameters": network.dimension,
+        "features": ours.shape[1],
+        "peer": 1e3 * seconds["peer"] / some,
+        "ours": 1e3 * seconds["ours"] / ours.shape[1],
+        "peer_bytes": footprint(lambda: peer(network, images[0], layer, 2)).bytes,
+        "ours_bytes": footprint(lambda: jacobian.sensitivity(layer)).bytes,
+    }
+
+
+def main() -> None:
+    """Measure all widths, each in a process of its own, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--features", type=int, default=32, help="of how many features (a) takes its time")
+    parser.add_argument("--widths", type=int, nargs="+", default=[8, 16, 32])
+    parser.add_argument("--width", type=int, help="measure one width in this process")
+    arguments = parser.parse_args()
+    if arguments.width:
+        print(json.dumps(cell(arguments)))
+        return
+    print(f"{arguments.device}, {arguments.threads} threads")
+    print("| model | features | (a) loop, ms each | (b) batched, ms each | (a) / (b) | peak MiB, (a) / (b) |")
+    print("|---" * 6 + "|")
+    words = [f"--{name}={getattr(arguments, name)}" for name in ("device", "threads", "repeats", "features")]
+    for width in arguments.widths:
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.soteria", *words, f"--width={width}"],
+            cwd=Path(__file__).parents[1],
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        found = json.loads(done.stdout.splitlines()[-1])
+        print(
+            f"| ConvNet {width} | {found['features']:,} | {found['peer']:.1f} | {found['ours']:.2f} "
+            f"| {found['peer'] / found['ours']:.1f} "
+            f"| {found['peer_bytes'] / 2**20:.0f} / {found['ours_bytes'] / 2**20:.0f} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

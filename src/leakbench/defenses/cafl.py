@@ -1,0 +1,189 @@
+"""CAFL: compressive sensing and a two-point perturbation (Miao et al. 2022, "Compressed Federated Learning Based on
+Adaptive Local Differential Privacy"), as Deng et al. (2024) compare with it.
+
+A client sends few linear measurements of every tensor, each of them perturbed. The server decodes by looking for the
+update whose cosine transform is sparse and that has these measurements. An attacker who is the server decodes likewise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Literal
+
+from pydantic import Field
+
+from leakbench.defenses.base import DEFENSES, Defense, PrivacyStatement, Schedule
+from leakbench.federated.message import FLOAT_BITS, CodedMessage, Message
+from leakbench.federated.step import ClientSteps
+from leakbench.lazy import torch
+from leakbench.randomness import Streams
+from leakbench.theory.sparse_recovery import dct, fista, idct
+
+LEAST_WEIGHT = 1e-3
+"""Weight of sparsity where the perturbation is small, as a part of the one that makes everything zero."""
+
+
+def two_point(epsilon: float) -> tuple[float, float]:
+    """What a deviation ``mu`` from the centre is multiplied by, ``k`` or ``1 / k``, and the probability of ``k``.
+
+    ``k = (e^epsilon + 1) / (e^epsilon - 1)`` with probability ``(e^epsilon - 1) / (2 e^epsilon)``: the mean is ``mu``.
+    """
+    return 1 / math.tanh(epsilon / 2), -math.expm1(-epsilon) / 2
+
+
+def two_point_variance(epsilon: float) -> float:
+    """Variance of what ``mu`` is multiplied by: ``4 / (e^(2 epsilon) - 1)``."""
+    return 4 * math.exp(-2 * epsilon) / -math.expm1(-2 * epsilon)
+
+
+def perturb(values: torch.Tensor, epsilon: float, draws: torch.Tensor) -> torch.Tensor:
+    """The perturbation of one tensor's values around the middle of their range, ``[n, m]``; unbiased.
+
+    Args:
+        values: ``[n, m]``.
+        epsilon: positive.
+        draws: uniform on [0, 1), ``[n, m]``.
+    """
+    factor, probability = two_point(epsilon)
+    centre = (values.amax(dim=1, keepdim=True) + values.amin(dim=1, keepdim=True)) / 2
+    up, down = (values.new_tensor(each) for each in (factor, 1 / factor))
+    return centre + (values - centre) * torch.where(draws < probability, up, down)
+
+
+@DEFENSES.register("cafl", version=1)
+class CAFL(Defense):
+    """Send few perturbed measurements of every tensor; the server looks for an update that is sparse under the DCT.
+
+    ``compressive_sensing``: a tensor is cut into blocks, the last one shorter. Of a block of ``N`` values,
+    ``ceil(fraction * N)`` measurements are sent. ``sensing`` says which: values of the DCT at random places after
+    random signs (without them the measurements would be coefficients of the very basis in which the update is sparse,
+    and those that are not sent could not be told), or products with independent normal vectors. Both are drawn from
+    the client's stream, are public, and serve all blocks of a size. The server solves a LASSO, whose weight is the
+    universal threshold ``sigma sqrt(2 ln N)`` of the perturbation's noise.
+
+    ``as_printed``: the DCT of the whole tensor; one of its contiguous blocks of ``ceil(fraction * N)`` coefficients is
+    sent, another one for every tensor and round; the server transforms back, the rest being zero.
+
+    ``as_released``: as in the code of Deng et al. (2024), where the transform is along an axis of length one, and so a
+    multiplication by 2; the perturbation covers the zeros as well, so everything travels; nothing is transformed back.
+    """
+
+    epsilon: float = Field(gt=0, description="of the two-point perturbation; see privacy() for what it is worth")
+    fraction: float = Field(gt=0, le=1, description="part of the measurements that are sent; ceil(fraction * N)")
+    form: Literal["compressive_sensing", "as_printed", "as_released"] = Field(
+        "compressive_sensing", description="which reading; see the class"
+    )
+    sensing: Literal["dct_rows", "gaussian"] = Field("dct_rows", description="measurements of compressive_sensing")
+    block: int = Field(256, ge=2, description="values that compressive_sensing measures together")
+    iterations: int = Field(100, ge=1, description="steps of the server's solver, FISTA")
+    round: int = Field(0, ge=0, description="moves the contiguous block of the two other forms; a defense counts none")
+
+    def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
+        parts = steps.gradient.split(steps.network.sizes, dim=1)
+        if self.form == "compressive_sensing":
+            return self._sense(parts, streams)
+        counts = [self._count(part.shape[1]) for part in parts]
+        if self.form == "as_printed":
+            draws = streams.uniform(sum(counts), device=steps.gradient.device).split(counts, dim=1)
+            own = enumerate(zip(parts, draws, strict=True))
+            decoded = [self._as_printed(part, number, each) for number, (part, each) in own]
+            return CodedMessage(torch.cat(decoded, dim=1), size=FLOAT_BITS * sum(counts))
+        draws = streams.uniform(steps.gradient.shape[1], device=steps.gradient.device).split(steps.network.sizes, dim=1)
+        own = enumerate(zip(parts, draws, strict=True))
+        decoded = [self._as_released(part, number, each) for number, (part, each) in own]
+        return CodedMessage(torch.cat(decoded, dim=1), size=FLOAT_BITS * steps.gradient.shape[1])
+
+    def _count(self, size: int) -> int:
+        """How many of so many values are sent."""
+        return math.ceil(self.fraction * size)
+
+    def _contiguous(self, size: int, number: int) -> slice:
+        """The block of coefficients that tensor ``number`` sends."""
+        count = self._count(size)
+        start = (number + self.round) % math.ceil(size / count) * count
+        start = min(start, size - count)
+        return slice(start, start + count)
+
+    def _as_printed(self, part: torch.Tensor, number: int, draws: torch.Tensor) -> torch.Tensor:
+        coefficients = dct(part)
+        chosen = self._contiguous(part.shape[1], number)
+        received = torch.zeros_like(coefficients)
+        received[:, chosen] = perturb(coefficients[:, chosen], self.epsilon, draws)
+        return idct(received)
+
+    def _as_released(self, part: torch.Tensor, number: int, draws: torch.Tensor) -> torch.Tensor:
+        chosen = self._contiguous(part.shape[1], number)
+        masked = torch.zeros_like(part)
+        masked[:, chosen] = 2 * part[:, chosen]
+        return perturb(masked, self.epsilon, draws)
+
+    def _sense(self, parts: tuple[torch.Tensor, ...], streams: Streams) -> Message:
+        matrices: dict[int, torch.Tensor] = {}
+        measured = []
+        for part in parts:
+            blocks = list(self._blocks(part))
+            for each in blocks:
+                if each.shape[2] not in matrices:
+                    matrices[each.shape[2]] = self._matrix(each.shape[2], streams, part)
+            measured.append([each @ matrices[each.shape[2]].mT for each in blocks])
+        counts = [sum(each.shape[1] * each.shape[2] for each in group) for group in measured]
+        draws = streams.child("perturbation").uniform(sum(counts), device=parts[0].device).split(counts, dim=1)
+        decoded = []
+        for part, group, draw in zip(parts, measured, draws, strict=True):
+            received = perturb(torch.cat([each.flatten(1) for each in group], dim=1), self.epsilon, draw)
+            own = received.split([each.shape[1] * each.shape[2] for each in group], dim=1)
+            level = received.square().mean(dim=1)  # before blocks of one tensor are told apart
+            for block, values, each in zip(self._blocks(part), own, group, strict=True):
+                matrix = matrices[block.shape[2]]
+                decoded.append(self._decode(matrix, values.view_as(each), level).flatten(1))
+        return CodedMessage(torch.cat(decoded, dim=1), size=FLOAT_BITS * sum(counts))
+
+    def _blocks(self, part: torch.Tensor) -> Iterator[torch.Tensor]:
+        """A tensor ``[n, N]`` as whole blocks ``[n, k, block]``, and what is left over, ``[n, 1, N mod block]``."""
+        whole = part.shape[1] // self.block * self.block
+        if whole:
+            yield part[:, :whole].unflatten(1, (-1, self.block))
+        if whole < part.shape[1]:
+            yield part[:, None, whole:]
+
+    def _matrix(self, size: int, streams: Streams, like: torch.Tensor) -> torch.Tensor:
+        """What measures blocks of one size, ``[n, ceil(fraction * size), size]``."""
+        count, own = self._count(size), streams.child("sensing", size)
+        if self.sensing == "gaussian":
+            return own.normal(count, size, device=like.device) / math.sqrt(count)
+        signs = torch.where(own.uniform(size, device=like.device) < 0.5, -1.0, 1.0)
+        rows = own.uniform(size, device=like.device).argsort(dim=1)[:, :count]
+        return _dct_matrix(size, like)[rows] * signs[:, None]
+
+    def _decode(self, matrix: torch.Tensor, received: torch.Tensor, level: torch.Tensor) -> torch.Tensor:
+        """Blocks from perturbed measurements, ``[n, k, m] -> [n, k, size]``.
+
+        Args:
+            matrix: what measured them, ``[n, m, size]``.
+            received: the measurements.
+            level: mean square of all measurements of the tensor, ``[n]``.
+        """
+        size = matrix.shape[2]
+        basis = _dct_matrix(size, matrix)  # its rows are the vectors of which few make an update
+        sparse = matrix @ basis.T
+        variance = two_point_variance(self.epsilon)
+        noise = (level * variance / (1 + variance)).sqrt()
+        column = torch.linalg.matrix_norm(sparse) / math.sqrt(size)
+        universal = (noise * column * math.sqrt(2 * math.log(size)))[:, None]
+        correlation = (received @ sparse).abs().amax(dim=2)
+        weight = torch.maximum(universal, LEAST_WEIGHT * correlation)
+        return fista(sparse, received, weight, self.iterations) @ basis
+
+    def privacy(self, schedule: Schedule) -> PrivacyStatement:
+        return PrivacyStatement(
+            None,
+            None,
+            "no guarantee: a sent value deviates from the centre by mu k or mu / k, so that mu is one of two numbers; "
+            "another mu has another support, and the likelihood ratio is infinite",
+        )
+
+
+def _dct_matrix(size: int, like: torch.Tensor) -> torch.Tensor:
+    """The DCT's matrix, ``[size, size]``: ``dct(x) = C x``."""
+    return dct(torch.eye(size, device=like.device, dtype=like.dtype)).T

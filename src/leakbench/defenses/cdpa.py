@@ -1,0 +1,251 @@
+"""Compressed differentially private aggregation (CDPA), Deng et al. (2024).
+
+A client quantises its update, writes the layers that it protects as binary words of a few decimals, and flips two of
+the high bits of each with a small probability. The server sets each bit by a vote. All else is quantised and averaged.
+
+The guarantee is of one flipped bit. All other bits travel in clear, the sign among them, and for values below the
+weight of the masked bits (0.4096 with the paper's) the masked bits are zeros that carry nothing. A vote of bits is
+neither a mean nor a median: 127, 127, 128 and 128 become 255.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from leakbench.defenses.base import DEFENSES, Defense, PrivacyStatement, Schedule
+from leakbench.errors import ConfigError
+from leakbench.federated.fixed_point import FixedPoint, unbiased_mean, vote
+from leakbench.federated.lattice import Lattice, Quantised, Rounding, dequantise, lattice_law, quantise
+from leakbench.federated.message import Law, Message
+from leakbench.federated.step import ClientSteps
+from leakbench.lazy import torch
+from leakbench.models.base import Network
+from leakbench.randomness import Streams
+from leakbench.theory.bit_votes import VoteRule, composed_epsilon, epsilon_per_bit, least_ones
+
+Layers = Literal["last", "linear", "all"]
+
+
+@dataclass(frozen=True)
+class WordMessage(Message):
+    """Words of some coordinates, lattice points of the others.
+
+    Attributes:
+        words: what the clients sent of the protected coordinates, after flips, int16 ``[n, k]``.
+        form: how words are read.
+        protected: which coordinates they are, boolean ``[d]``.
+        unit: what one unit of a word's value is worth in the update.
+        masked: positions of the bits that may be flipped, from the left.
+        keep: p.
+        rest: the other coordinates.
+        streams: the clients' and the server's, for the dither of ``rest``.
+        saturated: protected values too large for a word, boolean ``[n, k]``. Does not travel.
+        before: the words before flips. Does not travel.
+        update: what was protected, ``[n, d]``. Does not travel.
+        rounding: of ``rest``.
+    """
+
+    words: torch.Tensor
+    form: FixedPoint
+    protected: torch.Tensor
+    unit: float
+    masked: tuple[int, ...]
+    keep: float
+    rest: Quantised
+    streams: Streams
+    saturated: torch.Tensor
+    before: torch.Tensor
+    update: torch.Tensor
+    rounding: Rounding
+
+    @property
+    def bits(self) -> int:
+        return self.form.width * self.words.shape[1] + self.rest.bits
+
+    @property
+    def saturations(self) -> torch.Tensor:
+        """Number of protected values of each client that no word can hold, ``[n]``."""
+        return self.saturated.sum(dim=1)
+
+    @cached_property
+    def others(self) -> torch.Tensor:
+        """What the server decodes of the coordinates that are not protected, ``[n, d - k]``."""
+        return dequantise(self.rest, self.streams)
+
+    def assemble(self, protected: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+        """``[..., d]`` from the protected coordinates ``[..., k]`` and the others."""
+        whole = others.new_empty(*others.shape[:-1], len(self.protected))
+        whole[..., self.protected] = protected.to(whole)
+        whole[..., ~self.protected] = others
+        return whole
+
+    def view(self) -> torch.Tensor:
+        """The words of each client alone, read as they came. (The vote of a single client changes nothing.)"""
+        return self.assemble(self.unit * self.form.decode(self.words), self.others)
+
+    @cached_property
+    def marked(self) -> torch.Tensor:
+        """Words with a masked bit of the magnitude set: it was flipped, or the value is as large as a flip.
+
+        The second does not happen while updates are small, and never to a coordinate that is not protected.
+        """
+        mask = self.form.mask([position for position in self.masked if position])
+        shown = self.form.magnitude(self.words) & mask != 0
+        return self.assemble(shown, torch.zeros_like(self.others, dtype=torch.bool))
+
+    @cached_property
+    def law(self) -> Law:
+        """Over flips, and over the dither of what is not protected; words before flips are taken as given."""
+        others = lattice_law(self.update[:, ~self.protected], self.rest, self.rounding)
+        assert others.variance is not None
+        mean, variance = self.form.flip_law(self.before, self.masked, self.keep)
+        return Law(
+            self.assemble(self.unit * mean, others.mean),
+            self.assemble(~self.saturated, others.passing),
+            self.assemble(self.unit**2 * variance, others.variance),
+            normal=False,
+        )
+
+
+@DEFENSES.register("cdpa", version=1)
+class CDPA(Defense):
+    """Words with randomly flipped high bits, which the server votes on bit by bit (Deng et al. 2024)."""
+
+    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "masked"},)
+
+    variant: Literal["as_printed", "as_released", "corrected"] = Field(
+        "corrected",
+        description="as_printed: vote of bits (eq. 2); as_released: besides, words are truncated and overflow, and "
+        "points are rounded as in the public code; corrected: the unbiased mean of what was encoded, no vote",
+    )
+    p: float = Field(0.98, gt=0.5, le=1, description="probability of keeping a masked bit")
+    decimals: int = Field(4, ge=0, le=9, description="of a word, z")
+    width: int = Field(16, ge=2, le=16, description="bits of a word, the sign among them, b")
+    mask: tuple[int, ...] = Field(
+        (2, 3), description="positions of the bits that may be flipped, from the left; 0 is the sign"
+    )
+    layers: Layers = Field(
+        "last", description="what becomes words: the last fully connected layer, all such layers, or everything"
+    )
+    encodes: Literal["gradient", "delta"] = Field(
+        "gradient", description="delta: minus the rate times the gradient, the change of the parameters"
+    )
+    rate: float | None = Field(None, gt=0, description="of the delta; that of the local training by default")
+    threshold: VoteRule = Field(
+        "printed", description="ones that make a voted bit one: R p / 2 (printed, eq. 2) or R / 2 (majority), or more"
+    )
+    bits: int = Field(16, ge=1, le=24, description="of the lattice per coordinate, R")
+
+    @model_validator(mode="after")
+    def _fitting_words(self) -> CDPA:
+        if any(not 0 <= position < self.width for position in self.mask) or len(set(self.mask)) < len(self.mask):
+            raise ValueError(f"mask {list(self.mask)} must name different bits of a word, 0 to {self.width - 1}")
+        if self.variant == "as_released" and self.width != 16:
+            raise ValueError(f"width ({self.width}) must be 16 for variant 'as_released'")
+        if self.rate is not None and self.encodes == "gradient":
+            raise ValueError("rate is of encodes 'delta'; leave it out for 'gradient'")
+        return self
+
+    @property
+    def form(self) -> FixedPoint:
+        """How it writes words."""
+        return FixedPoint(self.decimals, self.width)
+
+    @property
+    def rounding(self) -> Rounding:
+        """How it rounds to lattice points."""
+        return "babai" if self.variant == "as_released" else "nearest"
+
+    def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
+        """What clients send.
+
+        Raises:
+            ConfigError: the model has no layer to protect.
+        """
+        update, sizes, lattice = steps.gradient, steps.network.sizes, Lattice(bits=self.bits)
+        tensors = protected_tensors(steps.network, self.layers)
+        kept = [size for size, chosen in zip(sizes, tensors, strict=True) if chosen]
+        others = [size for size, chosen in zip(sizes, tensors, strict=True) if not chosen]
+        protected = torch.tensor(tensors).repeat_interleave(torch.tensor(sizes)).to(update.device)
+        # A word is written from what the quantiser makes of the update, dither subtracted (Algorithm 1).
+        own, factor = streams.child("words"), self._factor(steps)
+        coarse = dequantise(quantise(update[:, protected] * factor, kept, lattice, self.rounding, own), own)
+        form = self.form
+        write = form.encode_released if self.variant == "as_released" else form.encode
+        before, saturated = write(coarse)
+        words = form.flip(before, self.mask, self.p, streams.child("flips"))
+        rest = quantise(update[:, ~protected], others, lattice, self.rounding, streams)
+        return WordMessage(
+            words,
+            form,
+            protected,
+            1 / factor,
+            self.mask,
+            self.p,
+            rest,
+            streams,
+            saturated,
+            before,
+            update,
+            self.rounding,
+        )
+
+    def _factor(self, steps: ClientSteps) -> float:
+        if self.encodes == "gradient":
+            return 1.0
+        return -(self.rate or steps.local.rate)
+
+    def aggregate(self, message: Message, clients: int) -> torch.Tensor:
+        """The vote, or under ``corrected`` the unbiased mean, of protected coordinates; the mean of the others.
+
+        A single client's vote is its own words. Of two clients one is enough: their vote is the union of their ones.
+        """
+        assert isinstance(message, WordMessage)
+        words = message.words.unflatten(0, (-1, clients))
+        if self.variant == "corrected":
+            values = unbiased_mean(words, message.form, self.mask, self.p)
+        else:
+            values = message.form.decode(vote(words, least_ones(clients, self.p, self.threshold)))
+        others = message.others.unflatten(0, (-1, clients)).mean(dim=1)
+        return message.assemble(message.unit * values, others)
+
+    def privacy(self, schedule: Schedule) -> PrivacyStatement:
+        """None: what the paper states is the epsilon of a single masked bit."""
+        masked, values, rounds = len(self.mask), schedule.dimension, schedule.rounds
+        if self.p == 1 or not self.mask:
+            return PrivacyStatement(None, None, "no guarantee: no bit is ever flipped")
+        composed = composed_epsilon(self.p, masked, values, rounds)
+        return PrivacyStatement(
+            None,
+            None,
+            f"no guarantee for any value: {self.width - masked} of the {self.width} bits of a word travel in clear, so "
+            f"epsilon is infinite. What the paper prints, {epsilon_per_bit(self.p):.4g}, is of one masked bit; over "
+            f"{masked} bit(s) of at most {values} value(s) in {rounds} round(s) that adds up to {composed:.6g}",
+        )
+
+
+def protected_tensors(network: Network, layers: Layers) -> list[bool]:
+    """Which parameter tensors become words, one truth value per tensor.
+
+    Raises:
+        ConfigError: there are none.
+    """
+    if layers == "all":
+        return [True] * len(network.names)
+    found = network.linear_layers
+    if not found:
+        raise ConfigError(
+            f"defense 'cdpa': layers '{layers}' protects fully connected layers, and the model has none; allowed: all"
+        )
+    if layers == "last":
+        owner = network.names[-1].rpartition(".")[0]
+        _ = network.head  # raises, and says what the model ends with
+        chosen = {owner}
+    else:
+        chosen = set(found)
+    return [name.rpartition(".")[0] in chosen for name in network.names]

@@ -1,0 +1,101 @@
+"""Gradients in few bits: their signs (signSGD), and random rounding to few levels (QSGD)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from leakbench.defenses.base import DEFENSES, Defense, PrivacyStatement, Schedule
+from leakbench.federated.message import FLOAT_BITS, CodedMessage, Law, Message
+from leakbench.federated.step import ClientSteps
+from leakbench.federated.tensors import Tensors
+from leakbench.lazy import torch
+from leakbench.randomness import Streams
+
+
+@DEFENSES.register("sign_sgd", version=1)
+class SignSGD(Defense):
+    """Send the sign of every coordinate, one bit; the server takes the majority (Bernstein et al. 2018).
+
+    A gradient of zero counts as positive, as in the code of Deng et al. (2024), which sends signs without a scale.
+    BatchNorm's running statistics are no part of the update.
+    """
+
+    scale: Literal["none", "mean_abs"] = Field(
+        "none", description="what signs are multiplied by: nothing, or each tensor's mean magnitude, one float more"
+    )
+
+    def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
+        signs = torch.where(steps.gradient >= 0, 1.0, -1.0).to(steps.gradient)
+        d = signs.shape[1]
+        if self.scale == "none":
+            return CodedMessage(signs, size=d)
+        tensors = Tensors(steps.network.sizes)
+        magnitude = tensors.spread(tensors.mean(steps.gradient.abs()))
+        return CodedMessage(signs * magnitude, size=d + FLOAT_BITS * len(tensors))
+
+    def aggregate(self, message: Message, clients: int) -> torch.Tensor:
+        """The majority's sign times the clients' mean magnitude, ``[n / clients, d]``; a tie is no step."""
+        sent = message.view().unflatten(0, (-1, clients))
+        update: torch.Tensor = sent.sign().sum(dim=1).sign() * sent.abs().mean(dim=1)
+        return update
+
+    def privacy(self, schedule: Schedule) -> PrivacyStatement:
+        return PrivacyStatement(None, None, "no guarantee: signs are exact")
+
+
+@DEFENSES.register("qsgd", version=1)
+class QSGD(Defense):
+    """Round every coordinate at random to multiples of its tensor's norm over s, without bias (Alistarh et al. 2017).
+
+    Of a tensor of norm ``N``, ``|g| s / N`` is rounded up with the probability of its fractional part, else down. The
+    code has a fixed length: a sign and ``ceil(log2(s + 1))`` bits per value, and the norm as a float per tensor.
+
+    ``as_released`` is the reading of the code of Deng et al. (2024): the norm is the largest magnitude, and ``levels``
+    counts zero, so ``s = levels - 1``.
+    """
+
+    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "expectation"},)
+
+    levels: int = Field(ge=1, description="positive levels, s; as_released: all that are not negative, s + 1")
+    form: Literal["l2", "as_released"] = Field("l2", description="which norm, and what levels counts; see the class")
+
+    @model_validator(mode="after")
+    def _some_level(self) -> QSGD:
+        if self.steps_to_norm < 1:
+            raise ValueError("form 'as_released' needs levels of at least 2: zero is one of them")
+        return self
+
+    @property
+    def steps_to_norm(self) -> int:
+        """Levels above zero, s."""
+        return self.levels - 1 if self.form == "as_released" else self.levels
+
+    def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
+        gradient, s = steps.gradient, self.steps_to_norm
+        tensors = Tensors(steps.network.sizes)
+
+        def norm(part: torch.Tensor) -> torch.Tensor:
+            order = torch.inf if self.form == "as_released" else 2
+            norms: torch.Tensor = torch.linalg.vector_norm(part, ord=order, dim=1)
+            return norms
+
+        unit = tensors.spread(tensors.reduce(gradient, norm)) / s
+        exact = torch.where(unit > 0, gradient.abs() / unit, 0.0).clamp(max=s)  # division may round beyond s
+        low = exact.floor()
+        above = exact - low
+        level = low + (streams.uniform(gradient.shape[1], device=gradient.device) < above)
+        law = Law(
+            mean=gradient,
+            passing=torch.ones_like(gradient, dtype=torch.bool),
+            variance=unit.square() * above * (1 - above),
+            normal=False,
+        )
+        size = gradient.shape[1] * (1 + math.ceil(math.log2(s + 1))) + FLOAT_BITS * len(tensors)
+        return CodedMessage(gradient.sign() * level * unit, size=size, law=law)
+
+    def privacy(self, schedule: Schedule) -> PrivacyStatement:
+        return PrivacyStatement(None, None, "no guarantee: which levels are possible depends on the data")

@@ -1,0 +1,51 @@
+"""Statistics of the parameter tensors that a flat update ``[n, d]`` consists of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from leakbench.lazy import torch
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """Where the tensors lie in a flat vector: ``sizes`` are their numbers of entries, in order.
+
+    Sums are pairwise within a tensor, whatever the device, so they are accurate and the same every time.
+    """
+
+    sizes: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def reduce(self, values: torch.Tensor, statistic: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        """A statistic of every tensor, ``[n, d] -> [n, tensors]``; ``statistic`` takes ``[n, size]`` to ``[n]``."""
+        return torch.stack([statistic(part) for part in values.split(list(self.sizes), dim=1)], dim=1)
+
+    def spread(self, numbers: torch.Tensor) -> torch.Tensor:
+        """One number per tensor, repeated for every entry of it: ``[n, tensors] -> [n, d]``."""
+        sizes = torch.tensor(list(self.sizes), device=numbers.device)
+        return numbers.repeat_interleave(sizes, dim=1, output_size=sum(self.sizes))
+
+    def mean(self, values: torch.Tensor) -> torch.Tensor:
+        """``[n, d] -> [n, tensors]``."""
+        return self.reduce(values, lambda part: part.mean(dim=1))
+
+    def std(self, values: torch.Tensor) -> torch.Tensor:
+        """Standard deviation with the divisor ``size``, ``[n, d] -> [n, tensors]``."""
+        return self.reduce(values, lambda part: part.std(dim=1, correction=0))
+
+    def smallest(self, values: torch.Tensor, fraction: float) -> torch.Tensor:
+        """The ``floor(fraction * size)`` smallest entries of every tensor, boolean ``[n, d]``.
+
+        Of equal ones those that come first.
+        """
+
+        def of_tensor(part: torch.Tensor) -> torch.Tensor:
+            order = part.argsort(dim=1, stable=True)
+            chosen = torch.zeros_like(part, dtype=torch.bool)
+            return chosen.scatter_(1, order[:, : int(fraction * part.shape[1])], True)
+
+        return torch.cat([of_tensor(part) for part in values.split(list(self.sizes), dim=1)], dim=1)

@@ -1,0 +1,79 @@
+"""What work costs on this machine: seconds of its parts, energy, carbon. Never the same twice."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from leakbench.lazy import torch
+
+CARBON_INTENSITY = 0.475
+"""kg of CO2 per kWh: the world's mean that Deng et al. (2024) compute with."""
+
+
+def carbon_kg(power_kw: float, hours: float) -> float:
+    """kg of CO2 of a machine of constant power: ``P * hours * 0.475`` (Deng et al. 2024)."""
+    return power_kw * hours * CARBON_INTENSITY
+
+
+@dataclass
+class Times:
+    """Seconds by part, added up: wall time and processor time."""
+
+    wall: dict[str, float] = field(default_factory=dict)
+    cpu: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def of(self, part: str, device: torch.device) -> Iterator[None]:
+        """Time a part; on a GPU, until it has finished."""
+        _finish(device)
+        wall, cpu = time.perf_counter(), time.process_time()
+        yield
+        _finish(device)
+        self.cpu[part] = self.cpu.get(part, 0.0) + time.process_time() - cpu
+        self.wall[part] = self.wall.get(part, 0.0) + time.perf_counter() - wall
+
+
+def _finish(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+class EnergyMeter:
+    """Energy of the machine between entering and leaving, by codecarbon where it is installed.
+
+    codecarbon reads counters of processor and GPU where it may, and estimates from their nominal power elsewhere.
+
+    Attributes:
+        kwh: the energy; None where it is unknown.
+        reason: why it is.
+    """
+
+    def __init__(self) -> None:
+        self.kwh: float | None = None
+        self.reason = "codecarbon is not installed"
+
+    def __enter__(self) -> EnergyMeter:
+        try:
+            from codecarbon import OfflineEmissionsTracker
+        except ImportError:
+            self._tracker = None
+            return self
+        # The country sets the carbon intensity of codecarbon's own kilograms, which are not used.
+        self._tracker = OfflineEmissionsTracker(
+            country_iso_code="USA", save_to_file=False, allow_multiple_runs=True, log_level="critical"
+        )
+        self._tracker.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._tracker is None:
+            return
+        self._tracker.stop()
+        found = getattr(self._tracker, "final_emissions_data", None)
+        if found is None:
+            self.reason = "codecarbon measured nothing"
+        else:
+            self.kwh = float(found.energy_consumed)

@@ -1,0 +1,29 @@
+"""What a message costs to send, in the units that papers print."""
+
+from __future__ import annotations
+
+from leakbench.lazy import torch
+
+FLOAT_BITS = 32
+
+
+def megabits(bits: float) -> float:
+    """Millions of bits."""
+    return bits / 1e6
+
+
+def mebi_elements(bits: float) -> float:
+    """Units of ``2^20`` 32-bit floats: what the tables of Deng et al. (2024) call "Mb".
+
+    It is neither megabits nor megabytes: ResNet18 with its BatchNorm statistics, 11,183,582 numbers, is 10.6655, and
+    the same in 16 bits half of it.
+    """
+    return bits / FLOAT_BITS / 2**20
+
+
+def released_mebi_elements(update: torch.Tensor, bits_per_element: float = FLOAT_BITS) -> torch.Tensor:
+    """The same as the released code counts it: of the numbers of an update that are not zero, ``[n, d] -> [n]``.
+
+    Dead units make it smaller than what travels, and the positions of what is left are free.
+    """
+    return update.ne(0).sum(dim=1) * (bits_per_element / FLOAT_BITS / 2**20)

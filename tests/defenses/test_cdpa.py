@@ -1,0 +1,227 @@
+"""Words, flips and votes as a defense: what is sent of which layer, and what the server makes of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from leakbench.defenses.base import Schedule
+from leakbench.defenses.cdpa import CDPA, WordMessage, protected_tensors
+from leakbench.errors import ConfigError
+from leakbench.federated.lattice import Lattice, dequantise, quantise
+from leakbench.federated.local import LocalTraining
+from leakbench.federated.step import ClientSteps
+from leakbench.models.base import Network
+from leakbench.randomness import Streams
+
+Fixed = Callable[[torch.Tensor, torch.Tensor], ClientSteps]
+Make = Callable[[torch.Tensor], ClientSteps]
+
+
+def streams(n: int) -> Streams:
+    return Streams([("cdpa", index) for index in range(n)])
+
+
+def updates(n: int, network: Network, scale: float = 0.05) -> torch.Tensor:
+    return scale * torch.randn(n, network.dimension, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def steps_of(fixed_steps: Fixed, tiny_network: Network) -> Make:
+    def make(gradient: torch.Tensor) -> ClientSteps:
+        steps = fixed_steps(gradient, gradient)
+        steps.network, steps.local = tiny_network, LocalTraining(steps=2, rate=0.05)
+        return steps
+
+    return make
+
+
+def sent(defense: CDPA, steps: ClientSteps) -> WordMessage:
+    message = defense.protect_update(steps, streams(len(steps.gradient)))
+    assert isinstance(message, WordMessage)
+    return message
+
+
+class TestLayers:
+    def test_by_name(self, tiny_network: Network) -> None:
+        names = {
+            layers: [
+                name
+                for name, chosen in zip(tiny_network.names, protected_tensors(tiny_network, layers), strict=True)
+                if chosen
+            ]
+            for layers in ("last", "linear", "all")
+        }
+        assert names["all"] == tiny_network.names
+        assert names["last"] == names["linear"][2:] == tiny_network.names[-2:]
+        assert len(names["linear"]) == 4 and set(tiny_network.linear_layers) == {
+            name.rpartition(".")[0] for name in names["linear"]
+        }
+
+    def test_a_model_without_any(self, fixed_steps: Fixed) -> None:
+        network = Network(torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.Flatten()))
+        steps = fixed_steps(torch.zeros(1, 20), torch.zeros(1, 20))
+        steps.network = network
+        for layers in ("last", "linear"):
+            with pytest.raises(ConfigError, match=rf"layers '{layers}'.*allowed: all"):
+                CDPA(layers=layers).protect_update(steps, streams(1))
+        assert CDPA(layers="all").protect_update(steps, streams(1)).view().shape == (1, 20)
+
+    @pytest.mark.parametrize("layers", ["last", "linear", "all"])
+    def test_the_others_are_quantised_and_averaged(self, steps_of: Make, tiny_network: Network, layers: str) -> None:
+        gradient = updates(4, tiny_network)
+        message = sent(CDPA(layers=layers, p=0.7), steps_of(gradient))
+        protected = message.protected
+        error = (message.view() - gradient).abs()
+        assert (error[:, ~protected] < 1e-5).all()
+        assert float(error[:, protected].max()) > 0.4
+        count = int(protected.sum())
+        kinds = protected_tensors(tiny_network, layers)  # type: ignore[arg-type]
+        assert count == sum(size for size, chosen in zip(tiny_network.sizes, kinds, strict=True) if chosen)
+        side = 96 * kinds.count(False)
+        assert message.bits == 16 * 160 + side + (count < 160)  # 2^16 + 1 levels of lattice points
+        mean = CDPA(layers=layers, p=0.7).aggregate(message, 4)
+        torch.testing.assert_close(mean[:, ~protected], message.view()[:, ~protected].mean(dim=0)[None])
+
+
+class TestWords:
+    def test_what_is_written_is_what_the_quantiser_made(self, steps_of: Make, tiny_network: Network) -> None:
+        gradient = updates(2, tiny_network)
+        message = sent(CDPA(layers="all", p=1.0, bits=6), steps_of(gradient))
+        own = streams(2).child("words")
+        coarse = dequantise(quantise(gradient, tiny_network.sizes, Lattice(bits=6), "nearest", own), own)
+        assert torch.equal(message.view(), (coarse * 1e4).round() / 1e4)
+        assert float((message.view() - gradient).abs().max()) > 1e-3
+
+    def test_delta(self, steps_of: Make, tiny_network: Network) -> None:
+        """The change of the parameters is minus the rate times the gradient: flips are worth 1 / rate as much."""
+        gradient = updates(6, tiny_network)
+        for parameters, rate in (({}, 0.05), ({"rate": 0.5}, 0.5)):
+            message = sent(CDPA(encodes="delta", p=0.7, **parameters), steps_of(gradient))
+            words = message.form.decode(message.before)
+            expected = -rate * gradient[:, message.protected]
+            torch.testing.assert_close(words, expected, atol=6e-5, rtol=0)
+            noise = (message.view() - gradient)[:, message.protected]
+            flips = torch.tensor([0.0, 0.4096, 0.8192, 1.2288]) / rate
+            assert ((noise.abs()[..., None] - flips).abs().min(dim=-1).values < 6e-5 / rate).all()
+            plain = CDPA(encodes="delta", p=1.0, **parameters)
+            mean = plain.aggregate(sent(plain, steps_of(gradient)), 3)
+            torch.testing.assert_close(mean, gradient.unflatten(0, (2, 3)).mean(dim=1), atol=6e-5 / rate, rtol=0)
+
+    def test_large_values_saturate_or_wrap(self, steps_of: Make, tiny_network: Network) -> None:
+        gradient = updates(2, tiny_network)
+        gradient[0, -1], gradient[1, -2], gradient[1, -12] = 4.0, -4.0, 5.0
+        saturating = sent(CDPA(layers="all", p=1.0), steps_of(gradient))
+        assert saturating.saturations.tolist() == [1, 2]
+        values = saturating.view()
+        assert [float(values[0, -1]), float(values[1, -2]), float(values[1, -12])] == pytest.approx(
+            [3.2767, -3.2767, 3.2767]
+        )
+        wrapping = sent(CDPA(layers="all", p=1.0, variant="as_released"), steps_of(gradient))
+        assert wrapping.saturations.tolist() == [1, 2]
+        values = wrapping.view()
+        assert [float(values[0, -1]), float(values[1, -2]), float(values[1, -12])] == pytest.approx(
+            [-0.7232, -0.7232, -1.7232], abs=5e-4
+        )
+
+    def test_a_row_does_not_depend_on_the_batch_it_is_in(self, steps_of: Make, tiny_network: Network) -> None:
+        gradient = updates(3, tiny_network)
+        together = sent(CDPA(p=0.7, bits=4), steps_of(gradient)).view()
+        for index in range(3):
+            own = Streams([("cdpa", index)])
+            alone = CDPA(p=0.7, bits=4).protect_update(steps_of(gradient[index : index + 1]), own)
+            assert torch.equal(alone.view()[0], together[index])
+
+
+class TestServer:
+    @pytest.mark.parametrize("variant", ["as_printed", "as_released", "corrected"])
+    def test_without_flips_equal_clients_get_their_update(
+        self, steps_of: Make, tiny_network: Network, variant: str
+    ) -> None:
+        gradient = updates(1, tiny_network).expand(6, -1).clone()
+        defense = CDPA(variant=variant, p=1.0, layers="all")
+        mean = defense.aggregate(sent(defense, steps_of(gradient)), 3)
+        assert mean.shape == (2, 160)
+        torch.testing.assert_close(mean, gradient[:2], atol=3e-4, rtol=0)
+
+    @pytest.mark.parametrize(("threshold", "p", "expected"), [("printed", 0.8, 31909), ("majority", 0.8, 27813)])
+    def test_the_threshold(
+        self, steps_of: Make, tiny_network: Network, threshold: str, p: float, expected: int
+    ) -> None:
+        """Bit 3 set in eight of twenty words: enough for R p / 2 = 8, not for R / 2."""
+        defense = CDPA(variant="as_printed", threshold=threshold, p=p, layers="all")
+        message = sent(defense, steps_of(updates(20, tiny_network)))
+        message.words[:8], message.words[8:] = 31909, 27813
+        assert torch.equal(defense.aggregate(message, 20), torch.full((1, 160), expected / 1e4))
+
+    def test_a_single_client_is_its_own_vote(self, steps_of: Make, tiny_network: Network) -> None:
+        defense = CDPA(variant="as_printed", p=0.7)
+        message = sent(defense, steps_of(updates(3, tiny_network)))
+        torch.testing.assert_close(defense.aggregate(message, 1), message.view())
+
+    def test_corrected_is_unbiased_and_the_vote_is_not(self, steps_of: Make, tiny_network: Network) -> None:
+        clients = 800
+        gradient = updates(1, tiny_network).expand(clients, -1) + updates(clients, tiny_network, 0.01)
+        means = {}
+        for variant in ("corrected", "as_printed"):
+            defense = CDPA(variant=variant, p=0.9, layers="all")
+            means[variant] = defense.aggregate(sent(defense, steps_of(gradient)), clients)[0]
+        error = means["corrected"] - gradient.mean(dim=0)
+        deviation = math.sqrt(0.9 * 0.1 * (0.8192**2 + 0.4096**2) / clients) / 0.8
+        assert float(error.square().mean().sqrt()) == pytest.approx(deviation, rel=0.2)
+        assert abs(float(error.mean())) < 4 * deviation / math.sqrt(160)
+        assert float((means["as_printed"] - gradient.mean(dim=0)).abs().max()) > 0.005  # of values of one sign
+
+
+class TestKnowledge:
+    def test_marked_are_set_masked_bits(self, steps_of: Make, tiny_network: Network) -> None:
+        gradient = updates(4, tiny_network)
+        message = sent(CDPA(p=0.7, layers="linear"), steps_of(gradient))
+        assert message.marked.dtype == torch.bool and message.marked.shape == gradient.shape
+        assert torch.equal(message.marked, (message.view() - gradient).abs() > 0.3)
+        assert not message.marked[:, ~message.protected].any()
+
+    def test_law_of_many_clients(self, steps_of: Make, tiny_network: Network) -> None:
+        gradient = updates(1, tiny_network).expand(400, -1)
+        message = sent(CDPA(p=0.9, layers="linear"), steps_of(gradient))
+        law = message.law
+        assert law.variance is not None and law.passing.all() and not law.normal
+        error = message.view() - law.mean
+        noisy = law.variance[0] > 0
+        assert not error[:, ~noisy].any()
+        normalised = error[:, noisy] / law.variance[:, noisy].sqrt()
+        for part in (message.protected[noisy], ~message.protected[noisy]):
+            assert float(normalised[:, part].square().mean()) == pytest.approx(1, abs=0.1)
+            assert float(normalised[:, part].mean()) == pytest.approx(0, abs=4 / math.sqrt(400 * int(part.sum())))
+        variance = 0.9 * 0.1 * (0.8192**2 + 0.4096**2)
+        torch.testing.assert_close(law.variance[:, message.protected].mean(), torch.tensor(variance))
+
+    def test_the_statement_gives_both_epsilons_and_no_guarantee(self) -> None:
+        statement = CDPA(p=0.98).privacy(Schedule(dimension=5130, rounds=95))
+        assert statement.epsilon is None and statement.delta is None
+        assert "3.892" in statement.basis and "3.79336e+06" in statement.basis and "infinite" in statement.basis
+        assert "no bit is ever flipped" in CDPA(p=1.0).privacy(Schedule(10)).basis
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"p": 0.5}, "greater than 0.5"),
+        ({"p": 1.1}, "less than or equal to 1"),
+        ({"mask": (2, 16)}, "different bits of a word, 0 to 15"),
+        ({"mask": (-1,)}, "0 to 15"),
+        ({"mask": (2, 2)}, "different"),
+        ({"mask": (9,), "width": 8}, "0 to 7"),
+        ({"variant": "as_released", "width": 12}, "must be 16"),
+        ({"rate": 0.1}, "encodes 'delta'"),
+        ({"layers": "first"}, "'last', 'linear' or 'all'"),
+    ],
+)
+def test_what_does_not_fit_is_refused(parameters: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        CDPA(**parameters)

@@ -1,0 +1,115 @@
+"""The batched Jacobian of features against one backward pass after the other."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import pytest
+import torch
+
+from leakbench.errors import ConfigError
+from leakbench.federated import features
+from leakbench.federated.features import FeatureJacobian
+from leakbench.federated.step import ClientSteps
+from leakbench.models.base import BatchNorm, Network, build_network
+from leakbench.models.convnets import ConvNet, SimpleConvNet
+from leakbench.randomness import Streams, generator
+
+
+def loop(network: Network, parameters: torch.Tensor, images: torch.Tensor, layer: str) -> torch.Tensor:
+    """``||d r_bf / dX||`` of one client's batch, ``[B, F]``: a backward pass for every feature of every image."""
+    inputs = images.clone().requires_grad_()
+    read = network.features(parameters, inputs, layer)
+    norms = torch.zeros_like(read)
+    for image in range(read.shape[0]):
+        for feature in range(read.shape[1]):
+            (gradient,) = torch.autograd.grad(read[image, feature], inputs, retain_graph=True)
+            norms[image, feature] = gradient.norm()
+    return norms.detach()
+
+
+def clients(network: Network, n: int = 2, batch: int = 3, shape: tuple[int, ...] = (1, 8, 8)) -> torch.Tensor:
+    images: torch.Tensor = torch.randn(n, batch, *shape, generator=generator("features"))
+    return images
+
+
+@pytest.mark.parametrize("layer", ["fc_layers.1", "fc_layers.3"])
+@pytest.mark.parametrize("own", [False, True])
+def test_every_layer_and_models_of_their_own(tiny_network: Network, layer: str, own: bool) -> None:
+    images = clients(tiny_network)
+    parameters = tiny_network.parameters
+    if own:
+        parameters = parameters * torch.tensor([[1.0], [1.5]])
+    found = FeatureJacobian(tiny_network, parameters, images).sensitivity(layer)
+    for client in range(2):
+        of_client = parameters[client] if own else parameters
+        expected = loop(tiny_network, of_client, images[client], layer)
+        assert float(expected.max()) > 0
+        torch.testing.assert_close(found.norms[client], expected)
+        read = tiny_network.features(of_client, images[client], layer)
+        torch.testing.assert_close(found.features[client], read)
+
+
+@pytest.mark.parametrize("mode", ["eval", "train"])
+def test_batch_norm(mode: BatchNorm) -> None:
+    """In mode ``train`` a feature of one image depends on all of them."""
+    network = build_network(ConvNet(width=1), (1, 18, 18), 4, 0).in_mode(mode)
+    images = clients(network, 2, 2, (1, 18, 18))
+    (layer,) = network.linear_layers
+    found = FeatureJacobian(network, network.parameters, images).sensitivity(layer).norms
+    for client in range(2):
+        expected = loop(network, network.parameters, images[client], layer)
+        torch.testing.assert_close(found[client], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_parts_make_no_difference(tiny_network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+    jacobian = FeatureJacobian(tiny_network, tiny_network.parameters, clients(tiny_network))
+    whole = jacobian.sensitivity("fc_layers.1").norms
+    monkeypatch.setattr(features, "CPU_BUDGET", 4 * 200 * 6 * 64 * 3)
+    assert jacobian._side_by_side((6, 1, 8, 8)) == 3  # of 16 features
+    torch.testing.assert_close(jacobian.sensitivity("fc_layers.1").norms, whole)
+
+
+def test_steps_share_it(tiny_network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+    images, labels = clients(tiny_network, 3), torch.zeros(3, 3, dtype=torch.int64)
+    streams = Streams([("features", client) for client in range(3)])
+    steps = ClientSteps(tiny_network, tiny_network.parameters, images, labels, streams)
+    part = steps.rows(1, 3).feature_sensitivity("fc_layers.1")
+    whole = steps.feature_sensitivity("fc_layers.1")
+    monkeypatch.setattr(FeatureJacobian, "sensitivity", None)
+    assert steps.feature_sensitivity("fc_layers.1") is whole
+    assert torch.equal(part.norms, whole.norms[1:]) and torch.equal(part.features, whole.features[1:])
+
+
+class TestNetwork:
+    def test_linear_layers(self) -> None:
+        network = build_network(SimpleConvNet(width=2), (1, 8, 8), 10, 0)
+        assert list(network.linear_layers) == ["fc_layers.1", "fc_layers.3"]
+        assert network.linear_layers["fc_layers.3"] == network.head
+        first = network.linear_layers["fc_layers.1"]
+        assert (first.outputs, first.inputs) == (2, 16)
+        weight = network.unflatten(network.parameters)["fc_layers.1.weight"]
+        assert torch.equal(first.weights(network.parameters), weight)
+
+    def test_features_are_what_the_layer_reads(self, tiny_network: Network) -> None:
+        images = clients(tiny_network)[0]
+        read = tiny_network.features(tiny_network.parameters, images, "fc_layers.3")
+        torch.testing.assert_close(read, tiny_network.logits_and_features(tiny_network.parameters, images)[1])
+        before = tiny_network.features(tiny_network.parameters, images, "fc_layers.1")
+        named = tiny_network.unflatten(tiny_network.parameters)
+        weight, bias = named["fc_layers.1.weight"], named["fc_layers.1.bias"]
+        torch.testing.assert_close(torch.nn.functional.leaky_relu(before @ weight.T + bias, 0.01), read)
+
+    def test_errors(self, tiny_network: Network) -> None:
+        images = clients(tiny_network)[0]
+        with pytest.raises(ConfigError, match=r"'fc'; there are .*fc_layers\.1"):
+            tiny_network.features(tiny_network.parameters, images, "fc")
+        module = torch.nn.Sequential(OrderedDict(rows=torch.nn.Linear(8, 2), flat=torch.nn.Flatten()))
+        rows = Network(module)
+        with pytest.raises(ConfigError, match="one vector per image"):
+            rows.features(rows.parameters, images, "rows")
+
+    def test_state_counts_batch_norms_statistics(self, tiny_network: Network) -> None:
+        assert tiny_network.state_size == tiny_network.dimension
+        network = build_network(ConvNet(width=32), (3, 32, 32), 10, 0)
+        assert (network.dimension, network.state_size) == (733_642, 735_250)
