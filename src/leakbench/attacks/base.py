@@ -36,6 +36,9 @@ class Observations:
         weights: how much the attacker trusts each coordinate, ``[n, d]``; all the same where None.
         noise: draws of the defense's noise over which the attacker averages its objective: from observations (their
             indices, ``[k]``) to draws ``[k, draws, d]``, since those of all would not fit in memory.
+        repeats: all that was decoded of clients that sent several messages of the same images and model, ``[n,
+            messages, d]``, of which ``gradients`` is the first; None where each sent one.
+        start: images that the attacker has found before, at which a search may begin, ``[n, B, C, H, W]``.
     """
 
     network: Network
@@ -46,6 +49,8 @@ class Observations:
     marked: torch.Tensor | None = None
     weights: torch.Tensor | None = None
     noise: Callable[[torch.Tensor], torch.Tensor] | None = None
+    repeats: torch.Tensor | None = None
+    start: torch.Tensor | None = None
 
     def check(self) -> None:
         """Look before computing.

@@ -1,0 +1,130 @@
+"""What a search varies: the images themselves, or a latent from which images are made."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from leakbench.attacks.base import Grant
+from leakbench.attacks.parts import Part
+from leakbench.errors import Infeasible
+from leakbench.lazy import torch
+
+Interpolation = Literal["bicubic", "bilinear", "nearest"]
+Shape = tuple[int, int, int, int]
+"""``(B, C, H, W)``."""
+
+
+class _Unknown(Part):
+    needs: ClassVar[frozenset[Grant]] = frozenset()
+
+    def shape(self, batch_shape: Shape) -> Shape:
+        """Shape of what is varied, for a batch of images.
+
+        Raises:
+            Infeasible: there are no such latents for images of this size.
+        """
+        raise NotImplementedError
+
+    def encode(self, start: torch.Tensor, pixel_range: torch.Tensor | None) -> torch.Tensor:
+        """Where the search starts: network inputs of the shape of the latents to latents, ``[..., *shape]``.
+
+        Args:
+            pixel_range: smallest and largest valid input, ``[2, C, 1, 1]``; None where it is not granted.
+        """
+        raise NotImplementedError
+
+    def fit(self, images: torch.Tensor, pixel_range: torch.Tensor | None) -> torch.Tensor:
+        """The latents whose images are nearest (least squares) to ``images``, network inputs ``[..., C, H, W]``."""
+        raise NotImplementedError
+
+    def decode(self, latents: torch.Tensor, pixel_range: torch.Tensor | None, side: tuple[int, int]) -> torch.Tensor:
+        """Network inputs ``[..., C, H, W]`` of latents; differentiable. ``side``: ``(H, W)``."""
+        raise NotImplementedError
+
+
+class Pixels(_Unknown):
+    """The images: every network input is a variable."""
+
+    kind: Literal["pixels"] = "pixels"
+
+    def shape(self, batch_shape: Shape) -> Shape:
+        return batch_shape
+
+    def encode(self, start: torch.Tensor, pixel_range: torch.Tensor | None) -> torch.Tensor:
+        return start
+
+    def fit(self, images: torch.Tensor, pixel_range: torch.Tensor | None) -> torch.Tensor:
+        return images
+
+    def decode(self, latents: torch.Tensor, pixel_range: torch.Tensor | None, side: tuple[int, int]) -> torch.Tensor:
+        return latents
+
+
+class Upsampled(_Unknown):
+    """Images of fewer pixels, upsampled (Yue et al. 2023): ``factor`` squared fewer variables.
+
+    The latents are pixels, 0 black and 1 white, whatever the network's normalisation, so that a step size means the
+    same for every data set.
+    """
+
+    kind: Literal["upsampled"] = "upsampled"
+    needs: ClassVar[frozenset[Grant]] = frozenset({"pixel_range"})
+
+    factor: int = Field(4, ge=1, description="how many times smaller than the images latents are, per side")
+    interpolation: Interpolation = Field("bicubic", description="how latents become images, as torch interpolates")
+
+    def shape(self, batch_shape: Shape) -> Shape:
+        batch, channels, height, width = batch_shape
+        if height % self.factor or width % self.factor:
+            raise Infeasible(f"images of {height}x{width} have no latents that are {self.factor} times smaller")
+        return batch, channels, height // self.factor, width // self.factor
+
+    def encode(self, start: torch.Tensor, pixel_range: torch.Tensor | None) -> torch.Tensor:
+        low, high = _known(pixel_range)
+        return (start - low) / (high - low)
+
+    def fit(self, images: torch.Tensor, pixel_range: torch.Tensor | None) -> torch.Tensor:
+        pixels = self.encode(images, pixel_range)
+        rows, columns = (
+            torch.linalg.pinv(_upsampling(side // self.factor, side, self.interpolation)).to(pixels)
+            for side in images.shape[-2:]
+        )
+        return rows @ pixels @ columns.T
+
+    def decode(self, latents: torch.Tensor, pixel_range: torch.Tensor | None, side: tuple[int, int]) -> torch.Tensor:
+        low, high = _known(pixel_range)
+        return low + (high - low) * upsample(latents, side, self.interpolation)
+
+
+def upsample(images: torch.Tensor, side: tuple[int, int], interpolation: Interpolation = "bicubic") -> torch.Tensor:
+    """``torch.nn.functional.interpolate`` to ``side = (H, W)``, ``[..., h, w] -> [..., H, W]``.
+
+    Interpolation is linear and separable: two products with matrices, whose derivatives add in a fixed order, unlike
+    those of torch's own function on a GPU.
+    """
+    rows, columns = (
+        _upsampling(before, after, interpolation).to(images)
+        for before, after in zip(images.shape[-2:], side, strict=True)
+    )
+    return rows @ images @ columns.T
+
+
+def _upsampling(before: int, after: int, interpolation: Interpolation) -> torch.Tensor:
+    """The matrix that upsamples a line, float64 ``[after, before]``: what interpolation makes of unit vectors."""
+    lines = torch.eye(before, dtype=torch.float64)[:, None]
+    if interpolation == "nearest":
+        resized = torch.nn.functional.interpolate(lines, after, mode="nearest")[:, 0]
+    else:  # of two axes, the first stays as it is
+        images = lines[:, :, None].expand(-1, 1, 1, -1)
+        resized = torch.nn.functional.interpolate(images, (1, after), mode=interpolation)[:, 0, 0]
+    return resized.T
+
+
+def _known(pixel_range: torch.Tensor | None) -> torch.Tensor:
+    assert pixel_range is not None
+    return pixel_range
+
+
+Unknown = Annotated[Pixels | Upsampled, Field(discriminator="kind")]
