@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal
 
+from leakbench.attacks.restoration.prior import Prior
 from leakbench.errors import ObservationError
 from leakbench.federated.local import ONE_STEP, LocalTraining
 from leakbench.lazy import torch
@@ -17,7 +18,9 @@ from leakbench.models.base import Network, Statistics
 from leakbench.randomness import Streams
 from leakbench.registry import Component, Registry
 
-Grant = Literal["labels", "pixel_range", "auxiliary_images", "batch_statistics", "noise_variance", "data_noise"]
+Grant = Literal[
+    "labels", "pixel_range", "auxiliary_images", "batch_statistics", "noise_variance", "data_noise", "prior"
+]
 """Side knowledge that a threat model may grant."""
 
 
@@ -94,6 +97,7 @@ class Knowledge:
             one known size; an oracle's where the size depends on the data.
         data_noise: covariance of the noise that the defense added to each image, in network inputs, one per
             observation: variances ``[pixels]`` or a matrix ``[pixels, pixels]``, ``pixels = C H W``.
+        prior: networks that were trained on images of the same kind, which no client holds.
     """
 
     labels: torch.Tensor | None = None
@@ -102,6 +106,7 @@ class Knowledge:
     batch_statistics: Statistics | None = None
     noise_variance: torch.Tensor | None = None
     data_noise: Sequence[torch.Tensor] | None = None
+    prior: Prior | None = None
 
     def granted(self) -> frozenset[str]:
         """Names of what is known."""

@@ -7,11 +7,11 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from leakbench.attacks.base import Grant
+from leakbench.attacks.interpolation import Interpolation, downfit, upsample
 from leakbench.attacks.parts import Part
 from leakbench.errors import Infeasible
 from leakbench.lazy import torch
 
-Interpolation = Literal["bicubic", "bilinear", "nearest"]
 Shape = tuple[int, int, int, int]
 """``(B, C, H, W)``."""
 
@@ -87,39 +87,11 @@ class Upsampled(_Unknown):
 
     def fit(self, images: torch.Tensor, pixel_range: torch.Tensor | None) -> torch.Tensor:
         pixels = self.encode(images, pixel_range)
-        rows, columns = (
-            torch.linalg.pinv(_upsampling(side // self.factor, side, self.interpolation)).to(pixels)
-            for side in images.shape[-2:]
-        )
-        return rows @ pixels @ columns.T
+        return downfit(pixels, self.factor, self.interpolation)
 
     def decode(self, latents: torch.Tensor, pixel_range: torch.Tensor | None, side: tuple[int, int]) -> torch.Tensor:
         low, high = _known(pixel_range)
         return low + (high - low) * upsample(latents, side, self.interpolation)
-
-
-def upsample(images: torch.Tensor, side: tuple[int, int], interpolation: Interpolation = "bicubic") -> torch.Tensor:
-    """``torch.nn.functional.interpolate`` to ``side = (H, W)``, ``[..., h, w] -> [..., H, W]``.
-
-    Interpolation is linear and separable: two products with matrices, whose derivatives add in a fixed order, unlike
-    those of torch's own function on a GPU.
-    """
-    rows, columns = (
-        _upsampling(before, after, interpolation).to(images)
-        for before, after in zip(images.shape[-2:], side, strict=True)
-    )
-    return rows @ images @ columns.T
-
-
-def _upsampling(before: int, after: int, interpolation: Interpolation) -> torch.Tensor:
-    """The matrix that upsamples a line, float64 ``[after, before]``: what interpolation makes of unit vectors."""
-    lines = torch.eye(before, dtype=torch.float64)[:, None]
-    if interpolation == "nearest":
-        resized = torch.nn.functional.interpolate(lines, after, mode="nearest")[:, 0]
-    else:  # of two axes, the first stays as it is
-        images = lines[:, :, None].expand(-1, 1, 1, -1)
-        resized = torch.nn.functional.interpolate(images, (1, after), mode=interpolation)[:, 0, 0]
-    return resized.T
 
 
 def _known(pixel_range: torch.Tensor | None) -> torch.Tensor:
