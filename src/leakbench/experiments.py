@@ -372,7 +372,8 @@ class Plan:
     def _linked(self, job: Job, jobs: Iterable[Job]) -> Job:
         """A job with those whose records it uses."""
         uses: dict[str, Job] = {}
-        for kind, key in job.kind.reads(job.attack.single() if job.attack else None).items():
+        attack = next(iter(job.attack.settings()))[1] if job.attack else None
+        for kind, key in job.kind.reads(attack).items():
             where = self._where(job.paper, "experiments", job.experiment, "jobs", job.kind.name)
             if job.kinds and key in job.kinds.sweep:
                 raise ConfigError(f"{where(key)}: '{key}' cannot be swept; make an experiment of each")

@@ -19,6 +19,9 @@ from leakbench.lazy import torch
 from leakbench.models.base import Network, Statistics
 from leakbench.randomness import Streams
 
+MEMORY_BUDGET = 512 * 2**20
+"""Working memory of one vectorised call outside of the search, in bytes. Only speed depends on it."""
+
 LabelHandling = Literal["known", "joint", "idlg", "distinct", "repeated", "counts"]
 BatchNormKnowledge = Literal["as_client", "known", "estimated", "running"]
 
@@ -108,6 +111,7 @@ class Search:
         self.shape = observations.batch_shape
         self.varied = attack.unknown.shape(self.shape)
         self.variables = math.prod(self.varied)
+        self.decode = attack.unknown.decoder(self.shape, knowledge.pixel_range, observations.gradients)
         self.labels = self._labels()
         self.network, self.statistics = self._batch_norm()
 
@@ -176,7 +180,7 @@ class Search:
     def candidates(self, variables: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Variables ``[..., D]`` as images ``[..., B, C, H, W]`` and scores ``[..., B, classes]``, if there are any."""
         latents = variables[..., : self.variables].unflatten(-1, self.varied)
-        images = self.attack.unknown.decode(latents, self.knowledge.pixel_range, self.shape[2:])
+        images = self.decode(latents)
         if self.attack.labels != "joint":
             return images, None
         return images, variables[..., self.variables :].unflatten(-1, (self.shape[0], -1))
@@ -195,6 +199,21 @@ class Search:
         if self.statistics is not None:
             evidence["statistics"] = {name: tensor[rows] for name, tensor in self.statistics.items()}
         return evidence
+
+    def residuals(self, found: Reconstruction) -> torch.Tensor:
+        """By how much the gradients of reconstructions differ from the observed ones, ``[n, d]``."""
+        seen, network = self.observations, self.network
+
+        def residual(
+            images: torch.Tensor, labels: torch.Tensor, target: torch.Tensor, statistics: Statistics | None
+        ) -> torch.Tensor:
+            return seen.local.update(network, seen.parameters, images, labels, statistics) - target
+
+        chunk = network.rows_within(MEMORY_BUDGET // seen.local.steps, self.shape)
+        dims = (0, 0, 0, None if self.statistics is None else 0)
+        batched = torch.func.vmap(residual, in_dims=dims, chunk_size=chunk)
+        result: torch.Tensor = batched(found.images, found.labels, seen.gradients, self.statistics)
+        return result
 
     def cost(self) -> Cost:
         """The objective of one trial."""

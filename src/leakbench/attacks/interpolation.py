@@ -15,22 +15,28 @@ def upsample(images: torch.Tensor, side: tuple[int, int], interpolation: Interpo
     Interpolation is linear and separable: two products with matrices, whose derivatives add in a fixed order, unlike
     those of torch's own function on a GPU.
     """
+    rows, columns = upsampling((images.shape[-2], images.shape[-1]), side, interpolation, images)
+    resized: torch.Tensor = rows @ images @ columns.T
+    return resized
+
+
+def upsampling(
+    small: tuple[int, int], side: tuple[int, int], interpolation: Interpolation, like: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The matrices of :func:`upsample`, ``[H, h]`` and ``[W, w]``, in the precision and on the device of ``like``."""
     rows, columns = (
-        _upsampling(before, after, interpolation).to(images)
-        for before, after in zip(images.shape[-2:], side, strict=True)
+        _upsampling(before, after, interpolation).to(like) for before, after in zip(small, side, strict=True)
     )
-    return rows @ images @ columns.T
+    return rows, columns
 
 
 def _upsampling(before: int, after: int, interpolation: Interpolation) -> torch.Tensor:
     """The matrix that upsamples a line, float64 ``[after, before]``: what interpolation makes of unit vectors."""
     lines = torch.eye(before, dtype=torch.float64)[:, None]
     if interpolation == "nearest":
-        resized = torch.nn.functional.interpolate(lines, after, mode="nearest")[:, 0]
-    else:  # of two axes, the first stays as it is
-        images = lines[:, :, None].expand(-1, 1, 1, -1)
-        resized = torch.nn.functional.interpolate(images, (1, after), mode=interpolation)[:, 0, 0]
-    return resized.T
+        return torch.nn.functional.interpolate(lines, after, mode="nearest")[:, 0].T
+    images = lines[:, :, None]  # bicubic interpolation takes two axes; one of a single pixel stays as it is
+    return torch.nn.functional.interpolate(images, (1, after), mode=interpolation)[:, 0, 0].T
 
 
 def downfit(images: torch.Tensor, factor: int, interpolation: Interpolation = "bicubic") -> torch.Tensor:
@@ -38,7 +44,8 @@ def downfit(images: torch.Tensor, factor: int, interpolation: Interpolation = "b
     rows, columns = (
         torch.linalg.pinv(_upsampling(side // factor, side, interpolation)).to(images) for side in images.shape[-2:]
     )
-    return rows @ images @ columns.T
+    fitted: torch.Tensor = rows @ images @ columns.T
+    return fitted
 
 
 def downsample(images: torch.Tensor, factor: int) -> torch.Tensor:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from leakbench.attacks.base import Grant
-from leakbench.attacks.interpolation import Interpolation, downfit, upsample
+from leakbench.attacks.interpolation import Interpolation, downfit, upsampling
 from leakbench.attacks.parts import Part
 from leakbench.errors import Infeasible
 from leakbench.lazy import torch
@@ -39,8 +40,14 @@ class _Unknown(Part):
         """The latents whose images are nearest (least squares) to ``images``, network inputs ``[..., C, H, W]``."""
         raise NotImplementedError
 
-    def decode(self, latents: torch.Tensor, pixel_range: torch.Tensor | None, side: tuple[int, int]) -> torch.Tensor:
-        """Network inputs ``[..., C, H, W]`` of latents; differentiable. ``side``: ``(H, W)``."""
+    def decoder(
+        self, batch_shape: Shape, pixel_range: torch.Tensor | None, like: torch.Tensor
+    ) -> Callable[[torch.Tensor], torch.Tensor]:
+        """From latents ``[..., *shape]`` to network inputs ``[..., *batch_shape]``; differentiable.
+
+        Args:
+            like: a tensor of the precision, on the device, of the latents.
+        """
         raise NotImplementedError
 
 
@@ -58,8 +65,10 @@ class Pixels(_Unknown):
     def fit(self, images: torch.Tensor, pixel_range: torch.Tensor | None) -> torch.Tensor:
         return images
 
-    def decode(self, latents: torch.Tensor, pixel_range: torch.Tensor | None, side: tuple[int, int]) -> torch.Tensor:
-        return latents
+    def decoder(
+        self, batch_shape: Shape, pixel_range: torch.Tensor | None, like: torch.Tensor
+    ) -> Callable[[torch.Tensor], torch.Tensor]:
+        return lambda latents: latents
 
 
 class Upsampled(_Unknown):
@@ -83,15 +92,18 @@ class Upsampled(_Unknown):
 
     def encode(self, start: torch.Tensor, pixel_range: torch.Tensor | None) -> torch.Tensor:
         low, high = _known(pixel_range)
-        return (start - low) / (high - low)
+        latents: torch.Tensor = (start - low) / (high - low)
+        return latents
 
     def fit(self, images: torch.Tensor, pixel_range: torch.Tensor | None) -> torch.Tensor:
-        pixels = self.encode(images, pixel_range)
-        return downfit(pixels, self.factor, self.interpolation)
+        return downfit(self.encode(images, pixel_range), self.factor, self.interpolation)
 
-    def decode(self, latents: torch.Tensor, pixel_range: torch.Tensor | None, side: tuple[int, int]) -> torch.Tensor:
-        low, high = _known(pixel_range)
-        return low + (high - low) * upsample(latents, side, self.interpolation)
+    def decoder(
+        self, batch_shape: Shape, pixel_range: torch.Tensor | None, like: torch.Tensor
+    ) -> Callable[[torch.Tensor], torch.Tensor]:
+        low, high = _known(pixel_range).to(like)
+        rows, columns = upsampling(self.shape(batch_shape)[2:], batch_shape[2:], self.interpolation, like)
+        return lambda latents: low + (high - low) * (rows @ latents @ columns.T)
 
 
 def _known(pixel_range: torch.Tensor | None) -> torch.Tensor:

@@ -67,7 +67,7 @@ class PriorJob(JobKind):
         if diverged is not None:
             reason = "training became non-finite"
             metrics |= dict.fromkeys(("psnr_before", "psnr_after"))
-            reasons = dict.fromkeys(PRIOR_METRICS, reason)
+            reasons = {name: reason for name, value in metrics.items() if not isinstance(value, list) or None in value}
             outcome = Outcome(status="diverged", reason=reason, step=diverged)
             return Findings(
                 PRIOR_METRICS, [Replicate(seed=seed, outcome=outcome, metrics=metrics, reasons=reasons)], {}
@@ -113,7 +113,9 @@ class PriorJob(JobKind):
                 tick()
         broken = (~seen.isfinite().all(dim=1)).nonzero().flatten().tolist()
         spans = [part.mean(dim=0) for part in seen.cpu().tensor_split(min(SPANS, self.steps))]
-        curves = [[float(value) if bool(value.isfinite()) else None for value in curve] for curve in zip(*spans)]
+        curves = [
+            [float(value) if bool(value.isfinite()) else None for value in curve] for curve in zip(*spans, strict=True)
+        ]
         return curves, broken[0] if broken else None
 
     def _noisy(self, small: torch.Tensor, draws: torch.Generator) -> torch.Tensor:

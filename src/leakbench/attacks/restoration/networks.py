@@ -168,9 +168,9 @@ def transfer(factor: int, images: torch.Tensor) -> torch.Tensor:
     At borders images go on on their other side.
     """
     weights, first = bicubic_kernel(factor)
-    places = torch.arange(len(weights)) + first
+    places = torch.arange(len(weights), dtype=weights.dtype) + first
     axes = [
-        torch.polar(weights.expand(side, -1), 2 * torch.pi / side * torch.outer(torch.arange(side), places)).sum(dim=1)
+        torch.polar(weights, 2 * torch.pi / side * torch.arange(side, dtype=weights.dtype)[:, None] * places).sum(dim=1)
         for side in images.shape[-2:]
     ]
     dtype = torch.complex128 if images.dtype == torch.float64 else torch.complex64
@@ -189,7 +189,8 @@ def data_step(small: torch.Tensor, images: torch.Tensor, spectrum: torch.Tensor,
     factor = images.shape[-1] // small.shape[-1]
 
     def aliased(values: torch.Tensor) -> torch.Tensor:  # the mean over frequencies that picking pixels makes one
-        return values.unflatten(-1, (factor, -1)).unflatten(-3, (factor, -1)).mean(dim=(-4, -2))
+        mean: torch.Tensor = values.unflatten(-1, (factor, -1)).unflatten(-3, (factor, -1)).mean(dim=(-4, -2))
+        return mean
 
     right = spectrum.conj() * torch.fft.fft2(small).tile(factor, factor) + alpha * torch.fft.fft2(images)
     seen = aliased(spectrum * right) / (aliased(spectrum.abs().square()) + alpha)
