@@ -398,6 +398,7 @@ class TestIdentity:
                 "outliers": "mad",
                 "threshold": 2.0,
                 "value": "zero",
+                "layers": [],
                 "attack": tag,
             }
         }

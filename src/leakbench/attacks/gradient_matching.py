@@ -210,6 +210,7 @@ class Search:
             return seen.local.update(network, seen.parameters, images, labels, statistics) - target
 
         chunk = network.rows_within(MEMORY_BUDGET // seen.local.steps, self.shape)
+        assert found.labels is not None
         dims = (0, 0, 0, None if self.statistics is None else 0)
         batched = torch.func.vmap(residual, in_dims=dims, chunk_size=chunk)
         result: torch.Tensor = batched(found.images, found.labels, seen.gradients, self.statistics)

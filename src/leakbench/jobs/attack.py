@@ -13,8 +13,8 @@ from leakbench.attacks.base import Grant
 from leakbench.errors import Infeasible
 from leakbench.federated.local import ONE_STEP, LocalTraining
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
-from leakbench.jobs.prior import PriorJob
 from leakbench.jobs.pretraining import Diverged, Pretraining, pretrained
+from leakbench.jobs.prior import PriorJob
 from leakbench.lazy import torch
 from leakbench.metrics.assignment import ASSIGNED, ASSIGNED_METRICS, assign, reorder
 from leakbench.metrics.image import IMAGE_METRICS
