@@ -41,13 +41,14 @@ class ClearedBits(Wrapper):
         return self
 
     def improve(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Observations:
-        here = coordinates_of(observations, self.layers, self.name)
         gradients = observations.gradients
         scaled = (gradients.double() * 10**self.decimals).round()
         magnitude = scaled.abs().clamp(max=2 ** (self.width - 1) - 1).long()
         cleared = magnitude & ~sum(1 << (self.width - 1 - position) for position in set(self.positions))
         values = (scaled.sign() * cleared / 10**self.decimals).to(gradients)
-        return replace(observations, gradients=torch.where(here, values, gradients))
+        if self.layers:
+            values = torch.where(coordinates_of(observations, self.layers, self.name), values, gradients)
+        return replace(observations, gradients=values)
 
 
 @ATTACKS.register("averaged", version=1)
@@ -79,8 +80,8 @@ class Robust(Wrapper):
     """Find out which coordinates are wrong: match them all in L1, ignore those that stay far off, and search again.
 
     Needs to know nothing of the defense but that it changes few coordinates by much. The attack inside, which is
-    gradient matching, begins at the images of the first search; but for objective, optimiser and iterations, that one is
-    like it.
+    gradient matching, begins at the images of the first search, which is like it but for objective, optimiser and
+    iterations.
     """
 
     residual: float = Field(
