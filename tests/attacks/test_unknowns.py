@@ -94,7 +94,8 @@ def literal(problem: Problem, attack: GradientMatching, trial: int) -> tuple[tor
             slopes = torch.autograd.grad(loss, now, create_graph=True)
             now = [tensor - 0.3 * slope for tensor, slope in zip(now, slopes, strict=True)]
         update = torch.cat([((a - b) / 0.3).flatten() for a, b in zip(first, now, strict=True)])
-        return (update - seen.gradients[trial]).square().sum()
+        value: torch.Tensor = (update - seen.gradients[trial]).square().sum()
+        return value
 
     optimiser = torch.optim.Adam([latent], lr=0.05)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, attack.iterations, eta_min=0.005)

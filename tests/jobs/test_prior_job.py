@@ -30,6 +30,7 @@ NETWORKS = Restoration(factor=2, channels=(4, 8), unfolding_channels=(4, 8), ite
 CPU = torch.device("cpu")
 ONE = Placement("cpu")
 INSIDE = ROG.model_validate({"iterations": 3, "unknown": {"kind": "upsampled", "factor": 2}})
+POST = PostProcessed(attack=INSIDE)
 
 
 def prior_job(attack_job: Callable[..., Job], **protocol: Any) -> Job:
@@ -88,8 +89,8 @@ class TestTraining:
 
 
 def refining(attack_job: Callable[..., Job], trained: Job, attack: Attack | None = None, **protocol: Any) -> Job:
-    job = attack_job(attack=attack or PostProcessed(attack=INSIDE), clients=2, prior="networks", **protocol)
-    return replace(job, uses=dict.fromkeys(job.kind.reads(job.attack and job.attack.single()), trained))
+    job = attack_job(attack=attack or POST, clients=2, prior="networks", **protocol)
+    return replace(job, uses=dict.fromkeys(job.kind.reads(attack or POST), trained))
 
 
 class TestRecordsOfOtherJobs:
@@ -152,7 +153,7 @@ def test_several_messages(attack_job: Callable[..., Job]) -> None:
             seen.append(observations)
             return super().reconstruct(observations, *others)
 
-    watching = Variant(
+    watching: Variant[Attack] = Variant(
         "attack", Watching, {"attack": ROG.model_validate({"iterations": 1, "unknown": {"kind": "pixels"}})}, {}
     )
     for messages in (16, 1):

@@ -66,11 +66,12 @@ class _ResNet(Model):
 
     def build(self, shape: tuple[int, int, int], classes: int) -> torch.nn.Module:
         nn, w = torch.nn, self.width
+        stages = _stages(w, self.blocks)  # first: they draw their parameters before the stem does
         return nn.Sequential(
             nn.Conv2d(shape[0], w, 3, padding=1, bias=False),
             nn.BatchNorm2d(w),
             nn.ReLU(),
-            *_stages(w, self.blocks),
+            *stages,
             nn.AdaptiveAvgPool2d(1),
             nn.Flatten(),
             nn.Linear(8 * w, classes),
