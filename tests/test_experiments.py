@@ -22,6 +22,7 @@ from leakbench.experiments import REGISTRIES, Project, find_root, overlay
 from leakbench.gates import Gate
 from leakbench.jobs.base import JOB_KINDS, Job, Variant
 from leakbench.report.schemas import schema_texts
+from leakbench.workflow import Workflow
 
 ROOT = Path(__file__).resolve().parents[1]
 SCALES = sorted(path.stem for path in (ROOT / "config" / "scales").glob("*.yaml"))
@@ -747,3 +748,69 @@ def test_the_root_is_found_from_below(checkout: Checkout, tmp_path_factory: pyte
     outside = tmp_path_factory.mktemp("outside")
     with pytest.raises(ConfigError, match="run from a checkout of the project, or give --root"):
         find_root(outside)
+
+
+class TestRecordsThatJobsRead:
+    """An attack that needs trained networks, and the experiment that trains them."""
+
+    @staticmethod
+    def add(content: dict[str, Any]) -> None:
+        content["variants"]["attacks"]["refined"] = {"name": "post_processed", "attack": "ig"}
+        experiments = content["experiments"]
+        few = {"datasets": ["mnist"], "models": ["small"], "defenses": ["none"]}
+        experiments["networks"] = EMPTY | few | {"jobs": {"prior": {"steps": 9}}}
+        attack = {"clients": 1, "batch_size": 1, "prior": "networks", "attacks": ["ig", "refined"]}
+        experiments["refining"] = EMPTY | few | {"jobs": {"attack": attack}}
+
+    @pytest.fixture
+    def reading(self, checkout: Checkout) -> Checkout:
+        content = yaml.safe_load((checkout.root / PAPER).read_text())
+        datasets, models = (content["experiments"]["undefended"][kind] for kind in ("datasets", "models"))
+
+        def change(content: dict[str, Any]) -> None:
+            self.add(content)
+            for name in ("networks", "refining"):
+                content["experiments"][name] |= {"datasets": datasets[:1], "models": models[:1]}
+
+        checkout.edit(PAPER, change)
+        return checkout
+
+    @staticmethod
+    def job(checkout: Checkout, label: str) -> Job:
+        (found,) = (
+            job
+            for job in checkout.jobs().values()
+            if job.experiment == "refining" and job.attack and job.attack.label == label
+        )
+        return found
+
+    def test_only_who_needs_a_record_reads_it(self, reading: Checkout) -> None:
+        used = self.job(reading, "refined").uses["prior"]
+        assert used.path.split("/")[3:] == [*used.path.split("/")[3:6], "none", "prior", "all.json"]
+        assert used.experiment == "networks" and not self.job(reading, "ig").uses
+        before = {label: self.job(reading, label).digest for label in ("ig", "refined")}
+        reading.edit(PAPER, put("experiments", "networks", "jobs", "prior", "steps", value=10))
+        after = {label: self.job(reading, label).digest for label in ("ig", "refined")}
+        assert before["ig"] == after["ig"] and before["refined"] != after["refined"]
+
+    def test_snakemake_is_told(self, reading: Checkout) -> None:
+        flow = Workflow(reading.root, yaml.safe_load((reading.root / CONFIG).read_text()))
+        names = ("scale", "paper", "experiment", "dataset", "model", "defense", "attack", "part")
+        for label in ("ig", "refined"):
+            job = self.job(reading, label)
+            parts = dict(zip(names, job.path.removesuffix(".json").split("/")[1:], strict=True))
+            assert flow.used(**parts) == [used.path for used in job.uses.values()]
+        assert flow.used(**parts) == [self.job(reading, "refined").uses["prior"].path]
+
+    @pytest.mark.parametrize(
+        ("keys", "value", "message"),
+        [
+            (("refining", "jobs", "attack", "prior"), "network", "did you mean 'networks'"),
+            (("refining", "jobs", "attack", "prior"), {"sweep": ["networks"]}, "'prior' cannot be swept"),
+            (("networks", "defenses"), ["none", "gp"], "has several jobs 'prior'"),
+        ],
+    )
+    def test_mistakes(self, reading: Checkout, keys: tuple[str, ...], value: Any, message: str) -> None:
+        reading.edit(PAPER, put("experiments", *keys, value=value))
+        fault = reading.fault()
+        assert fault.startswith(f"{PAPER}: experiments.refining.jobs.attack.prior: ") and message in fault

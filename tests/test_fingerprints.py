@@ -24,6 +24,7 @@ from leakbench.attacks.released.base import (
     MembershipAttack,
     ModelInversion,
 )
+from leakbench.attacks.restoration.prior import Prior, Restoration
 from leakbench.data.base import DATASETS, Dataset, Samples, Split
 from leakbench.data.staged import StagedDataset
 from leakbench.defenses.base import DEFENSES, Defense, Schedule
@@ -59,13 +60,23 @@ COMPONENTS: dict[str, type[Component]] = {
 READINGS = [{"form": form} for form in ("corrected", "as_printed", "as_released")]
 SIZES = [{"scale_mode": mode} for mode in ("rms", "fro", "u2")]
 PRESETS = (
-    *("dlg", "dlg_wolfe", "idlg", "dlg_cdpa", "tag"),
+    *("dlg", "dlg_wolfe", "idlg", "dlg_cdpa", "tag", "rog"),
     *("ig_library", "ig_script", "ig_breaching", "ig_optimal_defense", "ig_channel", "ig_cdpa"),
 )
 FEW_STEPS = {"name": "tag", "iterations": 4}
+NETWORKS = {
+    "factor": 2,
+    "channels": [4, 8],
+    "unfolding_channels": [4, 8],
+    "iterations": 2,
+    "blocks": 1,
+    "hidden": 4,
+}
 # What a component is tried with; one that is not named here is tried with its defaults.
 PARAMETERS: dict[str, list[dict[str, Any]]] = {
     "attack/adaptive": [{"attack": FEW_STEPS}],
+    "attack/averaged": [{"attack": FEW_STEPS}, {"attack": FEW_STEPS, "statistic": "mean"}],
+    "attack/cleared_bits": [{"attack": FEW_STEPS, "positions": [7, 8]}],
     "attack/dropped_layers": [{"attack": FEW_STEPS, "layers": ["3"]}],
     "attack/expectation": [{"attack": FEW_STEPS, "draws": 2}],
     "attack/gradient_matching": [
@@ -92,10 +103,13 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
     "attack/imputed": [
         {"attack": FEW_STEPS, "outliers": "marked"},
         {"attack": FEW_STEPS, "outliers": "above", "threshold": 0.1, "value": "mean"},
+        {"attack": FEW_STEPS, "layers": ["3"]},
     ],
     "attack/masked": [{"attack": FEW_STEPS}],
     "attack/one_image": [{"attack": FEW_STEPS}],
+    "attack/post_processed": [{"attack": FEW_STEPS}],
     "attack/posterior_mean": [{"attack": FEW_STEPS}],
+    "attack/robust": [{"attack": FEW_STEPS, "iterations": 3, "residual": 0.01}],
     "attack/weighted": [{"attack": FEW_STEPS}],
     **{f"attack/{preset}": [{"iterations": 4}] for preset in PRESETS},
     "dataset/digits": [{}, {"size": 16}],
@@ -166,6 +180,9 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
         {"clients": 2, "batch_size": 2, "probes": 3},
         {"clients": 2, "batch_size": 2, "exact": True, "batch_norm": "train"},
     ],
+    "job/prior": [
+        {"images": 20, "held_out": 4, "steps": 3, "batch_size": 8, "networks": NETWORKS},
+    ],
     "job/release": [
         {
             "steps": 3,
@@ -190,6 +207,7 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
     "model/convnet": [{"width": 2}, {"width": 2, "activation": "relu"}],
     "model/mlp": [{"width": 5}, {"width": 5, "activation": "sigmoid"}],
     "model/resnet10": [{"width": 8}],
+    "model/resnet18_rog": [{"width": 2}],
     "model/simpleconvnet": [{"width": 3}],
     "model/vgg16": [{"width": 2}],
 }
@@ -283,6 +301,15 @@ def released() -> tuple[TrainedModels, list[Labelled]]:
     return TrainedModels(network, parameters, {}, 0.5 * parameters), sets
 
 
+def networks() -> Prior:
+    """Untrained ones."""
+    restoration = Restoration.model_validate(NETWORKS)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        state = restoration.build((1, 8, 8), 5).state_dict()
+    return Prior.of(restoration, state, (1, 8, 8), 5, torch.device("cpu"))
+
+
 def numbers_of(component: Component) -> list[float]:
     numbers: list[float] = []
     if isinstance(component, Dataset):
@@ -310,13 +337,21 @@ def numbers_of(component: Component) -> list[float]:
         bounds = torch.tensor([-1.0, 1.5]).view(2, 1, 1, 1)
         marked = steps.gradient.abs() < 1e-3
         found = component.against(({"name": "masked"},)).reconstruct(
-            Observations(steps.network, steps.parameters, steps.gradient, (batch, 1, 8, 8), marked=marked),
+            Observations(
+                steps.network,
+                steps.parameters,
+                steps.gradient,
+                (batch, 1, 8, 8),
+                marked=marked,
+                repeats=steps.gradient[:, None] * torch.tensor([1.0, 1.0, 2.0])[:, None],
+            ),
             Knowledge(
                 steps.labels,
                 bounds,
                 steps.images[0],
                 noise_variance=steps.gradient.square(),
                 data_noise=[torch.full((64,), 0.5)] * 3,
+                prior=networks(),
             ),
             steps.streams.child("attack"),
         )
@@ -340,7 +375,7 @@ def numbers_of(component: Component) -> list[float]:
             attack=Variant("fixed", FixedAttack, {}, {}) if component.uses_attacks else None,
             kind=component,
             part="all",
-            seeds=(0,) if component.name in ("calibrate", "inventory") else (0, 1),
+            seeds=(0,) if component.name in ("calibrate", "inventory", "prior") else (0, 1),
         )
         findings = component.run(job, torch.device("cpu"))
         for replicate in findings.replicates:

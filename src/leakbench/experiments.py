@@ -363,10 +363,35 @@ class Plan:
                     "a label is listed twice, or an attack is labelled like a kind of job"
                 )
             jobs[job.path] = job
+        jobs = {path: self._linked(job, jobs.values()) for path, job in jobs.items()}
         for paper, spec in self.papers.items():
             for experiment in spec.experiments:
                 list(self._gates_of(paper, experiment, jobs.values()))  # mistakes are told before anything runs
         return jobs
+
+    def _linked(self, job: Job, jobs: Iterable[Job]) -> Job:
+        """A job with those whose records it uses."""
+        uses: dict[str, Job] = {}
+        attack = next(iter(job.attack.settings()))[1] if job.attack else None
+        for kind, key in job.kind.reads(attack).items():
+            where = self._where(job.paper, "experiments", job.experiment, "jobs", job.kind.name)
+            if job.kinds and key in job.kinds.sweep:
+                raise ConfigError(f"{where(key)}: '{key}' cannot be swept; make an experiment of each")
+            found: dict[str, list[Job]] = {}
+            for other in jobs:
+                if (other.paper, other.kind.name, other.dataset.label) == (job.paper, kind, job.dataset.label):
+                    found.setdefault(other.experiment, []).append(other)
+            experiment = str(getattr(job.kind, key))
+            if experiment not in found:
+                what = f"experiment with a job '{kind}' on data set '{job.dataset.label}'"
+                raise UnknownName(what, experiment, found, where(key))
+            if len(found[experiment]) > 1:
+                raise ConfigError(
+                    f"{where(key)}: experiment '{experiment}' has several jobs '{kind}' on data set "
+                    f"'{job.dataset.label}'; leave it one model and one defense, which play no part in them"
+                )
+            (uses[kind],) = found[experiment]
+        return replace(job, uses=uses) if uses else job
 
     def experiment_jobs(self, paper: str, experiment: str) -> list[Job]:
         """The jobs of one experiment, in the order of the grid."""

@@ -66,6 +66,10 @@ class Workflow:
         """Identity of the job with these path parts: when it changes, the job runs again."""
         return self.project.job(_record_path(**parts)).digest
 
+    def used(self, **parts: str) -> list[str]:
+        """Paths of the records that the job with these path parts reads."""
+        return [job.path for job in self.project.job(_record_path(**parts)).uses.values()]
+
     def records(self, scale: str, paper: str, experiment: str) -> list[str]:
         """Paths of an experiment's records, and of the undefended ones that its gates ask for."""
         table = table_path(scale, paper, experiment)

@@ -203,8 +203,8 @@ class TestImputed:
     def test_mad(self, tiny_network: Network, threshold: float, outlying: list[list[int]]) -> None:
         rows = small(tiny_network, *self.ROWS)
         wrapper = Imputed(attack=ECHO, threshold=threshold)
-        assert wrapper.find(rows).int().tolist() == outlying
-        assert wrapper.find(replace(rows, gradients=rows.gradients + 5)).int().tolist() == outlying
+        assert wrapper.find(rows.gradients, rows.marked).int().tolist() == outlying
+        assert wrapper.find(rows.gradients + 5, rows.marked).int().tolist() == outlying
 
     def test_a_sparse_gradient_has_no_typical_deviation(self, tiny_network: Network) -> None:
         sparse = small(tiny_network, [0.0, 0.0, 0.0, 4.0, -1.0])
@@ -398,6 +398,7 @@ class TestIdentity:
                 "outliers": "mad",
                 "threshold": 2.0,
                 "value": "zero",
+                "layers": [],
                 "attack": tag,
             }
         }

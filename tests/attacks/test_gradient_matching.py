@@ -194,8 +194,8 @@ class TestBatchNorm:
         row: Evidence = {"target": evidence["target"][0], "labels": evidence["labels"][0]}
         row["statistics"] = {name: tensor[0] for name, tensor in evidence["statistics"].items()}
         draw = torch.Generator().manual_seed(4)
-        point, direction = torch.randn(2, search.pixels, generator=draw).double()
-        images = search.split(point)[0]
+        point, direction = torch.randn(2, search.variables, generator=draw).double()
+        images = search.candidates(point)[0]
         parameters, given = problem.observations.parameters, row["statistics"]
         assert isinstance(search.network, Anchored)
         _, still = search.network._run(parameters, images, given)

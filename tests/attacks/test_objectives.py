@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from leakbench.attacks.objectives import L1L2, L2, Cosine, CosinePerTensor, Objective
+from leakbench.attacks.objectives import L1, L1L2, L2, Cosine, CosinePerTensor, Objective
 from leakbench.randomness import generator
 
-ALL: list[Objective] = [L2(), Cosine(), CosinePerTensor(), L1L2(l1_weight=0.5)]
+ALL: list[Objective] = [L2(), Cosine(), CosinePerTensor(), L1L2(l1_weight=0.5), L1()]
 IDS = [objective.kind for objective in ALL]
 SIZES = [2, 1]
 G, T = torch.tensor([3.0, 0.0, 4.0]), torch.tensor([0.0, 2.0, 2.0])
@@ -27,6 +27,7 @@ W = torch.tensor([4.0, 1.0, 0.25])
         (Cosine(), 1 - 8 / (5 * 8**0.5), 1 - 2 / ((36 + 4) ** 0.5 * (4 + 1) ** 0.5)),
         (CosinePerTensor(), (1 + 0) / 2, (1 + 0) / 2),  # (3, 0) and (0, 2); 4 and 2
         (L1L2(l1_weight=0.5), 17 + 0.5 * 7, 41 + 0.5 * (6 + 2 + 1)),
+        (L1(), 3 + 2 + 2, 6 + 2 + 1),
         (L1L2(), 17 + 0.01 * 7, 41 + 0.01 * 9),
     ],
     ids=[*IDS, "tag"],

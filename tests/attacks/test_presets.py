@@ -25,6 +25,7 @@ TORCH_LBFGS = {
 DEFAULTS = {
     "regularisers": [],
     "restarts": 1,
+    "unknown": {"kind": "pixels"},
     "start": "normal",
     "box": False,
     "labels": "known",
@@ -68,6 +69,13 @@ PRESETS: dict[str, dict[str, Any]] = {
     "ig_channel": inverting(0.1, True, 4000, 1e-4),
     "dlg_cdpa": {"objective": {"kind": "l2"}, "optimiser": TORCH_LBFGS, "iterations": 300},
     "ig_cdpa": inverting(0.1, True, 300, 1e-3),
+    "rog": {
+        "objective": {"kind": "l2"},
+        "optimiser": {"kind": "adam", "rate": 0.05, "signed": False, "decay": "cosine"},
+        "iterations": 100,
+        "unknown": {"kind": "upsampled", "factor": 4, "interpolation": "bicubic"},
+        "start": "uniform",
+    },
     "tag": {
         "objective": {"kind": "l1_l2", "l1_weight": 0.01},
         "optimiser": {"kind": "adam", "rate": 0.1, "signed": False, "decay": "none"},
@@ -102,6 +110,7 @@ class TestPreset:
             {"regularisers": [{"kind": "total_variation", "weight": 0.5}, {"kind": "batch_norm", "weight": 1e-3}]},
             {"labels": "repeated", "batch_norm": "known", "keep": "best", "start": "grey", "stop_below": 0.5},
             {"optimiser": {"kind": "lbfgs", "line_search": "strong_wolfe"}, "box": False},
+            {"unknown": {"kind": "upsampled", "factor": 2, "interpolation": "nearest"}, "box": False},
         ],
     )
     def test_everything_can_be_overridden(self, name: str, changed: dict[str, Any]) -> None:
@@ -130,6 +139,7 @@ class TestPreset:
             {"objective": "cosine"},
             {"labels": "guessed"},
             {"box": True, "optimiser": {"kind": "lbfgs"}},
+            {"box": True, "unknown": {"kind": "upsampled"}},
         ],
     )
     def test_what_does_not_exist_is_refused(self, name: str, wrong: dict[str, Any]) -> None:

@@ -20,6 +20,7 @@ from leakbench.attacks.optimisers import Adam
 from leakbench.attacks.presets import IGOptimalDefense
 from leakbench.attacks.regularisers import TotalVariation
 from leakbench.attacks.released.base import MEMBERSHIP_ATTACKS, MODEL_INVERSIONS
+from leakbench.attacks.unknowns import Pixels, Upsampled
 from leakbench.defenses.base import DEFENSES
 from leakbench.experiments import Project, overlay
 from leakbench.jobs.attack import AttackJob
@@ -54,13 +55,14 @@ def names(cell: str) -> set[str]:
 
 
 def default(name: str) -> Attack:
-    inside: dict[str, Any] = {"attack": {"name": "analytic"}} if name in WRAPPERS else {}
+    within = {"name": "dlg"} if name == "robust" else {"name": "analytic"}  # it wraps gradient matching alone
+    inside: dict[str, Any] = {"attack": within} if name in WRAPPERS else {}
     return ATTACKS.get(name)(**REQUIRED.get(name, {}), **inside)
 
 
 def test_every_attack_is_on_the_page_with_its_needs() -> None:
     rows = {row["attack"]: names(row["needs"]) for row in table("attack")}
-    assert rows == {name: set(default(name).needs) for name in OURS}  # 'analytic' inside needs nothing
+    assert rows == {name: set(default(name).needs) for name in OURS}  # what is inside needs nothing
     assert len(rows) == len(table("attack"))
 
 
@@ -79,7 +81,12 @@ def test_every_number_of_the_presets() -> None:
         variation = [part for part in preset.regularisers if isinstance(part, TotalVariation)]
         assert len(variation) == len(preset.regularisers) <= 1  # the table has a column for this one alone
         assert all(part.form == "anisotropic" for part in variation)
-        assert preset.start == "normal" and preset.batch_norm == "as_client"  # as the text above the table says
+        # As the text above the table says.
+        assert preset.batch_norm == "as_client"
+        if name == "rog":
+            assert preset.unknown == Upsampled(factor=4, interpolation="bicubic") and preset.start == "uniform"
+        else:
+            assert preset.unknown == Pixels() and preset.start == "normal"
         adam = preset.optimiser if isinstance(preset.optimiser, Adam) else None
         weight = f" ({preset.objective.l1_weight:g})" if isinstance(preset.objective, L1L2) else ""
         expected[name] = {
@@ -111,7 +118,7 @@ def test_parts() -> None:
     rows = {row["part"]: row["kinds"] for row in table("part")}
     fields = GradientMatching.model_fields
     assert set(rows) == set(fields) - {"iterations"}
-    for part in ("objective", "regularisers", "optimiser"):
+    for part in ("objective", "regularisers", "optimiser", "unknown"):
         schema = GradientMatching.model_json_schema()["properties"][part]
         kinds = set((schema.get("items") or schema)["discriminator"]["mapping"])
         assert kinds <= set(re.findall(r"\w+", rows[part])), part
@@ -141,8 +148,8 @@ def lay_over(checkout: Path, additions: list[dict[str, Any]]) -> None:
 
 def test_examples_of_variants(checkout: Path) -> None:
     examples = [yaml.safe_load(block) for block in blocks(PAGE, "yaml")]
-    plain = [example for example in examples if "retrieval" not in str(example) and "jobs" not in example]
-    assert len(plain) == 3
+    plain = [example for example in examples if not {"retrieval", "membership"} & set(re.findall(r"\w+", str(example)))]
+    assert len(plain) == 4
     lay_over(checkout, plain)
     plan = Project(checkout).plan("smoke")
     built = {job.attack.label: job.attack.single() for job in plan.jobs.values() if job.attack}
@@ -156,6 +163,10 @@ def test_examples_of_variants(checkout: Path) -> None:
     assert adaptive.name == "masked" and adaptive.parameters()["attack"]["name"] == "ig_optimal_defense"
     (gate,) = plan.experiment_gates("optimal_defense", "pruning")
     assert gate.attack == "ig" and gate.spec.at_least == 18
+    (refined, rog) = sorted(
+        (job for job in plan.jobs.values() if job.experiment == "local_steps"), key=lambda job: len(job.uses)
+    )[::-1]
+    assert list(refined.uses.values()) == plan.experiment_jobs("optimal_defense", "networks") and not rog.uses
 
 
 def test_example_of_attacks_on_a_released_model() -> None:

@@ -12,10 +12,10 @@ from pydantic import ValidationError
 from leakbench.errors import ConfigError
 from leakbench.models.alexnet_vgg import VGG16, AlexNet
 from leakbench.models.base import Model, Network, build_network
-from leakbench.models.convnets import ConvNet, SimpleConvNet
+from leakbench.models.convnets import ConvNet, SimpleCNN, SimpleConvNet
 from leakbench.models.lenet import LeNet, LeNet5
 from leakbench.models.linear import MLP, Linear
-from leakbench.models.resnet import ResNet10, ResNet18
+from leakbench.models.resnet import ResNet10, ResNet18, ResNet18ROG
 
 SMALL = [
     (Linear(), (1, 8, 8)),
@@ -31,6 +31,8 @@ SMALL = [
     (LeNet5(width=3), (1, 16, 20)),
     (AlexNet(width=2), (1, 8, 17)),
     (VGG16(width=1), (1, 9, 8)),
+    (SimpleCNN(width=3), (1, 16, 20)),
+    (ResNet18ROG(width=2), (1, 16, 18)),
 ]
 MNIST, CIFAR = (1, 28, 28), (3, 32, 32)
 
@@ -44,6 +46,7 @@ MNIST, CIFAR = (1, 28, 28), (3, 32, 32)
         (LeNet(), MNIST, 13_426),
         (LeNet(initialisation="default"), CIFAR, 15_826),
         (ResNet18(), CIFAR, 11_173_962),
+        (SimpleCNN(), CIFAR, 9_422),
         (Linear(), MNIST, 7_850),
         (MLP(), MNIST, 50_890),
     ],
@@ -71,6 +74,15 @@ def test_parameter_counts_without_parameters(model: Model, channels: int, count:
         module = model.build((channels, 32, 32), 10)
         assert sum(parameter.numel() for parameter in module.parameters()) == count
         assert module(torch.zeros(2, channels, 32, 32)).shape == (2, 10)
+
+
+def test_parameters_of_rog_are_those_of_its_linear_layer() -> None:
+    with torch.device("meta"):
+        module = ResNet18ROG().build((3, 128, 128), 1000)
+        counts = [parameter.numel() for parameter in module.parameters()]
+        assert sum(counts) == 43_934_912
+        assert module.get_submodule("stages")(torch.zeros(1, 64, 64, 64)).shape == (1, 512, 8, 8)
+    assert len(counts) == 21 and counts[20] == 32_768_000  # the tensor that its code defends, by number
 
 
 @pytest.mark.parametrize("model", [LeNet5, ResNet10, AlexNet, VGG16])
@@ -177,10 +189,14 @@ class TestLinearLayers:
     def test_the_head_computes_the_logits(self, model: Model, shape: tuple[int, int, int]) -> None:
         network = build_network(model, shape, 5, seed=0)
         head, named = network.head, network.unflatten(network.parameters)
-        weight, bias = (named[name] for name in network.names[-2:])
+        biased = network.names[-1].endswith(".bias")
+        assert biased != isinstance(model, ResNet18ROG)
+        weight = named[network.names[-2 if biased else -1]]
         assert (head.outputs, head.inputs) == weight.shape == (5, head.inputs)
         assert torch.equal(head.weights(network.parameters.expand(2, -1))[1], weight)
-        assert head.bias is not None and torch.equal(network.parameters[head.bias], bias)
+        assert (head.bias is not None) == biased
+        if head.bias is not None:
+            assert torch.equal(network.parameters[head.bias], named[network.names[-1]])
 
     @pytest.mark.parametrize(("model", "shape"), SMALL)
     def test_the_first_layer(self, model: Model, shape: tuple[int, int, int]) -> None:

@@ -19,6 +19,7 @@ from leakbench.jobs.calibrate import CALIBRATE_METRICS, DIRECTIONS, OF_IMAGES, V
 from leakbench.jobs.federate import CURVES, FEDERATE_METRICS, FederateJob
 from leakbench.jobs.fisher import FISHER_METRICS, FisherJob
 from leakbench.jobs.inventory import InventoryJob
+from leakbench.jobs.prior import PRIOR_METRICS, PriorJob
 from leakbench.jobs.release import ReleaseJob
 from leakbench.jobs.runner import Placement
 from leakbench.jobs.timing import COUNTS, METHODS, OVERHEADS, TIMING_METRICS, TimingJob
@@ -54,11 +55,14 @@ def findings(job: Job) -> Findings:
         return Findings(job.kind.metrics, list(_released(job, job.kind)), {})
     if isinstance(job.kind, CalibrateJob):
         return Findings(CALIBRATE_METRICS, list(_calibrations(job)), _protected(job, job.kind))
+    if isinstance(job.kind, PriorJob):
+        metrics: dict[str, Any] = {name: [0.1] if info.axis else 0.1 for name, info in PRIOR_METRICS.items()}
+        return Findings(PRIOR_METRICS, [Replicate(seed=0, metrics=metrics)], {})
     if isinstance(job.kind, TimingJob):
         return Findings(TIMING_METRICS, list(_timing(job, job.kind)), {})
     counts = _counts()
-    metrics = {name: MetricInfo(unit="parameters", direction="none") for name in counts}
-    return Findings(metrics, [Replicate(seed=0, metrics=dict(counts))], {})
+    infos = {name: MetricInfo(unit="parameters", direction="none") for name in counts}
+    return Findings(infos, [Replicate(seed=0, metrics=dict(counts))], {})
 
 
 def _counts() -> dict[str, float]:
@@ -224,7 +228,8 @@ def _run(_: JobKind, job: Job, device: object) -> Findings:
 
 
 if __name__.startswith("leakbench_plugin_"):  # a test that imports this file wants its functions alone
-    for kind_of_job in (AttackJob, TrainJob, FisherJob, CalibrateJob, InventoryJob, ReleaseJob, TimingJob, FederateJob):
+    kinds = (AttackJob, TrainJob, FederateJob, FisherJob, CalibrateJob, InventoryJob, PriorJob, ReleaseJob, TimingJob)
+    for kind_of_job in kinds:
         kind_of_job.run = _run  # type: ignore[method-assign, assignment]
     _judge = Claim.judge
     _CHECKED = Finding("reproduced", effect=0.25, meaning="slack")  # theorems are checked by computing, with torch

@@ -27,8 +27,9 @@ wildcard_constraints:
     part="[^/]+",
 
 
-def nothing_but_readable(**parts):
-    """No input files. Asked before Snakemake looks for the record, this moves an unreadable one aside."""
+def used_records(**parts):
+    """Records that a job reads; most read none. Asked before Snakemake looks for its own record, this moves an
+    unreadable one aside."""
     if workflow.is_main_process:
         flow.quarantine_unreadable(workflow.dryrun, **parts)
-    return []
+    return flow.used(**parts)

@@ -8,6 +8,7 @@ NEEDS = {
     "train": (8000, 60),
     "federate": (16000, 240),
     "release": (16000, 120),
+    "prior": (8000, 120),
     "fisher": (8000, 30),
     "calibrate": (8000, 30),
     "inventory": (2000, 10),
@@ -23,7 +24,7 @@ for kind, (memory, minutes) in NEEDS.items():
         name:
             kind
         input:
-            lambda wildcards: nothing_but_readable(**wildcards),
+            lambda wildcards: used_records(**wildcards),
         output:
             record="results/{scale}/{paper}/{experiment}/{dataset}/{model}/{defense}/{attack}/{part}.json",
         log:

@@ -89,10 +89,10 @@ def _weighted(observations: Observations, weights: torch.Tensor) -> Observations
     return replace(observations, weights=weights if known is None else known * weights)
 
 
-def _marked(observations: Observations) -> torch.Tensor:
-    if observations.marked is None:
+def _known_marks(marked: torch.Tensor | None) -> torch.Tensor:
+    if marked is None:
         raise Infeasible("the defense marks no coordinates: its message shows none that it pruned or clipped")
-    return observations.marked
+    return marked
 
 
 @ATTACKS.register("masked", version=1)
@@ -100,7 +100,7 @@ class Masked(Wrapper):
     """Ignore the coordinates that the message shows to be pruned, clipped or out of range."""
 
     def improve(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Observations:
-        return _weighted(observations, (~_marked(observations)).to(observations.gradients))
+        return _weighted(observations, (~_known_marks(observations.marked)).to(observations.gradients))
 
 
 @ATTACKS.register("dropped_layers", version=1)
@@ -112,18 +112,24 @@ class DroppedLayers(Wrapper):
     )
 
     def improve(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Observations:
-        network = observations.network
-        for layer in self.layers:
-            if not any(_below(name, layer) for name in network.names):
-                raise UnknownName("layer", layer, network.names, "attack 'dropped_layers'")
-        kept = [not any(_below(name, layer) for layer in self.layers) for name in network.names]
-        if not any(kept):
+        kept = ~coordinates_of(observations, self.layers, self.name)
+        if not bool(kept.any()):
             raise ConfigError("attack 'dropped_layers': no layer is left to match; name fewer")
-        device = observations.gradients.device
-        weights = (
-            torch.tensor(kept, device=device).float().repeat_interleave(torch.tensor(network.sizes, device=device))
-        )
-        return _weighted(observations, weights.expand_as(observations.gradients))
+        return _weighted(observations, kept.float().expand_as(observations.gradients))
+
+
+def coordinates_of(observations: Observations, layers: Sequence[str], attack: str) -> torch.Tensor:
+    """The coordinates of layers, boolean ``[d]``; all where none is named.
+
+    Raises:
+        UnknownName: the model has no such layer.
+    """
+    network, device = observations.network, observations.gradients.device
+    for layer in layers:
+        if not any(_below(name, layer) for name in network.names):
+            raise UnknownName("layer", layer, network.names, f"attack '{attack}'")
+    named = [not layers or any(_below(name, layer) for layer in layers) for name in network.names]
+    return torch.tensor(named, device=device).repeat_interleave(torch.tensor(network.sizes, device=device))
 
 
 def _below(name: str, layer: str) -> bool:
@@ -141,21 +147,31 @@ class Imputed(Wrapper):
     )
     threshold: float = Field(6.0, gt=0, description="of 'above' and 'mad'")
     value: Literal["zero", "mean"] = Field("zero", description="what replaces them; mean: of the other coordinates")
+    layers: tuple[str, ...] = Field(
+        (), description="layers to look at alone, named as for dropped_layers; all of them together by default"
+    )
 
     def improve(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Observations:
-        gradients = observations.gradients
-        outlying = self.find(observations)
+        if not self.layers:
+            return replace(observations, gradients=self._replaced(observations.gradients, observations.marked))
+        here = coordinates_of(observations, self.layers, self.name)
+        gradients = observations.gradients.clone()
+        marked = None if observations.marked is None else observations.marked[:, here]
+        gradients[:, here] = self._replaced(gradients[:, here], marked)
+        return replace(observations, gradients=gradients)
+
+    def _replaced(self, gradients: torch.Tensor, marked: torch.Tensor | None) -> torch.Tensor:
+        outlying = self.find(gradients, marked)
         kept = torch.where(outlying, 0.0, gradients)
         if self.value == "mean":
             mean = kept.sum(dim=1, keepdim=True) / (~outlying).sum(dim=1, keepdim=True).clamp(min=1)
             kept = torch.where(outlying, mean, kept)
-        return replace(observations, gradients=kept)
+        return kept
 
-    def find(self, observations: Observations) -> torch.Tensor:
-        """The outliers, boolean ``[n, d]``."""
-        gradients = observations.gradients
+    def find(self, gradients: torch.Tensor, marked: torch.Tensor | None) -> torch.Tensor:
+        """The outliers among coordinates ``[n, k]``, boolean."""
         if self.outliers == "marked":
-            return _marked(observations)
+            return _known_marks(marked)
         if self.outliers == "above":
             return gradients.abs() > self.threshold
         deviation = (gradients - gradients.median(dim=1, keepdim=True).values).abs()

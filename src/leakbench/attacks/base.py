@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal
 
+from leakbench.attacks.restoration.prior import Prior
 from leakbench.errors import ObservationError
 from leakbench.federated.local import ONE_STEP, LocalTraining
 from leakbench.lazy import torch
@@ -17,7 +18,9 @@ from leakbench.models.base import Network, Statistics
 from leakbench.randomness import Streams
 from leakbench.registry import Component, Registry
 
-Grant = Literal["labels", "pixel_range", "auxiliary_images", "batch_statistics", "noise_variance", "data_noise"]
+Grant = Literal[
+    "labels", "pixel_range", "auxiliary_images", "batch_statistics", "noise_variance", "data_noise", "prior"
+]
 """Side knowledge that a threat model may grant."""
 
 
@@ -36,6 +39,9 @@ class Observations:
         weights: how much the attacker trusts each coordinate, ``[n, d]``; all the same where None.
         noise: draws of the defense's noise over which the attacker averages its objective: from observations (their
             indices, ``[k]``) to draws ``[k, draws, d]``, since those of all would not fit in memory.
+        repeats: all that was decoded of clients that sent several messages of the same images and model, ``[n,
+            messages, d]``, of which ``gradients`` is the first; None where each sent one.
+        start: images that the attacker has found before, at which a search may begin, ``[n, B, C, H, W]``.
     """
 
     network: Network
@@ -46,6 +52,8 @@ class Observations:
     marked: torch.Tensor | None = None
     weights: torch.Tensor | None = None
     noise: Callable[[torch.Tensor], torch.Tensor] | None = None
+    repeats: torch.Tensor | None = None
+    start: torch.Tensor | None = None
 
     def check(self) -> None:
         """Look before computing.
@@ -89,6 +97,7 @@ class Knowledge:
             one known size; an oracle's where the size depends on the data.
         data_noise: covariance of the noise that the defense added to each image, in network inputs, one per
             observation: variances ``[pixels]`` or a matrix ``[pixels, pixels]``, ``pixels = C H W``.
+        prior: networks that were trained on images of the same kind, which no client holds.
     """
 
     labels: torch.Tensor | None = None
@@ -97,6 +106,7 @@ class Knowledge:
     batch_statistics: Statistics | None = None
     noise_variance: torch.Tensor | None = None
     data_noise: Sequence[torch.Tensor] | None = None
+    prior: Prior | None = None
 
     def granted(self) -> frozenset[str]:
         """Names of what is known."""

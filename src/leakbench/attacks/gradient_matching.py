@@ -14,9 +14,13 @@ from leakbench.attacks.labels import infer_labels
 from leakbench.attacks.objectives import Objective
 from leakbench.attacks.optimisers import Bounds, Optimiser
 from leakbench.attacks.regularisers import Regulariser, Scene
+from leakbench.attacks.unknowns import Pixels, Unknown
 from leakbench.lazy import torch
 from leakbench.models.base import Network, Statistics
 from leakbench.randomness import Streams
+
+MEMORY_BUDGET = 512 * 2**20
+"""Working memory of one vectorised call outside of the search, in bytes. Only speed depends on it."""
 
 LabelHandling = Literal["known", "joint", "idlg", "distinct", "repeated", "counts"]
 BatchNormKnowledge = Literal["as_client", "known", "estimated", "running"]
@@ -35,6 +39,7 @@ class GradientMatching(Attack):
     optimiser: Optimiser = Field(description="how candidates move")
     iterations: int = Field(ge=1, description="evaluations of the objective's gradient per restart")
     restarts: int = Field(1, ge=1, description="starting points per observation")
+    unknown: Unknown = Field(Pixels(), description="what the search varies: images, or latents that become images")
     start: Literal["normal", "uniform", "grey"] = Field(
         "normal", description="first candidate: standard normal inputs, uniform over valid pixels, or mid-grey"
     )
@@ -55,11 +60,13 @@ class GradientMatching(Attack):
     def _projection_needs_adam(self) -> GradientMatching:
         if self.box and self.optimiser.kind == "lbfgs":
             raise ValueError("box: quasi-Newton steps cannot be projected; add the regulariser pixel_box instead")
+        if self.box and self.unknown.kind != "pixels":
+            raise ValueError("box: valid latents are not valid images; add the regulariser pixel_box instead")
         return self
 
     @property
     def needs(self) -> frozenset[Grant]:
-        needed: set[Grant] = set().union(*(regulariser.needs for regulariser in self.regularisers))
+        needed: set[Grant] = set().union(*(part.needs for part in (self.unknown, *self.regularisers)))
         if self.labels == "known":
             needed.add("labels")
         if self.box or self.start != "normal":
@@ -87,7 +94,7 @@ class GradientMatching(Attack):
         survived = found.diverged_at.view(n, self.restarts) < 0
         best = torch.where(survived, objective, torch.inf).argmin(dim=1)
         rows = best + self.restarts * torch.arange(n, device=device)
-        images, scores = search.split(found.points[rows])
+        images, scores = search.candidates(found.points[rows])
         labels = search.labels if scores is None else scores.argmax(dim=-1)
         return Reconstruction(images, found.objective[rows], found.diverged_at[rows], labels)
 
@@ -95,13 +102,16 @@ class GradientMatching(Attack):
 class Search:
     """One attack's variables, and what they are compared with.
 
-    A trial's variables are its images and, where labels are optimised too, their scores before the softmax.
+    A trial's variables are its images (or the latents that become images) and, where labels are optimised too, their
+    scores before the softmax.
     """
 
     def __init__(self, attack: GradientMatching, observations: Observations, knowledge: Knowledge) -> None:
         self.attack, self.observations, self.knowledge = attack, observations, knowledge
         self.shape = observations.batch_shape
-        self.pixels = math.prod(self.shape)
+        self.varied = attack.unknown.shape(self.shape)
+        self.variables = math.prod(self.varied)
+        self.decode = attack.unknown.decoder(self.shape, knowledge.pixel_range, observations.gradients)
         self.labels = self._labels()
         self.network, self.statistics = self._batch_norm()
 
@@ -135,15 +145,18 @@ class Search:
         device = gradients.device
         if attack.start == "grey":
             low, high = self._pixel_range()
-            grey = ((low + high) / 2).expand(len(self.observations), attack.restarts, *self.shape)
-            images = grey
+            images = ((low + high) / 2).expand(len(self.observations), attack.restarts, *self.varied)
         elif attack.start == "uniform":
             low, high = self._pixel_range()
-            draws = streams.child("start").uniform(attack.restarts, *self.shape, device=device)
+            draws = streams.child("start").uniform(attack.restarts, *self.varied, device=device)
             images = low + (high - low) * draws
         else:
-            images = streams.child("start").normal(attack.restarts, *self.shape, device=device)
-        variables = images.flatten(2)
+            images = streams.child("start").normal(attack.restarts, *self.varied, device=device)
+        latents = attack.unknown.encode(images, self.knowledge.pixel_range)
+        if self.observations.start is not None:
+            first = attack.unknown.fit(self.observations.start, self.knowledge.pixel_range)
+            latents = torch.cat([first[:, None].to(latents), latents[:, 1:]], dim=1)
+        variables = latents.flatten(2)
         if attack.labels == "joint":
             scores = streams.child("labels").normal(
                 attack.restarts, self.shape[0] * self.network.head.outputs, device=device
@@ -164,12 +177,13 @@ class Search:
         free = low.new_full((self.shape[0] * self.network.head.outputs,), torch.inf)
         return torch.cat([low, -free]), torch.cat([high, free])
 
-    def split(self, variables: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def candidates(self, variables: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Variables ``[..., D]`` as images ``[..., B, C, H, W]`` and scores ``[..., B, classes]``, if there are any."""
-        images = variables[..., : self.pixels].unflatten(-1, self.shape)
+        latents = variables[..., : self.variables].unflatten(-1, self.varied)
+        images = self.decode(latents)
         if self.attack.labels != "joint":
             return images, None
-        return images, variables[..., self.pixels :].unflatten(-1, (self.shape[0], -1))
+        return images, variables[..., self.variables :].unflatten(-1, (self.shape[0], -1))
 
     def evidence(self, trials: torch.Tensor) -> Evidence:
         """What is known of each trial."""
@@ -186,6 +200,22 @@ class Search:
             evidence["statistics"] = {name: tensor[rows] for name, tensor in self.statistics.items()}
         return evidence
 
+    def residuals(self, found: Reconstruction) -> torch.Tensor:
+        """By how much the gradients of reconstructions differ from the observed ones, ``[n, d]``."""
+        seen, network = self.observations, self.network
+
+        def residual(
+            images: torch.Tensor, labels: torch.Tensor, target: torch.Tensor, statistics: Statistics | None
+        ) -> torch.Tensor:
+            return seen.local.update(network, seen.parameters, images, labels, statistics) - target
+
+        chunk = network.rows_within(MEMORY_BUDGET // seen.local.steps, self.shape)
+        assert found.labels is not None
+        dims = (0, 0, 0, None if self.statistics is None else 0)
+        batched = torch.func.vmap(residual, in_dims=dims, chunk_size=chunk)
+        result: torch.Tensor = batched(found.images, found.labels, seen.gradients, self.statistics)
+        return result
+
     def cost(self) -> Cost:
         """The objective of one trial."""
         attack, network, parameters = self.attack, self.network, self.observations.parameters
@@ -193,7 +223,7 @@ class Search:
         running = network.running_statistics
 
         def cost(variables: torch.Tensor, evidence: Evidence) -> torch.Tensor:
-            images, scores = self.split(variables)
+            images, scores = self.candidates(variables)
             labels = evidence["labels"] if scores is None else scores.softmax(dim=-1)
             statistics = evidence.get("statistics")
             gradient = local.update(network, parameters, images, labels, statistics)

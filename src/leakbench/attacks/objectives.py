@@ -108,6 +108,21 @@ def _per_tensor(
     return torch.stack([reduce(*slices) for slices in zip(*parts, strict=True)], dim=-1)
 
 
+class L1(_Objective):
+    """``sum_i sqrt(w_i) |g_i - t_i|``: few coordinates that are far off, such as flipped ones, hardly move it."""
+
+    kind: Literal["l1"] = "l1"
+
+    def __call__(
+        self,
+        gradient: torch.Tensor,
+        target: torch.Tensor,
+        weights: torch.Tensor | None = None,
+        sizes: Sequence[int] = (),
+    ) -> torch.Tensor:
+        return _absolute(gradient - target, weights)
+
+
 class L1L2(_Objective):
     """``sum_i w_i (g_i - t_i)^2 + l1_weight sum_i sqrt(w_i) |g_i - t_i|`` (TAG, Deng et al. 2021, as LAMP runs it)."""
 
@@ -122,8 +137,11 @@ class L1L2(_Objective):
         sizes: Sequence[int] = (),
     ) -> torch.Tensor:
         difference = gradient - target
-        absolute = difference.abs() if weights is None else difference.abs() * weights.sqrt()
-        return _inner(difference, difference, weights) + self.l1_weight * absolute.sum(dim=-1)
+        return _inner(difference, difference, weights) + self.l1_weight * _absolute(difference, weights)
 
 
-Objective = Annotated[L2 | Cosine | CosinePerTensor | L1L2, Field(discriminator="kind")]
+def _absolute(difference: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+    return (difference.abs() if weights is None else difference.abs() * weights.sqrt()).sum(dim=-1)
+
+
+Objective = Annotated[L1 | L2 | Cosine | CosinePerTensor | L1L2, Field(discriminator="kind")]

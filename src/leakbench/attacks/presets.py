@@ -15,6 +15,7 @@ from leakbench.attacks.gradient_matching import GradientMatching, LabelHandling
 from leakbench.attacks.objectives import L1L2, L2, Cosine, Objective
 from leakbench.attacks.optimisers import LBFGS, Adam, Optimiser
 from leakbench.attacks.regularisers import Regulariser, TotalVariation
+from leakbench.attacks.unknowns import Unknown, Upsampled
 
 _TORCH_LBFGS = LBFGS(rate=1.0, history=100, line_search="none", tolerance_gradient=1e-7, tolerance_change=0.0)
 """``torch.optim.LBFGS(lr=1)``, called over and over: its stop by change ends a call, not the search."""
@@ -149,3 +150,20 @@ class TAG(GradientMatching):
     objective: Objective = L1L2(l1_weight=0.01)
     optimiser: Optimiser = Adam(rate=0.1, signed=False, decay="none")
     iterations: int = Field(2500, ge=1, description="evaluations of the objective's gradient per restart")
+
+
+@ATTACKS.register("rog", version=1)
+class ROG(GradientMatching):
+    """ROG (Yue et al. 2023): a search for an image of a quarter of the side, bicubically upsampled.
+
+    As the authors' code: sums of squares over all tensors, Adam from 0.05 down to 0.005 along a cosine, 100
+    iterations, latents that start uniform in [0, 1] and are not projected. (There the cosine starts one iteration
+    late.) Local steps are repeated as the protocol's ``local`` says. The networks that refine its images are the
+    wrapper ``post_processed``.
+    """
+
+    objective: Objective = L2()
+    optimiser: Optimiser = Adam(rate=0.05, signed=False, decay="cosine")
+    iterations: int = Field(100, ge=1, description="evaluations of the objective's gradient per restart")
+    unknown: Unknown = Upsampled(factor=4, interpolation="bicubic")
+    start: Literal["normal", "uniform", "grey"] = Field("uniform", description="first candidate: uniform latents")

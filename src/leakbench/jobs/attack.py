@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -14,6 +14,7 @@ from leakbench.errors import Infeasible
 from leakbench.federated.local import ONE_STEP, LocalTraining
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
 from leakbench.jobs.pretraining import Diverged, Pretraining, pretrained
+from leakbench.jobs.prior import PriorJob
 from leakbench.lazy import torch
 from leakbench.metrics.assignment import ASSIGNED, ASSIGNED_METRICS, assign, reorder
 from leakbench.metrics.image import IMAGE_METRICS
@@ -23,10 +24,13 @@ from leakbench.records import MetricInfo, Outcome, Replicate
 
 if TYPE_CHECKING:
     from leakbench.attacks.base import Attack, Knowledge, Reconstruction
+    from leakbench.attacks.restoration.prior import Prior
     from leakbench.data.base import Dataset
     from leakbench.defenses.base import Defense
     from leakbench.federated.message import Message
+    from leakbench.federated.step import ClientSteps
     from leakbench.jobs.victims import Victims
+    from leakbench.randomness import Streams
 
 VICTIM_METRICS = {
     "objective": MetricInfo(unit="the attack's own objective", direction="lower", axis="victim"),
@@ -64,6 +68,16 @@ class AttackJob(JobKind):
         description="training images, none of them auxiliary, that calibrate a defense which looks at its clients' "
         "data; null: all of them",
     )
+    messages: int = Field(
+        1,
+        ge=1,
+        description="messages of each client about the same images and model, with fresh randomness of the defense; "
+        "attacks see the first, 'averaged' all of them",
+    )
+    prior: str | None = Field(
+        None,
+        description="experiment of the same paper whose job 'prior' trained networks that are granted on this data set",
+    )
     target: Literal["images", "batch_mean"] = Field(
         "images",
         description="what reconstructions are compared with: every image, or, by their mean, the mean of the batch",
@@ -76,6 +90,16 @@ class AttackJob(JobKind):
             raise ValueError(f"local.batch_size ({size}) must divide batch_size ({self.batch_size})")
         return self
 
+    @model_validator(mode="after")
+    def _prior_has_a_source(self) -> AttackJob:
+        if "prior" in self.knowledge:
+            raise ValueError("knowledge: 'prior' is granted by the field prior, which names where it is trained")
+        return self
+
+    def reads(self, attack: Attack | None) -> Mapping[str, str]:
+        needed = self.prior is not None and attack is not None and "prior" in attack.needs
+        return {PriorJob.name: "prior"} if needed else {}
+
     def run(self, job: Job, device: torch.device) -> Findings:
         from leakbench.jobs.calibration import CalibrationImages
 
@@ -84,7 +108,7 @@ class AttackJob(JobKind):
         tensors: dict[str, torch.Tensor] = {}
         try:
             attack = job.attack.single().against(job.defense.component.adaptive)
-            missing = sorted(attack.needs - set(self.knowledge))
+            missing = sorted(attack.needs - set(self.knowledge) - ({"prior"} if self.prior else set()))
             if missing:
                 raise Infeasible(f"attack '{job.attack.label}' needs {', '.join(missing)}, which is not granted")
             images = CalibrationImages(job.dataset.single(), device, self.calibration, self.auxiliary)
@@ -146,17 +170,30 @@ class AttackJob(JobKind):
         messages: list[Message] = []
         privacy, statistics = [], []
         image_noise: list[torch.Tensor] = []
+        repeats: list[torch.Tensor] = []
         for setting, defense in defenses:
-            images, labels = defense.protect_dataset(victims.inputs, victims.labels, victims.streams.child("data"))
-            streams = victims.streams.child("defense")
-            images, labels = defense.protect_data(images, labels, streams)
-            changed = images is not victims.inputs or labels is not victims.labels
-            defended = (
-                ClientSteps(network, victims.parameters, images, labels, victims.streams, self.local)
-                if changed
-                else steps
-            )
-            message = defense.protect_update(defended, streams)
+            stored = defense.protect_dataset(victims.inputs, victims.labels, victims.streams.child("data"))
+
+            def send(
+                streams: Streams,
+                defense: Defense = defense,
+                stored: tuple[torch.Tensor, torch.Tensor] = stored,
+            ) -> tuple[ClientSteps, Message]:
+                images, labels = defense.protect_data(*stored, streams)
+                changed = images is not victims.inputs or labels is not victims.labels
+                defended = (
+                    ClientSteps(network, victims.parameters, images, labels, victims.streams, self.local)
+                    if changed
+                    else steps
+                )
+                return defended, defense.protect_update(defended, streams)
+
+            defended, message = send(victims.streams.child("defense"))
+            if self.messages > 1:
+                others = [
+                    send(victims.streams.child("defense", number))[1].view() for number in range(1, self.messages)
+                ]
+                repeats.append(torch.stack([message.view(), *others], dim=1))
             settings.append(setting)
             messages.append(message)
             privacy.append(defense.privacy(Schedule(dimension=network.dimension)))
@@ -173,11 +210,14 @@ class AttackJob(JobKind):
             (self.batch_size, *dataset.shape),
             self.local,
             marked=_stacked([message.marked for message in messages]),
+            repeats=torch.cat(repeats) if repeats else None,
         )
         observations.check()
         trials = victims.streams.child("attack").repeat(len(settings))
         variance = _stacked([message.noise_variance for message in messages])
-        knowledge = self._knowledge(dataset, victims, statistics, variance, image_noise)
+        knowledge = self._knowledge(job, victims, statistics, variance, image_noise)
+        if "prior" in attack.needs:
+            knowledge = replace(knowledge, prior=self._prior(job, device))
         reconstruction = attack.reconstruct(observations, knowledge, trials)
         if self.target == "batch_mean":
             victims = replace(victims, pixels=_means(victims.pixels), inputs=_means(victims.inputs))
@@ -196,9 +236,23 @@ class AttackJob(JobKind):
             tensors[f"seed{seed}/assignment"] = order.unflatten(0, (len(settings), -1))
         return replicates, tensors
 
+    def _prior(self, job: Job, device: torch.device) -> Prior:
+        """The networks that the job of kind ``prior`` has trained.
+
+        Raises:
+            Infeasible: their training diverged.
+        """
+        from leakbench.attacks.restoration.prior import Prior
+
+        kind, dataset = job.uses[PriorJob.name].kind, job.dataset.single()
+        assert isinstance(kind, PriorJob)
+        if not job.kept[PriorJob.name]:
+            raise Infeasible(f"the networks of experiment '{self.prior}' have no weights: their training diverged")
+        return Prior.of(kind.networks, job.kept[PriorJob.name], dataset.shape, dataset.classes, device)
+
     def _knowledge(
         self,
-        dataset: Dataset,
+        job: Job,
         victims: Victims,
         statistics: list[Statistics],
         variance: torch.Tensor | None,
@@ -207,7 +261,7 @@ class AttackJob(JobKind):
         """What is granted, for every setting; ``statistics`` are those of each setting's batches."""
         from leakbench.attacks.base import Knowledge
 
-        device = victims.inputs.device
+        dataset, device = job.dataset.single(), victims.inputs.device
         granted = set(self.knowledge)
         bounds = torch.tensor([0.0, 1.0], device=device).view(2, 1, 1, 1).expand(2, dataset.channels, 1, 1)
         auxiliary = None

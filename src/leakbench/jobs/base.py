@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
@@ -73,6 +73,8 @@ class Job:
     Attributes:
         kind: the kind of work; where the protocol sweeps fields, their first combination.
         kinds: all combinations, where the protocol sweeps fields.
+        uses: other jobs, by their kind, whose records this one reads; they are a part of its identity.
+        kept: the tensors of those records, by kind, while the job runs.
     """
 
     scale: str
@@ -86,6 +88,8 @@ class Job:
     part: str
     seeds: tuple[int, ...]
     kinds: Variant[JobKind] | None = None
+    uses: Mapping[str, Job] = field(default_factory=dict)
+    kept: Mapping[str, Mapping[str, torch.Tensor]] = field(default_factory=dict)
 
     def combinations(self) -> Iterator[tuple[Setting, Job]]:
         """Every combination of the swept protocol fields, with the job that sweeps no more than its components do."""
@@ -124,7 +128,7 @@ class Job:
         kind = {"name": self.kind.name, "version": self.kind.version, "protocol": fixed}
         if swept:
             kind["sweep"] = {key: list(values) for key, values in swept.items()}
-        return {
+        resolved = {
             "scale": self.scale,
             "paper": self.paper,
             "experiment": self.experiment,
@@ -136,6 +140,9 @@ class Job:
             "defense": self.defense.resolved(),
             "attack": self._resolved_attack(),
         }
+        if self.uses:
+            resolved["uses"] = {kind: {"path": job.path, "digest": job.digest} for kind, job in self.uses.items()}
+        return resolved
 
     def _resolved_attack(self) -> dict[str, Any] | None:
         """The attack; where it adapts to the defense, also what it becomes (``against``), with versions of wrappers."""
@@ -173,6 +180,13 @@ class JobKind(Component):
 
     seeds: int = Field(1, ge=1, description="number of repetitions; seed s is repetition s of every cell")
     split_seeds: bool = Field(False, description="one job per seed instead of one for all")
+
+    def reads(self, attack: Attack | None) -> Mapping[str, str]:
+        """Kinds of other jobs whose records are read, with the field that names the experiment they belong to.
+
+        They are jobs of the same paper on the same data set.
+        """
+        return {}
 
     def run(self, job: Job, device: torch.device) -> Findings:
         """Do the work of ``job`` on ``device``."""

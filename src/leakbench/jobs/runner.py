@@ -8,17 +8,28 @@ import platform
 import resource
 import subprocess
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from leakbench.compiler import defer_compiler
-from leakbench.errors import ObservationError
+from leakbench.errors import ObservationError, RecordError
 from leakbench.jobs.base import Findings, Job
 from leakbench.lazy import torch
 from leakbench.memory import keep_freed_memory
-from leakbench.records import Cost, Outcome, Provenance, Record, Replicate, write_record, write_tensors
+from leakbench.records import (
+    Cost,
+    Outcome,
+    Provenance,
+    Record,
+    Replicate,
+    digest,
+    read_record,
+    read_tensors,
+    write_record,
+    write_tensors,
+)
 
 PACKAGES = ("leakbench", "torch", "torchvision", "torchmetrics", "opacus", "numpy", "scikit-learn", "scikit-image")
 
@@ -56,8 +67,14 @@ class Placement:
 
 
 def run_job(job: Job, root: Path, placement: Placement) -> Record:
-    """Run a job and write its record, and its tensors, below ``root``."""
+    """Run a job and write its record, and its tensors, below ``root``.
+
+    Raises:
+        ObservationError: what the attacker was given cannot be attacked.
+        RecordError: a record that the job uses is missing, unreadable, or was made by another configuration.
+    """
     path = root / job.path
+    job = with_kept(job, root)
     device = placement.resolve()
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     wall_started, cpu_started = time.perf_counter(), time.process_time()
@@ -87,6 +104,26 @@ def run_job(job: Job, root: Path, placement: Placement) -> Record:
     )
     write_record(path, record)
     return record
+
+
+def with_kept(job: Job, root: Path) -> Job:
+    """A job with the tensors of the records that it uses.
+
+    Raises:
+        RecordError: such a record is missing, unreadable, or was made by another configuration.
+    """
+    kept = {}
+    for kind, used in job.uses.items():
+        path = root / used.path
+        if not path.is_file():
+            raise RecordError(f"{used.path}: missing, and {job.path} uses it; make it with `leakbench run {used.path}`")
+        record = read_record(path)
+        if digest(record.job) != used.digest:
+            raise RecordError(
+                f"{used.path}: made by another configuration; make it again with `leakbench run {used.path}`"
+            )
+        kept[kind] = read_tensors(path, record.tensors) if record.tensors else {}
+    return replace(job, kept=kept) if kept else job
 
 
 def compute(job: Job, device: torch.device) -> Findings:

@@ -1,0 +1,139 @@
+"""Prior jobs: networks that make images of low-resolution, noisy ones, trained for attackers on auxiliary images."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from leakbench.attacks.restoration.prior import Restoration
+from leakbench.errors import ConfigError
+from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
+from leakbench.lazy import torch
+from leakbench.progress import progress
+from leakbench.randomness import generator, stream_seed
+from leakbench.records import MetricInfo, Outcome, Replicate, Value
+
+if TYPE_CHECKING:
+    from leakbench.data.base import Samples
+
+SPANS = 100
+"""Training is described by the mean losses of so many spans of equal length."""
+
+LOSSES = ("generator", "unfolding", "denoiser")
+PRIOR_METRICS = {
+    f"{name}_loss": MetricInfo(
+        unit=f"mean absolute error of pixels, one mean per 1/{SPANS} of training", direction="lower", axis="step"
+    )
+    for name in LOSSES
+} | {
+    "psnr_before": MetricInfo(
+        unit="dB, bicubic upsampling of low-resolution, noisy held-out images", direction="higher", axis="image"
+    ),
+    "psnr_after": MetricInfo(unit="dB, the same after the networks", direction="higher", axis="image"),
+}
+
+
+@JOB_KINDS.register("prior", version=1)
+class PriorJob(JobKind):
+    """Train the networks of the attack ``post_processed`` on auxiliary images, and keep their weights.
+
+    What they are to improve is simulated: auxiliary images, downsampled, with noise of a random size. So no image of a
+    client, and no reconstruction, is among what they see. All three networks learn by the mean absolute error, the
+    generator and super-resolution that of the image, the denoiser that of the small one. (The released networks learnt
+    from other images, and against discriminators.) Model and defense play no part.
+    """
+
+    seeds: int = Field(1, ge=1, le=1, description="one: attackers train once")
+    images: int = Field(512, ge=2, description="auxiliary images to train on: the first of the train split")
+    held_out: int = Field(32, ge=1, description="images after those, on which the networks are tried")
+    networks: Restoration = Field(Restoration(), description="their sizes")
+    noise: float = Field(0.1, ge=0, description="largest standard deviation of the noise, of pixels in [0, 1]")
+    steps: int = Field(20_000, ge=1, description="steps of Adam")
+    batch_size: int = Field(16, ge=2, description="images per step, drawn anew in every epoch")
+    rate: float = Field(1e-4, gt=0, description="step size of Adam, which falls to a tenth along a cosine")
+
+    def run(self, job: Job, device: torch.device) -> Findings:
+        dataset = job.dataset.single()
+        (seed,) = job.seeds
+        available, asked = dataset.length("train"), self.images + self.held_out
+        if asked > available:
+            raise ConfigError(
+                f"images and held_out: {asked} are more than the train split of '{dataset.name}' has ({available})"
+            )
+        networks = self._untrained(job, dataset.shape, dataset.classes, seed).to(device)
+        losses, diverged = self._train(networks, dataset.load("train", range(self.images)), job, seed, device)
+        metrics: dict[str, Value] = {f"{name}_loss": curve for name, curve in zip(LOSSES, losses, strict=True)}
+        if diverged is not None:
+            reason = "training became non-finite"
+            metrics |= dict.fromkeys(("psnr_before", "psnr_after"))
+            reasons = {name: reason for name, value in metrics.items() if not isinstance(value, list) or None in value}
+            outcome = Outcome(status="diverged", reason=reason, step=diverged)
+            return Findings(
+                PRIOR_METRICS, [Replicate(seed=seed, outcome=outcome, metrics=metrics, reasons=reasons)], {}
+            )
+        held_out = dataset.load("train", range(self.images, asked))
+        metrics |= self._try(networks.eval(), held_out, job, seed, device)
+        return Findings(PRIOR_METRICS, [Replicate(seed=seed, metrics=metrics)], dict(networks.state_dict()))
+
+    def _untrained(self, job: Job, shape: tuple[int, int, int], classes: int, seed: int) -> torch.nn.ModuleDict:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(stream_seed(job.dataset.label, seed, "prior", "initialisation"))
+            return self.networks.build(shape, classes)
+
+    def _train(
+        self, networks: torch.nn.ModuleDict, samples: Samples, job: Job, seed: int, device: torch.device
+    ) -> tuple[list[list[float | None]], int | None]:
+        """Mean losses of every network per span, and the step at which a loss became non-finite."""
+        from leakbench.attacks.interpolation import downsample
+        from leakbench.attacks.restoration.prior import restored
+
+        draws = generator(job.dataset.label, seed, "prior", "training")
+        images, labels = samples.images.to(device), samples.labels.to(device)
+        small = downsample(images, self.networks.factor)
+        optimiser = torch.optim.Adam(networks.parameters(), lr=self.rate)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, self.steps, eta_min=self.rate / 10)
+        size = min(self.batch_size, len(images))
+        order = torch.empty(0, dtype=torch.int64)
+        seen = torch.zeros(self.steps, len(LOSSES), device=device)
+        with torch.enable_grad(), progress("training networks", self.steps) as tick:
+            for step in range(self.steps):
+                if len(order) < size:  # the rest of an epoch that fills no batch is left out
+                    order = torch.randperm(len(images), generator=draws)
+                rows, order = order[:size].to(device), order[size:]
+                noisy = self._noisy(small[rows], draws)
+                generated, unfolded, denoised = restored(self.networks, networks, noisy, labels[rows])
+                pairs = ((generated, images[rows]), (unfolded, images[rows]), (denoised, small[rows]))
+                losses = torch.stack([(ours - theirs).abs().mean() for ours, theirs in pairs])
+                optimiser.zero_grad()
+                losses.sum().backward()
+                optimiser.step()
+                schedule.step()
+                seen[step] = losses.detach()
+                tick()
+        broken = (~seen.isfinite().all(dim=1)).nonzero().flatten().tolist()
+        spans = [part.mean(dim=0) for part in seen.cpu().tensor_split(min(SPANS, self.steps))]
+        curves = [
+            [float(value) if bool(value.isfinite()) else None for value in curve] for curve in zip(*spans, strict=True)
+        ]
+        return curves, broken[0] if broken else None
+
+    def _noisy(self, small: torch.Tensor, draws: torch.Generator) -> torch.Tensor:
+        """Normal noise; its standard deviation is uniform, one per image."""
+        deviation = self.noise * torch.rand(len(small), 1, 1, 1, generator=draws)
+        return small + (deviation * torch.randn(small.shape, generator=draws)).to(small)
+
+    def _try(
+        self, networks: torch.nn.ModuleDict, samples: Samples, job: Job, seed: int, device: torch.device
+    ) -> dict[str, Value]:
+        from leakbench.attacks.interpolation import downsample, upsample
+        from leakbench.attacks.restoration.prior import Prior
+        from leakbench.metrics.image import psnr
+
+        images, labels = samples.images.to(device), samples.labels.to(device)
+        draws = generator(job.dataset.label, seed, "prior", "held out")
+        noisy = self._noisy(downsample(images, self.networks.factor), draws)
+        plain = upsample(noisy, (images.shape[-2], images.shape[-1]))
+        after = Prior(self.networks, networks).restore(noisy, labels, 0.5)
+        found = {"psnr_before": plain, "psnr_after": after}
+        return {name: psnr(estimate.clamp(0, 1), images).tolist() for name, estimate in found.items()}

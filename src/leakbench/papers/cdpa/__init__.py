@@ -1,0 +1,5 @@
+"""Deng et al. (2024), *Leakage-Resilient and Carbon-Neutral Aggregation*: bits of quantised updates, flipped and voted on."""
+
+from __future__ import annotations
+
+PAPER = "cdpa"
