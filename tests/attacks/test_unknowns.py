@@ -83,7 +83,8 @@ def literal(problem: Problem, attack: GradientMatching, trial: int) -> tuple[tor
     names = [name for name, _ in problem.module.named_parameters()]
 
     def images() -> torch.Tensor:
-        return low + (high - low) * F.interpolate(latent, scale_factor=4, mode="bicubic")
+        made: torch.Tensor = low + (high - low) * F.interpolate(latent, scale_factor=4, mode="bicubic")
+        return made
 
     def cost() -> torch.Tensor:
         first = now = [parameter.detach().requires_grad_() for parameter in problem.module.parameters()]
