@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pandas as pd
+import yaml
 from tests.workflow.quick_jobs import findings
 
 from leakbench.experiments import Plan, Project
@@ -51,8 +52,10 @@ def tidy_tables(plan: Plan, paper: str = "optimal_defense") -> dict[str, pd.Data
 
 
 def new_project(root: Path, scale: str = "smoke") -> Project:
-    """A checkout with the record of every job of a scale, and the tensors of those that keep some."""
+    """A checkout of one paper, with the record of every job of a scale, and the tensors of those that keep some."""
     shutil.copytree(ROOT / "config", root / "config")
+    settings = root / "config" / "config.yaml"
+    settings.write_text(yaml.safe_dump(yaml.safe_load(settings.read_text()) | {"papers": ["optimal_defense"]}))
     project = Project(root)
     for path, job in project.plan(scale).jobs.items():
         record, tensors = record_of(job), findings(job).tensors
