@@ -1,6 +1,7 @@
 """Every command and every file of the documentation works as it is written."""
 
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -54,7 +55,7 @@ def test_documentation_holds_commands() -> None:
 
 @pytest.mark.parametrize("command", commands())
 def test_command(command: str, checkout: Path) -> None:
-    program, *arguments = command.split()
+    program, *arguments = shlex.split(command)
     if command in ELSEWHERE:
         assert (ROOT / ELSEWHERE[command]).is_file()
     elif program == "leakbench":
@@ -65,6 +66,8 @@ def test_command(command: str, checkout: Path) -> None:
         run([sys.executable, "-m", "snakemake", *arguments, "--dry-run", "--quiet", "rules"], checkout)
     elif program == "make":
         run(["make", "--dry-run", *arguments], ROOT)
+    elif program == "python" and arguments[0] == "-m":
+        run([sys.executable, "-m", arguments[1], "--help"], ROOT)
     elif program == "python":
         assert (ROOT / arguments[0]).is_file()
         run([sys.executable, str(ROOT / arguments[0]), "--help"], checkout)
