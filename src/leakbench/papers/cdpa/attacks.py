@@ -27,9 +27,10 @@ STATISTICS = ("mean", "low", "high", "seeds", "lost", "void")
 @figure(
     7,
     title="How unlike the victims reconstructions are",
-    caption="The paper's is a user study, 100 people who say how similar ROG's reconstructions are to the images, which "
-    "cannot be run; here a distance stands for them: LPIPS (AlexNet) where its weights are staged, else 1 - SSIM. A dot per image, a line at "
-    f"their median; defenses from the most to the least alike. {NAIVE} Grey: attackers that never see an update.",
+    caption="The paper's is a user study, 100 people who say how similar ROG's reconstructions are to the images; it "
+    "cannot be run, and a distance stands for it: LPIPS (AlexNet) where its weights are staged, else 1 - SSIM. A dot "
+    f"per image, a line at their median; defenses from the most to the least alike. {NAIVE} Grey: attackers that never "
+    "see an update.",
     experiments=("rog",),
 )
 def fig07(tables: Tables) -> Drawing:
@@ -96,8 +97,8 @@ OTHERWISE = ("cafl-1", "jopeq-2", "cdpa-rog")
     caption="Accuracy of federated averaging against the SSIM of what ROG reconstructs; up and to the left is better. "
     "As in the paper, the two are of different data sets and models. LDP at every epsilon, with the same noise on both "
     "axes. Names with a star: training and attack have other parameters (CAFL epsilon 2 and 1, JoPEQ epsilon 4 and 2, "
-    "as the paper's captions have it; CDPA protects the linear layers of the model's change in training, and under "
-    "attack the last layer of the update in units of the gradient). Dotted: SSIM of attackers that never see an "
+    "as the paper's captions have it; CDPA encodes the model's change in training, and under "
+    "attack the update in units of the gradient). Dotted: SSIM of attackers that never see an "
     f"update. {INTERVALS}",
     experiments=("rog", "rog_grids", "utility", "utility_epsilon"),
 )
@@ -170,7 +171,7 @@ def fig_s3(tables: Tables) -> Drawing:
     """One panel per attack: a row per attacker."""
     drawn, axes = panels(len(ADAPTIVE), width=4.4, height=3.0)
     numbers: list[dict[str, object]] = []
-    looks = {"no defense": ("none", 0.0, True), "CDPA, last layer": ("cdpa", -0.12, True)}
+    looks = {"no defense": ("none", 0.0, True), "CDPA, linear layers": ("cdpa", -0.12, True)}
     looks["CDPA, all layers"] = ("cdpa", 0.12, False)
     for ax, (attack, attackers) in zip(axes, ADAPTIVE.items(), strict=True):
         rows = adaptive_rows(tables, attack, "psnr")

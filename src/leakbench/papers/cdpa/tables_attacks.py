@@ -97,7 +97,7 @@ ADAPTIVE: Mapping[str, Mapping[str, str]] = {
     "ROG": {
         ROG: "as it is",
         "rog-cleared": "masked bits cleared",
-        "rog-dropped": "linear layer dropped",
+        "rog-dropped": "linear layers dropped",
         "rog-robust": "robust matching",
         "rog-averaged": "several messages",
     },
@@ -105,12 +105,12 @@ ADAPTIVE: Mapping[str, Mapping[str, str]] = {
 """Attack -> what attackers who know CDPA do first, by their labels."""
 UNDEFENDED = {"Inverting Gradients": ("inversion", "inversion_adaptive"), "ROG": ("rog", "rog_adaptive")}
 """Attack -> experiments: of the undefended update and the references, and of attackers who know CDPA."""
-PROTECTED = {"cdpa-rog": "CDPA, last layer", "cdpa-rog-all": "CDPA, all layers"}
+PROTECTED = {"cdpa-rog": "CDPA, linear layers", "cdpa-rog-all": "CDPA, all layers"}
 INFORMED = (
     "The paper argues that nobody can undo the flipped bits and runs no such attacker. 'Masked bits cleared' sets them "
-    "to zero in every received integer, 'linear layer dropped' ignores the protected layer, 'robust matching' finds "
-    "out which coordinates stay far off (it needs to know no parameter of CDPA), 'several messages' takes the median of "
-    "messages of the same client about the same images."
+    "to zero in every received integer, 'linear layers dropped' ignores these layers, 'robust matching' finds "
+    "out which coordinates stay far off (it needs to know no parameter of CDPA), 'several messages' takes the median "
+    "of messages of the same client about the same images."
 )
 
 
