@@ -101,7 +101,7 @@ def fig08(tables: Tables, kept: Kept) -> Drawing:
     for label, name in shown_defenses(frame).items():
         found = [kept.reconstructions("inversion", label, attack)[0] for attack in (DLG, IG)]
         summaries = [means.loc[(label, attack)] for attack in (DLG, IG)]
-        title = name + " " + " | ".join(f"{row['mean']:.2f}" for row in summaries)
+        title = name + " " + "|".join(f"{row['mean']:.2f}" for row in summaries)
         victims = torch.cat([row.victims[:IMAGES] for row in found])
         reconstructions[title] = torch.cat([row.images[:IMAGES] for row in found])
         decibels[title] = torch.cat([row.psnr[:IMAGES] for row in found])
