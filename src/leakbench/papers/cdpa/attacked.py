@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from leakbench.lazy import pd
 from leakbench.report.plots import series_of, values_of
 from leakbench.report.style import REFERENCES
-from leakbench.report.tidy import setting_columns
+from leakbench.report.tidy import SETTING, setting_columns
 
 ROG, POST, IG, DLG = "rog", "rog-post", "ig", "dlg"
 NAIVE = "Attackers know nothing of the defense, but for the labels."
@@ -55,7 +55,7 @@ def settings_in_words(frame: pd.DataFrame, defense: str, words: Mapping[str, str
     settings = own[swept].drop_duplicates().to_dict("records") if swept else [{}]
     return [
         ", ".join(
-            words.get(parameter := column.removeprefix("setting."), parameter + " {value:g}").format(value=value)
+            words.get(parameter := str(column).removeprefix(SETTING), parameter + " {value:g}").format(value=value)
             for column, value in setting.items()
         )
         for setting in settings

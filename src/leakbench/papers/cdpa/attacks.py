@@ -95,10 +95,10 @@ OTHERWISE = ("cafl-1", "jopeq-2", "cdpa-rog")
     9,
     title="Accuracy and similarity",
     caption="Accuracy of federated averaging against the SSIM of what ROG reconstructs; up and to the left is better. "
-    "As in the paper, the two are of different data sets and models. LDP at every epsilon, with the same noise on both "
-    "axes. Names with a star: training and attack have other parameters (CAFL epsilon 2 and 1, JoPEQ epsilon 4 and 2, "
+    "The two may be of different data sets and models, as they are in the paper. LDP at every epsilon, with the "
+    "same noise on both axes. Names with a star: training and attack have other parameters (CAFL epsilon 2 and 1, JoPEQ epsilon 4 and 2, "
     "as the paper's captions have it; CDPA encodes the model's change in training, and under "
-    "attack the update in units of the gradient). Dotted: SSIM of attackers that never see an "
+    "attack the update in units of the gradient). Grey lines: SSIM of attackers that never see an "
     f"update. {INTERVALS}",
     experiments=("rog", "rog_grids", "utility", "utility_epsilon"),
 )
@@ -106,10 +106,11 @@ def fig09(tables: Tables) -> Drawing:
     """A point per defense."""
     frame = tables["rog"]
     drawn, (ax,) = panels(1, width=6.2, height=3.6)
-    numbers = []
+    numbers: list[dict[str, object]] = []
+    listed: set[str] = set()
     for name, seen, trained in _pairs(tables):
         similarity, accuracy = (judged(rows, ["mechanism"]).iloc[0] for rows in (seen, trained))
-        void = bool(similarity["void"])
+        void, mechanism = bool(similarity["void"]), name.split(" $")[0]  # the legend has LDP once
         tint = colour(similarity["mechanism"])
         ax.errorbar(
             similarity["mean"],
@@ -121,10 +122,12 @@ def fig09(tables: Tables) -> Drawing:
             markerfacecolor="none" if void else tint,
             linestyle="",
             linewidth=1,
-            label=named(name, void),
+            label=None if mechanism in listed else named(mechanism, void),
         )
+        listed.add(mechanism)
         if name.startswith("LDP"):
-            ax.annotate(name.removeprefix("LDP "), (similarity["mean"], accuracy["mean"]), (4, 4), **_BESIDE)
+            place = (similarity["mean"], accuracy["mean"])
+            ax.annotate(name.removeprefix("LDP "), place, (4, 4), textcoords="offset points", fontsize="x-small")
         row = {"series": name, "ssim": similarity["mean"], "accuracy": accuracy["mean"], "void": void}
         for axis, found in (("ssim", similarity), ("accuracy", accuracy)):
             row |= {f"{axis}_low": found["low"], f"{axis}_high": found["high"]}
@@ -136,9 +139,6 @@ def fig09(tables: Tables) -> Drawing:
     ax.set(xlabel="SSIM under ROG", ylabel="test accuracy")
     ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small")
     return Drawing(drawn, pd.DataFrame(numbers))
-
-
-_BESIDE = {"textcoords": "offset points", "fontsize": "x-small"}
 
 
 def _pairs(tables: Tables) -> Iterator[tuple[str, pd.DataFrame, pd.DataFrame]]:
