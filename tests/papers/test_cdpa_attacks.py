@@ -58,7 +58,7 @@ def test_rog_beside_the_paper(tables: Tables) -> None:
     defended = [name for label, name in NAMES.items() if label in set(frame["defense"])]
     unseen = [name for label, name in UNSEEN.items() if label in set(frame["attack"])]
     assert list(shown.index) == defended + unseen
-    theirs = printed("table03").set_index("defense")
+    theirs: dict[Any, Any] = printed("table03").set_index("defense")["psnr"].to_dict()
     for label, name in NAMES.items():
         if name in defended:
             for column, attack in (("ours", "rog"), ("refined", "rog-post")):
@@ -66,9 +66,7 @@ def test_rog_beside_the_paper(tables: Tables) -> None:
                 expected = f"{interval(per_seed(found))[0]:.3g}" if len(found) else "–"
                 assert shown.loc[name, f"SSIM, global, {column}"].split(" ")[0] == expected
             row = {"no defense": "none"}.get(name, name)
-            assert shown.loc[name, "PSNR (dB), paper"] == (
-                f"{theirs.loc[row, 'psnr']:g}" if row in theirs.index else "–"
-            )
+            assert shown.loc[name, "PSNR (dB), paper"] == (f"{theirs[row]:g}" if row in theirs else "–")
     assert set(shown["LPIPS, ours"]) == {"–"}  # nothing is staged
     assert shown.loc["CDPA", "SSIM, global, paper"] == "0.19"
 

@@ -96,8 +96,8 @@ OTHERWISE = ("cafl-1", "jopeq-2", "cdpa-rog")
     title="Accuracy and similarity",
     caption="Accuracy of federated averaging against the SSIM of what ROG reconstructs; up and to the left is better. "
     "The two may be of different data sets and models, as they are in the paper. LDP at every epsilon, with the "
-    "same noise on both axes. Names with a star: training and attack have other parameters (CAFL epsilon 2 and 1, JoPEQ epsilon 4 and 2, "
-    "as the paper's captions have it; CDPA encodes the model's change in training, and under "
+    "same noise on both axes. Names with a star: training and attack have other parameters (CAFL epsilon 2 and 1, "
+    "JoPEQ epsilon 4 and 2, as the paper's captions have it; CDPA encodes the model's change in training, and under "
     "attack the update in units of the gradient). Grey lines: SSIM of attackers that never see an "
     f"update. {INTERVALS}",
     experiments=("rog", "rog_grids", "utility", "utility_epsilon"),

@@ -93,14 +93,14 @@ def fig08(tables: Tables, kept: Kept) -> Drawing:
     """A row per defense; the same images twice, one time per attack."""
     frame = tables["inversion"]
     metric, rows = distances(frame)
-    means = judged(rows, ["defense", "attack"]).set_index(["defense", "attack"])
+    means = {(row["defense"], row["attack"]): row for row in judged(rows, ["defense", "attack"]).to_dict("records")}
     reconstructions: dict[str, torch.Tensor] = {}
     decibels: dict[str, torch.Tensor] = {}
     victims: torch.Tensor | None = None
     numbers = []
     for label, name in shown_defenses(frame).items():
         found = [kept.reconstructions("inversion", label, attack)[0] for attack in (DLG, IG)]
-        summaries = [means.loc[(label, attack)] for attack in (DLG, IG)]
+        summaries = [means[(label, attack)] for attack in (DLG, IG)]
         title = name + " " + "|".join(f"{row['mean']:.2f}" for row in summaries)
         victims = torch.cat([row.victims[:IMAGES] for row in found])
         reconstructions[title] = torch.cat([row.images[:IMAGES] for row in found])

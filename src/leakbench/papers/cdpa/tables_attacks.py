@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 from leakbench.lazy import pd
 from leakbench.papers.cdpa.attacked import IG, NAIVE, POST, ROG, reference_rows, shown_defenses
@@ -160,7 +161,8 @@ def table_s1(tables: Tables) -> pd.DataFrame:
 
 
 def _paper(reference: pd.DataFrame, row: object, column: str) -> str:
-    return f"{reference.loc[row, column]:g}" if row in reference.index else NONE
+    values: dict[Any, Any] = reference[column].to_dict()
+    return f"{values[row]:g}" if row in values else NONE
 
 
 def _cell(frame: pd.DataFrame, metric: str, **equal: str) -> str:
