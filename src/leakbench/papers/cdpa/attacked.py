@@ -1,0 +1,67 @@
+"""What the artifacts of attacks share: names of defenses, and the distance that stands for what people see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from leakbench.lazy import pd
+from leakbench.report.plots import series_of, values_of
+from leakbench.report.style import REFERENCES
+from leakbench.report.tidy import SETTING, setting_columns
+
+ROG, POST, IG, DLG = "rog", "rog-post", "ig", "dlg"
+NAIVE = "Attackers know nothing of the defense, but for the labels."
+
+DEFENSES = {
+    "none": "no defense",
+    "grad-drop": "GradDrop",
+    "cafl-1": "CAFL",
+    "jopeq-2": "JoPEQ",
+    "laplace-1": "LDP",
+    "soteria": "Soteria",
+    "sign-sgd": "SignSGD",
+    "sdq": "SDQ",
+    "cdpa-rog": "CDPA",
+}
+"""Labels of attacked defenses -> the paper's names, in the order of its Table III."""
+
+
+def shown_defenses(frame: pd.DataFrame) -> dict[str, str]:
+    """The undefended update, the paper's defenses and those that a user added, under their labels."""
+    defended = {label: name for label, name in DEFENSES.items() if label != "none"}
+    return {"none": DEFENSES["none"], **series_of(frame, defended)}
+
+
+def distances(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
+    """A perceptual distance of every reconstruction: LPIPS if each has one, else 1 - SSIM.
+
+    Args:
+        frame: tidy table of attacks.
+
+    Returns:
+        Its name and the rows, with the distance as ``value``.
+    """
+    learned = values_of(frame, "lpips")
+    if len(learned) and learned["value"].notna().all():
+        return "LPIPS (AlexNet)", learned
+    structural = values_of(frame, "ssim")
+    return "1 - SSIM", structural.assign(value=1 - structural["value"])
+
+
+def settings_in_words(frame: pd.DataFrame, defense: str, words: Mapping[str, str]) -> list[str]:
+    """Every setting of a defense in the order of its record: ``{value}`` of ``words[parameter]``; "" of an only one."""
+    own = frame[frame["defense"] == defense]
+    swept = [column for column in setting_columns(own) if own[column].notna().any()]
+    settings = own[swept].drop_duplicates().to_dict("records") if swept else [{}]
+    return [
+        ", ".join(
+            words.get(parameter := str(column).removeprefix(SETTING), parameter + " {value:g}").format(value=value)
+            for column, value in setting.items()
+        )
+        for setting in settings
+    ]
+
+
+def reference_rows(frame: pd.DataFrame) -> dict[str, str]:
+    """Reference attackers that an experiment ran: label -> name."""
+    return {label: name for label, (name, _) in REFERENCES.items() if label in set(frame["attack"])}

@@ -1,0 +1,204 @@
+"""Figures 7 and 9, and the supplement S3: how much attacks find under every defense."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from leakbench.lazy import pd
+from leakbench.papers.cdpa.attacked import (
+    NAIVE,
+    ROG,
+    distances,
+    reference_rows,
+    shown_defenses,
+)
+from leakbench.papers.cdpa.common import figure
+from leakbench.papers.cdpa.tables_attacks import ADAPTIVE, INFORMED, INTERVALS, adaptive_rows
+from leakbench.report.artifacts import Tables
+from leakbench.report.plots import Drawing, having, judged, named, values_of
+from leakbench.report.style import REFERENCE_COLOUR, REFERENCES, colour, marker, panels
+from leakbench.report.tidy import SETTING
+from leakbench.report.verdicts import VOID
+
+EPSILON = SETTING + "epsilon"
+STATISTICS = ("mean", "low", "high", "seeds", "lost", "void")
+
+
+@figure(
+    7,
+    title="How unlike the victims reconstructions are",
+    caption="The paper's is a user study, 100 people who say how similar ROG's reconstructions are to the images; it "
+    "cannot be run, and a distance stands for it: LPIPS (AlexNet) where its weights are staged, else 1 - SSIM. A dot "
+    f"per image, a line at their median; defenses from the most to the least alike. {NAIVE} Grey: attackers that never "
+    "see an update.",
+    experiments=("rog",),
+)
+def fig07(tables: Tables) -> Drawing:
+    """A row of dots per defense and reference attacker."""
+    frame = tables["rog"]
+    metric, rows = distances(frame)
+    defended = {name: values_of_attack(rows, label, ROG) for label, name in shown_defenses(frame).items()}
+    unseen = {
+        name: rows[(rows["mechanism"] == "none") & (rows["attack"] == label)] for label, name in _references(rows)
+    }
+    ordered = sorted(defended.items(), key=lambda found: found[1]["value"].median())
+    drawn, (ax,) = panels(1, width=6.2, height=1.0 + 0.28 * (len(defended) + len(unseen)))
+    numbers = []
+    shown = [*ordered, *unseen.items()]
+    for place, (name, own) in enumerate(shown):
+        tint = colour(own["mechanism"].iloc[0]) if name in defended else REFERENCE_COLOUR
+        void = bool(own["void"].any())
+        ax.plot(
+            own["value"],
+            [place] * len(own),
+            linestyle="",
+            marker="o",
+            markersize=4,
+            color=tint,
+            markerfacecolor="none" if void else tint,
+            alpha=0.7,
+        )
+        ax.plot([own["value"].median()] * 2, [place - 0.35, place + 0.35], color=tint)
+        numbers += [{"series": name, "metric": metric, "value": value, "void": void} for value in own["value"].tolist()]
+    void = any(row["void"] for row in numbers)
+    ax.set_yticks(range(len(shown)), [name for name, _ in shown])
+    ax.invert_yaxis()
+    ax.set(xlabel=f"{metric}: farther right is less alike" + (f" ({VOID})" if void else ""))
+    return Drawing(drawn, pd.DataFrame(numbers))
+
+
+def _references(frame: pd.DataFrame) -> list[tuple[str, str]]:
+    return list(reference_rows(frame).items())
+
+
+def values_of_attack(rows: pd.DataFrame, defense: str, attack: str) -> pd.DataFrame:
+    """Rows of a defense and an attack."""
+    return rows[(rows["defense"] == defense) & (rows["attack"] == attack)]
+
+
+TRAINED = {
+    "none": "none",
+    "grad-drop": "grad-drop",
+    "cafl-1": "cafl",
+    "jopeq-2": "jopeq",
+    "soteria": "soteria",
+    "sign-sgd": "sign-sgd",
+    "sdq": "sdq",
+    "cdpa-rog": "cdpa",
+}
+"""Labels of attacked defenses -> those of the same mechanism in experiments of training."""
+OTHERWISE = ("cafl-1", "jopeq-2", "cdpa-rog")
+"""Attacked with other parameters than those that are trained with."""
+
+
+@figure(
+    9,
+    title="Accuracy and similarity",
+    caption="Accuracy of federated averaging against the SSIM of what ROG reconstructs; up and to the left is better. "
+    "The two may be of different data sets and models, as they are in the paper. LDP at every epsilon, with the "
+    "same noise on both axes. Names with a star: training and attack have other parameters (CAFL epsilon 2 and 1, "
+    "JoPEQ epsilon 4 and 2, as the paper's captions have it; CDPA encodes the model's change in training, and under "
+    "attack the update in units of the gradient). Grey lines: SSIM of attackers that never see an "
+    f"update. {INTERVALS}",
+    experiments=("rog", "rog_grids", "utility", "utility_epsilon"),
+)
+def fig09(tables: Tables) -> Drawing:
+    """A point per defense."""
+    frame = tables["rog"]
+    drawn, (ax,) = panels(1, width=6.2, height=3.6)
+    numbers: list[dict[str, object]] = []
+    listed: set[str] = set()
+    for name, seen, trained in _pairs(tables):
+        similarity, accuracy = (judged(rows, ["mechanism"]).iloc[0] for rows in (seen, trained))
+        void, mechanism = bool(similarity["void"]), name.split(" $")[0]  # the legend has LDP once
+        tint = colour(similarity["mechanism"])
+        ax.errorbar(
+            similarity["mean"],
+            accuracy["mean"],
+            xerr=[[similarity["mean"] - similarity["low"]], [similarity["high"] - similarity["mean"]]],
+            yerr=[[accuracy["mean"] - accuracy["low"]], [accuracy["high"] - accuracy["mean"]]],
+            color=tint,
+            marker=marker(similarity["mechanism"]),
+            markerfacecolor="none" if void else tint,
+            linestyle="",
+            linewidth=1,
+            label=None if mechanism in listed else named(mechanism, void),
+        )
+        listed.add(mechanism)
+        if name.startswith("LDP"):
+            place = (similarity["mean"], accuracy["mean"])
+            ax.annotate(name.removeprefix("LDP "), place, (4, 4), textcoords="offset points", fontsize="x-small")
+        row = {"series": name, "ssim": similarity["mean"], "accuracy": accuracy["mean"], "void": void}
+        for axis, found in (("ssim", similarity), ("accuracy", accuracy)):
+            row |= {f"{axis}_low": found["low"], f"{axis}_high": found["high"]}
+        numbers.append(row)
+    for label, name in reference_rows(frame).items():
+        line = judged(values_of(frame, "ssim", mechanism="none", attack=label), ["mechanism"]).iloc[0]
+        ax.axvline(line["mean"], color=REFERENCE_COLOUR, linestyle=REFERENCES[label][1], linewidth=1, label=name)
+        numbers.append({"series": name, "ssim": line["mean"], "void": bool(line["void"])})
+    ax.set(xlabel="SSIM under ROG", ylabel="test accuracy")
+    ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small")
+    return Drawing(drawn, pd.DataFrame(numbers))
+
+
+def _pairs(tables: Tables) -> Iterator[tuple[str, pd.DataFrame, pd.DataFrame]]:
+    """Name, values of SSIM and of accuracy, of every defense that was attacked and trained with."""
+    utility = values_of(tables["utility"], "accuracy")
+    models = list(dict.fromkeys(utility["model"]))
+    utility = utility[utility["model"] == models[-1]]  # the paper's: ResNet-18, the last of the three
+    attacked = tables["rog"]
+    for label, name in shown_defenses(attacked).items():
+        seen = values_of(attacked, "ssim", defense=label, attack=ROG)
+        trained = utility[utility["defense"] == TRAINED.get(label, label)]
+        if len(seen) and len(trained):
+            yield name + (" *" if label in OTHERWISE else ""), seen, trained
+    grids, over = (having(tables[name], "epsilon") for name in ("rog_grids", "utility_epsilon"))
+    seen = values_of(grids, "ssim", defense="laplace-eps", attack=ROG)
+    trained = values_of(over, "accuracy", defense="laplace-eps")
+    for epsilon in sorted(set(seen[EPSILON]) & set(trained[EPSILON])):
+        name = f"LDP $\\epsilon$ = {epsilon:g}"
+        yield name, seen[seen[EPSILON] == epsilon], trained[trained[EPSILON] == epsilon]
+
+
+@figure(
+    "S3",
+    title="Attackers who know CDPA",
+    caption=f"{INFORMED} Mean PSNR of reconstructions under CDPA at p = 0.98; black: the undefended update; grey "
+    f"lines: attackers that never see an update. {INTERVALS}",
+    experiments=("inversion", "inversion_adaptive", "rog", "rog_adaptive"),
+)
+def fig_s3(tables: Tables) -> Drawing:
+    """One panel per attack: a row per attacker."""
+    drawn, axes = panels(len(ADAPTIVE), width=4.4, height=3.0)
+    numbers: list[dict[str, object]] = []
+    looks = {"no defense": ("none", 0.0, True), "CDPA, linear layers": ("cdpa", -0.12, True)}
+    looks["CDPA, all layers"] = ("cdpa", 0.12, False)
+    for ax, (attack, attackers) in zip(axes, ADAPTIVE.items(), strict=True):
+        rows = adaptive_rows(tables, attack, "psnr")
+        places = {words: place for place, words in enumerate(attackers.values())}
+        void = bool(rows["void"].any())
+        for defense, (mechanism, shift, solid) in looks.items():
+            own = rows[rows["defense"] == defense]
+            tint = colour(mechanism)
+            ax.errorbar(
+                own["mean"],
+                [places[words] + shift for words in own["attacker"]],
+                xerr=[own["mean"] - own["low"], own["high"] - own["mean"]],
+                color=tint,
+                marker="o" if solid else "s",
+                markerfacecolor="none" if own["void"].any() else tint,
+                linestyle="",
+                alpha=1.0 if solid else 0.55,
+                label=named(defense, bool(own["void"].any())),
+            )
+        for row in rows[rows["defense"] == "none seen"].to_dict("records"):
+            style = next(line for name, line in REFERENCES.values() if name == row["attacker"])
+            ax.axvline(row["mean"], color=REFERENCE_COLOUR, linestyle=style, linewidth=1, label=row["attacker"])
+        ax.set_yticks(range(len(places)), list(places))
+        ax.set_ylim(len(places) - 0.5, -0.5)
+        ax.set(xlabel="PSNR (dB, pixels in [0, 1])")
+        ax.set_title(attack + (f" ({VOID})" if void else ""), fontsize="medium")
+        kept = ["defense", "attacker", *STATISTICS]
+        numbers += [{"attack": attack, **{key: row[key] for key in kept}} for row in rows.to_dict("records")]
+    axes[-1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small")
+    return Drawing(drawn, pd.DataFrame(numbers))

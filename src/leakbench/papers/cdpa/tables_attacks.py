@@ -1,0 +1,178 @@
+"""Tables III and VII, and the supplement S1: attacks in numbers, the paper's beside ours."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from leakbench.lazy import pd
+from leakbench.papers.cdpa.attacked import IG, NAIVE, POST, ROG, reference_rows, shown_defenses
+from leakbench.papers.cdpa.common import printed, table
+from leakbench.report.artifacts import Tables
+from leakbench.report.plots import judged, values_of
+from leakbench.report.tidy import SETTING
+from leakbench.report.verdicts import VOID
+
+NONE = "–"
+P = SETTING + "p"
+METRICS = {"psnr": "PSNR (dB)", "ssim": "SSIM", "ssim_global": "SSIM, global", "lpips": "LPIPS"}
+SIMILARITY = (
+    "The paper's SSIM is, in its public code, that of the whole image as one window ('global'); the other is the usual "
+    "one of 11x11 windows. LPIPS where AlexNet's weights are staged."
+)
+INTERVALS = "Intervals: 95 % t-intervals over seeds; of two seeds, their range."
+PRINTED = {"psnr": "psnr", "ssim_global": "ssim", "lpips": "lpips"}
+"""Our metric -> the paper's that is computed alike."""
+
+
+@table(
+    3,
+    title="ROG against every defense",
+    caption="Mean over images of what ROG reconstructs (lower PSNR and SSIM, and higher LPIPS, are less leakage): the "
+    f"paper's numbers, ours, and ours after the networks that refine the images. {SIMILARITY} {NAIVE} The last rows "
+    "are attackers that never see an update: what is worse than they are has learnt nothing from it. The paper's are "
+    f"of one batch; it prints none for SignSGD and SDQ. {INTERVALS}",
+    experiments=("rog",),
+)
+def table03(tables: Tables) -> pd.DataFrame:
+    """A row per defense, then one per reference attacker."""
+    frame, theirs = tables["rog"], printed("table03").set_index("defense")
+    rows = []
+    for label, name in shown_defenses(frame).items():
+        row = {"defense": name}
+        for metric, words in METRICS.items():
+            if metric in PRINTED:
+                row[f"{words}, paper"] = _paper(theirs, {"no defense": "none"}.get(name, name), PRINTED[metric])
+            row[f"{words}, ours"] = _cell(frame, metric, defense=label, attack=ROG)
+            row[f"{words}, refined"] = _cell(frame, metric, defense=label, attack=POST)
+        rows.append(row)
+    for attack, name in reference_rows(frame).items():
+        seen = {
+            f"{words}, ours": _cell(frame, metric, mechanism="none", attack=attack) for metric, words in METRICS.items()
+        }
+        rows.append({"defense": name, **seen})
+    return pd.DataFrame(rows, columns=list(rows[0])).fillna(NONE)
+
+
+@table(
+    7,
+    title="Imputed outliers",
+    caption="An attacker replaces what is larger than 0.4 in every tensor of CDPA's update by the mean of the tensor's "
+    "other coordinates, or by zero, and runs ROG; beside it ROG without that (the paper's: its Table VIII). Imputing "
+    f"also replaces honest values that large. {SIMILARITY} {INTERVALS}",
+    experiments=("rog", "rog_p"),
+)
+def table07(tables: Tables) -> pd.DataFrame:
+    """A row per probability of keeping a bit and metric; the first rows are the undefended update."""
+    frame, rog = tables["rog_p"], tables["rog"]
+    imputed, naive = printed("table07").set_index(["p", "metric"]), printed("table08").set_index("p")
+    attacks = {"ROG": ROG, "mean": "rog-imputed-mean", "zero": "rog-imputed-zero"}
+    rows = []
+    for metric, words in METRICS.items():
+        rows.append(
+            {"p": "no defense", "metric": words}
+            | {f"{name}, ours": _cell(rog, metric, defense="none", attack=attack) for name, attack in attacks.items()}
+        )
+    for p in sorted(frame[P].dropna().unique(), reverse=True):
+        for metric, words in METRICS.items():
+            row = {"p": f"{p:g}", "metric": words}
+            for name, attack in attacks.items():
+                theirs: str = NONE
+                if metric in PRINTED and name == "ROG":
+                    theirs = _paper(naive, p, PRINTED[metric])
+                elif metric in PRINTED:
+                    theirs = _paper(imputed, (p, PRINTED[metric]), {"mean": "impute_mean", "zero": "impute_0"}[name])
+                row[f"{name}, paper"] = theirs
+                row[f"{name}, ours"] = _cell(frame[frame[P] == p], metric, attack=attack)
+            rows.append(row)
+    return pd.DataFrame(rows, columns=list(rows[-1])).fillna(NONE)
+
+
+ADAPTIVE: Mapping[str, Mapping[str, str]] = {
+    "Inverting Gradients": {
+        IG: "as it is",
+        "ig-cleared": "masked bits cleared",
+        "ig-robust": "robust matching",
+    },
+    "ROG": {
+        ROG: "as it is",
+        "rog-cleared": "masked bits cleared",
+        "rog-dropped": "linear layers dropped",
+        "rog-robust": "robust matching",
+        "rog-averaged": "several messages",
+    },
+}
+"""Attack -> what attackers who know CDPA do first, by their labels."""
+UNDEFENDED = {"Inverting Gradients": ("inversion", "inversion_adaptive"), "ROG": ("rog", "rog_adaptive")}
+"""Attack -> experiments: of the undefended update and the references, and of attackers who know CDPA."""
+PROTECTED = {"cdpa-rog": "CDPA, linear layers", "cdpa-rog-all": "CDPA, all layers"}
+INFORMED = (
+    "The paper argues that nobody can undo the flipped bits and runs no such attacker. 'Masked bits cleared' sets them "
+    "to zero in every received integer, 'linear layers dropped' ignores these layers, 'robust matching' finds "
+    "out which coordinates stay far off (it needs to know no parameter of CDPA), 'several messages' takes the median "
+    "of messages of the same client about the same images."
+)
+
+
+def adaptive_rows(tables: Tables, attack: str, metric: str) -> pd.DataFrame:
+    """Means with intervals: the attack undefended, naive and informed attackers of CDPA, and reference attackers.
+
+    Columns: ``defense``, ``attacker``, ``mean``, ``low``, ``high``, ``seeds``, ``lost``, ``void``.
+    """
+    plain, adapted = (tables[name] for name in UNDEFENDED[attack])
+    naive = next(iter(ADAPTIVE[attack]))
+    found = [_summary(plain, metric, "no defense", "as it is", mechanism="none", attack=naive)]
+    for label, defense in PROTECTED.items():
+        for name, words in ADAPTIVE[attack].items():
+            # The naive attacker of a defense runs where the undefended one does, unless only the other has it.
+            own = values_of(plain, metric, defense=label, attack=name)
+            source = plain if len(own) else adapted
+            found.append(_summary(source, metric, defense, words, defense=label, attack=name))
+    for name, words in reference_rows(plain).items():
+        found.append(_summary(plain, metric, "none seen", words, mechanism="none", attack=name))
+    return pd.concat(found, ignore_index=True)
+
+
+def _summary(frame: pd.DataFrame, metric: str, named: str, attacker: str, **equal: str) -> pd.DataFrame:
+    rows = values_of(frame, metric, **equal)
+    if rows.empty:
+        return pd.DataFrame()
+    return judged(rows, ["metric"]).drop(columns="metric").assign(defense=named, attacker=attacker)
+
+
+@table(
+    "S1",
+    title="Attackers who know CDPA",
+    caption=f"{INFORMED} Mean PSNR (dB) and SSIM of reconstructions under CDPA at p = 0.98, beside those of the "
+    f"undefended update and of attackers that never see one. {INTERVALS}",
+    experiments=("inversion", "inversion_adaptive", "rog", "rog_adaptive"),
+)
+def table_s1(tables: Tables) -> pd.DataFrame:
+    """A row per attack, defense and attacker."""
+    rows = []
+    for attack in ADAPTIVE:
+        metrics = {words: adaptive_rows(tables, attack, name) for name, words in METRICS.items() if name != "lpips"}
+        first = next(iter(metrics.values()))
+        for place, row in enumerate(first.to_dict("records")):
+            cells = {words: _words(found.iloc[place]) for words, found in metrics.items()}
+            rows.append({"attack": attack, "defense": row["defense"], "attacker": row["attacker"], **cells})
+    return pd.DataFrame(rows)
+
+
+def _paper(reference: pd.DataFrame, row: object, column: str) -> str:
+    values: dict[Any, Any] = reference[column].to_dict()
+    return f"{values[row]:g}" if row in values else NONE
+
+
+def _cell(frame: pd.DataFrame, metric: str, **equal: str) -> str:
+    """Mean and interval over seeds; where the attack missed its gate, with that."""
+    rows = values_of(frame, metric, **equal)
+    return NONE if rows.empty else _words(judged(rows, ["metric"]).iloc[0])
+
+
+def _words(row: pd.Series) -> str:
+    if math.isnan(row["mean"]):
+        return NONE
+    interval = "" if row["low"] == row["high"] else f" [{row['low']:.3g}, {row['high']:.3g}]"
+    return f"{row['mean']:.3g}{interval}" + (f" ({VOID})" if row["void"] else "")
