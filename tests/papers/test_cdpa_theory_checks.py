@@ -32,8 +32,8 @@ def test_error_of_qsgd_is_that_of_the_defense(form: Any, bits: int) -> None:
     values = of_seed(3, 50).double()
     levels = 2 ** (bits - 1) - (form == "l2")
     message = QSGD(levels=levels, form=form).protect_update(fixed(values, [50]), streams(0, 1, 2))
+    assert message.law is not None and message.law.variance is not None
     variance = message.law.variance
-    assert variance is not None
     order = 2 if form == "l2" else math.inf
     torch.testing.assert_close(checks._error_of_qsgd(values, bits, order), variance.mean(dim=1))
 
