@@ -1,0 +1,59 @@
+"""Words that the paper's figures share."""
+
+from __future__ import annotations
+
+from functools import partial
+from importlib.resources import files
+
+from leakbench.lazy import pd
+from leakbench.papers.cdpa import PAPER
+from leakbench.report.artifacts import artifact
+
+figure = partial(artifact, PAPER, "figure")
+table = partial(artifact, PAPER, "table")
+
+INTERVALS = "Intervals: 95 % t-intervals over seeds; of two seeds, their range."
+
+NONE = "–"
+"""Of a table: not known, or not printed."""
+
+DEFENSES = {
+    "none": "none",
+    "cafl": "CAFL",
+    "sign_sgd": "SignSGD",
+    "jopeq": "JoPEQ",
+    "grad_drop": "GradDrop",
+    "soteria": "Soteria",
+    "sdq": "SDQ",
+    "laplace": "LDP",
+    "cdpa": "CDPA",
+}
+"""Mechanism -> the paper's name of it, in the order of Table IV. A mechanism has one label in ``utility`` and others in
+the experiments of attacks, whose settings differ."""
+
+MODELS = ("SimpleCNN", "ConvNet", "ResNet18")
+"""The models of Table IV, in its order."""
+
+
+def defense_name(label: str, mechanism: str) -> str:
+    """The paper's name of a defense, and the label where it has none or where a user added another setting of it."""
+    own = DEFENSES.get(mechanism)
+    return own if own is not None and label.replace("-", "_") == mechanism else label
+
+
+def model_name(label: str) -> str | None:
+    """The paper's name of a model, from a label such as ``convnet8``; None if it is none of the paper's."""
+    return next((name for name in MODELS if label.startswith(name.lower())), None)
+
+
+def defenses_of(frame: pd.DataFrame) -> dict[str, str]:
+    """Label -> mechanism of a table's defenses: in the paper's order, those that it does not have last."""
+    found = dict(zip(frame["defense"], frame["mechanism"], strict=True))
+    order = {name: place for place, name in enumerate(DEFENSES)}
+    return dict(sorted(found.items(), key=lambda item: order.get(item[1], len(order))))
+
+
+def printed(name: str) -> pd.DataFrame:
+    """The paper's own numbers, from ``reference/<name>.csv``."""
+    with (files(__package__) / "reference" / f"{name}.csv").open(encoding="utf-8") as file:
+        return pd.read_csv(file)
