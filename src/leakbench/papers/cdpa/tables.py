@@ -23,8 +23,8 @@ KEEP = SETTING + "p"
 MEANS = "Ours: mean over seeds ± half of the 95 % t-interval; of two seeds, of their range."
 
 
-def interval(values: pd.DataFrame, digits: int = 1) -> str:
-    """``81.2 ± 0.3`` from tidy rows of one quantity; the half-width only of several seeds, and – for none.
+def interval(values: pd.DataFrame, form: str = ".1f") -> str:
+    """``81.2 ± 0.3`` from tidy rows of one quantity; without the half-width where seeds agree, and – for none.
 
     Seeds that were lost (diverged, infeasible) are counted behind it.
     """
@@ -34,8 +34,9 @@ def interval(values: pd.DataFrame, digits: int = 1) -> str:
     lost = values.loc[values["value"].isna(), "seed"].nunique()
     if row["seeds"] == 0:
         return NONE if values["status"].isin(["ok"]).all() else f"{NONE} ({values['status'].iloc[0]})"
-    half = f" ± {row['high'] - row['mean']:.{digits}f}" if row["seeds"] > 1 else ""
-    return f"{row['mean']:.{digits}f}{half}" + (f" ({lost} lost)" if lost else "")
+    half = row["high"] - row["mean"]
+    spread = f" ± {half:{form.replace('3g', '2g')}}" if half > 0 else ""
+    return f"{row['mean']:{form}}{spread}" + (f" ({lost} lost)" if lost else "")
 
 
 def of_metric(frame: pd.DataFrame, metric: str, factor: float = 1.0) -> pd.DataFrame:
@@ -64,9 +65,9 @@ def percentage(values: pd.Series, reference: pd.Series) -> pd.Series:
     2,
     title="Generalisation",
     caption="Accuracy in percent and generalisation error, |train loss - test loss| in nats, of the model of the best "
-    "round, without a defense and with CDPA over p. Printed (one run of ResNet18, as its accuracies say; accuracy on "
-    "the validation images) beside ours: on the test images, with the weights of the round that validates best, and "
-    f"after the last round. {MEANS}",
+    "round, without a defense and with CDPA over p. Printed (one run of ResNet18, as its accuracies say; accuracy "
+    "on the validation images) beside ours: on the test images, with the weights of the round that validates "
+    f"best, and after the last round. {MEANS}",
     experiments=("utility", "utility_p"),
 )
 def table02(tables: Tables) -> pd.DataFrame:
@@ -87,7 +88,7 @@ def table02(tables: Tables) -> pd.DataFrame:
                     "best round, ours (%)": interval(of_metric(ours, "accuracy_at_best", 100)),
                     "last round, ours (%)": interval(of_metric(ours, "accuracy", 100)),
                     "gap, paper": f"{theirs['generalization_error']:.2f}",
-                    "gap, ours": interval(of_metric(ours, "generalisation_gap"), 3),
+                    "gap, ours": interval(of_metric(ours, "generalisation_gap"), ".3f"),
                 }
             )
     return pd.DataFrame(rows)
@@ -133,25 +134,29 @@ def _off_the_clock(minutes: str, kg: float) -> bool:
 
 
 def _is_percentage(text: str, value: float, reference: float, rounding: float) -> bool:
-    """Whether numbers that round to these differ by a percentage that rounds to ``text``; bounds (<, >) pass."""
+    """Whether numbers that round to these differ by a percentage that rounds to ``text`` or is cut off there.
+
+    Bounds (<, >) pass.
+    """
     if any(sign in text for sign in "<>"):
         return True
-    least = 100 * ((value - rounding) / (reference + rounding) - 1) - 0.05
-    most = 100 * ((value + rounding) / (reference - rounding) - 1) + 0.05
-    return least - 1e-9 <= float(text) <= most + 1e-9
+    ends = [100 * ((value + side * rounding) / (reference - side * rounding) - 1) for side in (-1, 1)]
+    inwards, outwards = 0.1 + 1e-9, 0.05 + 1e-9  # cutting off makes numbers smaller
+    below, above = (outwards, inwards) if ends[0] < 0 else (inwards, outwards)
+    return ends[0] - below <= float(text) <= ends[1] + above
 
 
 @table(
     4,
     title="Accuracy, time, carbon and communication",
-    caption="Accuracy in percent and in points from no defense, minutes, kg of CO2, and what a client sends per round "
-    "in mebi-elements (2^20 numbers of 32 bits, which the paper calls Mb), each beside its change by the defense in "
+    caption="Accuracy in percent and in points from no defense, minutes, kg of CO2, and what a client sends per round in "
+    "mebi-elements (2^20 numbers of 32 bits, which the paper calls Mb), each beside its change by the defense in "
     "percent. Ours: accuracy on the test images after the last round; minutes of wall time of all rounds (local "
-    "training, defense, aggregation) of one run on our machine, its share of what runs side by side; CO2 measured by "
-    f"codecarbon and by the paper's formula, power x time x intensity. {MEANS} Changes are seed by seed. *: a printed "
-    "number that others of the table contradict beyond rounding: its change is not that of its column, its CO2 is off "
-    "the third of a kg per minute of all other rows by more than 5 %, or its elements are not the part that the "
-    f"method's own parameters send. {NONE}: not printed, or not known.",
+    "training, defense, aggregation) of one run on our machine, its share of what runs side by side; CO2 measured "
+    f"by codecarbon and by the paper's formula, power x time x intensity. {MEANS} Changes are seed by seed. *: a "
+    "printed number that others of the table contradict beyond rounding: its change is not that of its column, "
+    "its CO2 is off the third of a kg per minute of all other rows by more than 5 %, or its elements are not the "
+    f"part that the method's own parameters send. {NONE}: not printed, or not known.",
     experiments=("utility",),
 )
 def table04(tables: Tables) -> pd.DataFrame:
@@ -172,21 +177,21 @@ def table04(tables: Tables) -> pd.DataFrame:
                     "model": model,
                     "method": method,
                     "accuracy, paper": theirs("acc"),
-                    "accuracy, ours": ours("accuracy", 1),
+                    "accuracy, ours": ours("accuracy"),
                     "change, paper": theirs("delta_acc"),
-                    "change, ours": ours("accuracy", 1, difference),
+                    "change, ours": ours("accuracy", how=difference),
                     "minutes, paper": theirs("minutes"),
-                    "minutes, ours": ours("minutes", 2),
-                    "minutes, change (%)": ours("minutes", 1, percentage),
+                    "minutes, ours": ours("minutes", ".3g"),
+                    "minutes, change (%)": ours("minutes", how=percentage),
                     "kg CO2, paper": theirs("kgco2"),
-                    "kg CO2, measured": ours("carbon_kg", 6),
-                    "kg CO2, formula": ours("carbon_formula_kg", 6),
+                    "kg CO2, measured": ours("carbon_kg", ".3g"),
+                    "kg CO2, formula": ours("carbon_formula_kg", ".3g"),
                     "CO2 change, paper (%)": theirs("pct_kg"),
-                    "CO2 change, measured (%)": ours("carbon_kg", 1, percentage),
+                    "CO2 change, measured (%)": ours("carbon_kg", how=percentage),
                     "mebi-elements, paper": theirs("mb"),
-                    "mebi-elements, ours": ours("mebi_elements", 4),
+                    "mebi-elements, ours": ours("mebi_elements", ".4f"),
                     "their change, paper (%)": theirs("pct_mb"),
-                    "their change, ours (%)": ours("mebi_elements", 1, percentage),
+                    "their change, ours (%)": ours("mebi_elements", how=percentage),
                 }
             )
     return pd.DataFrame(rows)
@@ -201,15 +206,15 @@ def _theirs(row: pd.DataFrame, wrong: Collection[tuple[str, str, str]], column: 
 
 
 def _ours(
-    quantities: Mapping[str, pd.DataFrame], label: str, name: str, digits: int, how: Comparison | None = None
+    quantities: Mapping[str, pd.DataFrame], label: str, name: str, form: str = ".1f", how: Comparison | None = None
 ) -> str:
     """A defense's quantity, or how it compares with that of no defense."""
     whole = quantities[name]
     own = whole[whole["defense"] == label]
     if how is None:
-        return interval(own, digits)
+        return interval(own, form)
     bare = whole[whole["mechanism"] == "none"]
-    return NONE if label in set(bare["defense"]) else interval(compared(own, bare, how), digits)
+    return NONE if label in set(bare["defense"]) else interval(compared(own, bare, how), form)
 
 
 SECONDS = ("local_wall_s", "defense_wall_s", "aggregation_wall_s")
@@ -228,8 +233,12 @@ def _quantities(cell: pd.DataFrame) -> dict[str, pd.DataFrame]:
     }
 
 
-IMAGES = {"psnr": ("PSNR (dB)", "psnr", 2), "ssim": ("SSIM", "ssim_global", 3), "lpips": ("LPIPS", "lpips", 3)}
-"""Printed metric -> its column, ours, and digits. The paper's code has one window for the whole image."""
+IMAGES = {
+    "psnr": ("PSNR (dB)", "psnr", ".2f"),
+    "ssim": ("SSIM", "ssim_global", ".3f"),
+    "lpips": ("LPIPS", "lpips", ".3f"),
+}
+"""Printed metric -> its column, ours, and its format. The paper's code has one window for the whole image."""
 ATTACK = "rog"
 
 
@@ -237,11 +246,11 @@ ATTACK = "rog"
     8,
     title="CDPA over the probability of keeping a bit",
     caption="Accuracy in percent (test images, last round) of federated training with CDPA, and what ROG makes of its "
-    "messages; epsilon is ln(p / (1 - p)), that of one bit. Printed beside ours: accuracy of the model named, ROG on "
-    "its own data and network. SSIM has one window for the whole image, as in the paper's code. The paper's images of "
-    "CDPA, at 5 dB, are further from the truth than a constant grey (11 dB on its data). "
-    f"void: ROG is too weak without a defense, so that its number says nothing; {NONE}: not known (missing.csv of "
-    f"the experiment says why). {MEANS}",
+    "messages; epsilon is ln(p / (1 - p)), that of one bit. Printed beside ours: accuracy of the model named, ROG "
+    "on its own data and network. SSIM has one window for the whole image, as in the paper's code. The paper's "
+    "images of CDPA, at 5 dB, are further from the truth than a constant grey (11 dB on its data). void: ROG is "
+    f"too weak without a defense, so that its number says nothing; {NONE}: not known (missing.csv of the "
+    f"experiment says why). {MEANS}",
     experiments=("utility_p", "rog_p"),
 )
 def table08(tables: Tables) -> pd.DataFrame:
@@ -262,9 +271,9 @@ def table08(tables: Tables) -> pd.DataFrame:
                 "accuracy, paper (%)": NONE if theirs.empty else f"{theirs['accuracy'].iloc[0]:.1f}",
                 "accuracy, ours (%)": interval(of_metric(own[np.isclose(own[KEEP], keep)], "accuracy", 100)),
             }
-            for name, (title, metric, digits) in IMAGES.items():
+            for name, (title, metric, form) in IMAGES.items():
                 row[f"{title}, paper"] = NONE if theirs.empty else f"{theirs[name].iloc[0]:.3f}"
-                row[f"{title}, ours"] = _judged(of_metric(attacked, metric), digits)
+                row[f"{title}, ours"] = _judged(of_metric(attacked, metric), form)
             rows.append(row)
     return pd.DataFrame(rows)
 
@@ -274,6 +283,6 @@ def _ascending(*columns: Iterable[float]) -> list[float]:
     return sorted({round(float(value), 6) for column in columns for value in column if not math.isnan(value)})
 
 
-def _judged(values: pd.DataFrame, digits: int) -> str:
-    text = interval(values, digits)
+def _judged(values: pd.DataFrame, form: str) -> str:
+    text = interval(values, form)
     return f"{text} (void)" if text != NONE and values["void"].any() else text

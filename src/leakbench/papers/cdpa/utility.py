@@ -29,22 +29,24 @@ def cells_of(frame: pd.DataFrame) -> list[tuple[str, str]]:
     5,
     title="Accuracy and loss over rounds",
     caption="Federated averaging with every defense; a column per model. Top: accuracy on the test images. Middle: the "
-    "same in the second half of training, from 10 points below the undefended accuracy of the last round to 4 points "
-    "above it; what is worse lies outside. Bottom: loss of the clients' local steps, mean over steps and clients. "
-    f"Lines end where training diverged in all seeds. {INTERVALS}",
+    "same in the second half of training, from 10 points below the undefended accuracy of the last round to 4 "
+    "points above it; what is worse lies outside. Bottom: loss of the clients' local steps, mean over steps and "
+    f"clients. Lines end where training diverged in all seeds. {INTERVALS}",
     experiments=("utility",),
 )
 def fig05(tables: Tables) -> Drawing:
     """A row per measure, a column per model, a line per defense."""
     use_style()
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import MaxNLocator
 
     frame = tables["utility"]
     cells = cells_of(frame)
     size = (max(6.4, 3.6 * len(cells)), 2.4 * len(CURVES) + 0.6)
     drawn, axes = plt.subplots(len(CURVES), len(cells), figsize=size, squeeze=False, layout="constrained")
     shown: list[pd.DataFrame] = []
-    for column, (dataset, model) in zip(axes.T, cells, strict=True):
+    for place, (dataset, model) in enumerate(cells):
+        column = axes[:, place]
         cell = frame[(frame["dataset"] == dataset) & (frame["model"] == model)]
         for ax, (curve, ylabel) in zip(column, CURVES.items(), strict=True):
             metric = "accuracy_curve" if curve == "zoom" else curve
@@ -57,7 +59,8 @@ def fig05(tables: Tables) -> Drawing:
                 _zoom(ax, points)
             else:
                 shown += [part.assign(dataset=dataset, model=model, metric=metric) for part in points]
-            ax.set_ylabel(ylabel if column is axes.T[0] else "")
+            ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+            ax.set_ylabel("" if place else ylabel)
         column[0].set_title(f"{model}, {dataset}")
         column[-1].set_xlabel("round")
     handles, names = axes[0, 0].get_legend_handles_labels()
@@ -104,9 +107,9 @@ READINGS = {
     "S2",
     title="Readings of CDPA, and clients whose labels differ",
     caption="Test accuracy after the last round of CDPA (p = 0.98) as the paper prints it, as its public code computes "
-    "it, corrected to an unbiased mean, and on other layers, beside no defense and quantisation alone. Clients hold "
-    "i.i.d. images, or labels drawn from a Dirichlet law of concentration alpha: the smaller, the more they differ. "
-    f"The paper has i.i.d. clients alone. {INTERVALS}",
+    "it, corrected to an unbiased mean, and on other layers, beside no defense and quantisation alone. Clients "
+    "hold i.i.d. images, or labels drawn from a Dirichlet law of concentration alpha: the smaller, the more they "
+    f"differ. The paper has i.i.d. clients alone. {INTERVALS}",
     experiments=("utility", "readings", "skewed"),
 )
 def fig_s2(tables: Tables) -> Drawing:
