@@ -107,13 +107,13 @@ def _privacy(rog: pd.DataFrame) -> tuple[dict[str, tuple[float, bool]], str]:
     10,
     title="The balance of every defense",
     caption="Accuracy (Acc), time efficiency (TE, t_none / t), carbon efficiency (CEE, kg_none / kg), communication "
-    "efficiency (CE, 1 - elements / elements_none) and privacy against ROG (PR: LPIPS if its weights are staged, "
-    "else 1 - global SSIM, as in the paper's code), of the largest model; outwards is better. Every axis runs "
-    "from the worst defense (inner ring) to the best (rim), means over seeds; the CSV has the numbers themselves. "
-    "The paper does not say how it scales its axes. Where a corner is left out the metric is missing; a hollow PR "
-    "is void, since ROG is too weak without a defense. PR is of ROG's data and model and of the settings of Table "
-    "III, which are not those of the accuracy. CEE repeats TE: carbon is time, times a constant. Groups as in "
-    "Table I; no defense and CDPA in all.",
+    "efficiency (CE, 1 - elements / elements_none) and privacy against ROG (PR: LPIPS if its weights are "
+    "staged, else 1 - global SSIM, as in the paper's code), of the largest model; outwards is better. Every "
+    "axis runs from the worst defense (inner ring) to the best (rim), means over seeds; the CSV has the "
+    "numbers themselves. The paper does not say how it scales its axes. Where a corner is left out the metric "
+    "is missing; a hollow PR is void, since ROG is too weak without a defense. PR is of ROG's data and model "
+    "and of the settings of Table III, which are not those of the accuracy. CEE repeats TE: carbon is time, "
+    "times a constant. Groups as in Table I; no defense and CDPA in all.",
     experiments=("utility", "rog"),
 )
 def fig10(tables: Tables) -> Drawing:

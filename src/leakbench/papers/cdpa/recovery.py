@@ -32,11 +32,12 @@ ERRORS = {
 @figure(
     4,
     title="Error of recovery against the probability of keeping a bit",
-    caption="Probability that the vote gets a masked bit wrong which all R clients share, against p. Left: 1 - p_gamma2 "
-    "of eqs. 3 and 4, which the paper draws; it counts R / 2 right bits as success and holds for either bit. "
-    "Middle and right: the rule of eq. 2 sets a bit where R p / 2 clients sent a one, so that zeros are lost far "
-    "more often than ones; nearly all masked bits are zeros, since they are high ones. Steps: the number of ones "
-    "that it takes is whole. Errors below 1e-12 are cut off. The paper does not print its numbers of clients.",
+    caption="Probability that the vote gets a masked bit wrong which all R clients share, against p. Left: 1 - "
+    "p_gamma2 of eqs. 3 and 4, which the paper draws; it counts R / 2 right bits as success and holds for "
+    "either bit. Middle and right: the rule of eq. 2 sets a bit where R p / 2 clients sent a one, so that "
+    "zeros are lost far more often than ones; nearly all masked bits are zeros, since they are high ones. "
+    "Steps: the number of ones that it takes is whole. Errors below 1e-12 are cut off. The paper does not "
+    "print its numbers of clients.",
     experiments=(),
 )
 def fig04(_: Tables) -> Drawing:
@@ -96,12 +97,12 @@ MEASURES = {
 @figure(
     "S1",
     title="The vote of bits is no mean",
-    caption=f"Updates of R = {VOTERS} clients, m + kappa 0.02 z, with m = 0.02 z' the same for all (z, z' standard normal, "
-    f"{VALUES:,} coordinates, {SEEDS} seeds, means), written as words of 16 bits with 4 decimals: what the server "
-    "makes of them against their mean: error over the norm of the mean, cosine, signs. The vote (eq. 2) of many "
-    "different integers is not near their mean even if no bit is flipped; flips at p = 0.98 add next to nothing, "
-    "and at p = 0.8 the server's threshold, R p / 2 = 8, lets 3 % of the zeros become high ones. The mean of bits "
-    "is unbiased, and pays with the noise of the flips.",
+    caption=f"Updates of R = {VOTERS} clients, m + kappa 0.02 z, with m = 0.02 z' the same for all (z, z' standard "
+    f"normal, {VALUES:,} coordinates, {SEEDS} seeds, means), written as words of 16 bits with 4 decimals: what "
+    "the server makes of them against their mean: error over the norm of the mean, cosine, signs. The vote "
+    "(eq. 2) of many different integers is not near their mean even if no bit is flipped; flips at p = 0.98 "
+    "add next to nothing, and at p = 0.8 the server's threshold, R p / 2 = 8, lets 3 % of the zeros become "
+    "high ones. The mean of bits is unbiased, and pays with the noise of the flips.",
     experiments=(),
 )
 def fig_s1(_: Tables) -> Drawing:

@@ -65,9 +65,9 @@ def percentage(values: pd.Series, reference: pd.Series) -> pd.Series:
     2,
     title="Generalisation",
     caption="Accuracy in percent and generalisation error, |train loss - test loss| in nats, of the model of the best "
-    "round, without a defense and with CDPA over p. Printed (one run of ResNet18, as its accuracies say; accuracy "
-    "on the validation images) beside ours: on the test images, with the weights of the round that validates "
-    f"best, and after the last round. {MEANS}",
+    "round, without a defense and with CDPA over p. Printed (one run of ResNet18, as its accuracies say; "
+    "accuracy on the validation images) beside ours: on the test images, with the weights of the round that "
+    f"validates best, and after the last round. {MEANS}",
     experiments=("utility", "utility_p"),
 )
 def table02(tables: Tables) -> pd.DataFrame:
@@ -149,14 +149,15 @@ def _is_percentage(text: str, value: float, reference: float, rounding: float) -
 @table(
     4,
     title="Accuracy, time, carbon and communication",
-    caption="Accuracy in percent and in points from no defense, minutes, kg of CO2, and what a client sends per round in "
-    "mebi-elements (2^20 numbers of 32 bits, which the paper calls Mb), each beside its change by the defense in "
-    "percent. Ours: accuracy on the test images after the last round; minutes of wall time of all rounds (local "
-    "training, defense, aggregation) of one run on our machine, its share of what runs side by side; CO2 measured "
-    f"by codecarbon and by the paper's formula, power x time x intensity. {MEANS} Changes are seed by seed. *: a "
-    "printed number that others of the table contradict beyond rounding: its change is not that of its column, "
-    "its CO2 is off the third of a kg per minute of all other rows by more than 5 %, or its elements are not the "
-    f"part that the method's own parameters send. {NONE}: not printed, or not known.",
+    caption="Accuracy in percent and in points from no defense, minutes, kg of CO2, and what a client sends per round "
+    "in mebi-elements (2^20 numbers of 32 bits, which the paper calls Mb), each beside its change by the "
+    "defense in percent. Ours: accuracy on the test images after the last round; minutes of wall time of all "
+    "rounds (local training, defense, aggregation) of one run on our machine, its share of what runs side by "
+    f"side; CO2 measured by codecarbon and by the paper's formula, power x time x intensity. {MEANS} Changes "
+    "are seed by seed. *: a printed number that others of the table contradict beyond rounding: its change is "
+    "not that of its column, its CO2 is off the third of a kg per minute of all other rows by more than 5 %, "
+    f"or its elements are not the part that the method's own parameters send. {NONE}: not printed, or not "
+    "known.",
     experiments=("utility",),
 )
 def table04(tables: Tables) -> pd.DataFrame:
@@ -246,11 +247,11 @@ ATTACK = "rog"
     8,
     title="CDPA over the probability of keeping a bit",
     caption="Accuracy in percent (test images, last round) of federated training with CDPA, and what ROG makes of its "
-    "messages; epsilon is ln(p / (1 - p)), that of one bit. Printed beside ours: accuracy of the model named, ROG "
-    "on its own data and network. SSIM has one window for the whole image, as in the paper's code. The paper's "
-    "images of CDPA, at 5 dB, are further from the truth than a constant grey (11 dB on its data). void: ROG is "
-    f"too weak without a defense, so that its number says nothing; {NONE}: not known (missing.csv of the "
-    f"experiment says why). {MEANS}",
+    "messages; epsilon is ln(p / (1 - p)), that of one bit. Printed beside ours: accuracy of the model named, "
+    "ROG on its own data and network. SSIM has one window for the whole image, as in the paper's code. The "
+    "paper's images of CDPA, at 5 dB, are further from the truth than a constant grey (11 dB on its data). "
+    f"void: ROG is too weak without a defense, so that its number says nothing; {NONE}: not known (missing.csv "
+    f"of the experiment says why). {MEANS}",
     experiments=("utility_p", "rog_p"),
 )
 def table08(tables: Tables) -> pd.DataFrame:

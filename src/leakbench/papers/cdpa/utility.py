@@ -28,10 +28,10 @@ def cells_of(frame: pd.DataFrame) -> list[tuple[str, str]]:
 @figure(
     5,
     title="Accuracy and loss over rounds",
-    caption="Federated averaging with every defense; a column per model. Top: accuracy on the test images. Middle: the "
-    "same in the second half of training, from 10 points below the undefended accuracy of the last round to 4 "
-    "points above it; what is worse lies outside. Bottom: loss of the clients' local steps, mean over steps and "
-    f"clients. Lines end where training diverged in all seeds. {INTERVALS}",
+    caption="Federated averaging with every defense; a column per model. Top: accuracy on the test images. Middle: "
+    "the same in the second half of training, from 10 points below the undefended accuracy of the last round "
+    "to 4 points above it; what is worse lies outside. Bottom: loss of the clients' local steps, mean over "
+    f"steps and clients. Lines end where training diverged in all seeds. {INTERVALS}",
     experiments=("utility",),
 )
 def fig05(tables: Tables) -> Drawing:
@@ -106,10 +106,10 @@ READINGS = {
 @figure(
     "S2",
     title="Readings of CDPA, and clients whose labels differ",
-    caption="Test accuracy after the last round of CDPA (p = 0.98) as the paper prints it, as its public code computes "
-    "it, corrected to an unbiased mean, and on other layers, beside no defense and quantisation alone. Clients "
-    "hold i.i.d. images, or labels drawn from a Dirichlet law of concentration alpha: the smaller, the more they "
-    f"differ. The paper has i.i.d. clients alone. {INTERVALS}",
+    caption="Test accuracy after the last round of CDPA (p = 0.98) as the paper prints it, as its public code "
+    "computes it, corrected to an unbiased mean, and on other layers, beside no defense and quantisation "
+    "alone. Clients hold i.i.d. images, or labels drawn from a Dirichlet law of concentration alpha: the "
+    f"smaller, the more they differ. The paper has i.i.d. clients alone. {INTERVALS}",
     experiments=("utility", "readings", "skewed"),
 )
 def fig_s2(tables: Tables) -> Drawing:
