@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
+import time
 from collections.abc import Callable, Mapping
-from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 
+import codecarbon
 import pytest
 import torch
 
@@ -18,8 +18,9 @@ from leakbench.defenses.optimal import OptimalNoise
 from leakbench.errors import ConfigError
 from leakbench.federated.message import DenseMessage, Message
 from leakbench.federated.step import ClientSteps, TrainedSteps
+from leakbench.jobs import federate
 from leakbench.jobs.base import Findings, Job, Variant
-from leakbench.jobs.costs import carbon_kg
+from leakbench.jobs.costs import EnergyMeter, carbon_kg
 from leakbench.jobs.federate import COSTS, CURVES, FEDERATE_METRICS, UTILITY, ClientTraining, FederateJob, _split
 from leakbench.models.base import MODELS, Model, build_network
 from leakbench.models.convnets import ConvNet, SimpleConvNet
@@ -340,25 +341,18 @@ def test_defenses_that_local_training_does_not_suit(
 
 
 def test_costs_and_their_shares(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Energy is measured where codecarbon is installed; a run's part of it follows its seconds."""
-    calls = []
+    """Energy is measured; a run's part of it follows its seconds."""
+    meters = []
 
-    class Tracker:
-        def __init__(self, **_: object) -> None:
-            self.final_emissions_data = SimpleNamespace(energy_consumed=2.0)
+    class Meter(EnergyMeter):
+        def __enter__(self) -> EnergyMeter:
+            meters.append(self)
+            return super().__enter__()
 
-        def start(self) -> None:
-            calls.append("start")
-
-        def stop(self) -> float:
-            calls.append("stop")
-            return 1.0
-
-    module = ModuleType("codecarbon")
-    module.OfflineEmissionsTracker = Tracker  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "codecarbon", module)
+    monkeypatch.setattr(federate, "EnergyMeter", Meter)
     replicates = run(make(seeds=(0, 1), power_kw=0.5)).replicates
-    assert calls == ["start", "stop"]
+    (meter,) = meters
+    assert meter.kwh is not None and meter.kwh > 0
     seconds = []
     for each in replicates:
         parts = [each.metrics[f"{part}_wall_s"] for part in ("local", "defense", "aggregation")]
@@ -366,14 +360,29 @@ def test_costs_and_their_shares(monkeypatch: pytest.MonkeyPatch) -> None:
         seconds.append(ROUNDS * sum(part for part in parts if isinstance(part, float)))
         assert each.metrics["carbon_formula_kg"] == pytest.approx(carbon_kg(0.5, seconds[-1] / 3600))
         assert each.metrics["carbon_kg"] == pytest.approx(0.475 * float(each.metrics["energy_kwh"]))  # type: ignore[arg-type]
-    assert replicates[0].metrics["energy_kwh"] == pytest.approx(2.0 * seconds[0] / sum(seconds))
+    assert replicates[0].metrics["energy_kwh"] == pytest.approx(meter.kwh * seconds[0] / sum(seconds))
 
 
-def test_without_codecarbon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "codecarbon", None)
+def test_energy_is_that_of_a_processor() -> None:
+    """Some watts for a second of work, whatever the machine: counters of microjoules or hours would show."""
+    start = time.perf_counter()
+    with EnergyMeter() as meter:
+        while time.perf_counter() < start + 3:
+            sum(range(10_000))
+    assert meter.kwh is not None
+    assert 0.1 < meter.kwh * 3.6e6 / 3 < 5_000
+
+
+def test_energy_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """codecarbon swallows its own errors; the record says that the number is missing."""
+
+    def broken(*_: object) -> None:
+        raise OSError("no counters")
+
+    monkeypatch.setattr(codecarbon.OfflineEmissionsTracker, "_resolve_output_methods", broken)
     (replicate,) = run(make(rounds=1)).replicates
     assert replicate.metrics["energy_kwh"] is None and replicate.metrics["carbon_kg"] is None
-    assert replicate.reasons["carbon_kg"] == "codecarbon is not installed"
+    assert replicate.reasons["carbon_kg"] == "codecarbon measured nothing"
 
 
 def test_carbon_of_the_paper() -> None:

@@ -42,38 +42,38 @@ def _finish(device: torch.device) -> None:
 
 
 class EnergyMeter:
-    """Energy of the machine between entering and leaving, by codecarbon where it is installed.
+    """Energy of this process between entering and leaving, by codecarbon.
 
-    codecarbon reads counters of processor and GPU where it may, and estimates from their nominal power elsewhere.
+    codecarbon reads counters of processor and GPU where it may, and estimates from their nominal power elsewhere. It
+    hides what goes wrong in it, so that only a missing result tells.
 
     Attributes:
         kwh: the energy; None where it is unknown.
-        reason: why it is.
+        reason: why, if so.
     """
 
     def __init__(self) -> None:
         self.kwh: float | None = None
-        self.reason = "codecarbon is not installed"
+        self.reason = "codecarbon measured nothing"
 
     def __enter__(self) -> EnergyMeter:
-        try:
-            from codecarbon import OfflineEmissionsTracker
-        except ImportError:
-            self._tracker = None
-            return self
+        from codecarbon import OfflineEmissionsTracker
+        from codecarbon.external.logger import set_logger_level
+
+        set_logger_level("critical")  # it reports before it reads its own argument
         # The country sets the carbon intensity of codecarbon's own kilograms, which are not used.
         self._tracker = OfflineEmissionsTracker(
-            country_iso_code="USA", save_to_file=False, allow_multiple_runs=True, log_level="critical"
+            country_iso_code="USA",
+            tracking_mode="process",
+            output_methods=[],
+            allow_multiple_runs=True,
+            log_level="critical",
         )
         self._tracker.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._tracker is None:
-            return
         self._tracker.stop()
         found = getattr(self._tracker, "final_emissions_data", None)
-        if found is None:
-            self.reason = "codecarbon measured nothing"
-        else:
+        if found is not None:
             self.kwh = float(found.energy_consumed)
