@@ -295,3 +295,23 @@ class TestTables:
         rog["void"] = rog["setting.p"] == 0.8
         column = make("table08", tables)["PSNR (dB), ours"]
         assert [text.endswith("(void)") for text in column] == [True, False, False, False]
+
+    def test_sizes(self, tables: Tables) -> None:
+        tables["architectures"]["value"] = 2.0**20
+        table = make("tableS2", tables).set_index("model")
+        assert table["sent, paper"].to_dict() == {"simplecnn": "0.0087", "convnet": "0.7005", "resnet18": "10.6655"}
+        count = len(tables["architectures"].query("model == 'resnet18'"))
+        assert table.loc["resnet18", "tensors"] == count
+        assert table.loc["resnet18", "parameters"] == f"{count * 2**20:,}"
+        assert table.loc["resnet18", "mebi-elements"] == f"{count:.4f}"
+
+    def test_both_trainings(self, tables: Tables) -> None:
+        table = make("tableS3", tables)
+        assert table["training"].tolist() == ["paper's", "released code's, with momentum"]
+        for row, name in zip(table.to_dict("records"), ("utility", "utility_released"), strict=True):
+            bare, defended = (
+                np.array(per_seed(tables[name], metric="accuracy", defense=label)) for label in ("none", "cdpa")
+            )
+            change = 100 * (defended - bare)
+            assert row["no defense (%)"] == f"{100 * bare.mean():.1f} ± {50 * np.ptp(bare):.1f}"
+            assert row["change (points)"] == f"{change.mean():.1f} ± {np.ptp(change) / 2:.1f}"
