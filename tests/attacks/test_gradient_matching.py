@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from tests.attacks.literal import Problem, attack_trial
 
 from leakbench.attacks import engine, gradient_matching
-from leakbench.attacks.base import Knowledge, Observations, Reconstruction
+from leakbench.attacks.base import Knowledge, KnownInputs, Observations, Reconstruction
 from leakbench.attacks.batch_norm import Anchored, estimated_statistics
 from leakbench.attacks.engine import Evidence, Minimum
 from leakbench.attacks.gradient_matching import GradientMatching, Search
@@ -523,3 +523,46 @@ class TestOptions:
         recovered = psnr(digits.denormalise(found.images).clamp(0, 1)).median()
         assert recovered > 20
         assert recovered > psnr(digits.load("train", range(512)).images.mean(dim=0)).median() + 6
+
+
+class TestKnownInputs:
+    @staticmethod
+    def known(problem: Problem) -> KnownInputs:
+        """The first third of every image's pixels, of the second client two thirds; elsewhere there is no value."""
+        pixel = torch.arange(problem.images[0, 0].numel()).view(problem.images.shape[2:])
+        parts = torch.tensor([1, 2, 1]).view(-1, 1, 1, 1, 1) / 3
+        where = (pixel < parts * pixel.numel()).expand_as(problem.images)
+        return KnownInputs(where, problem.images.where(where, torch.nan))
+
+    @staticmethod
+    def attack(problem: Problem, known: KnownInputs, iterations: int, rows: slice = slice(None)) -> Reconstruction:
+        seen = replace(problem.observations, gradients=problem.observations.gradients[rows])
+        assert problem.knowledge.labels is not None
+        labels = problem.knowledge.labels[rows]
+        knowledge = replace(problem.knowledge, labels=labels, inputs=KnownInputs(*(part[rows] for part in known)))
+        streams = Streams(problem.streams.keys[rows])
+        return matching(iterations=iterations).reconstruct(seen, knowledge, streams)
+
+    def test_are_kept_and_the_others_searched_for(self, problem: Problem) -> None:
+        known = self.known(problem)
+        first, last = (self.attack(problem, known, iterations) for iterations in (1, 60))
+        assert torch.equal(last.images[known.where], problem.images[known.where])
+        assert first.objective is not None and last.objective is not None
+        assert (last.objective < 0.5 * first.objective).all()
+
+    def test_all_of_them_leave_nothing_to_match(self, problem: Problem) -> None:
+        everything = KnownInputs(torch.ones_like(problem.images, dtype=torch.bool), problem.images)
+        found = self.attack(problem, everything, 1)
+        assert torch.equal(found.images, problem.images)
+        assert found.objective is not None and found.objective.abs().max() < 1e-9
+
+    def test_are_those_of_their_observation(self, problem: Problem) -> None:
+        known = self.known(problem)
+        together = self.attack(problem, known, 8)
+        alone = self.attack(problem, known, 8, slice(1, 2))
+        torch.testing.assert_close(together.images[1:2], alone.images, rtol=0, atol=1e-9)
+
+    def test_of_every_setting_of_a_defense(self, problem: Problem) -> None:
+        known = self.known(problem)
+        twice = known.repeat(2)
+        assert torch.equal(twice.where, torch.cat([known.where] * 2)) and len(twice.values) == 2 * len(known.values)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from leakbench.attacks.restoration.prior import Prior
 from leakbench.errors import ObservationError
@@ -24,6 +24,22 @@ Grant = Literal[
 """Side knowledge that a threat model may grant."""
 
 
+class KnownInputs(NamedTuple):
+    """Inputs that the attacker knows already, such as padding and the special tokens of sentences.
+
+    Attributes:
+        where: boolean, ``[n, *batch_shape]``.
+        values: network inputs of the same shape; only those ``where`` count.
+    """
+
+    where: torch.Tensor
+    values: torch.Tensor
+
+    def repeat(self, times: int) -> KnownInputs:
+        """The same for every of several settings of a defense."""
+        return KnownInputs(*(part.repeat(times, *(1,) * (part.dim() - 1)) for part in self))
+
+
 @dataclass(frozen=True)
 class Observations:
     """What the attacker saw of ``n`` clients that hold the same model.
@@ -32,7 +48,7 @@ class Observations:
         network: the architecture, in the BatchNorm mode that the clients computed in.
         parameters: the model at the time of the step, ``[d]``.
         gradients: decoded gradients (of several local steps: updates over the learning rate), ``[n, d]``.
-        batch_shape: ``(B, C, H, W)`` of each client's inputs.
+        batch_shape: ``(B, C, H, W)`` of each client's inputs; of embedded sentences ``(B, L, H + 1)``.
         local: the clients' local computation.
         marked: the coordinates at which the message itself shows that the defense changed them (pruned, clipped, out of
             range), boolean ``[n, d]``; None where it shows nothing.
@@ -47,7 +63,7 @@ class Observations:
     network: Network
     parameters: torch.Tensor
     gradients: torch.Tensor
-    batch_shape: tuple[int, int, int, int]
+    batch_shape: tuple[int, ...]
     local: LocalTraining = ONE_STEP
     marked: torch.Tensor | None = None
     weights: torch.Tensor | None = None
@@ -98,6 +114,7 @@ class Knowledge:
         data_noise: covariance of the noise that the defense added to each image, in network inputs, one per
             observation: variances ``[pixels]`` or a matrix ``[pixels, pixels]``, ``pixels = C H W``.
         prior: networks that were trained on images of the same kind, which no client holds.
+        inputs: inputs that need no search.
     """
 
     labels: torch.Tensor | None = None
@@ -107,6 +124,7 @@ class Knowledge:
     noise_variance: torch.Tensor | None = None
     data_noise: Sequence[torch.Tensor] | None = None
     prior: Prior | None = None
+    inputs: KnownInputs | None = None
 
     def granted(self) -> frozenset[str]:
         """Names of what is known."""

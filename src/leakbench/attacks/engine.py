@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Literal, NamedTuple, TypeAlias, TypedDict
 
+from leakbench.attacks.base import KnownInputs
 from leakbench.attacks.optimisers import Bounds, Descent, Optimiser
 from leakbench.footprint import bytes_per_row
 from leakbench.lazy import torch
@@ -40,7 +41,8 @@ class Evidence(TypedDict, total=False):
     """What the attacker holds of one trial; or of ``n``, with a leading axis.
 
     ``target``: the observed gradient, ``[d]``. ``labels``: ``[B]``. ``weights``: trust in each coordinate, ``[d]``.
-    ``noise``: draws of the defense's noise, ``[draws, d]``. ``statistics``: of BatchNorm layers.
+    ``noise``: draws of the defense's noise, ``[draws, d]``. ``statistics``: of BatchNorm layers. ``inputs``: those that
+    are known ``where`` they are, both ``batch_shape``.
     """
 
     target: torch.Tensor
@@ -48,6 +50,7 @@ class Evidence(TypedDict, total=False):
     weights: torch.Tensor
     noise: torch.Tensor
     statistics: Statistics
+    inputs: KnownInputs
 
 
 Cost: TypeAlias = "Callable[[torch.Tensor, Evidence], torch.Tensor]"

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from leakbench.attacks.base import ATTACKS, Attack, Grant, Knowledge, Observations, Reconstruction
+from leakbench.attacks.base import ATTACKS, Attack, Grant, Knowledge, KnownInputs, Observations, Reconstruction
 from leakbench.attacks.batch_norm import Anchored, estimated_statistics
 from leakbench.attacks.engine import Cost, Evidence, minimise
 from leakbench.attacks.labels import infer_labels
@@ -94,7 +94,7 @@ class GradientMatching(Attack):
         survived = found.diverged_at.view(n, self.restarts) < 0
         best = torch.where(survived, objective, torch.inf).argmin(dim=1)
         rows = best + self.restarts * torch.arange(n, device=device)
-        images, scores = search.candidates(found.points[rows])
+        images, scores = search.candidates(found.points[rows], knowledge.inputs)
         labels = search.labels if scores is None else scores.argmax(dim=-1)
         return Reconstruction(images, found.objective[rows], found.diverged_at[rows], labels)
 
@@ -177,10 +177,17 @@ class Search:
         free = low.new_full((self.shape[0] * self.network.head.outputs,), torch.inf)
         return torch.cat([low, -free]), torch.cat([high, free])
 
-    def candidates(self, variables: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Variables ``[..., D]`` as images ``[..., B, C, H, W]`` and scores ``[..., B, classes]``, if there are any."""
+    def candidates(
+        self, variables: torch.Tensor, known: KnownInputs | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Variables ``[..., D]`` as images ``[..., B, C, H, W]`` and scores ``[..., B, classes]``, if there are any.
+
+        Inputs that are ``known`` take the place of those that the variables say.
+        """
         latents = variables[..., : self.variables].unflatten(-1, self.varied)
         images = self.decode(latents)
+        if known is not None:
+            images = torch.where(known.where, known.values, images)
         if self.attack.labels != "joint":
             return images, None
         return images, variables[..., self.variables :].unflatten(-1, (self.shape[0], -1))
@@ -196,6 +203,8 @@ class Search:
             evidence["weights"] = seen.weights[rows]
         if seen.noise is not None:
             evidence["noise"] = seen.noise(rows)
+        if self.knowledge.inputs is not None:
+            evidence["inputs"] = KnownInputs(*(part[rows] for part in self.knowledge.inputs))
         if self.statistics is not None:
             evidence["statistics"] = {name: tensor[rows] for name, tensor in self.statistics.items()}
         return evidence
@@ -223,7 +232,7 @@ class Search:
         running = network.running_statistics
 
         def cost(variables: torch.Tensor, evidence: Evidence) -> torch.Tensor:
-            images, scores = self.candidates(variables)
+            images, scores = self.candidates(variables, evidence.get("inputs"))
             labels = evidence["labels"] if scores is None else scores.softmax(dim=-1)
             statistics = evidence.get("statistics")
             gradient = local.update(network, parameters, images, labels, statistics)

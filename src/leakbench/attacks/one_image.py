@@ -23,12 +23,12 @@ class OneImage(Wrapper):
     adds: ClassVar[frozenset[Grant]] = frozenset({"labels"})
 
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
-        batch, channels, height, width = observations.batch_shape
+        batch, *shape = observations.batch_shape
         if not observations.local.is_gradient(batch):
             raise Infeasible("attack 'one_image' needs a gradient of the whole batch, not several local steps")
         assert knowledge.labels is not None
         classes = observations.network.head.outputs
         soft = torch.nn.functional.one_hot(knowledge.labels, classes).to(observations.gradients).mean(1, keepdim=True)
-        one = replace(observations, batch_shape=(1, channels, height, width))
+        one = replace(observations, batch_shape=(1, *shape))
         found = self.attack.reconstruct(one, replace(knowledge, labels=soft), streams)
         return replace(found, labels=None if found.labels is None else knowledge.labels)

@@ -13,8 +13,8 @@ from leakbench.attacks.parts import Part
 from leakbench.errors import Infeasible
 from leakbench.lazy import torch
 
-Shape = tuple[int, int, int, int]
-"""``(B, C, H, W)``."""
+Shape = tuple[int, ...]
+"""``(B, C, H, W)``; of embedded sentences ``(B, L, H + 1)``."""
 
 
 class _Unknown(Part):
@@ -85,7 +85,7 @@ class Upsampled(_Unknown):
     interpolation: Interpolation = Field("bicubic", description="how latents become images, as torch interpolates")
 
     def shape(self, batch_shape: Shape) -> Shape:
-        batch, channels, height, width = batch_shape
+        batch, channels, height, width = _image_batch(batch_shape)
         if height % self.factor or width % self.factor:
             raise Infeasible(f"images of {height}x{width} have no latents that are {self.factor} times smaller")
         return batch, channels, height // self.factor, width // self.factor
@@ -102,8 +102,17 @@ class Upsampled(_Unknown):
         self, batch_shape: Shape, pixel_range: torch.Tensor | None, like: torch.Tensor
     ) -> Callable[[torch.Tensor], torch.Tensor]:
         low, high = _known(pixel_range).to(like)
-        rows, columns = upsampling(self.shape(batch_shape)[2:], batch_shape[2:], self.interpolation, like)
+        (*_, height, width), (*_, low_height, low_width) = batch_shape, self.shape(batch_shape)
+        rows, columns = upsampling((low_height, low_width), (height, width), self.interpolation, like)
         return lambda latents: low + (high - low) * (rows @ latents @ columns.T)
+
+
+def _image_batch(batch_shape: Shape) -> Shape:
+    if len(batch_shape) != 4:
+        raise Infeasible(
+            f"inputs of shape {list(batch_shape[1:])} are no images, of which fewer pixels could be searched for"
+        )
+    return batch_shape
 
 
 def _known(pixel_range: torch.Tensor | None) -> torch.Tensor:
