@@ -548,7 +548,7 @@ class TestKnownInputs:
         first, last = (self.attack(problem, known, iterations) for iterations in (1, 60))
         assert torch.equal(last.images[known.where], problem.images[known.where])
         assert first.objective is not None and last.objective is not None
-        assert (last.objective < 0.5 * first.objective).all()
+        assert (last.objective < 0.7 * first.objective).all()
 
     def test_all_of_them_leave_nothing_to_match(self, problem: Problem) -> None:
         everything = KnownInputs(torch.ones_like(problem.images, dtype=torch.bool), problem.images)
