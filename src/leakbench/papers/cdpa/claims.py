@@ -454,7 +454,7 @@ def e12(evidence: Evidence) -> Finding:
     experiments=("utility",),
 )
 def e13(evidence: Evidence) -> Finding:
-    """Emission of the others over CDPA's, by the paper's formula, which is a rescaled wall time."""
+    """Emission of the others over CDPA's, by the paper's formula, which is a rescaled time."""
     parts = []
     for cell, one in evidence.cells("utility").items():
         own = one.series("utility", CARBON, defense=CDPA)
@@ -525,7 +525,7 @@ def e16(evidence: Evidence) -> Finding:
     experiments=("utility",),
 )
 def e17(evidence: Evidence) -> Finding:
-    """Wall time of CDPA over that of SDQ: the formula's carbon is proportional to it."""
+    """Time of CDPA over that of SDQ: the formula's carbon is proportional to it."""
     parts = []
     for cell, one in evidence.cells("utility").items():
         ours, theirs = (one.series("utility", CARBON, defense=defense) for defense in (CDPA, "sdq"))
