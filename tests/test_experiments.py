@@ -109,6 +109,23 @@ def test_jobs_belong_to_their_experiment(scale: str) -> None:
 
 
 @pytest.mark.parametrize("scale", SCALES)
+def test_every_variant_is_used(scale: str) -> None:
+    """What a paper declares, at full; what a scale adds to it, there."""
+    overlays = yaml.safe_load((ROOT / f"config/scales/{scale}.yaml").read_text()).get("papers", {})
+    for paper, spec in Project(ROOT).plan(scale).papers.items():
+        shipped = yaml.safe_load((ROOT / f"config/papers/{paper}.yaml").read_text())["variants"]
+        added = overlays.get(paper, {}).get("variants", {})
+        for axis, declared in (shipped if scale == "full" else added).items():
+            used = {label for one in spec.experiments.values() for label in getattr(one, axis, ())}
+            if axis == "attacks":
+                used = {
+                    label for one in spec.experiments.values() for jobs in one.jobs.values() for label in jobs.attacks
+                }
+            new = set(declared) if scale == "full" else set(declared) - set(shipped.get(axis, ()))
+            assert new <= used, (paper, axis)
+
+
+@pytest.mark.parametrize("scale", SCALES)
 def test_reference_attackers_stand_beside_the_undefended_gradient_only(scale: str) -> None:
     attacks = [job for job in Project(ROOT).plan(scale).jobs.values() if job.attack]
     references = [job for job in attacks if job.attack and not job.attack.component.observes]

@@ -355,9 +355,10 @@ def test_costs_and_their_shares(monkeypatch: pytest.MonkeyPatch) -> None:
     assert meter.kwh is not None and meter.kwh > 0
     seconds = []
     for each in replicates:
-        parts = [each.metrics[f"{part}_wall_s"] for part in ("local", "defense", "aggregation")]
+        parts = [each.metrics[f"{part}_cpu_s"] for part in ("local", "defense", "aggregation")]
         assert all(isinstance(part, float) and part > 0 for part in parts)
         seconds.append(ROUNDS * sum(part for part in parts if isinstance(part, float)))
+        assert each.metrics["seconds"] == pytest.approx(seconds[-1])
         assert each.metrics["carbon_formula_kg"] == pytest.approx(carbon_kg(0.5, seconds[-1] / 3600))
         assert each.metrics["carbon_kg"] == pytest.approx(0.475 * float(each.metrics["energy_kwh"]))  # type: ignore[arg-type]
     assert replicates[0].metrics["energy_kwh"] == pytest.approx(meter.kwh * seconds[0] / sum(seconds))

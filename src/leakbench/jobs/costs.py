@@ -25,6 +25,10 @@ class Times:
     wall: dict[str, float] = field(default_factory=dict)
     cpu: dict[str, float] = field(default_factory=dict)
 
+    def computing(self, device: torch.device) -> float:
+        """Seconds of all parts: processor time on a CPU, where other programs do not count, wall time on a GPU."""
+        return sum((self.cpu if device.type == "cpu" else self.wall).values())
+
     @contextmanager
     def of(self, part: str, device: torch.device) -> Iterator[None]:
         """Time a part; on a GPU, until it has finished."""

@@ -31,7 +31,6 @@ GROUPS = {
 }
 """Panels and their mechanisms, as in Table I; undefended training and CDPA are drawn in all."""
 IN_ALL = ("none", "cdpa")
-SECONDS = ("local_wall_s", "defense_wall_s", "aggregation_wall_s")
 ATTACK = "rog"
 
 
@@ -49,11 +48,11 @@ def scores(utility: pd.DataFrame, rog: pd.DataFrame) -> pd.DataFrame:
     privacy, source = _privacy(rog)
     rows = []
     for label, mechanism in defenses.items():
-        own = {metric: _mean(utility, label, metric) for metric in ("accuracy", "mebi_elements")}
+        own = {metric: _mean(utility, label, metric) for metric in ("accuracy", "seconds", "mebi_elements")}
         value, void = privacy.get(mechanism, (math.nan, False))
         found = {
             "Acc": own["accuracy"],
-            "TE": _seconds(utility, reference) / _seconds(utility, label),
+            "TE": _mean(utility, reference, "seconds") / own["seconds"],
             "CEE": _carbon(utility, reference, label),
             "CE": 1 - own["mebi_elements"] / _mean(utility, reference, "mebi_elements"),
             "PR": value,
@@ -73,10 +72,6 @@ def _mean(frame: pd.DataFrame, label: str | None, metric: str) -> float:
     """Over seeds; NaN where nothing is known."""
     rows = frame[(frame["defense"] == label) & (frame["metric"] == metric)]
     return math.nan if rows.empty else float(over_seeds(rows, ["defense"])["mean"].iloc[0])
-
-
-def _seconds(frame: pd.DataFrame, label: str | None) -> float:
-    return sum(_mean(frame, label, metric) for metric in SECONDS)
 
 
 def _carbon(frame: pd.DataFrame, reference: str | None, label: str) -> float:

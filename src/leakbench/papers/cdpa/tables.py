@@ -150,14 +150,13 @@ def _is_percentage(text: str, value: float, reference: float, rounding: float) -
     4,
     title="Accuracy, time, carbon and communication",
     caption="Accuracy in percent and in points from no defense, minutes, kg of CO2, and what a client sends per round "
-    "in mebi-elements (2^20 numbers of 32 bits, which the paper calls Mb), each beside its change by the "
-    "defense in percent. Ours: accuracy on the test images after the last round; minutes of wall time of all "
-    "rounds (local training, defense, aggregation) of one run on our machine, its share of what runs side by "
-    f"side; CO2 measured by codecarbon and by the paper's formula, power x time x intensity. {MEANS} Changes "
-    "are seed by seed. *: a printed number that others of the table contradict beyond rounding: its change is "
-    "not that of its column, its CO2 is off the third of a kg per minute of all other rows by more than 5 %, "
-    f"or its elements are not the part that the method's own parameters send. {NONE}: not printed, or not "
-    "known.",
+    "in mebi-elements (2^20 numbers of 32 bits, which the paper calls Mb), each beside its change by the defense in "
+    "percent. Ours: accuracy on the test images after the last round; minutes of all rounds (local training, defense, "
+    "aggregation) of one run, its share of what runs side by side, on our machine: processor time on a CPU, wall time "
+    "on a GPU; CO2 measured by codecarbon and by the paper's formula, power x time x intensity. "
+    f"{MEANS} Changes are seed by seed. *: a printed number that others of the table contradict beyond rounding: its "
+    "change is not that of its column, its CO2 is off the third of a kg per minute of all other rows by more than 5 %, "
+    f"or its elements are not the part that the method's own parameters send. {NONE}: not printed, or not known.",
     experiments=("utility",),
 )
 def table04(tables: Tables) -> pd.DataFrame:
@@ -218,19 +217,12 @@ def _ours(
     return NONE if label in set(bare["defense"]) else interval(compared(own, bare, how), form)
 
 
-SECONDS = ("local_wall_s", "defense_wall_s", "aggregation_wall_s")
-
-
 def _quantities(cell: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """By name: a row per defense and seed, in the units of the table."""
-    rounds = 1 + cell.loc[cell["metric"] == "loss_curve", "index"].max()
-    seconds = cell[cell["metric"].isin(SECONDS)]
-    keys = ["defense", "mechanism", "seed", "status"]
-    minutes = seconds.groupby(keys, as_index=False, sort=False)["value"].sum(min_count=len(SECONDS))
     found = {name: of_metric(cell, name) for name in ("carbon_kg", "carbon_formula_kg", "mebi_elements")}
     return found | {
         "accuracy": of_metric(cell, "accuracy", 100),
-        "minutes": minutes.assign(value=minutes["value"] * rounds / 60),
+        "minutes": of_metric(cell, "seconds", 1 / 60),
     }
 
 
