@@ -27,6 +27,7 @@ from leakbench.attacks.released.base import (
 from leakbench.attacks.restoration.prior import Prior, Restoration
 from leakbench.data.base import DATASETS, ImageDataset, Samples, Split
 from leakbench.data.staged import StagedDataset
+from leakbench.data.text import TextDataset
 from leakbench.defenses.base import DEFENSES, Defense, Schedule
 from leakbench.federated.client_data import ClientData
 from leakbench.federated.message import DenseMessage, Message
@@ -114,6 +115,7 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
     **{f"attack/{preset}": [{"iterations": 4}] for preset in PRESETS},
     "dataset/digits": [{}, {"size": 16}],
     "dataset/photos": [{}, {"size": 16}],
+    "dataset/sentences": [{}, {"tokens": 8, "vocabulary": {"kind": "words", "entries": 50}}],
     "defense/cafl": [
         {"epsilon": 2, "fraction": 0.5, **choice}
         for choice in (
@@ -317,6 +319,10 @@ def numbers_of(component: Component) -> list[float]:
             samples = component.load(split, [0, 5, 111])
             numbers += [*summary(samples.values), *samples.labels.tolist()]
         numbers += summary(component.normalise(samples.values))
+    elif isinstance(component, TextDataset):
+        for split in ("train", "test"):
+            samples = component.load(split, range(component.length(split)))
+            numbers += [*summary(samples.values), *summary(samples.labels)]
     elif isinstance(component, Model):
         network = build_network(component, (3, 16, 16), 5, seed=0)
         images = torch.randn(2, 3, 16, 16, generator=generator("fingerprint"))

@@ -16,16 +16,16 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from leakbench.data.base import DATASETS, Dataset, ImageDataset, Samples, Split, data_root, image_dataset
-from leakbench.data.staged import StagedDataset
+from leakbench.data.staged import StagedImages
 from leakbench.errors import ConfigError, UnknownName
 
 NAMES = ["celeba", "cifar10", "digits", "fashion_mnist", "imagenet", "mnist", "photos", "svhn"]
 
 
 @pytest.fixture(params=NAMES)
-def dataset(request: pytest.FixtureRequest, fake: Callable[..., StagedDataset]) -> ImageDataset:
+def dataset(request: pytest.FixtureRequest, fake: Callable[..., StagedImages]) -> ImageDataset:
     cls = DATASETS.get(request.param)
-    return fake(request.param) if issubclass(cls, StagedDataset) else image_dataset(cls(), "tests")
+    return fake(request.param) if issubclass(cls, StagedImages) else image_dataset(cls(), "tests")
 
 
 def test_names_are_registered() -> None:

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from leakbench.data.base import DATASETS, image_dataset
-from leakbench.data.staged import Celeba, Cifar10, Imagenet, Mnist, StagedDataset
+from leakbench.data.staged import Celeba, Cifar10, Imagenet, Mnist, StagedImages
 from leakbench.errors import MissingData
 
-Fake = Callable[..., StagedDataset]
+Fake = Callable[..., StagedImages]
 Noise = Callable[[int, str], list[np.ndarray]]
 Write = Callable[..., list[Path]]
 

@@ -13,11 +13,11 @@ import torch
 
 from leakbench.data import staging
 from leakbench.data.base import DATASETS
-from leakbench.data.staged import Mnist, StagedDataset
+from leakbench.data.staged import Mnist, StagedImages
 from leakbench.data.staging import stage
 from leakbench.errors import MissingData, UnknownName
 
-Fake = Callable[..., StagedDataset]
+Fake = Callable[..., StagedImages]
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def hub(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def publish(hub: Path, root: Path, fake: Fake) -> Fake:
     """``fake``, but the files lie on the stand-in for the Hub."""
 
-    def move(name: str, **layout: Any) -> StagedDataset:
+    def move(name: str, **layout: Any) -> StagedImages:
         dataset = fake(name, **layout)
         root.rename(hub)
         root.mkdir()
@@ -151,7 +151,7 @@ def test_broken_files_are_not_silently_replaced(publish: Fake, root: Path) -> No
 @pytest.mark.parametrize("name", ["digits", "photos"])
 def test_embedded_sets_need_no_staging(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert stage(name) is None
-    assert capsys.readouterr().out == f"{name}: ships inside a dependency; nothing to stage\n"
+    assert capsys.readouterr().out == f"{name}: ships with the installation; nothing to stage\n"
 
 
 def test_an_unknown_name() -> None:

@@ -71,6 +71,14 @@ class Dataset(Component):
             MissingData: the data set is not staged, or a staged file cannot be read.
             IndexError: an index lies outside the split.
         """
+        return self.read(split, self._inside(split, indices))
+
+    def _inside(self, split: Split, indices: Sequence[int]) -> list[int]:
+        """The indices as integers.
+
+        Raises:
+            IndexError: one lies outside the split.
+        """
         rows = [operator.index(index) for index in indices]
         length = self.length(split)
         for row in rows:
@@ -78,7 +86,7 @@ class Dataset(Component):
                 raise IndexError(
                     f"data set '{self.name}' has no index {row} in split '{split}' of {length} {self.unit}"
                 )
-        return self.read(split, rows)
+        return rows
 
     def normalise(self, values: torch.Tensor) -> torch.Tensor:
         """Values of samples to network inputs; any leading axes."""
