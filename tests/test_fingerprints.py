@@ -320,9 +320,10 @@ def numbers_of(component: Component) -> list[float]:
             numbers += [*summary(samples.values), *samples.labels.tolist()]
         numbers += summary(component.normalise(samples.values))
     elif isinstance(component, TextDataset):
-        for split in ("train", "test"):
-            samples = component.load(split, range(component.length(split)))
-            numbers += [*summary(samples.values), *summary(samples.labels)]
+        both: tuple[Split, Split] = ("train", "test")
+        for part in both:
+            texts = component.load(part, range(component.length(part)))
+            numbers += [*summary(texts.values), *summary(texts.labels)]
     elif isinstance(component, Model):
         network = build_network(component, (3, 16, 16), 5, seed=0)
         images = torch.randn(2, 3, 16, 16, generator=generator("fingerprint"))

@@ -90,29 +90,15 @@ def fake(root: Path) -> Callable[..., StagedImages]:
     return stage
 
 
-PIECES = [
-    "[PAD]",
-    "[unused0]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    "the",
-    "dog",
-    "##s",
-    "sleep",
-    "cafe",
-    ".",
-    "'",
-    "a",
-]
+PIECES = "[PAD] [unused0] [UNK] [CLS] [SEP] [MASK] the dog ##s sleep cafe . ' a"
 
 
 @pytest.fixture
 def pieces(root: Path) -> Callable[..., list[str]]:
     """``pieces()`` stages a vocabulary of 14 pieces of words, or the one that it is given; returns its entries."""
 
-    def stage(entries: list[str] = PIECES) -> list[str]:
+    def stage(entries: list[str] | None = None) -> list[str]:
+        entries = PIECES.split() if entries is None else entries
         path = root / BERT / BERT_FILE
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("\n".join(entries) + "\n")

@@ -31,13 +31,14 @@ from leakbench.errors import ConfigError, MissingData
 
 REAL_ROOT = os.environ.get("LEAKBENCH_DATA")
 
-Stage = Callable[..., type[StagedText]]
+Make = Callable[..., StagedText]
+Stage = Callable[..., Make]
 Pieces = Callable[..., list[str]]
 ROWS = [("The dog sleeps.", 1), ("Dogs sleep the.", 0), ("A Café", 1), ("the dog's cat", 0), ("a dog a dog a dog", 1)]
 
 
 @pytest.fixture
-def cola(fake_text: Stage, pieces: Pieces) -> type[StagedText]:
+def cola(fake_text: Stage, pieces: Pieces) -> Make:
     pieces()
     return fake_text("cola", ROWS)
 
@@ -45,7 +46,7 @@ def cola(fake_text: Stage, pieces: Pieces) -> type[StagedText]:
 class TestTokens:
     """``pieces``: 0 [PAD], 2 [UNK], 3 [CLS], 4 [SEP], 6 the, 7 dog, 8 ##s, 9 sleep, 10 cafe, 11 ., 12 ', 13 a."""
 
-    def test_by_hand(self, cola: type[StagedText]) -> None:
+    def test_by_hand(self, cola: Make) -> None:
         values, labels = cola(tokens=8).load("train", range(4))
         assert values.tolist() == [
             [3, 6, 7, 9, 8, 11, 4, 0],
@@ -56,16 +57,16 @@ class TestTokens:
         assert values.dtype == labels.dtype == torch.int64 and labels.tolist() == [1, 0, 1, 0]
         assert cola(tokens=8).shape == (8,) and cola(tokens=8).classes == 2
 
-    def test_what_is_too_long_is_cut(self, cola: type[StagedText]) -> None:
+    def test_what_is_too_long_is_cut(self, cola: Make) -> None:
         assert cola(tokens=5).load("train", [0, 2]).values.tolist() == [[3, 6, 7, 9, 4], [3, 13, 10, 4, 0]]
 
-    def test_or_left_out(self, cola: type[StagedText]) -> None:
+    def test_or_left_out(self, cola: Make) -> None:
         dataset = cola(tokens=7, too_long="left_out")
         assert dataset.length("train") == 4 and dataset.length("test") == 1
         assert dataset.sentences("train", [3, 0]) == ["the dog's cat", "The dog sleeps."]
         assert cola(tokens=6, too_long="left_out").sentences("train", [0]) == ["A Café"]
 
-    def test_numbers_of_words(self, cola: type[StagedText]) -> None:
+    def test_numbers_of_words(self, cola: Make) -> None:
         assert [words(sentence) for sentence, _ in ROWS] == [3, 3, 2, 3, 6]
         assert words(" it 's -- 2 o'clock , ") == 4
         three = cola(shortest=3, longest=3)
@@ -74,14 +75,14 @@ class TestTokens:
         assert cola(shortest=4).sentences("train", [0]) == ["a dog a dog a dog"]
         assert cola(longest=2).length("train") == 1
 
-    def test_the_tokenizer(self, cola: type[StagedText]) -> None:
+    def test_the_tokenizer(self, cola: Make) -> None:
         tokenizer = cola(tokens=8).tokenizer
         assert (tokenizer.pad, tokenizer.unk, tokenizer.cls, tokenizer.sep) == (0, 2, 3, 4)
         assert tokenizer.vocabulary_size == 14 and tokenizer is cola(tokens=8).tokenizer
         assert tokenizer.lengths(["the dogs", "a a a a a a a a a"]) == [5, 11]
         assert tokenizer.encode([]).shape == (0, 8)
 
-    def test_decoding(self, cola: type[StagedText]) -> None:
+    def test_decoding(self, cola: Make) -> None:
         dataset = cola(tokens=9)
         tokenizer = dataset.tokenizer
         ids = dataset.load("train", [1, 3]).values
@@ -90,11 +91,11 @@ class TestTokens:
         inside = torch.tensor([[7, 0, 3, 8, 4, 9]])  # as an attack may find them
         assert tokenizer.decode(inside) == ["dogs sleep"]
 
-    def test_special_tokens_in_a_sentence_are_words(self, cola: type[StagedText]) -> None:
+    def test_special_tokens_in_a_sentence_are_words(self, cola: Make) -> None:
         assert cola(tokens=9).tokenizer.encode(["dog [SEP] [PAD]"]).tolist() == [[3, 7, 2, 2, 2, 2, 2, 2, 4]]
 
     @pytest.mark.parametrize("sentence", ["", " \n"])
-    def test_an_empty_sentence(self, cola: type[StagedText], sentence: str) -> None:
+    def test_an_empty_sentence(self, cola: Make, sentence: str) -> None:
         with pytest.raises(ValueError, match="sentence 1 is empty"):
             cola(tokens=9).tokenizer.encode(["dog", sentence])
 
@@ -131,9 +132,7 @@ class TestWords:
             Cola.model_validate({"vocabulary": {"kind": "bert", "entries": 9}})
 
 
-PLAIN = sorted(
-    {word for sentence in Sentences.texts("train").sentences for word in sentence.lower().strip(".?").split()}
-)
+PLAIN = sorted(set(" ".join(Sentences.texts("train").sentences).lower().replace(".", "").replace("?", "").split()))
 
 
 @given(st.lists(st.lists(st.sampled_from(PLAIN), min_size=1, max_size=9).map(" ".join), min_size=1, max_size=3))
@@ -189,7 +188,7 @@ class TestErrors:
     """What is missing, broken or does not fit."""
 
     def test_not_staged(self, root: Path) -> None:
-        with pytest.raises(MissingData, match="'rotten_tomatoes' .*leakbench stage rotten_tomatoes") as caught:
+        with pytest.raises(MissingData, match=r"'rotten_tomatoes' .*leakbench stage rotten_tomatoes") as caught:
             RottenTomatoes().length("train")
         assert f"{root}/cornell-movie-review-data/rotten_tomatoes/train-*-of-*.parquet" in str(caught.value)
 
@@ -271,8 +270,6 @@ def test_real_sentences_of_5_to_9_words() -> None:
     short = real(Cola(shortest=5, longest=9, tokens=20))
     sentences = short.sentences("test", range(short.length("test")))
     assert all(5 <= words(sentence) <= 9 for sentence in sentences) and len(sentences) == 618
-    values = short.load("test", [0]).values
-    # bert-base-uncased of "The weights made the rope stretch over the pulley."
     place = sentences.index("The weights made the rope stretch over the pulley.")
     values = short.load("test", [place]).values[0]
     assert values[:2].tolist() == [101, 1996] and values[(values != 0).sum() - 1] == 102
@@ -294,9 +291,9 @@ def test_real_pieces_are_those_of_transformers() -> None:
     import_torchvision()
     from transformers import BertTokenizer
 
-    sentences = cola.sentences("test", range(0, 1_043, 7)) + ["Café naïve 北京 don't [UNK]-ish 1,000!"]
+    sentences = [*cola.sentences("test", range(0, 1_043, 7)), "Café naïve 北京, don't: 1,000-fold unkempt!"]
     vocab = Path(REAL_ROOT or "") / BERT / BERT_FILE
     theirs = BertTokenizer(vocab=str(vocab), do_lower_case=True)(
-        sentences[:-1], padding="max_length", truncation=True, max_length=cola.tokens
+        sentences, padding="max_length", truncation=True, max_length=cola.tokens
     )["input_ids"]
-    assert cola.tokenizer.encode(sentences[:-1]).tolist() == theirs
+    assert cola.tokenizer.encode(sentences).tolist() == theirs
