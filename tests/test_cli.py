@@ -320,4 +320,4 @@ def test_schemas(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.usefixtures("checkout")
 def test_staging_an_embedded_set_says_that_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["stage", "digits"]) == 0
-    assert capsys.readouterr().out == "digits: ships inside a dependency; nothing to stage\n"
+    assert capsys.readouterr().out == "digits: ships with the installation; nothing to stage\n"

@@ -25,8 +25,9 @@ from leakbench.attacks.released.base import (
     ModelInversion,
 )
 from leakbench.attacks.restoration.prior import Prior, Restoration
-from leakbench.data.base import DATASETS, Dataset, Samples, Split
+from leakbench.data.base import DATASETS, ImageDataset, Samples, Split
 from leakbench.data.staged import StagedDataset
+from leakbench.data.text import TextDataset
 from leakbench.defenses.base import DEFENSES, Defense, Schedule
 from leakbench.federated.client_data import ClientData
 from leakbench.federated.message import DenseMessage, Message
@@ -114,6 +115,7 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
     **{f"attack/{preset}": [{"iterations": 4}] for preset in PRESETS},
     "dataset/digits": [{}, {"size": 16}],
     "dataset/photos": [{}, {"size": 16}],
+    "dataset/sentences": [{}, {"tokens": 8, "vocabulary": {"kind": "words", "entries": 50}}],
     "defense/cafl": [
         {"epsilon": 2, "fraction": 0.5, **choice}
         for choice in (
@@ -215,7 +217,7 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
 SINGLE_IMAGE = {"attack/analytic", "attack/idlg"}
 
 
-class FixedData(Dataset):
+class FixedData(ImageDataset):
     name: ClassVar[str] = "fixed"
     version: ClassVar[int] = 1
     channels = 1
@@ -237,7 +239,7 @@ class FixedModel(Model):
     width: int = 6
     normalised: bool = False
 
-    def build(self, shape: tuple[int, int, int], classes: int) -> torch.nn.Module:
+    def build(self, shape: tuple[int, ...], classes: int) -> torch.nn.Module:
         pixels = shape[0] * shape[1] * shape[2]
         return torch.nn.Sequential(
             torch.nn.Flatten(),
@@ -312,11 +314,16 @@ def networks() -> Prior:
 
 def numbers_of(component: Component) -> list[float]:
     numbers: list[float] = []
-    if isinstance(component, Dataset):
+    if isinstance(component, ImageDataset):
         for split in ("train", "test"):
             samples = component.load(split, [0, 5, 111])
-            numbers += [*summary(samples.images), *samples.labels.tolist()]
-        numbers += summary(component.normalise(samples.images))
+            numbers += [*summary(samples.values), *samples.labels.tolist()]
+        numbers += summary(component.normalise(samples.values))
+    elif isinstance(component, TextDataset):
+        both: tuple[Split, Split] = ("train", "test")
+        for part in both:
+            texts = component.load(part, range(component.length(part)))
+            numbers += [*summary(texts.values), *summary(texts.labels)]
     elif isinstance(component, Model):
         network = build_network(component, (3, 16, 16), 5, seed=0)
         images = torch.randn(2, 3, 16, 16, generator=generator("fingerprint"))
@@ -324,7 +331,7 @@ def numbers_of(component: Component) -> list[float]:
         numbers += summary(network.gradient(network.parameters, images, torch.tensor([1, 3])))
     elif isinstance(component, Defense):
         steps, streams = clients(), Streams([("defense", client) for client in range(3)])
-        component = component.calibrate(ClientData(FixedData(size=8).load("train", range(30)).images[None]))
+        component = component.calibrate(ClientData(FixedData(size=8).load("train", range(30)).values[None]))
         images, labels = component.protect_dataset(steps.images, steps.labels, streams)
         images, labels = component.protect_data(images, labels, streams)
         message = component.protect_update(steps, streams)

@@ -188,7 +188,7 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("--output", metavar="FILE", help="png, pdf or svg (default: a PNG beside the first record)")
 
     stage = command("stage", _stage, "Fetch data sets or weights, on a machine with a network; jobs run offline.")
-    stage.add_argument("names", nargs="+", metavar="NAME", help="a data set, or lpips")
+    stage.add_argument("names", nargs="+", metavar="NAME", help="a data set, lpips or bert_vocabulary")
 
     merge = command("merge", _merge, "Merge an experiment's records into one tidy table.")
     merge.add_argument("table", metavar="TABLE", help="results/<scale>/<paper>/<experiment>/records.parquet")

@@ -14,7 +14,8 @@ from PIL import Image
 from pyarrow import parquet
 
 from leakbench.data.base import DATASETS
-from leakbench.data.staged import StagedDataset
+from leakbench.data.staged import StagedImages
+from leakbench.data.text import BERT, BERT_FILE, StagedText
 
 NATIVE_SHAPES = {"mnist": (28, 28), "fashion_mnist": (28, 28), "celeba": (218, 178, 3), "imagenet": (300, 400, 3)}
 
@@ -74,16 +75,63 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def fake(root: Path) -> Callable[..., StagedDataset]:
+def fake(root: Path) -> Callable[..., StagedImages]:
     """``fake(name, train=10, files=2)`` stages ten train images in two files, and two test images."""
 
-    def stage(name: str, *, train: int = 6, test: int = 2, **layout: Any) -> StagedDataset:
+    def stage(name: str, *, train: int = 6, test: int = 2, **layout: Any) -> StagedImages:
         cls = DATASETS.get(name)
-        assert issubclass(cls, StagedDataset)
+        assert issubclass(cls, StagedImages)
         folder = root / cls.hub_id / cls.folder
         for split, count in ((cls.splits["train"], train), (cls.splits["test"], test)):
             labels = {column: [row % 2 for row in range(count)] for column in cls.label_columns}
             _write_split(folder, split, _noise(count, name), labels, image_column=cls.image_column, **layout)
         return cls.model_validate({})
+
+    return stage
+
+
+PIECES = "[PAD] [unused0] [UNK] [CLS] [SEP] [MASK] the dog ##s sleep cafe . ' a"
+
+
+@pytest.fixture
+def pieces(root: Path) -> Callable[..., list[str]]:
+    """``pieces()`` stages a vocabulary of 14 pieces of words, or the one that it is given; returns its entries."""
+
+    def stage(entries: list[str] | None = None) -> list[str]:
+        entries = PIECES.split() if entries is None else entries
+        path = root / BERT / BERT_FILE
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join(entries) + "\n")
+        return entries
+
+    return stage
+
+
+@pytest.fixture
+def fake_text(root: Path) -> Callable[..., type[StagedText]]:
+    """``fake_text(name, [(sentence, label), ...])`` stages a train split, in files of two rows, and a test split."""
+
+    def stage(
+        name: str,
+        train: Sequence[tuple[str | None, int | None]],
+        test: Sequence[tuple[str | None, int | None]] = (("The dog.", 1),),
+    ) -> type[StagedText]:
+        cls = DATASETS.get(name)
+        assert issubclass(cls, StagedText)
+        folder = root / cls.hub_id / cls.folder
+        folder.mkdir(parents=True, exist_ok=True)
+        for split, rows in ((cls.splits["train"], train), (cls.splits["test"], test)):
+            files = (len(rows) + 1) // 2
+            for number in range(files):
+                part = rows[2 * number : 2 * number + 2]
+                table = pa.table(
+                    {
+                        cls.text_column: pa.array([sentence for sentence, _ in part], pa.string()),
+                        "label": pa.array([label for _, label in part], pa.int64()),
+                        "idx": list(range(len(part))),
+                    }
+                )
+                parquet.write_table(table, folder / f"{split}-{number:05d}-of-{files:05d}.parquet")
+        return cls
 
     return stage

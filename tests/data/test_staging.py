@@ -13,11 +13,13 @@ import torch
 
 from leakbench.data import staging
 from leakbench.data.base import DATASETS
-from leakbench.data.staged import Mnist, StagedDataset
+from leakbench.data.sentences import Sentences
+from leakbench.data.staged import Mnist, StagedImages
 from leakbench.data.staging import stage
+from leakbench.data.text import BertVocabulary, StagedText
 from leakbench.errors import MissingData, UnknownName
 
-Fake = Callable[..., StagedDataset]
+Fake = Callable[..., StagedImages]
 
 
 @pytest.fixture
@@ -36,7 +38,7 @@ def hub(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def publish(hub: Path, root: Path, fake: Fake) -> Fake:
     """``fake``, but the files lie on the stand-in for the Hub."""
 
-    def move(name: str, **layout: Any) -> StagedDataset:
+    def move(name: str, **layout: Any) -> StagedImages:
         dataset = fake(name, **layout)
         root.rename(hub)
         root.mkdir()
@@ -64,7 +66,7 @@ def test_staged_files_have_the_layout_that_is_read(
     staged = dataset.load("train", range(5))
     monkeypatch.setenv("LEAKBENCH_DATA", str(hub))
     original = dataset.load("train", range(5))
-    assert torch.equal(staged.images, original.images) and torch.equal(staged.labels, original.labels)
+    assert torch.equal(staged.values, original.values) and torch.equal(staged.labels, original.labels)
 
 
 def test_large_splits_become_several_files(
@@ -77,7 +79,7 @@ def test_large_splits_become_several_files(
         f"train-{number:05d}-of-00003.parquet" for number in range(3)
     ]
     expected = torch.stack([torch.from_numpy(pixels) for pixels in noise(25, "mnist")])
-    assert torch.equal((mnist.load("train", range(25)).images[:, 0] * 255).round().byte(), expected)
+    assert torch.equal((mnist.load("train", range(25)).values[:, 0] * 255).round().byte(), expected)
 
 
 def test_what_is_there_is_kept(
@@ -151,10 +153,70 @@ def test_broken_files_are_not_silently_replaced(publish: Fake, root: Path) -> No
 @pytest.mark.parametrize("name", ["digits", "photos"])
 def test_embedded_sets_need_no_staging(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert stage(name) is None
-    assert capsys.readouterr().out == f"{name}: ships inside a dependency; nothing to stage\n"
+    assert capsys.readouterr().out == f"{name}: ships with the installation; nothing to stage\n"
 
 
 def test_an_unknown_name() -> None:
     with pytest.raises(UnknownName, match="leakbench stage: unknown dataset 'cifar'; did you mean 'cifar10'"):
         stage("cifar")
     assert "cifar10" in DATASETS
+
+
+@pytest.fixture
+def vocabulary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """A small vocabulary on the stand-in for the Hub; returns what was asked for there."""
+    import huggingface_hub
+
+    file, asked = tmp_path / "cached", []
+    file.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\ndog\n")
+
+    def download(repository: str, name: str) -> str:
+        asked.append((repository, name))
+        return str(file)
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    return asked
+
+
+@pytest.mark.parametrize("name", ["cola", "rotten_tomatoes"])
+def test_text_comes_with_its_vocabulary(
+    name: str,
+    hub: Path,
+    root: Path,
+    fake_text: Callable[..., type[StagedText]],
+    vocabulary: list[tuple[str, str]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    dataset = fake_text(name, [("A dog", 1), ("Dog", 0), ("Dog dog", 0)])
+    root.rename(hub)
+    root.mkdir()
+    assert stage(name) == root / dataset.hub_id / dataset.folder
+    splits = [dataset.pattern(split).replace("*-of-*", "00000-of-00001") for split in ("train", "test")]
+    file = "google-bert/bert-base-uncased/vocab.txt"
+    assert tree(root) == sorted([file, *(f"{dataset.hub_id}/{split}" for split in splits)])
+    assert f"{name}: wrote train, 3 sentences, to" in capsys.readouterr().out
+    staged = dataset.model_validate({"tokens": 5})
+    assert staged.load("train", [2, 0]).values.tolist() == [[2, 4, 4, 3, 0], [2, 1, 4, 3, 0]]
+    stage(name)
+    printed = capsys.readouterr().out
+    assert "train is there, 3 sentences" in printed and f"bert_vocabulary: is there, {root / file}" in printed
+    assert vocabulary == [("google-bert/bert-base-uncased", "vocab.txt")]
+
+
+def test_the_vocabulary_alone(root: Path, vocabulary: list[tuple[str, str]]) -> None:
+    assert stage("bert_vocabulary") == root / "google-bert/bert-base-uncased"
+    assert tree(root) == ["google-bert/bert-base-uncased/vocab.txt"]
+    assert BertVocabulary().tokenizer(Sentences(), root).vocabulary_size == 5
+
+
+def test_no_vocabulary_from_an_unreachable_hub(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", refuse)
+    with pytest.raises(MissingData, match=r"bert_vocabulary: cannot fetch vocab.txt of .*no route.*network") as caught:
+        stage("bert_vocabulary")
+    assert f"copy the file to {root}/google-bert/bert-base-uncased/vocab.txt" in str(caught.value)
+    assert tree(root) == []

@@ -1,6 +1,6 @@
 """Data sets that are staged as parquet files, laid out as in their repositories on the Hugging Face Hub.
 
-The files lie at ``{data root}/{hub id}/{folder}/{split}-{k}-of-{n}.parquet``, with an image column of the type
+The files lie at ``{data root}/{hub id}/{folder}/{split}-{k}-of-{n}.parquet``; a column of images is of the type
 ``struct<bytes, path>``. Reading never touches the network: ``leakbench stage`` (``staging.py``) fetches.
 """
 
@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from io import BytesIO
 from itertools import accumulate
-from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from pathlib import Path, PurePosixPath
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from leakbench.data.base import DATASETS, Dataset, Samples, Split, data_root, side
+from leakbench.data.base import DATASETS, Dataset, ImageDataset, Samples, Split, data_root, side
 from leakbench.errors import MissingData
 from leakbench.lazy import np
+
+V = TypeVar("V")
 
 
 class Shard(NamedTuple):
@@ -29,25 +31,22 @@ class Shard(NamedTuple):
 
 
 class StagedDataset(Dataset):
-    """A labelled image data set in parquet files. Subclasses only say where it lies and how it looks.
+    """A labelled data set in parquet files: which they are, and their rows one by one.
 
-    Images of another size than ``size`` are resized bilinearly, with antialiasing. The whole frame is resized, unless
-    ``crop`` says to keep the central square only.
+    :class:`StagedImages` makes images of the rows, ``text.StagedText`` sentences.
     """
 
     hub_id: ClassVar[str]
-    folder: ClassVar[str]
+    folder: ClassVar[str] = ""
     """Folder in the Hub repository that holds the parquet files; for most sets the name of the configuration."""
     splits: ClassVar[dict[Split, str]] = {"train": "train", "test": "test"}
     """Our names of the splits to the names in the repository."""
-    image_column: ClassVar[str] = "image"
     label_columns: ClassVar[tuple[str, ...]] = ("label",)
-    crop: ClassVar[bool] = False
 
     @classmethod
     def pattern(cls, split: Split) -> str:
         """The files of a split, relative to the repository's folder."""
-        return f"{cls.folder}/{cls.splits[split]}-*-of-*.parquet"
+        return str(PurePosixPath(cls.folder, f"{cls.splits[split]}-*-of-*.parquet"))
 
     @classmethod
     def shards(cls, split: Split) -> tuple[Shard, ...]:
@@ -73,7 +72,7 @@ class StagedDataset(Dataset):
     @classmethod
     def columns(cls) -> list[str]:
         """Paths of the columns that are read."""
-        return [f"{cls.image_column}.bytes", *cls.label_columns]
+        raise NotImplementedError
 
     @classmethod
     def broken(cls, what: str) -> MissingData:
@@ -85,26 +84,33 @@ class StagedDataset(Dataset):
         """The class, from the values of ``label_columns``."""
         return int(values[0])
 
-    def length(self, split: Split) -> int:
-        return self.shards(split)[-1].stop
+    @classmethod
+    def count(cls, split: Split) -> int:
+        """Number of rows in the files of a split.
 
-    def read(self, split: Split, rows: list[int]) -> Samples:
-        wanted, positions = np.unique(np.asarray(rows, dtype=np.int64), return_inverse=True)
-        pixels = np.empty((len(wanted), self.size, self.size, self.channels), dtype=np.uint8)
-        labels = np.empty(len(wanted), dtype=np.int64)
-        filled = 0
-        for shard in self.shards(split):
-            inside = wanted[(shard.start <= wanted) & (wanted < shard.stop)] - shard.start
-            for row, record in self._records(shard.path, inside):
+        Raises:
+            MissingData: the data set is not staged.
+        """
+        return cls.shards(split)[-1].stop
+
+    @classmethod
+    def labelled(cls, split: Split, rows: np.ndarray, decode: Callable[[dict[str, Any]], V]) -> Iterator[tuple[V, int]]:
+        """The rows (sorted, unique, inside the split) one by one: what ``decode`` makes of each, and its class.
+
+        Raises:
+            MissingData: the data set is not staged, or ``decode`` raises, or the label of a row is unknown.
+        """
+        for shard in cls.shards(split):
+            inside = rows[(shard.start <= rows) & (rows < shard.stop)] - shard.start
+            for row, record in cls._records(shard.path, inside):
                 try:
-                    pixels[filled] = self._decode(record[self.image_column]["bytes"])
-                    labels[filled] = self.label([record[column] for column in self.label_columns])
-                    if not 0 <= labels[filled] < self.classes:
-                        raise ValueError(f"label {labels[filled]} is not one of {self.classes} classes")
+                    value = decode(record)
+                    label = cls.label([record[column] for column in cls.label_columns])
+                    if not 0 <= label < cls.classes:
+                        raise ValueError(f"label {label} is not one of {cls.classes} classes")
                 except (OSError, SyntaxError, TypeError, ValueError) as error:  # Pillow raises the first two
-                    raise self.broken(f"row {row} of {shard.path} cannot be used ({error})") from error
-                filled += 1
-        return Samples.from_pixels(pixels[positions], labels[positions].tolist())
+                    raise cls.broken(f"row {row} of {shard.path} cannot be used ({error})") from error
+                yield value, label
 
     @classmethod
     def _records(cls, path: Path, rows: np.ndarray) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -134,6 +140,35 @@ class StagedDataset(Dataset):
                         return
         except (pyarrow.ArrowException, OSError) as error:
             raise cls.broken(f"{path} cannot be read ({error})") from error
+
+
+class StagedImages(StagedDataset, ImageDataset):
+    """A labelled image data set in parquet files. Subclasses only say where it lies and how it looks.
+
+    Images of another size than ``size`` are resized bilinearly, with antialiasing. The whole frame is resized, unless
+    ``crop`` says to keep the central square only.
+    """
+
+    image_column: ClassVar[str] = "image"
+    crop: ClassVar[bool] = False
+
+    @classmethod
+    def columns(cls) -> list[str]:
+        return [f"{cls.image_column}.bytes", *cls.label_columns]
+
+    def length(self, split: Split) -> int:
+        return self.count(split)
+
+    def read(self, split: Split, rows: list[int]) -> Samples:
+        wanted, positions = np.unique(np.asarray(rows, dtype=np.int64), return_inverse=True)
+        pixels = np.empty((len(wanted), self.size, self.size, self.channels), dtype=np.uint8)
+        labels = np.empty(len(wanted), dtype=np.int64)
+        for place, (image, label) in enumerate(self.labelled(split, wanted, self._image)):
+            pixels[place], labels[place] = image, label
+        return Samples.from_pixels(pixels[positions], labels[positions].tolist())
+
+    def _image(self, record: dict[str, Any]) -> np.ndarray:
+        return self._decode(record[self.image_column]["bytes"])
 
     def _decode(self, content: bytes) -> np.ndarray:
         """Pixels of one encoded image, uint8 ``[size, size, C]``."""
@@ -188,7 +223,7 @@ def _not_staged(dataset: type[StagedDataset], pattern: Path, root: Path) -> str:
 
 
 @DATASETS.register("mnist", version=1)
-class Mnist(StagedDataset):
+class Mnist(StagedImages):
     """MNIST: handwritten digits, 28x28 grey."""
 
     hub_id, folder = "ylecun/mnist", "mnist"
@@ -198,7 +233,7 @@ class Mnist(StagedDataset):
 
 
 @DATASETS.register("fashion_mnist", version=1)
-class FashionMnist(StagedDataset):
+class FashionMnist(StagedImages):
     """Fashion-MNIST: articles of clothing, 28x28 grey."""
 
     hub_id, folder = "zalando-datasets/fashion_mnist", "fashion_mnist"
@@ -208,7 +243,7 @@ class FashionMnist(StagedDataset):
 
 
 @DATASETS.register("cifar10", version=1)
-class Cifar10(StagedDataset):
+class Cifar10(StagedImages):
     """CIFAR-10: ten kinds of animals and vehicles, 32x32 RGB."""
 
     hub_id, folder = "uoft-cs/cifar10", "plain_text"
@@ -219,7 +254,7 @@ class Cifar10(StagedDataset):
 
 
 @DATASETS.register("svhn", version=1)
-class Svhn(StagedDataset):
+class Svhn(StagedImages):
     """SVHN: cropped house numbers, 32x32 RGB, without the ``extra`` split."""
 
     hub_id, folder = "ufldl-stanford/svhn", "cropped_digits"
@@ -229,7 +264,7 @@ class Svhn(StagedDataset):
 
 
 @DATASETS.register("celeba", version=1)
-class Celeba(StagedDataset):
+class Celeba(StagedImages):
     """CelebA: aligned faces; the whole 178x218 frame is resized to a square.
 
     Eight classes: bit 0 is ``Heavy_Makeup``, bit 1 ``Mouth_Slightly_Open``, bit 2 ``Smiling``.
@@ -247,7 +282,7 @@ class Celeba(StagedDataset):
 
 
 @DATASETS.register("imagenet", version=1)
-class Imagenet(StagedDataset):
+class Imagenet(StagedImages):
     """ImageNet-1k: short side resized, centre-cropped. The test split is the validation split, which has labels."""
 
     hub_id, folder = "ILSVRC/imagenet-1k", "data"

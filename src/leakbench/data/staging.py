@@ -1,14 +1,16 @@
-"""Fetch a data set from the Hugging Face Hub into the data root. For login nodes: jobs run offline."""
+"""Fetch data sets from the Hugging Face Hub into the data root. For login nodes: jobs run offline."""
 
 from __future__ import annotations
 
 import math
+import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from leakbench.data.base import DATASETS, Split, data_root
 from leakbench.data.staged import StagedDataset
+from leakbench.data.text import BERT, BERT_FILE, VOCABULARY, StagedText
 from leakbench.errors import MissingData
 
 if TYPE_CHECKING:
@@ -20,33 +22,67 @@ _SHARD_BYTES = 500_000_000
 def stage(name: str) -> Path | None:
     """Fetch what is missing of the data set ``name`` and print what was done. Splits that are there are kept.
 
+    With a data set of text comes BERT's vocabulary, which its tokenizer reads by default; as :data:`VOCABULARY` it
+    comes alone.
+
     The download passes through the cache of the ``datasets`` library, which the variable ``HF_HOME`` moves.
 
     Returns:
-        The folder that holds the files; None for a data set that ships inside a dependency.
+        The folder that holds the files; None for a data set that ships inside a dependency or the package itself.
 
     Raises:
         UnknownName: no such data set.
         MissingData: the Hub cannot be reached or refuses, or the data root holds broken files.
     """
+    if name == VOCABULARY:
+        return _stage_vocabulary().parent
     dataset = DATASETS.get(name, "leakbench stage")
     if not issubclass(dataset, StagedDataset):
-        print(f"{name}: ships inside a dependency; nothing to stage")
+        print(f"{name}: ships with the installation; nothing to stage")
         return None
     root = data_root()
     folder = root / dataset.hub_id / dataset.folder
     for split in dataset.splits:
         if any(root.glob(f"{dataset.hub_id}/{dataset.pattern(split)}")):
-            print(f"{name}: {split} is there, {dataset.shards(split)[-1].stop:,} images in {folder}")
+            print(f"{name}: {split} is there, {dataset.count(split):,} {dataset.unit} in {folder}")
             continue
         print(f"{name}: fetching {split} from {dataset.hub_id} on the Hub", flush=True)
         _write(_fetch(dataset, split), folder, dataset.splits[split])
-        print(f"{name}: wrote {split}, {dataset.shards(split)[-1].stop:,} images, to {folder}")
+        print(f"{name}: wrote {split}, {dataset.count(split):,} {dataset.unit}, to {folder}")
+    if issubclass(dataset, StagedText):
+        _stage_vocabulary()
     return folder
 
 
+def _stage_vocabulary() -> Path:
+    """Fetch the vocabulary of BERT where it is not there yet; returns where it lies.
+
+    Raises:
+        MissingData: the Hub cannot be reached, or refuses.
+    """
+    path = data_root() / BERT / BERT_FILE
+    if path.is_file():
+        print(f"{VOCABULARY}: is there, {path}")
+        return path
+    import huggingface_hub
+
+    print(f"{VOCABULARY}: fetching {BERT_FILE} of {BERT} on the Hub", flush=True)
+    try:
+        fetched = Path(huggingface_hub.hf_hub_download(BERT, BERT_FILE))
+    except Exception as error:  # the library passes on whatever its layers raise
+        raise MissingData(
+            f"{VOCABULARY}: cannot fetch {BERT_FILE} of {BERT} from the Hub ({type(error).__name__}: {error}). Run "
+            f"`leakbench stage {VOCABULARY}` on a machine with network access, or copy the file to {path}."
+        ) from error
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=path.parent, prefix=".staging-") as temporary:  # the file appears when it is complete
+        shutil.copyfile(fetched, Path(temporary, BERT_FILE)).replace(path)
+    print(f"{VOCABULARY}: wrote {path}")
+    return path
+
+
 def _fetch(dataset: type[StagedDataset], split: Split) -> datasets.Dataset:
-    """One split. The files are named, so that no other split is fetched along with it.
+    """One split. The files are named where they lie in a folder, so that no other split is fetched along with it.
 
     Raises:
         MissingData: the Hub cannot be reached, or refuses.
@@ -54,6 +90,8 @@ def _fetch(dataset: type[StagedDataset], split: Split) -> datasets.Dataset:
     from datasets import load_dataset
 
     try:
+        if not dataset.folder:  # such repositories name their files as they like
+            return load_dataset(dataset.hub_id, split=dataset.splits[split])
         return load_dataset(dataset.hub_id, data_files={split: dataset.pattern(split)}, split=split)
     except Exception as error:  # `datasets` passes on whatever its many layers raise
         raise MissingData(
