@@ -65,27 +65,8 @@ def reference_of(
     model: TextModel, network: Network, parameters: torch.Tensor, attention: str = "sdpa"
 ) -> transformers.PreTrainedModel:
     """The library's own module with these parameters, and by default with another implementation of attention."""
-    config = (
-        transformers.BertConfig(
-            hidden_size=H,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            intermediate_size=12,
-            vocab_size=V,
-            max_position_embeddings=10,
-            attn_implementation=attention,
-        )
-        if model.name == "bert"
-        else transformers.DistilBertConfig(
-            dim=H,
-            n_layers=2,
-            n_heads=2,
-            hidden_dim=12,
-            vocab_size=V,
-            max_position_embeddings=10,
-            attn_implementation=attention,
-        )
-    )
+    fields: dict[str, Any] = {key: TINY[field] for field, key in model.keys.items() if field in TINY}
+    config = getattr(transformers, model.library[0])(**fields, attn_implementation=attention)
     kind = getattr(transformers, model.library[1])
     found: transformers.PreTrainedModel = kind(config).double().eval()
     found.load_state_dict(network.unflatten(parameters))  # the names are the same

@@ -11,6 +11,7 @@ from pydantic import Field
 from leakbench.errors import ConfigError
 from leakbench.lazy import np, torch
 from leakbench.registry import Component, Registry
+from leakbench.root import data_root as data_root
 
 Split = Literal["train", "test"]
 

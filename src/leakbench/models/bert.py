@@ -219,7 +219,20 @@ def word_embeddings(network: Network, parameters: torch.Tensor) -> torch.Tensor:
     Raises:
         ConfigError: the model has none.
     """
-    found = [tensor for name, tensor in network.unflatten(parameters).items() if name.endswith(_WORD_EMBEDDINGS)]
+    return network.unflatten(parameters)[_table_of(network)]
+
+
+def embedding_width(network: Network) -> int:
+    """The numbers of a word embedding, H.
+
+    Raises:
+        ConfigError: the model has no word embeddings.
+    """
+    return network.shapes[network.names.index(_table_of(network))][1]
+
+
+def _table_of(network: Network) -> str:
+    found = [name for name in network.names if name.endswith(_WORD_EMBEDDINGS)]
     if len(found) != 1:
         raise ConfigError("the model has no table of word embeddings; models of sentences have one")
     return found[0]
