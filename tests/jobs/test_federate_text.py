@@ -148,7 +148,7 @@ def test_fine_tuning_equals_a_literal_loop(
     fields = {key: TINY[field] for field, key in model.keys.items() if field in TINY}
     config = getattr(library, model.library[0])(**fields, initializer_range=0.7)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(2)
+        torch.manual_seed(3)
         getattr(library, model.library[1])(config).save_pretrained(tmp_path / "large")
     job = make(model=model, architecture={**TINY, "weights": "large"}, seeds=(0, 1))
     found = run(job)

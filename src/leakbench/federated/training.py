@@ -149,9 +149,9 @@ def train_runs(
             forgotten, by default.
         transform: changes the images of every batch.
         sample_gradients: makes the update from per-sample gradients; the batch's gradient by default.
-        together: runs whose gradients are computed in one vectorised call. By default one on a CPU, where the grouped
-            convolutions of several are slower than a loop (``benchmarks/training_runs.py``), and as many as fit on a
-            GPU. Numbers depend on it in their last digits alone.
+        together: runs whose gradients are computed in one vectorised call. By default one for images on a CPU, where
+            the grouped convolutions of several are slower than a loop (``benchmarks/training_runs.py``), and as many as
+            fit for sentences or on a GPU. Numbers depend on it in their last digits alone.
         stacked: the network for gradients of many runs by matrix products; they differ in their last digits.
         quiet: show no progress, for one of many rounds.
 
@@ -264,7 +264,7 @@ def _take(values: torch.Tensor, rows: torch.Tensor, shared_axes: int) -> torch.T
 
 
 def _together(network: Network, batch_size: int, images: torch.Tensor, device: torch.device) -> int:
-    if device.type == "cpu":
+    if device.type == "cpu" and images.is_floating_point():
         return 1
     return network.rows_within(_budget(device), (batch_size, *_differentiated(network, images)))
 
