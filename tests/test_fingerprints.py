@@ -34,6 +34,7 @@ from leakbench.federated.message import DenseMessage, Message
 from leakbench.federated.step import ClientSteps
 from leakbench.jobs.base import JOB_KINDS, Job, JobKind, Variant
 from leakbench.models.base import MODELS, Model, build_network
+from leakbench.models.bert import TextModel
 from leakbench.models.trained import TrainedModels
 from leakbench.randomness import Streams, generator
 from leakbench.registry import Component, Registry
@@ -73,6 +74,7 @@ NETWORKS = {
     "blocks": 1,
     "hidden": 4,
 }
+TRANSFORMER = {"width": 8, "layers": 1, "heads": 2, "intermediate": 12, "vocabulary": 20, "positions": 6}
 # What a component is tried with; one that is not named here is tried with its defaults.
 PARAMETERS: dict[str, list[dict[str, Any]]] = {
     "attack/adaptive": [{"attack": FEW_STEPS}],
@@ -206,7 +208,9 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
     "membership/four_branch": [{"epochs": 2, "batch_size": 4}],
     "membership/lira": [{"training": {"steps": 3, "batch_size": 2}, "shadows": 2}],
     "model/alexnet": [{"width": 2}],
+    "model/bert": [TRANSFORMER],
     "model/convnet": [{"width": 2}, {"width": 2, "activation": "relu"}],
+    "model/distilbert": [TRANSFORMER],
     "model/mlp": [{"width": 5}, {"width": 5, "activation": "sigmoid"}],
     "model/resnet10": [{"width": 8}],
     "model/resnet18_rog": [{"width": 2}],
@@ -325,8 +329,13 @@ def numbers_of(component: Component) -> list[float]:
             texts = component.load(part, range(component.length(part)))
             numbers += [*summary(texts.values), *summary(texts.labels)]
     elif isinstance(component, Model):
-        network = build_network(component, (3, 16, 16), 5, seed=0)
-        images = torch.randn(2, 3, 16, 16, generator=generator("fingerprint"))
+        if isinstance(component, TextModel):
+            shape: tuple[int, ...] = (6,)
+            images = torch.tensor([[1, 7, 2, 0, 0, 0], [1, 5, 9, 19, 3, 2]])
+        else:
+            shape = (3, 16, 16)
+            images = torch.randn(2, 3, 16, 16, generator=generator("fingerprint"))
+        network = build_network(component, shape, 5, seed=0)
         numbers += summary(network.logits(network.parameters, images))
         numbers += summary(network.gradient(network.parameters, images, torch.tensor([1, 3])))
     elif isinstance(component, Defense):

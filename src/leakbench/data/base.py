@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import operator
-import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
@@ -13,6 +11,7 @@ from pydantic import Field
 from leakbench.errors import ConfigError
 from leakbench.lazy import np, torch
 from leakbench.registry import Component, Registry
+from leakbench.root import data_root as data_root
 
 Split = Literal["train", "test"]
 
@@ -140,11 +139,6 @@ def image_dataset(dataset: Dataset, what: str) -> ImageDataset:
     if not isinstance(dataset, ImageDataset):
         raise ConfigError(f"data set '{dataset.name}' holds {dataset.unit}, no images, but {what} need images")
     return dataset
-
-
-def data_root() -> Path:
-    """The folder that holds staged data sets: ``LEAKBENCH_DATA``, else ``data`` in the current folder. Absolute."""
-    return Path(os.environ.get("LEAKBENCH_DATA") or "data").expanduser().absolute()
 
 
 DATASETS: Registry[Dataset] = Registry("dataset", "leakbench.data")

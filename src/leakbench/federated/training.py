@@ -18,6 +18,7 @@ from leakbench.adam import Adam
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.lazy import torch
 from leakbench.models.base import Network, Statistics
+from leakbench.models.bert import embedding_width
 from leakbench.models.stacked import StackedNetworks
 from leakbench.models.trained import TrainedModels
 from leakbench.progress import progress
@@ -34,16 +35,18 @@ GPU_PART = 0.3
 
 
 class Training(BaseModel):
-    """SGD with momentum, or Adam, for a number of steps that need not end with an epoch."""
+    """SGD with momentum, Adam or AdamW, for a number of steps that need not end with an epoch."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     steps: int = Field(ge=0, description="optimiser steps")
     batch_size: int = Field(64, ge=1, description="images per step; the last step of an epoch takes what is left")
-    optimiser: Literal["sgd", "adam"] = "sgd"
+    optimiser: Literal["sgd", "adam", "adamw"] = "sgd"
     rate: float = Field(0.01, gt=0, description="learning rate")
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD")
-    weight_decay: float = Field(5e-4, ge=0, description="times the parameters, added to the gradient")
+    weight_decay: float = Field(
+        5e-4, ge=0, description="times the parameters, added to the gradient, or with adamw to the step over the rate"
+    )
 
 
 Transform: TypeAlias = "Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Streams], torch.Tensor]"
@@ -98,7 +101,8 @@ class TrainingRuns:
         models: the trained models. A run that diverged keeps the last parameters that were finite.
         curves: mean loss of each batch before its step, ``[runs, steps]``; NaN from the step at which a run diverged.
         diverged_at: that step, ``[runs]``, -1 where it never came.
-        first_batch: images ``[runs, B, C, H, W]`` and labels ``[runs, B]`` of the first step; None without steps.
+        first_batch: images ``[runs, B, C, H, W]`` or token ids ``[runs, B, L]``, and labels ``[runs, B]``, of the first
+            step; None without steps.
     """
 
     models: TrainedModels
@@ -133,7 +137,8 @@ def train_runs(
     Args:
         network: the architecture, and the BatchNorm statistics that every run starts with.
         parameters: ``[d]``, or each run's own, ``[runs, d]``.
-        images: network inputs, ``[N, C, H, W]``, or each run's own, ``[runs, N, C, H, W]``.
+        images: network inputs, ``[N, C, H, W]``, or each run's own, ``[runs, N, C, H, W]``; or token ids, integers
+            ``[N, L]`` or ``[runs, N, L]``.
         labels: ``[N]`` or ``[runs, N]``, int64.
         streams: one per run.
         training: how to train.
@@ -144,9 +149,9 @@ def train_runs(
             forgotten, by default.
         transform: changes the images of every batch.
         sample_gradients: makes the update from per-sample gradients; the batch's gradient by default.
-        together: runs whose gradients are computed in one vectorised call. By default one on a CPU, where the grouped
-            convolutions of several are slower than a loop (``benchmarks/training_runs.py``), and as many as fit on a
-            GPU. Numbers depend on it in their last digits alone.
+        together: runs whose gradients are computed in one vectorised call. By default one for images on a CPU, where
+            the grouped convolutions of several are slower than a loop (``benchmarks/training_runs.py``), and as many as
+            fit for sentences or on a GPU. Numbers depend on it in their last digits alone.
         stacked: the network for gradients of many runs by matrix products; they differ in their last digits.
         quiet: show no progress, for one of many rounds.
 
@@ -154,7 +159,8 @@ def train_runs(
         ConfigError: shapes do not fit, or there is a velocity for an optimiser that has none.
         Infeasible: per-sample gradients of a model whose BatchNorm layers mix the samples.
     """
-    runs, count = len(streams), images.shape[-4] if rows is None else rows.shape[1]
+    runs, axes = len(streams), _sample_axes(images)
+    count = images.shape[-axes - 1] if rows is None else rows.shape[1]
     _check(network, parameters, images, labels, runs)
     network = network.in_mode("train")
     if sample_gradients is not None and network.couples_samples:
@@ -163,25 +169,19 @@ def train_runs(
     current, device = initial.clone(), initial.device
     if velocity is not None and training.optimiser != "sgd":
         raise ConfigError(f"momentum goes on from training to training with SGD, and not with {training.optimiser}")
-    momentum = torch.zeros_like(current) if velocity is None else velocity
     own_statistics = statistics or network.running_statistics
     statistics = {name: values.expand(runs, -1).clone() for name, values in own_statistics.items()}
     curves = torch.full((runs, training.steps), torch.nan, device=device)
     diverged_at = torch.full((runs,), -1, device=device)
-    size = (
-        STACKED_TOGETHER if stacked else together or _together(network, training.batch_size, images.shape[-3:], device)
-    )
+    size = STACKED_TOGETHER if stacked else together or _together(network, training.batch_size, images, device)
     rows = None if rows is None else rows.cpu()
     parts = [slice(first, min(first + size, runs)) for first in range(0, runs, size)]
-    optimisers = [
-        Adam(current[part]) if training.optimiser == "adam" else _Momentum(momentum[part], training.momentum)
-        for part in parts
-    ]
+    optimisers = [_optimiser(training, current[part], None if velocity is None else velocity[part]) for part in parts]
     first_batch: tuple[torch.Tensor, torch.Tensor] | None = None
     with nullcontext(_no_tick) if quiet else progress("training", training.steps) as tick:
         for step, places in enumerate(_batches(streams, count, training)):
             chosen = (places if rows is None else rows.gather(1, places)).to(device)
-            batch, targets = _take(images, chosen), _take(labels, chosen, shared_axes=1)
+            batch, targets = _take(images, chosen, shared_axes=axes + 1), _take(labels, chosen, shared_axes=1)
             drawing = transform is not None or sample_gradients is not None
             own = streams.child("step", step) if drawing else streams
             if transform is not None:
@@ -200,8 +200,11 @@ def train_runs(
                         network, sample_gradients, current[part], batch[part], targets[part], own, part
                     )
                     after = before
-                gradient = torch.add(gradient, current[part], alpha=training.weight_decay)
-                moved = current[part] - training.rate * optimiser.direction(gradient)
+                if training.optimiser == "adamw":  # the decay does not pass through Adam
+                    direction = optimiser.direction(gradient).add(current[part], alpha=training.weight_decay)
+                else:
+                    direction = optimiser.direction(torch.add(gradient, current[part], alpha=training.weight_decay))
+                moved = current[part] - training.rate * direction
                 finite = loss.isfinite() & moved.isfinite().all(dim=1)
                 diverged_at[part] = torch.where((diverged_at[part] < 0) & ~finite, step, diverged_at[part])
                 alive = diverged_at[part] < 0
@@ -214,15 +217,28 @@ def train_runs(
     return TrainingRuns(models, curves, diverged_at, first_batch)
 
 
+def _optimiser(training: Training, parameters: torch.Tensor, velocity: torch.Tensor | None) -> Adam | _Momentum:
+    if training.optimiser != "sgd":
+        return Adam(parameters)
+    return _Momentum(torch.zeros_like(parameters) if velocity is None else velocity, training.momentum)
+
+
 def _no_tick(steps: int = 1) -> None:
     pass
 
 
+def _sample_axes(images: torch.Tensor) -> int:
+    """Of an image ``[C, H, W]``, or of the token ids ``[L]`` of a sentence."""
+    return 3 if images.is_floating_point() else 1
+
+
 def _check(network: Network, parameters: torch.Tensor, images: torch.Tensor, labels: torch.Tensor, runs: int) -> None:
+    leading = tuple(images.shape[: -_sample_axes(images)])
+    count = leading[-1] if leading else 0
     shapes = {
         "parameters": (parameters.shape, ((network.dimension,), (runs, network.dimension))),
-        "images": (images.shape[:-3], ((images.shape[-4],), (runs, images.shape[-4]))),
-        "labels": (labels.shape, ((images.shape[-4],), (runs, images.shape[-4]))),
+        "images": (leading, ((count,), (runs, count))),
+        "labels": (labels.shape, ((count,), (runs, count))),
     }
     for name, (found, allowed) in shapes.items():
         if tuple(found) not in allowed:
@@ -240,17 +256,23 @@ def _batches(streams: Streams, count: int, training: Training) -> Iterator[torch
         epoch += 1
 
 
-def _take(values: torch.Tensor, rows: torch.Tensor, shared_axes: int = 4) -> torch.Tensor:
+def _take(values: torch.Tensor, rows: torch.Tensor, shared_axes: int) -> torch.Tensor:
     """The ``rows`` (``[runs, B]``) of what all runs share, or of each run's own."""
     if values.dim() == shared_axes:
         return values[rows]
     return values[torch.arange(len(rows), device=rows.device)[:, None], rows]
 
 
-def _together(network: Network, batch_size: int, shape: torch.Size, device: torch.device) -> int:
-    if device.type == "cpu":
+def _together(network: Network, batch_size: int, images: torch.Tensor, device: torch.device) -> int:
+    if device.type == "cpu" and images.is_floating_point():
         return 1
-    return network.rows_within(_budget(device), (batch_size, *shape))
+    return network.rows_within(_budget(device), (batch_size, *_differentiated(network, images)))
+
+
+def _differentiated(network: Network, images: torch.Tensor) -> tuple[int, ...]:
+    """The shape of a sample where the network begins to compute: token ids are embedded first."""
+    sample = tuple(images.shape[-_sample_axes(images) :])
+    return sample if images.is_floating_point() else (*sample, embedding_width(network))
 
 
 def _budget(device: torch.device) -> int:
@@ -299,7 +321,7 @@ def _private_gradient(
 
     samples = torch.func.vmap(one, in_dims=(None, 0, 0))
     k, size = len(parameters), images.shape[1]
-    part = max(1, network.rows_within(_budget(parameters.device), (1, *images.shape[2:])) // k)
+    part = max(1, network.rows_within(_budget(parameters.device), (1, *_differentiated(network, images))) // k)
     total, loss = torch.zeros_like(parameters), torch.zeros(k, device=parameters.device)
     for some, theirs in zip(images.split(part, dim=1), labels.split(part, dim=1), strict=True):
         if k > 1:

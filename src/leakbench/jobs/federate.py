@@ -14,6 +14,7 @@ from leakbench.federated.training import Training
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
 from leakbench.jobs.costs import CARBON_INTENSITY, EnergyMeter, Times, carbon_kg
 from leakbench.lazy import torch
+from leakbench.models.bert import TextModel
 from leakbench.records import MetricInfo, Outcome, Replicate, Value
 
 if TYPE_CHECKING:
@@ -41,12 +42,22 @@ CURVES = {
     "loss_curve": MetricInfo(unit="nats, mean over clients and local steps", direction="lower", axis="round"),
     "accuracy_curve": MetricInfo(unit="part of the test images", direction="higher", axis="round"),
     "validation_curve": MetricInfo(unit="part of the validation images", direction="higher", axis="round"),
+    "mcc_curve": MetricInfo(unit="Matthews correlation coefficient on the test data", direction="higher", axis="round"),
+    "validation_mcc_curve": MetricInfo(
+        unit="Matthews correlation coefficient on the validation data", direction="higher", axis="round"
+    ),
 }
 UTILITY = {
     "accuracy": MetricInfo(unit="part of the test images, after the last round", direction="higher"),
     "best_round": MetricInfo(unit="round of the best validation accuracy, the first one being 0", direction="none"),
     "best_validation_accuracy": MetricInfo(unit="part of the validation images, in the best round", direction="higher"),
     "accuracy_at_best": MetricInfo(unit="part of the test images, after the best round", direction="higher"),
+    "mcc": MetricInfo(
+        unit="Matthews correlation coefficient on the test data, after the last round", direction="higher"
+    ),
+    "mcc_at_best": MetricInfo(
+        unit="Matthews correlation coefficient on the test data, after the best round", direction="higher"
+    ),
     "train_loss": MetricInfo(unit="nats, mean over all clients' images, after the best round", direction="lower"),
     "test_loss": MetricInfo(unit="nats, mean over the test images, after the best round", direction="lower"),
     "generalisation_gap": MetricInfo(unit="nats, |train loss - test loss| after the best round", direction="lower"),
@@ -75,6 +86,8 @@ COSTS = {
     ),
 }
 FEDERATE_METRICS = CURVES | UTILITY | SIZES | COSTS
+CORRELATIONS = ("mcc_curve", "validation_mcc_curve", "mcc", "mcc_at_best")
+"""Metrics of data with two classes; zero where all predictions, or all labels, are the same."""
 
 
 class ClientTraining(Training):
@@ -99,7 +112,8 @@ class FederateJob(JobKind):
     averaged as floats and are not defended. A round passes over a client's images in a new order, from the start.
 
     Clients hold equal numbers of images of the train split, some of which are held out for validation; the test split
-    judges. All settings of the defense and all seeds are trained side by side, as far as memory goes.
+    judges. Local training is SGD with momentum, Adam or AdamW, whose moments a round starts anew; dropout is off. All
+    settings of the defense and all seeds are trained side by side, as far as memory goes.
     """
 
     clients: int = Field(20, ge=1, description="clients, all of which take part in every round")
@@ -143,8 +157,16 @@ class FederateJob(JobKind):
 
 
 class _Samples(NamedTuple):
-    images: torch.Tensor
+    """Network inputs, of images or token ids, and labels."""
+
+    values: torch.Tensor
     labels: torch.Tensor
+
+
+class _Judgement(NamedTuple):
+    accuracy: float
+    loss: float
+    mcc: float | None
 
 
 class _Data(NamedTuple):
@@ -154,6 +176,11 @@ class _Data(NamedTuple):
     test: _Samples
     clients: dict[int, torch.Tensor]
     validation: dict[int, torch.Tensor]
+    classes: int
+
+    @property
+    def is_text(self) -> bool:
+        return not self.train.values.is_floating_point()
 
 
 def _load(kind: FederateJob, job: Job, device: torch.device) -> _Data:
@@ -165,10 +192,15 @@ def _load(kind: FederateJob, job: Job, device: torch.device) -> _Data:
             f"validation: {kind.validation} images leave none of the train split ({count}) to the clients"
         )
     loaded = [dataset.load("train", range(count)), dataset.load("test", test)]
-    train, judges = (_Samples(dataset.normalise(images).to(device), labels.to(device)) for images, labels in loaded)
+    train, judges = (_Samples(dataset.normalise(values).to(device), labels.to(device)) for values, labels in loaded)
     parts = {seed: _split(kind, job.dataset.label, seed, loaded[0].labels) for seed in job.seeds}
     clients = {seed: own for seed, (own, _) in parts.items()}
-    return _Data(train, judges, clients, {seed: held_out for seed, (_, held_out) in parts.items()})
+    validation = {seed: held_out for seed, (_, held_out) in parts.items()}
+    data = _Data(train, judges, clients, validation, dataset.classes)
+    model = job.model.single()
+    if data.is_text and isinstance(model, TextModel):
+        model.check_vocabulary(1 + max(int(samples.values.max()) for samples in loaded))
+    return data
 
 
 def _split(kind: FederateJob, label: str, seed: int, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -226,7 +258,7 @@ class _Federation:
         from leakbench.models.stacked import StackedNetworks
         from leakbench.randomness import Streams
 
-        self.kind, self.data, self.device = kind, data, data.train.images.device
+        self.kind, self.data, self.device = kind, data, data.train.values.device
         self.network = networks[runs[0][2]].in_mode("train")
         self.runs = [
             _Run(setting, defense, seed, {name: [None] * kind.rounds for name in CURVES})
@@ -246,7 +278,17 @@ class _Federation:
         self.rows = torch.cat([data.clients[run.seed] for run in self.runs])
         self.stacked = StackedNetworks.of(self.network) if self.device.type == "cpu" else None
         self.energy = EnergyMeter()
+        self._check_defenses()
         self._protect_datasets()
+
+    def _check_defenses(self) -> None:
+        """Sentences are what they are: no defense changes token ids."""
+        from leakbench.defenses.base import Defense
+
+        for defense in (run.defense for run in self.runs):
+            ours, own = ([kind.calibrate, kind.protect_dataset, kind.protect_data] for kind in (Defense, type(defense)))
+            if self.data.is_text and own != ours:
+                raise Infeasible(f"'{defense.name}' acts on images, and the clients hold sentences")
 
     def _protect_datasets(self) -> None:
         """Calibrate the defenses, and let them change the clients' images, if that is what they do.
@@ -396,28 +438,36 @@ class _Federation:
             if run.diverged_at is not None:
                 continue
             own = self.data.validation[run.seed]
-            held_out = _Samples(*(values[own] for values in self.data.train))
-            validation, _ = self._judge(index, held_out)
-            run.curves["validation_curve"][number] = validation
-            run.curves["accuracy_curve"][number] = self._judge(index, self.data.test)[0]
-            if validation > run.best_validation:
-                run.best_validation, run.best_round = validation, number
+            validation = self._judge(index, _Samples(*(values[own] for values in self.data.train)))
+            test = self._judge(index, self.data.test)
+            run.curves["validation_curve"][number] = validation.accuracy
+            run.curves["validation_mcc_curve"][number] = validation.mcc
+            run.curves["accuracy_curve"][number] = test.accuracy
+            run.curves["mcc_curve"][number] = test.mcc
+            if validation.accuracy > run.best_validation:
+                run.best_validation, run.best_round = validation.accuracy, number
                 self.best[index] = self.parameters[index]
                 for name, values in self.statistics.items():
                     self.best_statistics[name][index] = values[index]
 
-    def _judge(self, index: int, samples: _Samples, *, best: bool = False) -> tuple[float, float]:
-        """Accuracy and mean loss of a run's model, that of its best round or that of now."""
+    def _judge(self, index: int, samples: _Samples, *, best: bool = False) -> _Judgement:
+        """A run's model, that of its best round or that of now."""
+        from sklearn.metrics import matthews_corrcoef
+
         parameters, statistics = (self.best, self.best_statistics) if best else (self.parameters, self.statistics)
         network = self.network.in_mode("eval")
         own = {name: values[index] for name, values in statistics.items()}
-        right = loss = 0.0
-        pairs = zip(samples.images.split(EVALUATED_TOGETHER), samples.labels.split(EVALUATED_TOGETHER), strict=True)
-        for images, labels in pairs:
-            logits = network.logits(parameters[index], images, own)
-            right += float((logits.argmax(dim=1) == labels).sum())
+        loss, predicted = 0.0, []
+        pairs = zip(samples.values.split(EVALUATED_TOGETHER), samples.labels.split(EVALUATED_TOGETHER), strict=True)
+        for values, labels in pairs:
+            logits = network.logits(parameters[index], values, own)
+            predicted.append(logits.argmax(dim=1))
             loss += float(torch.nn.functional.cross_entropy(logits, labels, reduction="sum"))
-        return right / len(samples.labels), loss / len(samples.labels)
+        found, count = torch.cat(predicted), len(samples.labels)
+        mcc = None
+        if self.data.classes == 2:
+            mcc = float(matthews_corrcoef(samples.labels.cpu(), found.cpu()))
+        return _Judgement(float((found == samples.labels).sum()) / count, loss / count, mcc)
 
     def _findings(self) -> list[Replicate]:
         from leakbench.defenses.base import Schedule
@@ -427,6 +477,8 @@ class _Federation:
         for index, (run, own) in enumerate(zip(self.runs, seconds, strict=True)):
             metrics: dict[str, Value] = dict.fromkeys(FEDERATE_METRICS)
             metrics |= {name: list(curve) for name, curve in run.curves.items()}
+            if self.data.classes != 2:
+                metrics |= dict.fromkeys(CORRELATIONS)
             outcome, reasons = Outcome(), {}
             if run.diverged_at is None:
                 metrics |= self._utility(index, run)
@@ -435,6 +487,8 @@ class _Federation:
                     for name in CURVES
                     if None in run.curves[name]
                 }
+                if self.data.classes != 2:
+                    reasons |= dict.fromkeys(CORRELATIONS, f"of two classes, and there are {self.data.classes}")
             else:
                 reason = f"training became non-finite in round {run.diverged_at}"
                 outcome = Outcome(status="diverged", reason=reason, step=run.diverged_at)
@@ -446,7 +500,7 @@ class _Federation:
             reasons |= {
                 name: self.energy.reason if name in ("energy_kwh", "carbon_kg") else outcome.reason or "not finite"
                 for name, value in metrics.items()
-                if value is None
+                if value is None and name not in reasons
             }
             statement = run.defense.privacy(Schedule(self.network.dimension, rounds=self.kind.rounds))
             replicates.append(
@@ -464,16 +518,18 @@ class _Federation:
     def _utility(self, index: int, run: _Run) -> dict[str, Value]:
         clients = self.data.clients[run.seed].flatten()
         held = _Samples(*(values[clients] for values in self.data.train))
-        accuracy, test_loss = self._judge(index, self.data.test, best=True)
-        _, train_loss = self._judge(index, held, best=True)
+        test = self._judge(index, self.data.test, best=True)
+        train_loss = self._judge(index, held, best=True).loss
         found: dict[str, float | None] = {
             "accuracy": run.curves["accuracy_curve"][-1],
             "best_round": float(run.best_round),
             "best_validation_accuracy": run.best_validation,
-            "accuracy_at_best": accuracy,
+            "accuracy_at_best": test.accuracy,
+            "mcc": run.curves["mcc_curve"][-1],
+            "mcc_at_best": test.mcc,
             "train_loss": train_loss,
-            "test_loss": test_loss,
-            "generalisation_gap": abs(train_loss - test_loss),
+            "test_loss": test.loss,
+            "generalisation_gap": abs(train_loss - test.loss),
         }
         return {name: value if value is not None and math.isfinite(value) else None for name, value in found.items()}
 
