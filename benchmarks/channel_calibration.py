@@ -61,7 +61,7 @@ def timed(work: Callable[[], object]) -> str:
 
 def epoch(images: torch.Tensor, batch: int = 64) -> None:
     """One epoch of plain SGD on LeNet."""
-    network = build_network(LeNet(), tuple(images.shape[1:]), 10, 0)  # type: ignore[arg-type]
+    network = build_network(LeNet(), tuple(images.shape[1:]), 10, 0)
     module = network.trainable_module()
     optimiser = torch.optim.SGD(module.parameters(), lr=0.01, momentum=0.9)
     labels = torch.arange(len(images)) % 10

@@ -25,7 +25,7 @@ from leakbench.attacks.released.base import (
     ModelInversion,
 )
 from leakbench.attacks.restoration.prior import Prior, Restoration
-from leakbench.data.base import DATASETS, Dataset, Samples, Split
+from leakbench.data.base import DATASETS, ImageDataset, Samples, Split
 from leakbench.data.staged import StagedDataset
 from leakbench.defenses.base import DEFENSES, Defense, Schedule
 from leakbench.federated.client_data import ClientData
@@ -215,7 +215,7 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
 SINGLE_IMAGE = {"attack/analytic", "attack/idlg"}
 
 
-class FixedData(Dataset):
+class FixedData(ImageDataset):
     name: ClassVar[str] = "fixed"
     version: ClassVar[int] = 1
     channels = 1
@@ -237,7 +237,7 @@ class FixedModel(Model):
     width: int = 6
     normalised: bool = False
 
-    def build(self, shape: tuple[int, int, int], classes: int) -> torch.nn.Module:
+    def build(self, shape: tuple[int, ...], classes: int) -> torch.nn.Module:
         pixels = shape[0] * shape[1] * shape[2]
         return torch.nn.Sequential(
             torch.nn.Flatten(),
@@ -312,11 +312,11 @@ def networks() -> Prior:
 
 def numbers_of(component: Component) -> list[float]:
     numbers: list[float] = []
-    if isinstance(component, Dataset):
+    if isinstance(component, ImageDataset):
         for split in ("train", "test"):
             samples = component.load(split, [0, 5, 111])
-            numbers += [*summary(samples.images), *samples.labels.tolist()]
-        numbers += summary(component.normalise(samples.images))
+            numbers += [*summary(samples.values), *samples.labels.tolist()]
+        numbers += summary(component.normalise(samples.values))
     elif isinstance(component, Model):
         network = build_network(component, (3, 16, 16), 5, seed=0)
         images = torch.randn(2, 3, 16, 16, generator=generator("fingerprint"))
@@ -324,7 +324,7 @@ def numbers_of(component: Component) -> list[float]:
         numbers += summary(network.gradient(network.parameters, images, torch.tensor([1, 3])))
     elif isinstance(component, Defense):
         steps, streams = clients(), Streams([("defense", client) for client in range(3)])
-        component = component.calibrate(ClientData(FixedData(size=8).load("train", range(30)).images[None]))
+        component = component.calibrate(ClientData(FixedData(size=8).load("train", range(30)).values[None]))
         images, labels = component.protect_dataset(steps.images, steps.labels, streams)
         images, labels = component.protect_data(images, labels, streams)
         message = component.protect_update(steps, streams)

@@ -120,7 +120,7 @@ class TestMasked:
         network = build_network(LeNet(width=4), digits.shape, 10, seed=0)
         victims = digits.load("test", range(8))
         streams = Streams([("victim", client) for client in range(8)])
-        inputs, labels = digits.normalise(victims.images)[:, None], victims.labels[:, None]
+        inputs, labels = digits.normalise(victims.values)[:, None], victims.labels[:, None]
         steps = ClientSteps(network, network.parameters, inputs, labels, streams)
         message = MagnitudePruning(fraction=0.9).protect_update(steps, streams)
         seen = Observations(network, network.parameters, message.view(), (1, *digits.shape), marked=message.marked)
@@ -128,7 +128,7 @@ class TestMasked:
         knowledge = Knowledge(labels=labels, pixel_range=bounds)
         naive = IGOptimalDefense(iterations=60)
         errors = [
-            (digits.denormalise(attack.reconstruct(seen, knowledge, streams).images[:, 0]) - victims.images)
+            (digits.denormalise(attack.reconstruct(seen, knowledge, streams).images[:, 0]) - victims.values)
             .square()
             .flatten(1)
             .mean(dim=1)
@@ -485,9 +485,9 @@ class TestPosteriorMean:
     def test_helps_against_channels(self, observations: Observations) -> None:
         """Even a perfect reconstruction is a noisy image; mean and covariance of other digits take most noise off."""
         data = Digits(size=8)
-        auxiliary = data.normalise(data.load("train", range(500)).images)
-        clean = data.normalise(data.load("test", range(6)).images).view(3, 2, 1, 8, 8)
-        victims = ClientData(data.normalise(data.load("train", range(500, 1000)).images)[None])
+        auxiliary = data.normalise(data.load("train", range(500)).values)
+        clean = data.normalise(data.load("test", range(6)).values).view(3, 2, 1, 8, 8)
+        victims = ClientData(data.normalise(data.load("train", range(500, 1000)).values)[None])
         for kind in (NaturalChannel, WhiteChannel, PersonalizedChannel):
             channel = kind(kappa=20).calibrate(victims)
             assert isinstance(channel, NaturalChannel | WhiteChannel | PersonalizedChannel)
@@ -507,10 +507,10 @@ class TestPosteriorMean:
     def test_an_attack_that_errs_trusts_no_direction_for_its_lack_of_variance(self, observations: Observations) -> None:
         """Noise that vanishes where images hardly differ: what the attack errs by there must not be blown up."""
         data = Digits(size=8)
-        auxiliary = data.normalise(data.load("train", range(150)).images)
-        clean = data.normalise(data.load("test", range(6)).images).view(3, 2, 1, 8, 8)
+        auxiliary = data.normalise(data.load("train", range(150)).values)
+        clean = data.normalise(data.load("test", range(6)).values).view(3, 2, 1, 8, 8)
         channel = WhiteChannel(kappa=50).calibrate(
-            ClientData(data.normalise(data.load("train", range(500, 1000)).images)[None])
+            ClientData(data.normalise(data.load("train", range(500, 1000)).values)[None])
         )
         assert isinstance(channel, WhiteChannel)
         noisy = channel.protect_dataset(clean, torch.zeros(3, 2), STREAMS)[0]

@@ -7,7 +7,7 @@ import torch
 
 from leakbench.attacks.analytic import Analytic
 from leakbench.attacks.base import ATTACKS, Knowledge, Observations, Reconstruction
-from leakbench.data.base import Dataset
+from leakbench.data.base import ImageDataset
 from leakbench.data.embedded import Digits, Photos
 from leakbench.errors import Infeasible
 from leakbench.federated.local import ONE_STEP, LocalTraining
@@ -38,15 +38,15 @@ def observe(
     return Observations(network, network.parameters, gradients, (batch, channels, height, width), local)
 
 
-def victims(data: Dataset, n: int = 12, batch: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+def victims(data: ImageDataset, n: int = 12, batch: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
     samples = data.load("test", range(n * batch))
-    return data.normalise(samples.images).unflatten(0, (n, batch)), samples.labels.unflatten(0, (n, batch))
+    return data.normalise(samples.values).unflatten(0, (n, batch)), samples.labels.unflatten(0, (n, batch))
 
 
 @pytest.mark.parametrize("data", [Digits(), Photos()], ids=lambda data: data.name)
 @pytest.mark.parametrize("model", FEASIBLE, ids=str)
 @pytest.mark.parametrize("local", [ONE_STEP, LocalTraining(steps=3, rate=0.05)], ids=["gradient", "update"])
-def test_the_image_is_exact(data: Dataset, model: Model, local: LocalTraining) -> None:
+def test_the_image_is_exact(data: ImageDataset, model: Model, local: LocalTraining) -> None:
     images, labels = victims(data)
     found = attack(observe(build_network(model, data.shape, data.classes, seed=0), images, labels, local))
     assert found.images.shape == images.shape and found.diverged_at.eq(-1).all()

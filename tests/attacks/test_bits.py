@@ -133,10 +133,10 @@ def clients(model: Any, data: Any, count: int, seed: int = 0) -> tuple[ClientSte
     network = build_network(model, data.shape, data.classes, seed=seed)
     samples = data.load("test", range(1, 1 + count))
     streams = Streams([("bits", client) for client in range(count)])
-    inputs, labels = data.normalise(samples.images)[:, None], samples.labels[:, None]
+    inputs, labels = data.normalise(samples.values)[:, None], samples.labels[:, None]
     box = data.normalise(torch.tensor([0.0, 1.0]).view(2, 1, 1, 1).expand(2, data.channels, 1, 1))
     steps = ClientSteps(network, network.parameters, inputs, labels, streams)
-    return steps, Knowledge(labels=labels, pixel_range=box), samples.images
+    return steps, Knowledge(labels=labels, pixel_range=box), samples.values
 
 
 def decibels(
@@ -197,7 +197,7 @@ class TestRobust:
 class Toy(SimpleConvNet):
     """Three convolutions with ReLU, and a linear layer without a bias."""
 
-    def build(self, shape: tuple[int, int, int], classes: int) -> torch.nn.Module:
+    def build(self, shape: tuple[int, ...], classes: int) -> torch.nn.Module:
         nn, w = torch.nn, self.width
         return nn.Sequential(
             nn.Conv2d(shape[0], w, 3, padding=1),

@@ -509,7 +509,7 @@ class TestOptions:
         digits = Digits(size=16)
         network = build_network(SimpleConvNet(width=16), digits.shape, digits.classes, seed=0)
         samples = digits.load("test", range(1, 5))
-        pixels, labels = samples.images[:, None], samples.labels[:, None]
+        pixels, labels = samples.values[:, None], samples.labels[:, None]
         inputs = digits.normalise(pixels)
         gradients = torch.func.vmap(network.gradient, in_dims=(None, 0, 0))(network.parameters, inputs, labels)
         observations = Observations(network, network.parameters, gradients, (1, *digits.shape))
@@ -522,4 +522,4 @@ class TestOptions:
 
         recovered = psnr(digits.denormalise(found.images).clamp(0, 1)).median()
         assert recovered > 20
-        assert recovered > psnr(digits.load("train", range(512)).images.mean(dim=0)).median() + 6
+        assert recovered > psnr(digits.load("train", range(512)).values.mean(dim=0)).median() + 6

@@ -10,7 +10,7 @@ import torch
 from leakbench.attacks import labels as module
 from leakbench.attacks.base import Observations
 from leakbench.attacks.labels import Method, infer_labels
-from leakbench.data.base import Dataset
+from leakbench.data.base import ImageDataset
 from leakbench.data.embedded import Digits, Photos
 from leakbench.errors import ConfigError
 from leakbench.federated.local import ONE_STEP, LocalTraining
@@ -27,18 +27,18 @@ CLASSES = 10
 class Victims:
     """A model, trained for some steps of SGD, and test images."""
 
-    def __init__(self, data: Dataset, model: Model, steps: int = 0) -> None:
+    def __init__(self, data: ImageDataset, model: Model, steps: int = 0) -> None:
         self.shape = data.shape
         self.network = build_network(model, data.shape, CLASSES, seed=2)
         self.parameters = self.network.parameters
         train, test = data.load("train", range(32 * max(steps, 1))), data.load("test", range(300))
         for step in range(steps):
             rows = slice(32 * step, 32 * (step + 1))
-            images = data.normalise(train.images[rows])
+            images = data.normalise(train.values[rows])
             self.parameters = self.parameters - 0.05 * self.network.gradient(
                 self.parameters, images, train.labels[rows]
             )
-        self.images, self.labels = data.normalise(test.images), test.labels
+        self.images, self.labels = data.normalise(test.values), test.labels
 
     def random(self, n: int, batch: int) -> torch.Tensor:
         """Indices of random images, ``[n, B]``."""
@@ -174,7 +174,7 @@ def test_llg_by_hand() -> None:
     ],
     ids=lambda value: value.name,
 )
-def test_the_label_of_a_single_image_is_exact(data: Dataset, model: Model, steps: int) -> None:
+def test_the_label_of_a_single_image_is_exact(data: ImageDataset, model: Model, steps: int) -> None:
     assert Victims(data, model, steps).accuracy(torch.arange(40)[:, None], "idlg").eq(1).all()
 
 
@@ -199,7 +199,7 @@ def test_distinct_labels_of_an_untrained_network(batch: int) -> None:
 
 class TestRepeatedLabels:
     @pytest.mark.parametrize("data", [Digits(), Photos()], ids=lambda data: data.name)
-    def test_random_batches_of_8(self, data: Dataset) -> None:
+    def test_random_batches_of_8(self, data: ImageDataset) -> None:
         victims = Victims(data, SimpleConvNet(width=16))
         indices = victims.random(40, 8)
         assert max(victims.labels[row].bincount().max() for row in indices) > 2

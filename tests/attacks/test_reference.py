@@ -8,7 +8,7 @@ import torch
 from leakbench.attacks.base import Attack, Knowledge, Observations
 from leakbench.attacks.presets import IGOptimalDefense
 from leakbench.attacks.reference import Grey, MeanImage, Noise
-from leakbench.data.base import Dataset
+from leakbench.data.base import ImageDataset
 from leakbench.data.embedded import Digits, Photos
 from leakbench.models.base import Network
 from leakbench.randomness import Streams
@@ -43,7 +43,7 @@ def test_mean_image_is_the_mean_for_every_image(tiny_network: Network) -> None:
 
 
 @pytest.mark.parametrize("data", [Digits(size=8), Photos(size=8)], ids=lambda data: data.name)
-def test_grey_is_the_middle_of_all_pixels(data: Dataset, tiny_network: Network) -> None:
+def test_grey_is_the_middle_of_all_pixels(data: ImageDataset, tiny_network: Network) -> None:
     seen = Observations(tiny_network, tiny_network.parameters, torch.zeros(2, 160), (5, *data.shape))
     bounds = data.normalise(torch.tensor([0.0, 1.0]).view(2, 1, 1, 1).expand(2, data.channels, 1, 1))
     found = Grey().reconstruct(seen, Knowledge(pixel_range=bounds), STREAMS).images

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from leakbench.data import embedded
-from leakbench.data.base import Dataset, Split
+from leakbench.data.base import ImageDataset, Split
 from leakbench.data.embedded import PHOTOGRAPHS, Box, Digits, Photos
 from leakbench.errors import MissingData
 
@@ -19,8 +19,8 @@ def overlap(a: Box, b: Box) -> bool:
 
 
 @pytest.mark.parametrize("dataset", [Digits(), Photos()], ids=lambda dataset: dataset.name)
-def test_mean_and_std_are_those_of_the_train_split(dataset: Dataset) -> None:
-    images = dataset.load("train", range(dataset.length("train"))).images.double()
+def test_mean_and_std_are_those_of_the_train_split(dataset: ImageDataset) -> None:
+    images = dataset.load("train", range(dataset.length("train"))).values.double()
     mean = images.mean((0, 2, 3)).tolist()
     std = images.std((0, 2, 3), correction=0).tolist()
     assert tuple(round(value, 4) for value in mean) == dataset.mean
@@ -29,7 +29,7 @@ def test_mean_and_std_are_those_of_the_train_split(dataset: Dataset) -> None:
 
 @pytest.mark.parametrize("dataset", [Digits(), Photos()], ids=lambda dataset: dataset.name)
 @pytest.mark.parametrize("split", ["train", "test"])
-def test_every_class_is_in_both_splits(dataset: Dataset, split: Split) -> None:
+def test_every_class_is_in_both_splits(dataset: ImageDataset, split: Split) -> None:
     labels = dataset.load(split, range(dataset.length(split))).labels
     assert labels.bincount(minlength=dataset.classes).min() >= 40
 
@@ -47,7 +47,7 @@ def test_digits_at_their_native_size_are_the_scans() -> None:
 
 def test_digits_keep_their_brightness_when_enlarged() -> None:
     rows = range(100)
-    small, large = Digits(size=8).load("train", rows).images, Digits(size=32).load("train", rows).images
+    small, large = Digits(size=8).load("train", rows).values, Digits(size=32).load("train", rows).values
     torch.testing.assert_close(large.mean((1, 2, 3)), small.mean((1, 2, 3)), atol=1e-5, rtol=0)
 
 
@@ -67,7 +67,7 @@ def test_crops_of_the_two_splits_share_no_pixel() -> None:
 
 def test_resizing_does_not_carry_test_pixels_into_train_crops(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = range(0, Photos().length("train"), 7)
-    before = Photos().load("train", rows).images
+    before = Photos().load("train", rows).values
     original = embedded._photograph
 
     def without_test_region(package: str, file: str) -> np.ndarray:
@@ -77,8 +77,8 @@ def test_resizing_does_not_carry_test_pixels_into_train_crops(monkeypatch: pytes
         return pixels
 
     monkeypatch.setattr(embedded, "_photograph", without_test_region)
-    assert torch.equal(Photos().load("train", rows).images, before)
-    assert Photos().load("test", range(10)).images.max() == 0
+    assert torch.equal(Photos().load("train", rows).values, before)
+    assert Photos().load("test", range(10)).values.max() == 0
 
 
 def test_consecutive_indices_show_different_photographs_and_places() -> None:

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from leakbench.data.base import DATASETS
+from leakbench.data.base import DATASETS, image_dataset
 from leakbench.data.staged import Celeba, Cifar10, Imagenet, Mnist, StagedDataset
 from leakbench.errors import MissingData
 
@@ -45,12 +45,12 @@ def test_pixels_are_exact_across_files_and_row_groups(fake: Fake, noise: Noise, 
 def test_long_row_groups_are_read_in_batches(fake: Fake, noise: Noise) -> None:
     mnist = fake("mnist", train=700, row_group_size=600)
     rows = [699, 0, 255, 256, 599, 600]
-    assert torch.equal(mnist.load("train", rows).images, to_tensor(noise(700, "mnist"))[rows])
+    assert torch.equal(mnist.load("train", rows).values, to_tensor(noise(700, "mnist"))[rows])
 
 
 def test_channels_and_columns_of_cifar10(fake: Fake, noise: Noise) -> None:
     cifar10 = fake("cifar10")
-    assert torch.equal(cifar10.load("train", [4, 2]).images, to_tensor(noise(6, "cifar10"))[[4, 2]])
+    assert torch.equal(cifar10.load("train", [4, 2]).values, to_tensor(noise(6, "cifar10"))[[4, 2]])
 
 
 def test_only_the_rows_asked_for_are_decoded(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +77,7 @@ def test_other_row_groups_and_files_are_not_read(fake: Fake) -> None:
     content[start : start + column.total_compressed_size] = bytes(column.total_compressed_size)
     first.write_bytes(content)
 
-    assert mnist.load("train", range(4)).images.shape[0] == 4
+    assert mnist.load("train", range(4)).values.shape[0] == 4
     for row, path in ((4, first), (8, second)):
         with pytest.raises(MissingData, match=f"{path.name} cannot be read"):
             mnist.load("train", [row])
@@ -86,7 +86,7 @@ def test_other_row_groups_and_files_are_not_read(fake: Fake) -> None:
 def test_smaller_sizes_are_antialiased(root: Path, write_split: Write) -> None:
     board = (np.indices((28, 28)).sum(0) % 2 * 255).astype(np.uint8)
     write_split(root / "ylecun/mnist/mnist", "train", [board], {"label": [0]})
-    image = Mnist(size=14).load("train", [0]).images[0, 0]
+    image = Mnist(size=14).load("train", [0]).values[0, 0]
     assert (image[1:-1, 1:-1] - 0.5).abs().max() < 0.02
 
 
@@ -112,8 +112,8 @@ def test_imagenet_is_cropped_at_the_centre_and_tests_on_validation(root: Path, w
     write_split(root / "ILSVRC/imagenet-1k/data", "validation", images, {"label": [0, 7, 999]}, files=2)
 
     loaded = Imagenet().load("test", range(3))
-    assert loaded.images.shape == (3, 3, 224, 224) and loaded.labels.tolist() == [0, 7, 999]
-    assert loaded.images[..., 1:-1].min() > 0.98  # the black margins are gone
+    assert loaded.values.shape == (3, 3, 224, 224) and loaded.labels.tolist() == [0, 7, 999]
+    assert loaded.values[..., 1:-1].min() > 0.98  # the black margins are gone
     with pytest.raises(MissingData, match=r"imagenet-1k/data/train-\*-of-\*.parquet"):
         Imagenet().length("train")
 
@@ -204,7 +204,7 @@ def test_a_row_that_cannot_be_used_is_named(
 def test_real_data(name: str, lengths: tuple[int, int]) -> None:
     if not REAL_ROOT:
         pytest.skip("LEAKBENCH_DATA is not set")
-    dataset = DATASETS.get(name).model_validate({})
+    dataset = image_dataset(DATASETS.get(name).model_validate({}), "tests")
     try:
         assert (dataset.length("train"), dataset.length("test")) == lengths
     except MissingData as error:

@@ -64,7 +64,7 @@ def test_staged_files_have_the_layout_that_is_read(
     staged = dataset.load("train", range(5))
     monkeypatch.setenv("LEAKBENCH_DATA", str(hub))
     original = dataset.load("train", range(5))
-    assert torch.equal(staged.images, original.images) and torch.equal(staged.labels, original.labels)
+    assert torch.equal(staged.values, original.values) and torch.equal(staged.labels, original.labels)
 
 
 def test_large_splits_become_several_files(
@@ -77,7 +77,7 @@ def test_large_splits_become_several_files(
         f"train-{number:05d}-of-00003.parquet" for number in range(3)
     ]
     expected = torch.stack([torch.from_numpy(pixels) for pixels in noise(25, "mnist")])
-    assert torch.equal((mnist.load("train", range(25)).images[:, 0] * 255).round().byte(), expected)
+    assert torch.equal((mnist.load("train", range(25)).values[:, 0] * 255).round().byte(), expected)
 
 
 def test_what_is_there_is_kept(

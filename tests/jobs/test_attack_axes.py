@@ -112,7 +112,7 @@ def swept(job: Job, **sweep: list[Any]) -> Job:
 
 def inputs() -> tuple[torch.Tensor, torch.Tensor]:
     samples = DIGITS.load("test", range(1, 7))
-    return DIGITS.normalise(samples.images).unflatten(0, (3, 2)), samples.labels.unflatten(0, (3, 2))
+    return DIGITS.normalise(samples.values).unflatten(0, (3, 2)), samples.labels.unflatten(0, (3, 2))
 
 
 @pytest.mark.parametrize("mode", ["eval", "train"])

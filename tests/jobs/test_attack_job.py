@@ -204,7 +204,7 @@ def test_what_the_attack_is_given(attack_job: AttackJobs, seen: list[tuple[Obser
     digits = Digits(size=8)
     victims, auxiliary = digits.load("test", range(5, 11)), digits.load("train", range(16))
     assert observations.batch_shape == (2, 1, 8, 8) and len(observations) == 6
-    inputs, labels = digits.normalise(victims.images).unflatten(0, (3, 2)), victims.labels.unflatten(0, (3, 2))
+    inputs, labels = digits.normalise(victims.values).unflatten(0, (3, 2)), victims.labels.unflatten(0, (3, 2))
     for client in range(3):
         gradient = observations.network.gradient(observations.parameters, inputs[client], labels[client])
         torch.testing.assert_close(observations.gradients[client], gradient, rtol=1e-4, atol=1e-6)
@@ -213,9 +213,9 @@ def test_what_the_attack_is_given(attack_job: AttackJobs, seen: list[tuple[Obser
     assert knowledge.labels is not None and knowledge.pixel_range is not None and knowledge.auxiliary_images is not None
     assert torch.equal(knowledge.labels, labels.repeat(2, 1))
     assert torch.equal(knowledge.pixel_range, digits.normalise(torch.tensor([0.0, 1.0]).view(2, 1, 1, 1)))
-    torch.testing.assert_close(knowledge.auxiliary_images, digits.normalise(auxiliary.images))
+    torch.testing.assert_close(knowledge.auxiliary_images, digits.normalise(auxiliary.values))
     assert streams.keys == [("digits8", 3, "client", client, "attack") for client in range(3)] * 2
-    torch.testing.assert_close(findings.tensors["seed3/victims"], victims.images.unflatten(0, (3, 2)))
+    torch.testing.assert_close(findings.tensors["seed3/victims"], victims.values.unflatten(0, (3, 2)))
 
 
 @pytest.mark.parametrize("granted", [(), ("labels",), ("auxiliary_images", "pixel_range")])
@@ -230,7 +230,7 @@ def test_metrics_compare_with_the_victims(attack_job: AttackJobs) -> None:
     """The spy says zero, which is the mean pixel of the training images."""
     findings = run(attack_job(attack=Spy()))
     (replicate,) = findings.replicates
-    pixels = Digits(size=8).load("test", range(1, 7)).images
+    pixels = Digits(size=8).load("test", range(1, 7)).values
     error = (pixels - Digits.mean[0]).square().flatten(1).mean(dim=1)
     assert values(replicate, "mse") == pytest.approx(error.tolist(), rel=1e-5)
     assert values(replicate, "mse_input") == pytest.approx((error / Digits.std[0] ** 2).tolist(), rel=1e-5)
@@ -253,7 +253,7 @@ class TestAssignment:
     @pytest.fixture(autouse=True)
     def digits(self, monkeypatch: pytest.MonkeyPatch) -> torch.Tensor:
         digits = Digits(size=8)
-        pixels: torch.Tensor = digits.load("test", range(1, 7)).images.unflatten(0, (2, 3))
+        pixels: torch.Tensor = digits.load("test", range(1, 7)).values.unflatten(0, (2, 3))
         monkeypatch.setattr(Shuffle, "victims", digits.normalise(pixels), raising=False)
         return pixels
 
@@ -527,7 +527,7 @@ class TestGrants:
         auxiliary = seen[0][1].auxiliary_images
         digits = Digits(size=8)
         assert auxiliary is not None and auxiliary.shape == (5, 1, 8, 8)
-        torch.testing.assert_close(auxiliary, digits.normalise(digits.load("train", range(5)).images))
+        torch.testing.assert_close(auxiliary, digits.normalise(digits.load("train", range(5)).values))
         victims = digits.normalise(tensors["seed0/victims"]).flatten(0, 1)
         assert torch.cdist(auxiliary.flatten(1), victims.flatten(1)).min() > 1
         run(attack_job(attack=Spy(), knowledge=("auxiliary_images",), auxiliary=5000))  # all that there are

@@ -70,7 +70,7 @@ class TestAttackJobs:
         # Calibrated on training images that are not the auxiliary ones, once for all clients of a setting.
         assert knowledge.data_noise is not None and len(knowledge.data_noise) == 6
         assert len({id(noise) for noise in knowledge.data_noise}) == 2
-        images = data.normalise(data.load("train", range(16, 1297)).images)
+        images = data.normalise(data.load("train", range(16, 1297)).values)
         sigma = natural_variance(moments_of(images).eigenvalues, 5.0)
         torch.testing.assert_close(knowledge.data_noise[0], sigma.expand(64), rtol=1e-6, atol=0)
         assert noisy.privacy is not None and noisy.privacy["capacity"] == pytest.approx(5.0)
@@ -79,7 +79,7 @@ class TestAttackJobs:
         Watch.seen.clear()
         run(attack_job(NaturalChannel, {"kappa": 5.0}, attack=Watch(), knowledge=GRANTED, calibration=50))
         data = Digits(size=8)
-        sigma = natural_variance(moments_of(data.normalise(data.load("train", range(16, 66)).images)).eigenvalues, 5.0)
+        sigma = natural_variance(moments_of(data.normalise(data.load("train", range(16, 66)).values)).eigenvalues, 5.0)
         noise = Watch.seen[0][1].data_noise
         assert noise is not None
         torch.testing.assert_close(noise[0], sigma.expand(64), rtol=1e-6, atol=0)
@@ -95,8 +95,8 @@ class TestBatchMean:
     def test_reference_attacker_is_compared_with_the_mean_of_each_batch(self, attack_job: AttackJobs) -> None:
         found = run(attack_job(attack=MeanImage(), target="batch_mean"))
         data = Digits(size=8)
-        pixels = data.load("test", range(1, 7)).images.view(3, 2, 1, 8, 8).mean(dim=1)
-        guess = data.load("train", range(16)).images.mean(dim=0)
+        pixels = data.load("test", range(1, 7)).values.view(3, 2, 1, 8, 8).mean(dim=1)
+        guess = data.load("train", range(16)).values.mean(dim=0)
         literal = (guess - pixels).square().mean(dim=(1, 2, 3)).tolist()
         assert found.replicates[0].metrics["mse"] == pytest.approx(literal, rel=1e-4)
         assert found.tensors["seed0/victims"].shape == (3, 1, 1, 8, 8)
@@ -133,7 +133,7 @@ class TestCalibrateJobs:
     def test_a_channel(self) -> None:
         job = calibrate_job(NaturalChannel, {}, {"kappa": [5.0, 50.0]}, images=300)
         data = Digits(size=8)
-        moments = moments_of(data.normalise(data.load("train", range(300)).images))
+        moments = moments_of(data.normalise(data.load("train", range(300)).values))
         for replicate, kappa in zip(run(job).replicates, (5.0, 50.0), strict=True):
             metrics = replicate.metrics
             assert metrics.keys() == CALIBRATE_METRICS.keys()
@@ -152,7 +152,7 @@ class TestCalibrateJobs:
     @pytest.mark.parametrize("kind", [NaturalChannel, WhiteChannel, PersonalizedChannel])
     def test_least_error_by_the_general_formula(self, kind: type[NaturalChannel]) -> None:
         data = Digits(size=8)
-        images = data.normalise(data.load("train", range(300)).images)
+        images = data.normalise(data.load("train", range(300)).values)
         ready = kind(kappa=20.0).calibrate(ClientData(images[None]))
         assert isinstance(ready, NaturalChannel | WhiteChannel | PersonalizedChannel)
         moments, noise = moments_of(images), ready.data_noise[0].covariance
@@ -161,7 +161,7 @@ class TestCalibrateJobs:
 
     def test_a_matrix_that_does_not_share_the_directions(self) -> None:
         data = Digits(size=8)
-        moments = moments_of(data.normalise(data.load("train", range(300)).images))
+        moments = moments_of(data.normalise(data.load("train", range(300)).values))
         noise = torch.diag(torch.linspace(0.1, 3, 64, dtype=torch.float64))
         literal = float(gaussian_error(moments.covariance, noise))
         assert least_error(moments, noise) == pytest.approx(literal, rel=1e-9)
@@ -179,7 +179,7 @@ class TestCalibrateJobs:
         job = calibrate_job(NaturalChannel, {}, {"kappa": [5.0, 50.0]}, pictures=40)
         found = run(job)
         clean, noisy = found.tensors["seed0/clean"], found.tensors["seed0/protected"]
-        torch.testing.assert_close(clean, Digits(size=8).load("test", range(1, 41)).images)
+        torch.testing.assert_close(clean, Digits(size=8).load("test", range(1, 41)).values)
         for row, replicate in zip(noisy, found.replicates, strict=True):
             variance = replicate.metrics["pixel_noise_variance"]
             assert isinstance(variance, float)

@@ -135,7 +135,7 @@ def literal(
     assert isinstance(kind, FederateJob)
     local = kind.local
     samples = digits.load("train", range(digits.length("train")))
-    inputs = digits.normalise(samples.images)
+    inputs = digits.normalise(samples.values)
     test = digits.load("test", range(*kind.test))  # type: ignore[misc]
     rows, held_out = _split(kind, "digits9", seed, samples.labels)
     with torch.random.fork_rng(devices=[]):
@@ -171,7 +171,7 @@ def literal(
         with torch.no_grad():
             for images, labels, found in (
                 (inputs[held_out], samples.labels[held_out], validation),
-                (digits.normalise(test.images), test.labels, accuracies),
+                (digits.normalise(test.values), test.labels, accuracies),
             ):
                 found.append(float((server(images).argmax(dim=1) == labels).float().mean()))
     return server, losses, validation, accuracies
@@ -239,7 +239,7 @@ def test_losses_of_the_best_round() -> None:
     def loss(images: torch.Tensor, labels: torch.Tensor) -> float:
         return float(torch.nn.functional.cross_entropy(server(digits.normalise(images)), labels).detach())
 
-    expected = [loss(train.images[rows], train.labels[rows]), loss(test.images, test.labels)]
+    expected = [loss(train.values[rows], train.labels[rows]), loss(test.values, test.labels)]
     metrics = run(job).replicates[0].metrics
     assert [metrics["train_loss"], metrics["test_loss"]] == pytest.approx(expected, rel=1e-4)
     assert metrics["generalisation_gap"] == pytest.approx(abs(expected[0] - expected[1]), rel=1e-3)

@@ -46,7 +46,7 @@ def literal(epochs: int) -> Network:
             rows = order[first : first + 8]
             optimiser.zero_grad()
             loss = torch.nn.functional.cross_entropy(
-                module(DIGITS.normalise(samples.images[rows])), samples.labels[rows]
+                module(DIGITS.normalise(samples.values[rows])), samples.labels[rows]
             )
             loss.backward()
             optimiser.step()
@@ -98,7 +98,7 @@ def test_it_learns() -> None:
     schedule = Pretraining(images=100, batch_size=10, rate=0.05)
     trained = pretrained(untrained, DIGITS, "digits9", 0, 8, schedule, CPU)
     samples = DIGITS.load("train", range(100))
-    inputs = DIGITS.normalise(samples.images)
+    inputs = DIGITS.normalise(samples.values)
     before, now = (float(network.loss(network.parameters, inputs, samples.labels)) for network in (untrained, trained))
     assert now < 0.5 * before
 

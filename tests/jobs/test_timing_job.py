@@ -42,7 +42,7 @@ class Normalised(Model):
     version = 1
     width: int = 4
 
-    def build(self, shape: tuple[int, int, int], classes: int) -> torch.nn.Module:
+    def build(self, shape: tuple[int, ...], classes: int) -> torch.nn.Module:
         return torch.nn.Sequential(
             torch.nn.Conv2d(shape[0], self.width, 3, padding=1, bias=False),
             torch.nn.BatchNorm2d(self.width),
@@ -59,7 +59,7 @@ class OneLinear(Model):
     version = 1
     width: int = 1
 
-    def build(self, shape: tuple[int, int, int], classes: int) -> torch.nn.Module:
+    def build(self, shape: tuple[int, ...], classes: int) -> torch.nn.Module:
         return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(shape[0] * shape[1] * shape[2], classes))
 
 

@@ -82,7 +82,7 @@ def literal(
         torch.manual_seed(stream_seed("digits8", seed, "initialisation"))
         module = SimpleConvNet(width=4).build((1, 8, 8), 10)
     samples = digits.load("test", range(1, 1 + CLIENTS * EACH))
-    inputs = digits.normalise(samples.images)
+    inputs = digits.normalise(samples.values)
     noisy = inputs.clone()
     for client in range(CLIENTS if noise else 0):
         assert noise is not None
@@ -113,7 +113,7 @@ def literal(
     test = digits.load("test", range(100, 200))
     with torch.no_grad():
         final = float(loss_of(module(inputs), samples.labels))
-        right = module(digits.normalise(test.images)).argmax(dim=1) == test.labels
+        right = module(digits.normalise(test.values)).argmax(dim=1) == test.labels
     return losses, final, float(right.float().mean())
 
 

@@ -270,6 +270,12 @@ def test_too_small_images(model: Model, shape: tuple[int, int, int], least: tupl
     assert model.build(least, 10)(torch.zeros(2, *least)).shape == (2, 10)
 
 
+@pytest.mark.parametrize("model", {type(model): model for model, _ in SMALL}.values(), ids=lambda model: model.name)
+def test_text_is_no_image(model: Model) -> None:
+    with pytest.raises(ConfigError, match=rf"'{model.name}' reads images .*shape \(12,\)"):
+        model.build((12,), 2)
+
+
 def test_width_is_positive_and_fixed_for_the_linear_model() -> None:
     with pytest.raises(ValidationError):
         SimpleConvNet(width=0)

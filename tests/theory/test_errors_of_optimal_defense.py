@@ -57,7 +57,7 @@ def client() -> Client:
     data = Digits(size=16)
     samples = data.load("test", range(1, 17))
     network = build_network(SimpleConvNet(width=4), data.shape, data.classes, seed=0)
-    images, labels = data.normalise(samples.images)[None], samples.labels[None]
+    images, labels = data.normalise(samples.values)[None], samples.labels[None]
     steps, other = (
         ClientSteps(network, network.parameters, images, labels, Streams([("errors", name)]))
         for name in ("probes", "other probes")

@@ -1,4 +1,4 @@
-"""What a data set is: labelled images in [0, 1], by split and index, with the normalisation its models expect."""
+"""What a data set is: labelled samples (images in [0, 1], or token ids of text) by split and index."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
+from leakbench.errors import ConfigError
 from leakbench.lazy import np, torch
 from leakbench.registry import Component, Registry
 
@@ -17,9 +18,9 @@ Split = Literal["train", "test"]
 
 
 class Samples(NamedTuple):
-    """Images, float32 ``[n, C, H, W]`` in [0, 1], and labels, int64 ``[n]``."""
+    """Images, float32 ``[n, C, H, W]`` in [0, 1], or token ids, int64 ``[n, L]``; and labels, int64 ``[n]``."""
 
-    images: torch.Tensor
+    values: torch.Tensor
     labels: torch.Tensor
 
     @classmethod
@@ -36,14 +37,67 @@ def side(default: int) -> Any:
 
 
 class Dataset(Component):
+    """Labelled samples. A subclass sets ``classes`` and implements ``shape``, ``length`` and ``read``."""
+
+    classes: ClassVar[int]
+    unit: ClassVar[str] = "samples"
+    """What messages call the samples."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one sample's values: ``(C, H, W)`` of an image, ``(L,)`` of a text."""
+        raise NotImplementedError
+
+    def length(self, split: Split) -> int:
+        """Number of samples in a split.
+
+        Raises:
+            MissingData: the data set is not staged.
+        """
+        raise NotImplementedError
+
+    def read(self, split: Split, rows: list[int]) -> Samples:
+        """The samples at ``rows``, which all lie inside the split, in the order asked for.
+
+        Raises:
+            MissingData: the data set is not staged, or a staged file cannot be read.
+        """
+        raise NotImplementedError
+
+    def load(self, split: Split, indices: Sequence[int]) -> Samples:
+        """The samples at ``indices`` (0-based, in the order of the data set), in the order asked for.
+
+        Raises:
+            MissingData: the data set is not staged, or a staged file cannot be read.
+            IndexError: an index lies outside the split.
+        """
+        rows = [operator.index(index) for index in indices]
+        length = self.length(split)
+        for row in rows:
+            if not 0 <= row < length:
+                raise IndexError(
+                    f"data set '{self.name}' has no index {row} in split '{split}' of {length} {self.unit}"
+                )
+        return self.read(split, rows)
+
+    def normalise(self, values: torch.Tensor) -> torch.Tensor:
+        """Values of samples to network inputs; any leading axes."""
+        return values
+
+    def denormalise(self, values: torch.Tensor) -> torch.Tensor:
+        """Network inputs to values of samples; any leading axes."""
+        return values
+
+
+class ImageDataset(Dataset):
     """Labelled images. ``size`` is the side, in pixels, to which the images are resized.
 
     A subclass gives ``size`` its default with :func:`side`, sets the class variables, and implements ``length`` and
     ``read``.
     """
 
+    unit = "images"
     channels: ClassVar[int]
-    classes: ClassVar[int]
     mean: ClassVar[tuple[float, ...]]
     std: ClassVar[tuple[float, ...]]
 
@@ -54,46 +108,30 @@ class Dataset(Component):
         """``(C, H, W)``."""
         return (self.channels, self.size, self.size)
 
-    def length(self, split: Split) -> int:
-        """Number of images in a split.
-
-        Raises:
-            MissingData: the data set is not staged.
-        """
-        raise NotImplementedError
-
-    def read(self, split: Split, rows: list[int]) -> Samples:
-        """The images at ``rows``, which all lie inside the split, in the order asked for.
-
-        Raises:
-            MissingData: the data set is not staged, or a staged file cannot be read.
-        """
-        raise NotImplementedError
-
-    def load(self, split: Split, indices: Sequence[int]) -> Samples:
-        """The images at ``indices`` (0-based, in the order of the data set), in the order asked for.
-
-        Raises:
-            MissingData: the data set is not staged, or a staged file cannot be read.
-            IndexError: an index lies outside the split.
-        """
-        rows = [operator.index(index) for index in indices]
-        length = self.length(split)
-        for row in rows:
-            if not 0 <= row < length:
-                raise IndexError(f"data set '{self.name}' has no index {row} in split '{split}' of {length} images")
-        return self.read(split, rows)
-
     def _channelwise(self, values: Sequence[float], like: torch.Tensor) -> torch.Tensor:
         return torch.tensor(values, dtype=like.dtype, device=like.device).view(-1, 1, 1)
 
-    def normalise(self, images: torch.Tensor) -> torch.Tensor:
+    def normalise(self, values: torch.Tensor) -> torch.Tensor:
         """Pixels in [0, 1] to network inputs; any leading axes."""
-        return (images - self._channelwise(self.mean, images)) / self._channelwise(self.std, images)
+        return (values - self._channelwise(self.mean, values)) / self._channelwise(self.std, values)
 
-    def denormalise(self, images: torch.Tensor) -> torch.Tensor:
+    def denormalise(self, values: torch.Tensor) -> torch.Tensor:
         """Network inputs to pixels; any leading axes."""
-        return images * self._channelwise(self.std, images) + self._channelwise(self.mean, images)
+        return values * self._channelwise(self.std, values) + self._channelwise(self.mean, values)
+
+
+def image_dataset(dataset: Dataset, what: str) -> ImageDataset:
+    """The same data set, known to hold images.
+
+    Args:
+        what: what needs images, for the error message.
+
+    Raises:
+        ConfigError: it holds no images.
+    """
+    if not isinstance(dataset, ImageDataset):
+        raise ConfigError(f"data set '{dataset.name}' holds {dataset.unit}, no images, but {what} need images")
+    return dataset
 
 
 def data_root() -> Path:

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from leakbench.data.base import DATASETS, Dataset, Samples, Split, side
+from leakbench.data.base import DATASETS, ImageDataset, Samples, Split, side
 from leakbench.errors import MissingData
 from leakbench.lazy import np, torch
 
@@ -35,7 +35,7 @@ def _scans() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @DATASETS.register("digits", version=1)
-class Digits(Dataset):
+class Digits(ImageDataset):
     """Handwritten digits: the 1,797 scans of scikit-learn, 8x8 with 17 grey levels, resized bilinearly.
 
     The first 1,297 scans, in scikit-learn's order, are the train split and the last 500 are the test split.
@@ -127,7 +127,7 @@ def _spread(position: int, bits: int) -> tuple[int, int]:
 
 
 @DATASETS.register("photos", version=1)
-class Photos(Dataset):
+class Photos(ImageDataset):
     """RGB crops of the ten photographs inside scikit-learn and scikit-image; class = photograph.
 
     Train and test crops come from regions that share no pixel. Each crop is cut first and resized then, so resizing

@@ -15,7 +15,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from leakbench.data.base import DATASETS, Dataset, Samples, Split, data_root, side
+from leakbench.data.base import DATASETS, ImageDataset, Samples, Split, data_root, side
 from leakbench.errors import MissingData
 from leakbench.lazy import np
 
@@ -28,7 +28,7 @@ class Shard(NamedTuple):
     stop: int
 
 
-class StagedDataset(Dataset):
+class StagedDataset(ImageDataset):
     """A labelled image data set in parquet files. Subclasses only say where it lies and how it looks.
 
     Images of another size than ``size`` are resized bilinearly, with antialiasing. The whole frame is resized, unless

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from leakbench.attacks.base import Grant
+from leakbench.data.base import image_dataset
 from leakbench.errors import Infeasible
 from leakbench.federated.local import ONE_STEP, LocalTraining
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
@@ -146,7 +147,7 @@ class AttackJob(JobKind):
         from leakbench.federated.step import ClientSteps
         from leakbench.jobs.victims import gather_victims
 
-        dataset = job.dataset.single()
+        dataset = image_dataset(job.dataset.single(), "jobs of kind 'attack'")
         victims = gather_victims(
             dataset,
             job.dataset.label,
@@ -244,7 +245,7 @@ class AttackJob(JobKind):
         """
         from leakbench.attacks.restoration.prior import Prior
 
-        kind, dataset = job.uses[PriorJob.name].kind, job.dataset.single()
+        kind, dataset = job.uses[PriorJob.name].kind, image_dataset(job.dataset.single(), "restoration networks")
         assert isinstance(kind, PriorJob)
         if not job.kept[PriorJob.name]:
             raise Infeasible(f"the networks of experiment '{self.prior}' have no weights: their training diverged")
@@ -261,13 +262,13 @@ class AttackJob(JobKind):
         """What is granted, for every setting; ``statistics`` are those of each setting's batches."""
         from leakbench.attacks.base import Knowledge
 
-        dataset, device = job.dataset.single(), victims.inputs.device
+        dataset, device = image_dataset(job.dataset.single(), "attackers"), victims.inputs.device
         granted = set(self.knowledge)
         bounds = torch.tensor([0.0, 1.0], device=device).view(2, 1, 1, 1).expand(2, dataset.channels, 1, 1)
         auxiliary = None
         if "auxiliary_images" in granted:
             samples = dataset.load("train", range(min(self.auxiliary, dataset.length("train"))))
-            auxiliary = dataset.normalise(samples.images.to(device))
+            auxiliary = dataset.normalise(samples.values.to(device))
         return Knowledge(
             labels=victims.labels.repeat(len(statistics), 1) if "labels" in granted else None,
             pixel_range=dataset.normalise(bounds) if "pixel_range" in granted else None,

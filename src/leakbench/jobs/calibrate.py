@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
+from leakbench.data.base import image_dataset
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
 from leakbench.lazy import torch
 from leakbench.records import MetricInfo, Replicate, Value
 
 if TYPE_CHECKING:
-    from leakbench.data.base import Dataset
+    from leakbench.data.base import ImageDataset
     from leakbench.data.covariance import Moments
     from leakbench.defenses.base import Defense
     from leakbench.defenses.channel import DataChannel
@@ -65,7 +66,7 @@ class CalibrateJob(JobKind):
     def run(self, job: Job, device: torch.device) -> Findings:
         from leakbench.jobs.calibration import CalibrationImages
 
-        dataset = job.dataset.single()
+        dataset = image_dataset(job.dataset.single(), "jobs of kind 'calibrate'")
         images = CalibrationImages(dataset, device, self.images)
         (moments,) = images.data.moments
         shared = _of_images(moments, dataset)
@@ -79,7 +80,7 @@ class CalibrateJob(JobKind):
                 shown.append(self._pictures(defense, job, device))
         tensors: dict[str, torch.Tensor] = {}
         if shown:
-            clean = dataset.load("test", range(self.first_index, self.first_index + self.pictures)).images
+            clean = dataset.load("test", range(self.first_index, self.first_index + self.pictures)).values
             tensors = {f"seed{seed}/clean": clean, f"seed{seed}/protected": torch.stack(shown)}
         return Findings(CALIBRATE_METRICS, replicates, tensors)
 
@@ -87,16 +88,16 @@ class CalibrateJob(JobKind):
         """Some test images as one client of the defense holds them: pixels, not clipped, ``[k, C, H, W]``."""
         from leakbench.randomness import Streams
 
-        dataset = job.dataset.single()
+        dataset = image_dataset(job.dataset.single(), "jobs of kind 'calibrate'")
         samples = dataset.load("test", range(self.first_index, self.first_index + self.pictures))
-        inputs, labels = dataset.normalise(samples.images.to(device))[None], samples.labels.to(device)[None]
+        inputs, labels = dataset.normalise(samples.values.to(device))[None], samples.labels.to(device)[None]
         streams = Streams([(job.dataset.label, job.seeds[0], "client", 0)])
         inputs, labels = defense.protect_dataset(inputs, labels, streams.child("data"))
         inputs, _ = defense.protect_data(inputs, labels, streams.child("defense"))
         return dataset.denormalise(inputs[0]).cpu()
 
 
-def _of_images(moments: Moments, dataset: Dataset) -> dict[str, Value]:
+def _of_images(moments: Moments, dataset: ImageDataset) -> dict[str, Value]:
     """What the covariance says of the images."""
     per_pixel = _deviations(moments, dataset)
     pixels = torch.linalg.eigvalsh(4 * per_pixel[:, None] * moments.covariance * per_pixel).flip(0)
@@ -109,13 +110,13 @@ def _of_images(moments: Moments, dataset: Dataset) -> dict[str, Value]:
     }
 
 
-def _deviations(moments: Moments, dataset: Dataset) -> torch.Tensor:
+def _deviations(moments: Moments, dataset: ImageDataset) -> torch.Tensor:
     """What normalised inputs are multiplied by to be pixels in [0, 1] (but for a shift), ``[d]``."""
     std = torch.tensor(dataset.std, dtype=torch.float64, device=moments.covariance.device)
     return std.repeat_interleave(dataset.size**2)
 
 
-def _of_defense(defense: Defense, moments: Moments, dataset: Dataset) -> tuple[dict[str, Value], dict[str, str]]:
+def _of_defense(defense: Defense, moments: Moments, dataset: ImageDataset) -> tuple[dict[str, Value], dict[str, str]]:
     """What a calibrated defense does to these images, and why what is not known is not."""
     from leakbench.defenses.channel import DataChannel, EigenCompression
 
@@ -133,7 +134,7 @@ def _of_defense(defense: Defense, moments: Moments, dataset: Dataset) -> tuple[d
     return values | dict.fromkeys(missing), missing
 
 
-def _of_channel(defense: DataChannel, moments: Moments, dataset: Dataset) -> dict[str, Value]:
+def _of_channel(defense: DataChannel, moments: Moments, dataset: ImageDataset) -> dict[str, Value]:
     from leakbench.theory.reconstruction_bound import error_bound, gaussian_log_entropy_power, information_factor
 
     (noise,) = defense.data_noise

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cached_property
 
-from leakbench.data.base import Dataset
+from leakbench.data.base import Dataset, image_dataset
 from leakbench.defenses.base import Defense
 from leakbench.federated.client_data import ClientData
 from leakbench.jobs.base import Setting
@@ -34,15 +34,20 @@ class CalibrationImages:
 
     @cached_property
     def data(self) -> ClientData:
-        """Network inputs; their moments are found at the first use too."""
-        images = self.dataset.load("train", self.rows).images.to(self.device)
-        return ClientData(self.dataset.normalise(images)[None])
+        """Network inputs; their moments are found at the first use too.
+
+        Raises:
+            ConfigError: the data set holds no images.
+        """
+        dataset = image_dataset(self.dataset, "mechanisms that look at their clients' data")
+        images = dataset.load("train", self.rows).values.to(self.device)
+        return ClientData(dataset.normalise(images)[None])
 
     def calibrated(self, settings: Iterable[tuple[Setting, Defense]]) -> list[tuple[Setting, Defense]]:
         """Every setting of a defense, ready for any number of clients; what looks at no data is left as it is.
 
         Raises:
-            ConfigError: the parameters do not fit the images.
+            ConfigError: the parameters do not fit the images, or the data set holds none.
         """
         return [
             (setting, defense.calibrate(self.data) if looks_at_data(type(defense)) else defense)

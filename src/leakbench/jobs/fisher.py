@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
+from leakbench.data.base import image_dataset
 from leakbench.errors import Infeasible
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
 from leakbench.lazy import torch
@@ -67,7 +68,7 @@ class FisherJob(JobKind):
         from leakbench.theory.optimal_noise import RATIO_CEILING, RATIO_FLOOR, variance_ratio
 
         victims = gather_victims(
-            job.dataset.single(),
+            image_dataset(job.dataset.single(), "jobs of kind 'fisher'"),
             job.dataset.label,
             job.model.single(),
             seed,

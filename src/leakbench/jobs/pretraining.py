@@ -62,7 +62,7 @@ def pretrained(
             f"pretraining.images: {count} is more than the train split of '{dataset.name}' has ({available})"
         )
     samples = dataset.load("train", range(count))
-    inputs, labels = dataset.normalise(samples.images).to(device), samples.labels.to(device)
+    inputs, labels = dataset.normalise(samples.values).to(device), samples.labels.to(device)
     module = network.trainable_module()
     optimiser = torch.optim.SGD(module.parameters(), lr=pretraining.rate, momentum=pretraining.momentum)
     with torch.enable_grad(), progress("pretraining", epoch * -(-count // pretraining.batch_size)) as tick:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from leakbench.attacks.restoration.prior import Restoration
+from leakbench.data.base import image_dataset
 from leakbench.errors import ConfigError
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
 from leakbench.lazy import torch
@@ -54,7 +55,7 @@ class PriorJob(JobKind):
     rate: float = Field(1e-4, gt=0, description="step size of Adam, which falls to a tenth along a cosine")
 
     def run(self, job: Job, device: torch.device) -> Findings:
-        dataset = job.dataset.single()
+        dataset = image_dataset(job.dataset.single(), "jobs of kind 'prior'")
         (seed,) = job.seeds
         available, asked = dataset.length("train"), self.images + self.held_out
         if asked > available:
@@ -89,7 +90,7 @@ class PriorJob(JobKind):
         from leakbench.attacks.restoration.prior import restored
 
         draws = generator(job.dataset.label, seed, "prior", "training")
-        images, labels = samples.images.to(device), samples.labels.to(device)
+        images, labels = samples.values.to(device), samples.labels.to(device)
         small = downsample(images, self.networks.factor)
         optimiser = torch.optim.Adam(networks.parameters(), lr=self.rate)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, self.steps, eta_min=self.rate / 10)
@@ -130,7 +131,7 @@ class PriorJob(JobKind):
         from leakbench.attacks.restoration.prior import Prior
         from leakbench.metrics.image import psnr
 
-        images, labels = samples.images.to(device), samples.labels.to(device)
+        images, labels = samples.values.to(device), samples.labels.to(device)
         draws = generator(job.dataset.label, seed, "prior", "held out")
         noisy = self._noisy(downsample(images, self.networks.factor), draws)
         plain = upsample(noisy, (images.shape[-2], images.shape[-1]))

@@ -13,6 +13,7 @@ from leakbench.attacks.released.four_branch import FourBranch
 from leakbench.attacks.released.inversion import MeanStart
 from leakbench.attacks.released.lira import LiRA
 from leakbench.attacks.released.threshold import Threshold
+from leakbench.data.base import image_dataset
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.federated.training import Training, Transform, train_runs
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
@@ -225,7 +226,7 @@ class ReleaseJob(JobKind):
     def _data(self, job: Job, device: torch.device) -> _Data:
         from leakbench.attacks.released.base import Labelled
 
-        dataset = job.dataset.single()
+        dataset = image_dataset(job.dataset.single(), "jobs of kind 'release'")
         available, test = dataset.length("train"), dataset.length("test")
         count = available if self.images is None else self.images
         if count > available:

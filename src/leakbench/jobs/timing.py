@@ -119,7 +119,7 @@ class TimingJob(JobKind):
         return Findings(TIMING_METRICS, found, {})
 
 
-def multiply_adds(model: Model, shape: tuple[int, int, int], classes: int) -> float:
+def multiply_adds(model: Model, shape: tuple[int, ...], classes: int) -> float:
     """Of a forward and a backward pass of one image through the linear layers and convolutions; computes nothing.
 
     The gradient by the image itself is not among them, since training does not need it.
@@ -198,15 +198,16 @@ class _Bench:
     """All that the methods share in one seed, and the methods."""
 
     def __init__(self, kind: TimingJob, job: Job, seed: int, device: torch.device) -> None:
+        from leakbench.data.base import image_dataset
         from leakbench.defenses.base import DEFENSES
         from leakbench.defenses.dp_sgd import DPSGD
         from leakbench.models.base import build_network
 
-        dataset, model = job.dataset.single(), job.model.single()
+        dataset, model = image_dataset(job.dataset.single(), "jobs of kind 'timing'"), job.model.single()
         self.kind, self.seed, self.device, self.label = kind, seed, device, job.dataset.label
         length = dataset.length("train")
         samples = dataset.load("train", range(min(kind.images or length, length)))
-        self.images, self.labels = dataset.normalise(samples.images), samples.labels
+        self.images, self.labels = dataset.normalise(samples.values), samples.labels
         self.training_images = kind.training_images or length
         network = build_network(model, dataset.shape, dataset.classes, seed, device)
         self.parameters, self.module = network.dimension, network.trainable_module()

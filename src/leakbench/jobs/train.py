@@ -210,7 +210,7 @@ class TrainJob(JobKind):
             return [None] * len(trained.parameters)
         dataset, device = job.dataset.single(), victims.inputs.device
         samples = dataset.load("test", range(*self.evaluation))
-        images, labels = dataset.normalise(samples.images.to(device)), samples.labels.to(device)
+        images, labels = dataset.normalise(samples.values.to(device)), samples.labels.to(device)
         return [
             float((victims.network.logits(parameters, images).argmax(dim=1) == labels).float().mean())
             for parameters in trained.parameters

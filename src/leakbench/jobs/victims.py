@@ -56,7 +56,7 @@ def gather_victims(
     """
     count = clients * batch_size
     samples = dataset.load("test", range(first_index, first_index + count))
-    pixels = samples.images.unflatten(0, (clients, batch_size)).to(device)
+    pixels = samples.values.unflatten(0, (clients, batch_size)).to(device)
     network = build_network(model, dataset.shape, dataset.classes, stream_seed(label, seed, "initialisation"), device)
     return Victims(
         network=network,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from leakbench.lazy import torch
-from leakbench.models.base import MODELS, Model, pooled
+from leakbench.models.base import MODELS, Model, image_shape, pooled
 
 
 def _classifier(features: int, hidden: int, classes: int) -> list[torch.nn.Module]:
@@ -40,7 +40,8 @@ class AlexNet(Model):
 
     width: int = Field(64, ge=1, description="channels of the first layer; the other layers scale with it")
 
-    def build(self, shape: tuple[int, int, int], classes: int) -> torch.nn.Module:
+    def build(self, shape: tuple[int, ...], classes: int) -> torch.nn.Module:
+        shape = image_shape(shape, self)
         nn, w = torch.nn, self.width
         height, width = (pooled(side // 8, shape, self) for side in shape[1:])
         return nn.Sequential(
@@ -67,7 +68,8 @@ class VGG16(Model):
 
     width: int = Field(64, ge=1, description="channels of the first layer; the other layers scale with it")
 
-    def build(self, shape: tuple[int, int, int], classes: int) -> torch.nn.Module:
+    def build(self, shape: tuple[int, ...], classes: int) -> torch.nn.Module:
+        shape = image_shape(shape, self)
         nn, w = torch.nn, self.width
         layers: list[torch.nn.Module] = []
         before = shape[0]

@@ -21,15 +21,30 @@ class Model(Component):
 
     width: int = Field(ge=1, description="channels of the first layer; the other layers scale with it")
 
-    def build(self, shape: tuple[int, int, int], classes: int) -> torch.nn.Module:
-        """A freshly initialised module for images ``(C, H, W)`` that returns ``classes`` logits.
+    def build(self, shape: tuple[int, ...], classes: int) -> torch.nn.Module:
+        """A freshly initialised module that returns ``classes`` logits, for samples of a shape: images ``(C, H, W)``.
 
         Initialisation is torch's default and draws from the global generator.
+
+        Raises:
+            ConfigError: the samples are not what the model reads, such as text for a model of images.
         """
         raise NotImplementedError
 
 
-def pooled(side: int, shape: tuple[int, int, int], model: Model) -> int:
+def image_shape(shape: tuple[int, ...], model: Model) -> tuple[int, int, int]:
+    """The shape ``(C, H, W)`` of a model's images.
+
+    Raises:
+        ConfigError: the samples are no images.
+    """
+    if len(shape) != 3:
+        raise ConfigError(f"model '{model.name}' reads images (C, H, W), but the data set's samples have shape {shape}")
+    channels, height, width = shape
+    return channels, height, width
+
+
+def pooled(side: int, shape: tuple[int, ...], model: Model) -> int:
     """The side that images have left after a model's convolutions and poolings.
 
     Raises:
@@ -366,7 +381,7 @@ def _without_running_statistics(module: torch.nn.Module, layers: list[str]) -> t
 
 
 def build_network(
-    model: Model, shape: tuple[int, int, int], classes: int, seed: int, device: torch.device | str = "cpu"
+    model: Model, shape: tuple[int, ...], classes: int, seed: int, device: torch.device | str = "cpu"
 ) -> Network:
     """A network whose initialisation depends on ``seed`` alone; the global generator is left as it was."""
     with torch.random.fork_rng(devices=[]):

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import Field
 
 from leakbench.lazy import torch
-from leakbench.models.base import MODELS, Model, pooled
+from leakbench.models.base import MODELS, Model, image_shape, pooled
 
 Activation = Literal["leaky_relu", "relu"]
 
@@ -24,7 +24,8 @@ class SimpleConvNet(Model):
 
     width: int = Field(32, ge=1, description="channels of the first layer; the other layers scale with it")
 
-    def build(self, shape: tuple[int, int, int], classes: int) -> torch.nn.Module:
+    def build(self, shape: tuple[int, ...], classes: int) -> torch.nn.Module:
+        shape = image_shape(shape, self)
         nn, w = torch.nn, self.width
         height, width = (pooled(side // 4, shape, self) for side in shape[1:])
         convolutions = nn.Sequential(
@@ -55,7 +56,8 @@ class ConvNet(Model):
     width: int = Field(64, ge=1, description="channels of the first layer; the other layers scale with it")
     activation: Activation = "leaky_relu"
 
-    def build(self, shape: tuple[int, int, int], classes: int) -> torch.nn.Module:
+    def build(self, shape: tuple[int, ...], classes: int) -> torch.nn.Module:
+        shape = image_shape(shape, self)
         nn, w = torch.nn, self.width
         height, width = (pooled(side // 3 // 3, shape, self) for side in shape[1:])
 
@@ -89,7 +91,8 @@ class SimpleCNN(Model):
 
     width: int = Field(6, ge=1, description="channels of both convolutions; the hidden layer has 25/3 times as many")
 
-    def build(self, shape: tuple[int, int, int], classes: int) -> torch.nn.Module:
+    def build(self, shape: tuple[int, ...], classes: int) -> torch.nn.Module:
+        shape = image_shape(shape, self)
         nn, w = torch.nn, self.width
         height, width = (pooled(((side - 4) // 2 - 4) // 2, shape, self) for side in shape[1:])
         hidden = round(25 * w / 3)

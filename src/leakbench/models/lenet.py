@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from leakbench.lazy import torch
-from leakbench.models.base import MODELS, Model, pooled
+from leakbench.models.base import MODELS, Model, image_shape, pooled
 
 
 @MODELS.register("lenet", version=1)
@@ -24,7 +24,8 @@ class LeNet(Model):
         "uniform", description="uniform: weights and biases from U(-0.5, 0.5), as the attack's authors do; or torch's"
     )
 
-    def build(self, shape: tuple[int, int, int], classes: int) -> torch.nn.Module:
+    def build(self, shape: tuple[int, ...], classes: int) -> torch.nn.Module:
+        shape = image_shape(shape, self)
         nn, w = torch.nn, self.width
         height, width = (math.ceil(side / 4) for side in shape[1:])
         module = nn.Sequential(
@@ -53,7 +54,8 @@ class LeNet5(Model):
 
     width: int = Field(6, ge=1, description="channels of the first layer; the other layers scale with it")
 
-    def build(self, shape: tuple[int, int, int], classes: int) -> torch.nn.Module:
+    def build(self, shape: tuple[int, ...], classes: int) -> torch.nn.Module:
+        shape = image_shape(shape, self)
         nn, w = torch.nn, self.width
         height, width = (pooled(((side - 4) // 2 - 4) // 2, shape, self) for side in shape[1:])
         second = round(8 * w / 3)

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from leakbench.lazy import torch
-from leakbench.models.base import MODELS, Model
+from leakbench.models.base import MODELS, Model, image_shape
 
 
 @MODELS.register("linear", version=1)
@@ -16,8 +16,8 @@ class Linear(Model):
 
     width: Literal[1] = 1
 
-    def build(self, shape: tuple[int, int, int], classes: int) -> torch.nn.Module:
-        channels, height, width = shape
+    def build(self, shape: tuple[int, ...], classes: int) -> torch.nn.Module:
+        channels, height, width = image_shape(shape, self)
         return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(channels * height * width, classes))
 
 
@@ -28,8 +28,8 @@ class MLP(Model):
     width: int = Field(64, ge=1, description="hidden units")
     activation: Literal["relu", "sigmoid"] = "relu"
 
-    def build(self, shape: tuple[int, int, int], classes: int) -> torch.nn.Module:
-        channels, height, width = shape
+    def build(self, shape: tuple[int, ...], classes: int) -> torch.nn.Module:
+        channels, height, width = image_shape(shape, self)
         return torch.nn.Sequential(
             torch.nn.Flatten(),
             torch.nn.Linear(channels * height * width, self.width),

@@ -10,7 +10,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from leakbench.lazy import torch
-from leakbench.models.base import MODELS, Model
+from leakbench.models.base import MODELS, Model, image_shape
 
 
 @cache
@@ -64,7 +64,8 @@ class _ResNet(Model):
 
     width: int = Field(64, ge=1, description="channels of the first layer; the other layers scale with it")
 
-    def build(self, shape: tuple[int, int, int], classes: int) -> torch.nn.Module:
+    def build(self, shape: tuple[int, ...], classes: int) -> torch.nn.Module:
+        shape = image_shape(shape, self)
         nn, w = torch.nn, self.width
         stages = _stages(w, self.blocks)  # first: they draw their parameters before the stem does
         return nn.Sequential(
@@ -105,7 +106,8 @@ class ResNet18ROG(Model):
 
     width: int = Field(64, ge=1, description="channels of the first layer; the other layers scale with it")
 
-    def build(self, shape: tuple[int, int, int], classes: int) -> torch.nn.Module:
+    def build(self, shape: tuple[int, ...], classes: int) -> torch.nn.Module:
+        shape = image_shape(shape, self)
         nn, w = torch.nn, self.width
         return nn.Sequential(
             OrderedDict(
