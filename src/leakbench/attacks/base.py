@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal
 
+from leakbench.attacks.language.model import LanguageModel
 from leakbench.attacks.restoration.prior import Prior
 from leakbench.errors import ObservationError
 from leakbench.federated.local import ONE_STEP, LocalTraining
@@ -19,7 +20,14 @@ from leakbench.randomness import Streams
 from leakbench.registry import Component, Registry
 
 Grant = Literal[
-    "labels", "pixel_range", "auxiliary_images", "batch_statistics", "noise_variance", "data_noise", "prior"
+    "labels",
+    "pixel_range",
+    "auxiliary_images",
+    "batch_statistics",
+    "noise_variance",
+    "data_noise",
+    "prior",
+    "language_model",
 ]
 """Side knowledge that a threat model may grant."""
 
@@ -98,6 +106,7 @@ class Knowledge:
         data_noise: covariance of the noise that the defense added to each image, in network inputs, one per
             observation: variances ``[pixels]`` or a matrix ``[pixels, pixels]``, ``pixels = C H W``.
         prior: networks that were trained on images of the same kind, which no client holds.
+        language_model: a language model that was trained on sentences which no client holds.
     """
 
     labels: torch.Tensor | None = None
@@ -107,6 +116,7 @@ class Knowledge:
     noise_variance: torch.Tensor | None = None
     data_noise: Sequence[torch.Tensor] | None = None
     prior: Prior | None = None
+    language_model: LanguageModel | None = None
 
     def granted(self) -> frozenset[str]:
         """Names of what is known."""
