@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from leakbench.metrics.torchvision_compat import import_torchvision
+from leakbench.torchvision_compat import import_torchvision
 from leakbench.warm import LIBRARIES, RUN, folder_of, serve
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -91,13 +91,16 @@ def _list(arguments: argparse.Namespace) -> None:
 def _stage(arguments: argparse.Namespace) -> None:
     from leakbench.data.staging import stage
     from leakbench.metrics.staging import WEIGHTS, stage_weights
+    from leakbench.models.staging import stage_model
 
     _project(arguments)
     for name in arguments.names:
         if name in WEIGHTS:
             print(stage_weights(name))
+        elif "/" in name:  # the next two say themselves what they did
+            stage_model(name)
         else:
-            stage(name)  # says itself what it did
+            stage(name)
 
 
 def _merge(arguments: argparse.Namespace) -> None:
@@ -188,7 +191,12 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("--output", metavar="FILE", help="png, pdf or svg (default: a PNG beside the first record)")
 
     stage = command("stage", _stage, "Fetch data sets or weights, on a machine with a network; jobs run offline.")
-    stage.add_argument("names", nargs="+", metavar="NAME", help="a data set, or lpips")
+    stage.add_argument(
+        "names",
+        nargs="+",
+        metavar="NAME",
+        help="a data set, lpips, or a model's weights such as google-bert/bert-base-uncased",
+    )
 
     merge = command("merge", _merge, "Merge an experiment's records into one tidy table.")
     merge.add_argument("table", metavar="TABLE", help="results/<scale>/<paper>/<experiment>/records.parquet")

@@ -32,7 +32,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from leakbench.metrics.torchvision_compat import import_torchvision
+from leakbench.torchvision_compat import import_torchvision
 
 RUN = "LEAKBENCH_WARM"
 """The environment variable that names the run by the process id of its Snakemake; empty: start every job by itself."""

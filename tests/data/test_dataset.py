@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from leakbench.data.base import DATASETS, Dataset, ImageDataset, Samples, Split, data_root, image_dataset
+from leakbench.data.base import DATASETS, Dataset, ImageDataset, Samples, Split, image_dataset
 from leakbench.data.staged import StagedDataset
 from leakbench.errors import ConfigError, UnknownName
+from leakbench.root import data_root
 
 NAMES = ["celeba", "cifar10", "digits", "fashion_mnist", "imagenet", "mnist", "photos", "svhn"]
 

@@ -22,8 +22,8 @@ from leakbench.metrics.image import (
     lpips_weights,
     ssim_global,
 )
-from leakbench.metrics.torchvision_compat import import_torchvision
 from leakbench.randomness import generator
+from leakbench.torchvision_compat import import_torchvision
 
 
 def pictures(n: int, channels: int, side: int) -> torch.Tensor:

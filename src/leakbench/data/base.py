@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import operator
-import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
@@ -132,11 +130,6 @@ def image_dataset(dataset: Dataset, what: str) -> ImageDataset:
     if not isinstance(dataset, ImageDataset):
         raise ConfigError(f"data set '{dataset.name}' holds {dataset.unit}, no images, but {what} need images")
     return dataset
-
-
-def data_root() -> Path:
-    """The folder that holds staged data sets: ``LEAKBENCH_DATA``, else ``data`` in the current folder. Absolute."""
-    return Path(os.environ.get("LEAKBENCH_DATA") or "data").expanduser().absolute()
 
 
 DATASETS: Registry[Dataset] = Registry("dataset", "leakbench.data")

@@ -15,9 +15,10 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from leakbench.data.base import DATASETS, ImageDataset, Samples, Split, data_root, side
+from leakbench.data.base import DATASETS, ImageDataset, Samples, Split, side
 from leakbench.errors import MissingData
 from leakbench.lazy import np
+from leakbench.root import data_root
 
 
 class Shard(NamedTuple):

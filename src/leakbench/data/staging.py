@@ -7,9 +7,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from leakbench.data.base import DATASETS, Split, data_root
+from leakbench.data.base import DATASETS, Split
 from leakbench.data.staged import StagedDataset
 from leakbench.errors import MissingData
+from leakbench.root import data_root
 
 if TYPE_CHECKING:
     import datasets

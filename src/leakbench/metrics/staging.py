@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from leakbench.errors import MissingData
 from leakbench.metrics.image import lpips_weights
-from leakbench.metrics.torchvision_compat import import_torchvision
+from leakbench.torchvision_compat import import_torchvision
 
 WEIGHTS = ("lpips",)
 

@@ -145,8 +145,9 @@ class Network:
     @property
     def state_size(self) -> int:
         """Number of elements of the module's state: parameters, and buffers such as BatchNorm's statistics and counters
-        of batches."""
-        return self.dimension + sum(buffer.numel() for buffer in self._buffers.values())
+        of batches; without buffers that torch does not save, such as the positions of tokens."""
+        saved = self._module.state_dict()
+        return self.dimension + sum(buffer.numel() for name, buffer in self._buffers.items() if name in saved)
 
     @property
     def couples_samples(self) -> bool:

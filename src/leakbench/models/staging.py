@@ -1,0 +1,49 @@
+"""Fetch trained weights from the Hugging Face Hub into the data root. For login nodes: jobs run offline."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from leakbench.errors import MissingData
+from leakbench.models.bert import WEIGHT_FILES, transformers_library
+from leakbench.root import data_root
+
+
+def stage_model(hub_id: str) -> Path:
+    """Fetch what is missing of a model's weights and print what was done. Files that are there are kept.
+
+    The download passes through the cache of ``huggingface_hub``, which the variable ``HF_HOME`` moves.
+
+    Args:
+        hub_id: the repository, such as ``google-bert/bert-base-uncased``.
+
+    Returns:
+        The folder that holds the files.
+
+    Raises:
+        MissingData: the Hub cannot be reached or refuses, or has no such files.
+        OSError: the folder cannot be written.
+    """
+    cached_file = transformers_library().utils.cached_file
+    folder = data_root() / hub_id
+    for file in WEIGHT_FILES:
+        if (folder / file).is_file():
+            print(f"{hub_id}: {file} is there, in {folder}")
+            continue
+        print(f"{hub_id}: fetching {file} from the Hub", flush=True)
+        try:
+            found = cached_file(hub_id, file)
+        except OSError as error:
+            raise MissingData(
+                f"weights '{hub_id}': cannot fetch {file} from the Hub ({error}). Run `leakbench stage {hub_id}` on a "
+                f"machine with network access, or copy {' and '.join(WEIGHT_FILES)} to {folder}"
+            ) from error
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=folder, prefix=".staging-") as temporary:  # a file appears when it is complete
+            copied = Path(temporary, file)
+            shutil.copyfile(found, copied)
+            copied.replace(folder / file)
+        print(f"{hub_id}: wrote {file} to {folder}")
+    return folder
