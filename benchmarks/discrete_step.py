@@ -120,6 +120,25 @@ class Scene:
         return found
 
 
+def measure(scene: Scene, repeats: int) -> tuple[dict[str, float], float]:
+    """Seconds of (a), (b) and (c), and how many orders of a sentence differ, in the mean."""
+    chosen: dict[str, torch.Tensor] = {}
+
+    def loop() -> None:
+        chosen["loop"] = scene.loop()
+
+    def batched() -> None:
+        chosen["batched"] = scene.batched().tokens[:, 0]
+
+    works: dict[str, Callable[[], object]] = {"loop": loop, "batched": batched, "all": scene.all_scored}
+    seconds = fastest(works, scene.device, repeats)
+    differing = int((chosen["loop"] != chosen["batched"]).any(dim=1).sum())
+    if differing:
+        raise SystemExit(f"{differing} of {len(scene.inputs)} sentences differ")
+    orders = propose(scene.streams().uniform(scene.candidates, 3, device=scene.device), scene.free[:, 0])
+    return seconds, sum(len(row.unique(dim=0)) for row in orders) / len(orders)
+
+
 def main() -> None:
     """Measure, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -138,17 +157,7 @@ def main() -> None:
     print("|---" * 7 + "|")
     for tokens in arguments.tokens:
         scene = Scene(arguments.sentences, tokens, arguments.candidates, device)
-        theirs, ours = scene.loop(), scene.batched().tokens[:, 0]
-        if not torch.equal(ours, theirs):
-            raise SystemExit(f"of {len(ours)} sentences {int((ours != theirs).any(dim=1).sum())} differ")
-        orders = propose(scene.streams().uniform(arguments.candidates, 3, device=device), scene.free[:, 0])
-        distinct = sum(len(row.unique(dim=0)) for row in orders) / len(orders)
-        works: dict[str, Callable[[], object]] = {
-            "loop": scene.loop,
-            "batched": scene.batched,
-            "all": scene.all_scored,
-        }
-        seconds = fastest(works, device, arguments.repeats)
+        seconds, distinct = measure(scene, arguments.repeats)
         print(
             f"| {tokens} | {distinct:.0f} of {arguments.candidates} | {scene.chunk} | {1e3 * seconds['loop']:,.0f} "
             f"| {1e3 * seconds['batched']:,.0f} | {seconds['loop'] / seconds['batched']:.1f} "

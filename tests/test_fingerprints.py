@@ -392,13 +392,13 @@ def numbers_of(component: Component) -> list[float]:
         inverted = component.invert(target, auxiliary.images, torch.tensor([3, 1]))
         numbers += [*summary(inverted.images), *inverted.loss.flatten().tolist()]
     elif isinstance(component, JobKind):
-        images: Variant[Dataset] = Variant("fixed", FixedData, {"size": 8}, {})
+        pictures: Variant[Dataset] = Variant("fixed", FixedData, {"size": 8}, {})
         texts: Variant[Dataset] = Variant("fixed_text", FixedText, {}, {})
         job = Job(
             scale="none",
             paper="none",
             experiment="none",
-            dataset=texts if component.name == "language_model" else images,
+            dataset=texts if component.name == "language_model" else pictures,
             model=Variant("fixed", FixedModel, {"normalised": getattr(component, "batch_norm", "eval") == "train"}, {}),
             defense=Variant("fixed", FixedDefense, {}, {"scale": [0.0, 0.1]}),
             attack=Variant("fixed", FixedAttack, {}, {}) if component.uses_attacks else None,

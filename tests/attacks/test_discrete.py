@@ -225,11 +225,15 @@ class TestStep:
         again = discrete_step(inputs, tokens, free, weigh, unlikely, 1.0, 40, keys(3), chunk=3)
         assert torch.equal(together.inputs, again.inputs) and bool(together.moved.any())
         for row in range(3):
+
+            def weigh_row(tried: torch.Tensor, trials: torch.Tensor, row: int = row) -> torch.Tensor:
+                return weigh(tried, trials + row)
+
             alone = discrete_step(
                 inputs[row : row + 1],
                 tokens[row : row + 1],
                 free[row : row + 1],
-                lambda tried, trials, row=row: weigh(tried, trials + row),
+                weigh_row,
                 unlikely,
                 1.0,
                 40,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -60,7 +60,7 @@ class CausalTransformer(Part):
         import_torchvision()
         from transformers import GPT2Config, GPT2LMHeadModel
 
-        ours = {
+        ours: dict[str, Any] = {
             "n_layer": self.layers,
             "n_embd": self.width,
             "n_head": self.heads,
@@ -70,7 +70,7 @@ class CausalTransformer(Part):
         }
         if self.weights is not None:
             self._check(ours)
-        silent = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+        silent: dict[str, Any] = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
         module: torch.nn.Module = GPT2LMHeadModel(
             GPT2Config(**ours, **silent, use_cache=False, bos_token_id=None, eos_token_id=None)
         )
