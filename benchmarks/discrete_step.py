@@ -28,6 +28,12 @@ VOCABULARY = 2000
 WEIGHT = 0.2
 
 
+def counts(name: str) -> bool:
+    """Whether a tensor's cosine is more than rounding: attention does not see the biases of keys, whose gradients are
+    zero but for it; nor have word embeddings any here."""
+    return "word_embeddings" not in name and not name.endswith("key.bias")
+
+
 class Scene:
     """Sentences in a wrong order, the gradients of the right ones, and two small transformers without training."""
 
@@ -54,6 +60,11 @@ class Scene:
         transformer = CausalTransformer(layers=2, width=64, heads=2, vocabulary=VOCABULARY, positions=length)
         torch.manual_seed(0)
         self.language = LanguageModel.of(transformer, weights_of(transformer.build()), device)
+        weights = {
+            name: torch.full_like(tensor, float(counts(name)))
+            for name, tensor in self.network.unflatten(self.parameters).items()
+        }
+        self.weights = torch.cat([weight.flatten() for weight in weights.values()])
         self.sizes = [tensor.numel() for tensor in self.network.unflatten(self.parameters).values()]
         self.chunk = candidates_at_once(self.matching, self.inputs)
 
@@ -64,7 +75,8 @@ class Scene:
         """The distance of gradients, of many at once."""
 
         def one(inputs: torch.Tensor, labels: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-            return CosinePerTensor()(self.network.gradient(self.parameters, inputs, labels), target, None, self.sizes)
+            gradient = self.network.gradient(self.parameters, inputs, labels)
+            return CosinePerTensor()(gradient, target, self.weights, self.sizes)
 
         with torch.no_grad():
             many: torch.Tensor = torch.func.vmap(one)(inputs, self.labels[trials], self.targets[trials])
@@ -95,10 +107,9 @@ class Scene:
     def loop(self) -> torch.Tensor:
         """The chosen tokens, one sentence and one candidate after the other."""
         module = self.network.trainable_module()
-        parameters = [parameter for name, parameter in module.named_parameters() if "word_embeddings" not in name]
+        parameters = [parameter for name, parameter in module.named_parameters() if counts(name)]
         targets = [
-            [part for name, part in self.network.unflatten(target).items() if "word_embeddings" not in name]
-            for target in self.targets
+            [part for name, part in self.network.unflatten(target).items() if counts(name)] for target in self.targets
         ]
         orders = propose(self.streams().uniform(self.candidates, 3, device=self.device), self.free[:, 0])
         found = self.tokens[:, 0].clone()
@@ -112,7 +123,7 @@ class Scene:
                 for ours, theirs in zip(gradients, target, strict=True):
                     lengths = (ours.norm() * theirs.norm()).clamp(min=torch.finfo(ours.dtype).tiny)
                     distance += 1 - (ours * theirs).sum() / lengths
-                distance = (distance + 1) / (len(target) + 1)  # the word embeddings have no gradient: cosine 0
+                distance = (distance + len(self.sizes) - len(target)) / len(self.sizes)  # the others have cosine 0
                 with torch.no_grad():
                     score = float(distance) + WEIGHT * float(self.language.log_perplexity(ids))
                 if least is None or score < least - 1e-6:  # equal orders may differ in their last digits
