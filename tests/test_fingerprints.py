@@ -25,7 +25,7 @@ from leakbench.attacks.released.base import (
     ModelInversion,
 )
 from leakbench.attacks.restoration.prior import Prior, Restoration
-from leakbench.data.base import DATASETS, ImageDataset, Samples, Split
+from leakbench.data.base import DATASETS, Dataset, ImageDataset, Samples, Split
 from leakbench.data.staged import StagedDataset
 from leakbench.data.text import TextDataset
 from leakbench.defenses.base import DEFENSES, Defense, Schedule
@@ -184,6 +184,14 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
         {"clients": 2, "batch_size": 2, "probes": 3},
         {"clients": 2, "batch_size": 2, "exact": True, "batch_norm": "train"},
     ],
+    "job/language_model": [
+        {
+            "held_out": 5,
+            "steps": 3,
+            "batch_size": 8,
+            "transformer": {"layers": 1, "width": 8, "heads": 2, "vocabulary": 20, "positions": 6},
+        },
+    ],
     "job/prior": [
         {"images": 20, "held_out": 4, "steps": 3, "batch_size": 8, "networks": NETWORKS},
     ],
@@ -235,6 +243,25 @@ class FixedData(ImageDataset):
     def read(self, split: Split, rows: list[int]) -> Samples:
         images = torch.rand(30, *self.shape, generator=generator("fingerprint", split))
         return Samples(images[rows], torch.tensor(rows) * 3 % self.classes)
+
+
+class FixedText(Dataset):
+    name: ClassVar[str] = "fixed_text"
+    version: ClassVar[int] = 1
+    classes = 2
+    unit = "sentences"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (6,)
+
+    def length(self, split: Split) -> int:
+        return 30
+
+    def read(self, split: Split, rows: list[int]) -> Samples:
+        ids = torch.randint(1, 20, (30, 6), generator=generator("fingerprint text", split))
+        ids[::3, 4:] = 0  # padding
+        return Samples(ids[rows], torch.tensor(rows) % 2)
 
 
 class FixedModel(Model):
@@ -381,17 +408,19 @@ def numbers_of(component: Component) -> list[float]:
         inverted = component.invert(target, auxiliary.images, torch.tensor([3, 1]))
         numbers += [*summary(inverted.images), *inverted.loss.flatten().tolist()]
     elif isinstance(component, JobKind):
+        pictures: Variant[Dataset] = Variant("fixed", FixedData, {"size": 8}, {})
+        sentences: Variant[Dataset] = Variant("fixed_text", FixedText, {}, {})
         job = Job(
             scale="none",
             paper="none",
             experiment="none",
-            dataset=Variant("fixed", FixedData, {"size": 8}, {}),
+            dataset=sentences if component.name == "language_model" else pictures,
             model=Variant("fixed", FixedModel, {"normalised": getattr(component, "batch_norm", "eval") == "train"}, {}),
             defense=Variant("fixed", FixedDefense, {}, {"scale": [0.0, 0.1]}),
             attack=Variant("fixed", FixedAttack, {}, {}) if component.uses_attacks else None,
             kind=component,
             part="all",
-            seeds=(0,) if component.name in ("calibrate", "inventory", "prior") else (0, 1),
+            seeds=(0,) if component.name in ("calibrate", "inventory", "prior", "language_model") else (0, 1),
         )
         findings = component.run(job, torch.device("cpu"))
         for replicate in findings.replicates:

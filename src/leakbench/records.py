@@ -42,9 +42,10 @@ class MetricInfo(_Model):
     direction: Literal["higher", "lower", "none"] = Field(
         description="which values mean more leakage or better utility"
     )
-    axis: Literal["image", "victim", "step", "round", "tensor", "class", "direction", "visits", "repetition"] | None = (
-        Field(None, description="what a list of values runs over")
-    )
+    axis: (
+        Literal["image", "sentence", "victim", "step", "round", "tensor", "class", "direction", "visits", "repetition"]
+        | None
+    ) = Field(None, description="what a list of values runs over")
 
 
 class Replicate(_Model):

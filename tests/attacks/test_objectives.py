@@ -111,6 +111,28 @@ def test_a_tensor_without_gradient_on_either_side_has_finite_slopes() -> None:
     assert float(value) == pytest.approx(1) and slope.isfinite().all()
 
 
+def test_observed_tensors_of_zeros() -> None:
+    """As rounding to few decimals or a bit flip leaves of a bias: no NaN, which a cosine's own formula would give.
+
+    In attacks' own setting: candidates under vmap, differentiated by an input that the gradient depends on.
+    """
+    mixing = torch.randn(5, 3, generator=generator("zeros"))
+    target = torch.tensor([0.0, 0.0, 1.0, -2.0, 0.5])
+
+    def cost(inputs: torch.Tensor) -> torch.Tensor:
+        gradient = torch.tanh(mixing @ inputs)
+        return CosinePerTensor()(gradient, target, None, [2, 3])
+
+    inputs = torch.stack([torch.zeros(3), torch.ones(3), torch.tensor([1.0, -2.0, 3.0])])
+    slope, value = torch.func.vmap(torch.func.grad_and_value(cost))(inputs)
+    assert value.isfinite().all() and slope[1:].isfinite().all() and (slope[1:].abs().sum(dim=1) > 0).all()
+    seen = torch.tanh(mixing @ inputs[1])[2:]
+    expected = (1 + 1 - torch.nn.functional.cosine_similarity(seen, target[2:], dim=0)) / 2
+    assert float(value[1]) == pytest.approx(float(expected))
+    nothing = CosinePerTensor()(target, torch.zeros(5), None, [2, 3])
+    assert float(nothing) == 1
+
+
 @pytest.mark.parametrize("objective", ALL, ids=IDS)
 def test_digits_do_not_depend_on_the_batch(objective: Objective) -> None:
     """In float32, over 30,000 coordinates: as exact as float64 to a few units of the last place, in any batch."""

@@ -286,7 +286,7 @@ def test_real_rotten_tomatoes() -> None:
 
 def test_real_pieces_are_those_of_transformers() -> None:
     cola = real(Cola())
-    from leakbench.metrics.torchvision_compat import import_torchvision
+    from leakbench.torchvision_compat import import_torchvision
 
     import_torchvision()
     from transformers import BertTokenizer

@@ -19,6 +19,7 @@ from leakbench.jobs.calibrate import CALIBRATE_METRICS, DIRECTIONS, OF_IMAGES, V
 from leakbench.jobs.federate import CURVES, FEDERATE_METRICS, FederateJob
 from leakbench.jobs.fisher import FISHER_METRICS, FisherJob
 from leakbench.jobs.inventory import InventoryJob
+from leakbench.jobs.language_model import LANGUAGE_MODEL_METRICS, LanguageModelJob
 from leakbench.jobs.prior import PRIOR_METRICS, PriorJob
 from leakbench.jobs.release import ReleaseJob
 from leakbench.jobs.runner import Placement
@@ -58,6 +59,9 @@ def findings(job: Job) -> Findings:
     if isinstance(job.kind, PriorJob):
         metrics: dict[str, Any] = {name: [0.1] if info.axis else 0.1 for name, info in PRIOR_METRICS.items()}
         return Findings(PRIOR_METRICS, [Replicate(seed=0, metrics=metrics)], {})
+    if isinstance(job.kind, LanguageModelJob):
+        metrics = {name: [3.0] if info.axis else 20.0 for name, info in LANGUAGE_MODEL_METRICS.items()}
+        return Findings(LANGUAGE_MODEL_METRICS, [Replicate(seed=0, metrics=metrics)], {})
     if isinstance(job.kind, TimingJob):
         return Findings(TIMING_METRICS, list(_timing(job, job.kind)), {})
     counts = _counts()
@@ -228,7 +232,10 @@ def _run(_: JobKind, job: Job, device: object) -> Findings:
 
 
 if __name__.startswith("leakbench_plugin_"):  # a test that imports this file wants its functions alone
-    kinds = (AttackJob, TrainJob, FederateJob, FisherJob, CalibrateJob, InventoryJob, PriorJob, ReleaseJob, TimingJob)
+    kinds = (
+        *(AttackJob, TrainJob, FederateJob, FisherJob, CalibrateJob, InventoryJob, PriorJob, LanguageModelJob),
+        *(ReleaseJob, TimingJob),
+    )
     for kind_of_job in kinds:
         kind_of_job.run = _run  # type: ignore[method-assign, assignment]
     _judge = Claim.judge

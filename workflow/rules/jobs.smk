@@ -9,6 +9,7 @@ NEEDS = {
     "federate": (16000, 240),
     "release": (16000, 120),
     "prior": (8000, 120),
+    "language_model": (8000, 120),
     "fisher": (8000, 30),
     "calibrate": (8000, 30),
     "inventory": (2000, 10),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, NamedTuple
 
+from leakbench.attacks.language.model import LanguageModel
 from leakbench.attacks.restoration.prior import Prior
 from leakbench.errors import ObservationError
 from leakbench.federated.local import ONE_STEP, LocalTraining
@@ -19,7 +20,14 @@ from leakbench.randomness import Streams
 from leakbench.registry import Component, Registry
 
 Grant = Literal[
-    "labels", "pixel_range", "auxiliary_images", "batch_statistics", "noise_variance", "data_noise", "prior"
+    "labels",
+    "pixel_range",
+    "auxiliary_images",
+    "batch_statistics",
+    "noise_variance",
+    "data_noise",
+    "prior",
+    "language_model",
 ]
 """Side knowledge that a threat model may grant."""
 
@@ -115,6 +123,7 @@ class Knowledge:
             observation: variances ``[pixels]`` or a matrix ``[pixels, pixels]``, ``pixels = C H W``.
         prior: networks that were trained on images of the same kind, which no client holds.
         inputs: inputs that need no search.
+        language_model: a language model that was trained on sentences which no client holds.
     """
 
     labels: torch.Tensor | None = None
@@ -125,6 +134,7 @@ class Knowledge:
     data_noise: Sequence[torch.Tensor] | None = None
     prior: Prior | None = None
     inputs: KnownInputs | None = None
+    language_model: LanguageModel | None = None
 
     def granted(self) -> frozenset[str]:
         """Names of what is known."""

@@ -254,15 +254,25 @@ def chunk_size(cost: Cost, points: torch.Tensor, evidence: Evidence) -> int:
     def computation(rows: int) -> object:
         return evaluate(*tree_map(lambda tensor: tensor.expand(rows, *tensor.shape[1:]), (points, evidence)))
 
+    return rows_at_once(computation, points.device)
+
+
+def rows_at_once(computation: Callable[[int], object], device: torch.device) -> int:
+    """How many rows of a vectorised computation to take side by side; one where two do not fit.
+
+    Args:
+        computation: computes so many rows.
+        device: where.
+    """
     try:
-        per_trial = bytes_per_row(computation)
+        per_row = bytes_per_row(computation)
     except RuntimeError as error:
         if not _out_of_memory(error):
             raise
         return 1
-    if points.device.type != "cpu":
-        return max(1, int(GPU_PART * _free(points.device)) // per_trial)
-    return 1 if per_trial > WIDE else max(1, CPU_BUDGET // per_trial)
+    if device.type != "cpu":
+        return max(1, int(GPU_PART * _free(device)) // per_row)
+    return 1 if per_row > WIDE else max(1, CPU_BUDGET // per_row)
 
 
 def _free(device: torch.device) -> int:

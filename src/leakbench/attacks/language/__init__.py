@@ -1,0 +1,1 @@
+"""Models of what sentences look like: an attacker's idea of language."""

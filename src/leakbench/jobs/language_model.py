@@ -1,0 +1,156 @@
+"""Language-model jobs: what attackers on text know of language, learnt from auxiliary sentences."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from leakbench.attacks.language.model import CausalTransformer
+from leakbench.errors import ConfigError
+from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
+from leakbench.lazy import torch
+from leakbench.progress import progress
+from leakbench.randomness import generator, stream_seed
+from leakbench.records import MetricInfo, Outcome, Replicate, Value
+
+if TYPE_CHECKING:
+    from leakbench.data.base import Dataset
+
+SPANS = 100
+"""Training is described by the mean losses of so many spans of equal length."""
+
+CLIP = 1.0
+"""The largest norm of a step's gradient."""
+
+LANGUAGE_MODEL_METRICS = {
+    "loss": MetricInfo(unit=f"nats per token, one mean per 1/{SPANS} of training", direction="lower", axis="step"),
+    "perplexity": MetricInfo(unit="exp(nats per token), held-out sentences", direction="lower"),
+    "unigram_perplexity": MetricInfo(
+        unit="the same, of a model that only knows how often each token occurs", direction="lower"
+    ),
+}
+
+
+@JOB_KINDS.register("language_model", version=1)
+class LanguageModelJob(JobKind):
+    """Train a causal language model on auxiliary sentences, and keep its weights for attacks.
+
+    The sentences are of the train split, from which no attacked client draws. Unlike the language model of Balunovic et
+    al. (2022), which read Wikipedia, it learns the sentences' own kind; staged weights may be given instead, with no
+    steps. Model and defense play no part.
+    """
+
+    seeds: int = Field(1, ge=1, le=1, description="one: attackers train once")
+    sentences: int | None = Field(
+        None, ge=1, description="sentences to train on: the first of the train split; null: all but the held-out ones"
+    )
+    held_out: int = Field(256, ge=1, description="sentences after those, on which the model is tried")
+    transformer: CausalTransformer = Field(CausalTransformer(), description="its architecture, or staged weights")
+    steps: int = Field(10_000, ge=0, description="steps of AdamW")
+    batch_size: int = Field(32, ge=1, description="sentences per step, drawn anew in every epoch")
+    rate: float = Field(1e-3, gt=0, description="step size of AdamW, which falls to a tenth along a cosine")
+
+    def run(self, job: Job, device: torch.device) -> Findings:
+        from leakbench.attacks.language.model import LanguageModel, check_fit, weights_of
+
+        dataset = job.dataset.single()
+        (seed,) = job.seeds
+        sentences, held_out = self._sentences(dataset)
+        for ids in (sentences, held_out):
+            check_fit(self.transformer, ids)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(stream_seed(job.dataset.label, seed, "language model", "initialisation"))
+            module = self.transformer.build().to(device)
+        draws = generator(job.dataset.label, seed, "language model", "training")
+        losses, diverged = self._train(module, sentences.to(device), draws)
+        metrics: dict[str, Value] = {
+            "loss": losses or None,
+            "perplexity": None,
+            "unigram_perplexity": unigram_perplexity(sentences, held_out, self.transformer.vocabulary),
+        }
+        reasons = {} if losses else {"loss": "there was no training"}
+        model = LanguageModel(self.transformer, module.requires_grad_(False).eval())
+        nats, counts = model.totals(held_out.to(device))
+        perplexity = float((nats.double().sum() / counts.sum()).exp())
+        if diverged is None and not math.isfinite(perplexity):
+            diverged = self.steps  # by its last step
+        if diverged is not None:
+            reason = "training became non-finite"
+            reasons["perplexity"] = reason
+            if None in losses:
+                reasons["loss"] = reason
+            outcome = Outcome(status="diverged", reason=reason, step=diverged)
+            replicate = Replicate(seed=seed, outcome=outcome, metrics=metrics, reasons=reasons)
+            return Findings(LANGUAGE_MODEL_METRICS, [replicate], {})
+        metrics["perplexity"] = perplexity
+        replicate = Replicate(seed=seed, metrics=metrics, reasons=reasons)
+        return Findings(LANGUAGE_MODEL_METRICS, [replicate], weights_of(module))
+
+    def _sentences(self, dataset: Dataset) -> tuple[torch.Tensor, torch.Tensor]:
+        """Token ids to train on and held-out ones, ``[n, L]`` each.
+
+        Raises:
+            ConfigError: the data set holds no sentences, or too few.
+        """
+        if len(dataset.shape) != 1:
+            raise ConfigError(
+                f"data set '{dataset.name}' holds {dataset.unit}, but jobs of kind 'language_model' need sentences"
+            )
+        available = dataset.length("train")
+        count = available - self.held_out if self.sentences is None else self.sentences
+        asked = max(count, 1) + self.held_out
+        if asked > available:
+            raise ConfigError(
+                f"sentences and held_out: {asked} are more than the train split of '{dataset.name}' has ({available})"
+            )
+        return dataset.load("train", range(count)).values, dataset.load("train", range(count, asked)).values
+
+    def _train(
+        self, module: torch.nn.Module, ids: torch.Tensor, draws: torch.Generator
+    ) -> tuple[list[float | None], int | None]:
+        """Mean losses per span, and the step at which a loss became non-finite; the module is trained in place."""
+        from leakbench.attacks.language.model import losses
+
+        if not self.steps:
+            return [], None
+        module.train()
+        optimiser = torch.optim.AdamW(module.parameters(), lr=self.rate)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, self.steps, eta_min=self.rate / 10)
+        size = min(self.batch_size, len(ids))
+        order = torch.empty(0, dtype=torch.int64)
+        seen = torch.zeros(self.steps, device=ids.device)
+        with torch.enable_grad(), progress("training a language model", self.steps) as tick:
+            for step in range(self.steps):
+                if len(order) < size:  # the rest of an epoch that fills no batch is left out
+                    order = torch.randperm(len(ids), generator=draws)
+                rows, order = order[:size].to(ids.device), order[size:]
+                nats, counts = losses(module, ids[rows])
+                loss = nats.sum() / counts.sum()
+                optimiser.zero_grad()
+                loss.backward()
+                torch.nn.utils.clip_grad_norm_(module.parameters(), CLIP)
+                optimiser.step()
+                schedule.step()
+                seen[step] = loss.detach()
+                tick()
+        broken = (~seen.isfinite()).nonzero().flatten().tolist()
+        spans = [float(part.mean()) for part in seen.cpu().tensor_split(min(SPANS, self.steps))]
+        return [value if math.isfinite(value) else None for value in spans], broken[0] if broken else None
+
+
+def unigram_perplexity(sentences: torch.Tensor, held_out: torch.Tensor, vocabulary: int) -> float:
+    """Perplexity on held-out sentences of the frequencies of tokens in others, one added to each count.
+
+    As for language models, padding and the first token of a sentence do not count.
+
+    Args:
+        sentences: token ids, ``[n, L]``.
+        held_out: token ids, ``[m, L]``.
+        vocabulary: number of token ids.
+    """
+    known, asked = (ids[:, 1:][ids[:, 1:] != 0] for ids in (sentences, held_out))
+    counts = torch.bincount(known, minlength=vocabulary).double() + 1
+    counts[0] = 0
+    return math.exp(-float((counts / counts.sum()).log()[asked].mean()))
