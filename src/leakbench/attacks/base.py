@@ -48,6 +48,20 @@ class KnownInputs(NamedTuple):
         return KnownInputs(*(part.repeat(times, *(1,) * (part.dim() - 1)) for part in self))
 
 
+class Words(NamedTuple):
+    """What an attacker on sentences knows of the model's words.
+
+    Attributes:
+        embeddings: of all tokens, ``[V, H]``.
+        allowed: tokens that sentences are made of, boolean ``[V]``: not the special ones.
+        known: the tokens at positions that need no search, int64 ``[n, B, L]``; elsewhere -1.
+    """
+
+    embeddings: torch.Tensor
+    allowed: torch.Tensor
+    known: torch.Tensor
+
+
 @dataclass(frozen=True)
 class Observations:
     """What the attacker saw of ``n`` clients that hold the same model.
@@ -123,6 +137,7 @@ class Knowledge:
             observation: variances ``[pixels]`` or a matrix ``[pixels, pixels]``, ``pixels = C H W``.
         prior: networks that were trained on images of the same kind, which no client holds.
         inputs: inputs that need no search.
+        words: the model's words, of which sentences are made.
         language_model: a language model that was trained on sentences which no client holds.
     """
 
@@ -134,6 +149,7 @@ class Knowledge:
     data_noise: Sequence[torch.Tensor] | None = None
     prior: Prior | None = None
     inputs: KnownInputs | None = None
+    words: Words | None = None
     language_model: LanguageModel | None = None
 
     def granted(self) -> frozenset[str]:
@@ -150,12 +166,14 @@ class Reconstruction:
         objective: the attacker's own final objective per observation, ``[n]``; None where it has none.
         diverged_at: the iteration at which a trial became non-finite, ``[n]``, -1 where it did not.
         labels: the labels that it used or found, ``[n, B]``; None where it needs none.
+        tokens: the sentences that it believes in, as token ids ``[n, B, L]``; None of images.
     """
 
     images: torch.Tensor
     objective: torch.Tensor | None
     diverged_at: torch.Tensor
     labels: torch.Tensor | None = None
+    tokens: torch.Tensor | None = None
 
 
 class Attack(Component):

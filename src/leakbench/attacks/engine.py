@@ -60,6 +60,11 @@ Evaluation: TypeAlias = "Callable[[torch.Tensor, Evidence], tuple[torch.Tensor, 
 """``evaluate(points [n, D], evidence) -> gradient [n, D], value [n]`` of many."""
 
 
+Interlude: TypeAlias = "Callable[[int, torch.Tensor, torch.Tensor], torch.Tensor]"
+"""``interlude(iteration, points [n, D], trials [n]) -> points [n, D]``: what moves trials between steps, by other means
+than derivatives. Called after the step of every iteration, from 0 on, with the indices of the trials."""
+
+
 class Minimum(NamedTuple):
     """Final ``points [n, D]``, ``objective [n]`` and ``diverged_at [n]`` (-1: never) of each trial."""
 
@@ -78,6 +83,7 @@ def minimise(
     bounds: Bounds | None = None,
     stop_below: float | None = None,
     keep: Literal["last", "best"] = "last",
+    interlude: Interlude | None = None,
     chunk: int | None = None,
 ) -> Minimum:
     """Minimise ``cost`` over every trial's variables.
@@ -91,6 +97,8 @@ def minimise(
         bounds: what every step projects onto.
         stop_below: a trial whose objective falls below this stops there.
         keep: which iterate is the result: the last one, or the best one by the objective.
+        interlude: what happens between steps, to an optimiser that may be interrupted (Adam, which keeps its
+            moments).
         chunk: trials per vectorised evaluation; as many as fit in memory by default. The results do not depend on it,
             but for a chunk of one: other kernels then round in other places, which signed steps can amplify.
     """
@@ -121,6 +129,8 @@ def minimise(
                     stop_below,
                     keep,
                     advance,
+                    interlude,
+                    computed,
                 )
             except RuntimeError as error:
                 if chunk == 1 or not _out_of_memory(error):
@@ -140,6 +150,8 @@ def _descend(
     stop_below: float | None,
     keep: Literal["last", "best"],
     tick: Tick,
+    interlude: Interlude | None,
+    trials: torch.Tensor,
 ) -> Minimum:
     n, device = len(descent.points), descent.points.device
     diverged_at = torch.full((n,), -1, device=device)
@@ -159,6 +171,9 @@ def _descend(
             held, held_value = _hold(now, descent.points, value, held, held_value)
             stopped, moving = stopped | now, moving & ~now
         resting = resting | stopped | descent.tell(value, gradient, moving)
+        if interlude is not None:
+            moved = interlude(iteration, descent.points, trials)
+            descent.points = torch.where(moving[:, None], moved, descent.points)
         tick()
         if iteration % CHECK_EVERY == CHECK_EVERY - 1 and not bool(moving.any()):
             tick(iterations - 1 - iteration)

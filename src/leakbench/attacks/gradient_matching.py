@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from leakbench.attacks.base import ATTACKS, Attack, Grant, Knowledge, KnownInputs, Observations, Reconstruction
 from leakbench.attacks.batch_norm import Anchored, estimated_statistics
-from leakbench.attacks.engine import Cost, Evidence, minimise
+from leakbench.attacks.engine import Cost, Evidence, Interlude, minimise
 from leakbench.attacks.labels import infer_labels
 from leakbench.attacks.objectives import Objective
 from leakbench.attacks.optimisers import Bounds, Optimiser
@@ -78,7 +78,7 @@ class GradientMatching(Attack):
         return frozenset(needed)
 
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
-        search = Search(self, observations, knowledge)
+        search = self._search(observations, knowledge)
         found = minimise(
             search.cost(),
             search.starts(streams),
@@ -88,6 +88,7 @@ class GradientMatching(Attack):
             bounds=search.bounds() if self.box else None,
             stop_below=self.stop_below,
             keep=self.keep,
+            interlude=search.interlude(streams),
         )
         n, device = len(observations), observations.gradients.device
         objective = found.objective.view(n, self.restarts)
@@ -97,6 +98,9 @@ class GradientMatching(Attack):
         images, scores = search.candidates(found.points[rows], knowledge.inputs)
         labels = search.labels if scores is None else scores.argmax(dim=-1)
         return Reconstruction(images, found.objective[rows], found.diverged_at[rows], labels)
+
+    def _search(self, observations: Observations, knowledge: Knowledge) -> Search:
+        return Search(self, observations, knowledge)
 
 
 class Search:
@@ -164,6 +168,10 @@ class Search:
             variables = torch.cat([variables, scores], dim=2)
         points: torch.Tensor = variables.flatten(0, 1).to(gradients.dtype)
         return points
+
+    def interlude(self, streams: Streams) -> Interlude | None:
+        """What moves trials between steps, by other means than derivatives; nothing does."""
+        return None
 
     def _pixel_range(self) -> torch.Tensor:
         assert self.knowledge.pixel_range is not None

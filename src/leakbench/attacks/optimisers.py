@@ -41,18 +41,28 @@ class Descent(ABC):
         """
 
 
-class Adam(Part):
+class _Adam(Part):
+    rate: float = Field(gt=0, description="first step size, in network inputs")
+    signed: bool = Field(False, description="feed Adam the sign of the gradient (Geiping et al. 2020)")
+
+    def step_size(self, iteration: int, iterations: int) -> float:
+        """The step size at an iteration, from 0 on."""
+        raise NotImplementedError
+
+    def start(self, points: torch.Tensor, iterations: int, bounds: Bounds | None) -> Descent:
+        """Begin at ``points`` ``[n, D]``; every step projects onto ``bounds``."""
+        return _AdamDescent(self, points, iterations, bounds)
+
+
+class Adam(_Adam):
     """Adam (Kingma and Ba 2015) with a step schedule."""
 
     kind: Literal["adam"] = "adam"
-    rate: float = Field(gt=0, description="first step size, in network inputs")
-    signed: bool = Field(False, description="feed Adam the sign of the gradient (Geiping et al. 2020)")
     decay: Literal["none", "steps", "cosine"] = Field(
         "none", description="steps: times 0.1 after 3/8, 5/8 and 7/8 of the iterations; cosine: down to rate / 10"
     )
 
     def step_size(self, iteration: int, iterations: int) -> float:
-        """The step size at an iteration, from 0 on."""
         if self.decay == "steps":
             return self.rate * 0.1 ** sum(iteration >= part * iterations / 8 for part in (3, 5, 7))
         if self.decay == "cosine":
@@ -61,13 +71,20 @@ class Adam(Part):
             return self.rate * (0.55 + 0.45 * math.cos(math.pi * iteration / iterations))
         return self.rate
 
-    def start(self, points: torch.Tensor, iterations: int, bounds: Bounds | None) -> Descent:
-        """Begin at ``points`` ``[n, D]``; every step projects onto ``bounds``."""
-        return _AdamDescent(self, points, iterations, bounds)
+
+class StaircaseAdam(_Adam):
+    """Adam whose step size shrinks by a factor every so many iterations (Balunovic et al. 2022, as released)."""
+
+    kind: Literal["staircase_adam"] = "staircase_adam"
+    factor: float = Field(0.89, gt=0, le=1, description="what the step size is multiplied with")
+    every: int = Field(50, ge=1, description="iterations between that")
+
+    def step_size(self, iteration: int, iterations: int) -> float:
+        return self.rate * self.factor ** (iteration // self.every)
 
 
 class _AdamDescent(Descent):
-    def __init__(self, settings: Adam, points: torch.Tensor, iterations: int, bounds: Bounds | None) -> None:
+    def __init__(self, settings: _Adam, points: torch.Tensor, iterations: int, bounds: Bounds | None) -> None:
         self.points = points
         self._settings, self._iterations, self._bounds = settings, iterations, bounds
         self._moments = adam.Adam(points)
@@ -122,4 +139,4 @@ class _LBFGSDescent(Descent):
         return self._state.finished
 
 
-Optimiser = Annotated[Adam | LBFGS, Field(discriminator="kind")]
+Optimiser = Annotated[Adam | StaircaseAdam | LBFGS, Field(discriminator="kind")]

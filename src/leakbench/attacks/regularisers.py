@@ -39,6 +39,22 @@ class _Regulariser(Part):
         raise NotImplementedError
 
 
+class EmbeddingNorm(_Regulariser):
+    """``(mean |x_l| - norm)^2`` over the word embeddings ``x_l`` of all tokens (Balunovic et al. 2022).
+
+    Of embedded sentences ``[B, L, H + 1]``, whose last column says where tokens are.
+    """
+
+    kind: Literal["embedding_norm"] = "embedding_norm"
+    norm: float = Field(1.4, gt=0, description="length of a usual word embedding; 1.4 is BERT's")
+
+    def __call__(self, images: torch.Tensor, scene: Scene) -> torch.Tensor:
+        words, tokens = images[..., :-1], images[..., -1]
+        mean = (torch.linalg.vector_norm(words, dim=-1) * tokens).sum() / tokens.sum()
+        penalty: torch.Tensor = (mean - self.norm).square()
+        return penalty
+
+
 class TotalVariation(_Regulariser):
     """Differences of neighbouring inputs, horizontal ``u`` and vertical ``v``, averaged over all of them.
 
@@ -86,4 +102,4 @@ class BatchNormStatistics(_Regulariser):
         return torch.stack(distances).sum() if distances else images.new_zeros(())
 
 
-Regulariser = Annotated[TotalVariation | PixelBox | BatchNormStatistics, Field(discriminator="kind")]
+Regulariser = Annotated[TotalVariation | PixelBox | BatchNormStatistics | EmbeddingNorm, Field(discriminator="kind")]

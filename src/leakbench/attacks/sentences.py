@@ -1,0 +1,162 @@
+"""Gradient matching over sentences: a search over word embeddings, then the nearest tokens.
+
+The attacker knows where the special tokens and the padding are. What it varies is everything else of the embedded
+sentences ``[B, L, H + 1]``, whose last column says where tokens are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pydantic import Field, model_validator
+
+from leakbench.attacks.base import (
+    ATTACKS,
+    Grant,
+    Knowledge,
+    KnownInputs,
+    Observations,
+    Reconstruction,
+    Words,
+)
+from leakbench.attacks.discrete import discrete_step, nearest_tokens, start
+from leakbench.attacks.engine import Evidence, Interlude
+from leakbench.attacks.gradient_matching import GradientMatching, Search
+from leakbench.attacks.parts import Part
+from leakbench.errors import Infeasible
+from leakbench.lazy import torch
+from leakbench.randomness import Streams
+
+
+class Reordering(Part):
+    """When sentences are tried in other orders, and what counts then (Balunovic et al. 2022)."""
+
+    candidates: int = Field(200, ge=2, description="orders of a sentence, the present one among them")
+    every: int = Field(75, ge=1, description="iterations between two tries")
+    burn_in: float = Field(0.1, ge=0, lt=1, description="part of the iterations before the first try")
+    fluency: float = Field(
+        ge=0, description="weight of a language model's mean nats per token beside the distance of gradients"
+    )
+
+    def is_due(self, iteration: int, iterations: int) -> bool:
+        """Whether to try after an iteration, from 0 on."""
+        return iteration >= self.burn_in * iterations and iteration % self.every == 1 % self.every
+
+
+@ATTACKS.register("sentence_matching", version=1)
+class SentenceMatching(GradientMatching):
+    """Gradient matching whose reconstructions are sentences: the tokens with the nearest word embeddings, by cosine.
+
+    Without ``reordering`` and with one draw to start from it is DLG or TAG (Deng et al. 2021), by its objective; with
+    both it is LAMP (Balunovic et al. 2022).
+    """
+
+    starts: int = Field(1, ge=1, description="standard normal draws, of which the search begins at the best")
+    permutations: int = Field(0, ge=0, description="random orders of that draw, of which it begins at the best")
+    start_norm: float | None = Field(
+        None, gt=0, description="length to which the embeddings of the start are brought; as drawn by default"
+    )
+    reordering: Reordering | None = Field(None, description="tries of other orders between steps; none by default")
+
+    @model_validator(mode="after")
+    def _of_sentences(self) -> SentenceMatching:
+        if self.unknown.kind != "pixels" or self.box or self.start != "normal" or self.restarts != 1:
+            raise ValueError("unknown, box, start and restarts are of images; sentences have starts and permutations")
+        if self.labels == "joint":
+            raise ValueError("labels: of sentences they are known, or inferred beforehand")
+        if self.reordering is not None and self.optimiser.kind == "lbfgs":
+            raise ValueError("reordering: L-BFGS cannot be interrupted; take adam or staircase_adam")
+        return self
+
+    @property
+    def needs(self) -> frozenset[Grant]:
+        fluent = self.reordering is not None and self.reordering.fluency > 0
+        return super().needs | (frozenset({"language_model"}) if fluent else frozenset())
+
+    def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
+        if knowledge.words is None or knowledge.inputs is None:
+            raise Infeasible(f"attack '{self.name}' searches for sentences, which these observations are not of")
+        found = super().reconstruct(observations, knowledge, streams)
+        return replace(found, tokens=_tokens(found.images, knowledge.words, knowledge.words.known))
+
+    def _search(self, observations: Observations, knowledge: Knowledge) -> Search:
+        return SentenceSearch(self, observations, knowledge)
+
+
+class SentenceSearch(Search):
+    """A search whose variables are the embedded sentences, those that are known included; they have no slope."""
+
+    attack: SentenceMatching
+
+    def __init__(self, attack: SentenceMatching, observations: Observations, knowledge: Knowledge) -> None:
+        super().__init__(attack, observations, knowledge)
+        assert knowledge.words is not None and knowledge.inputs is not None
+        self._words, self._known = knowledge.words, knowledge.inputs
+        self._free = knowledge.words.known < 0
+
+    def starts(self, streams: Streams) -> torch.Tensor:
+        known = torch.where(self._known.where, self._known.values, torch.zeros_like(self._known.values))
+        begun = start(
+            known.to(self.observations.gradients),
+            self._free,
+            self._words.embeddings.shape[1],
+            self._matching,
+            streams.child("start"),
+            candidates=self.attack.starts,
+            permutations=self.attack.permutations,
+            norm=self.attack.start_norm,
+        )
+        return begun.flatten(1)
+
+    def interlude(self, streams: Streams) -> Interlude | None:
+        """Tries of other orders, when they are due."""
+        reordering = self.attack.reordering
+        if reordering is None:
+            return None
+        model = self.knowledge.language_model
+
+        def reorder(iteration: int, points: torch.Tensor, trials: torch.Tensor) -> torch.Tensor:
+            if not reordering.is_due(iteration, self.attack.iterations):
+                return points
+            known = KnownInputs(*(part[trials] for part in self._known))
+            inputs, _ = self.candidates(points, known)
+            free = self._free[trials]
+            rows = Streams([streams.keys[trial] for trial in trials.tolist()])
+
+            def matching(tried: torch.Tensor, owners: torch.Tensor) -> torch.Tensor:
+                return self._matching(tried, trials[owners])
+
+            moved = discrete_step(
+                inputs,
+                _tokens(inputs, self._words, self._words.known[trials]),
+                free,
+                matching,
+                None if model is None else model.log_perplexity,
+                reordering.fluency,
+                reordering.candidates,
+                rows.child("reordering", iteration),
+            )
+            return moved.inputs.flatten(1)
+
+        return reorder
+
+    def _matching(self, inputs: torch.Tensor, trials: torch.Tensor) -> torch.Tensor:
+        """The distance of gradients, ``[m]``: of inputs ``[m, B, L, H + 1]`` against the observations of these trials."""
+        seen, network = self.observations, self.network
+
+        def distance(candidate: torch.Tensor, evidence: Evidence) -> torch.Tensor:
+            gradient = seen.local.update(
+                network, seen.parameters, candidate, evidence["labels"], evidence.get("statistics")
+            )
+            if "noise" in evidence:
+                gradient = gradient + evidence["noise"]
+            value = self.attack.objective(gradient, evidence["target"], evidence.get("weights"), network.sizes)
+            return value.mean()
+
+        found: torch.Tensor = torch.func.vmap(distance)(inputs, self.evidence(trials))
+        return found
+
+
+def _tokens(inputs: torch.Tensor, words: Words, known: torch.Tensor) -> torch.Tensor:
+    """The nearest words of embedded sentences, and the tokens that are ``known`` ``[n, B, L]``."""
+    return torch.where(known < 0, nearest_tokens(inputs[..., :-1], words.embeddings, words.allowed), known)
