@@ -141,7 +141,7 @@ class SentenceSearch(Search):
         return reorder
 
     def _matching(self, inputs: torch.Tensor, trials: torch.Tensor) -> torch.Tensor:
-        """The distance of gradients, ``[m]``: of inputs ``[m, B, L, H + 1]`` against the observations of these trials."""
+        """The distances of gradients ``[m]``, of inputs ``[m, B, L, H + 1]`` from the observations of these trials."""
         seen, network = self.observations, self.network
 
         def distance(candidate: torch.Tensor, evidence: Evidence) -> torch.Tensor:
