@@ -204,7 +204,7 @@ def test_pictures_of_quantisers(tables: Tables) -> None:
     shown = set(numbers["series"])
     assert {"no defense", "SignSGD"} <= shown
     for level in tables["rog_grids"]["setting.bits"].dropna().unique():
-        assert f"SDQ {level:g} bits" in shown
+        assert f"SDQ {level:g}-bit" in shown
 
 
 def test_pictures_of_a_weak_attack_say_so(tables: Tables) -> None:

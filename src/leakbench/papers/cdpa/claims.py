@@ -84,6 +84,9 @@ for _key, (_statement, _source) in THEOREMS.items():
     stated(_key, _statement, source=_source)(partial(theorem, f"{__package__}.theory_checks", _key))
 
 
+SHARED = "seeds that run side by side share one measurement of time, which the interval does not say"
+
+
 def _noting(finding: Finding, *notes: str) -> Finding:
     return dataclasses.replace(finding, note=". ".join(note for note in (finding.note, *notes) if note))
 
@@ -461,7 +464,7 @@ def e13(evidence: Evidence) -> Finding:
         for other in OTHERS:
             theirs = one.series("utility", CARBON, defense=other)
             parts.append(relative(theirs, own, f"{other}, {cell}", at_least=1.6))
-    return decide(evidence, parts)
+    return _noting(decide(evidence, parts), SHARED)
 
 
 @stated(
@@ -481,7 +484,7 @@ def e14(evidence: Evidence) -> Finding:
         ours, plain, later, without = (resamples.mean(each.values[0]) for each in series)
         meaning = "carbon of cdpa over that of none, smaller model minus larger"
         parts.append(Part(f"{small} against {large}", resamples.estimate(ours / plain - later / without), meaning, 0.0))
-    return decide(evidence, parts)
+    return _noting(decide(evidence, parts), SHARED)
 
 
 @stated(
@@ -530,7 +533,7 @@ def e17(evidence: Evidence) -> Finding:
     for cell, one in evidence.cells("utility").items():
         ours, theirs = (one.series("utility", CARBON, defense=defense) for defense in (CDPA, "sdq"))
         parts.append(relative(ours, theirs, cell, at_most=0.1))
-    return decide(evidence, parts)
+    return _noting(decide(evidence, parts), SHARED)
 
 
 def _restored(
