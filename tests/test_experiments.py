@@ -341,7 +341,7 @@ def test_every_attack_experiment_has_gates(scale: str) -> None:
             assert {(gate.dataset, gate.model, gate.attack) for gate in gates} == observing
             for gate in gates:
                 ((judging, defense),) = {(job.experiment, job.defense.label) for job in gate.undefended}
-                assert judging in {experiment, "undefended", "cifar_pruning", "inversion"} and defense == "none"
+                assert judging in {experiment, "undefended", "cifar_pruning", "inversion", "rog"} and defense == "none"
 
 
 def gated(checkout: Checkout, experiment: str = "noise") -> list[Gate]:

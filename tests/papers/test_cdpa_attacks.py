@@ -175,7 +175,7 @@ class Pictures:
 
 GRIDS = {
     "fig12": ("soteria-grid", "Soteria 20%"),
-    "fig14": ("laplace-eps", "LDP $\\epsilon$ = 1"),
+    "fig14": ("laplace-eps", "LDP $\\epsilon=1$"),
     "fig15": ("grad-drop-grid", "GradDrop 20%"),
     "fig17": ("cafl-grid", "CAFL 30%"),
 }

@@ -324,7 +324,7 @@ def test_attackers_without_numbers_are_left_out() -> None:
 def test_claims_of_a_model_need_it(key: str) -> None:
     frame = accurate({})["utility"]
     finding = judged(key, {"utility": frame[frame["model"] == "simplecnn"]})
-    assert finding.verdict == "not run" and "the claim is of resnet18" in finding.note
+    assert finding.verdict == "not run" and "the claim is of ResNet18" in finding.note
 
 
 def test_sizes_need_two_models() -> None:

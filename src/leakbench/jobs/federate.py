@@ -82,7 +82,7 @@ COSTS = {
         unit=f"kg CO2 of this energy at {CARBON_INTENSITY} kg/kWh, not reproducible", direction="lower"
     ),
     "carbon_formula_kg": MetricInfo(
-        unit=f"kg CO2: power x these seconds x {CARBON_INTENSITY} kg/kWh, not reproducible", direction="lower"
+        unit=f"kg CO2: power x the metric seconds x {CARBON_INTENSITY} kg/kWh, not reproducible", direction="lower"
     ),
 }
 FEDERATE_METRICS = CURVES | UTILITY | SIZES | COSTS

@@ -12,8 +12,8 @@ from leakbench.papers.cdpa.attacked import (
     reference_rows,
     shown_defenses,
 )
-from leakbench.papers.cdpa.common import figure
-from leakbench.papers.cdpa.tables_attacks import ADAPTIVE, INFORMED, INTERVALS, adaptive_rows
+from leakbench.papers.cdpa.common import INTERVALS, figure
+from leakbench.papers.cdpa.tables_attacks import ADAPTIVE, INFORMED, adaptive_rows
 from leakbench.report.artifacts import Tables
 from leakbench.report.plots import Drawing, having, judged, named, values_of
 from leakbench.report.style import REFERENCE_COLOUR, REFERENCES, colour, marker, panels
@@ -110,7 +110,7 @@ def fig09(tables: Tables) -> Drawing:
     listed: set[str] = set()
     for name, seen, trained in _pairs(tables):
         similarity, accuracy = (judged(rows, ["mechanism"]).iloc[0] for rows in (seen, trained))
-        void, mechanism = bool(similarity["void"]), name.split(" $")[0]  # the legend has LDP once
+        void, entry = bool(similarity["void"]), name.split(" $")[0]  # the legend has LDP once
         tint = colour(similarity["mechanism"])
         ax.errorbar(
             similarity["mean"],
@@ -122,9 +122,9 @@ def fig09(tables: Tables) -> Drawing:
             markerfacecolor="none" if void else tint,
             linestyle="",
             linewidth=1,
-            label=None if mechanism in listed else named(mechanism, void),
+            label=None if entry in listed else named(entry, void),
         )
-        listed.add(mechanism)
+        listed.add(entry)
         if name.startswith("LDP"):
             place = (similarity["mean"], accuracy["mean"])
             ax.annotate(name.removeprefix("LDP "), place, (4, 4), textcoords="offset points", fontsize="x-small")

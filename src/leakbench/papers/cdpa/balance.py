@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from leakbench.lazy import np, pd
+from leakbench.papers.cdpa.attacked import ROG
 from leakbench.papers.cdpa.common import defense_name, defenses_of, figure
 from leakbench.report.artifacts import Tables
 from leakbench.report.plots import Drawing
@@ -31,7 +32,8 @@ GROUPS = {
 }
 """Panels and their mechanisms, as in Table I; undefended training and CDPA are drawn in all."""
 IN_ALL = ("none", "cdpa")
-ATTACK = "rog"
+CARBON = "carbon_formula_kg"
+"""The paper's carbon. What codecarbon measures depends on what else the machine does: Table IV has both."""
 
 
 def scores(utility: pd.DataFrame, rog: pd.DataFrame) -> pd.DataFrame:
@@ -48,12 +50,12 @@ def scores(utility: pd.DataFrame, rog: pd.DataFrame) -> pd.DataFrame:
     privacy, source = _privacy(rog)
     rows = []
     for label, mechanism in defenses.items():
-        own = {metric: _mean(utility, label, metric) for metric in ("accuracy", "seconds", "mebi_elements")}
+        own = {metric: _mean(utility, label, metric) for metric in ("accuracy", "seconds", CARBON, "mebi_elements")}
         value, void = privacy.get(mechanism, (math.nan, False))
         found = {
             "Acc": own["accuracy"],
             "TE": _mean(utility, reference, "seconds") / own["seconds"],
-            "CEE": _carbon(utility, reference, label),
+            "CEE": _mean(utility, reference, CARBON) / own[CARBON],
             "CE": 1 - own["mebi_elements"] / _mean(utility, reference, "mebi_elements"),
             "PR": value,
         }
@@ -74,18 +76,9 @@ def _mean(frame: pd.DataFrame, label: str | None, metric: str) -> float:
     return math.nan if rows.empty else float(over_seeds(rows, ["defense"])["mean"].iloc[0])
 
 
-def _carbon(frame: pd.DataFrame, reference: str | None, label: str) -> float:
-    """Of what was measured if both were, else of the paper's formula, which is the ratio of the times."""
-    for metric in ("carbon_kg", "carbon_formula_kg"):
-        without, own = _mean(frame, reference, metric), _mean(frame, label, metric)
-        if not math.isnan(without) and not math.isnan(own):
-            return without / own if own else math.nan
-    return math.nan
-
-
 def _privacy(rog: pd.DataFrame) -> tuple[dict[str, tuple[float, bool]], str]:
     """By mechanism: LPIPS if it is known for all, else 1 - SSIM; whether the attack is void; and which it is."""
-    rows = rog[rog["attack"] == ATTACK]
+    rows = rog[rog["attack"] == ROG]
     lpips = rows[rows["metric"] == "lpips"]
     known = len(lpips) > 0 and bool(lpips.groupby("mechanism")["value"].count().all())
     chosen = lpips if known else rows[rows["metric"] == "ssim_global"]
@@ -107,8 +100,8 @@ def _privacy(rog: pd.DataFrame) -> tuple[dict[str, tuple[float, bool]], str]:
     "axis runs from the worst defense (inner ring) to the best (rim), means over seeds; the CSV has the "
     "numbers themselves. The paper does not say how it scales its axes. Where a corner is left out the metric "
     "is missing; a hollow PR is void, since ROG is too weak without a defense. PR is of ROG's data and model "
-    "and of the settings of Table III, which are not those of the accuracy. CEE repeats TE: carbon is time, "
-    "times a constant. Groups as in Table I; no defense and CDPA in all.",
+    "and of the settings of Table III, which are not those of the accuracy. CEE repeats TE, as in the paper: "
+    "its carbon is time, times a constant. Groups as in Table I; no defense and CDPA in all.",
     experiments=("utility", "rog"),
 )
 def fig10(tables: Tables) -> Drawing:

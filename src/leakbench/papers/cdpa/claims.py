@@ -16,6 +16,7 @@ from functools import partial
 
 from leakbench.lazy import np
 from leakbench.papers.cdpa import PAPER
+from leakbench.papers.cdpa.common import MODELS, model_name
 from leakbench.report.claims import Finding, Part, claim, decide
 from leakbench.report.comparisons import at_each, certain, difference, level, relative, theorem, trend
 from leakbench.report.evidence import Evidence, NotRun, Series, bootstrap, same_points, same_seeds
@@ -31,8 +32,6 @@ ROWS = ("none", "grad-drop", "cafl-1", "jopeq-2", "laplace-1", "soteria")
 """Of Table III, but for CDPA's own."""
 ATTACKED = ("cafl-1", "sign-sgd", "jopeq-2", "grad-drop", "soteria", "sdq", "laplace-1")
 """The defenses of Fig. 8, but for CDPA."""
-MODELS = ("simplecnn", "convnet", "resnet18")
-"""From small to large; labels begin with one of these."""
 INFORMED = ("cleared", "dropped", "robust", "averaged")
 
 POINT = 0.001
@@ -111,7 +110,7 @@ def _by_size(evidence: Evidence, *experiments: str) -> dict[str, tuple[str, Evid
     cells = evidence.cells(*experiments)
     for model in MODELS:
         for cell, one in cells.items():
-            if cell.split(" ")[-1].startswith(model):
+            if model_name(cell.split(" ")[-1]) == model:
                 found.setdefault(model, (cell, one))
     return found
 
@@ -302,7 +301,7 @@ def e6c(evidence: Evidence) -> Finding:
 )
 def e7a(evidence: Evidence) -> Finding:
     """Three levels."""
-    cell, one = _of_model(evidence, "resnet18", "utility")
+    cell, one = _of_model(evidence, "ResNet18", "utility")
     parts = [
         level(_accuracy(one, "utility", failing), f"{failing}, {cell}", "part", at_most=FAILED)
         for failing in ("sign-sgd", "cafl")
@@ -495,7 +494,7 @@ def e14(evidence: Evidence) -> Finding:
 )
 def e15(evidence: Evidence) -> Finding:
     """CAFL over CDPA."""
-    cell, one = _of_model(evidence, "resnet18", "utility")
+    cell, one = _of_model(evidence, "ResNet18", "utility")
     theirs, ours = (_accuracy(one, "utility", defense) for defense in ("cafl", CDPA))
     return decide(evidence, [relative(theirs, ours, cell, at_least=0.9 / 3 - 1, at_most=1.1 / 3 - 1)])
 

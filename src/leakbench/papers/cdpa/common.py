@@ -1,4 +1,4 @@
-"""Words that the paper's figures share."""
+"""Words and settings that the paper's artifacts share."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ INTERVALS = "Intervals: 95 % t-intervals over seeds; of two seeds, their range."
 
 NONE = "–"
 """Of a table: not known, or not printed."""
+
+MASK = (2, 3)
+"""Positions of the bits that the paper flips on images, from the left; 0 is the sign."""
 
 DEFENSES = {
     "none": "none",

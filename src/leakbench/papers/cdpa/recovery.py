@@ -7,7 +7,7 @@ from typing import Any
 
 from leakbench.federated.fixed_point import FixedPoint, unbiased_mean, vote
 from leakbench.lazy import pd, torch
-from leakbench.papers.cdpa.common import figure
+from leakbench.papers.cdpa.common import MASK, figure
 from leakbench.randomness import Streams
 from leakbench.report.artifacts import Tables
 from leakbench.report.plots import Drawing
@@ -73,7 +73,6 @@ SPREADS = (0.1, 0.3, 1.0, 3.0)
 """kappa: how much clients differ, over how much coordinates do."""
 SCALE = 0.02
 """Of the mean update; far below the weight 0.4096 of the lowest masked bit."""
-MASK = (2, 3)
 SERIES = {
     "vote, no flips": (1.0, "as_printed"),
     "vote, p = 0.98": (0.98, "as_printed"),

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from leakbench.lazy import np, pd
+from leakbench.papers.cdpa.attacked import ROG
 from leakbench.papers.cdpa.common import NONE, defense_name, defenses_of, model_name, printed, table
 from leakbench.report.artifacts import Tables
 from leakbench.report.plots import having
@@ -153,7 +154,8 @@ def _is_percentage(text: str, value: float, reference: float, rounding: float) -
     "in mebi-elements (2^20 numbers of 32 bits, which the paper calls Mb), each beside its change by the defense in "
     "percent. Ours: accuracy on the test images after the last round; minutes of all rounds (local training, defense, "
     "aggregation) of one run, its share of what runs side by side, on our machine: processor time on a CPU, wall time "
-    "on a GPU; CO2 measured by codecarbon and by the paper's formula, power x time x intensity. "
+    "on a GPU; CO2 measured by codecarbon, which counts memory for as long as a run takes, so that a busy "
+    "machine shows, and by the paper's formula, power x these minutes x intensity. "
     f"{MEANS} Changes are seed by seed. *: a printed number that others of the table contradict beyond rounding: its "
     "change is not that of its column, its CO2 is off the third of a kg per minute of all other rows by more than 5 %, "
     f"or its elements are not the part that the method's own parameters send. {NONE}: not printed, or not known.",
@@ -291,7 +293,6 @@ IMAGES = {
     "lpips": ("LPIPS", "lpips", ".3f"),
 }
 """Printed metric -> its column, ours, and its format. The paper's code has one window for the whole image."""
-ATTACK = "rog"
 
 
 @table(
@@ -308,7 +309,7 @@ ATTACK = "rog"
 def table08(tables: Tables) -> pd.DataFrame:
     """A row per model and p."""
     utility, rog = having(tables["utility_p"], "p"), having(tables["rog_p"], "p")
-    rog = rog[rog["attack"] == ATTACK]
+    rog = rog[rog["attack"] == ROG]
     reference = printed("table08")
     rows = []
     for model in utility["model"].drop_duplicates():

@@ -8,20 +8,18 @@ from typing import Any
 
 from leakbench.lazy import pd
 from leakbench.papers.cdpa.attacked import IG, NAIVE, POST, ROG, reference_rows, shown_defenses
-from leakbench.papers.cdpa.common import printed, table
+from leakbench.papers.cdpa.common import INTERVALS, NONE, printed, table
 from leakbench.report.artifacts import Tables
 from leakbench.report.plots import judged, values_of
 from leakbench.report.tidy import SETTING
 from leakbench.report.verdicts import VOID
 
-NONE = "–"
 P = SETTING + "p"
 METRICS = {"psnr": "PSNR (dB)", "ssim": "SSIM", "ssim_global": "SSIM, global", "lpips": "LPIPS"}
 SIMILARITY = (
     "The paper's SSIM is, in its public code, that of the whole image as one window ('global'); the other is the usual "
     "one of 11x11 windows. LPIPS where AlexNet's weights are staged."
 )
-INTERVALS = "Intervals: 95 % t-intervals over seeds; of two seeds, their range."
 PRINTED = {"psnr": "psnr", "ssim_global": "ssim", "lpips": "lpips"}
 """Our metric -> the paper's that is computed alike."""
 

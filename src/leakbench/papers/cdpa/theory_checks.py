@@ -14,6 +14,7 @@ from leakbench.federated.fixed_point import FixedPoint, vote
 from leakbench.federated.lattice import Lattice, Rounding, dequantise, quantise
 from leakbench.lazy import torch
 from leakbench.papers.cdpa import PAPER
+from leakbench.papers.cdpa.common import MASK
 from leakbench.randomness import Streams, generator
 from leakbench.report.checks import EXACT, Checked, agreement, checked, required
 from leakbench.theory.bit_votes import (
@@ -37,7 +38,6 @@ CLIENTS = (*range(2, 13), 19, 20, 21, 50, 51, 100, 101)
 KEEP = (0.8, 0.9, 0.95, 0.98)
 """The paper's p."""
 
-MASK = (2, 3)
 BITS = (2, 4, 8, 16)
 ROUNDINGS: tuple[Rounding, ...] = ("nearest", "babai")
 
