@@ -24,9 +24,10 @@ from leakbench.defenses.pruning import MagnitudePruning
 from leakbench.errors import ObservationError
 from leakbench.federated.message import DenseMessage, Message
 from leakbench.federated.step import ClientSteps
-from leakbench.jobs.attack import ATTACK_METRICS
+from leakbench.jobs.attack import VICTIM_METRICS
 from leakbench.jobs.base import Findings, Job
 from leakbench.jobs.runner import Placement, run_job
+from leakbench.jobs.subjects import Images
 from leakbench.metrics import image
 from leakbench.metrics.image import IMAGE_METRICS
 from leakbench.metrics.labels import label_accuracy
@@ -34,6 +35,7 @@ from leakbench.randomness import Streams
 from leakbench.records import Replicate, Value, read_record
 
 AttackJobs = Callable[..., Job]
+ATTACK_METRICS = Images.metrics | VICTIM_METRICS
 CPU = torch.device("cpu")
 EVERYTHING = ("labels", "pixel_range", "auxiliary_images", "batch_statistics", "noise_variance")
 

@@ -14,7 +14,7 @@ from leakbench.models.convnets import ConvNet, SimpleConvNet
 from leakbench.randomness import generator
 
 DIGITS = Digits(size=9)
-SOME = Pretraining(images=20, batch_size=8, rate=0.05)
+SOME = Pretraining(samples=20, batch_size=8, rate=0.05)
 CPU = torch.device("cpu")
 
 
@@ -95,7 +95,7 @@ def test_the_network_itself_is_not_changed() -> None:
 
 def test_it_learns() -> None:
     untrained = build_network(SimpleConvNet(width=8), DIGITS.shape, DIGITS.classes, seed=4)
-    schedule = Pretraining(images=100, batch_size=10, rate=0.05)
+    schedule = Pretraining(samples=100, batch_size=10, rate=0.05)
     trained = pretrained(untrained, DIGITS, "digits9", 0, 8, schedule, CPU)
     samples = DIGITS.load("train", range(100))
     inputs = DIGITS.normalise(samples.values)
@@ -105,14 +105,14 @@ def test_it_learns() -> None:
 
 def test_diverged() -> None:
     with pytest.raises(Diverged, match="non-finite in epoch 1"):
-        after(3, pretraining=Pretraining(images=20, batch_size=2, rate=1e30))
+        after(3, pretraining=Pretraining(samples=20, batch_size=2, rate=1e30))
 
 
 def test_more_images_than_there_are() -> None:
     available = DIGITS.length("train")
     with pytest.raises(
-        ConfigError, match=rf"pretraining.images: {available + 1} is more than .*'digits' .*{available}"
+        ConfigError, match=rf"pretraining.samples: {available + 1} is more than .*'digits' .*{available}"
     ):
-        after(1, pretraining=Pretraining(images=available + 1))
+        after(1, pretraining=Pretraining(samples=available + 1))
     with pytest.raises(ValidationError):
-        Pretraining(images=0)
+        Pretraining(samples=0)

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from leakbench.errors import ConfigError, LeakbenchError, RecordError, UnknownName
-from leakbench.jobs.attack import ATTACK_METRICS
+from leakbench.jobs.attack import VICTIM_METRICS
 from leakbench.jobs.runner import overall_outcome
+from leakbench.jobs.subjects import Images
 from leakbench.randomness import generator
 from leakbench.records import Cost, Outcome, Provenance, Record, Replicate, read_record, write_record, write_tensors
 from leakbench.report import show as module
@@ -78,7 +79,7 @@ def write(
         Record(
             schema="leakbench.record/1",
             job=job,
-            metrics=ATTACK_METRICS,
+            metrics=Images.metrics | VICTIM_METRICS,
             replicates=replicates,
             outcome=overall_outcome(replicates),
             tensors=write_tensors(path.with_suffix(".safetensors"), found) if tensors else None,

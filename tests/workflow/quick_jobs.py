@@ -13,7 +13,8 @@ from importlib.resources import files
 from types import SimpleNamespace
 from typing import Any
 
-from leakbench.jobs.attack import ATTACK_METRICS, AttackJob
+from leakbench.data.text import pack
+from leakbench.jobs.attack import VICTIM_METRICS, AttackJob
 from leakbench.jobs.base import Findings, Job, JobKind
 from leakbench.jobs.calibrate import CALIBRATE_METRICS, DIRECTIONS, OF_IMAGES, VISITS, CalibrateJob
 from leakbench.jobs.federate import CURVES, FEDERATE_METRICS, FederateJob
@@ -23,6 +24,7 @@ from leakbench.jobs.language_model import LANGUAGE_MODEL_METRICS, LanguageModelJ
 from leakbench.jobs.prior import PRIOR_METRICS, PriorJob
 from leakbench.jobs.release import ReleaseJob
 from leakbench.jobs.runner import Placement
+from leakbench.jobs.subjects import Images, Sentences
 from leakbench.jobs.timing import COUNTS, METHODS, OVERHEADS, TIMING_METRICS, TimingJob
 from leakbench.jobs.train import NOISE_PER_TENSOR, TRAINING_METRICS, TrainJob, noise_metric
 from leakbench.records import MetricInfo, Outcome, Replicate
@@ -44,7 +46,7 @@ def findings(job: Job) -> Findings:
         ]
         return Findings(found[0][1].metrics, replicates, {})
     if isinstance(job.kind, AttackJob):
-        return Findings(ATTACK_METRICS, list(_attacks(job, job.kind)), _pictures(job, job.kind))
+        return Findings(_attack_metrics(job), list(_attacks(job, job.kind)), _pictures(job, job.kind))
     if isinstance(job.kind, TrainJob):
         noisy = {noise_metric(name): NOISE_PER_TENSOR for name in (_counts() if job.kind.noise_per_tensor else ())}
         return Findings(TRAINING_METRICS | noisy, list(_training(job, job.kind)), {})
@@ -86,15 +88,22 @@ def _attacks(job: Job, kind: AttackJob) -> Iterator[Replicate]:
     for seed, setting, draw in _cells(job):
         strength = sum(value for value in setting.values() if isinstance(value, float))
         per_victim = 1 if kind.target == "batch_mean" else kind.batch_size
-        lengths = {"image": kind.clients * per_victim, "victim": kind.clients}
+        lengths = {"victim": kind.clients} | dict.fromkeys(("image", "sentence"), kind.clients * per_victim)
         metrics: dict[str, Any] = {
             name: [strength + draw.random() for _ in range(lengths[info.axis])] if info.axis in lengths else 32.0
-            for name, info in ATTACK_METRICS.items()
+            for name, info in _attack_metrics(job).items()
         }
-        unstaged = ("lpips", "assigned_lpips")
-        metrics["psnr"] = [20.0 + value for value in metrics["psnr"]]  # passes every gate of the configuration
+        unstaged = [name for name in ("lpips", "assigned_lpips") if name in metrics]
+        for name, passing in {"psnr": 20.0, "rouge1": 60.0}.items():  # every gate of the configuration
+            if name in metrics:
+                metrics[name] = [passing + value for value in metrics[name]]
         metrics |= dict.fromkeys(unstaged)
         yield Replicate(seed=seed, setting=setting, metrics=metrics, reasons=dict.fromkeys(unstaged, NO_LPIPS))
+
+
+def _attack_metrics(job: Job) -> dict[str, MetricInfo]:
+    of_samples = {subject.unit: subject.metrics for subject in (Images, Sentences)}
+    return of_samples[job.dataset.component.unit] | VICTIM_METRICS
 
 
 def _training(job: Job, kind: TrainJob) -> Iterator[Replicate]:
@@ -196,7 +205,12 @@ def _timing(job: Job, kind: TimingJob) -> Iterator[Replicate]:
 
 
 def _pictures(job: Job, kind: AttackJob) -> dict[str, Any]:
-    """Images of the experiments whose pictures are drawn; only these import torch."""
+    """Images of the experiments whose pictures are drawn, and all sentences; only these import torch."""
+    if job.dataset.component.unit == "sentences":
+        said = [[f"[CLS] {number} words. [SEP]"] * kind.batch_size for number in range(kind.clients)]
+        packed = {f"seed{seed}/victims": pack(said) for seed in job.seeds}
+        settings = len(list(job.defense.settings()))
+        return packed | {f"seed{seed}/reconstructions": pack(said).expand(settings, -1, -1, -1) for seed in job.seeds}
     if "pictures" not in job.experiment:
         return {}
     import torch

@@ -53,6 +53,10 @@ class Wrapper(Attack):
     def needs(self) -> frozenset[Grant]:
         return self.attack.needs | self.adds
 
+    @property
+    def reconstructs(self) -> Literal["images", "sentences"]:
+        return self.attack.reconstructs
+
     def against(self, adaptive: Sequence[Mapping[str, Any]]) -> Attack:
         return self.model_copy(update={"attack": self.attack.against(adaptive)})
 

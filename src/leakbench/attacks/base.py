@@ -7,7 +7,7 @@ and nothing else. Ground truth is not among them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from leakbench.attacks.language.model import LanguageModel
@@ -23,6 +23,7 @@ Grant = Literal[
     "labels",
     "pixel_range",
     "auxiliary_images",
+    "auxiliary_sentences",
     "batch_statistics",
     "noise_variance",
     "data_noise",
@@ -60,6 +61,10 @@ class Words(NamedTuple):
     embeddings: torch.Tensor
     allowed: torch.Tensor
     known: torch.Tensor
+
+    def repeat(self, times: int) -> Words:
+        """The same for every of several settings of a defense."""
+        return self._replace(known=self.known.repeat(times, 1, 1))
 
 
 @dataclass(frozen=True)
@@ -129,6 +134,7 @@ class Knowledge:
         labels: true labels, ``[n, B]``.
         pixel_range: smallest and largest valid input per channel, ``[2, C, 1, 1]``.
         auxiliary_images: images of the same kind, which no client holds, ``[m, C, H, W]``.
+        auxiliary_sentences: token ids of sentences which no client holds, ``[m, L]``.
         batch_statistics: mean and variance of every BatchNorm layer's inputs on the client's own batch, by the names of
             the module's buffers, each ``[n, channels]``.
         noise_variance: variance of the noise that the defense added to each coordinate, ``[n, d]``. Public for noise of
@@ -144,6 +150,7 @@ class Knowledge:
     labels: torch.Tensor | None = None
     pixel_range: torch.Tensor | None = None
     auxiliary_images: torch.Tensor | None = None
+    auxiliary_sentences: torch.Tensor | None = None
     batch_statistics: Statistics | None = None
     noise_variance: torch.Tensor | None = None
     data_noise: Sequence[torch.Tensor] | None = None
@@ -175,12 +182,22 @@ class Reconstruction:
     labels: torch.Tensor | None = None
     tokens: torch.Tensor | None = None
 
+    def rows(self, start: int, stop: int) -> Reconstruction:
+        """That of the observations from ``start`` to ``stop``."""
+        parts = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(self, **{name: part[start:stop] for name, part in parts.items() if part is not None})
+
 
 class Attack(Component):
     """A reconstruction method."""
 
     observes: ClassVar[bool] = True
     """False for reference attackers, which ignore the gradient; they are run beside the undefended gradient alone."""
+
+    @property
+    def reconstructs(self) -> Literal["images", "sentences"]:
+        """What it searches for."""
+        return "images"
 
     @property
     def needs(self) -> frozenset[Grant]:

@@ -7,6 +7,7 @@ sentences ``[B, L, H + 1]``, whose last column says where tokens are.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -23,7 +24,6 @@ from leakbench.attacks.discrete import discrete_step, nearest_tokens, start
 from leakbench.attacks.engine import Evidence, Interlude
 from leakbench.attacks.gradient_matching import GradientMatching, Search
 from leakbench.attacks.parts import Part
-from leakbench.errors import Infeasible
 from leakbench.lazy import torch
 from leakbench.randomness import Streams
 
@@ -69,13 +69,16 @@ class SentenceMatching(GradientMatching):
         return self
 
     @property
+    def reconstructs(self) -> Literal["images", "sentences"]:
+        return "sentences"
+
+    @property
     def needs(self) -> frozenset[Grant]:
         fluent = self.reordering is not None and self.reordering.fluency > 0
         return super().needs | (frozenset({"language_model"}) if fluent else frozenset())
 
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
-        if knowledge.words is None or knowledge.inputs is None:
-            raise Infeasible(f"attack '{self.name}' searches for sentences, which these observations are not of")
+        assert knowledge.words is not None
         found = super().reconstruct(observations, knowledge, streams)
         return replace(found, tokens=_tokens(found.images, knowledge.words, knowledge.words.known))
 

@@ -103,6 +103,26 @@ def _splitting(pipeline: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
     return pipeline
 
 
+def pack(sentences: Sequence[Sequence[str]]) -> torch.Tensor:
+    """Batches of sentences as they are kept beside a record: their bytes in UTF-8, uint8 ``[n, B, bytes]``.
+
+    Shorter ones are filled with zeros.
+
+    Args:
+        sentences: ``n`` batches of ``B``; without the character NUL.
+    """
+    encoded = [[sentence.encode() for sentence in batch] for batch in sentences]
+    width = max((len(sentence) for batch in encoded for sentence in batch), default=0)
+    padded = b"".join(sentence.ljust(width, b"\0") for batch in encoded for sentence in batch)
+    count = len(encoded[0]) if encoded else 0
+    return torch.from_numpy(np.frombuffer(padded, np.uint8).copy()).view(len(encoded), count, width)
+
+
+def unpack(packed: torch.Tensor) -> list[list[str]]:
+    """The sentences of :func:`pack`."""
+    return [[bytes(row.tolist()).rstrip(b"\0").decode() for row in batch] for batch in packed]
+
+
 class Vocabulary(BaseModel):
     """Where a tokenizer's entries come from."""
 

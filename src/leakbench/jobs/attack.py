@@ -1,11 +1,11 @@
-"""Attack jobs: clients compute one defended update, the server reconstructs their images, and we measure how well."""
+"""Attack jobs: clients compute one defended update, the server reconstructs their samples, and we measure how well."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -14,17 +14,18 @@ from leakbench.data.base import image_dataset
 from leakbench.errors import Infeasible
 from leakbench.federated.local import ONE_STEP, LocalTraining
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
+from leakbench.jobs.language_model import LanguageModelJob
 from leakbench.jobs.pretraining import Diverged, Pretraining, pretrained
 from leakbench.jobs.prior import PriorJob
+from leakbench.jobs.subjects import Subject, check_defense, subject_of
 from leakbench.lazy import torch
-from leakbench.metrics.assignment import ASSIGNED, ASSIGNED_METRICS, assign, reorder
-from leakbench.metrics.image import IMAGE_METRICS
 from leakbench.metrics.labels import label_accuracy
 from leakbench.models.base import BatchNorm, Statistics
 from leakbench.records import MetricInfo, Outcome, Replicate
 
 if TYPE_CHECKING:
     from leakbench.attacks.base import Attack, Knowledge, Reconstruction
+    from leakbench.attacks.language.model import LanguageModel
     from leakbench.attacks.restoration.prior import Prior
     from leakbench.data.base import Dataset
     from leakbench.defenses.base import Defense
@@ -40,24 +41,30 @@ VICTIM_METRICS = {
     "label_accuracy": MetricInfo(unit="part of the labels that are right", direction="higher", axis="victim"),
     "bits": MetricInfo(unit="bits on the wire per client and step", direction="lower"),
 }
-ATTACK_METRICS = IMAGE_METRICS | ASSIGNED_METRICS | VICTIM_METRICS
+"""Of attack jobs, beside those of reconstructed images or sentences."""
+
+
+TRAINED: dict[str, Grant] = {PriorJob.name: "prior", LanguageModelJob.name: "language_model"}
+"""Kinds of job that train what attackers may know: what is granted, and the field that names where it is trained."""
 
 
 @JOB_KINDS.register("attack", version=3)
 class AttackJob(JobKind):
-    """Reconstruct the images of clients from the defended update that each sends: by default one gradient.
+    """Reconstruct the samples of clients, images or sentences, from the defended update that each sends: by default one
+    gradient.
 
-    The model that they attack is untrained, or was trained without a defense on images of no client.
+    The model that they attack is untrained, or was trained without a defense on samples of no client.
     """
 
     uses_attacks: ClassVar[bool] = True
 
     clients: int = Field(ge=1, description="victim batches per seed")
-    batch_size: int = Field(ge=1, description="images per victim batch, B")
+    batch_size: int = Field(ge=1, description="samples per victim batch, B")
     first_index: int = Field(1, ge=0, description="where the victims start in the test split")
-    auxiliary: int = Field(512, ge=1, description="training images, of no client, that may be granted")
+    auxiliary: int = Field(512, ge=1, description="training samples, of no client, that may be granted")
     knowledge: tuple[Grant, ...] = Field(
-        ("labels", "pixel_range", "auxiliary_images"), description="side knowledge that the threat model grants"
+        ("labels", "pixel_range", "auxiliary_images", "auxiliary_sentences"),
+        description="side knowledge that the threat model grants; some is of images alone, some of sentences",
     )
     batch_norm: BatchNorm = Field("eval", description="what the clients' BatchNorm layers normalise with")
     local: LocalTraining = Field(ONE_STEP, description="the clients' local training: one gradient, or FedAvg")
@@ -79,6 +86,11 @@ class AttackJob(JobKind):
         None,
         description="experiment of the same paper whose job 'prior' trained networks that are granted on this data set",
     )
+    language_model: str | None = Field(
+        None,
+        description="experiment of the same paper whose job 'language_model' trained a model that is granted on this "
+        "data set of sentences",
+    )
     target: Literal["images", "batch_mean"] = Field(
         "images",
         description="what reconstructions are compared with: every image, or, by their mean, the mean of the batch",
@@ -92,54 +104,67 @@ class AttackJob(JobKind):
         return self
 
     @model_validator(mode="after")
-    def _prior_has_a_source(self) -> AttackJob:
-        if "prior" in self.knowledge:
-            raise ValueError("knowledge: 'prior' is granted by the field prior, which names where it is trained")
+    def _what_is_trained_has_a_source(self) -> AttackJob:
+        for name in TRAINED.values():
+            if name in self.knowledge:
+                raise ValueError(f"knowledge: '{name}' is granted by the field {name}, which names where it is trained")
         return self
 
     def reads(self, attack: Attack | None) -> Mapping[str, str]:
-        needed = self.prior is not None and attack is not None and "prior" in attack.needs
-        return {PriorJob.name: "prior"} if needed else {}
+        if attack is None:
+            return {}
+        return {kind: name for kind, name in TRAINED.items() if getattr(self, name) and name in attack.needs}
 
     def run(self, job: Job, device: torch.device) -> Findings:
         from leakbench.jobs.calibration import CalibrationImages
 
         assert job.attack is not None
+        dataset = job.dataset.single()
+        subject = subject_of(dataset, job.model.single())
+        metrics = subject.metrics | VICTIM_METRICS
         replicates: list[Replicate] = []
         tensors: dict[str, torch.Tensor] = {}
         try:
             attack = job.attack.single().against(job.defense.component.adaptive)
-            missing = sorted(attack.needs - set(self.knowledge) - ({"prior"} if self.prior else set()))
-            if missing:
-                raise Infeasible(f"attack '{job.attack.label}' needs {', '.join(missing)}, which is not granted")
-            images = CalibrationImages(job.dataset.single(), device, self.calibration, self.auxiliary)
+            self._check(job.attack.label, attack, dataset)
+            for _, defense in job.defense.settings():
+                check_defense(dataset, defense)
+            images = CalibrationImages(dataset, device, self.calibration, self.auxiliary)
             defenses = images.calibrated(job.defense.settings())
             for seed in job.seeds:
-                found, reconstructions = self._attack_seed(job, attack, defenses, seed, device)
+                found, reconstructions = self._attack_seed(job, subject, attack, defenses, seed, device)
                 replicates += found
                 tensors |= reconstructions
         except Infeasible as error:
-            return self._infeasible(job, str(error))
-        return Findings(ATTACK_METRICS, replicates, tensors)
+            outcome = Outcome(status="infeasible", reason=str(error))
+            return Findings(metrics, _without_numbers(job, metrics, job.seeds, outcome), {})
+        return Findings(metrics, replicates, tensors)
 
-    def _infeasible(self, job: Job, reason: str) -> Findings:
-        outcome = Outcome(status="infeasible", reason=reason)
-        return Findings(ATTACK_METRICS, self._without_numbers(job, job.seeds, outcome), {})
+    def _check(self, label: str, attack: Attack, dataset: Dataset) -> None:
+        """Whether an attack can run on these samples, and knows what it needs.
 
-    def _without_numbers(self, job: Job, seeds: Iterable[int], outcome: Outcome) -> list[Replicate]:
-        return [
-            Replicate(
-                seed=seed,
-                setting=dict(setting),
-                outcome=outcome,
-                metrics=dict.fromkeys(ATTACK_METRICS),
-                reasons=dict.fromkeys(ATTACK_METRICS, outcome.reason or ""),
+        Raises:
+            Infeasible: it cannot.
+        """
+        if attack.reconstructs != dataset.unit:
+            raise Infeasible(
+                f"attack '{label}' reconstructs {attack.reconstructs}; data set '{dataset.name}' holds {dataset.unit}"
             )
-            for seed, (setting, _) in itertools.product(seeds, job.defense.settings())
-        ]
+        if self.target == "batch_mean" and dataset.unit != "images":
+            raise Infeasible(f"target 'batch_mean': there is no mean of {dataset.unit}")
+        granted = {*self.knowledge, *(name for name in TRAINED.values() if getattr(self, name))}
+        missing = sorted(attack.needs - granted)
+        if missing:
+            raise Infeasible(f"attack '{label}' needs {', '.join(missing)}, which is not granted")
 
     def _attack_seed(
-        self, job: Job, attack: Attack, defenses: list[tuple[Setting, Defense]], seed: int, device: torch.device
+        self,
+        job: Job,
+        subject: Subject,
+        attack: Attack,
+        defenses: list[tuple[Setting, Defense]],
+        seed: int,
+        device: torch.device,
     ) -> tuple[list[Replicate], dict[str, torch.Tensor]]:
         """All settings of the defense at once: they are only more observations of the same model."""
         from leakbench.attacks.base import Observations
@@ -147,9 +172,8 @@ class AttackJob(JobKind):
         from leakbench.federated.step import ClientSteps
         from leakbench.jobs.victims import gather_victims
 
-        dataset = image_dataset(job.dataset.single(), "jobs of kind 'attack'")
         victims = gather_victims(
-            dataset,
+            subject.dataset,
             job.dataset.label,
             job.model.single(),
             seed,
@@ -160,12 +184,15 @@ class AttackJob(JobKind):
         )
         try:
             trained = pretrained(
-                victims.network, dataset, job.dataset.label, seed, self.epoch, self.pretraining, device
+                victims.network, subject.dataset, job.dataset.label, seed, self.epoch, self.pretraining, device
             )
         except Diverged as error:
-            return self._without_numbers(job, [seed], Outcome(status="diverged", reason=str(error))), {}
+            outcome = Outcome(status="diverged", reason=str(error))
+            return _without_numbers(job, subject.metrics | VICTIM_METRICS, [seed], outcome), {}
         network = trained.in_mode(self.batch_norm)
-        victims = replace(victims, network=network, parameters=network.parameters)
+        parameters = network.parameters
+        inputs = subject.inputs(network, parameters, victims.values)
+        victims = replace(victims, network=network, parameters=parameters, inputs=inputs)
         steps = ClientSteps(network, victims.parameters, victims.inputs, victims.labels, victims.streams, self.local)
         settings: list[Setting] = []
         messages: list[Message] = []
@@ -208,7 +235,7 @@ class AttackJob(JobKind):
             network,
             victims.parameters,
             torch.cat(views),
-            (self.batch_size, *dataset.shape),
+            tuple(victims.inputs.shape[1:]),
             self.local,
             marked=_stacked([message.marked for message in messages]),
             repeats=torch.cat(repeats) if repeats else None,
@@ -216,127 +243,144 @@ class AttackJob(JobKind):
         observations.check()
         trials = victims.streams.child("attack").repeat(len(settings))
         variance = _stacked([message.noise_variance for message in messages])
-        knowledge = self._knowledge(job, victims, statistics, variance, image_noise)
-        if "prior" in attack.needs:
-            knowledge = replace(knowledge, prior=self._prior(job, device))
+        given = subject.knowledge(victims, self.knowledge, self.auxiliary)
+        knowledge = self._knowledge(given, victims, statistics, variance, image_noise)
+        trained_for: dict[str, Any] = {TRAINED[kind]: self._trained(kind, job, device) for kind in job.uses}
+        knowledge = replace(knowledge, **trained_for)
         reconstruction = attack.reconstruct(observations, knowledge, trials)
         if self.target == "batch_mean":
-            victims = replace(victims, pixels=_means(victims.pixels), inputs=_means(victims.inputs))
+            victims = replace(victims, values=_means(victims.values), inputs=_means(victims.inputs))
             reconstruction = replace(reconstruction, images=_means(reconstruction.images))
-        pixels = dataset.denormalise(reconstruction.images).unflatten(0, (len(settings), -1))
-        order = assign(pixels.flatten(0, 1), victims.pixels.repeat(len(settings), 1, 1, 1, 1))
-        replicates = [
-            self._measure(victims, dataset, seed, setting, reconstruction, order, index, steps.gradient, views[index])
-            for index, setting in enumerate(settings)
-        ]
+        replicates, compared = [], []
+        for index, (setting, view) in enumerate(zip(settings, views, strict=True)):
+            rows = reconstruction.rows(index * self.clients, (index + 1) * self.clients)
+            compared.append(subject.compare(victims, rows))
+            values = compared[-1].values | self._of_victims(victims, rows, steps.gradient, view)
+            replicates.append(_replicate(seed, setting, values, rows.diverged_at))
         for replicate, message, statement in zip(replicates, messages, privacy, strict=True):
             replicate.metrics["bits"] = float(message.bits)
             replicate.privacy = statement.as_dict()
-        tensors = {f"seed{seed}/victims": victims.pixels, f"seed{seed}/reconstructions": pixels.clamp(0, 1)}
-        if order.shape[1] > 1:
-            tensors[f"seed{seed}/assignment"] = order.unflatten(0, (len(settings), -1))
+        tensors = {
+            f"seed{seed}/victims": subject.shown(victims),
+            f"seed{seed}/reconstructions": _beside([each.shown for each in compared]),
+        }
+        order = torch.stack([each.order for each in compared])
+        if order.shape[2] > 1:
+            tensors[f"seed{seed}/assignment"] = order
         return replicates, tensors
 
-    def _prior(self, job: Job, device: torch.device) -> Prior:
-        """The networks that the job of kind ``prior`` has trained.
+    def _trained(self, kind: str, job: Job, device: torch.device) -> Prior | LanguageModel:
+        """What a job of another kind has trained for attackers.
 
         Raises:
-            Infeasible: their training diverged.
+            Infeasible: its training diverged.
         """
+        source, weights = job.uses[kind].kind, job.kept[kind]
+        if not weights:
+            where = getattr(self, TRAINED[kind])
+            raise Infeasible(f"the networks of experiment '{where}' have no weights: their training diverged")
+        if isinstance(source, LanguageModelJob):
+            from leakbench.attacks.language.model import LanguageModel
+
+            return LanguageModel.of(source.transformer, weights, device)
         from leakbench.attacks.restoration.prior import Prior
 
-        kind, dataset = job.uses[PriorJob.name].kind, image_dataset(job.dataset.single(), "restoration networks")
-        assert isinstance(kind, PriorJob)
-        if not job.kept[PriorJob.name]:
-            raise Infeasible(f"the networks of experiment '{self.prior}' have no weights: their training diverged")
-        return Prior.of(kind.networks, job.kept[PriorJob.name], dataset.shape, dataset.classes, device)
+        assert isinstance(source, PriorJob)
+        dataset = image_dataset(job.dataset.single(), "restoration networks")
+        return Prior.of(source.networks, weights, dataset.shape, dataset.classes, device)
 
     def _knowledge(
         self,
-        job: Job,
+        given: dict[str, Any],
         victims: Victims,
         statistics: list[Statistics],
         variance: torch.Tensor | None,
         image_noise: list[torch.Tensor],
     ) -> Knowledge:
-        """What is granted, for every setting; ``statistics`` are those of each setting's batches."""
+        """What is granted, for every setting.
+
+        Args:
+            given: what is of the samples, for one setting.
+            statistics: of each setting's batches.
+        """
         from leakbench.attacks.base import Knowledge
 
-        dataset, device = image_dataset(job.dataset.single(), "attackers"), victims.inputs.device
-        granted = set(self.knowledge)
-        bounds = torch.tensor([0.0, 1.0], device=device).view(2, 1, 1, 1).expand(2, dataset.channels, 1, 1)
-        auxiliary = None
-        if "auxiliary_images" in granted:
-            samples = dataset.load("train", range(min(self.auxiliary, dataset.length("train"))))
-            auxiliary = dataset.normalise(samples.values.to(device))
-        return Knowledge(
-            labels=victims.labels.repeat(len(statistics), 1) if "labels" in granted else None,
-            pixel_range=dataset.normalise(bounds) if "pixel_range" in granted else None,
-            auxiliary_images=auxiliary,
+        granted, settings = set(self.knowledge), len(statistics)
+        knowledge = Knowledge(
+            labels=victims.labels.repeat(settings, 1) if "labels" in granted else None,
             batch_statistics={name: torch.cat([each[name] for each in statistics]) for name in statistics[0]} or None,
             noise_variance=variance if "noise_variance" in granted else None,
             data_noise=image_noise or None,
+            **given,
         )
+        if knowledge.words is None or knowledge.inputs is None:
+            return knowledge
+        return replace(knowledge, words=knowledge.words.repeat(settings), inputs=knowledge.inputs.repeat(settings))
 
-    def _measure(
-        self,
-        victims: Victims,
-        dataset: Dataset,
-        seed: int,
-        setting: Setting,
-        reconstruction: Reconstruction,
-        order: torch.Tensor,
-        index: int,
-        gradient: torch.Tensor,
-        view: torch.Tensor,
-    ) -> Replicate:
-        """The metrics of one setting; a diverged trial's values are null, with the reason."""
-        from leakbench.metrics.image import image_metrics
-
-        n, batch = victims.pixels.shape[:2]
-        rows = slice(index * n, (index + 1) * n)
-
-        def compare(images: torch.Tensor) -> dict[str, torch.Tensor | str]:
-            inputs = images.flatten(0, 1)
-            return image_metrics(
-                dataset.denormalise(inputs), victims.pixels.flatten(0, 1), inputs, victims.inputs.flatten(0, 1)
-            )
-
-        images = reconstruction.images[rows]
-        values = compare(images)
-        moved = not torch.equal(order[rows], torch.arange(batch, device=order.device).expand(n, -1))
-        assigned = compare(reorder(images, order[rows])) if moved else values
-        values |= {ASSIGNED + name: value for name, value in assigned.items()}
-        values |= {
-            "objective": "the attack has no objective"
-            if reconstruction.objective is None
-            else reconstruction.objective[rows],
+    def _of_victims(
+        self, victims: Victims, reconstruction: Reconstruction, gradient: torch.Tensor, view: torch.Tensor
+    ) -> dict[str, torch.Tensor | str]:
+        """The metrics of one setting that have one value per client, ``[n]``, or the reason why there is none."""
+        values: dict[str, torch.Tensor | str] = {
+            "objective": "the attack has no objective",
             "alignment": (gradient * view).sum(dim=1) / gradient.square().sum(dim=1),
             "distortion": (view - gradient).square().mean(dim=1).sqrt(),
         }
-        if reconstruction.labels is None:
-            values["label_accuracy"] = "the attack uses no labels"
-        else:
-            values["label_accuracy"] = label_accuracy(reconstruction.labels[rows], victims.labels, dataset.classes)
-        diverged_at = reconstruction.diverged_at[rows]
-        diverged = diverged_at >= 0
-        replicate = Replicate(seed=seed, setting=dict(setting), metrics={})
-        if bool(diverged.any()):
-            step = int(diverged_at[diverged].min())
-            reason = f"{int(diverged.sum())} of {n} trials became non-finite"
-            replicate.outcome = Outcome(status="diverged", reason=reason, step=step)
-        for name, value in values.items():
-            if isinstance(value, str):
-                replicate.metrics[name], replicate.reasons[name] = None, value
-                continue
-            lost = diverged.repeat_interleave(batch) if len(value) == n * batch else diverged
-            keep = (value.isfinite() & ~lost).tolist()
-            replicate.metrics[name] = [
-                number if kept else None for number, kept in zip(value.tolist(), keep, strict=True)
-            ]
-            if not all(keep):
-                replicate.reasons[name] = replicate.outcome.reason or "not finite"
-        return replicate
+        if reconstruction.objective is not None:
+            values["objective"] = reconstruction.objective
+        values["label_accuracy"] = "the attack uses no labels"
+        if reconstruction.labels is not None:
+            classes = victims.network.head.outputs
+            values["label_accuracy"] = label_accuracy(reconstruction.labels, victims.labels, classes)
+        return values
+
+
+def _replicate(
+    seed: int, setting: Setting, values: Mapping[str, torch.Tensor | str], diverged_at: torch.Tensor
+) -> Replicate:
+    """The metrics of one setting; a diverged trial's values are null, with the reason.
+
+    Args:
+        values: per metric one value per client ``[n]`` or per sample ``[n * B]``, or the reason why there is none.
+        diverged_at: ``[n]``.
+    """
+    diverged, n = diverged_at >= 0, len(diverged_at)
+    replicate = Replicate(seed=seed, setting=dict(setting), metrics={})
+    if bool(diverged.any()):
+        step = int(diverged_at[diverged].min())
+        reason = f"{int(diverged.sum())} of {n} trials became non-finite"
+        replicate.outcome = Outcome(status="diverged", reason=reason, step=step)
+    for name, value in values.items():
+        if isinstance(value, str):
+            replicate.metrics[name], replicate.reasons[name] = None, value
+            continue
+        lost = diverged.repeat_interleave(len(value) // n).to(value.device)
+        keep = (value.isfinite() & ~lost).tolist()
+        replicate.metrics[name] = [number if kept else None for number, kept in zip(value.tolist(), keep, strict=True)]
+        if not all(keep):
+            replicate.reasons[name] = replicate.outcome.reason or "not finite"
+    return replicate
+
+
+def _without_numbers(
+    job: Job, metrics: Mapping[str, MetricInfo], seeds: Iterable[int], outcome: Outcome
+) -> list[Replicate]:
+    return [
+        Replicate(
+            seed=seed,
+            setting=dict(setting),
+            outcome=outcome,
+            metrics=dict.fromkeys(metrics),
+            reasons=dict.fromkeys(metrics, outcome.reason or ""),
+        )
+        for seed, (setting, _) in itertools.product(seeds, job.defense.settings())
+    ]
+
+
+def _beside(parts: list[torch.Tensor]) -> torch.Tensor:
+    """What is shown of every setting, ``[settings, n, B, ...]``; shorter sentences are padded with zeros."""
+    widest = max(part.shape[-1] for part in parts)
+    return torch.stack([torch.nn.functional.pad(part, (0, widest - part.shape[-1])) for part in parts])
 
 
 def _means(images: torch.Tensor) -> torch.Tensor:

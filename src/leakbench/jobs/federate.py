@@ -13,8 +13,8 @@ from leakbench.errors import ConfigError, Infeasible
 from leakbench.federated.training import Training
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
 from leakbench.jobs.costs import CARBON_INTENSITY, EnergyMeter, Times, carbon_kg
+from leakbench.jobs.subjects import check_defense, check_vocabulary
 from leakbench.lazy import torch
-from leakbench.models.bert import TextModel
 from leakbench.records import MetricInfo, Outcome, Replicate, Value
 
 if TYPE_CHECKING:
@@ -133,6 +133,13 @@ class FederateJob(JobKind):
     def run(self, job: Job, device: torch.device) -> Findings:
         settings = list(job.defense.settings())
         runs = [(setting, defense, seed) for setting, defense in settings for seed in job.seeds]
+        check_vocabulary(job.dataset.single(), job.model.single())
+        try:
+            for _, defense in settings:
+                check_defense(job.dataset.single(), defense)
+        except Infeasible as error:
+            lost = [_infeasible(setting, seed, str(error)) for setting, _, seed in runs]
+            return Findings(FEDERATE_METRICS, lost, {})
         data = _load(self, job, device)
         replicates: list[Replicate] = []
         with torch.no_grad():
@@ -178,10 +185,6 @@ class _Data(NamedTuple):
     validation: dict[int, torch.Tensor]
     classes: int
 
-    @property
-    def is_text(self) -> bool:
-        return not self.train.values.is_floating_point()
-
 
 def _load(kind: FederateJob, job: Job, device: torch.device) -> _Data:
     dataset = job.dataset.single()
@@ -196,11 +199,7 @@ def _load(kind: FederateJob, job: Job, device: torch.device) -> _Data:
     parts = {seed: _split(kind, job.dataset.label, seed, loaded[0].labels) for seed in job.seeds}
     clients = {seed: own for seed, (own, _) in parts.items()}
     validation = {seed: held_out for seed, (_, held_out) in parts.items()}
-    data = _Data(train, judges, clients, validation, dataset.classes)
-    model = job.model.single()
-    if data.is_text and isinstance(model, TextModel):
-        model.check_vocabulary(1 + max(int(samples.values.max()) for samples in loaded))
-    return data
+    return _Data(train, judges, clients, validation, dataset.classes)
 
 
 def _split(kind: FederateJob, label: str, seed: int, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -278,17 +277,7 @@ class _Federation:
         self.rows = torch.cat([data.clients[run.seed] for run in self.runs])
         self.stacked = StackedNetworks.of(self.network) if self.device.type == "cpu" else None
         self.energy = EnergyMeter()
-        self._check_defenses()
         self._protect_datasets()
-
-    def _check_defenses(self) -> None:
-        """Sentences are what they are: no defense changes token ids."""
-        from leakbench.defenses.base import Defense
-
-        for defense in (run.defense for run in self.runs):
-            ours, own = ([kind.calibrate, kind.protect_dataset, kind.protect_data] for kind in (Defense, type(defense)))
-            if self.data.is_text and own != ours:
-                raise Infeasible(f"'{defense.name}' acts on images, and the clients hold sentences")
 
     def _protect_datasets(self) -> None:
         """Calibrate the defenses, and let them change the clients' images, if that is what they do.

@@ -1,8 +1,9 @@
-"""Undefended training of the model that is attacked, on images of no client."""
+"""Undefended training of the model that is attacked, on samples of no client."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -17,14 +18,21 @@ if TYPE_CHECKING:
 
 
 class Pretraining(BaseModel):
-    """Plain SGD on the train split, shuffled anew in every epoch."""
+    """SGD or AdamW on the train split, shuffled anew in every epoch."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    images: int | None = Field(None, ge=1, description="the first so many images of the train split; all by default")
-    batch_size: int = Field(64, ge=1, description="images per step; the last step of an epoch takes what is left")
+    samples: int | None = Field(None, ge=1, description="the first so many samples of the train split; all by default")
+    batch_size: int = Field(64, ge=1, description="samples per step; the last step of an epoch takes what is left")
     rate: float = Field(0.01, gt=0, description="learning rate")
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD")
+    optimiser: Literal["sgd", "adamw"] = Field("sgd", description="AdamW as torch has it, for transformers")
+
+    def over(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        """The optimiser of these parameters."""
+        if self.optimiser == "adamw":
+            return torch.optim.AdamW(parameters, lr=self.rate)
+        return torch.optim.SGD(parameters, lr=self.rate, momentum=self.momentum)
 
 
 class Diverged(LeakbenchError):
@@ -42,7 +50,7 @@ def pretrained(
 ) -> Network:
     """The network after ``epoch`` epochs of training, its BatchNorm statistics included; unchanged after none.
 
-    The order of the images depends on the label, the seed and the epoch alone, so longer training passes through the
+    The order of the samples depends on the label, the seed and the epoch alone, so longer training passes through the
     states of shorter training.
 
     Args:
@@ -50,21 +58,21 @@ def pretrained(
         label: the data set's label, which names the random streams.
 
     Raises:
-        ConfigError: the train split has fewer images than ``pretraining.images``.
+        ConfigError: the train split has fewer samples than ``pretraining.samples``.
         Diverged: parameters or BatchNorm statistics became non-finite.
     """
     if epoch == 0:
         return network
     available = dataset.length("train")
-    count = available if pretraining.images is None else pretraining.images
+    count = available if pretraining.samples is None else pretraining.samples
     if count > available:
         raise ConfigError(
-            f"pretraining.images: {count} is more than the train split of '{dataset.name}' has ({available})"
+            f"pretraining.samples: {count} is more than the train split of '{dataset.name}' has ({available})"
         )
     samples = dataset.load("train", range(count))
     inputs, labels = dataset.normalise(samples.values).to(device), samples.labels.to(device)
     module = network.trainable_module()
-    optimiser = torch.optim.SGD(module.parameters(), lr=pretraining.rate, momentum=pretraining.momentum)
+    optimiser = pretraining.over(module.parameters())
     with torch.enable_grad(), progress("pretraining", epoch * -(-count // pretraining.batch_size)) as tick:
         for number in range(epoch):
             order = torch.randperm(count, generator=generator(label, seed, "pretraining", number))

@@ -1,4 +1,4 @@
-"""The clients of one repetition: their images, their model and their random streams."""
+"""The clients of one repetition: their samples, their model and their random streams."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from leakbench.randomness import Streams, stream_seed
 
 @dataclass(frozen=True)
 class Victims:
-    """``n`` clients with ``B`` images each.
+    """``n`` clients with ``B`` samples each.
 
     Attributes:
         network: the shared model.
         parameters: its initial parameters, ``[d]``.
-        pixels: images in [0, 1], ``[n, B, C, H, W]``.
-        inputs: the same, normalised.
+        values: images in [0, 1], ``[n, B, C, H, W]``, or token ids ``[n, B, L]``.
+        inputs: the same as network inputs.
         labels: ``[n, B]``.
         streams: one random stream per client, the same for every defense and attack.
     """
 
     network: Network
     parameters: torch.Tensor
-    pixels: torch.Tensor
+    values: torch.Tensor
     inputs: torch.Tensor
     labels: torch.Tensor
     streams: Streams
@@ -46,9 +46,9 @@ def gather_victims(
     first_index: int,
     device: torch.device,
 ) -> Victims:
-    """Clients whose images follow each other in the test split from ``first_index`` on.
+    """Clients whose samples follow each other in the test split from ``first_index`` on.
 
-    Every repetition attacks the same images, as the papers do; the seed draws the model's initialisation and the
+    Every repetition attacks the same samples, as the papers do; the seed draws the model's initialisation and the
     randomness of defenses and attacks.
 
     Args:
@@ -56,13 +56,13 @@ def gather_victims(
     """
     count = clients * batch_size
     samples = dataset.load("test", range(first_index, first_index + count))
-    pixels = samples.values.unflatten(0, (clients, batch_size)).to(device)
+    values = samples.values.unflatten(0, (clients, batch_size)).to(device)
     network = build_network(model, dataset.shape, dataset.classes, stream_seed(label, seed, "initialisation"), device)
     return Victims(
         network=network,
         parameters=network.parameters,
-        pixels=pixels,
-        inputs=dataset.normalise(pixels),
+        values=values,
+        inputs=dataset.normalise(values),
         labels=samples.labels.unflatten(0, (clients, batch_size)).to(device),
         streams=Streams([(label, seed, "client", client) for client in range(clients)]),
     )

@@ -218,7 +218,7 @@ class Evidence:
             raise NotRun(f"{name} is swept over more than this claim knows")
         cube[p, s, unit] = value
         self._read.lost += int(np.isnan(value).sum())
-        if axis == "image":
+        if axis in ("image", "sentence"):
             cube = _per_batch(cube, _clients(rows), name)
         self._read.seeds.update(seeds.tolist())
         if cube.shape[-1] > 1:
@@ -255,9 +255,9 @@ def _clients(rows: pd.DataFrame) -> int:
 
 
 def _per_batch(cube: Array, clients: int, name: str) -> Array:
-    """Means over the images of each client, ``[points, seeds, clients]``; the images of a client follow each other."""
+    """Means over each client's samples, ``[points, seeds, clients]``; they follow each other."""
     if cube.shape[-1] % clients:
-        raise NotRun(f"{name}: {cube.shape[-1]} images are no whole batches of {clients} clients")
+        raise NotRun(f"{name}: {cube.shape[-1]} samples are no whole batches of {clients} clients")
     images = cube.reshape(*cube.shape[:2], clients, -1)
     known = np.isfinite(images)
     counts = known.sum(axis=-1)

@@ -1,0 +1,224 @@
+"""What is attacked: images or sentences. All that an attack job does with one alone and not with the other."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from leakbench.data.base import Dataset, ImageDataset
+from leakbench.data.text import TextDataset, pack
+from leakbench.defenses.base import Defense
+from leakbench.errors import ConfigError, Infeasible
+from leakbench.lazy import torch
+from leakbench.metrics.assignment import ASSIGNED, ASSIGNED_METRICS, assign, reorder
+from leakbench.metrics.image import IMAGE_METRICS, image_metrics
+from leakbench.metrics.text import TEXT_METRICS, assign_sentences, text_metrics
+from leakbench.models.base import Model, Network
+from leakbench.models.bert import TextModel, embed, word_embeddings
+from leakbench.records import MetricInfo
+
+if TYPE_CHECKING:
+    from leakbench.attacks.base import Reconstruction
+    from leakbench.jobs.victims import Victims
+
+
+class Compared(NamedTuple):
+    """Reconstructions beside their victims.
+
+    Attributes:
+        values: metrics by name, one value per sample ``[n * B]``, or the reason why there is none.
+        shown: the reconstructions as records keep them, ``[n, B, ...]``, in the attack's own order.
+        order: for each victim the index of its reconstruction in its client's batch, ``[n, B]``.
+    """
+
+    values: dict[str, torch.Tensor | str]
+    shown: torch.Tensor
+    order: torch.Tensor
+
+
+class Subject(ABC):
+    """The samples of a data set, as victims."""
+
+    unit: ClassVar[str]
+    """What data sets call such samples."""
+    metrics: ClassVar[dict[str, MetricInfo]]
+    """Of reconstructed samples."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self.dataset = dataset
+
+    @abstractmethod
+    def inputs(self, network: Network, parameters: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        """What the attacked gradient is taken with, and what attackers search for, of samples ``[n, B, ...]``."""
+
+    @abstractmethod
+    def knowledge(self, victims: Victims, granted: Collection[str], auxiliary: int) -> dict[str, Any]:
+        """Fields of :class:`Knowledge` that concern samples; those per observation are of ``n`` victims.
+
+        Args:
+            granted: names of side knowledge.
+            auxiliary: how many samples of the train split, at most, the attacker holds.
+        """
+
+    @abstractmethod
+    def compare(self, victims: Victims, reconstruction: Reconstruction) -> Compared:
+        """One reconstruction of each victim beside it."""
+
+    @abstractmethod
+    def shown(self, victims: Victims) -> torch.Tensor:
+        """The victims as records keep them, ``[n, B, ...]``."""
+
+    def _auxiliary(self, count: int) -> torch.Tensor:
+        return self.dataset.load("train", range(min(count, self.dataset.length("train")))).values
+
+
+class Images(Subject):
+    """Images, whose metrics are given in the attack's own order and after assignment within a client's batch."""
+
+    unit = ImageDataset.unit
+    metrics = IMAGE_METRICS | ASSIGNED_METRICS
+
+    def __init__(self, dataset: ImageDataset) -> None:
+        super().__init__(dataset)
+        self.channels = dataset.channels
+
+    def inputs(self, network: Network, parameters: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        return self.dataset.normalise(values)
+
+    def knowledge(self, victims: Victims, granted: Collection[str], auxiliary: int) -> dict[str, Any]:
+        device = victims.inputs.device
+        found: dict[str, Any] = {}
+        if "pixel_range" in granted:
+            bounds = torch.tensor([0.0, 1.0], device=device).view(2, 1, 1, 1).expand(2, self.channels, 1, 1)
+            found["pixel_range"] = self.dataset.normalise(bounds)
+        if "auxiliary_images" in granted:
+            found["auxiliary_images"] = self.dataset.normalise(self._auxiliary(auxiliary).to(device))
+        return found
+
+    def compare(self, victims: Victims, reconstruction: Reconstruction) -> Compared:
+        images, batch = reconstruction.images, victims.values.shape[1]
+        pixels = self.dataset.denormalise(images)
+        order = assign(pixels, victims.values)
+
+        def metrics(images: torch.Tensor) -> dict[str, torch.Tensor | str]:
+            inputs = images.flatten(0, 1)
+            return image_metrics(
+                self.dataset.denormalise(inputs), victims.values.flatten(0, 1), inputs, victims.inputs.flatten(0, 1)
+            )
+
+        values = metrics(images)
+        moved = not torch.equal(order, torch.arange(batch, device=order.device).expand_as(order))
+        assigned = metrics(reorder(images, order)) if moved else values
+        values |= {ASSIGNED + name: value for name, value in assigned.items()}
+        return Compared(values, pixels.clamp(0, 1), order)
+
+    def shown(self, victims: Victims) -> torch.Tensor:
+        return victims.values
+
+
+class Sentences(Subject):
+    """Sentences, searched for as word embeddings.
+
+    Their lengths and the places of special tokens are public, as in Balunovic et al. (2022). Metrics are those after
+    assignment within a client's batch.
+
+    Raises:
+        ConfigError: the model has fewer word embeddings than the data set's tokenizer has entries.
+    """
+
+    unit = TextDataset.unit
+    metrics = TEXT_METRICS
+
+    def __init__(self, dataset: TextDataset, model: Model) -> None:
+        super().__init__(dataset)
+        check_vocabulary(dataset, model)
+        self.tokenizer = dataset.tokenizer
+
+    def inputs(self, network: Network, parameters: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        return embed(network, parameters, values)
+
+    def knowledge(self, victims: Victims, granted: Collection[str], auxiliary: int) -> dict[str, Any]:
+        from leakbench.attacks.base import KnownInputs, Words
+
+        ids, inputs = victims.values, victims.inputs
+        embeddings = word_embeddings(victims.network, victims.parameters)
+        entries = torch.arange(len(embeddings), device=ids.device)
+        framing = torch.tensor(self.framing, device=ids.device)
+        given = torch.isin(ids, framing)
+        where = given[..., None].expand(inputs.shape).clone()
+        where[..., -1] = True  # the mask of padding
+        found: dict[str, Any] = {
+            "words": Words(
+                embeddings,
+                (entries < self.tokenizer.vocabulary_size) & ~torch.isin(entries, framing),
+                ids.where(given, -1),
+            ),
+            # What is not known is not there at all.
+            "inputs": KnownInputs(where, inputs.where(where, 0.0)),
+        }
+        if "auxiliary_sentences" in granted:
+            found["auxiliary_sentences"] = self._auxiliary(auxiliary).to(ids.device)
+        return found
+
+    @property
+    def framing(self) -> list[int]:
+        """The ids that say where a sentence begins and ends."""
+        return [self.tokenizer.pad, self.tokenizer.cls, self.tokenizer.sep]
+
+    def compare(self, victims: Victims, reconstruction: Reconstruction) -> Compared:
+        tokens = reconstruction.tokens
+        assert tokens is not None
+        found, true = self._decoded(tokens), self._decoded(victims.values)
+        order = assign_sentences(found, true)
+        values = text_metrics(
+            [batch[index] for batch, indices in zip(found, order.tolist(), strict=True) for index in indices],
+            [sentence for batch in true for sentence in batch],
+            reorder(tokens.cpu(), order).flatten(0, 1),
+            victims.values.cpu().flatten(0, 1),
+            [*self.framing, self.tokenizer.unk],
+        )
+        return Compared(dict(values), pack(found), order)
+
+    def shown(self, victims: Victims) -> torch.Tensor:
+        return pack(self._decoded(victims.values))
+
+    def _decoded(self, ids: torch.Tensor) -> list[list[str]]:
+        """Sentences from ``[n, B, L]``, with their special tokens but without padding."""
+        flat = self.tokenizer.decode(ids.flatten(0, 1).cpu(), special=True)
+        sentences = [sentence.replace("[PAD]", "").rstrip() for sentence in flat]
+        return [sentences[first : first + ids.shape[1]] for first in range(0, len(sentences), ids.shape[1])]
+
+
+def subject_of(dataset: Dataset, model: Model) -> Subject:
+    """What a data set's samples are to an attack on a model.
+
+    Raises:
+        ConfigError: neither images nor sentences; or the tokenizer does not fit the model.
+    """
+    if isinstance(dataset, ImageDataset):
+        return Images(dataset)
+    if isinstance(dataset, TextDataset):
+        return Sentences(dataset, model)
+    raise ConfigError(f"data set '{dataset.name}' holds {dataset.unit}; attacks are on images and on sentences")
+
+
+def check_vocabulary(dataset: Dataset, model: Model) -> None:
+    """Whether a model of sentences has a word embedding for each entry of a data set's tokenizer.
+
+    Raises:
+        ConfigError: it has too few.
+    """
+    if isinstance(dataset, TextDataset) and isinstance(model, TextModel):
+        model.check_vocabulary(dataset.tokenizer.vocabulary_size)
+
+
+def check_defense(dataset: Dataset, defense: Defense) -> None:
+    """Sentences are what they are: no defense changes token ids.
+
+    Raises:
+        Infeasible: the defense acts on samples, and these are sentences.
+    """
+    ours, own = ([kind.calibrate, kind.protect_dataset, kind.protect_data] for kind in (Defense, type(defense)))
+    if isinstance(dataset, TextDataset) and own != ours:
+        raise Infeasible(f"'{defense.name}' acts on images, and the clients hold sentences")
