@@ -283,7 +283,7 @@ def test_a_record_without_pictures(checkout: Path, capsys: pytest.CaptureFixture
     assert main(["run", RECORD]) == 0
     assert main(["show", RECORD]) == 1
     fault = capsys.readouterr().err
-    assert fault == f"leakbench: {RECORD}: holds no images: the kind of job 'inventory' keeps no images\n"
+    assert fault == f"leakbench: {RECORD}: holds no reconstructions: a job of kind 'inventory'\n"
 
 
 @pytest.mark.usefixtures("checkout")

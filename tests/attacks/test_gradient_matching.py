@@ -493,9 +493,15 @@ class TestOptions:
         problem.attack(attack)
         low, high = seen.pop("bounds")
         assert low.tolist() == pytest.approx([-0.9] * 128) and high.tolist() == pytest.approx([1.1] * 128)
-        assert seen == {"rest": (attack.optimiser, 7), "stop_below": 0.1, "keep": "best"}
+        assert seen == {"rest": (attack.optimiser, 7), "stop_below": 0.1, "keep": "best", "interlude": None}
         problem.attack(matching())
-        assert seen == {"rest": (attack.optimiser, 8), "stop_below": None, "keep": "last", "bounds": None}
+        assert seen == {
+            "rest": (attack.optimiser, 8),
+            "stop_below": None,
+            "keep": "last",
+            "bounds": None,
+            "interlude": None,
+        }
 
     def test_penalties_of_weight_zero_are_not_computed(self, problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
         plain = problem.attack(matching(iterations=2))

@@ -32,7 +32,7 @@ from leakbench.records import Replicate, read_record, read_tensors
 Jobs = Callable[..., Job]
 CPU = torch.device("cpu")
 DIGITS = Digits(size=9)
-SHORT = {"images": 16, "batch_size": 8, "rate": 0.05}
+SHORT = {"samples": 16, "batch_size": 8, "rate": 0.05}
 
 
 class Watcher(Attack):

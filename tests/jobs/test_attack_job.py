@@ -24,6 +24,7 @@ from leakbench.defenses.pruning import MagnitudePruning
 from leakbench.errors import ObservationError
 from leakbench.federated.message import DenseMessage, Message
 from leakbench.federated.step import ClientSteps
+from leakbench.jobs import subjects
 from leakbench.jobs.attack import VICTIM_METRICS
 from leakbench.jobs.base import Findings, Job
 from leakbench.jobs.runner import Placement, run_job
@@ -301,7 +302,7 @@ class TestAssignment:
             measured.append(len(arguments[0]))
             return measure(*arguments)
 
-        monkeypatch.setattr(image, "image_metrics", counted)
+        monkeypatch.setattr(subjects, "image_metrics", counted)
         monkeypatch.setattr(Shuffle, "victims", Shuffle.victims[:, :batch])
         findings = run(attack_job(attack=Shuffle(), clients=2, batch_size=batch))
         assert measured == [2 * batch] * times

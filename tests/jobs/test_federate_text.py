@@ -6,12 +6,14 @@ import copy
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 import torch
 
-from leakbench.data.base import Dataset, Samples, Split
+from leakbench.data.base import Samples, Split
+from leakbench.data.text import TextDataset
 from leakbench.defenses.base import Defense, NoDefense
 from leakbench.defenses.cdpa import CDPA
 from leakbench.defenses.noise import GaussianNoise
@@ -33,17 +35,18 @@ LOCAL: dict[str, Any] = {"steps": 2, "batch_size": 4, "optimiser": "adamw", "rat
 PROTOCOL: dict[str, Any] = {"clients": CLIENTS, "rounds": ROUNDS, "validation": 15, "local": LOCAL}
 
 
-class Sentences(Dataset):
+class Sentences(TextDataset):
     """Random words, padded with zeros; the label is whether the first is one of the upper half of the vocabulary."""
 
     name: ClassVar[str] = "random_sentences"
     version: ClassVar[int] = 1
     classes = 2
+    tokens: int = L
     ids: int = V
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        return (L,)
+    def tokenizer(self) -> Any:
+        return SimpleNamespace(vocabulary_size=self.ids)
 
     def length(self, split: Split) -> int:
         return 55 if split == "train" else 40

@@ -12,6 +12,7 @@ from leakbench.data.sentences import Sentences
 from leakbench.defenses.base import DEFENSES
 from leakbench.errors import ConfigError
 from leakbench.jobs.base import JOB_KINDS, Job, Variant
+from leakbench.jobs.calibration import CalibrationImages
 from leakbench.models.linear import MLP
 
 SMALL: dict[str, Any] = {"clients": 2, "batch_size": 2}
@@ -40,17 +41,17 @@ def job(kind: str, defense: str = "none") -> Job:
     )
 
 
-@pytest.mark.parametrize("kind", ["attack", "calibrate", "fisher", "prior", "release", "timing"])
+@pytest.mark.parametrize("kind", ["calibrate", "fisher", "prior", "release", "timing"])
 def test_refused(kind: str) -> None:
     made = job(kind)
     with pytest.raises(ConfigError, match=f"'sentences' holds sentences, no images, but jobs of kind '{kind}' need"):
         made.kind.run(made, torch.device("cpu"))
 
 
-def test_defenses_that_look_at_images_are_refused() -> None:
-    made = job("attack", "white_channel")
+def test_no_sentences_calibrate_a_defense() -> None:
+    images = CalibrationImages(Sentences(), torch.device("cpu"))
     with pytest.raises(ConfigError, match="'sentences' holds sentences, no images, but mechanisms that look at"):
-        made.kind.run(made, torch.device("cpu"))
+        images.calibrated(job("train", "white_channel").defense.settings())
 
 
 @pytest.mark.parametrize("kind", ["inventory", "federate", "train"])

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 import torch
 
+from leakbench.data.text import pack
 from leakbench.errors import ConfigError, LeakbenchError, RecordError, UnknownName
 from leakbench.jobs.attack import VICTIM_METRICS
 from leakbench.jobs.runner import overall_outcome
 from leakbench.jobs.subjects import Images
+from leakbench.metrics.text import TEXT_METRICS
 from leakbench.randomness import generator
 from leakbench.records import Cost, Outcome, Provenance, Record, Replicate, read_record, write_record, write_tensors
 from leakbench.report import show as module
@@ -168,7 +170,7 @@ def test_a_model_that_diverged_leaves_the_other_rows(tmp_path: Path, drawn: dict
     write(tmp_path / "all.json", sweep={"scale": [1, 2]}, protocol={"epoch": [0, 1]}, lost={"epoch": 1})
     draw(tmp_path, "all.json")
     assert list(drawn["images"]) == ["none · ig, scale=1, epoch=0", "none · ig, scale=2, epoch=0"]
-    with pytest.raises(RecordError, match=r"all\.json: holds no images of seed 0: pretraining became non-finite"):
+    with pytest.raises(RecordError, match="holds no reconstructions of seed 0: pretraining became non-finite"):
         draw(tmp_path, "all.json", settings=["epoch=1"])
 
 
@@ -201,7 +203,7 @@ def test_numbers_that_are_missing_are_named(tmp_path: Path, drawn: dict[str, Any
         (["one.json", "batch.json"], {}, ConfigError, "'none · grey' attacks other images than 'none · noise'"),
         (["one.json", "twin.json"], {}, ConfigError, "two records have the same defense, attack and setting"),
         (["missing.json"], {}, RecordError, "missing.json: missing; make it with `leakbench run missing.json`"),
-        (["bare.json"], {}, RecordError, "bare.json: holds no images: the kind of job 'attack' keeps no images"),
+        (["bare.json"], {}, RecordError, "bare.json: holds no reconstructions: a job of kind 'attack'"),
         (["broken.json"], {}, RecordError, "broken.json: not a valid record"),
         (["altered.json"], {}, RecordError, "altered.safetensors: altered since"),
         (["a.json"], {"output": Path("x.gif")}, UnknownName, "x.gif: unknown format 'gif'. Allowed: pdf, png, svg."),
@@ -223,3 +225,40 @@ def test_mistakes(
         draw(tmp_path, *paths, **options)
     assert fault in str(caught.value) and "\n" not in str(caught.value)
     assert not list(tmp_path.glob("*.png"))
+
+
+class TestSentences:
+    """Records of sentences are told, not drawn."""
+
+    def record(self, path: Path, found: list[list[str]], rouge1: list[float], **other: Any) -> None:
+        write(path, batch=2, **other)
+        record = read_record(path)
+        record.metrics, record.replicates[0].metrics = TEXT_METRICS, {"rouge1": [*rouge1]}
+        tensors = {
+            "seed0/victims": pack([["a cat.", "two dogs."], ["the end.", "no word."]]),
+            "seed0/reconstructions": pack(found)[None],
+            "seed0/assignment": torch.tensor([[[1, 0], [0, 1]]]),
+        }
+        record.tensors = write_tensors(path.with_suffix(".safetensors"), tensors)
+        write_record(path, record)
+
+    def test_best_median_and_worst(self, tmp_path: Path) -> None:
+        self.record(tmp_path / "a.json", [["two cats.", "a cat."], ["end.", "word."]], [100.0, 50.0, 20.0, 10.0])
+        self.record(tmp_path / "b.json", [["dogs.", "cats."], ["x.", "y."]], [0.0] * 4, attack="dlg")
+        assert draw(tmp_path, "a.json", "b.json") == [
+            "best victim         a cat.",
+            " none · ig  100.0  a cat.",
+            "none · dlg    0.0  cats.",
+            "median victim         two dogs.",
+            " none · ig   50.0  two cats.",
+            "none · dlg    0.0  dogs.",
+            "worst victim         no word.",
+            " none · ig   10.0  word.",
+            "none · dlg    0.0  y.",
+        ]
+
+    def test_images_stand_apart(self, tmp_path: Path) -> None:
+        self.record(tmp_path / "a.json", [["x", "y"], ["z", "w"]], [0.0] * 4)
+        write(tmp_path / "b.json")
+        with pytest.raises(ConfigError, match="some of these records attack images, and some sentences"):
+            draw(tmp_path, "a.json", "b.json")

@@ -1,4 +1,4 @@
-"""What an attack record holds in pictures: its reconstructions beside the victims, in victim order, with their PSNR."""
+"""What an attack record keeps: its reconstructions, images or sentences, beside the victims and in victim order."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from leakbench.data.text import unpack
 from leakbench.errors import ConfigError, RecordError
 from leakbench.lazy import torch
 from leakbench.metrics.assignment import ASSIGNED, reorder
@@ -32,10 +33,58 @@ class Row:
     psnr: torch.Tensor
 
 
+@dataclass(frozen=True)
+class Lines:
+    """What one attack made of sentences in one setting.
+
+    Attributes:
+        label: defense, attack and setting.
+        victims: with their special tokens: the batches of all clients, one after the other.
+        sentences: its reconstructions in victim order, with theirs.
+        rouge1: the record's, in percent, ``[n]``; NaN where the record has none.
+    """
+
+    label: str
+    victims: list[str]
+    sentences: list[str]
+    rouge1: torch.Tensor
+
+
+def holds_sentences(root: Path, path: str, record: Record) -> bool:
+    """Whether a record's reconstructions are sentences.
+
+    Raises:
+        RecordError: its tensors are missing or altered.
+    """
+    tensors = {} if record.tensors is None else read_tensors(root / path, record.tensors)
+    return any(name.endswith("/victims") and tensor.dtype == torch.uint8 for name, tensor in tensors.items())
+
+
 def rows_of(
     root: Path, path: str, record: Record, seed: int, wanted: Mapping[str, str] = MappingProxyType({})
 ) -> list[Row]:
-    """The rows of one record in the order of its settings.
+    """The rows of one record of images in the order of its settings; see :func:`_found`."""
+    return [
+        Row(label, victims, images, _numbers(replicate, "psnr" if order is None else f"{ASSIGNED}psnr", len(images)))
+        for label, replicate, victims, images, order in _found(root, path, record, seed, wanted)
+    ]
+
+
+def lines_of(
+    root: Path, path: str, record: Record, seed: int, wanted: Mapping[str, str] = MappingProxyType({})
+) -> list[Lines]:
+    """The lines of one record of sentences in the order of its settings; see :func:`_found`."""
+    return [
+        Lines(label, unpack(victims[None])[0], unpack(found[None])[0], _numbers(replicate, "rouge1", len(found)))
+        for label, replicate, victims, found, _ in _found(root, path, record, seed, wanted)
+    ]
+
+
+_Found = tuple[str, Replicate, torch.Tensor, torch.Tensor, torch.Tensor | None]
+
+
+def _found(root: Path, path: str, record: Record, seed: int, wanted: Mapping[str, str]) -> list[_Found]:
+    """Label, replicate, victims ``[n, ...]``, reconstructions in victim order ``[n, ...]`` and assignment, by setting.
 
     Args:
         root: the checkout.
@@ -46,11 +95,11 @@ def rows_of(
 
     Raises:
         ConfigError: no setting has the values that are wanted.
-        RecordError: the record holds no images of this seed, or its tensors are missing or altered.
+        RecordError: the record holds no reconstructions of this seed, or its tensors are missing or altered.
     """
     if record.tensors is None:
-        why = record.outcome.reason or f"the kind of job '{record.job['kind']['name']}' keeps no images"
-        raise RecordError(f"{path}: holds no images: {why}")
+        why = record.outcome.reason or f"a job of kind '{record.job['kind']['name']}'"
+        raise RecordError(f"{path}: holds no reconstructions: {why}")
     tensors = read_tensors(root / path, record.tensors)
     of_seed = [replicate for replicate in record.replicates if replicate.seed == seed]
     outcomes = [replicate.outcome for replicate in of_seed if _is_wanted(replicate.setting, wanted)]
@@ -60,34 +109,35 @@ def rows_of(
         raise ConfigError(f"{path}: no setting has {asked}. Allowed: {choices}.")
     protocol = record.job["kind"].get("sweep", {})
     places: dict[str, int] = {}  # per combination of the protocol, how many settings of the defense came before
-    rows: list[Row] = []
+    rows: list[_Found] = []
     for replicate in of_seed:
         prefix = "".join(f"{key}={replicate.setting[key]}/" for key in protocol) + f"seed{seed}/"
         place = places[prefix] = places.get(prefix, -1) + 1
-        # A model that diverged before the attack leaves no images.
+        # A model that diverged before the attack leaves none.
         if _is_wanted(replicate.setting, wanted) and f"{prefix}reconstructions" in tensors:
             rows.append(_row(record.job, replicate, tensors, prefix, place))
     if not rows:
-        raise RecordError(f"{path}: holds no images of seed {seed}: {outcomes[0].reason}")
+        raise RecordError(f"{path}: holds no reconstructions of seed {seed}: {outcomes[0].reason}")
     return rows
 
 
 def _row(
     job: Mapping[str, Any], replicate: Replicate, tensors: Mapping[str, torch.Tensor], prefix: str, place: int
-) -> Row:
-    images = tensors[f"{prefix}reconstructions"][place]
+) -> _Found:
+    found = tensors[f"{prefix}reconstructions"][place]
     order = tensors.get(f"{prefix}assignment")
     if order is not None:
-        images = reorder(images, order[place])
-    values = replicate.metrics["psnr" if order is None else f"{ASSIGNED}psnr"]
-    numbers = values if isinstance(values, list) else [values] * (images.shape[0] * images.shape[1])
+        found = reorder(found, order[place])
     label = f"{job['defense']['label']} \N{MIDDLE DOT} {job['attack']['label']}"
-    return Row(
-        label=f"{label}, {_words(replicate.setting)}" if replicate.setting else label,
-        victims=tensors[f"{prefix}victims"].flatten(0, 1),
-        images=images.flatten(0, 1),
-        psnr=torch.tensor([math.nan if number is None else number for number in numbers]),
-    )
+    label = f"{label}, {_words(replicate.setting)}" if replicate.setting else label
+    return label, replicate, tensors[f"{prefix}victims"].flatten(0, 1), found.flatten(0, 1), order
+
+
+def _numbers(replicate: Replicate, metric: str, count: int) -> torch.Tensor:
+    """A metric's values, one per sample; NaN where there is none."""
+    values = replicate.metrics[metric]
+    numbers = values if isinstance(values, list) else [values] * count
+    return torch.tensor([math.nan if number is None else number for number in numbers])
 
 
 def _words(setting: Mapping[str, Any]) -> str:

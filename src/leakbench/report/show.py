@@ -1,4 +1,5 @@
-"""The victims of attack records beside their reconstructions: rows of one picture, whatever records they come from."""
+"""The victims of attack records beside their reconstructions, whatever records they come from: images as rows of one
+picture, sentences as lines."""
 
 from __future__ import annotations
 
@@ -8,8 +9,8 @@ from pathlib import Path
 
 from leakbench.errors import ConfigError, UnknownName
 from leakbench.records import Record, atomic_write, read_record
-from leakbench.report.gallery import gallery
-from leakbench.report.reconstructions import Row, rows_of
+from leakbench.report.gallery import gallery, selection
+from leakbench.report.reconstructions import Lines, Row, holds_sentences, lines_of, rows_of
 from leakbench.report.tidy import existing
 
 MOST = 5
@@ -21,7 +22,8 @@ FORMATS = ("png", "pdf", "svg")
 def show(
     root: Path, paths: Sequence[str], *, seed: int | None = None, settings: Sequence[str] = (), output: Path | None
 ) -> Iterator[str]:
-    """Draw the victims of records that attack the same images, ranked by the first row; write the picture.
+    """Draw the victims of records that attack the same images, ranked by the first row; write the picture. Of records
+    that attack sentences, tell them.
 
     Args:
         root: the checkout.
@@ -31,26 +33,36 @@ def show(
         output: where to; by default a PNG beside the first record.
 
     Yields:
-        What to tell: settings that are left out, and at last the path of the picture.
+        What to tell: settings that are left out, and at last the path of the picture, or the sentences.
 
     Raises:
         ConfigError: a seed or setting that a record does not have, records of different victims, an unknown format.
-        RecordError: a record is missing or not valid, or holds no images.
+        RecordError: a record is missing or not valid, or holds no reconstructions.
     """
     where = root / Path(paths[0]).with_suffix(".png") if output is None else output
     if where.suffix[1:] not in FORMATS:
         raise UnknownName("format", where.suffix[1:], FORMATS, str(where))
     records = {path: read_record(existing(root, path, f"run {path}")) for path in dict.fromkeys(paths)}
     wanted = _wanted(settings, records)
+    of_sentences = {path: holds_sentences(root, path, record) for path, record in records.items()}
+    if len(set(of_sentences.values())) > 1:
+        raise ConfigError("some of these records attack images, and some sentences; show them apart")
     rows: list[Row] = []
+    lines: list[Lines] = []
     for path, record in records.items():
         _check_seed(path, record, seed)
         seed = record.job["seeds"][0] if seed is None else seed
+        if of_sentences[path]:
+            lines += lines_of(root, path, record, seed, wanted)
+            continue
         found = rows_of(root, path, record, seed, wanted)
         if len(found) > MOST:
             yield f"{path}: {MOST} of {len(found)} settings; --setting KEY=VALUE chooses others"
             found = [found[round(place * (len(found) - 1) / (MOST - 1))] for place in range(MOST)]
         rows += found
+    if lines:
+        yield from _told(lines)
+        return
     for row in rows:
         if row.victims.shape != rows[0].victims.shape or not row.victims.equal(rows[0].victims):
             raise ConfigError(f"'{row.label}' attacks other images than '{rows[0].label}'; show them apart")
@@ -81,6 +93,20 @@ def _check_seed(path: str, record: Record, seed: int | None) -> None:
     seeds = record.job["seeds"]
     if seed is not None and seed not in seeds:
         raise ConfigError(f"{path}: no seed {seed}. Allowed: {', '.join(map(str, seeds))}.")
+
+
+def _told(lines: Sequence[Lines]) -> Iterator[str]:
+    """Best, median and worst victims by the first record, and what each attack made of them, with ROUGE-1."""
+    first = lines[0]
+    for line in lines:
+        if line.victims != first.victims:
+            raise ConfigError(f"'{line.label}' attacks other sentences than '{first.label}'; show them apart")
+    width = max(len(line.label) for line in lines)
+    for group, victims in selection(first.rouge1, each=1).items():
+        for victim in victims:
+            yield f"{group + ' victim':>{width}}         {first.victims[victim]}"
+            for line in lines:
+                yield f"{line.label:>{width}}  {float(line.rouge1[victim]):5.1f}  {line.sentences[victim]}"
 
 
 def _draw(rows: Sequence[Row], title: str, where: Path) -> None:
