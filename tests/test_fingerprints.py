@@ -133,10 +133,12 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
         {"p": 0.8, "variant": "as_released", "layers": "all", "threshold": "majority", "mask": (1, 3), "bits": 4},
     ],
     "defense/clipped_noise": [{"scale": 0.2, "clip": 0.02, **size} for size in SIZES],
+    "defense/distributed_noise": [{"variance": 0.01, "clip": 0.1}],
     "defense/dp_psac": [{"multiplier": 0.5, "clip": 0.1}],
     "defense/dp_sgd": [{"multiplier": 0.5, "clip": 0.1}],
     "defense/eigen_compression": [{"direction": 2}],
     "defense/gaussian_noise": [{"scale": 0.2, **size} for size in SIZES],
+    "defense/gaussian_sampling": [{"batch": 2, "clip": 0.1}, {"batch": 1, "clip": 0.1, "variance": 0.01}],
     "defense/grad_drop": [{"fraction": 0.6}, {"fraction": 0.6, "form": "as_released"}],
     "defense/laplace": [
         {"epsilon": 1},
@@ -161,6 +163,11 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
     "defense/sign_sgd": [{}, {"scale": "mean_abs"}],
     "defense/soteria": [{"fraction": 0.5}, {"fraction": 0.5, "form": "as_released", "layer": 0}],
     "defense/sdq": [{"bits": 4}, {"bits": 4, "rounding": "babai"}, {"bits": 3, "dimension": 1, "clip": 0.1}],
+    "defense/water_filling": [
+        {"batch": 2, "clip": 0.1, "variance": 1e-4},
+        {"batch": 2, "clip": 0.1, "variance": 1e-4, "blocks": 3},
+        {"batch": 2, "clip": 0.1, "variance": 1e-4, "blocks": 3, "form": "as_printed"},
+    ],
     "defense/white_channel": [{"kappa": 5}, {"kappa": 5, "rank": "as_printed"}],
     "inversion/mean_start": [{"iterations": 4}],
     "job/attack": [
@@ -212,6 +219,10 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
     "job/train": [
         {"clients": 2, "batch_size": 2, "images_per_client": 4, "steps": 3, "rate": 0.1, "evaluation": (0, 20)},
         {"clients": 2, "batch_size": 4, "images_per_client": 4, "steps": 2, "rate": 0.5, "optimiser": "sgd"},
+        {
+            **{"clients": 3, "batch_size": 2, "images_per_client": 3, "steps": 3, "rate": 0.1},
+            **{"sampling": "independent", "secure_aggregation": {"threshold": 2, "dropout": 0.1}},
+        },
     ],
     "membership/four_branch": [{"epochs": 2, "batch_size": 4}],
     "membership/lira": [{"training": {"steps": 3, "batch_size": 2}, "shadows": 2}],

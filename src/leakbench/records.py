@@ -32,7 +32,9 @@ class Outcome(_Model):
 
     status: Literal["ok", "diverged", "infeasible"] = "ok"
     reason: str | None = Field(None, description="why, unless ok")
-    step: int | None = Field(None, description="first optimiser step at which something became non-finite")
+    step: int | None = Field(
+        None, description="first step at which something became non-finite, or that could not be taken"
+    )
 
 
 class MetricInfo(_Model):

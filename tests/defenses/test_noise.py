@@ -27,9 +27,10 @@ EVERY = {
     "optimal_pruning": {"fraction": 0.4},
 }
 
-# Tested in test_channel.py and test_dp_sgd.py: what acts on images, and what needs the gradient of each.
+# Tested in test_channel.py, test_dp_sgd.py and test_aggregate_noise.py: what acts on images, and what needs the
+# gradient of each.
 ON_DATA = {"natural_channel", "white_channel", "personalized_channel", "eigen_compression"}
-PER_SAMPLE = {"parameter_channel", "dp_sgd", "dp_psac"}
+PER_SAMPLE = {"parameter_channel", "dp_sgd", "dp_psac", "distributed_noise", "gaussian_sampling", "water_filling"}
 # Tested in files of their own: what needs to know the network's layers.
 PER_TENSOR = {"laplace", "soteria", "sign_sgd", "grad_drop", "qsgd", "cafl", "sdq", "jopeq", "cdpa"}
 

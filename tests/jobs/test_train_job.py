@@ -16,6 +16,7 @@ from leakbench.defenses.channel import NaturalChannel
 from leakbench.defenses.noise import GaussianNoise
 from leakbench.defenses.optimal import OptimalClippedNoise, OptimalPruning
 from leakbench.defenses.pruning import MagnitudePruning
+from leakbench.errors import Infeasible
 from leakbench.federated.message import DenseMessage, Message
 from leakbench.federated.step import ClientSteps
 from leakbench.jobs.base import Findings, Job, Variant
@@ -307,3 +308,175 @@ def test_mode_of_batch_norm(train_job: TrainJobs) -> None:
     digits: Variant[Any] = Variant("digits8", Digits, {"size": 16}, {})
     modes = [curve(run(replace(job, model=model, dataset=digits)).replicates[0]) for job in jobs]
     assert abs(modes[0][0] - modes[1][0]) > 1e-3  # type: ignore[operator]
+
+
+class TestIndependentBatches:
+    def test_are_drawn_without_replacement_and_uniformly(self) -> None:
+        """Of records 1, 2, 6 the batches of 2 have means 1.5, 3.5, 4: of variance 7 / 6, equally often."""
+        kind = TrainJob(clients=1, batch_size=2, images_per_client=3, steps=600, rate=0.1, sampling="independent")
+        keys = [("digits8", seed, "client", client) for seed in (0, 1) for client in (0, 1)]
+        chosen = torch.stack([columns for (_, columns), _ in kind._batches(keys, CPU)])
+        assert chosen.shape == (600, 4, 2) and bool((chosen[..., 0] != chosen[..., 1]).all())
+        means = torch.tensor([1.0, 2.0, 6.0])[chosen].mean(dim=2)
+        assert float(means.var()) == pytest.approx(7 / 6, rel=0.05)
+        for value in (1.5, 3.5, 4.0):
+            assert float((means == value).float().mean()) == pytest.approx(1 / 3, abs=4 * (2 / 9 / 2400) ** 0.5)
+        same_step = (means[:, 0] == means[:, 1]).float().mean()
+        assert float(same_step) == pytest.approx(1 / 3, abs=4 * (2 / 9 / 600) ** 0.5)
+
+    def test_all_of_the_data_is_the_whole_gradient(self, train_job: TrainJobs) -> None:
+        """However the batch is drawn, it is all of the data."""
+        curves = [
+            curve(run(train_job(sampling=sampling, batch_size=4)).replicates[0])
+            for sampling in ("shuffled", "independent")
+        ]
+        assert curves[0] == pytest.approx(curves[1], abs=1e-5)
+        drawn = curve(run(train_job(sampling="independent")).replicates[0])
+        assert drawn != pytest.approx(curve(run(train_job()).replicates[0]), abs=1e-4)
+
+    def test_batches_need_not_divide_the_data(self, train_job: TrainJobs) -> None:
+        assert None not in curve(run(train_job(sampling="independent", batch_size=3)).replicates[0])
+        with pytest.raises(ValidationError, match=r"batch_size \(5\) must be at most images_per_client \(4\)"):
+            TrainJob(clients=1, batch_size=5, images_per_client=4, steps=1, rate=0.1, sampling="independent")
+
+
+def votes(defense: Defense, message: Message, clients: int) -> torch.Tensor:
+    return message.view().unflatten(0, (-1, clients)).sign().sum(dim=1)
+
+
+class Vote(Defense):
+    """A server that has to see every message."""
+
+    name: ClassVar[str] = "vote"
+    version: ClassVar[int] = 1
+    aggregate = votes
+
+
+class TestSecureAggregation:
+    CLIENTS: ClassVar[dict[str, int]] = {"clients": 4, "batch_size": 2, "images_per_client": 2}
+
+    @pytest.fixture(autouse=True)
+    def _installed(self) -> None:
+        pytest.importorskip("cryptography")
+
+    @pytest.mark.parametrize(
+        ("secure", "tolerance"),
+        [({"threshold": 3}, 1e-4), ({"threshold": 4, "width": 64, "fraction_bits": 40}, 1e-5)],
+    )
+    def test_trains_as_in_the_clear(
+        self, train_job: TrainJobs, secure: dict[str, int], tolerance: float, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Up to the rounding to fixed point, parameters are the same after training."""
+        found = []
+        kept = TrainJob._train
+
+        def keep(self: TrainJob, *arguments: Any) -> Any:
+            found.append(kept(self, *arguments))
+            return found[-1]
+
+        monkeypatch.setattr(TrainJob, "_train", keep)
+        protocol = {**self.CLIENTS, "seeds": (0, 1), "optimiser": "sgd", "rate": 0.3, "evaluation": (100, 200)}
+        sweep = {"scale": [0.01, 0.1]}
+        plain = run(train_job(GaussianNoise, {}, sweep, **protocol)).replicates
+        summed = run(train_job(GaussianNoise, {}, sweep, **protocol, secure_aggregation=secure)).replicates
+        assert [replicate.setting for replicate in summed] == [replicate.setting for replicate in plain]
+        torch.testing.assert_close(found[1].parameters, found[0].parameters, atol=tolerance, rtol=0)
+        assert not torch.equal(found[1].parameters, found[0].parameters)
+        for ours, theirs in zip(summed, plain, strict=True):
+            assert curve(ours) == pytest.approx(curve(theirs), abs=10 * tolerance)
+            assert ours.outcome.status == "ok" and ours.reasons == {}
+        width = secure.get("width", 32)
+        sent = width * 518 + 8 * (2 * 32 + 3 * (2 * 33 + 16) + 4 * 33)
+        assert {replicate.metrics["bits"] for replicate in summed} == {sent}
+        assert run(train_job(**protocol, secure_aggregation=secure)).replicates == (
+            run(train_job(**protocol, secure_aggregation=secure)).replicates
+        )  # whatever the keys
+
+    def test_the_server_gets_the_sum_of_those_who_stay(self, train_job: TrainJobs) -> None:
+        """By hand: one step of plain SGD, and the loss after it."""
+        secure = {"threshold": 2, "dropout": 0.4}
+        job = train_job(**self.CLIENTS, seeds=(3,), optimiser="sgd", rate=0.3, steps=1, secure_aggregation=secure)
+        keys = [("digits8", 3, "client", client) for client in range(4)]
+        dropped = Streams(keys).child("step", 0, "dropout").uniform(1)[:, 0] < 0.4
+        assert 0 < int(dropped.sum()) <= 2
+        victims = gather_victims(
+            Digits(size=8), "digits8", SimpleConvNet(width=4), 3, clients=4, batch_size=2, first_index=1, device=CPU
+        )
+        steps = ClientSteps(victims.network, victims.parameters, victims.inputs, victims.labels, Streams(keys))
+        after = victims.parameters - 0.3 * steps.gradient[~dropped].mean(dim=0)
+        (replicate,) = run(job).replicates
+        assert curve(replicate) == pytest.approx([float(steps.loss.mean())], abs=1e-5)
+        expected = ClientSteps(victims.network, after, victims.inputs, victims.labels, Streams(keys)).loss.mean()
+        assert replicate.metrics["final_loss"] == pytest.approx(float(expected), abs=1e-4)
+        everyone = victims.parameters - 0.3 * steps.gradient.mean(dim=0)
+        other = ClientSteps(victims.network, everyone, victims.inputs, victims.labels, Streams(keys)).loss.mean()
+        assert float(expected) != pytest.approx(float(other), abs=1e-3)
+
+    def test_too_many_drop_out(self, train_job: TrainJobs) -> None:
+        """The run ends where it happens; others go on."""
+        job = train_job(
+            GaussianNoise,
+            {},
+            {"scale": [0.0, 0.1]},
+            **self.CLIENTS,
+            seeds=tuple(range(6)),
+            secure_aggregation={"threshold": 3, "dropout": 0.2},
+            evaluation=(100, 120),
+            noise_per_tensor=True,
+        )
+        replicates = run(job).replicates
+        expected = {}
+        for seed in range(6):
+            keys = [("digits8", seed, "client", client) for client in range(4)]
+            staying = [
+                int((Streams(keys).child("step", step, "dropout").uniform(1) >= 0.2).sum()) for step in range(STEPS)
+            ]
+            expected[seed] = next((step for step, count in enumerate(staying) if count < 3), None), staying
+        assert {step is None for step, _ in expected.values()} == {True, False}
+        for replicate in replicates:
+            step, staying = expected[replicate.seed]
+            if step is None:
+                assert replicate.outcome.status == "ok" and None not in curve(replicate)
+                continue
+            assert replicate.outcome.status == "infeasible" and replicate.outcome.step == step
+            reason = f"step {step}: {staying[step]} of 4 users sent a vector; the threshold is 3"
+            assert replicate.outcome.reason == reason
+            assert None not in curve(replicate)[:step] and curve(replicate)[step:] == [None] * (STEPS - step)
+            assert replicate.metrics["final_loss"] is None and replicate.metrics["accuracy"] is None
+            names = [name for name in replicate.metrics if name.startswith("noise_std/")]
+            assert {len([1 for value in replicate.metrics[name] or [] if value is not None]) for name in names} == {
+                step
+            }  # type: ignore[union-attr]
+            assert set(replicate.reasons.values()) == {reason}
+            assert Replicate.model_validate(replicate.model_dump()) == replicate
+
+    def test_an_overflow_names_the_limit(self, train_job: TrainJobs) -> None:
+        secure = {"threshold": 2, "fraction_bits": 30}
+        noise = (GaussianNoise, {"scale": 1.0})
+        (replicate,) = run(train_job(*noise, **self.CLIENTS, secure_aggregation=secure)).replicates
+        assert replicate.outcome.status == "infeasible" and replicate.outcome.reason is not None
+        assert replicate.outcome.reason.startswith("step 0: a value of ")
+        assert "holds values up to 0.5" in replicate.outcome.reason
+        clipped = secure | {"clip": 0.25}
+        (replicate,) = run(train_job(*noise, **self.CLIENTS, secure_aggregation=clipped)).replicates
+        assert replicate.outcome.status == "ok"
+
+    def test_a_run_that_diverged_is_told_as_such(self, train_job: TrainJobs) -> None:
+        job = train_job(PoisonAt, {}, seeds=(0, 1, 2), **self.CLIENTS, secure_aggregation={"threshold": 2})
+        outcomes = [replicate.outcome for replicate in run(job).replicates]
+        assert [outcome.status for outcome in outcomes] == ["ok", "diverged", "ok"] and outcomes[1].step == 2
+
+    def test_a_server_of_another_kind_is_refused(self, train_job: TrainJobs) -> None:
+        with pytest.raises(Infeasible, match="'vote' aggregates messages in a way of its own"):
+            run(train_job(Vote, **self.CLIENTS, secure_aggregation={"threshold": 2}))
+
+    def test_the_threshold_is_at_most_all_clients(self) -> None:
+        with pytest.raises(ValidationError, match=r"secure_aggregation.threshold \(3\) must be at most clients \(2\)"):
+            TrainJob(
+                clients=2,
+                batch_size=2,
+                images_per_client=2,
+                steps=1,
+                rate=0.1,
+                secure_aggregation={"threshold": 3},  # type: ignore[arg-type]
+            )

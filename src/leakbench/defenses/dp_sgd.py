@@ -20,15 +20,13 @@ from leakbench.lazy import torch
 from leakbench.randomness import Streams
 
 
-@DEFENSES.register("dp_sgd", version=1)
-class DPSGD(Defense):
-    """Clip each image's gradient to a norm of at most S, and add noise of standard deviation z S to their sum."""
+class ClippedGradients(Defense):
+    """What mechanisms share that bound the gradient of every image."""
 
     adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "expectation"},)
     acts_on: ClassVar[Literal["data", "samples", "updates"]] = "samples"
 
     clip: float = Field(1.0, gt=0, description="bound on the norm of an image's gradient, S")
-    multiplier: float = Field(ge=0, description="standard deviation of the noise over S, z")
 
     def factors(self, norms: torch.Tensor) -> torch.Tensor:
         """What gradients of these norms are multiplied by."""
@@ -39,14 +37,30 @@ class DPSGD(Defense):
         factors = self.factors(torch.linalg.vector_norm(gradients, dim=2))
         return torch.einsum("nb,nbd->nd", factors, gradients)
 
+    def bounded_mean(self, steps: ClientSteps) -> torch.Tensor:
+        """The mean of every client's gradients after each is bounded, ``[n, d]``."""
+        total = torch.cat([self.bounded_sum(part) for _, part in steps.sample_gradients()])
+        return total / steps.images.shape[1]
+
+
+@DEFENSES.register("dp_sgd", version=1)
+class DPSGD(ClippedGradients):
+    """Clip each image's gradient to a norm of at most S, and add noise of standard deviation z S to their sum.
+
+    What is sent is the mean of B images, with noise of variance ``(z S / B)^2`` in every coordinate.
+    """
+
+    multiplier: float = Field(ge=0, description="standard deviation of the noise over S, z")
+
     def noisy_mean(self, total: torch.Tensor, batch: int, streams: Streams) -> Message:
         """What is released of the bounded sums ``[n, d]`` of ``batch`` gradients each."""
-        mean = total / batch
+        return self._noisy(total / batch, batch, streams)
+
+    def _noisy(self, mean: torch.Tensor, batch: int, streams: Streams) -> Message:
         return add_noise(mean, torch.full_like(mean, (self.multiplier * self.clip / batch) ** 2), streams)
 
     def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
-        gradients = steps.per_sample_gradient
-        return self.noisy_mean(self.bounded_sum(gradients), gradients.shape[1], streams)
+        return self._noisy(self.bounded_mean(steps), steps.images.shape[1], streams)
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
         """Renyi DP of the subsampled Gaussian mechanism, composed over rounds (Mironov et al. 2019), as Opacus counts.

@@ -16,7 +16,7 @@ FLOAT_BITS = 32
 
 @dataclass(frozen=True)
 class Law:
-    """How a message is distributed, given the gradient: coordinates are independent.
+    """How the coordinates of a message are distributed, given the gradient.
 
     It does not travel. It says what the defense costs (utility) and what the message can reveal (Fisher information).
 
@@ -25,12 +25,14 @@ class Law:
         passing: the coordinates whose mean follows the gradient, boolean ``[n, d]``: neither pruned nor clipped.
         variance: of the noise in each coordinate, ``[n, d]``; None without noise.
         normal: whether the noise is normal.
+        independent: whether the noise of one coordinate is independent of that of the others.
     """
 
     mean: torch.Tensor
     passing: torch.Tensor
     variance: torch.Tensor | None = None
     normal: bool = True
+    independent: bool = True
 
 
 class Message(ABC):

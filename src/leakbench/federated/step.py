@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 
 from leakbench.errors import Infeasible
@@ -87,6 +88,34 @@ class ClientSteps:
         Raises:
             Infeasible: the update is not the mean of such gradients.
         """
+        return self._sample_gradients(slice(0, len(self)))
+
+    def sample_gradients(self) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Some clients after the other, with their ``[k, B, d]`` of :attr:`per_sample_gradient`.
+
+        What fits in memory is computed once, for all; else nothing of it is kept.
+
+        Raises:
+            Infeasible: as :attr:`per_sample_gradient`.
+        """
+        if self._samples_fit:
+            yield slice(0, len(self)), self.per_sample_gradient
+            return
+        size = max(1, MEMORY_BUDGET // self._samples_held)
+        for start in range(0, len(self), size):
+            part = slice(start, min(start + size, len(self)))
+            yield part, self._sample_gradients(part)
+
+    @property
+    def _samples_held(self) -> int:
+        """Bytes of one client's gradients, and of two more of their size while they are made."""
+        return 3 * 4 * self.images.shape[1] * self.network.dimension
+
+    @property
+    def _samples_fit(self) -> bool:
+        return len(self) * self._samples_held <= MEMORY_BUDGET
+
+    def _sample_gradients(self, part: slice) -> torch.Tensor:
         if not self.local.is_gradient(self.images.shape[1]):
             raise Infeasible(
                 f"per-sample gradients exist for one local step on all {self.images.shape[1]} images; "
@@ -98,7 +127,8 @@ class ClientSteps:
 
         samples = torch.func.vmap(one, in_dims=(None, 0, 0))
         batched = torch.func.vmap(samples, in_dims=(self._shared, 0, 0), chunk_size=self._chunk)
-        result: torch.Tensor = batched(self.parameters, self.images, self.labels)
+        parameters = self.parameters if self._shared is None else self.parameters[part]
+        result: torch.Tensor = batched(parameters, self.images[part], self.labels[part])
         return result
 
     @cached_property
@@ -185,6 +215,10 @@ class _SelectedSteps(ClientSteps):
     def per_sample_gradient(self) -> torch.Tensor:
         return self.parent.per_sample_gradient[self.part]
 
+    @property
+    def _samples_fit(self) -> bool:
+        return self.parent._samples_fit
+
     @cached_property
     def batch_statistics(self) -> Statistics:
         return {name: values[self.part] for name, values in self.parent.batch_statistics.items()}
@@ -237,8 +271,7 @@ class TrainedSteps(ClientSteps):
     def _gradient_and_loss(self) -> tuple[torch.Tensor, torch.Tensor]:
         return (self.parameters - self._trained) / self.local.rate, self._loss
 
-    @cached_property
-    def per_sample_gradient(self) -> torch.Tensor:
+    def _sample_gradients(self, part: slice) -> torch.Tensor:
         raise Infeasible("an update of local training is not the mean of per-sample gradients")
 
     @property

@@ -133,7 +133,7 @@ def _of_law(law: Law, gradient: torch.Tensor, sensitivity: torch.Tensor, inputs:
     return {
         "u1_kept": u1(g, law.mean.double()) / g.square().sum(dim=1),
         "u2": u2(g, variance) + 0.0,  # no -0 in records
-        "information": information if law.normal else torch.full_like(information, torch.nan),
+        "information": information if _summable(law) else torch.full_like(information, torch.nan),
         "information_kept": torch.where(law.passing, a, 0.0).sum(dim=1) / a.sum(dim=1),
         "noise_rms": variance.mean(dim=1).sqrt(),
         "noise_frobenius": variance.norm(dim=1),
@@ -144,7 +144,14 @@ def _of_law(law: Law, gradient: torch.Tensor, sensitivity: torch.Tensor, inputs:
 def _why_not(name: str, law: Law | None) -> str:
     if name != "information" or law is None:
         return "not finite"
-    return "infinite: coordinates travel without noise" if law.normal else "known for normal noise alone"
+    if _summable(law):
+        return "infinite: coordinates travel without noise"
+    return "known for independent noise alone" if law.normal else "known for normal noise alone"
+
+
+def _summable(law: Law) -> bool:
+    """Whether the information is the sum of that in each coordinate, and that follows from the variance."""
+    return law.normal and law.independent
 
 
 def _by_name(network: Network, prefix: str, flat: torch.Tensor) -> dict[str, torch.Tensor]:

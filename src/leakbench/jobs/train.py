@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
 
 from leakbench.adam import Adam
+from leakbench.errors import Infeasible
+from leakbench.federated.secure_training import SecureAggregation
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
 from leakbench.lazy import torch
 from leakbench.models.base import BatchNorm
@@ -47,6 +49,7 @@ class Trained:
         bits: of one client's largest message, per setting.
         noise: mean standard deviation of the noise in each parameter tensor, ``[runs, steps, tensors]``; NaN where the
             defense states none; None unless asked for.
+        failed: the runs whose secure aggregation failed, with the step and the reason.
     """
 
     parameters: torch.Tensor
@@ -54,6 +57,7 @@ class Trained:
     diverged_at: torch.Tensor
     bits: list[int]
     noise: torch.Tensor | None
+    failed: dict[int, tuple[int, str]]
 
 
 @JOB_KINDS.register("train", version=1)
@@ -65,7 +69,7 @@ class TrainJob(JobKind):
 
     clients: int = Field(ge=1, description="clients per round")
     batch_size: int = Field(ge=1, description="images per client and step, B")
-    images_per_client: int = Field(ge=1, description="size of a client's data; a multiple of batch_size")
+    images_per_client: int = Field(ge=1, description="size of a client's data; a multiple of batch_size, if shuffled")
     first_index: int = Field(1, ge=0, description="where the clients' images start in the test split")
     steps: int = Field(ge=1, description="server updates")
     optimiser: Literal["adam", "sgd"] = Field("adam", description="the server's optimiser")
@@ -73,12 +77,30 @@ class TrainJob(JobKind):
     evaluation: tuple[int, int] | None = Field(None, description="test images to evaluate on: from, to (exclusive)")
     batch_norm: BatchNorm = Field("eval", description="what the clients' BatchNorm layers normalise with")
     noise_per_tensor: bool = Field(False, description="measure the noise in every parameter tensor at every step")
+    sampling: Literal["shuffled", "independent"] = Field(
+        "shuffled",
+        description="how a client takes its batches: one after the other of data that it reshuffles each epoch, or "
+        "drawn without replacement at each step, independently of all other steps",
+    )
+    secure_aggregation: SecureAggregation | None = Field(
+        None, description="how the server gets the sum of the clients' messages alone; by default it sees all of them"
+    )
 
     @model_validator(mode="after")
     def _whole_batches(self) -> TrainJob:
-        if self.images_per_client % self.batch_size:
+        each, batch = self.images_per_client, self.batch_size
+        if self.sampling == "shuffled" and each % batch:
+            raise ValueError(f"images_per_client ({each}) must be a multiple of batch_size ({batch})")
+        if batch > each:
+            raise ValueError(f"batch_size ({batch}) must be at most images_per_client ({each})")
+        return self
+
+    @model_validator(mode="after")
+    def _enough_clients(self) -> TrainJob:
+        secure = self.secure_aggregation
+        if secure is not None and secure.threshold > self.clients:
             raise ValueError(
-                f"images_per_client ({self.images_per_client}) must be a multiple of batch_size ({self.batch_size})"
+                f"secure_aggregation.threshold ({secure.threshold}) must be at most clients ({self.clients})"
             )
         return self
 
@@ -113,10 +135,16 @@ class TrainJob(JobKind):
                     "accuracy": accuracy[run],
                     "bits": float(trained.bits[index]),
                 }
-                diverged_at = int(trained.diverged_at[run])
-                if diverged_at < 0 and not math.isfinite(final_loss[run]):
+                diverged_at, failed = int(trained.diverged_at[run]), trained.failed.get(run)
+                if diverged_at < 0 and failed is None and not math.isfinite(final_loss[run]):
                     diverged_at = self.steps  # the last update was one too many
-                replicate = self._replicate(seed, dict(setting), metrics, diverged_at)
+                outcome = Outcome()
+                if diverged_at >= 0:
+                    reason = f"training became non-finite at step {diverged_at}"
+                    outcome = Outcome(status="diverged", reason=reason, step=diverged_at)
+                elif failed is not None:
+                    outcome = Outcome(status="infeasible", reason=f"step {failed[0]}: {failed[1]}", step=failed[0])
+                replicate = self._replicate(seed, dict(setting), metrics, outcome)
                 if trained.noise is not None:
                     _add_noise_curves(replicate, names, trained.noise[run])
                 replicates.append(replicate)
@@ -133,6 +161,8 @@ class TrainJob(JobKind):
         images = torch.cat([start.inputs for start in starts])
         labels = torch.cat([start.labels for start in starts])
         data = ClientData(images)
+        if self.secure_aggregation is not None:
+            _only_sums(defenses)
         defenses = [defense.calibrate(data) for defense in defenses]
         datasets = [defense.protect_dataset(images, labels, Streams(keys).child("data")) for defense in defenses]
         network, device = starts[0].network, starts[0].inputs.device
@@ -143,6 +173,7 @@ class TrainJob(JobKind):
         diverged_at = torch.full((runs,), -1, device=device)
         bits = [0] * len(defenses)
         noise = torch.full((runs, self.steps, len(network.names)), torch.nan) if self.noise_per_tensor else None
+        failed: dict[int, tuple[int, str]] = {}
         with progress("training", self.steps) as tick:
             for step, (chosen, streams) in enumerate(self._batches(keys, device)):
                 protected = [
@@ -160,21 +191,60 @@ class TrainJob(JobKind):
                 for index, defense in enumerate(defenses):
                     own = steps.rows(index * rows, (index + 1) * rows)
                     message = defense.protect_update(own, streams.child("defense"))
-                    updates.append(defense.aggregate(message, self.clients))
-                    bits[index] = max(bits[index], message.bits)
+                    if self.secure_aggregation is None:
+                        updates.append(defense.aggregate(message, self.clients))
+                        bits[index] = max(bits[index], message.bits)
+                    else:
+                        over = {run for run in range(runs) if diverged_at[run] >= 0} | set(failed)
+                        sent, first = message.view(), index * len(starts)
+                        update, size, reasons = self._secure_update(
+                            self.secure_aggregation, sent, streams, {run - first for run in over}
+                        )
+                        updates.append(update)
+                        bits[index] = max(bits[index], size)
+                        failed |= {first + run: (step, reason) for run, reason in reasons.items()}
                     if noise is not None and message.noise_variance is not None:
                         own_runs = slice(index * len(starts), (index + 1) * len(starts))
                         noise[own_runs, step] = self._noise_per_tensor(network, message.noise_variance)
                 update = torch.cat(updates)
                 loss = steps.loss.unflatten(0, (runs, self.clients)).mean(dim=1)
                 finite = loss.isfinite() & update.isfinite().all(dim=1)
-                diverged_at = torch.where((diverged_at < 0) & ~finite, step, diverged_at)
-                alive = diverged_at < 0
+                stopped = torch.zeros_like(finite)
+                stopped[list(failed)] = True
+                diverged_at = torch.where((diverged_at < 0) & ~finite & ~stopped, step, diverged_at)
+                alive = (diverged_at < 0) & ~stopped
                 curves[:, step] = torch.where(alive, loss, torch.nan)
                 direction = adam.direction(update) if adam else update
                 parameters = torch.where(alive[:, None], parameters - self.rate * direction, parameters)
                 tick()
-        return Trained(parameters, curves, diverged_at, bits, noise)
+        return Trained(parameters, curves, diverged_at, bits, noise, failed)
+
+    def _secure_update(
+        self, secure: SecureAggregation, sent: torch.Tensor, streams: Streams, over: Collection[int]
+    ) -> tuple[torch.Tensor, int, dict[int, str]]:
+        """The server's updates from what it decodes, ``[runs, d]``, a message's bits, and which runs failed, and why.
+
+        Args:
+            secure: the parameters.
+            sent: what the clients would send in the clear, ``[runs * clients, d]``.
+            streams: of the step, one per row.
+            over: the runs that have ended; nothing is computed for them.
+        """
+        runs = sent.unflatten(0, (-1, self.clients))
+        dropped = secure.dropped(streams).unflatten(0, (-1, self.clients))
+        update, bits, reasons = torch.zeros_like(runs[:, 0]), 0, dict[int, str]()
+        for run, values in enumerate(runs):
+            if run in over:
+                continue
+            if not bool(values.isfinite().all()):  # which no client's software would encode: the run diverged
+                update[run] = torch.nan
+                continue
+            try:
+                update[run], size = secure.mean(values, dropped[run].nonzero()[:, 0].tolist())
+                bits = max(bits, size)
+            except Infeasible as error:
+                reasons[run] = str(error)
+        return update, bits, reasons
 
     def _noise_per_tensor(self, network: Network, variance: torch.Tensor) -> torch.Tensor:
         """Standard deviations averaged over tensors and clients: ``[runs * clients, d]`` to ``[runs, tensors]``."""
@@ -186,14 +256,17 @@ class TrainJob(JobKind):
     def _batches(
         self, keys: Sequence[tuple[str | int, ...]], device: torch.device
     ) -> Iterator[tuple[tuple[torch.Tensor, torch.Tensor], Streams]]:
-        """Rows and columns of every step's images among all of them, and its streams; clients reshuffle each epoch."""
+        """Rows and columns of every step's images among all of them, and its streams."""
         from leakbench.randomness import Streams
 
         row = torch.arange(len(keys), device=device)[:, None]
         batches_per_epoch = self.images_per_client // self.batch_size
         for step in range(self.steps):
             epoch, batch = divmod(step, batches_per_epoch)
-            if batch == 0:
+            if self.sampling == "independent":
+                order, batch = Streams(keys).child("batch", step).uniform(self.images_per_client).argsort(dim=1), 0
+                order = order.to(device)
+            elif batch == 0:
                 shuffle = Streams(keys).child("order", epoch).uniform(self.images_per_client, device=device)
                 order = shuffle.argsort(dim=1)
             chosen = order[:, batch * self.batch_size : (batch + 1) * self.batch_size]
@@ -217,20 +290,33 @@ class TrainJob(JobKind):
         ]
 
     def _replicate(
-        self, seed: int, setting: dict[str, float | int | str | bool], metrics: dict[str, Any], diverged_at: int
+        self, seed: int, setting: dict[str, float | int | str | bool], metrics: dict[str, Any], outcome: Outcome
     ) -> Replicate:
-        """A run's metrics; what a diverged run no longer has is null, with the reason."""
-        outcome, reasons = Outcome(), {}
-        if diverged_at >= 0:
-            reason = f"training became non-finite at step {diverged_at}"
-            outcome = Outcome(status="diverged", reason=reason, step=diverged_at)
-            metrics["loss_curve"][diverged_at:] = [None] * (self.steps - diverged_at)
+        """A run's metrics; what a run that ended early no longer has is null, with the reason."""
+        reasons: dict[str, str] = {}
+        if outcome.step is not None and outcome.reason is not None:
+            metrics["loss_curve"][outcome.step :] = [None] * (self.steps - outcome.step)
             metrics |= {"final_loss": None, "accuracy": None}
-            lost = ("loss_curve", "final_loss", "accuracy") if diverged_at < self.steps else ("final_loss", "accuracy")
-            reasons = dict.fromkeys(lost, reason)
+            lost = ("loss_curve", "final_loss", "accuracy") if outcome.step < self.steps else ("final_loss", "accuracy")
+            reasons = dict.fromkeys(lost, outcome.reason)
         elif metrics["accuracy"] is None:
             reasons["accuracy"] = "the protocol names no evaluation images"
         return Replicate(seed=seed, setting=setting, outcome=outcome, metrics=metrics, reasons=reasons)
+
+
+def _only_sums(defenses: Sequence[Defense]) -> None:
+    """Raise where a server has to see more than a sum.
+
+    Raises:
+        Infeasible: a defense aggregates in a way of its own.
+    """
+    from leakbench.defenses.base import Defense
+
+    for defense in defenses:
+        if type(defense).aggregate is not Defense.aggregate:
+            raise Infeasible(
+                f"'{defense.name}' aggregates messages in a way of its own; secure aggregation gives their sum alone"
+            )
 
 
 def _add_noise_curves(replicate: Replicate, names: Sequence[str], noise: torch.Tensor) -> None:

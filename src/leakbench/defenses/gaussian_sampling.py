@@ -1,0 +1,78 @@
+"""Gaussian sampling: a client's update weights all of its per-record gradients with normal weights.
+
+The randomness takes the place of a random batch's, and can be counted on: under secure aggregation the other clients'
+weights are noise on a client's update. Source: Zhang et al. (2024), Assumption 2, eqs. 16 to 18.
+"""
+
+from __future__ import annotations
+
+import math
+
+from pydantic import Field
+
+from leakbench.defenses.base import DEFENSES, PrivacyStatement, Schedule
+from leakbench.defenses.dp_sgd import ClippedGradients
+from leakbench.errors import Infeasible
+from leakbench.federated.message import DenseMessage, Law, Message
+from leakbench.federated.step import ClientSteps
+from leakbench.lazy import torch
+from leakbench.randomness import Streams
+
+
+class AllRecords(ClippedGradients):
+    """What mechanisms share that take all D records of a client as if they were batches of B."""
+
+    batch: int = Field(ge=1, description="scale of the sampling, as if of batches of so many records, B; at most D")
+
+    def records(self, steps: ClientSteps) -> int:
+        """D, the records of each client.
+
+        Raises:
+            Infeasible: it is one, or below B.
+        """
+        records = steps.images.shape[1]
+        if records < 2:
+            raise Infeasible(f"'{self.name}' samples among a client's records: it takes 2 or more, and there is 1")
+        if records < self.batch:
+            raise Infeasible(
+                f"'{self.name}' with batch {self.batch} on {records} records per client: B is at most D; "
+                "the protocol's batch_size is D here, all that a client holds"
+            )
+        return records
+
+
+@DEFENSES.register("gaussian_sampling", version=1)
+class GaussianSampling(AllRecords):
+    """Weights ``1 / D + xi / sqrt(B D)`` on all clipped gradients of a client, and isotropic noise if asked for."""
+
+    variance: float = Field(
+        0.0, ge=0, allow_inf_nan=False, description="of each client's isotropic noise beside, sigma^2; 0: none"
+    )
+
+    def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
+        records = self.records(steps)
+        spread = 1 / math.sqrt(self.batch * records)
+        weights = 1 / records + spread * streams.normal(records, device=steps.images.device)
+        means, sampled, variances = [], [], []
+        for part, gradients in steps.sample_gradients():
+            factors = self.factors(torch.linalg.vector_norm(gradients, dim=2))
+            both = torch.stack([factors / records, factors * weights[part]], dim=1)
+            mean, update = (both @ gradients).unbind(dim=1)
+            means.append(mean)
+            sampled.append(update)
+            variances.append(torch.einsum("nb,nbd->nd", (spread * factors).square(), gradients.square()))
+        mean, variance = torch.cat(means), torch.cat(variances) + self.variance
+        values = torch.cat(sampled)
+        if self.variance:
+            normal = streams.child("isotropic").normal(values.shape[1], device=values.device)
+            values += math.sqrt(self.variance) * normal
+        passing = torch.ones_like(mean, dtype=torch.bool)
+        return DenseMessage(values, law=Law(mean, passing, variance, independent=False))
+
+    def privacy(self, schedule: Schedule) -> PrivacyStatement:
+        return PrivacyStatement(
+            None,
+            None,
+            "no guarantee that holds for all data: the covariance of the sampling is that of a client's own gradients, "
+            "and singular where they are fewer than coordinates (Zhang et al. 2024, Theorem 1)",
+        )

@@ -1,0 +1,102 @@
+"""Water-filling noise: Gaussian sampling, and noise only in directions where it varies too little.
+
+The covariance of a client's update, ``Sigma = G G^T / (B D)``, gets the eigenvalues ``max(lambda, sigma^2)``.
+Source: Zhang et al. (2024), section 5.1; the algebra is in :mod:`leakbench.theory.water_filling`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from leakbench.defenses.base import DEFENSES
+from leakbench.defenses.gaussian_sampling import AllRecords
+from leakbench.errors import ConfigError
+from leakbench.federated.message import DenseMessage, Law, Message
+from leakbench.federated.step import ClientSteps
+from leakbench.lazy import torch
+from leakbench.randomness import Streams
+from leakbench.theory.water_filling import (
+    BlockForm,
+    block_spectra,
+    block_update,
+    isotropic_suffices,
+    total_noise,
+)
+
+if TYPE_CHECKING:
+    from leakbench.theory.water_filling import UpdateSpectrum
+
+
+@DEFENSES.register("water_filling", version=1)
+class WaterFilling(AllRecords):
+    """Gaussian sampling with noise that lifts its variance to a floor in every direction."""
+
+    variance: float = Field(
+        gt=0, allow_inf_nan=False, description="the floor of each client's variance in every direction, sigma^2"
+    )
+    blocks: int = Field(1, ge=1, description="blocks of coordinates that are filled each by itself, k")
+    form: BlockForm = Field(
+        "corrected",
+        description="corrected: each block has weights of its own, drawn at once with the noise; as_printed: one draw "
+        "of weights for all blocks, whose covariances then break the floor",
+    )
+
+    def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
+        records, device = self.records(steps), steps.images.device
+        dimension = steps.network.dimension
+        if self.blocks > dimension:
+            raise ConfigError(
+                f"water_filling in {self.blocks} blocks of {dimension} coordinates; they are at least one"
+            )
+        normal = streams.normal(1, dimension, device=device)
+        weights = None
+        if self.form == "as_printed":
+            weights = streams.child("weights").normal(1, 1, records, device=device)
+        parts = [
+            self._noisy(gradients, normal[part], None if weights is None else weights[part])
+            for part, gradients in steps.sample_gradients()
+        ]
+        mean, values, variance = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
+        passing = torch.ones_like(mean, dtype=torch.bool)
+        return DenseMessage(values, law=Law(mean, passing, variance, independent=False))
+
+    def _noisy(
+        self, gradients: torch.Tensor, normal: torch.Tensor, weights: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Mean, update, and the update's variance, of some clients with gradients ``[k, D, d]``."""
+        factors = self.factors(torch.linalg.vector_norm(gradients, dim=2, keepdim=True))
+        clipped = factors * gradients
+        mean = clipped.mean(dim=1)
+        finite = clipped.isfinite().flatten(1).all(dim=1)  # what is not has no spectrum; it stays what it is
+        columns = torch.where(finite[:, None, None], clipped, 0.0).mT
+        if weights is None and isotropic_suffices(columns, self.batch, self.variance):
+            values = mean + self.variance**0.5 * normal[:, 0]
+            return mean, values, torch.full_like(mean, self.variance)
+        spectra = block_spectra(columns, self.batch, self.blocks)
+        variance = torch.cat([filled_diagonal(spectrum, self.variance) for spectrum in spectra], dim=-1)
+        if weights is None:
+            pieces = normal.split([spectrum.dimension for spectrum in spectra], dim=-1)
+            noise = [total_noise(spectrum, self.variance, own) for spectrum, own in zip(spectra, pieces, strict=True)]
+            return mean, mean + torch.cat(noise, dim=-1)[:, 0], variance
+        values = block_update(spectra, self.variance, weights, normal, "as_printed")[:, 0]
+        return mean, torch.where(finite[:, None], values, mean), variance
+
+
+def filled_diagonal(spectrum: UpdateSpectrum, variance: float) -> torch.Tensor:
+    """The diagonal of ``Sigma_+``, ``[..., K]``, from the eigenvectors above the floor alone.
+
+    Args:
+        spectrum: of clients ``[...]``.
+        variance: ``sigma^2``.
+    """
+    values = spectrum.eigenvalues
+    above = int((values > variance).sum(dim=-1).max())  # eigenvalues ascend
+    floor = spectrum.gradients.new_full(spectrum.gradients.shape[:-1], variance)
+    if not above:
+        return floor
+    excess = (1 - variance / values[..., -above:].clamp(min=variance)) / (spectrum.batch * spectrum.records)
+    directions = spectrum.gradients @ spectrum.vectors[..., -above:].to(floor.dtype)
+    lifted: torch.Tensor = floor + (directions.square() * excess.to(floor.dtype).unsqueeze(-2)).sum(dim=-1)
+    return lifted

@@ -1,0 +1,57 @@
+"""Secure aggregation as training uses it: its parameters, who drops out of a round, and the mean of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from leakbench.federated.ring import Ring
+from leakbench.lazy import torch
+from leakbench.randomness import Streams
+
+
+class SecureAggregation(BaseModel):
+    """The server decodes the sum of the clients' messages, by pairwise masks, and nothing else."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    threshold: int = Field(ge=2, description="clients who have to stay in a round, t; at most all of them")
+    width: Literal[32, 64] = Field(32, description="bits of a coordinate on the wire")
+    fraction_bits: int = Field(16, ge=0, description="binary places that are kept of a coordinate")
+    clip: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="bound on the absolute value of a coordinate; none by default"
+    )
+    dropout: float = Field(0.0, ge=0, lt=1, description="probability that a client drops out of a round")
+
+    @model_validator(mode="after")
+    def _fits(self) -> SecureAggregation:
+        if self.fraction_bits > self.width - 2:
+            raise ValueError(f"fraction_bits ({self.fraction_bits}) must be at most width - 2 ({self.width - 2})")
+        return self
+
+    def dropped(self, streams: Streams) -> torch.Tensor:
+        """Which clients drop out of the round of these streams, boolean ``[n]``."""
+        return streams.child("dropout").uniform(1)[:, 0] < self.dropout
+
+    def mean(self, values: torch.Tensor, dropped: Collection[int] = ()) -> tuple[torch.Tensor, int]:
+        """The mean over the clients who did not drop out, from the decoded sum, and the bits that a client sends.
+
+        Args:
+            values: one row per client, ``[N, d]``.
+            dropped: rows of clients who drop out before they have sent theirs.
+
+        Returns:
+            ``[d]``, of the type of ``values``, and the bits of the client who sends most.
+
+        Raises:
+            ConfigError: the threshold is larger than N.
+            Infeasible: fewer clients stay than the threshold; a value is not finite, or may overflow the ring.
+        """
+        from leakbench.federated.secure_aggregation import secure_sum
+
+        ring = Ring(self.width, self.fraction_bits, self.clip)
+        found = secure_sum(list(values.cpu().numpy()), self.threshold, dropped, ring=ring)
+        mean = torch.from_numpy(found.total / len(found.survivors))
+        return mean.to(values), found.bits

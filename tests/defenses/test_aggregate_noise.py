@@ -1,0 +1,312 @@
+"""Gaussian sampling, water-filling and noise that users add together: literal loops, covariances, bad input."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+import leakbench.federated.step as step_module
+from leakbench.defenses.distributed_noise import DistributedNoise
+from leakbench.defenses.dp_sgd import DPPSAC, DPSGD, ClippedGradients
+from leakbench.defenses.gaussian_sampling import GaussianSampling
+from leakbench.defenses.water_filling import WaterFilling, filled_diagonal
+from leakbench.errors import ConfigError, Infeasible
+from leakbench.federated.local import LocalTraining
+from leakbench.federated.step import ClientSteps
+from leakbench.models.base import Network
+from leakbench.randomness import Streams
+from leakbench.theory.water_filling import update_spectrum
+
+CLIENTS, RECORDS = 3, 5
+EVERY = [
+    DistributedNoise(clip=2, variance=0.1),
+    GaussianSampling(clip=2, batch=2),
+    GaussianSampling(clip=2, batch=2, variance=0.1),
+    WaterFilling(clip=2, batch=2, variance=0.1),
+    WaterFilling(clip=2, batch=2, variance=0.1, blocks=3),
+    WaterFilling(clip=2, batch=2, variance=0.1, form="as_printed"),
+    WaterFilling(clip=2, batch=2, variance=0.1, blocks=3, form="as_printed"),
+    WaterFilling(clip=2, batch=2, variance=9.0),
+]
+
+
+def streams(n: int = CLIENTS) -> Streams:
+    return Streams([("aggregate", client) for client in range(n)])
+
+
+@pytest.fixture(scope="module")
+def steps(tiny_network: Network) -> ClientSteps:
+    return make_steps(tiny_network, CLIENTS)
+
+
+def make_steps(network: Network, clients: int, records: int = RECORDS) -> ClientSteps:
+    make = torch.Generator().manual_seed(0)
+    images = torch.rand(clients, records, 1, 8, 8, generator=make)
+    labels = torch.randint(10, (clients, records), generator=make)
+    return ClientSteps(network, network.parameters, images, labels, streams(clients))
+
+
+def given(gradients: torch.Tensor) -> ClientSteps:
+    """Clients with these gradients of records, ``[n, D, d]``."""
+    n, records, dimension = gradients.shape
+    whole = SimpleNamespace(
+        per_sample_gradient=gradients,
+        sample_gradients=lambda: iter([(slice(0, n), gradients)]),
+        images=torch.zeros(n, records, 1),
+        network=SimpleNamespace(dimension=dimension),
+    )
+    return cast(ClientSteps, whole)
+
+
+def many(gradients: torch.Tensor, draws: int) -> ClientSteps:
+    """One client's gradients ``[D, d]``, so many times over."""
+    return given(gradients.expand(draws, -1, -1))
+
+
+def covariance_of(defense: ClippedGradients, gradients: torch.Tensor, draws: int = 60_000) -> torch.Tensor:
+    """Of what is sent, about its stated mean; draws are made in parts, whose streams take most of the time."""
+    message = defense.protect_update(many(gradients, draws), FastStreams(draws))
+    assert message.law is not None and message.law.variance is not None
+    away = (message.view() - message.law.mean).double()
+    found = away.T @ away / draws
+    assert float(away.mean(dim=0).norm()) < 5 * math.sqrt(float(found.trace()) / draws)
+    torch.testing.assert_close(found.diagonal(), message.law.variance[0].double(), rtol=0.03, atol=1e-9)
+    return found
+
+
+class FastStreams(Streams):
+    """One generator for all rows: a generator for each would take a minute."""
+
+    def __init__(self, rows: int, seed: int = 0) -> None:
+        self.keys, self.seed = [("fast", row) for row in range(rows)], seed
+        self.make = torch.Generator().manual_seed(seed)
+
+    def child(self, *name: str | int) -> Streams:
+        return FastStreams(len(self.keys), self.seed + 1)
+
+    def normal(self, *shape: int, device: torch.device | None = None) -> torch.Tensor:
+        return torch.randn(len(self.keys), *shape, generator=self.make)
+
+
+def relative(found: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((found - expected).norm() / expected.norm())
+
+
+def filled(covariance: torch.Tensor, floor: float) -> torch.Tensor:
+    values, vectors = torch.linalg.eigh(covariance)
+    return vectors @ values.clamp(min=floor).diag() @ vectors.T
+
+
+class TestGaussianSampling:
+    @pytest.mark.parametrize("variance", [0.0, 0.3])
+    def test_is_the_literal_loop(self, steps: ClientSteps, variance: float) -> None:
+        bound = float(steps.per_sample_gradient.norm(dim=2).median())
+        message = GaussianSampling(clip=bound, batch=2, variance=variance).protect_update(steps, streams())
+        xi = streams().normal(RECORDS)
+        normal = streams().child("isotropic").normal(steps.network.dimension)
+        for client in range(CLIENTS):
+            update, mean, square = (torch.zeros(steps.network.dimension) for _ in range(3))
+            for record in range(RECORDS):
+                gradient = steps.network.gradient(
+                    steps.parameters, steps.images[client, record][None], steps.labels[client, record][None]
+                )
+                gradient *= min(1.0, bound / float(gradient.norm()))
+                update += (1 / RECORDS + xi[client, record] / math.sqrt(2 * RECORDS)) * gradient
+                mean += gradient / RECORDS
+                square += gradient.square() / (2 * RECORDS)
+            torch.testing.assert_close(message.view()[client], update + math.sqrt(variance) * normal[client])
+            assert message.law is not None and message.law.variance is not None and not message.law.independent
+            torch.testing.assert_close(message.law.mean[client], mean)
+            torch.testing.assert_close(message.law.variance[client], square + variance)
+
+    def test_covariance(self) -> None:
+        """Eq. 16 and 17: ``G G^T / (B D)``; the scalars 1, 2, 6 with B = 2 have the variance 41 / 6."""
+        scalars = torch.tensor([[1.0], [2.0], [6.0]])
+        found = covariance_of(GaussianSampling(clip=10, batch=2), scalars)
+        assert float(found) == pytest.approx(41 / 6, rel=0.02)
+        gradients = torch.randn(6, 4, generator=torch.Generator().manual_seed(1))
+        expected = (gradients.T @ gradients / (3 * 6)).double()
+        assert relative(covariance_of(GaussianSampling(clip=10, batch=3), gradients), expected) < 0.02
+        noisy = covariance_of(GaussianSampling(clip=10, batch=3, variance=0.4), gradients)
+        assert relative(noisy, expected + 0.4 * torch.eye(4)) < 0.02
+
+
+TABLE = torch.tensor([[3.0, 0.0, 0.0], [0.0, 1.0, 1.0]])  # per record; as columns, eigenvalues 0, 0.5, 2.25
+
+
+class TestWaterFilling:
+    def test_a_covariance_by_hand(self) -> None:
+        for form in ("corrected", "as_printed"):
+            found = covariance_of(WaterFilling(clip=10, batch=2, variance=1, form=form), TABLE)
+            assert relative(found, torch.tensor([2.25, 1, 1]).double().diag()) < 0.02
+
+    @pytest.mark.parametrize("form", ["corrected", "as_printed"])
+    @pytest.mark.parametrize(("records", "dimension"), [(3, 8), (9, 5)])
+    def test_the_floor(self, form: str, records: int, dimension: int) -> None:
+        gradients = torch.randn(records, dimension, generator=torch.Generator().manual_seed(2))
+        gradients[-1] = gradients[0]  # records may be equal
+        plain = (gradients.T @ gradients / (2 * records)).double()
+        floor = float(torch.linalg.eigvalsh(plain)[-2]) * 0.9
+        found = covariance_of(WaterFilling(clip=10, batch=2, variance=floor, form=form), gradients)
+        assert relative(found, filled(plain, floor)) < 0.02
+        assert float(torch.linalg.eigvalsh(found)[0]) > 0.97 * floor
+
+    def test_clipping_comes_first(self) -> None:
+        clipped = TABLE / TABLE.norm(dim=1, keepdim=True)
+        expected = filled((clipped.T @ clipped / 4).double(), 0.1)
+        assert relative(covariance_of(WaterFilling(clip=1, batch=2, variance=0.1), TABLE), expected) < 0.02
+
+    def test_blocks(self) -> None:
+        """Each block keeps the floor by itself; weights that blocks share correlate them, and break it."""
+        gradients = torch.randn(4, 6, generator=torch.Generator().manual_seed(3))
+        plain = (gradients.T @ gradients / (2 * 4)).double()
+        floor = 0.2
+        diagonal = torch.block_diag(*(filled(plain[rows, rows], floor) for rows in (slice(0, 3), slice(3, 6))))
+        apart = covariance_of(WaterFilling(clip=10, batch=2, variance=floor, blocks=2), gradients)
+        assert relative(apart, diagonal) < 0.02
+        shared = covariance_of(WaterFilling(clip=10, batch=2, variance=floor, blocks=2, form="as_printed"), gradients)
+        across = plain.clone()
+        across[:3, :3], across[3:, 3:] = diagonal[:3, :3], diagonal[3:, 3:]
+        assert relative(shared, across) < 0.02
+        assert float(torch.linalg.eigvalsh(across)[0]) < 0.75 * floor < float(torch.linalg.eigvalsh(apart)[0])
+
+    def test_the_floor_breaks_as_far_as_to_zero(self) -> None:
+        """Two records (1, 1) with B = 1: blocks of one coordinate are at the floor, and both coordinates the same."""
+        gradients = torch.ones(2, 2)
+        sent = WaterFilling(clip=2, batch=1, variance=1, blocks=2, form="as_printed").protect_update(
+            many(gradients, 50), streams(50)
+        )
+        torch.testing.assert_close(sent.view()[:, 0], sent.view()[:, 1])
+        sent = WaterFilling(clip=2, batch=1, variance=1, blocks=2).protect_update(many(gradients, 50), streams(50))
+        assert not torch.allclose(sent.view()[:, 0], sent.view()[:, 1])
+
+    def test_above_every_eigenvalue_it_is_isotropic(self, steps: ClientSteps) -> None:
+        """Certain from sigma^2 = C^2 / B on: no eigenvalue is needed, and none changes a number."""
+        defense = WaterFilling(clip=1, batch=2, variance=0.6)
+        message = defense.protect_update(steps, streams())
+        plain = DistributedNoise(clip=1, variance=0.6)
+        assert message.law is not None and message.law.variance is not None
+        assert bool((message.law.variance == 0.6).all())
+        normal = streams().normal(1, steps.network.dimension)[:, 0]
+        torch.testing.assert_close(message.view(), plain.bounded_mean(steps) + math.sqrt(0.6) * normal)
+
+    def test_diagonal(self) -> None:
+        gradients = torch.randn(2, 7, 4, generator=torch.Generator().manual_seed(4))
+        for floor in (1e-4, 0.3, 50.0):
+            found = filled_diagonal(update_spectrum(gradients, 2), floor)
+            for client in range(2):
+                covariance = gradients[client] @ gradients[client].T / 8
+                torch.testing.assert_close(found[client], filled(covariance, floor).diagonal(), rtol=1e-4, atol=1e-6)
+
+    def test_a_client_that_diverged_leaves_the_others_alone(self) -> None:
+        gradients = torch.randn(3, 4, 6, generator=torch.Generator().manual_seed(5))
+        for form in ("corrected", "as_printed"):
+            defense = WaterFilling(clip=10, batch=2, variance=0.01, form=form)
+            healthy = defense.protect_update(given(gradients), streams()).view()
+            broken = gradients.clone()
+            broken[1, 2, 3] = torch.nan
+            sent = defense.protect_update(given(broken), streams()).view()
+            assert not bool(sent[1].isfinite().any())
+            torch.testing.assert_close(sent[[0, 2]], healthy[[0, 2]])
+
+
+class TestDistributedNoise:
+    def test_is_dp_sgd_of_another_parameter(self, steps: ClientSteps) -> None:
+        bound = float(steps.per_sample_gradient.norm(dim=2).median())
+        ours = DistributedNoise(clip=bound, variance=0.09).protect_update(steps, streams())
+        theirs = DPSGD(clip=bound, multiplier=RECORDS * 0.3 / bound).protect_update(steps, streams())
+        torch.testing.assert_close(ours.view(), theirs.view())
+        assert ours.law is not None and theirs.law is not None
+        torch.testing.assert_close(ours.law.variance, theirs.law.variance)
+        torch.testing.assert_close(ours.noise_variance, torch.full_like(ours.view(), 0.09))
+
+    def test_covariance(self) -> None:
+        found = covariance_of(DistributedNoise(clip=10, variance=0.25), TABLE)
+        assert relative(found, 0.25 * torch.eye(3).double()) < 0.02
+
+    def test_the_sum_of_users_has_the_noise_of_all(self) -> None:
+        defense = DistributedNoise(clip=10, variance=0.25)
+        message = defense.protect_update(many(TABLE, 40_000), FastStreams(40_000))
+        updates = defense.aggregate(message, 4) - TABLE.mean(dim=0)
+        assert float(updates.var()) == pytest.approx(0.25 / 4, rel=0.02)
+
+
+@pytest.mark.parametrize("defense", EVERY, ids=repr)
+class TestEveryOne:
+    def test_a_client_does_not_depend_on_the_others(self, steps: ClientSteps, defense: ClippedGradients) -> None:
+        together = defense.protect_update(steps, streams()).view()
+        for client in range(CLIENTS):
+            alone = ClientSteps(
+                steps.network,
+                steps.parameters,
+                steps.images[client : client + 1],
+                steps.labels[client : client + 1],
+                Streams(streams().keys[client : client + 1]),
+            )
+            sent = defense.protect_update(alone, Streams(streams().keys[client : client + 1])).view()
+            torch.testing.assert_close(sent[0], together[client], rtol=1e-4, atol=1e-5)
+            assert torch.equal(sent, defense.protect_update(alone, Streams(streams().keys[client : client + 1])).view())
+
+    def test_parts_that_fit_in_memory_give_the_same(
+        self, tiny_network: Network, defense: ClippedGradients, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        whole = defense.protect_update(make_steps(tiny_network, 4), streams(4))
+        monkeypatch.setattr(step_module, "MEMORY_BUDGET", 2 * 12 * RECORDS * tiny_network.dimension)
+        steps = make_steps(tiny_network, 4)
+        assert [part for part, _ in steps.sample_gradients()] == [slice(0, 2), slice(2, 4)]
+        torch.testing.assert_close(defense.protect_update(steps, streams(4)).view(), whole.view(), rtol=1e-4, atol=1e-5)
+        assert "per_sample_gradient" not in vars(steps)  # of which nothing is kept
+        selected = steps.rows(1, 4)
+        found = defense.protect_update(selected, Streams(streams(4).keys[1:])).view()
+        torch.testing.assert_close(found, whole.view()[1:], rtol=1e-4, atol=1e-5)
+        assert "per_sample_gradient" not in vars(steps)
+
+    def test_training_of_several_steps_is_refused(self, steps: ClientSteps, defense: ClippedGradients) -> None:
+        longer = ClientSteps(
+            steps.network, steps.parameters, steps.images, steps.labels, streams(), LocalTraining(steps=2, rate=0.1)
+        )
+        with pytest.raises(Infeasible, match="per-sample gradients exist for one local step"):
+            defense.protect_update(longer, streams())
+
+
+def test_clipping_is_that_of_dp_sgd() -> None:
+    assert issubclass(DPPSAC, DPSGD) and issubclass(DPSGD, ClippedGradients)
+    norms = torch.tensor([0.0, 1.0, 4.0])
+    assert WaterFilling(clip=2, batch=1, variance=1).factors(norms).tolist() == [1, 1, 0.5]
+
+
+class TestBadInput:
+    @pytest.mark.parametrize("cls", [GaussianSampling, WaterFilling])
+    def test_batches_are_no_larger_than_the_data(self, cls: type[Any]) -> None:
+        extra = {} if cls is GaussianSampling else {"variance": 1}
+        with pytest.raises(Infeasible, match=r"with batch 3 on 2 records per client: B is at most D"):
+            cls(batch=3, **extra).protect_update(many(TABLE, 2), streams(2))
+        with pytest.raises(Infeasible, match="it takes 2 or more, and there is 1"):
+            cls(batch=1, **extra).protect_update(many(TABLE[:1], 2), streams(2))
+
+    @pytest.mark.parametrize(
+        ("cls", "parameters"),
+        [
+            (WaterFilling, {"batch": 2, "variance": 0}),
+            (WaterFilling, {"batch": 2, "variance": -1}),
+            (WaterFilling, {"batch": 2, "variance": math.inf}),
+            (WaterFilling, {"batch": 2}),
+            (WaterFilling, {"batch": 0, "variance": 1}),
+            (WaterFilling, {"batch": 2, "variance": 1, "blocks": 0}),
+            (WaterFilling, {"batch": 2, "variance": 1, "clip": 0}),
+            (DistributedNoise, {"variance": 0}),
+            (GaussianSampling, {"batch": 2, "variance": -0.1}),
+        ],
+    )
+    def test_parameters(self, cls: type[Any], parameters: dict[str, Any]) -> None:
+        with pytest.raises(ValidationError):
+            cls(**parameters)
+
+    def test_more_blocks_than_coordinates(self) -> None:
+        with pytest.raises(ConfigError, match="water_filling in 4 blocks of 3 coordinates"):
+            WaterFilling(batch=2, variance=1, blocks=4).protect_update(many(TABLE, 2), streams(2))
