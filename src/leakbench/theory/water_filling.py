@@ -52,8 +52,8 @@ class UpdateSpectrum:
 
     Attributes:
         gradients: ``G``, ``[..., K, D]``.
-        eigenvalues: ``lambda_j`` of ``Sigma``, ascending, not negative, float64 ``[..., D]``; where ``K > D``, the other
-            eigenvalues are zero.
+        eigenvalues: ``lambda_j`` of ``Sigma``, ascending, not negative, float64 ``[..., D]``; where ``K > D``, the
+            other eigenvalues are zero.
         vectors: eigenvectors of ``G^T G`` as columns, float64 ``[..., D, D]``.
         batch: ``B``.
     """
@@ -207,7 +207,8 @@ def filled(covariance: torch.Tensor, variance: float) -> torch.Tensor:
     """
     values, vectors = torch.linalg.eigh(covariance)
     floor = positive(variance, "the variance of noise", values)
-    return (vectors * values.maximum(floor).unsqueeze(-2)) @ vectors.mT
+    lifted: torch.Tensor = (vectors * values.maximum(floor).unsqueeze(-2)) @ vectors.mT
+    return lifted
 
 
 def block_spectra(gradients: torch.Tensor, batch: float, blocks: int) -> list[UpdateSpectrum]:
