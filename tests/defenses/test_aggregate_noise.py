@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 import torch
 from pydantic import ValidationError
 
 import leakbench.federated.step as step_module
+from leakbench.defenses.base import Schedule
 from leakbench.defenses.distributed_noise import DistributedNoise
 from leakbench.defenses.dp_sgd import DPPSAC, DPSGD, ClippedGradients
 from leakbench.defenses.gaussian_sampling import GaussianSampling
@@ -99,7 +101,8 @@ def relative(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 def filled(covariance: torch.Tensor, floor: float) -> torch.Tensor:
     values, vectors = torch.linalg.eigh(covariance)
-    return vectors @ values.clamp(min=floor).diag() @ vectors.T
+    found: torch.Tensor = vectors @ values.clamp(min=floor).diag() @ vectors.T
+    return found
 
 
 class TestGaussianSampling:
@@ -280,6 +283,89 @@ def test_clipping_is_that_of_dp_sgd() -> None:
     assert WaterFilling(clip=2, batch=1, variance=1).factors(norms).tolist() == [1, 1, 0.5]
 
 
+class TestPrivacy:
+    """Rows of Table 1 by hand, at N = 50, D = 1200, B = 32, C = 10, sigma^2 = 0.05 and delta = 1e-4 of a round."""
+
+    SETTING: ClassVar[dict[str, Any]] = {"clip": 10, "users": 50, "records": 1200}
+    LOG = math.log(2e4)  # half of delta is the rounds'
+
+    def epsilon(self, defense: ClippedGradients, rounds: int = 1) -> float:
+        statement = defense.privacy(Schedule(dimension=7850, rounds=rounds, delta=1e-4))
+        assert statement.epsilon is not None and statement.delta == 1e-4
+        assert f"{rounds} round(s)" in statement.basis and "50 users" in statement.basis
+        return statement.epsilon
+
+    def least(self, divergence: Callable[[float], float], limit: float = 1e6) -> float:
+        orders = (1 + (limit - 1) * place / 200_000 for place in range(1, 200_000))
+        return min(divergence(order) + self.LOG / (order - 1) for order in orders)
+
+    def test_all_records(self) -> None:
+        slope = 2 * 10**2 / (1200**2 * 50 * 0.05)
+        expected = slope + 2 * math.sqrt(slope * self.LOG)
+        assert self.epsilon(DistributedNoise(variance=0.05, **self.SETTING)) == pytest.approx(expected, rel=1e-6)
+        assert self.epsilon(DistributedNoise(variance=0.05, batch=1200, **self.SETTING)) == pytest.approx(expected)
+
+    def test_random_batches(self) -> None:
+        slope, rate = 2 * 10**2 / (32**2 * 50 * 0.05), 32 / 1200
+        log = math.log(2e4 * rate)
+        inside = slope + 2 * math.sqrt(slope * log)
+        found = self.epsilon(DistributedNoise(variance=0.05, batch=32, **self.SETTING))
+        assert found == pytest.approx(math.log1p(rate * math.expm1(inside)), rel=1e-6)
+
+    def test_gaussian_sampling_and_water_filling(self) -> None:
+        for defense, lead in ((GaussianSampling, 1), (WaterFilling, 2)):
+
+            def divergence(order: float, lead: int = lead) -> float:
+                above = 2 * order * 100 / 1200**2 + lead * order * 100 / ((order - 1) * 32 * 1200)
+                return above / (50 * 0.05 - lead * order * 100 / (32 * 1200))
+
+            expected = self.least(divergence, 50 * 0.05 * 32 * 1200 / (lead * 100))
+            assert self.epsilon(defense(batch=32, variance=0.05, **self.SETTING)) == pytest.approx(expected, rel=1e-4)
+        blocks = WaterFilling(batch=32, variance=0.05, blocks=5, **self.SETTING)
+        assert self.epsilon(blocks) == pytest.approx(expected, rel=1e-4)
+
+    def test_rounds_add_up(self) -> None:
+        for defense in (
+            DistributedNoise(variance=0.05, **self.SETTING),
+            DistributedNoise(variance=0.05, batch=32, **self.SETTING),
+            WaterFilling(batch=32, variance=0.05, **self.SETTING),
+        ):
+            assert self.epsilon(defense) < self.epsilon(defense, 10) < 10 * self.epsilon(defense, 10)
+
+    @pytest.mark.parametrize(
+        ("defense", "reason"),
+        [
+            (DistributedNoise(variance=0.05), "takes the number of users and of records"),
+            (WaterFilling(batch=2, variance=0.05, users=50), "takes the number of users and of records"),
+            (GaussianSampling(batch=2, users=50, records=4), "no guarantee that holds for all data"),
+            (
+                WaterFilling(batch=2, variance=1e-9, users=50, records=4),
+                "no guarantee: Theorem 4: no order alpha is left",
+            ),
+            (
+                WaterFilling(batch=2, variance=9, users=50, records=4, blocks=2, form="as_printed"),
+                "share their weights",
+            ),
+        ],
+        ids=repr,
+    )
+    def test_none_where_there_is_none(self, defense: ClippedGradients, reason: str) -> None:
+        statement = defense.privacy(Schedule(10))
+        assert statement.epsilon is None and statement.delta is None and reason in statement.basis
+
+    def test_the_data_are_those_that_it_speaks_of(self, steps: ClientSteps) -> None:
+        told = {"users": 3, "records": 6}
+        for defense in (
+            DistributedNoise(variance=1, **told),
+            DistributedNoise(variance=1, batch=4, **told),
+            GaussianSampling(batch=2, **told),
+            WaterFilling(batch=2, variance=1, **told),
+        ):
+            with pytest.raises(Infeasible, match=r"is told of [46] records per step, and these clients take 5"):
+                defense.protect_update(steps, streams())
+        DistributedNoise(variance=1, batch=RECORDS, **told).protect_update(steps, streams())
+
+
 class TestBadInput:
     @pytest.mark.parametrize("cls", [GaussianSampling, WaterFilling])
     def test_batches_are_no_larger_than_the_data(self, cls: type[Any]) -> None:
@@ -300,7 +386,11 @@ class TestBadInput:
             (WaterFilling, {"batch": 2, "variance": 1, "blocks": 0}),
             (WaterFilling, {"batch": 2, "variance": 1, "clip": 0}),
             (DistributedNoise, {"variance": 0}),
+            (DistributedNoise, {"variance": 1, "batch": 3, "records": 2}),
+            (DistributedNoise, {"variance": 1, "users": 1}),
+            (WaterFilling, {"batch": 2, "variance": 1, "records": 1}),
             (GaussianSampling, {"batch": 2, "variance": -0.1}),
+            (GaussianSampling, {"batch": 3, "records": 2}),
         ],
     )
     def test_parameters(self, cls: type[Any], parameters: dict[str, Any]) -> None:

@@ -33,7 +33,8 @@ def vectors(users: int, length: int = 7, seed: int = 0) -> NDArray[np.float64]:
 
 
 def rounded(values: NDArray[np.float64], ring: Ring) -> NDArray[np.float64]:
-    return np.rint(values * 2**ring.fraction_bits) / 2**ring.fraction_bits
+    found: NDArray[np.float64] = np.rint(values * 2**ring.fraction_bits) / 2**ring.fraction_bits
+    return found
 
 
 @pytest.mark.parametrize("width", [32, 64])

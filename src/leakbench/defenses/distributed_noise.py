@@ -6,10 +6,10 @@ Table 1, rows 1 and 3.
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from leakbench.defenses.base import DEFENSES
-from leakbench.defenses.dp_sgd import ClippedGradients
+from leakbench.defenses.aggregate import SummedUsers
+from leakbench.defenses.base import DEFENSES, PrivacyStatement, Schedule
 from leakbench.defenses.noise import add_noise
 from leakbench.federated.message import Message
 from leakbench.federated.step import ClientSteps
@@ -18,7 +18,7 @@ from leakbench.randomness import Streams
 
 
 @DEFENSES.register("distributed_noise", version=1)
-class DistributedNoise(ClippedGradients):
+class DistributedNoise(SummedUsers):
     """The mean of a user's clipped gradients with noise of a given variance: a share of the noise of the sum.
 
     On a batch of B it is ``dp_sgd`` with the multiplier ``B sigma / S``; here the noise does not depend on B.
@@ -28,6 +28,22 @@ class DistributedNoise(ClippedGradients):
         gt=0, allow_inf_nan=False, description="of each user's noise in every coordinate of its mean gradient, sigma^2"
     )
 
+    batch: int | None = Field(
+        None, ge=1, description="records of a step, B, drawn without replacement; None: all D; for the guarantee alone"
+    )
+
+    @model_validator(mode="after")
+    def _part_of_all(self) -> DistributedNoise:
+        if self.batch is not None and self.records is not None and self.batch > self.records:
+            raise ValueError(f"batch ({self.batch}) must be at most records ({self.records})")
+        return self
+
     def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
+        self._hold(steps.images.shape[1], self.records if self.batch is None else self.batch)
         mean = self.bounded_mean(steps)
         return add_noise(mean, torch.full_like(mean, self.variance), streams)
+
+    def privacy(self, schedule: Schedule) -> PrivacyStatement:
+        """Of batches, amplified by their sampling (row 1 of Table 1); of all records, that of the noise (row 3)."""
+        whole = self.batch is None or self.batch == self.records
+        return self.stated(schedule, "gd" if whole else "sgd", self.batch, self.variance)

@@ -10,35 +10,12 @@ import math
 
 from pydantic import Field
 
+from leakbench.defenses.aggregate import AllRecords
 from leakbench.defenses.base import DEFENSES, PrivacyStatement, Schedule
-from leakbench.defenses.dp_sgd import ClippedGradients
-from leakbench.errors import Infeasible
 from leakbench.federated.message import DenseMessage, Law, Message
 from leakbench.federated.step import ClientSteps
 from leakbench.lazy import torch
 from leakbench.randomness import Streams
-
-
-class AllRecords(ClippedGradients):
-    """What mechanisms share that take all D records of a client as if they were batches of B."""
-
-    batch: int = Field(ge=1, description="scale of the sampling, as if of batches of so many records, B; at most D")
-
-    def records(self, steps: ClientSteps) -> int:
-        """D, the records of each client.
-
-        Raises:
-            Infeasible: it is one, or below B.
-        """
-        records = steps.images.shape[1]
-        if records < 2:
-            raise Infeasible(f"'{self.name}' samples among a client's records: it takes 2 or more, and there is 1")
-        if records < self.batch:
-            raise Infeasible(
-                f"'{self.name}' with batch {self.batch} on {records} records per client: B is at most D; "
-                "the protocol's batch_size is D here, all that a client holds"
-            )
-        return records
 
 
 @DEFENSES.register("gaussian_sampling", version=1)
@@ -50,7 +27,7 @@ class GaussianSampling(AllRecords):
     )
 
     def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
-        records = self.records(steps)
+        records = self.all_records(steps.images.shape[1])
         spread = 1 / math.sqrt(self.batch * records)
         weights = 1 / records + spread * streams.normal(records, device=steps.images.device)
         means, sampled, variances = [], [], []
@@ -70,6 +47,8 @@ class GaussianSampling(AllRecords):
         return DenseMessage(values, law=Law(mean, passing, variance, independent=False))
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
+        if self.variance:
+            return self.stated(schedule, "gaussian", self.batch, self.variance)
         return PrivacyStatement(
             None,
             None,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from leakbench.defenses.base import DEFENSES
-from leakbench.defenses.gaussian_sampling import AllRecords
+from leakbench.defenses.aggregate import AllRecords
+from leakbench.defenses.base import DEFENSES, PrivacyStatement, Schedule
 from leakbench.errors import ConfigError
 from leakbench.federated.message import DenseMessage, Law, Message
 from leakbench.federated.step import ClientSteps
@@ -44,7 +44,7 @@ class WaterFilling(AllRecords):
     )
 
     def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
-        records, device = self.records(steps), steps.images.device
+        records, device = self.all_records(steps.images.shape[1]), steps.images.device
         dimension = steps.network.dimension
         if self.blocks > dimension:
             raise ConfigError(
@@ -61,6 +61,14 @@ class WaterFilling(AllRecords):
         mean, values, variance = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
         passing = torch.ones_like(mean, dtype=torch.bool)
         return DenseMessage(values, law=Law(mean, passing, variance, independent=False))
+
+    def privacy(self, schedule: Schedule) -> PrivacyStatement:
+        """Theorem 4, with its whole range of orders; blocks with weights of their own do not change it."""
+        if self.blocks > 1 and self.form == "as_printed":
+            return PrivacyStatement(
+                None, None, "no guarantee: blocks that share their weights are correlated, and the floor does not hold"
+            )
+        return self.stated(schedule, "gaussian_filled", self.batch, self.variance)
 
     def _noisy(
         self, gradients: torch.Tensor, normal: torch.Tensor, weights: torch.Tensor | None
