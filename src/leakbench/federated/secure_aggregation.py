@@ -27,6 +27,7 @@ from leakbench.federated.secret_sharing import SECRET_BYTES, SHARE_BYTES, Entrop
 from leakbench.lazy import np
 
 if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
     from numpy.typing import ArrayLike, NDArray
 
@@ -59,19 +60,20 @@ class Revealed:
     keys: dict[int, int]
 
 
-def _public(private: bytes) -> bytes:
+def private_key(secret: bytes) -> X25519PrivateKey:
+    """The private key of 32 random bytes."""
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-    return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+    return X25519PrivateKey.from_private_bytes(secret)
 
 
-def agree(private: bytes, public: bytes, purpose: bytes) -> bytes:
+def agree(private: X25519PrivateKey, public: bytes, purpose: bytes) -> bytes:
     """The key of 32 bytes that two users share for a purpose: X25519, then HKDF with SHA-256."""
-    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-    common = X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(public))
+    common = private.exchange(X25519PublicKey.from_public_bytes(public))
     return HKDF(SHA256(), length=SECRET_BYTES, salt=None, info=purpose).derive(common)
 
 
@@ -99,14 +101,16 @@ class User:
     def __init__(self, index: int, words: Words, ring: Ring, threshold: int, entropy: Entropy = os.urandom) -> None:
         self.index = index
         self._words, self._ring, self._threshold, self._entropy = words, ring, threshold, entropy
-        self._channel_key, self._mask_key, self._seed = (entropy(SECRET_BYTES) for _ in range(3))
+        self._channel_key, self._mask_key = (private_key(entropy(SECRET_BYTES)) for _ in range(2))
+        self._seed = entropy(SECRET_BYTES)
         self._directory: Mapping[int, PublicKeys] = {}
+        self._channels: dict[int, ChaCha20Poly1305] = {}
         self._held: dict[int, tuple[int, int]] = {}
         self._survivors: frozenset[int] | None = None
 
     def advertise(self) -> PublicKeys:
         """Round 0: public keys."""
-        return PublicKeys(_public(self._channel_key), _public(self._mask_key))
+        return PublicKeys(*(key.public_key().public_bytes_raw() for key in (self._channel_key, self._mask_key)))
 
     def share(self, directory: Mapping[int, PublicKeys]) -> dict[int, bytes]:
         """Round 1: shares of the seed and of the mask key, for every other user, which the server cannot read.
@@ -122,7 +126,7 @@ class User:
         self._directory = directory
         points = [other + 1 for other in directory]
         seeds = share(self._seed, self._threshold, points, self._entropy)
-        keys = share(self._mask_key, self._threshold, points, self._entropy)
+        keys = share(self._mask_key.private_bytes_raw(), self._threshold, points, self._entropy)
         sealed = {}
         for other, seed, key in zip(directory, seeds, keys, strict=True):
             if other == self.index:
@@ -168,7 +172,10 @@ class User:
     def _channel(self, other: int) -> ChaCha20Poly1305:
         from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-        return ChaCha20Poly1305(agree(self._channel_key, self._directory[other].channel, b"channel"))
+        if other not in self._channels:
+            key = agree(self._channel_key, self._directory[other].channel, b"channel")
+            self._channels[other] = ChaCha20Poly1305(key)
+        return self._channels[other]
 
 
 def _direction(sender: int, receiver: int) -> bytes:
@@ -246,8 +253,8 @@ class Server:
             total -= expand(combine(shares, self._threshold, weights), len(total), self._ring)
         for absent in self.directory.keys() - self.received.keys():
             shares = {holder + 1: revealed[holder].keys[absent] for holder in used}
-            key = combine(shares, self._threshold, weights)
-            if _public(key) != self.directory[absent].mask:
+            key = private_key(combine(shares, self._threshold, weights))
+            if key.public_key().public_bytes_raw() != self.directory[absent].mask:
                 raise Infeasible(f"the shares of user {absent}'s key are not of the key that it advertised")
             for survivor in self.received:
                 mask = expand(agree(key, self.directory[survivor].mask, b"mask"), len(total), self._ring)
