@@ -119,11 +119,12 @@ def neighbours(draw: st.DrawFn, most: int = 4) -> tuple[Aggregation, torch.Tenso
 
 def exact(first: torch.Tensor, second: torch.Tensor, setting: Aggregation, order: float, floor: float = 0.0) -> float:
     """Divergence of the sums, where all users' covariances are filled up to a floor."""
-    sums = []
-    for gradients in (first, torch.cat([second.unsqueeze(0), first[1:]])):
+
+    def summed(gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         mean, covariance = mean_and_covariance(gradients, setting.batch)
-        sums += [mean.sum(dim=0), (filled(covariance, floor) if floor else covariance).sum(dim=0)]
-    return float(renyi_divergence(*sums, order))
+        return mean.sum(dim=0), (filled(covariance, floor) if floor else covariance).sum(dim=0)
+
+    return float(renyi_divergence(*summed(first), *summed(torch.cat([second.unsqueeze(0), first[1:]])), order))
 
 
 def bounded(divergence: float, curve: RenyiCurve, order: float) -> bool:
@@ -320,12 +321,10 @@ class TestErrors:
         for variance in (0.0, -1.0, math.nan, math.inf):
             with pytest.raises(ConfigError, match="the variance of noise must be positive"):
                 round_curve(MNIST, variance, "gd")
-        for form, limit in (
-            ("corrected", 2),
-            ("as_printed", 1),
-            ("repaired", math.sqrt(2)),
-            ("theorem_as_printed", 64),
-        ):
+        limits: dict[Form, float] = {
+            "corrected": 2, "as_printed": 1, "repaired": math.sqrt(2), "theorem_as_printed": 64
+        }  # fmt: skip
+        for form, limit in limits.items():
             least = limit * 100 / (50 * 32 * 1200)
             with pytest.raises(Infeasible):
                 round_curve(MNIST, least * 0.999, "gaussian_filled", form)

@@ -70,8 +70,9 @@ def test_batches() -> None:
     orders = torch.linspace(1.05, 1.6, 5, dtype=torch.float64)
     found = renyi_divergence(means[:, 0], covariances[:, 0], means[:, 1], covariances[:, 1], orders)
     for i in range(5):
-        one = [tensor[i, j].numpy() for j in range(2) for tensor in (means, covariances)]
-        assert float(found[i]) == pytest.approx(by_formula(*one, float(orders[i])), rel=1e-9)
+        (mean, other), (first, second) = means[i].numpy(), covariances[i].numpy()
+        expected = by_formula(mean, first, other, second, float(orders[i]))
+        assert float(found[i]) == pytest.approx(expected, rel=1e-9)
     assert found.isfinite().any()
 
 

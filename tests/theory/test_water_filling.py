@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from leakbench.theory import water_filling
 from leakbench.theory.water_filling import (
     added_noise,
     added_trace,
+    batch_covariance,
     block_covariance,
     block_spectra,
     block_update,
@@ -132,9 +134,21 @@ def test_empirical_covariance() -> None:
 def test_two_ways_of_sampling() -> None:
     """Scalars 1, 2, 6 in batches of 2: Gaussian weights are not centred, so their variance is 41/6 and not 7/6."""
     scalars = row(1, 2, 6).unsqueeze(0)
+    assert close(batch_covariance(scalars, 2), 7 / 6, rel=1e-12)
     assert close(update_spectrum(scalars, 2).eigenvalues, 0, 0, 41 / 6, rel=1e-12)
     draws = gaussian_update(scalars, 2, normal(12, 200_000, 3))
     assert float(draws.var()) == pytest.approx(41 / 6, rel=0.02) and float(draws.mean()) == pytest.approx(3, abs=0.03)
+
+
+@pytest.mark.parametrize(("records", "batch"), [(5, 2), (5, 5), (4, 1), (1, 1)])
+def test_batches_without_replacement(records: int, batch: int) -> None:
+    """All batches, one by one; Gaussian sampling has the larger covariance."""
+    gradients = normal(15, 3, records)
+    means = torch.stack([gradients[:, list(some)].mean(dim=1) for some in combinations(range(records), batch)])
+    centred, found = means - means.mean(dim=0), batch_covariance(gradients, batch)
+    torch.testing.assert_close(found, centred.T @ centred / len(means))
+    larger = gradients @ gradients.mT / (batch * records) - found
+    assert float(torch.linalg.eigvalsh(larger)[0]) > -1e-12
 
 
 def test_when_noise_is_isotropic() -> None:
@@ -196,5 +210,8 @@ def test_errors() -> None:
             block_spectra(SMALL, 2, blocks)
         with pytest.raises(ConfigError, match="blocks must lie in 1 to K = 3"):
             block_covariance(SMALL, 2, 1.0, blocks)
+    for batch in (0, 3):
+        with pytest.raises(ConfigError, match="a batch must lie in 1 to D = 2"):
+            batch_covariance(SMALL, batch)
     with pytest.raises(ConfigError, match="finite"):
         update_spectrum(SMALL / 0, 2)

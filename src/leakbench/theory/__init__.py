@@ -8,4 +8,9 @@ Of Tan et al. (2024): ``capacity`` (what a Gaussian channel lets through, and th
 ``personalized`` (the same for weighted attributes), ``toy_channel`` (noise on parameters against noise on data),
 ``reconstruction_bound`` (the error that every attacker has), ``dp_capacity`` (DP-SGD as a channel, epsilon),
 ``compression`` (dropping as noise).
+
+Of Zhang et al. (2024): ``aggregate_dp`` (what a sum of updates guarantees), ``renyi_curves`` (Rényi divergence to
+epsilon), ``dp_composition`` (many rounds), ``noise_calibration`` (the least noise for a total epsilon),
+``water_filling`` (noise that lifts a covariance to a floor), ``span`` (where there is no privacy),
+``gaussian_divergence`` (the exact referee).
 """

@@ -174,6 +174,25 @@ def gaussian_update(gradients: torch.Tensor, batch: float, weights: torch.Tensor
     return gradients.mean(dim=-1).unsqueeze(-2) + (weights / math.sqrt(scale)) @ gradients.mT
 
 
+def batch_covariance(gradients: torch.Tensor, batch: int) -> torch.Tensor:
+    """Covariance of the mean gradient of ``B`` records without replacement, ``[..., K, K]``; for small ``K``.
+
+    ``(D - B) / (B (D - 1)) (G G^T / D - mean mean^T)``: centred, where that of Gaussian sampling is not, and below it.
+
+    Args:
+        gradients: ``G``, ``[..., K, D]``.
+        batch: ``B``, from 1 to ``D``.
+
+    Raises:
+        ConfigError: ``B`` is not in that range.
+    """
+    records = gradients.shape[-1]
+    if not 1 <= batch <= records:
+        raise ConfigError(f"a batch must lie in 1 to D = {records}, found {batch}")
+    centred = gradients - gradients.mean(dim=-1, keepdim=True)
+    return centred @ centred.mT * ((records - batch) / (batch * max(1, records - 1) * records))
+
+
 def added_trace(eigenvalues: torch.Tensor, variance: torch.Tensor | float, dimension: int) -> torch.Tensor:
     """``tr(Sigma_+ - Sigma) = K sigma^2 - sum_j min(lambda_j, sigma^2)``, what water-filling adds, ``[...]``.
 
