@@ -25,6 +25,7 @@ from leakbench.jobs.victims import gather_victims
 from leakbench.models.convnets import ConvNet, SimpleConvNet
 from leakbench.randomness import Streams, stream_seed
 from leakbench.records import Replicate
+from leakbench.theory.water_filling import batch_covariance
 
 TrainJobs = Callable[..., Job]
 CPU = torch.device("cpu")
@@ -319,6 +320,7 @@ class TestIndependentBatches:
         assert chosen.shape == (600, 4, 2) and bool((chosen[..., 0] != chosen[..., 1]).all())
         means = torch.tensor([1.0, 2.0, 6.0])[chosen].mean(dim=2)
         assert float(means.var()) == pytest.approx(7 / 6, rel=0.05)
+        assert float(batch_covariance(torch.tensor([[1.0, 2.0, 6.0]]), 2)) == pytest.approx(7 / 6)
         for value in (1.5, 3.5, 4.0):
             assert float((means == value).float().mean()) == pytest.approx(1 / 3, abs=4 * (2 / 9 / 2400) ** 0.5)
         same_step = (means[:, 0] == means[:, 1]).float().mean()
