@@ -17,6 +17,7 @@ from leakbench.errors import ConfigError, UnknownName
 from leakbench.jobs.attack import VICTIM_METRICS, AttackJob
 from leakbench.jobs.base import Job, Variant
 from leakbench.metrics.image import IMAGE_METRICS
+from leakbench.metrics.text import TEXT_METRICS
 
 
 class GateSpec(BaseModel):
@@ -24,7 +25,9 @@ class GateSpec(BaseModel):
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    metric: str = Field(description="metric of attack jobs; its median over seeds and images, or victims, is judged")
+    metric: str = Field(
+        description="metric of attack jobs; its median over seeds and images, sentences or victims, is judged"
+    )
     at_least: float | None = Field(None, description="smallest median that passes; this or at_most")
     at_most: float | None = Field(None, description="largest median that passes; this or at_least")
     undefended: str | None = Field(None, description="experiment that holds the undefended cells (default: this one)")
@@ -103,7 +106,7 @@ def gates_of(
         raise UnknownName("attack", attack, observing, where())
     if attack not in observing:
         raise ConfigError(f"{where()}: a reference attacker ignores the gradient and has no gate; remove this key")
-    metrics = IMAGE_METRICS | VICTIM_METRICS
+    metrics = IMAGE_METRICS | TEXT_METRICS | VICTIM_METRICS
     if spec.metric not in metrics:
         raise UnknownName("metric", spec.metric, metrics, where("metric"))
     given, other, wrong = (

@@ -13,7 +13,7 @@ from importlib.resources import files
 from types import SimpleNamespace
 from typing import Any
 
-from leakbench.jobs.attack import ATTACK_METRICS, AttackJob
+from leakbench.jobs.attack import ATTACK_METRICS, VICTIM_METRICS, AttackJob
 from leakbench.jobs.base import Findings, Job, JobKind
 from leakbench.jobs.calibrate import CALIBRATE_METRICS, DIRECTIONS, OF_IMAGES, VISITS, CalibrateJob
 from leakbench.jobs.federate import CURVES, FEDERATE_METRICS, FederateJob
@@ -25,6 +25,7 @@ from leakbench.jobs.release import ReleaseJob
 from leakbench.jobs.runner import Placement
 from leakbench.jobs.timing import COUNTS, METHODS, OVERHEADS, TIMING_METRICS, TimingJob
 from leakbench.jobs.train import NOISE_PER_TENSOR, TRAINING_METRICS, TrainJob, noise_metric
+from leakbench.metrics.text import ROUGES, TEXT_METRICS, WITH_SPECIAL
 from leakbench.records import MetricInfo, Outcome, Replicate
 from leakbench.report.artifacts import Tables
 from leakbench.report.claims import Claim, Finding
@@ -44,6 +45,8 @@ def findings(job: Job) -> Findings:
         ]
         return Findings(found[0][1].metrics, replicates, {})
     if isinstance(job.kind, AttackJob):
+        if _of_text(job):
+            return Findings(TEXT_METRICS | VICTIM_METRICS, list(_text_attacks(job, job.kind)), {})
         return Findings(ATTACK_METRICS, list(_attacks(job, job.kind)), _pictures(job, job.kind))
     if isinstance(job.kind, TrainJob):
         noisy = {noise_metric(name): NOISE_PER_TENSOR for name in (_counts() if job.kind.noise_per_tensor else ())}
@@ -95,6 +98,24 @@ def _attacks(job: Job, kind: AttackJob) -> Iterator[Replicate]:
         metrics["psnr"] = [20.0 + value for value in metrics["psnr"]]  # passes every gate of the configuration
         metrics |= dict.fromkeys(unstaged)
         yield Replicate(seed=seed, setting=setting, metrics=metrics, reasons=dict.fromkeys(unstaged, NO_LPIPS))
+
+
+def _of_text(job: Job) -> bool:
+    return len(job.dataset.single().shape) == 1
+
+
+def _text_attacks(job: Job, kind: AttackJob) -> Iterator[Replicate]:
+    """Scores that pass every gate of the configuration; special tokens make them a little better."""
+    lengths = {"sentence": kind.clients * kind.batch_size, "victim": kind.clients}
+    for seed, setting, draw in _cells(job):
+        metrics: dict[str, Any] = {
+            name: [draw.random() for _ in range(lengths[info.axis])] if info.axis in lengths else 32.0
+            for name, info in (TEXT_METRICS | VICTIM_METRICS).items()
+        }
+        for name in ROUGES:
+            metrics[name] = [70 + 20 * value for value in metrics[name]]
+            metrics[name + WITH_SPECIAL] = [20 + 0.8 * value for value in metrics[name]]
+        yield Replicate(seed=seed, setting=setting, metrics=metrics)
 
 
 def _training(job: Job, kind: TrainJob) -> Iterator[Replicate]:

@@ -31,8 +31,8 @@ class Series:
         name: what it is, for messages.
         points: values of the swept parameter, or numbers of steps, ascending.
         seeds: ascending.
-        values: ``[points, seeds, batches]``: images are averaged over their batch, and a number that no batch changes
-            has one batch. NaN where there is no number.
+        values: ``[points, seeds, batches]``: images or sentences are averaged over their batch, and a number that no
+            batch changes has one batch. NaN where there is no number.
     """
 
     name: str
@@ -155,6 +155,12 @@ class Evidence:
             raise NotRun(f"{' and '.join(experiments)} share no data set with a model")
         return found
 
+    def aside(self) -> Evidence:
+        """The same tables; what is read here is not remembered, since it only chooses what is judged."""
+        one = copy.copy(self)
+        one._read = _Read()
+        return one
+
     def notes(self) -> list[str]:
         """How much was read, and what is wrong with it."""
         notes = []
@@ -218,7 +224,7 @@ class Evidence:
             raise NotRun(f"{name} is swept over more than this claim knows")
         cube[p, s, unit] = value
         self._read.lost += int(np.isnan(value).sum())
-        if axis == "image":
+        if axis in ("image", "sentence"):
             cube = _per_batch(cube, _clients(rows), name)
         self._read.seeds.update(seeds.tolist())
         if cube.shape[-1] > 1:
