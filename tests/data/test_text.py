@@ -302,6 +302,18 @@ def test_real_pieces_are_those_of_transformers() -> None:
     assert cola.tokenizer.encode(sentences).tolist() == theirs
 
 
+def test_i15_sentences_are_not_as_long_as_stated() -> None:
+    """Deng et al. (2024), Appendix L: CoLA is of 5 to 9 words, Rotten Tomatoes of 14 to 27."""
+    parts = {
+        name: (real(whole).length("train"), real(short).length("train"))
+        for name, whole, short in (
+            ("cola", Cola(), Cola(shortest=5, longest=9)),
+            ("rotten_tomatoes", RottenTomatoes(), RottenTomatoes(shortest=14, longest=27)),
+        )
+    }
+    assert parts == {"cola": (8_551, 5_316), "rotten_tomatoes": (8_530, 4_648)}
+
+
 class TestPacking:
     @given(
         st.integers(0, 3).flatmap(

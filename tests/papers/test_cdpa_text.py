@@ -134,11 +134,6 @@ class TestOneSentence:
         assert "void" in shown.loc[("TAG", "none"), "R-1, ours"]
         assert "void" not in shown.loc[("DLG", "none"), "R-1, ours"]
 
-    def test_a_printed_string_appears_twice(self) -> None:
-        """What the caption says of the paper."""
-        theirs = printed("table06").set_index(["attack", "defense"])["sentence"]
-        assert theirs["DLG", "GradDrop"] == theirs["DLG", "DP"]
-
 
 class TestCurves:
     def test_means_and_intervals_of_all_defenses(self, tables: Tables) -> None:
