@@ -12,11 +12,13 @@ import pytest
 import torch
 from tests.theory.vectors import close, normal, row
 
+from leakbench.attacks.objectives import CosinePerTensor
 from leakbench.defenses.base import Schedule
 from leakbench.defenses.cdpa import CDPA
 from leakbench.federated.fixed_point import FixedPoint, unbiased_mean, vote
 from leakbench.jobs.costs import CARBON_INTENSITY, carbon_kg
 from leakbench.metrics.image import psnr, ssim_global
+from leakbench.metrics.text import rouge, rouge_floor, without_special
 from leakbench.papers.cdpa.common import printed
 from leakbench.randomness import Streams
 from leakbench.theory.bit_votes import (
@@ -177,6 +179,44 @@ class TestI06LossOfThePlainAttacker:
         assert table["CDPA"] < 6.03 and table["CAFL"] < 11.3  # grey on photographs has 11.3 dB
 
 
+class TestI07Text:
+    BERT = 109_483_778
+
+    def test_i07_the_stronger_defense_has_less_noise(self) -> None:
+        """Over BERT the flips of p = 0.999 have norm 3.8, the noise of 0.005 that Table V ranks behind them 52."""
+        flips = math.sqrt(flip_moments(0.999, 5, (5, 6))[1] * self.BERT)
+        assert flips == pytest.approx(3.79, abs=0.01)
+        assert 0.005 * math.sqrt(self.BERT) == pytest.approx(13.8 * flips, rel=5e-3)
+        table = printed("table05").pivot(index="attack", columns="defense", values="rouge1")
+        assert (table["CDPA"] < table["DP"]).all()
+
+    def test_i07_tensors_that_become_zero(self) -> None:
+        """A bias of 768 gradients below half a unit is zero but for flips, in 21 % of all cases none."""
+        words, _ = FixedPoint(5).encode(4e-6 * normal(7, 4000, 768).clamp(-1, 1))
+        sent = FixedPoint(5).decode(FixedPoint(5).flip(words, (5, 6), 0.999, streams(4000)))
+        empty = float((sent == 0).all(dim=1).double().mean())
+        assert empty == pytest.approx(0.999 ** (2 * 768), abs=0.03)
+        assert 1 - (1 - 0.999 ** (2 * 768)) ** 12 == pytest.approx(0.945, abs=5e-4)  # of BERT's 12 such biases one
+
+    def test_i07_a_cosine_of_zeros_finds_padding(self) -> None:
+        """A distance that is no number is smallest at token 0, [PAD]; an objective that minds it stays a number."""
+        gradient, zeros = normal(8, 1, 6), torch.zeros(1, 6)
+        distance = 1 - (gradient * zeros).sum() / (gradient.norm() * zeros.norm())
+        assert math.isnan(distance) and int((torch.ones(30) * distance).argmin()) == 0
+        assert bool(CosinePerTensor()(gradient, zeros, None, [2, 4]).isfinite().all())
+        sentence = printed("table06").set_index(["attack", "defense"]).loc[("LAMP", "CDPA"), "sentence"]
+        assert set(str(sentence).split()) == {"[CLS]", "[PAD]", "[SEP]"}
+
+    def test_i07_the_best_score_is_that_of_no_word(self) -> None:
+        """LAMP under CDPA: 19.78 is 2 of 10.11 words, [CLS] and [SEP]; without them the printed sentence has 0."""
+        table = printed("table05").set_index(["attack", "defense"])
+        assert table.loc[("LAMP", "CDPA"), "rouge1"] == pytest.approx(rouge_floor(10.11, 10.11), abs=5e-3)
+        sentences = printed("table06").set_index(["attack", "defense"])["sentence"].to_dict()
+        truth = without_special(sentences["truth", "none"])
+        assert float(rouge([without_special(sentences["LAMP", "CDPA"])], [truth])["rouge1"]) == 0
+        assert float(rouge([sentences["LAMP", "CDPA"]], [sentences["truth", "none"]])["rouge1"]) > 17
+
+
 class TestI08TheoremOne:
     def test_i08_the_bound_grows_with_the_rounds(self) -> None:
         rounds = torch.logspace(1, 6, 6, dtype=torch.float64)
@@ -318,6 +358,17 @@ class TestI14Tables:
         truth[..., 1, :] = 1
         assert float(ssim_global(1 - truth, truth)) == pytest.approx(-0.8 * 0.99641 + 0.2, abs=1e-4)
         assert float(ssim_global(truth, truth)) == pytest.approx(1)
+
+
+    def test_i14_one_string_under_two_defenses(self) -> None:
+        """Table VI: DLG finds the same nonsense from GradDrop and from DP."""
+        sentences = printed("table06").set_index(["attack", "defense"])["sentence"].to_dict()
+        assert sentences["DLG", "GradDrop"] == sentences["DLG", "DP"]
+
+    def test_i14_a_defense_that_helps_the_attacker(self) -> None:
+        """Table V: TAG and LAMP find more from GradDrop than without a defense."""
+        table = printed("table05").pivot(index="attack", columns="defense", values="rouge1")
+        assert (table["GradDrop"] > table["none"]).to_dict() == {"DLG": False, "LAMP": True, "TAG": True}
 
 
 class TestI16ReleasedCode:
