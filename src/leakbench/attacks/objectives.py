@@ -94,7 +94,8 @@ class CosinePerTensor(_Objective):
     ) -> torch.Tensor:
         inner = _per_tensor(_inner, sizes, gradient, target, weights)
         lengths = _per_tensor(_norm, sizes, gradient, weights) * _per_tensor(_norm, sizes, target, weights)
-        return (1 - inner / lengths.clamp(min=torch.finfo(lengths.dtype).tiny)).mean(dim=-1)
+        # Not clamped to a tiny number: its inverse would be the slope, and infinite times zero is not a number.
+        return (1 - inner / lengths.where(lengths > torch.finfo(lengths.dtype).tiny, 1.0)).mean(dim=-1)
 
 
 def _per_tensor(

@@ -98,9 +98,12 @@ class SentenceSearch(Search):
         self._free = knowledge.words.known < 0
 
     def starts(self, streams: Streams) -> torch.Tensor:
+        gradients = self.observations.gradients
+        if self.observations.start is not None:
+            return self.observations.start.flatten(1).to(gradients)
         known = torch.where(self._known.where, self._known.values, torch.zeros_like(self._known.values))
         begun = start(
-            known.to(self.observations.gradients),
+            known.to(gradients),
             self._free,
             self._words.embeddings.shape[1],
             self._matching,

@@ -35,6 +35,7 @@ COLOURS = {
     "cdpa": "#EE3377",
     "sdq": "#997700",
     "jopeq": "#6699CC",
+    "random_mask": "#225555",
 }
 # For mechanisms that the project does not know: out-of-tree defenses.
 OTHER_COLOURS = ("#7F3C8D", "#80BA5A", "#A5AA99", "#CF1C90")
