@@ -92,7 +92,7 @@ def learnt(rounds: int = 30, **last: float) -> Tables:
     ends |= {name.replace("_", "-"): value for name, value in last.items()}
     climb = np.minimum(np.arange(1, rounds + 1) / min(rounds, 20), 1)
     parts = [
-        rows(defense, "loss_curve", cube((end * climb).tolist(), cell=cell).assign(metric="mcc_curve", axis="round")
+        rows(defense, "loss_curve", cube((end * climb).tolist()), cell=cell).assign(metric="mcc_curve", axis="round")
         for cell in TRAINED
         for defense, end in ends.items()
     ]
