@@ -55,22 +55,22 @@ class Case(NamedTuple):
         return float(token_recovery(tokens[:, 0], self.ids[:, 0], self.special).mean())
 
 
-def _spread(network: Network, confidence: float) -> torch.Tensor:
+def _spread(network: Network, confidence: float, gain: float) -> torch.Tensor:
     """Weights of trained size, and logits of the class 1 that are larger by ``confidence``."""
     draw, parts = generator("text", "weights"), []
     for name, shape, own in zip(network.names, network.shapes, network.parameters.split(network.sizes), strict=True):
-        size = 0.2 if "embeddings" in name else 0.5 / shape[-1] ** 0.5
+        size = 0.2 if "embeddings" in name else gain / shape[-1] ** 0.5
         parts.append(size * torch.randn(own.shape, generator=draw) if len(shape) == 2 else own)
     parts[-1] = torch.tensor([0.0, confidence])
     return torch.cat(parts)
 
 
 @cache
-def case(clients: int, layers: int = 1, width: int = 16, confidence: float = 0.0) -> Case:
+def case(clients: int, layers: int = 1, width: int = 16, confidence: float = 0.0, gain: float = 0.5) -> Case:
     vocabulary = DATA.tokenizer.vocabulary_size
     shape = {"width": width, "layers": layers, "heads": 2, "intermediate": 4 * width}
     network = build_network(Bert(**shape, vocabulary=vocabulary, positions=LENGTH), (LENGTH,), 2, seed=0)
-    parameters = _spread(network, confidence)
+    parameters = _spread(network, confidence, gain)
     samples = DATA.load("test", range(0, 2 * clients, 2))
     ids, labels = samples.values[:, None], samples.labels[:, None]
     inputs = embed(network, parameters, ids)
@@ -253,13 +253,10 @@ def test_cdpa_stops_those_alone_who_do_not_look_at_its_bits() -> None:
 
     At the paper's p of 0.999 the flips do not even stop the naive attacker on so small a model; here it is 0.9.
     """
-    one = case(3, layers=1, width=32, confidence=3.0)
-    message, attack = sent(one, p=0.9), matching(L1L2(), 150)
-    undefended = one.recovered(attack, one.observed(one.steps.gradient))
+    one = case(3, layers=2, width=32, confidence=6.0, gain=1.0)
+    message, attack = sent(one, p=0.9), matching(CosinePerTensor(), 200)
     seen = one.observed(message.view(), marked=message.marked)
     naive = one.recovered(attack, seen)
     cleared = one.recovered(ClearedBits(attack=attack, decimals=5, positions=(5, 6)), seen)
     masked = one.recovered(Masked(attack=attack), seen)
-    print(undefended, naive, cleared, masked)
-    assert undefended > naive + 0.2
-    assert max(cleared, masked) > undefended - 0.1
+    assert min(cleared, masked) > naive + 0.15, (naive, cleared, masked)

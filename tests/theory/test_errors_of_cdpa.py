@@ -396,7 +396,7 @@ class TestI14TextTables:
         assert [found[f"{name}_with_special"] for name in ROUGES] == pytest.approx(list(with_special), abs=1e-3)
         assert without is None or [found[name] for name in ROUGES] == pytest.approx(list(without), abs=1e-3)
 
-    def test_i15_none_of_the_words_are_two(self) -> None:
+    def test_i14_none_of_the_words_are_two(self) -> None:
         """CDPA's three sentences have no word of the victim, as the text says, and score 17 or more all the same."""
         found = scores(printed("table06")).query("defense == 'CDPA'")
         assert len(found) == 3 and (found["rouge1"] == 0).all() and (found["rouge1_with_special"] > 17).all()
