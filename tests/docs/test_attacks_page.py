@@ -129,14 +129,17 @@ def test_every_number_of_the_presets_of_sentences() -> None:
         assert len(penalty) == len(preset.regularisers) <= 1
         weight = f" ({preset.objective.l1_weight:g})" if isinstance(preset.objective, L1L2) else ""
         assert getattr(preset.objective, "floor", 0) == 0
-        staircase = isinstance(optimiser, StaircaseAdam)
+        if isinstance(optimiser, StaircaseAdam):
+            schedule = f"{optimiser.factor:g} every {optimiser.every}"
+        else:
+            schedule = optimiser.decay
         expected[name] = {
             "preset of sentences": name,
             "objective": preset.objective.kind + weight,
             "embedding norm": penalty[0] if penalty else "–",
             "optimiser": optimiser.kind,
             "step": f"{optimiser.rate:g}",
-            "schedule": f"{optimiser.factor:g} every {optimiser.every}" if staircase else optimiser.decay,
+            "schedule": schedule,
             "iterations": str(preset.iterations),
             "starts": str(preset.starts),
             "permutations": str(preset.permutations),
