@@ -45,7 +45,14 @@ MODEL_COLOURS = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377
 
 MARKERS = {"magnitude_pruning": "s", "clipped_noise": "s", "gaussian_noise": "^", "none": "*"}
 
-REFERENCES = {"mean_image": ("mean image", "--"), "grey": ("constant grey", "-."), "noise": ("random noise", ":")}
+REFERENCES = {
+    "mean_image": ("mean image", "--"),
+    "grey": ("constant grey", "-."),
+    "noise": ("random noise", ":"),
+    # Of sentences, which no figure shows beside images: the same lines by other names.
+    "random_sentence": ("random sentence", "dashed"),
+    "frequent_words": ("frequent words", "dotted"),
+}
 """Reference attackers: label and line style. Their lines are grey, since they say nothing of any defense."""
 REFERENCE_COLOUR = "#777777"
 
