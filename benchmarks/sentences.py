@@ -63,9 +63,8 @@ class Scene:
         self.own = [(name, p) for name, p in self.module.named_parameters() if "word_embeddings" not in name]
         self.variables = [point.clone().requires_grad_() for point in self.points]
         self.optimisers = [torch.optim.Adam([x], lr=1e-6) for x in self.variables]
-        self.with_table, self.search = (
-            kind(self.attack, self.observations, self.knowledge) for kind in (Search, SentenceSearch)
-        )
+        self.with_table = Search(self.attack, self.observations, self.knowledge)
+        self.search = SentenceSearch(self.attack, self.observations, self.knowledge)
 
     def loop(self) -> torch.Tensor:
         """One iteration of every victim, one after the other; their distances."""
@@ -94,6 +93,7 @@ class Scene:
 
 
 def main() -> None:
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--victims", type=int, nargs="+", default=[1, 8, 32])
@@ -107,11 +107,11 @@ def main() -> None:
             scene = Scene(width, vocabulary, victims)
             works: dict[str, Callable[[], object]] = {
                 "loop": scene.loop,
-                "ours": partial(scene.batched, scene.search, scene.search._unit),
+                "ours": partial(scene.batched, scene.search, scene.search.unit),
                 "table": partial(scene.batched, scene.with_table, 1.0),
             }
             torch.testing.assert_close(
-                scene.batched(scene.search, scene.search._unit), scene.loop(), rtol=1e-3, atol=1e-6
+                scene.batched(scene.search, scene.search.unit), scene.loop(), rtol=1e-3, atol=1e-6
             )
             seconds = fastest(works, torch.device("cpu"), arguments.repeats)
             a, b, c = (1000 / victims * seconds[name] for name in works)
