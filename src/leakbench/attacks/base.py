@@ -37,8 +37,8 @@ class KnownInputs(NamedTuple):
     """Inputs that the attacker knows already, such as padding and the special tokens of sentences.
 
     Attributes:
-        where: boolean, ``[n, *batch_shape]``. Of embedded sentences ``[n, B, L, H + 1]``: the positions of special tokens
-            and of padding, and the last column everywhere.
+        where: boolean, ``[n, *batch_shape]``. Of embedded sentences ``[n, B, L, H + 1]``: the positions of special
+            tokens and of padding, and the last column everywhere.
         values: network inputs of the same shape; only those ``where`` count, and the others may be anything.
     """
 

@@ -114,31 +114,39 @@ class SentenceSearch(Search):
         self._free = knowledge.words.known < 0
         usual = self._words.embeddings[self._words.allowed]
         self.word_length = float(torch.linalg.vector_norm(usual, dim=1).mean())
-        self._unit = 1.0 if attack.scale == "inputs" else float(usual.square().mean().sqrt())
+        self.unit = 1.0 if attack.scale == "inputs" else float(usual.square().mean().sqrt())
 
     def candidates(
         self, variables: torch.Tensor, known: KnownInputs | None = None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        return super().candidates(self._unit * variables, known)
+        return super().candidates(self.unit * variables, known)
 
     def starts(self, streams: Streams) -> torch.Tensor:
         gradients = self.observations.gradients
         if self.observations.start is not None:
+<<<<<<< HEAD
             return self.observations.start.flatten(1).to(gradients) / self._unit
+=======
+            return self.observations.start.flatten(1).to(self.observations.gradients) / self.unit
+>>>>>>> tx-attacks
         known = torch.where(self._known.where, self._known.values, torch.zeros_like(self._known.values))
 
         def matching(tried: torch.Tensor, trials: torch.Tensor) -> torch.Tensor:
             return self._matching(self.candidates(tried.flatten(1), self._known_of(trials))[0], trials)
 
         begun = start(
+<<<<<<< HEAD
             known.to(gradients) / self._unit,
+=======
+            known.to(self.observations.gradients) / self.unit,
+>>>>>>> tx-attacks
             self._free,
             self._words.embeddings.shape[1],
             matching,
             streams.child("start"),
             candidates=self.attack.starts,
             permutations=self.attack.permutations,
-            norm=None if self.attack.start_norm is None else self.attack.start_norm / self._unit,
+            norm=None if self.attack.start_norm is None else self.attack.start_norm / self.unit,
         )
         return begun.flatten(1)
 
@@ -169,7 +177,7 @@ class SentenceSearch(Search):
                 reordering.candidates,
                 rows.child("reordering", iteration),
             )
-            return moved.inputs.flatten(1) / self._unit
+            return moved.inputs.flatten(1) / self.unit
 
         return reorder
 
