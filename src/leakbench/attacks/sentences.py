@@ -124,22 +124,14 @@ class SentenceSearch(Search):
     def starts(self, streams: Streams) -> torch.Tensor:
         gradients = self.observations.gradients
         if self.observations.start is not None:
-<<<<<<< HEAD
-            return self.observations.start.flatten(1).to(gradients) / self._unit
-=======
-            return self.observations.start.flatten(1).to(self.observations.gradients) / self.unit
->>>>>>> tx-attacks
+            return self.observations.start.flatten(1).to(gradients) / self.unit
         known = torch.where(self._known.where, self._known.values, torch.zeros_like(self._known.values))
 
         def matching(tried: torch.Tensor, trials: torch.Tensor) -> torch.Tensor:
             return self._matching(self.candidates(tried.flatten(1), self._known_of(trials))[0], trials)
 
         begun = start(
-<<<<<<< HEAD
-            known.to(gradients) / self._unit,
-=======
-            known.to(self.observations.gradients) / self.unit,
->>>>>>> tx-attacks
+            known.to(gradients) / self.unit,
             self._free,
             self._words.embeddings.shape[1],
             matching,
