@@ -16,7 +16,8 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from leakbench.attacks.base import ATTACKS, Attack, Knowledge, Observations, Reconstruction
+from leakbench.attacks.base import ATTACKS, Attack, Knowledge, KnownInputs, Observations, Reconstruction, Words
+from leakbench.attacks.language.model import CausalTransformer, LanguageModel
 from leakbench.attacks.released.base import (
     MEMBERSHIP_ATTACKS,
     MODEL_INVERSIONS,
@@ -25,6 +26,7 @@ from leakbench.attacks.released.base import (
     ModelInversion,
 )
 from leakbench.attacks.restoration.prior import Prior, Restoration
+from leakbench.attacks.sentences import SentenceMatching
 from leakbench.data.base import DATASETS, Dataset, ImageDataset, Samples, Split
 from leakbench.data.staged import StagedDataset
 from leakbench.data.text import TextDataset
@@ -34,7 +36,7 @@ from leakbench.federated.message import DenseMessage, Message
 from leakbench.federated.step import ClientSteps
 from leakbench.jobs.base import JOB_KINDS, Job, JobKind, Variant
 from leakbench.models.base import MODELS, Model, build_network
-from leakbench.models.bert import TextModel
+from leakbench.models.bert import Bert, TextModel, embed, word_embeddings
 from leakbench.models.trained import TrainedModels
 from leakbench.randomness import Streams, generator
 from leakbench.registry import Component, Registry
@@ -65,6 +67,7 @@ PRESETS = (
     *("dlg", "dlg_wolfe", "idlg", "dlg_cdpa", "tag", "rog"),
     *("ig_library", "ig_script", "ig_breaching", "ig_optimal_defense", "ig_channel", "ig_cdpa"),
 )
+PRESETS_OF_SENTENCES = ("dlg_text", "tag_text", "lamp_cos", "lamp_l1l2")
 FEW_STEPS = {"name": "tag", "iterations": 4}
 NETWORKS = {
     "factor": 2,
@@ -113,8 +116,29 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
     "attack/post_processed": [{"attack": FEW_STEPS}],
     "attack/posterior_mean": [{"attack": FEW_STEPS}],
     "attack/robust": [{"attack": FEW_STEPS, "iterations": 3, "residual": 0.01}],
+    "attack/sentence_matching": [
+        {
+            "objective": {"kind": "cosine_per_tensor", "floor": 1e-6},
+            "regularisers": [{"kind": "embedding_norm", "weight": 0.1}],
+            "optimiser": {"kind": "adam", "rate": 0.3, "decay": "cosine"},
+            "iterations": 4,
+            "scale": "embeddings",
+        },
+    ],
     "attack/weighted": [{"attack": FEW_STEPS}],
     **{f"attack/{preset}": [{"iterations": 4}] for preset in PRESETS},
+    **{f"attack/{preset}": [{"iterations": 4}] for preset in PRESETS_OF_SENTENCES[:2]},
+    **{
+        f"attack/{preset}": [
+            {
+                "iterations": 4,
+                "starts": 3,
+                "permutations": 3,
+                "reordering": {"candidates": 9, "every": 2, "burn_in": 0, "fluency": 0.2},
+            },
+        ]
+        for preset in PRESETS_OF_SENTENCES[2:]
+    },
     "dataset/digits": [{}, {"size": 16}],
     "dataset/photos": [{}, {"size": 16}],
     "dataset/sentences": [{}, {"tokens": 8, "vocabulary": {"kind": "words", "entries": 50}}],
@@ -131,6 +155,7 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
         {"p": 0.8},
         {"p": 0.8, "variant": "as_printed", "layers": "linear", "encodes": "delta", "rate": 0.1},
         {"p": 0.8, "variant": "as_released", "layers": "all", "threshold": "majority", "mask": (1, 3), "bits": 4},
+        {"p": 0.8, "layers": "all", "decimals": 5, "mask": (5, 6), "variant": "as_released_text"},
     ],
     "defense/clipped_noise": [{"scale": 0.2, "clip": 0.02, **size} for size in SIZES],
     "defense/distributed_noise": [
@@ -167,6 +192,7 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
     "defense/parameter_channel": [{"kappa": 5}, {"kappa": 5, "signal": "mean"}],
     "defense/personalized_channel": [{"kappa": 5}, {"kappa": 5, "solution": "bound"}],
     "defense/qsgd": [{"levels": 16}, {"levels": 16, "form": "as_released"}],
+    "defense/random_mask": [{"probability": 0.2}],
     "defense/sign_sgd": [{}, {"scale": "mean_abs"}],
     "defense/soteria": [{"fraction": 0.5}, {"fraction": 0.5, "form": "as_released", "layer": 0}],
     "defense/sdq": [{"bits": 4}, {"bits": 4, "rounding": "babai"}, {"bits": 3, "dimension": 1, "clip": 0.1}],
@@ -235,9 +261,9 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
     "membership/four_branch": [{"epochs": 2, "batch_size": 4}],
     "membership/lira": [{"training": {"steps": 3, "batch_size": 2}, "shadows": 2}],
     "model/alexnet": [{"width": 2}],
-    "model/bert": [TRANSFORMER],
+    "model/bert": [TRANSFORMER, TRANSFORMER | {"initial_std": 0.2}],
     "model/convnet": [{"width": 2}, {"width": 2, "activation": "relu"}],
-    "model/distilbert": [TRANSFORMER],
+    "model/distilbert": [TRANSFORMER, TRANSFORMER | {"initial_std": 0.2}],
     "model/mlp": [{"width": 5}, {"width": 5, "activation": "sigmoid"}],
     "model/resnet10": [{"width": 8}],
     "model/resnet18_rog": [{"width": 2}],
@@ -353,6 +379,24 @@ def released() -> tuple[TrainedModels, list[Labelled]]:
     return TrainedModels(network, parameters, {}, 0.5 * parameters), sets
 
 
+def sentences() -> tuple[Observations, Knowledge]:
+    """Two clients with one sentence each, the second one padded; an untrained language model."""
+    network = build_network(Bert.model_validate(TRANSFORMER | {"initial_std": 0.2}), (6,), 2, seed=0)
+    ids = torch.tensor([[[2, 7, 12, 19, 8, 3]], [[2, 5, 9, 3, 0, 0]]])
+    inputs = embed(network, network.parameters, ids)
+    labels = torch.tensor([[0], [1]])
+    gradients = torch.func.vmap(lambda x, y: network.gradient(network.parameters, x, y))(inputs, labels)
+    known = torch.where(ids < 4, ids, -1)
+    where = torch.cat([(known >= 0)[..., None].expand_as(inputs[..., :-1]), torch.ones_like(known[..., None]) > 0], -1)
+    words = Words(word_embeddings(network, network.parameters), torch.arange(20) >= 4, known)
+    transformer = CausalTransformer(layers=1, width=8, heads=2, vocabulary=20, positions=6)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = LanguageModel(transformer, transformer.build().eval())
+    knowledge = Knowledge(labels, inputs=KnownInputs(where, inputs), words=words, language_model=model)
+    return Observations(network, network.parameters, gradients, (1, 6, 9)), knowledge
+
+
 def networks() -> Prior:
     """Untrained ones."""
     restoration = Restoration.model_validate(NETWORKS)
@@ -372,8 +416,8 @@ def numbers_of(component: Component) -> list[float]:
     elif isinstance(component, TextDataset):
         both: tuple[Split, Split] = ("train", "test")
         for part in both:
-            texts = component.load(part, range(component.length(part)))
-            numbers += [*summary(texts.values), *summary(texts.labels)]
+            lines = component.load(part, range(component.length(part)))
+            numbers += [*summary(lines.values), *summary(lines.labels)]
     elif isinstance(component, Model):
         if isinstance(component, TextModel):
             shape: tuple[int, ...] = (6,)
@@ -393,6 +437,10 @@ def numbers_of(component: Component) -> list[float]:
         epsilon = component.privacy(Schedule(dimension=100, rounds=2)).epsilon
         numbers += [*summary(images), *summary(labels), *summary(message.view()), message.bits]
         numbers += summary(component.aggregate(message, 3)) + ([] if epsilon is None else [epsilon])
+    elif isinstance(component, SentenceMatching):
+        found = component.reconstruct(*sentences(), Streams([("sentences", client) for client in range(2)]))
+        assert found.objective is not None and found.tokens is not None
+        numbers += [*summary(found.images), *found.objective.tolist(), *summary(found.tokens)]
     elif isinstance(component, Attack):
         batch = 1 if f"attack/{component.name}" in SINGLE_IMAGE else 2
         steps = clients(batch)
@@ -428,12 +476,12 @@ def numbers_of(component: Component) -> list[float]:
         numbers += [*summary(inverted.images), *inverted.loss.flatten().tolist()]
     elif isinstance(component, JobKind):
         pictures: Variant[Dataset] = Variant("fixed", FixedData, {"size": 8}, {})
-        sentences: Variant[Dataset] = Variant("fixed_text", FixedText, {}, {})
+        texts: Variant[Dataset] = Variant("fixed_text", FixedText, {}, {})
         job = Job(
             scale="none",
             paper="none",
             experiment="none",
-            dataset=sentences if component.name == "language_model" else pictures,
+            dataset=texts if component.name == "language_model" else pictures,
             model=Variant("fixed", FixedModel, {"normalised": getattr(component, "batch_norm", "eval") == "train"}, {}),
             defense=Variant("fixed", FixedDefense, {}, {"scale": [0.0, 0.1]}),
             attack=Variant("fixed", FixedAttack, {}, {}) if component.uses_attacks else None,

@@ -178,7 +178,8 @@ class TestRobust:
         First(attack=Finish(iterations=1), iterations=3, residual=1e-3).reconstruct(
             observations, knowledge, steps.streams
         )
-        (second,) = seen  # the first search is plain gradient matching
+        first, second = seen  # the first search is the attack, too, but for objective, optimiser and iterations
+        assert first.start is None and first.weights is given
         assert second.start is not None and second.weights is not None
         assert knowledge.labels is not None
         for row in range(2):

@@ -348,6 +348,56 @@ class TestKeep:
             torch.testing.assert_close(found.objective, found.points[:, 0].square())
 
 
+class TestInterlude:
+    """What moves trials between steps."""
+
+    @staticmethod
+    def jump(iteration: int, points: torch.Tensor, trials: torch.Tensor) -> torch.Tensor:
+        """After every third step, by what the trial's number says."""
+        moved = points + (1.0 + trials[:, None]).to(points)
+        return moved if iteration % 3 == 1 else points
+
+    @pytest.mark.parametrize("chunk", [1, 2, 3, 4])
+    def test_against_torchs_adam(self, chunk: int) -> None:
+        """The next step is from where a trial was moved to, and Adam keeps its moments."""
+        found = minimise(ripples, STARTS, nothing, Adam(rate=0.1), 8, interlude=self.jump, chunk=chunk)
+        for trial in range(len(STARTS)):
+            x = STARTS[trial].clone().requires_grad_()
+            theirs = torch.optim.Adam([x], lr=0.1)
+            for iteration in range(8):
+                theirs.zero_grad()
+                ripples(x, UNKNOWN).backward()
+                theirs.step()
+                if iteration in (1, 4, 7):
+                    x.data += 1 + trial
+            torch.testing.assert_close(found.points[trial], x.detach(), rtol=1e-9, atol=1e-9)
+            torch.testing.assert_close(found.objective[trial], ripples(x.detach(), UNKNOWN), rtol=1e-9, atol=1e-9)
+
+    def test_what_stopped_or_diverged_stays(self) -> None:
+        """The first trial is good enough at once, the second is broken from the start."""
+
+        def broken(variables: torch.Tensor, evidence: Evidence) -> torch.Tensor:
+            return torch.where(variables[0] > 100, torch.nan, bowl(variables, evidence))
+
+        starts = torch.tensor([[1e-3], [200.0], [5.0]])
+        found = minimise(broken, starts, nothing, STEADY, 4, stop_below=1e-4, interlude=self.jump, chunk=3)
+        assert found.points[0] == starts[0] and found.points[1] == starts[1]
+        assert found.diverged_at.tolist() == [-1, 0, -1]
+        assert found.points[2] > 5
+
+    def test_the_best_iterate_is_kept(self) -> None:
+        """What an interlude makes worse is not the result."""
+
+        def away(iteration: int, points: torch.Tensor, trials: torch.Tensor) -> torch.Tensor:
+            return points + 50 if iteration == 3 else points
+
+        starts = torch.tensor([[0.35], [0.25]])
+        found = minimise(bowl, starts, nothing, TENTHS, 6, keep="best", interlude=away, chunk=2)
+        assert (found.points.abs() <= 0.1).all()
+        last = minimise(bowl, starts, nothing, TENTHS, 6, keep="last", interlude=away, chunk=2)
+        assert (last.points > 40).all()
+
+
 class TestStopping:
     @pytest.mark.parametrize("keep", ["last", "best"])
     def test_a_trial_stops_at_the_iterate_that_is_good_enough(self, keep: Literal["last", "best"]) -> None:

@@ -13,8 +13,8 @@ from pydantic import TypeAdapter, ValidationError
 from leakbench.attacks.objectives import L1, L1L2, L2, Cosine, CosinePerTensor, Objective
 from leakbench.randomness import generator
 
-ALL: list[Objective] = [L2(), Cosine(), CosinePerTensor(), L1L2(l1_weight=0.5), L1()]
-IDS = [objective.kind for objective in ALL]
+ALL: list[Objective] = [L2(), Cosine(), CosinePerTensor(), L1L2(l1_weight=0.5), L1(), CosinePerTensor(floor=1e-6)]
+IDS = [*(objective.kind for objective in ALL[:-1]), "floor"]
 SIZES = [2, 1]
 G, T = torch.tensor([3.0, 0.0, 4.0]), torch.tensor([0.0, 2.0, 2.0])
 W = torch.tensor([4.0, 1.0, 0.25])
@@ -28,6 +28,7 @@ W = torch.tensor([4.0, 1.0, 0.25])
         (CosinePerTensor(), (1 + 0) / 2, (1 + 0) / 2),  # (3, 0) and (0, 2); 4 and 2
         (L1L2(l1_weight=0.5), 17 + 0.5 * 7, 41 + 0.5 * (6 + 2 + 1)),
         (L1(), 3 + 2 + 2, 6 + 2 + 1),
+        (CosinePerTensor(floor=1e-6), (1 + 0) / 2, (1 + 0) / 2),
         (L1L2(), 17 + 0.01 * 7, 41 + 0.01 * 9),
     ],
     ids=[*IDS, "tag"],
@@ -45,6 +46,27 @@ def test_cosine_per_tensor_by_hand() -> None:
     assert float(distance) == pytest.approx((1 - 0.5**0.5 + 2 + 1) / 3)
     weights = torch.tensor([9.0, 0.0, 0.0, 1.0, 1.0])  # the second tensor has no say: cosine 0
     assert float(CosinePerTensor()(gradient, target, weights, [2, 1, 2])) == pytest.approx((0 + 1 + 1) / 3)
+
+
+def test_floor_by_hand() -> None:
+    """Lengths below 0.1 of the target's 10 count as 1: of the candidate's first tensor and of the target's second."""
+    gradient, target = torch.tensor([0.3, 0.4, 2.0]), torch.tensor([6.0, 8.0, 0.5])
+    whole = (100 + 0.25) ** 0.5
+    expected = ((1 - 5 / (0.1 * whole * 10)) + (1 - 1 / (2 * 0.1 * whole))) / 2
+    assert float(CosinePerTensor(floor=0.1)(gradient, target, None, [2, 1])) == pytest.approx(expected)
+    assert float(CosinePerTensor(floor=0.04)(gradient, target, None, [2, 1])) == pytest.approx(0)
+
+
+def test_floor_silences_rounding_noise() -> None:
+    """A tensor whose exact gradient is zero has no slope to speak of; without a floor its slope is the largest."""
+    gradient, target = torch.tensor([1e-9, -2e-9, 3.0, 1.0]), torch.tensor([3e-9, 1e-9, 1.0, 2.0])
+    slopes = [
+        torch.func.grad(lambda at, f=floor: CosinePerTensor(floor=f)(at, target, None, [2, 2]))(gradient)
+        for floor in (0.0, 1e-6)
+    ]
+    torch.testing.assert_close(slopes[0][2:], slopes[1][2:])
+    assert slopes[0][:2].abs().max() > 1e6 and slopes[1][:2].abs().max() < 1e4
+    assert CosinePerTensor(floor=1e-6)(gradient, torch.zeros(4), None, [2, 2]) == 1
 
 
 @pytest.mark.parametrize("objective", ALL, ids=IDS)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from leakbench.attacks.optimisers import LBFGS, Adam, Descent, Optimiser
+from leakbench.attacks.optimisers import LBFGS, Adam, Descent, Optimiser, StaircaseAdam
 from leakbench.randomness import generator
 
 Gradient = Callable[[torch.Tensor], torch.Tensor]
@@ -76,7 +76,26 @@ def test_adam_is_torchs(signed: bool, decay: Any, bounded: bool) -> None:
             x.data.copy_(x.data.maximum(bounds[0]).minimum(bounds[1]))
 
 
-@pytest.mark.parametrize("optimiser", [Adam(rate=0.1), LBFGS(), LBFGS(line_search="strong_wolfe")])
+@pytest.mark.parametrize("signed", [True, False])
+def test_staircase_is_torchs(signed: bool) -> None:
+    """Adam and StepLR, which LAMP is released with."""
+    staircase = StaircaseAdam(rate=0.05, signed=signed, factor=0.5, every=3)
+    path = follow(staircase.start(STARTS, 11, None), lambda at: 2 * at + at.cos(), 11)
+    x = STARTS.clone().requires_grad_()
+    theirs = torch.optim.Adam([x], lr=0.05)
+    schedule = torch.optim.lr_scheduler.StepLR(theirs, step_size=3, gamma=0.5)
+    for iteration, point in enumerate(path):
+        torch.testing.assert_close(point, x.detach(), rtol=1e-9, atol=1e-9)
+        assert staircase.step_size(iteration, 11) == pytest.approx(schedule.get_last_lr()[0])
+        gradient = (2 * x + x.cos()).detach()
+        x.grad = gradient.sign() if signed else gradient
+        theirs.step()
+        schedule.step()
+
+
+@pytest.mark.parametrize(
+    "optimiser", [Adam(rate=0.1), StaircaseAdam(rate=0.1, every=2), LBFGS(), LBFGS(line_search="strong_wolfe")]
+)
 def test_trials_that_do_not_move(optimiser: Optimiser) -> None:
     """They stay, from the first telling on, whatever it says; the others move as ever."""
     moving = torch.tensor([True, False, True])

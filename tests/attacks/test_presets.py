@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from leakbench.attacks.base import ATTACKS, Attack
 from leakbench.attacks.gradient_matching import GradientMatching
+from leakbench.attacks.sentences import SentenceMatching
 
 TORCH_LBFGS = {
     "kind": "lbfgs",
@@ -84,12 +85,46 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
+OF_SENTENCES = {"starts": 1, "permutations": 0, "scale": "inputs", "start_norm": None, "reordering": None}
+ADAM = {"kind": "adam", "rate": 0.1, "signed": False, "decay": "none"}
+
+
+def lamp(objective: dict[str, Any], weight: float, fluency: float) -> dict[str, Any]:
+    """Balunovic et al. 2022: the scripts of their code, and its defaults."""
+    return {
+        "objective": objective,
+        "regularisers": [{"kind": "embedding_norm", "weight": weight, "norm": 1.4}],
+        "optimiser": {"kind": "staircase_adam", "rate": 0.01, "signed": False, "factor": 0.89, "every": 50},
+        "iterations": 2000,
+        "starts": 500,
+        "permutations": 500,
+        "start_norm": 1.4,
+        "reordering": {"candidates": 200, "every": 75, "burn_in": 0.1, "fluency": fluency},
+        "keep": "best",
+    }
+
+
+SENTENCES: dict[str, dict[str, Any]] = {
+    "dlg_text": {"objective": {"kind": "l2"}, "optimiser": ADAM, "iterations": 2500, "keep": "best"},
+    "tag_text": {
+        "objective": {"kind": "l1_l2", "l1_weight": 0.01},
+        "optimiser": ADAM,
+        "iterations": 2500,
+        "keep": "best",
+    },
+    "lamp_cos": lamp({"kind": "cosine_per_tensor", "floor": 0.0}, 1.0, 0.2),
+    "lamp_l1l2": lamp({"kind": "l1_l2", "l1_weight": 0.01}, 25.0, 60.0),
+}
+
+
 def preset(name: str) -> type[Attack]:
     return ATTACKS.get(name)
 
 
 def test_the_table_is_complete() -> None:
-    assert {name for name in ATTACKS if ATTACKS.get(name).__mro__[1] is GradientMatching} == set(PRESETS)
+    found = {name for name in ATTACKS if ATTACKS.get(name).__mro__[1] is GradientMatching}
+    assert found == set(PRESETS) | {"sentence_matching"}
+    assert {name for name in ATTACKS if ATTACKS.get(name).__mro__[1] is SentenceMatching} == set(SENTENCES)
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -106,7 +141,7 @@ class TestPreset:
         "changed",
         [
             {"iterations": 10, "optimiser": {"kind": "adam", "rate": 0.3}},
-            {"objective": {"kind": "cosine_per_tensor"}, "regularisers": [], "restarts": 4},
+            {"objective": {"kind": "cosine_per_tensor", "floor": 1e-6}, "regularisers": [], "restarts": 4},
             {"regularisers": [{"kind": "total_variation", "weight": 0.5}, {"kind": "batch_norm", "weight": 1e-3}]},
             {"labels": "repeated", "batch_norm": "known", "keep": "best", "start": "grey", "stop_below": 0.5},
             {"optimiser": {"kind": "lbfgs", "line_search": "strong_wolfe"}, "box": False},
@@ -142,6 +177,45 @@ class TestPreset:
             {"box": True, "unknown": {"kind": "upsampled"}},
         ],
     )
+    def test_what_does_not_exist_is_refused(self, name: str, wrong: dict[str, Any]) -> None:
+        with pytest.raises(ValidationError):
+            preset(name)(**wrong)
+
+
+@pytest.mark.parametrize("name", SENTENCES)
+class TestPresetOfSentences:
+    def test_numbers(self, name: str) -> None:
+        attack = preset(name)()
+        assert attack.parameters() == DEFAULTS | OF_SENTENCES | SENTENCES[name]
+        assert attack.needs == {"labels"} | ({"language_model"} if name.startswith("lamp") else set())
+
+    def test_survives_json_and_yaml(self, name: str) -> None:
+        attack = preset(name)()
+        assert preset(name)(**json.loads(json.dumps(attack.parameters()))) == attack
+        assert preset(name)(**yaml.safe_load(yaml.safe_dump(attack.parameters()))) == attack
+
+    def test_settings_for_other_models(self, name: str) -> None:
+        """In units of the model's own embeddings, and without a language model."""
+        changed: dict[str, Any] = {
+            "iterations": 100,
+            "scale": "embeddings",
+            "start_norm": None,
+            "optimiser": {"kind": "adam", "rate": 0.5, "decay": "cosine"},
+            "regularisers": [{"kind": "embedding_norm", "weight": 25.0}],
+            "reordering": {"candidates": 40, "every": 20, "fluency": 0.0},
+        }
+        attack = preset(name)(**changed)
+        found = attack.parameters()
+        assert found["regularisers"] == [{"kind": "embedding_norm", "weight": 25.0, "norm": None}]
+        assert found["reordering"] == {"candidates": 40, "every": 20, "burn_in": 0.1, "fluency": 0.0}
+        assert found["optimiser"] == ADAM | {"rate": 0.5, "decay": "cosine"}
+        kept = DEFAULTS | OF_SENTENCES | SENTENCES[name]
+        assert {key: found[key] for key in kept if key not in changed} == {
+            key: value for key, value in kept.items() if key not in changed
+        }
+        assert attack.needs == {"labels"}
+
+    @pytest.mark.parametrize("wrong", [{"box": True}, {"restarts": 2}, {"starts": 0}, {"reordering": {"every": 0}}])
     def test_what_does_not_exist_is_refused(self, name: str, wrong: dict[str, Any]) -> None:
         with pytest.raises(ValidationError):
             preset(name)(**wrong)

@@ -8,7 +8,14 @@ import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from leakbench.attacks.regularisers import BatchNormStatistics, PixelBox, Regulariser, Scene, TotalVariation
+from leakbench.attacks.regularisers import (
+    BatchNormStatistics,
+    EmbeddingNorm,
+    PixelBox,
+    Regulariser,
+    Scene,
+    TotalVariation,
+)
 from leakbench.models.base import Network, Statistics, build_network
 from leakbench.models.convnets import ConvNet, SimpleConvNet
 from leakbench.randomness import generator
@@ -73,6 +80,47 @@ def test_pixel_box() -> None:
     torch.testing.assert_close(slope.flatten(), torch.tensor([0, 2 * 1.5, 0, -2 * 0.5, 0, 0]) / 6)
 
 
+class TestEmbeddingNorm:
+    # Two sentences of three positions: lengths 5 and 13; 10, and padding that does not count.
+    SENTENCES = torch.tensor(
+        [
+            [[3.0, 4.0, 1.0], [5.0, 12.0, 1.0], [7.0, 7.0, 0.0]],
+            [[6.0, 8.0, 1.0], [0.0, 0.0, 0.0], [1.0, 0.0, 0.0]],
+        ]
+    )
+    MEAN = (5 + 13 + 10) / 3
+
+    def test_by_hand(self) -> None:
+        """The mean is over all tokens of a batch: what is penalised is not each of them."""
+        slope, value = torch.func.grad_and_value(lambda at: EmbeddingNorm(weight=7, norm=1.5)(at, EMPTY))(
+            self.SENTENCES
+        )
+        assert float(value) == pytest.approx((self.MEAN - 1.5) ** 2)
+        tokens = self.SENTENCES[..., 2:]
+        directions = tokens * torch.nn.functional.normalize(self.SENTENCES[..., :2], dim=-1)
+        torch.testing.assert_close(slope[..., :2], 2 * (self.MEAN - 1.5) * directions / 3)
+        assert (slope[..., :2][tokens.expand_as(slope[..., :2]) == 0] == 0).all()
+
+    def test_default_is_the_models(self) -> None:
+        scene = Scene(None, lambda _: {}, {}, word_length=2.0)
+        assert float(EmbeddingNorm(weight=1)(self.SENTENCES, scene)) == pytest.approx((self.MEAN - 2) ** 2)
+        assert float(EmbeddingNorm(weight=1, norm=4)(self.SENTENCES, scene)) == pytest.approx((self.MEAN - 4) ** 2)
+        assert EmbeddingNorm(weight=1, norm=self.MEAN)(self.SENTENCES, scene) < 1e-9
+
+    def test_slope_against_differences(self) -> None:
+        sentences = self.SENTENCES.double()
+        sentences[1, 1] = torch.tensor([0.5, -2.0, 1.0])
+        direction = torch.randn(2, 3, 3, generator=generator("embedding norm")).double()
+        direction[..., 2] = 0  # which positions are tokens is known
+
+        def value(at: torch.Tensor) -> torch.Tensor:
+            return EmbeddingNorm(weight=1, norm=1.4)(at, EMPTY)
+
+        step = 1e-6
+        difference = (value(sentences + step * direction) - value(sentences - step * direction)) / (2 * step)
+        torch.testing.assert_close((torch.func.grad(value)(sentences) * direction).sum(), difference)
+
+
 class TestBatchNormStatistics:
     @staticmethod
     def scene(network: Network, statistics: Statistics) -> Scene:
@@ -113,7 +161,13 @@ class TestBatchNormStatistics:
 
 
 @pytest.mark.parametrize(
-    "given", [{"kind": "total_variation", "form": "isotropic"}, {"kind": "pixel_box"}, {"kind": "batch_norm"}]
+    "given",
+    [
+        {"kind": "total_variation", "form": "isotropic"},
+        {"kind": "pixel_box"},
+        {"kind": "batch_norm"},
+        {"kind": "embedding_norm"},
+    ],
 )
 def test_from_plain_values(given: dict[str, Any]) -> None:
     adapter: TypeAdapter[Any] = TypeAdapter(Regulariser)

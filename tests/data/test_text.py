@@ -25,6 +25,8 @@ from leakbench.data.text import (
     StagedText,
     TextDataset,
     Words,
+    pack,
+    unpack,
     words,
 )
 from leakbench.errors import ConfigError, MissingData
@@ -34,6 +36,7 @@ REAL_ROOT = os.environ.get("LEAKBENCH_DATA")
 Make = Callable[..., StagedText]
 Stage = Callable[..., Make]
 Pieces = Callable[..., list[str]]
+WRITTEN = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=6)
 ROWS = [("The dog sleeps.", 1), ("Dogs sleep the.", 0), ("A Café", 1), ("the dog's cat", 0), ("a dog a dog a dog", 1)]
 
 
@@ -297,3 +300,37 @@ def test_real_pieces_are_those_of_transformers() -> None:
         sentences, padding="max_length", truncation=True, max_length=cola.tokens
     )["input_ids"]
     assert cola.tokenizer.encode(sentences).tolist() == theirs
+
+
+def test_i15_sentences_are_not_as_long_as_stated() -> None:
+    """Deng et al. (2024), Appendix L: CoLA is of 5 to 9 words, Rotten Tomatoes of 14 to 27."""
+    parts = {
+        name: (real(whole).length("train"), real(short).length("train"))
+        for name, whole, short in (
+            ("cola", Cola(), Cola(shortest=5, longest=9)),
+            ("rotten_tomatoes", RottenTomatoes(), RottenTomatoes(shortest=14, longest=27)),
+        )
+    }
+    assert parts == {"cola": (8_551, 5_316), "rotten_tomatoes": (8_530, 4_648)}
+
+
+class TestPacking:
+    @given(
+        st.integers(0, 3).flatmap(
+            lambda columns: st.lists(st.lists(WRITTEN, min_size=columns, max_size=columns), min_size=1, max_size=4)
+        )
+    )
+    def test_there_and_back(self, sentences: list[list[str]]) -> None:
+        packed = pack(sentences)
+        assert packed.dtype == torch.uint8
+        assert packed.shape[:2] == (len(sentences), len(sentences[0]))
+        assert unpack(packed) == sentences
+
+    def test_by_hand(self) -> None:
+        assert pack(["a", "é b"]).tolist() == [[97, 0, 0, 0], [195, 169, 32, 98]]
+        assert unpack(torch.tensor([[[[104, 105, 0]], [[0, 0, 0]]]], dtype=torch.uint8)) == [[["hi"], [""]]]
+
+    @pytest.mark.parametrize("sentences", [[["a"], ["b", "c"]], ["a\0b"]])
+    def test_what_cannot_be_packed(self, sentences: list[Any]) -> None:
+        with pytest.raises(ValueError, match=r"make no tensor|code zero"):
+            pack(sentences)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -225,3 +226,71 @@ class TestKnowledge:
 def test_what_does_not_fit_is_refused(parameters: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         CDPA(**parameters)
+
+
+class TestText:
+    """The paper's settings of text: five decimals, bits 5 and 6, one of 1,000 flipped, all layers."""
+
+    SETTINGS: ClassVar[dict[str, Any]] = {"layers": "all", "decimals": 5, "mask": (5, 6), "p": 0.999}
+
+    def test_flips_of_small_values(self, fixed_steps: Fixed) -> None:
+        """Weights of 0.01024 and 0.00512; the noise has a mean of 1.536e-5 and a deviation of 3.62e-4."""
+        gradient = torch.full((2, 400_000), 0.002)
+        gradient[1] *= -1
+        steps = fixed_steps(gradient, gradient)
+        steps.network = SimpleNamespace(names=["weight"], sizes=[400_000])  # type: ignore[assignment]
+        message = sent(CDPA(**self.SETTINGS, bits=24), steps)
+        noise = message.view() - message.form.decode(message.before)
+        assert message.saturations.tolist() == [0, 0]
+        assert noise[1].amax() == 0 and noise[0].amin() == 0  # away from zero, whatever the sign
+        values = noise[0].mul(1e5).round().unique().tolist()
+        assert values in ([0, 512, 1024], [0, 512, 1024, 1536])
+        for row, sign in ((0, 1), (1, -1)):
+            assert float(noise[row].mean()) == pytest.approx(sign * 1.536e-5, rel=0.15)
+            assert float(noise[row].std()) == pytest.approx(3.62e-4, rel=0.1)
+        law = message.law
+        torch.testing.assert_close(law.mean[0], torch.full((400_000,), 0.002 + 1.536e-5), rtol=0, atol=1e-8)
+        assert law.variance is not None
+        assert float(law.variance[0, 0].sqrt()) == pytest.approx(3.62e-4, rel=1e-3)
+
+    def test_what_a_word_holds(self, steps_of: Make, tiny_network: Network) -> None:
+        gradient = updates(2, tiny_network)
+        gradient[0, -1], gradient[1, -2] = 0.4, -3.0
+        message = sent(CDPA(**{**self.SETTINGS, "p": 1.0}), steps_of(gradient))
+        assert message.saturations.tolist() == [1, 1]
+        values = message.view()
+        assert float(values[0, -1]) == pytest.approx(0.32767) and float(values[1, -2]) == pytest.approx(-0.32767)
+        assert message.bits == 16 * 160
+
+    def test_tensors_of_zeros(self, steps_of: Make, tiny_network: Network) -> None:
+        """Such as word embeddings, of which an attack through embedded words sees no gradient."""
+        gradient = updates(2, tiny_network)
+        first = tiny_network.sizes[0]
+        gradient[:, :first] = 0
+        message = sent(CDPA(**{**self.SETTINGS, "p": 1.0}), steps_of(gradient))
+        assert bool(message.protected.all()) and not bool(message.view()[:, :first].any())
+        flipped = sent(CDPA(**{**self.SETTINGS, "p": 0.6}), steps_of(gradient)).view()[:, :first]
+        assert bool(flipped.any()) and bool((flipped >= 0).all())
+
+    def test_as_the_public_code_reads_it(self, steps_of: Make, tiny_network: Network) -> None:
+        """Ten times too large in the hands of an attacker; the server's vote is right. Large values saturate."""
+        gradient = updates(3, tiny_network)
+        gradient[0, -1] = 0.5
+        honest, inflated = (
+            sent(CDPA(**self.SETTINGS, variant=variant), steps_of(gradient))
+            for variant in ("as_released", "as_released_text")
+        )
+        values = 10 * honest.view()
+        values[0, -1] = 3.2767
+        torch.testing.assert_close(inflated.view(), values)
+        torch.testing.assert_close(inflated.law.mean[1:], 10 * honest.law.mean[1:])
+        assert inflated.law.variance is not None and honest.law.variance is not None
+        torch.testing.assert_close(inflated.law.variance, 100 * honest.law.variance)
+        equal = updates(4, tiny_network)
+        votes = [
+            server.aggregate(sent(server, steps_of(equal)), 4)
+            for server in (CDPA(**self.SETTINGS, variant=variant) for variant in ("as_released", "as_released_text"))
+        ]
+        assert torch.equal(*votes)
+        with pytest.raises(ValidationError, match="must be 16 for variant 'as_released_text'"):
+            CDPA(variant="as_released_text", width=12, mask=(2,))

@@ -21,7 +21,7 @@ from leakbench.federated.step import ClientSteps
 
 Fixed = Callable[[torch.Tensor, torch.Tensor], ClientSteps]
 NOISY = {"gaussian_noise", "clipped_noise", "optimal_noise", "optimal_clipped_noise"}
-MARKING = {"clipped_noise", "optimal_clipped_noise", "magnitude_pruning", "optimal_pruning"}
+MARKING = {"clipped_noise", "optimal_clipped_noise", "magnitude_pruning", "optimal_pruning", "random_mask"}
 
 
 @pytest.mark.parametrize("name", DEFENSES)

@@ -22,6 +22,7 @@ EVERY = {
     "gaussian_noise": {"scale": 0.3},
     "clipped_noise": {"scale": 0.3, "clip": 0.5},
     "magnitude_pruning": {"fraction": 0.4},
+    "random_mask": {"probability": 0.4},
     "optimal_noise": {"scale": 0.3},
     "optimal_clipped_noise": {"scale": 0.3, "clip": 0.5},
     "optimal_pruning": {"fraction": 0.4},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import ClassVar
 
 import pytest
@@ -14,7 +15,7 @@ from tests.defenses.tensors import fixed, streams
 
 from leakbench.defenses.base import Schedule
 from leakbench.defenses.optimal import OptimalPruning
-from leakbench.defenses.pruning import GradDrop, MagnitudePruning
+from leakbench.defenses.pruning import GradDrop, MagnitudePruning, RandomMask
 from leakbench.federated.message import SparseMessage
 from leakbench.federated.step import ClientSteps
 from leakbench.randomness import Streams
@@ -136,4 +137,37 @@ class TestGradDrop:
 
     def test_no_guarantee(self) -> None:
         statement = GradDrop(fraction=0.5).privacy(Schedule(10))
+        assert statement.epsilon is None and "no guarantee" in statement.basis
+
+
+class TestRandomMask:
+    def test_a_part_is_dropped_and_the_rest_is_as_it_was(self, fixed_steps: Fixed) -> None:
+        gradient = torch.randn(2, 50_000, generator=torch.Generator().manual_seed(0))
+        message = RandomMask(probability=0.2).protect_update(fixed_steps(gradient, gradient), STREAMS)
+        assert isinstance(message, SparseMessage)
+        for row in range(2):
+            kept = message.kept[row]
+            assert float(kept.float().mean()) == pytest.approx(0.8, abs=5 * (0.16 / 50_000) ** 0.5)
+            assert torch.equal(message.view()[row][kept], gradient[row][kept])  # not scaled up
+            assert not bool(message.view()[row][~kept].any())
+            # Whatever the size: as many of the large ones.
+            large = gradient[row].abs() > 1
+            assert float(kept[large].float().mean()) == pytest.approx(0.8, abs=0.02)
+        assert not torch.equal(message.kept[0], message.kept[1])
+        assert torch.equal(message.marked, ~message.kept)
+        counts = message.kept.sum(dim=1)
+        assert message.bits == 32 * int(counts.max()) + 50_000
+
+    def test_equal_streams_drop_more_and_more(self, fixed_steps: Fixed) -> None:
+        gradient = torch.ones(2, 1000)
+        kept = [
+            RandomMask(probability=probability).protect_update(fixed_steps(gradient, gradient), streams(0, 1)).view()
+            != 0
+            for probability in (0.0, 0.3, 0.6, 1.0)
+        ]
+        assert bool(kept[0].all()) and not bool(kept[-1].any())
+        assert all(bool((more | ~less).all()) for more, less in pairwise(kept))
+
+    def test_no_guarantee(self) -> None:
+        statement = RandomMask(probability=0.5).privacy(Schedule(10))
         assert statement.epsilon is None and "no guarantee" in statement.basis

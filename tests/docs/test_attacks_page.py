@@ -16,10 +16,11 @@ from leakbench.attacks.base import ATTACKS, Attack, Grant, Knowledge, Observatio
 from leakbench.attacks.gradient_matching import GradientMatching, LabelHandling
 from leakbench.attacks.labels import Method
 from leakbench.attacks.objectives import L1L2, L2
-from leakbench.attacks.optimisers import Adam
+from leakbench.attacks.optimisers import Adam, StaircaseAdam
 from leakbench.attacks.presets import IGOptimalDefense
-from leakbench.attacks.regularisers import TotalVariation
+from leakbench.attacks.regularisers import EmbeddingNorm, TotalVariation
 from leakbench.attacks.released.base import MEMBERSHIP_ATTACKS, MODEL_INVERSIONS
+from leakbench.attacks.sentences import Reordering, SentenceMatching
 from leakbench.attacks.unknowns import Pixels, Upsampled
 from leakbench.defenses.base import DEFENSES
 from leakbench.experiments import Project, overlay
@@ -33,10 +34,16 @@ __all__ = ["checkout"]  # a fixture
 PAGE = ROOT / "docs" / "attacks.md"
 OURS = [name for name in ATTACKS if ATTACKS.get(name).__module__.startswith("leakbench.attacks.")]
 WRAPPERS = [name for name in OURS if issubclass(ATTACKS.get(name), Wrapper)]
-PRESETS = [name for name in OURS if GradientMatching in ATTACKS.get(name).__mro__[1:]]
+PRESETS = [
+    name
+    for name in OURS
+    if GradientMatching in ATTACKS.get(name).__mro__[1:] and not issubclass(ATTACKS.get(name), SentenceMatching)
+]
+PRESETS_OF_SENTENCES = [name for name in OURS if SentenceMatching in ATTACKS.get(name).__mro__[1:]]
 # What a component asks for and has no default.
 REQUIRED: dict[str, dict[str, Any]] = {
     "gradient_matching": {"objective": L2(), "optimiser": Adam(rate=0.1), "iterations": 1},
+    "sentence_matching": {"objective": L2(), "optimiser": Adam(rate=0.1), "iterations": 1},
     "dropped_layers": {"layers": ("fc",)},
 }
 
@@ -106,6 +113,51 @@ def test_every_number_of_the_presets() -> None:
     assert {row["preset"]: row for row in table("preset")} == expected
 
 
+def test_every_number_of_the_presets_of_sentences() -> None:
+    expected = {}
+    for name in PRESETS_OF_SENTENCES:
+        preset = ATTACKS.get(name)()
+        assert isinstance(preset, SentenceMatching)
+        assert preset.batch_norm == "as_client" and preset.scale == "inputs" and preset.labels == "known"
+        assert preset.stop_below is None and preset.unknown == Pixels()
+        tries, optimiser = preset.reordering, preset.optimiser
+        assert isinstance(optimiser, Adam | StaircaseAdam) and not optimiser.signed
+        assert tries is None or tries.burn_in == 0.1
+        penalty = [
+            f"{part.weight:g} ({part.norm:g})" for part in preset.regularisers if isinstance(part, EmbeddingNorm)
+        ]
+        assert len(penalty) == len(preset.regularisers) <= 1
+        weight = f" ({preset.objective.l1_weight:g})" if isinstance(preset.objective, L1L2) else ""
+        assert getattr(preset.objective, "floor", 0) == 0
+        if isinstance(optimiser, StaircaseAdam):
+            schedule = f"{optimiser.factor:g} every {optimiser.every}"
+        else:
+            schedule = optimiser.decay
+        expected[name] = {
+            "preset of sentences": name,
+            "objective": preset.objective.kind + weight,
+            "embedding norm": penalty[0] if penalty else "–",
+            "optimiser": optimiser.kind,
+            "step": f"{optimiser.rate:g}",
+            "schedule": schedule,
+            "iterations": str(preset.iterations),
+            "starts": str(preset.starts),
+            "permutations": str(preset.permutations),
+            "start norm": "–" if preset.start_norm is None else f"{preset.start_norm:g}",
+            "reordering": f"{tries.candidates} every {tries.every}" if tries else "–",
+            "fluency": f"{tries.fluency:g}" if tries else "–",
+            "keep": preset.keep,
+        }
+    assert {row["preset of sentences"]: row for row in table("preset of sentences")} == expected
+
+
+def test_fields_of_sentences() -> None:
+    rows = {row["field"]: row["what it does"] for row in table("field")}
+    named = {name for cell in rows for name in cell.split(", ")}
+    assert named == set(SentenceMatching.model_fields) - set(GradientMatching.model_fields)
+    assert set(Reordering.model_fields) <= set(re.findall(r"\w+", rows["reordering"]))
+
+
 def test_grants() -> None:
     public = {"inputs", "words"}  # of sentences
     assert [row["grant"] for row in table("grant")] == list(get_args(Grant))
@@ -152,7 +204,7 @@ def lay_over(checkout: Path, additions: list[dict[str, Any]]) -> None:
 def test_examples_of_variants(checkout: Path) -> None:
     examples = [yaml.safe_load(block) for block in blocks(PAGE, "yaml")]
     plain = [example for example in examples if not {"retrieval", "membership"} & set(re.findall(r"\w+", str(example)))]
-    assert len(plain) == 4
+    assert len(plain) == 5
     lay_over(checkout, plain)
     plan = Project(checkout).plan("smoke")
     built = {
@@ -174,6 +226,14 @@ def test_examples_of_variants(checkout: Path) -> None:
         (job for job in plan.jobs.values() if job.experiment == "local_steps"), key=lambda job: len(job.uses)
     )[::-1]
     assert list(refined.uses.values()) == plan.experiment_jobs("optimal_defense", "networks") and not rog.uses
+
+
+def test_examples_of_sentences() -> None:
+    (example,) = [yaml.safe_load(block)["variants"]["attacks"] for block in blocks(PAGE, "yaml") if "tag-sen" in block]
+    tag, lamp = (ATTACKS.get(given.pop("name"))(**given) for given in example.values())
+    assert isinstance(tag, SentenceMatching) and isinstance(lamp, SentenceMatching)
+    assert tag.needs == lamp.needs == {"labels"}
+    assert lamp.start_norm is None and lamp.reordering and lamp.reordering.burn_in == 0.1
 
 
 def test_example_of_attacks_on_a_released_model() -> None:

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from leakbench.data.base import Samples, Split
+from leakbench.data.sentences import Sentences as MadeSentences
 from leakbench.data.text import TextDataset
 from leakbench.defenses.base import Defense, NoDefense
 from leakbench.defenses.cdpa import CDPA
@@ -239,3 +240,34 @@ def test_runs_together_and_apart(own: bool) -> None:
     assert moved.abs().max() > 0.01 and (moved[0] != moved[1]).any()
     torch.testing.assert_close(other.models.parameters, one.models.parameters, rtol=1e-3, atol=1e-4)
     assert one.first_batch is not None and one.first_batch[0].shape == (3, 3, L)
+
+
+@pytest.mark.slow
+def test_fine_tuning_learns_which_sentences_are_grammatical() -> None:
+    """Four clients, AdamW, from random weights: nothing at first, then Matthews correlations clearly above zero.
+
+    Of 400 sentences those of a coin have a standard deviation of 0.05.
+    """
+    local = {"steps": 14, "batch_size": 32, "optimiser": "adamw", "rate": 1e-3, "weight_decay": 0.01}
+    job = Job(
+        scale="test",
+        paper="paper",
+        experiment="experiment",
+        dataset=Variant("sentences", MadeSentences, {}, {}),
+        model=Variant(
+            "tiny",
+            Bert,
+            {"width": 32, "layers": 2, "heads": 2, "intermediate": 128, "vocabulary": 400, "positions": 12},
+            {},
+        ),
+        defense=Variant("none", NoDefense, {}, {}),
+        attack=None,
+        kind=FederateJob(clients=4, rounds=20, validation=200, evaluate_every=4, local=local),
+        part="all",
+        seeds=(0,),
+    )
+    (replicate,) = run(job).replicates
+    mccs, losses = curve(replicate, "mcc_curve"), curve(replicate, "loss_curve")
+    assert replicate.outcome.status == "ok" and len(mccs) == 5
+    assert abs(mccs[0]) < 0.15 and float(replicate.metrics["mcc"]) > 0.15  # type: ignore[arg-type]
+    assert losses[0] > 0.68 and losses[-1] < 0.65

@@ -17,7 +17,7 @@ from torch.func import grad, vmap
 
 from leakbench.errors import ConfigError, MissingData
 from leakbench.models.base import Network, build_network
-from leakbench.models.bert import Bert, DistilBert, TextModel, embed, word_embeddings
+from leakbench.models.bert import Bert, DistilBert, TextModel, embed, table_of, word_embeddings
 from leakbench.models.convnets import ConvNet
 from leakbench.torchvision_compat import import_torchvision
 
@@ -204,6 +204,37 @@ def test_initialisation_is_the_librarys_and_depends_on_the_seed_alone(model: Tex
     table = one[: V * H].view(V, H)
     assert (table[0] == 0).all()  # that of padding
     assert 0.015 < table[1:].std() < 0.025
+
+
+@MODELS
+def test_wider_initialisation(model: TextModel) -> None:
+    """The same draws, larger; what does not start at random stays."""
+    usual, wide = (build_network(one, (L,), 2, 0) for one in (model, model.model_copy(update={"initial_std": 0.1})))
+    before, after = usual.unflatten(usual.parameters), wide.unflatten(wide.parameters)
+    for name, tensor in before.items():
+        torch.testing.assert_close(after[name], 5 * tensor if tensor.dim() == 2 else tensor)
+
+
+@MODELS
+def test_without_the_table_of_words(model: TextModel) -> None:
+    """Shorter vectors; the same logits and gradients of embedded inputs."""
+    network = network_of(model)
+    (parameters,) = parameters_of(network, 1)
+    inputs = embed(network, parameters, IDS[0])
+    head, rest = network.head, slice(V * H, None)  # the table comes first
+    shorter = network.without(table_of(network))
+    assert shorter.dimension == network.dimension - V * H == sum(shorter.sizes) == len(shorter.parameters)
+    assert torch.equal(shorter.parameters, network.parameters[rest])
+    assert torch.equal(shorter.logits(parameters[rest], inputs), network.logits(parameters, inputs))
+    expected = network.gradient(parameters, inputs, LABELS[0])[rest]
+    assert torch.equal(shorter.gradient(parameters[rest], inputs, LABELS[0]), expected)
+    assert shorter.head.weight.stop == head.weight.stop - V * H
+    assert torch.equal(shorter.head.weights(parameters[rest]), head.weights(parameters))
+    assert network.head == head and network.names[1:] == shorter.names
+    with pytest.raises(ConfigError, match="no table of word embeddings"):
+        table_of(shorter)
+    with pytest.raises(KeyError):
+        shorter.without(network.names[0])
 
 
 def test_what_does_not_fit() -> None:

@@ -11,9 +11,10 @@ import torch
 from tests.defenses.tensors import fixed, of_seed, streams
 
 from leakbench.defenses.quantised import QSGD
+from leakbench.federated.fixed_point import FixedPoint
 from leakbench.papers.cdpa import theory_checks as checks
 
-AS_STATED = ("T2a", "T4a", "T5a", "T7b", "T8")
+AS_STATED = ("T2a", "T4a", "T5a", "T7b", "T8", "T11a")
 """What the paper states and does not hold."""
 
 
@@ -79,6 +80,13 @@ def coarse(true: Function) -> Function:
     return other
 
 
+class _Twice(FixedPoint):
+    """Flips twice as often."""
+
+    def flip(self, words: torch.Tensor, positions: Any, keep: float, streams: Any) -> torch.Tensor:
+        return super().flip(words, positions, 2 * keep - 1, streams)
+
+
 MUTATIONS: list[tuple[str, str, Callable[[Function], Function]]] = [
     ("T1", "recovery_error", turned),
     ("T2b", "recovery_error", turned),
@@ -93,6 +101,10 @@ MUTATIONS: list[tuple[str, str, Callable[[Function], Function]]] = [
     ("T7a", "quantise", coarse),
     ("T9", "loss_gap_bound", turned),
     ("T9", "gradient_gap_bound", turned),
+    ("T10", "flip_moments", lambda true: lambda *args: [2 * moment for moment in true(*args)]),
+    ("T11b", "rouge_floor", times(1.01)),
+    ("T11b", "rouge", lambda true: lambda found, victims: true([text[5:-5] for text in found], victims)),
+    ("T12", "FixedPoint", lambda _: _Twice),
     ("X5", "composed_epsilon", times(1 + 1e-7)),
     ("X5", "likelihood_ratio", lambda true: lambda keep, _: true(keep, 1)),
     ("X5", "value_epsilon", times(0.0)),

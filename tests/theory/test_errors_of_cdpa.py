@@ -6,18 +6,22 @@ The names count the errors as docs/replication/cdpa.md does, which says in words
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import pandas as pd
 import pytest
 import torch
 from tests.theory.vectors import close, normal, row
 
+from leakbench.attacks.objectives import CosinePerTensor
 from leakbench.defenses.base import Schedule
 from leakbench.defenses.cdpa import CDPA
 from leakbench.federated.fixed_point import FixedPoint, unbiased_mean, vote
 from leakbench.jobs.costs import CARBON_INTENSITY, carbon_kg
 from leakbench.metrics.image import psnr, ssim_global
-from leakbench.papers.cdpa.common import printed
+from leakbench.metrics.text import ROUGES, rouge_floor
+from leakbench.papers.cdpa.common import MASK_TEXT, printed
+from leakbench.papers.cdpa.text_printed import scores
 from leakbench.randomness import Streams
 from leakbench.theory.bit_votes import (
     aggregation_error,
@@ -177,6 +181,46 @@ class TestI06LossOfThePlainAttacker:
         assert table["CDPA"] < 6.03 and table["CAFL"] < 11.3  # grey on photographs has 11.3 dB
 
 
+def of_sentence(attack: str, defense: str) -> dict[str, float]:
+    """What one sentence of Table VI scores."""
+    found = scores(printed("table06")).query("attack == @attack and defense == @defense")
+    assert len(found) == 1
+    return {name: float(found[name].item()) for name in found.columns.drop(["attack", "defense", "sentence"])}
+
+
+class TestI07NoiseOnText:
+    BASE: ClassVar[int] = 109_483_778
+
+    def test_i07_flips_are_less_than_the_noise_that_they_outdo(self) -> None:
+        """Norms over BERT-base: 3.8 of flips at p = 0.999, 52 of Gaussian noise of 0.005."""
+        mean, variance = flip_moments(0.999, 5, MASK_TEXT)
+        assert mean == pytest.approx(1.536e-5) and math.sqrt(variance) == pytest.approx(3.62e-4, rel=1e-3)
+        flips, noise = math.sqrt(self.BASE * (mean**2 + variance)), 0.005 * math.sqrt(self.BASE)
+        assert flips == pytest.approx(3.8, abs=0.05) and noise == pytest.approx(52.3, abs=0.05)
+        table = printed("table05").set_index(["attack", "defense"])["rouge1"]
+        assert all(table[attack, "CDPA"] < table[attack, "DP"] for attack in ("DLG", "TAG", "LAMP"))
+
+    def test_i07_a_tensor_of_zeros_breaks_the_released_cosine(self) -> None:
+        """A bias of 768 zeros stays so with 0.215, one of twelve with 0.945; LAMP's loss divides by its norm."""
+        one = 0.999 ** (2 * 768)
+        assert one == pytest.approx(0.215, abs=5e-4) and 1 - (1 - one) ** 12 == pytest.approx(0.945, abs=5e-4)
+        seen, candidate = [row(1.0, 2.0), row(0.0, 0.0)], [row(2.0, 1.0), row(1e-9, 0.0)]
+        cosines = [(a * b).sum() / a.norm() / b.norm() for a, b in zip(seen, candidate, strict=True)]
+        assert torch.stack(cosines).mean().isnan()
+        ours = CosinePerTensor()(torch.cat(candidate), torch.cat(seen), None, [2, 2])
+        assert float(ours) == pytest.approx((1 - 0.8 + 1) / 2)
+        assert int((row(0.3, 0.1) * math.nan).argmax()) == 0  # the nearest word to NaN is [PAD], as in Table VI
+
+    def test_i07_table_5_sits_on_the_floor(self) -> None:
+        """LAMP on CDPA: as many as [CLS] and [SEP] alone make of sentences of 10.11 words."""
+        cell = printed("table05").query("attack == 'LAMP' and defense == 'CDPA'").iloc[0]
+        assert cell["rouge1"] == cell["rougeL"] == round(rouge_floor(10.11, 10.11), 2) and cell["rouge2"] == 0
+        own = of_sentence("LAMP", "CDPA")
+        assert printed("table06")["sentence"].str.count(r"\[PAD\]").tolist() == [0] * 12 + [10]
+        assert [own[name] for name in ROUGES] == [0, 0, 0]
+        assert own["rouge1_with_special"] == own["floor"] == pytest.approx(17.391, abs=1e-3)
+
+
 class TestI08TheoremOne:
     def test_i08_the_bound_grows_with_the_rounds(self) -> None:
         rounds = torch.logspace(1, 6, 6, dtype=torch.float64)
@@ -320,6 +364,44 @@ class TestI14Tables:
         assert float(ssim_global(truth, truth)) == pytest.approx(1)
 
 
+class TestI14TextTables:
+    def test_i14_pruning_helps_the_attacker(self) -> None:
+        """Of Table V: ROUGE-1 under GradDrop is above that without a defense, in TAG and LAMP."""
+        table = printed("table05").set_index(["attack", "defense"])["rouge1"]
+        more = {attack: table[attack, "GradDrop"] - table[attack, "none"] for attack in ("DLG", "TAG", "LAMP")}
+        assert more == pytest.approx({"DLG": -21.57, "TAG": 5.051, "LAMP": 7.71})
+
+    def test_i14_two_defenses_have_one_sentence(self) -> None:
+        table = printed("table06")
+        twice = table[table.duplicated("sentence", keep=False)]
+        assert list(zip(twice["attack"], twice["defense"], strict=True)) == [("DLG", "GradDrop"), ("DLG", "DP")]
+
+    @pytest.mark.parametrize(
+        ("attack", "defense", "with_special", "without"),
+        [
+            ("DLG", "none", (57.143, 10.526, 47.619), (47.059, 13.333, 35.294)),
+            ("LAMP", "none", (63.636, 0.0, 45.455), None),
+            ("LAMP", "GradDrop", (90.909, 40.0, 72.727), None),
+            ("LAMP", "CDPA", (17.391, 0.0, 17.391), (0.0, 0.0, 0.0)),
+        ],
+    )
+    def test_i14_scores_of_the_printed_sentences(
+        self,
+        attack: str,
+        defense: str,
+        with_special: tuple[float, float, float],
+        without: tuple[float, float, float] | None,
+    ) -> None:
+        found = of_sentence(attack, defense)
+        assert [found[f"{name}_with_special"] for name in ROUGES] == pytest.approx(list(with_special), abs=1e-3)
+        assert without is None or [found[name] for name in ROUGES] == pytest.approx(list(without), abs=1e-3)
+
+    def test_i14_none_of_the_words_are_two(self) -> None:
+        """CDPA's three sentences have no word of the victim, as the text says, and score 17 or more all the same."""
+        found = scores(printed("table06")).query("defense == 'CDPA'")
+        assert len(found) == 3 and (found["rouge1"] == 0).all() and (found["rouge1_with_special"] > 17).all()
+
+
 class TestI16ReleasedCode:
     def test_i16_truncation_loses_a_unit(self) -> None:
         integers = torch.arange(1, 32768)
@@ -337,6 +419,11 @@ class TestI16ReleasedCode:
             FORM.integers(encode(values)[0]).tolist() for encode in (FORM.encode_released, FORM.encode)
         )
         assert released == [-7232, 0] and nearest == [32767, 32767]
+
+    def test_i16_words_of_text_are_read_ten_times_too_large(self) -> None:
+        """Written with 5 decimals, read with 4."""
+        words, _ = FixedPoint(5).encode(row(0.0123, -0.3))
+        assert close(FixedPoint(4).decode(words), 0.123, -3.0)
 
     def test_i16_the_cosine_transform_of_a_column_is_a_factor(self) -> None:
         """CAFL transforms a column along its last axis, of length one."""

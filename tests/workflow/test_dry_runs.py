@@ -15,12 +15,13 @@ from leakbench.report.claims import claims_of
 if TYPE_CHECKING:
     from tests.workflow.conftest import Checkout
 
-REFERENCES = {"mean_image", "grey", "noise"}
+REFERENCES = {"mean_image", "grey", "noise", "random_sentence", "frequent_words"}
 # Of the smoke scale, by hand.
 JOBS = {
     "optimal_defense": {"attack": 34, "train": 31, "fisher": 17, "draw": 18, "tabulate": 3},
     "channel": {"attack": 30, "release": 10, "calibrate": 13, "timing": 4, "draw": 36, "tabulate": 4},
-    "cdpa": {"attack": 68, "federate": 19, "prior": 1, "inventory": 3, "draw": 16, "tabulate": 8},
+    "cdpa": {"attack": 100, "federate": 29, "prior": 1, "language_model": 1, "inventory": 3}
+    | {"draw": 18, "tabulate": 12},
 }
 CPU_SECONDS = 5.0  # for a dry run of the full scale, on an idle machine
 BUSY = 2.0  # a busy one, where two threads share a core, takes longer

@@ -37,8 +37,9 @@ class KnownInputs(NamedTuple):
     """Inputs that the attacker knows already, such as padding and the special tokens of sentences.
 
     Attributes:
-        where: boolean, ``[n, *batch_shape]``.
-        values: network inputs of the same shape; only those ``where`` count.
+        where: boolean, ``[n, *batch_shape]``. Of embedded sentences ``[n, B, L, H + 1]``: the positions of special
+            tokens and of padding, and the last column everywhere.
+        values: network inputs of the same shape; only those ``where`` count, and the others may be anything.
     """
 
     where: torch.Tensor
@@ -53,9 +54,10 @@ class Words(NamedTuple):
     """What an attacker on sentences knows of the model's words.
 
     Attributes:
-        embeddings: of all tokens, ``[V, H]``.
-        allowed: tokens that sentences are made of, boolean ``[V]``: not the special ones.
-        known: the tokens at positions that need no search, int64 ``[n, B, L]``; elsewhere -1.
+        embeddings: of all tokens, ``[V, H]``, in network inputs: a part of the attacked model.
+        allowed: tokens that sentences are made of, boolean ``[V]``: not the special ones. At least one.
+        known: the tokens at positions that need no search, int64 ``[n, B, L]``; elsewhere -1. They are the positions of
+            which :attr:`Knowledge.inputs` holds the embeddings.
     """
 
     embeddings: torch.Tensor

@@ -99,9 +99,8 @@ class Robust(Wrapper):
 
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
         assert isinstance(self.attack, GradientMatching)
-        first = GradientMatching(
-            **dict(self.attack)
-            | {"objective": self.objective, "optimiser": self.optimiser, "iterations": self.iterations}
+        first = self.attack.model_copy(
+            update={"objective": self.objective, "optimiser": self.optimiser, "iterations": self.iterations}
         )
         found = first.reconstruct(observations, knowledge, streams)
         residual = Search(first, observations, knowledge).residuals(found)

@@ -112,6 +112,7 @@ class Search:
 
     def __init__(self, attack: GradientMatching, observations: Observations, knowledge: Knowledge) -> None:
         self.attack, self.observations, self.knowledge = attack, observations, knowledge
+        self.word_length: float | None = None
         self.shape = observations.batch_shape
         self.varied = attack.unknown.shape(self.shape)
         self.variables = math.prod(self.varied)
@@ -251,6 +252,7 @@ class Search:
                 pixel_range=self.knowledge.pixel_range,
                 statistics_of=lambda candidate: network.batch_statistics(parameters, candidate),
                 statistics=statistics or running,
+                word_length=self.word_length,
             )
             for regulariser in attack.regularisers:
                 if regulariser.weight:

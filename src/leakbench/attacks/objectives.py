@@ -80,10 +80,16 @@ class Cosine(_Objective):
 class CosinePerTensor(_Objective):
     """The mean over the model's tensors of ``1 - cosine`` (Geiping et al.'s ``simlocal``; Balunovic et al. 2022).
 
-    A tensor whose gradient is zero on either side has cosine 0.
+    A tensor whose gradient is zero on either side has cosine 0. The exact gradient of some tensors is zero, such as of
+    the biases of attention's keys; of these rounding leaves a direction of noise, whose slope is no smaller than that
+    of the others. ``floor`` shortens such directions: ``1 - <g, t> / (max(|g|, f |t*|) max(|t|, f |t*|))``, where
+    ``t*`` are all tensors.
     """
 
     kind: Literal["cosine_per_tensor"] = "cosine_per_tensor"
+    floor: float = Field(
+        0.0, ge=0, description="a tensor whose part of the observed gradient's length is smaller counts less"
+    )
 
     def __call__(
         self,
@@ -93,8 +99,13 @@ class CosinePerTensor(_Objective):
         sizes: Sequence[int] = (),
     ) -> torch.Tensor:
         inner = _per_tensor(_inner, sizes, gradient, target, weights)
-        lengths = _per_tensor(_norm, sizes, gradient, weights) * _per_tensor(_norm, sizes, target, weights)
-        return (1 - inner / lengths.clamp(min=torch.finfo(lengths.dtype).tiny)).mean(dim=-1)
+        own, seen = _per_tensor(_norm, sizes, gradient, weights), _per_tensor(_norm, sizes, target, weights)
+        if self.floor:
+            least = self.floor * _norm(target, weights)[..., None]
+            own, seen = torch.maximum(own, least), torch.maximum(seen, least)
+        lengths = own * seen
+        # Not clamped to a tiny number: its inverse would be the slope, and infinite times zero is not a number.
+        return (1 - inner / lengths.where(lengths > torch.finfo(lengths.dtype).tiny, 1.0)).mean(dim=-1)
 
 
 def _per_tensor(

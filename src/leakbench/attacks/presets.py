@@ -12,9 +12,10 @@ from pydantic import Field
 
 from leakbench.attacks.base import ATTACKS
 from leakbench.attacks.gradient_matching import GradientMatching, LabelHandling
-from leakbench.attacks.objectives import L1L2, L2, Cosine, Objective
-from leakbench.attacks.optimisers import LBFGS, Adam, Optimiser
-from leakbench.attacks.regularisers import Regulariser, TotalVariation
+from leakbench.attacks.objectives import L1L2, L2, Cosine, CosinePerTensor, Objective
+from leakbench.attacks.optimisers import LBFGS, Adam, Optimiser, StaircaseAdam
+from leakbench.attacks.regularisers import EmbeddingNorm, Regulariser, TotalVariation
+from leakbench.attacks.sentences import Reordering, SentenceMatching
 from leakbench.attacks.unknowns import Unknown, Upsampled
 
 _TORCH_LBFGS = LBFGS(rate=1.0, history=100, line_search="none", tolerance_gradient=1e-7, tolerance_change=0.0)
@@ -167,3 +168,59 @@ class ROG(GradientMatching):
     iterations: int = Field(100, ge=1, description="evaluations of the objective's gradient per restart")
     unknown: Unknown = Upsampled(factor=4, interpolation="bicubic")
     start: Literal["normal", "uniform", "grey"] = Field("uniform", description="first candidate: uniform latents")
+
+
+@ATTACKS.register("dlg_text", version=1)
+class DLGText(SentenceMatching):
+    """DLG (Zhu et al. 2019) on sentences, with the numbers that LAMP's authors run it with."""
+
+    objective: Objective = L2()
+    optimiser: Optimiser = Adam(rate=0.1, signed=False, decay="none")
+    iterations: int = Field(2500, ge=1, description="evaluations of the objective's gradient per restart")
+    keep: Literal["last", "best"] = "best"
+
+
+@ATTACKS.register("tag_text", version=1)
+class TAGText(SentenceMatching):
+    """TAG (Deng et al. 2021) on sentences, with the numbers that LAMP's authors run it with."""
+
+    objective: Objective = L1L2(l1_weight=0.01)
+    optimiser: Optimiser = Adam(rate=0.1, signed=False, decay="none")
+    iterations: int = Field(2500, ge=1, description="evaluations of the objective's gradient per restart")
+    keep: Literal["last", "best"] = "best"
+
+
+_STAIRCASE = StaircaseAdam(rate=0.01, signed=False, factor=0.89, every=50)
+
+
+@ATTACKS.register("lamp_cos", version=1)
+class LAMPCosine(SentenceMatching):
+    """LAMP with cosines (Balunovic et al. 2022), as its authors run it on BERT-base.
+
+    1.4 is the length of that model's word embeddings.
+    """
+
+    objective: Objective = CosinePerTensor(floor=0.0)
+    regularisers: tuple[Regulariser, ...] = (EmbeddingNorm(weight=1.0, norm=1.4),)
+    optimiser: Optimiser = _STAIRCASE
+    iterations: int = Field(2000, ge=1, description="evaluations of the objective's gradient per restart")
+    starts: int = Field(500, ge=1, description="standard normal draws, of which the search begins at the best")
+    permutations: int = Field(500, ge=0, description="random orders of that draw, of which it begins at the best")
+    start_norm: float | None = Field(1.4, gt=0, description="length to which the embeddings of the start are brought")
+    reordering: Reordering | None = Reordering(candidates=200, every=75, burn_in=0.1, fluency=0.2)
+    keep: Literal["last", "best"] = "best"
+
+
+@ATTACKS.register("lamp_l1l2", version=1)
+class LAMPL1L2(SentenceMatching):
+    """LAMP with TAG's distance (Balunovic et al. 2022), as its authors run it on BERT-base."""
+
+    objective: Objective = L1L2(l1_weight=0.01)
+    regularisers: tuple[Regulariser, ...] = (EmbeddingNorm(weight=25.0, norm=1.4),)
+    optimiser: Optimiser = _STAIRCASE
+    iterations: int = Field(2000, ge=1, description="evaluations of the objective's gradient per restart")
+    starts: int = Field(500, ge=1, description="standard normal draws, of which the search begins at the best")
+    permutations: int = Field(500, ge=0, description="random orders of that draw, of which it begins at the best")
+    start_norm: float | None = Field(1.4, gt=0, description="length to which the embeddings of the start are brought")
+    reordering: Reordering | None = Reordering(candidates=200, every=75, burn_in=0.1, fluency=60.0)
+    keep: Literal["last", "best"] = "best"

@@ -22,11 +22,13 @@ class Scene:
         pixel_range: smallest and largest valid input, ``[2, C, 1, 1]``.
         statistics_of: BatchNorm statistics of a candidate batch.
         statistics: those that the client's batch has, or is believed to have.
+        word_length: mean length of the model's word embeddings; None of models of images.
     """
 
     pixel_range: torch.Tensor | None
     statistics_of: Callable[[torch.Tensor], Statistics]
     statistics: Statistics
+    word_length: float | None = None
 
 
 class _Regulariser(Part):
@@ -46,12 +48,16 @@ class EmbeddingNorm(_Regulariser):
     """
 
     kind: Literal["embedding_norm"] = "embedding_norm"
-    norm: float = Field(1.4, gt=0, description="length of a usual word embedding; 1.4 is BERT's")
+    norm: float | None = Field(
+        None, gt=0, description="length of a usual word embedding; the mean over the model's words by default"
+    )
 
     def __call__(self, images: torch.Tensor, scene: Scene) -> torch.Tensor:
         words, tokens = images[..., :-1], images[..., -1]
         mean = (torch.linalg.vector_norm(words, dim=-1) * tokens).sum() / tokens.sum()
-        penalty: torch.Tensor = (mean - self.norm).square()
+        norm = self.norm if self.norm is not None else scene.word_length
+        assert norm is not None, "attacks on sentences alone have this penalty"
+        penalty: torch.Tensor = (mean - norm).square()
         return penalty
 
 

@@ -24,7 +24,9 @@ from leakbench.attacks.discrete import discrete_step, nearest_tokens, start
 from leakbench.attacks.engine import Evidence, Interlude
 from leakbench.attacks.gradient_matching import GradientMatching, Search
 from leakbench.attacks.parts import Part
+from leakbench.errors import Infeasible
 from leakbench.lazy import torch
+from leakbench.models.bert import table_of
 from leakbench.randomness import Streams
 
 
@@ -53,8 +55,15 @@ class SentenceMatching(GradientMatching):
 
     starts: int = Field(1, ge=1, description="standard normal draws, of which the search begins at the best")
     permutations: int = Field(0, ge=0, description="random orders of that draw, of which it begins at the best")
+    scale: Literal["inputs", "embeddings"] = Field(
+        "inputs",
+        description="unit of the draws and of the step size: network inputs, or the root mean square of the numbers of "
+        "the model's word embeddings",
+    )
     start_norm: float | None = Field(
-        None, gt=0, description="length to which the embeddings of the start are brought; as drawn by default"
+        None,
+        gt=0,
+        description="length to which the embeddings of the start are brought, in network inputs; as drawn by default",
     )
     reordering: Reordering | None = Field(None, description="tries of other orders between steps; none by default")
 
@@ -78,7 +87,10 @@ class SentenceMatching(GradientMatching):
         return super().needs | (frozenset({"language_model"}) if fluent else frozenset())
 
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
-        assert knowledge.words is not None
+        if knowledge.words is None or knowledge.inputs is None:
+            raise Infeasible(f"attack '{self.name}' searches for sentences, which these observations are not of")
+        if "language_model" in self.needs and knowledge.language_model is None:
+            raise Infeasible(f"attack '{self.name}' asks a language model how fluent sentences are, and has none")
         found = super().reconstruct(observations, knowledge, streams)
         return replace(found, tokens=_tokens(found.images, knowledge.words, knowledge.words.known))
 
@@ -87,27 +99,46 @@ class SentenceMatching(GradientMatching):
 
 
 class SentenceSearch(Search):
-    """A search whose variables are the embedded sentences, those that are known included; they have no slope."""
+    """A search whose variables are the embedded sentences, in the attack's unit; what is known of them has no slope.
+
+    Embedded sentences are behind the table of word embeddings, whose gradient is zero whatever they are: the search
+    does without these coordinates.
+    """
 
     attack: SentenceMatching
 
     def __init__(self, attack: SentenceMatching, observations: Observations, knowledge: Knowledge) -> None:
-        super().__init__(attack, observations, knowledge)
+        super().__init__(attack, _behind_the_words(observations), knowledge)
         assert knowledge.words is not None and knowledge.inputs is not None
         self._words, self._known = knowledge.words, knowledge.inputs
         self._free = knowledge.words.known < 0
+        usual = self._words.embeddings[self._words.allowed]
+        self.word_length = float(torch.linalg.vector_norm(usual, dim=1).mean())
+        self.unit = 1.0 if attack.scale == "inputs" else float(usual.square().mean().sqrt())
+
+    def candidates(
+        self, variables: torch.Tensor, known: KnownInputs | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        return super().candidates(self.unit * variables, known)
 
     def starts(self, streams: Streams) -> torch.Tensor:
+        gradients = self.observations.gradients
+        if self.observations.start is not None:
+            return self.observations.start.flatten(1).to(gradients) / self.unit
         known = torch.where(self._known.where, self._known.values, torch.zeros_like(self._known.values))
+
+        def matching(tried: torch.Tensor, trials: torch.Tensor) -> torch.Tensor:
+            return self._matching(self.candidates(tried.flatten(1), self._known_of(trials))[0], trials)
+
         begun = start(
-            known.to(self.observations.gradients),
+            known.to(gradients) / self.unit,
             self._free,
             self._words.embeddings.shape[1],
-            self._matching,
+            matching,
             streams.child("start"),
             candidates=self.attack.starts,
             permutations=self.attack.permutations,
-            norm=self.attack.start_norm,
+            norm=None if self.attack.start_norm is None else self.attack.start_norm / self.unit,
         )
         return begun.flatten(1)
 
@@ -121,8 +152,7 @@ class SentenceSearch(Search):
         def reorder(iteration: int, points: torch.Tensor, trials: torch.Tensor) -> torch.Tensor:
             if not reordering.is_due(iteration, self.attack.iterations):
                 return points
-            known = KnownInputs(*(part[trials] for part in self._known))
-            inputs, _ = self.candidates(points, known)
+            inputs, _ = self.candidates(points, self._known_of(trials))
             free = self._free[trials]
             rows = Streams([streams.keys[trial] for trial in trials.tolist()])
 
@@ -139,9 +169,12 @@ class SentenceSearch(Search):
                 reordering.candidates,
                 rows.child("reordering", iteration),
             )
-            return moved.inputs.flatten(1)
+            return moved.inputs.flatten(1) / self.unit
 
         return reorder
+
+    def _known_of(self, trials: torch.Tensor) -> KnownInputs:
+        return KnownInputs(*(part[trials] for part in self._known))
 
     def _matching(self, inputs: torch.Tensor, trials: torch.Tensor) -> torch.Tensor:
         """The distances of gradients ``[m]``, of inputs ``[m, B, L, H + 1]`` from the observations of these trials."""
@@ -158,6 +191,29 @@ class SentenceSearch(Search):
 
         found: torch.Tensor = torch.func.vmap(distance)(inputs, self.evidence(trials))
         return found
+
+
+def _behind_the_words(observations: Observations) -> Observations:
+    """The same observations without the coordinates of the word embeddings."""
+    network, noise = observations.network, observations.noise
+    table = network.names.index(table_of(network))
+    begin = sum(network.sizes[:table])
+    end = begin + network.sizes[table]
+
+    def rest(flat: torch.Tensor) -> torch.Tensor:
+        # The table usually comes first; then nothing is copied.
+        return flat[..., end:] if begin == 0 else torch.cat([flat[..., :begin], flat[..., end:]], dim=-1)
+
+    return replace(
+        observations,
+        network=network.without(network.names[table]),
+        parameters=rest(observations.parameters),
+        gradients=rest(observations.gradients),
+        weights=None if observations.weights is None else rest(observations.weights),
+        noise=None if noise is None else lambda trials: rest(noise(trials)),
+        marked=None,
+        repeats=None,
+    )
 
 
 def _tokens(inputs: torch.Tensor, words: Words, known: torch.Tensor) -> torch.Tensor:

@@ -103,26 +103,6 @@ def _splitting(pipeline: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
     return pipeline
 
 
-def pack(sentences: Sequence[Sequence[str]]) -> torch.Tensor:
-    """Batches of sentences as they are kept beside a record: their bytes in UTF-8, uint8 ``[n, B, bytes]``.
-
-    Shorter ones are filled with zeros.
-
-    Args:
-        sentences: ``n`` batches of ``B``; without the character NUL.
-    """
-    encoded = [[sentence.encode() for sentence in batch] for batch in sentences]
-    width = max((len(sentence) for batch in encoded for sentence in batch), default=0)
-    padded = b"".join(sentence.ljust(width, b"\0") for batch in encoded for sentence in batch)
-    count = len(encoded[0]) if encoded else 0
-    return torch.from_numpy(np.frombuffer(padded, np.uint8).copy()).view(len(encoded), count, width)
-
-
-def unpack(packed: torch.Tensor) -> list[list[str]]:
-    """The sentences of :func:`pack`."""
-    return [[bytes(row.tolist()).rstrip(b"\0").decode() for row in batch] for batch in packed]
-
-
 class Vocabulary(BaseModel):
     """Where a tokenizer's entries come from."""
 
@@ -194,6 +174,37 @@ class Texts(NamedTuple):
 
     sentences: tuple[str, ...]
     labels: tuple[int, ...]
+
+
+def pack(sentences: Sequence[Any]) -> torch.Tensor:
+    """Nested lists of sentences as UTF-8 bytes, zero-padded: uint8 ``[..., bytes]``. :func:`unpack` is the inverse.
+
+    Args:
+        sentences: a list of sentences, or of lists of equal length, and so on.
+
+    Raises:
+        ValueError: lists of one level differ in length, or a sentence holds the character of code zero.
+    """
+    shape, level = [len(sentences)], list(sentences)
+    while level and not isinstance(level[0], str):
+        lengths = set(map(len, level))
+        if len(lengths) > 1:
+            raise ValueError(f"lists of {' and '.join(map(str, sorted(lengths)))} sentences make no tensor")
+        shape.append(lengths.pop())
+        level = [each for part in level for each in part]
+    encoded = [sentence.encode() for sentence in level]
+    if any(b"\0" in sentence for sentence in encoded):
+        raise ValueError("a sentence holds the character of code zero, which marks the end of others")
+    width = max(map(len, encoded), default=0)
+    joined = b"".join(sentence.ljust(width, b"\0") for sentence in encoded)
+    return torch.tensor(list(joined), dtype=torch.uint8).view(*shape, width)
+
+
+def unpack(packed: torch.Tensor) -> list[Any]:
+    """The nested lists of sentences that :func:`pack` made of ``[..., bytes]``."""
+    if packed.ndim > 2:
+        return [unpack(part) for part in packed]
+    return [bytes(row).rstrip(b"\0").decode() for row in packed.tolist()]
 
 
 def words(sentence: str) -> int:

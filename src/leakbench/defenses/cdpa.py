@@ -30,6 +30,9 @@ from leakbench.theory.bit_votes import VoteRule, composed_epsilon, epsilon_per_b
 
 Layers = Literal["last", "linear", "all"]
 
+MISREAD = 10.0
+"""The public code's module for text writes 5 decimals and reads 4."""
+
 
 @dataclass(frozen=True)
 class WordMessage(Message):
@@ -48,6 +51,7 @@ class WordMessage(Message):
         before: the words before flips. Does not travel.
         update: what was protected, ``[n, d]``. Does not travel.
         rounding: of ``rest``.
+        misread: the factor by which attackers take the values of words too large. The server's vote does not.
     """
 
     words: torch.Tensor
@@ -62,6 +66,7 @@ class WordMessage(Message):
     before: torch.Tensor
     update: torch.Tensor
     rounding: Rounding
+    misread: float = 1.0
 
     @property
     def bits(self) -> int:
@@ -86,7 +91,7 @@ class WordMessage(Message):
 
     def view(self) -> torch.Tensor:
         """The words of each client alone, read as they came. (The vote of a single client changes nothing.)"""
-        return self.assemble(self.unit * self.form.decode(self.words), self.others)
+        return self.assemble(self.misread * self.unit * self.form.decode(self.words), self.others)
 
     @cached_property
     def marked(self) -> torch.Tensor:
@@ -104,10 +109,11 @@ class WordMessage(Message):
         others = lattice_law(self.update[:, ~self.protected], self.rest, self.rounding)
         assert others.variance is not None
         mean, variance = self.form.flip_law(self.before, self.masked, self.keep)
+        unit = self.misread * self.unit
         return Law(
-            self.assemble(self.unit * mean, others.mean),
+            self.assemble(unit * mean, others.mean),
             self.assemble(~self.saturated, others.passing),
-            self.assemble(self.unit**2 * variance, others.variance),
+            self.assemble(unit**2 * variance, others.variance),
             normal=False,
         )
 
@@ -118,10 +124,12 @@ class CDPA(Defense):
 
     adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "masked"},)
 
-    variant: Literal["as_printed", "as_released", "corrected"] = Field(
+    variant: Literal["as_printed", "as_released", "as_released_text", "corrected"] = Field(
         "corrected",
         description="as_printed: vote of bits (eq. 2); as_released: besides, words are truncated and overflow, and "
-        "points are rounded as in the public code; corrected: the unbiased mean of what was encoded, no vote",
+        "points are rounded as in the public code; as_released_text: so, but that words saturate, and that attackers "
+        "read one client's words ten times too large, as the public code's module for text does; corrected: the "
+        "unbiased mean of what was encoded, no vote",
     )
     p: float = Field(0.98, gt=0.5, le=1, description="probability of keeping a masked bit")
     decimals: int = Field(4, ge=0, le=9, description="of a word, z")
@@ -145,8 +153,8 @@ class CDPA(Defense):
     def _fitting_words(self) -> CDPA:
         if any(not 0 <= position < self.width for position in self.mask) or len(set(self.mask)) < len(self.mask):
             raise ValueError(f"mask {list(self.mask)} must name different bits of a word, 0 to {self.width - 1}")
-        if self.variant == "as_released" and self.width != 16:
-            raise ValueError(f"width ({self.width}) must be 16 for variant 'as_released'")
+        if self._as_released and self.width != 16:
+            raise ValueError(f"width ({self.width}) must be 16 for variant '{self.variant}'")
         if self.rate is not None and self.encodes == "gradient":
             raise ValueError("rate is of encodes 'delta'; leave it out for 'gradient'")
         return self
@@ -159,7 +167,11 @@ class CDPA(Defense):
     @property
     def rounding(self) -> Rounding:
         """How it rounds to lattice points."""
-        return "babai" if self.variant == "as_released" else "nearest"
+        return "babai" if self._as_released else "nearest"
+
+    @property
+    def _as_released(self) -> bool:
+        return self.variant in ("as_released", "as_released_text")
 
     def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
         """What clients send.
@@ -176,8 +188,10 @@ class CDPA(Defense):
         own, factor = streams.child("words"), self._factor(steps)
         coarse = dequantise(quantise(update[:, protected] * factor, kept, lattice, self.rounding, own), own)
         form = self.form
-        write = form.encode_released if self.variant == "as_released" else form.encode
-        before, saturated = write(coarse)
+        before, saturated = (form.encode_released if self._as_released else form.encode)(coarse)
+        if self.variant == "as_released_text":
+            # Its words are longer, with the masked bits at the same weights: no value overflows.
+            before = torch.where(saturated, form.encode(coarse)[0], before)
         words = form.flip(before, self.mask, self.p, streams.child("flips"))
         rest = quantise(update[:, ~protected], others, lattice, self.rounding, streams)
         return WordMessage(
@@ -193,6 +207,7 @@ class CDPA(Defense):
             before,
             update,
             self.rounding,
+            MISREAD if self.variant == "as_released_text" else 1.0,
         )
 
     def _factor(self, steps: ClientSteps) -> float:

@@ -1,4 +1,4 @@
-"""Magnitude pruning: of the whole update, or of each of its tensors."""
+"""Sparse updates: pruned by magnitude, the whole or each of its tensors, or at random."""
 
 from __future__ import annotations
 
@@ -59,3 +59,23 @@ class GradDrop(Defense):
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
         return PrivacyStatement(None, None, "no guarantee: what is sent is exact, and what is not depends on the data")
+
+
+@DEFENSES.register("random_mask", version=1)
+class RandomMask(Defense):
+    """Drop every coordinate with a given probability, whatever its size, and send the others as they are.
+
+    As Balunovic et al. (2022) released it. What is left is not scaled up, so the update is too small on average, by the
+    factor ``1 - probability``.
+    """
+
+    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "masked"},)
+
+    probability: float = Field(ge=0, le=1, description="of dropping a coordinate, each independently")
+
+    def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
+        draws = streams.uniform(steps.gradient.shape[1], device=steps.gradient.device)
+        return SparseMessage(steps.gradient, draws >= self.probability)
+
+    def privacy(self, schedule: Schedule) -> PrivacyStatement:
+        return PrivacyStatement(None, None, "no guarantee: what is sent is exact")

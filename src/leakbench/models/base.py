@@ -132,6 +132,26 @@ class Network:
         other.batch_norm = batch_norm
         return other
 
+    def without(self, name: str) -> Network:
+        """The same network with shorter parameter vectors, which lack a tensor that no output depends on.
+
+        Attackers who vary what stands behind a layer need not carry the zeros of its gradient along.
+
+        Raises:
+            KeyError: there is no such tensor.
+        """
+        if name not in self.names:
+            raise KeyError(name)
+        other = copy.copy(self)
+        for cached in ("linear_layers", "head", "first_linear"):
+            other.__dict__.pop(cached, None)
+        place = self.names.index(name)
+        for attribute in ("names", "shapes", "sizes"):
+            every = getattr(self, attribute)
+            setattr(other, attribute, every[:place] + every[place + 1 :])
+        other.dimension = sum(other.sizes)
+        return other
+
     def trainable_module(self) -> torch.nn.Module:
         """A copy of the module, parameters and buffers included, that ``torch.optim`` can train."""
         return copy.deepcopy(self._module).requires_grad_(True).train()
@@ -215,7 +235,8 @@ class Network:
     @property
     def parameters(self) -> torch.Tensor:
         """The module's own parameters, float32 ``[d]``."""
-        return torch.cat([tensor.reshape(-1) for tensor in self._module.parameters()])
+        named = dict(self._module.named_parameters())
+        return torch.cat([named[name].reshape(-1) for name in self.names])
 
     def unflatten(self, parameters: torch.Tensor) -> dict[str, torch.Tensor]:
         """A flat vector ``[d]`` as named tensors."""

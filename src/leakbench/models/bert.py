@@ -54,6 +54,12 @@ class TextModel(Model):
     vocabulary: int = Field(30522, ge=1, description="word embeddings, V")
     positions: int = Field(512, ge=1, description="tokens of the longest sentence, special ones included")
     activation: Literal["gelu", "relu"] = Field("gelu", description="of the hidden layers")
+    initial_std: float = Field(
+        0.02,
+        gt=0,
+        description="standard deviation of random weights. 0.02 suits BERT-base; other widths have signals as strong "
+        "with 0.55 / sqrt(width)",
+    )
     weights: str | None = Field(
         None,
         description="where trained weights lie under the data root, such as google-bert/bert-base-uncased: a folder "
@@ -112,6 +118,7 @@ class TextModel(Model):
 
     def _config(self, classes: int) -> PreTrainedConfig:
         fields = {key: getattr(self, field) for field, key in self.keys.items()}
+        fields["initializer_range"] = self.initial_std
         config: PreTrainedConfig = self._configuration()(**fields, **self._options(classes))
         return config
 
@@ -219,7 +226,7 @@ def word_embeddings(network: Network, parameters: torch.Tensor) -> torch.Tensor:
     Raises:
         ConfigError: the model has none.
     """
-    return network.unflatten(parameters)[_table_of(network)]
+    return network.unflatten(parameters)[table_of(network)]
 
 
 def embedding_width(network: Network) -> int:
@@ -228,10 +235,15 @@ def embedding_width(network: Network) -> int:
     Raises:
         ConfigError: the model has no word embeddings.
     """
-    return network.shapes[network.names.index(_table_of(network))][1]
+    return network.shapes[network.names.index(table_of(network))][1]
 
 
-def _table_of(network: Network) -> str:
+def table_of(network: Network) -> str:
+    """The name of the table of word embeddings.
+
+    Raises:
+        ConfigError: the model has none.
+    """
     found = [name for name in network.names if name.endswith(_WORD_EMBEDDINGS)]
     if len(found) != 1:
         raise ConfigError("the model has no table of word embeddings; models of sentences have one")

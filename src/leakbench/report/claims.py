@@ -90,12 +90,16 @@ class Part:
         return f"{self.name or 'it'}: {value}" + (f", {self.note}" if self.note else "")
 
 
-def decide(evidence: Evidence, parts: Sequence[Part]) -> Finding:
+def decide(evidence: Evidence, parts: Sequence[Part], *, gated: bool = True) -> Finding:
     """The verdict on a claim of one or more parts.
 
     Reproduced if all parts are; contradicted if one is; else inconclusive. An attack that missed its gate makes every
     verdict inconclusive. The effect is that of the part that decides: of those with the claim's verdict, the one
     furthest on the wrong side of its threshold, or nearest to it, in widths of its interval.
+
+    Args:
+        gated: False where the claim is of the attacks themselves, so that what a weak one reached is what it asks, or
+            of what no attack changes.
 
     Raises:
         NotRun: there are no parts.
@@ -117,12 +121,12 @@ def decide(evidence: Evidence, parts: Sequence[Part]) -> Finding:
     meaning = deciding.meaning + (f"; {deciding.name}" if deciding.name else "")
     meaning += f" (the part that decides, of {len(parts)})" if len(parts) > 1 else ""
     return Finding(
-        "inconclusive" if evidence.void else verdict,
+        "inconclusive" if evidence.void and gated else verdict,
         _number(estimate.value),
         _number(estimate.low),
         _number(estimate.high),
         meaning,
-        ". ".join([*evidence.void, *notes, *evidence.notes()]),
+        ". ".join([*(evidence.void if gated else []), *notes, *evidence.notes()]),
     )
 
 

@@ -31,8 +31,8 @@ class Series:
         name: what it is, for messages.
         points: values of the swept parameter, or numbers of steps, ascending.
         seeds: ascending.
-        values: ``[points, seeds, batches]``: images are averaged over their batch, and a number that no batch changes
-            has one batch. NaN where there is no number.
+        values: ``[points, seeds, batches]``: images or sentences are averaged over their batch, and a number that no
+            batch changes has one batch. NaN where there is no number.
     """
 
     name: str
@@ -154,6 +154,12 @@ class Evidence:
         if not found:
             raise NotRun(f"{' and '.join(experiments)} share no data set with a model")
         return found
+
+    def aside(self) -> Evidence:
+        """The same tables; what is read here is not remembered, since it only chooses what is judged."""
+        one = copy.copy(self)
+        one._read = _Read()
+        return one
 
     def notes(self) -> list[str]:
         """How much was read, and what is wrong with it."""

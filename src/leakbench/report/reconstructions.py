@@ -75,7 +75,7 @@ def lines_of(
 ) -> list[Lines]:
     """The lines of one record of sentences in the order of its settings; see :func:`_found`."""
     return [
-        Lines(label, unpack(victims[None])[0], unpack(found[None])[0], _numbers(replicate, "rouge1", len(found)))
+        Lines(label, unpack(victims), unpack(found), _numbers(replicate, "rouge1", len(found)))
         for label, replicate, victims, found, _ in _found(root, path, record, seed, wanted)
     ]
 

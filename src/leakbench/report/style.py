@@ -35,9 +35,10 @@ COLOURS = {
     "cdpa": "#EE3377",
     "sdq": "#997700",
     "jopeq": "#6699CC",
+    "random_mask": "#225555",
     "distributed_noise": "#EE8866",
     "gaussian_sampling": "#AAAA00",
-    "water_filling": "#225555",
+    "water_filling": "#663333",
 }
 # For mechanisms that the project does not know: out-of-tree defenses.
 OTHER_COLOURS = ("#7F3C8D", "#80BA5A", "#A5AA99", "#CF1C90")
@@ -47,7 +48,14 @@ MODEL_COLOURS = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377
 
 MARKERS = {"magnitude_pruning": "s", "clipped_noise": "s", "gaussian_noise": "^", "none": "*"}
 
-REFERENCES = {"mean_image": ("mean image", "--"), "grey": ("constant grey", "-."), "noise": ("random noise", ":")}
+REFERENCES = {
+    "mean_image": ("mean image", "--"),
+    "grey": ("constant grey", "-."),
+    "noise": ("random noise", ":"),
+    # Of sentences, which no figure shows beside images: the same lines by other names.
+    "random_sentence": ("random sentence", "dashed"),
+    "frequent_words": ("frequent words", "dotted"),
+}
 """Reference attackers: label and line style. Their lines are grey, since they say nothing of any defense."""
 REFERENCE_COLOUR = "#777777"
 

@@ -19,6 +19,8 @@ NONE = "–"
 
 MASK = (2, 3)
 """Positions of the bits that the paper flips on images, from the left; 0 is the sign."""
+MASK_TEXT = (5, 6)
+"""Those that it flips on text."""
 
 DEFENSES = {
     "none": "none",

@@ -42,12 +42,12 @@ def table03(tables: Tables) -> pd.DataFrame:
         for metric, words in METRICS.items():
             if metric in PRINTED:
                 row[f"{words}, paper"] = _paper(theirs, {"no defense": "none"}.get(name, name), PRINTED[metric])
-            row[f"{words}, ours"] = _cell(frame, metric, defense=label, attack=ROG)
-            row[f"{words}, refined"] = _cell(frame, metric, defense=label, attack=POST)
+            row[f"{words}, ours"] = cell(frame, metric, defense=label, attack=ROG)
+            row[f"{words}, refined"] = cell(frame, metric, defense=label, attack=POST)
         rows.append(row)
     for attack, name in reference_rows(frame).items():
         seen = {
-            f"{words}, ours": _cell(frame, metric, mechanism="none", attack=attack) for metric, words in METRICS.items()
+            f"{words}, ours": cell(frame, metric, mechanism="none", attack=attack) for metric, words in METRICS.items()
         }
         rows.append({"defense": name, **seen})
     return pd.DataFrame(rows, columns=list(rows[0])).fillna(NONE)
@@ -70,7 +70,7 @@ def table07(tables: Tables) -> pd.DataFrame:
     for metric, words in METRICS.items():
         rows.append(
             {"p": "no defense", "metric": words}
-            | {f"{name}, ours": _cell(rog, metric, defense="none", attack=attack) for name, attack in attacks.items()}
+            | {f"{name}, ours": cell(rog, metric, defense="none", attack=attack) for name, attack in attacks.items()}
         )
     for p in sorted(frame[P].dropna().unique(), reverse=True):
         for metric, words in METRICS.items():
@@ -82,7 +82,7 @@ def table07(tables: Tables) -> pd.DataFrame:
                 elif metric in PRINTED:
                     theirs = _paper(imputed, (p, PRINTED[metric]), {"mean": "impute_mean", "zero": "impute_0"}[name])
                 row[f"{name}, paper"] = theirs
-                row[f"{name}, ours"] = _cell(frame[frame[P] == p], metric, attack=attack)
+                row[f"{name}, ours"] = cell(frame[frame[P] == p], metric, attack=attack)
             rows.append(row)
     return pd.DataFrame(rows, columns=list(rows[-1])).fillna(NONE)
 
@@ -153,7 +153,7 @@ def table_s1(tables: Tables) -> pd.DataFrame:
         metrics = {words: adaptive_rows(tables, attack, name) for name, words in METRICS.items() if name != "lpips"}
         first = next(iter(metrics.values()))
         for place, row in enumerate(first.to_dict("records")):
-            cells = {words: _words(found.iloc[place]) for words, found in metrics.items()}
+            cells = {words: with_interval(found.iloc[place]) for words, found in metrics.items()}
             rows.append({"attack": attack, "defense": row["defense"], "attacker": row["attacker"], **cells})
     return pd.DataFrame(rows)
 
@@ -163,13 +163,14 @@ def _paper(reference: pd.DataFrame, row: object, column: str) -> str:
     return f"{values[row]:g}" if row in values else NONE
 
 
-def _cell(frame: pd.DataFrame, metric: str, **equal: str) -> str:
+def cell(frame: pd.DataFrame, metric: str, **equal: str) -> str:
     """Mean and interval over seeds; where the attack missed its gate, with that."""
     rows = values_of(frame, metric, **equal)
-    return NONE if rows.empty else _words(judged(rows, ["metric"]).iloc[0])
+    return NONE if rows.empty else with_interval(judged(rows, ["metric"]).iloc[0])
 
 
-def _words(row: pd.Series) -> str:
+def with_interval(row: pd.Series) -> str:
+    """A mean and its interval; with a word where the attack missed its gate."""
     if math.isnan(row["mean"]):
         return NONE
     interval = "" if row["low"] == row["high"] else f" [{row['low']:.3g}, {row['high']:.3g}]"

@@ -13,8 +13,9 @@ from functools import partial
 from leakbench.federated.fixed_point import FixedPoint, vote
 from leakbench.federated.lattice import Lattice, Rounding, dequantise, quantise
 from leakbench.lazy import torch
+from leakbench.metrics.text import rouge, rouge_floor
 from leakbench.papers.cdpa import PAPER
-from leakbench.papers.cdpa.common import MASK
+from leakbench.papers.cdpa.common import MASK, MASK_TEXT, printed
 from leakbench.randomness import Streams, generator
 from leakbench.report.checks import EXACT, Checked, agreement, checked, required
 from leakbench.theory.bit_votes import (
@@ -22,6 +23,7 @@ from leakbench.theory.bit_votes import (
     composed_epsilon,
     convergence_bound,
     epsilon_per_bit,
+    flip_moments,
     gradient_gap_bound,
     least_ones,
     likelihood_ratio,
@@ -277,6 +279,112 @@ def epsilon_of_a_bit_is_not_that_of_a_message() -> Checked:
     return checked(slacks, len(keeps) * 4 + trials, "excess of a message's epsilon over that of a bit, relative")
 
 
+BERT_BASE = 109_483_778
+"""Parameters of BERT-base with two classes."""
+TEXT_KEEP, TEXT_DECIMALS, TEXT_SIGMA = 0.999, 5, 0.005
+"""The paper's p and z on text, and the standard deviation of the noise beside them (Table V)."""
+BIAS, LAYERS = 768, 12
+"""Entries of a bias of keys, and how many there are."""
+
+
+def _noise_on_text(count: int) -> float:
+    """Norm of what flips add to so many values whose masked bits are zeros, as its mean square says."""
+    mean, variance = flip_moments(TEXT_KEEP, TEXT_DECIMALS, MASK_TEXT)
+    return math.sqrt(count * (mean**2 + variance))
+
+
+def flips_add_less_than_the_noise() -> Checked:
+    """T10, Table V: over BERT-base's parameters CDPA adds a thirteenth of the Gaussian noise that it outdoes.
+
+    Noise that words really get is measured on two million values and compared with the formula.
+    """
+    count, form = 2_000_000, FixedPoint(TEXT_DECIMALS)
+    words = torch.zeros(1, count, dtype=torch.int16)
+    sent = form.flip(words, MASK_TEXT, TEXT_KEEP, Streams([(PAPER, "theory", "noise on text")]))
+    measured = float(form.decode(sent).double().norm())
+    right = 0.03 - abs(measured / _noise_on_text(count) - 1)  # a flip in 1,000: 4,000 of them
+    ratio = TEXT_SIGMA * math.sqrt(BERT_BASE) / _noise_on_text(BERT_BASE)
+    slacks = [_numbers([ratio / 13 - 1]), required(_numbers([right]))]
+    return checked(slacks, count, "excess over 13 of the norm of Gaussian noise over that of flips, relative")
+
+
+def _sentences(words: torch.Tensor, prefix: str) -> list[str]:
+    """Sentences of numbered words; -1 is no word."""
+    return ["[CLS] " + " ".join(f"{prefix}{word}" for word in row if word >= 0) + " [SEP]" for row in words.tolist()]
+
+
+def _strangers() -> tuple[list[str], list[str], torch.Tensor]:
+    """Pairs of sentences without a common word, and numbers of words with both special ones, ``[2, n]``."""
+    trials, longest = 200, 12
+    draw = generator(PAPER, "theory", "strangers")
+    counts = torch.randint(1, longest + 1, (2, trials), generator=draw)
+    drawn = torch.randint(0, 30, (2, trials, longest), generator=draw)
+    drawn = torch.where(torch.arange(longest) < counts[..., None], drawn, -1)
+    return _sentences(drawn[0], "a"), _sentences(drawn[1], "b"), counts + 2
+
+
+def nothing_in_common_scores_nothing() -> Checked:
+    """T11a, Tables V and VI as read ("reconstructed word count 0"): without a common word ROUGE-1 is zero."""
+    found, victims, counts = _strangers()
+    return checked([EXACT - rouge(found, victims)["rouge1"]], counts.shape[1], "minus ROUGE-1 in percent")
+
+
+def nothing_in_common_scores_the_floor() -> Checked:
+    """T11b: it is ``400 / (words of both)``, since [CLS] and [SEP] are words; LAMP's cell is that of 10.11 words.
+
+    In Table V CDPA's cell of LAMP has ROUGE-1 and ROUGE-L of 19.78 and ROUGE-2 of 0: as a sentence of the same length
+    of which nothing was found, if sentences have 10.11 words on average, these two among them.
+    """
+    found, victims, counts = _strangers()
+    scored = rouge(found, victims)
+    floors = _numbers([rouge_floor(*pair) for pair in counts.T.tolist()])
+    slacks = [agreement(scored["rouge1"], floors), agreement(scored["rougeL"], floors)]
+    cell = printed("table05").query("attack == 'LAMP' and defense == 'CDPA'").iloc[0]
+    slacks.append(required(_numbers([0.005 - abs(cell["rouge1"] - rouge_floor(10.11, 10.11))])))
+    slacks.append(required(_numbers([-abs(cell["rouge1"] - cell["rougeL"]), -abs(cell["rouge2"])])))
+    return checked(slacks, counts.shape[1], f"what the largest relative deviation leaves of {EXACT:g}")
+
+
+def zeros_mostly_stay_zeros() -> Checked:
+    """T12: of twelve biases that round to zeros one or more stays so with probability 0.945, and its cosine is 0/0.
+
+    Simulated: flips leave a bias of 768 zeros as it is with probability ``p^1536 = 0.215``.
+    """
+    models, form = 400, FixedPoint(TEXT_DECIMALS)
+    streams = Streams([(PAPER, "theory", "biases", number) for number in range(models)])
+    sent = form.flip(torch.zeros(models, LAYERS * BIAS, dtype=torch.int16), MASK_TEXT, TEXT_KEEP, streams)
+    silent = (sent.view(models, LAYERS, BIAS) == 0).all(dim=2).double()
+    one = TEXT_KEEP ** (len(MASK_TEXT) * BIAS)
+    some = 1 - (1 - one) ** LAYERS
+    slacks = [required(_numbers([0.0005 - abs(one - 0.215), 0.0005 - abs(some - 0.945)]))]
+    for measured, stated in ((silent, one), (silent.amax(dim=1), some)):
+        allowed = 5 * math.sqrt(stated * (1 - stated) / measured.numel())
+        slacks.append(_numbers([1 - abs(float(measured.mean()) - stated) / allowed]))
+    return checked(slacks, models, "what the largest deviation leaves of five standard deviations, relative")
+
+
+def keys_need_no_bias() -> Checked:
+    """T13: the bias of keys adds the same to all scores of a query, which softmax ignores: its gradient is zero.
+
+    A layer of attention and a random loss; the gradient of the keys' bias over that of the values'.
+    """
+    trials, tokens, width = 20, 7, 16
+    draw = generator(PAPER, "theory", "attention")
+    inputs, loss = torch.randn(2, trials, tokens, width, generator=draw, dtype=torch.float64).unbind()
+    maps = torch.randn(3, trials, width, width, generator=draw, dtype=torch.float64) / math.sqrt(width)
+    biases = torch.randn(3, trials, 1, width, generator=draw, dtype=torch.float64)
+
+    def attended(biases: torch.Tensor) -> torch.Tensor:
+        queries, keys, values = inputs @ maps + biases
+        weights = (queries @ keys.transpose(-1, -2) / math.sqrt(width)).softmax(dim=-1)
+        total: torch.Tensor = (weights @ values * loss).sum()
+        return total
+
+    norms = torch.func.grad(attended)(biases).norm(dim=(2, 3))
+    slacks = [EXACT - norms[1] / norms[2], required(norms[0] / norms[2] - 1e-3)]
+    return checked(slacks, trials, f"what the largest ratio leaves of {EXACT:g}")
+
+
 CHECKS: Mapping[str, Callable[[], Checked]] = {
     "T1": error_falls_in_p,
     "T2a": error_falls_in_clients,
@@ -291,6 +399,11 @@ CHECKS: Mapping[str, Callable[[], Checked]] = {
     "T7b": sdq_is_finer_than_qsgd_as_released,
     "T8": theorem_1_shows_convergence,
     "T9": theorem_2_tightens_in_p,
+    "T10": flips_add_less_than_the_noise,
+    "T11a": nothing_in_common_scores_nothing,
+    "T11b": nothing_in_common_scores_the_floor,
+    "T12": zeros_mostly_stay_zeros,
+    "T13": keys_need_no_bias,
     "X5": epsilon_of_a_bit_is_not_that_of_a_message,
 }
 """Every check, under the name that the claims use."""
