@@ -5,6 +5,7 @@ The names count the errors as docs/replication/secagg_dp.md does, which says in 
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -39,7 +40,7 @@ class TestI01LastRowOfTable1:
     SETTING, FLOOR, AT = Aggregation(50, 4, 1, 1.0), 0.1875, 37.125
 
     def test_i01_the_last_row_is_the_one_above(self) -> None:
-        printed = [round_curve(MNIST, VARIANCE, name, "as_printed") for name in ("gaussian", "gaussian_filled")]  # type: ignore[arg-type]
+        printed = [round_curve(MNIST, VARIANCE, name, "as_printed") for name in ("gaussian", "gaussian_filled")]
         assert printed[0].epsilon(ORDER) == printed[1].epsilon(ORDER) == pytest.approx(0.0029514275, rel=1e-8)
         theorem = round_curve(MNIST, VARIANCE, "gaussian_filled", "corrected").epsilon(ORDER)
         assert theorem == pytest.approx(0.0042089094, rel=1e-7)
@@ -100,7 +101,7 @@ def test_i06_assumption_4_lacks_a_division_by_d() -> None:
     found = float(renyi_divergence(*gaussian(first, 1), *gaussian(second, 1), 1.9))
     assert found == pytest.approx(5.68264035, rel=1e-8)
     literal, right = (float(least_eigenvalue(first, form)) for form in ("as_printed", "corrected"))
-    assert (literal, right) == (pytest.approx(2), pytest.approx(1))
+    assert literal == pytest.approx(2) and right == pytest.approx(1)
     assert full_rank_curve(2, 1, 1.0, literal).epsilon(1.9) == pytest.approx(1.91005291, rel=1e-8)
     assert full_rank_curve(2, 1, 1.0, right).epsilon(1.9) == pytest.approx(40.1111111, rel=1e-8)
 
@@ -146,7 +147,7 @@ class TestI10ThreeSpans:
         first = torch.tensor([[1, 1, 0], [0, 0, 0], [0, 0, 1]], dtype=torch.float64)
         second = torch.tensor([[1, 0, 0], [0, 1, 1], [0, 0, 0]], dtype=torch.float64)
         both = torch.stack([first, second])
-        leaves = {name: span_residuals(both, name) > LEAVES for name in ("pooled", "per_user", "other_users")}  # type: ignore[arg-type]
+        leaves = {name: span_residuals(both, name) > LEAVES for name in ("pooled", "per_user", "other_users")}
         assert leaves["pooled"].tolist() == [[False, False, True], [False, False, False]]
         assert leaves["per_user"].tolist() == [[False, False, True], [True, False, False]]
         assert leaves["other_users"].tolist() == [[False, False, True], [False, True, True]]
@@ -212,7 +213,7 @@ def test_i15_less_noise_at_equal_variance_is_more_at_equal_epsilon() -> None:
 
 
 def test_i16_the_bound_has_a_pole_that_the_divergence_has_not() -> None:
-    curves = {form: round_curve(MNIST, VARIANCE, "gaussian_filled", form) for form in ("corrected", "repaired")}  # type: ignore[arg-type]
+    curves = {form: round_curve(MNIST, VARIANCE, "gaussian_filled", form) for form in ("corrected", "repaired")}
     assert curves["corrected"].epsilon(1 + 1e-7) > 1e4
     assert curves["repaired"].epsilon(1 + 1e-7) < 1e-4
     mean, covariance = row(0.0), row(1.0).view(1, 1)
@@ -224,9 +225,9 @@ def test_i17_information_falls_as_one_over_n() -> None:
     """Not linearly: each doubling of users halves it, nearly."""
     found = [information_bound(users, 32, 7850) for users in (50, 100, 200, 400)]
     assert found[0] == pytest.approx(84.3020038, rel=1e-8)
-    for fewer, more in zip(found[:-1], found[1:], strict=True):
+    for fewer, more in itertools.pairwise(found):
         assert fewer / more == pytest.approx(2, rel=0.02)
-    steps = [fewer - more for fewer, more in zip(found[:-1], found[1:], strict=True)]
+    steps = [fewer - more for fewer, more in itertools.pairwise(found)]
     assert steps[0] > 1.9 * steps[1] > 3.6 * steps[2] / 2
 
 

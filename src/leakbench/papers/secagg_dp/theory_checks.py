@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 from leakbench.errors import Infeasible
 from leakbench.lazy import torch
@@ -203,6 +204,10 @@ def _turned(order: float) -> torch.Tensor:
     return renyi_divergence(*summed(angles), *summed(angles + math.pi / 2), order)
 
 
+def _divergence(sums: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], order: float) -> torch.Tensor:
+    return renyi_divergence(*sums, order)
+
+
 def _under_water_filling() -> Iterator[tuple[Aggregation, float, Callable[[float], torch.Tensor]]]:
     """A setting, a floor, and the exact divergences of its random cases at an order, ``[TRIALS]``."""
     yield TURNING, TURNING_FLOOR, _turned
@@ -214,7 +219,7 @@ def _under_water_filling() -> Iterator[tuple[Aggregation, float, Callable[[float
             yield (
                 Aggregation(users, records, batch, 1.0),
                 floor,
-                lambda order, sums=sums: renyi_divergence(*sums, order),  # type: ignore[misc]
+                partial(_divergence, sums),
             )
 
 
@@ -322,7 +327,7 @@ def all_records_take_less_noise() -> Checked:
     for variance in (0.005, 0.05, 0.5, 5.0):
         plain = round_curve(MNIST, variance, "gd")
         for form in ("corrected", "repaired"):
-            curve = round_curve(MNIST, variance, "gaussian_filled", form)  # type: ignore[arg-type]
+            curve = round_curve(MNIST, variance, "gaussian_filled", form)
             orders = [1 + (curve.limit - 1) * part for part in PARTS]
             slacks += [curve.epsilon(order) / plain.epsilon(order) - 1 for order in orders]
     gradients = _normal("no less", TRIALS, 6, 9)
