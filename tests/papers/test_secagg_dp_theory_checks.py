@@ -88,7 +88,7 @@ MUTATIONS: list[tuple[str, str, Callable[[Function], Function]]] = [
     ("T3", "least_eigenvalue", lambda true: lambda gradients: true(gradients) + 1e-6),
     ("T4", "full_rank_curve", smaller(0.5)),
     ("T4", "least_eigenvalue", times(3.0)),
-    ("T5", "full_rank_curve", lambda true: lambda records, batch, clip, floor: true(records, batch, 1.0, 1 / floor)),
+    ("T5", "full_rank_curve", lambda true: lambda records, batch, _, floor: true(records, batch, 1.0, 1 / floor)),
     ("T6", "round_curve", printed_row),
     ("T6", "round_curve", smaller(0.5)),
     ("T7b", "round_curve", smaller(0.9)),

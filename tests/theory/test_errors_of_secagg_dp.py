@@ -177,7 +177,7 @@ class TestI12EigenvaluesOfTheData:
             full_rank_curve(5, 1, 3.0, 0.0)
 
     def test_i12_a_record_can_end_the_guarantee(self) -> None:
-        """Two records on two axes have epsilon by their own eigenvalue; with one replaced by the other there is none."""
+        """Two records on two axes have epsilon by their own eigenvalue; with one replaced there is none."""
         before, after = torch.eye(2, dtype=torch.float64), row(1, 1, 0, 0).view(2, 2)
         assert float(least_eigenvalue(before)) == pytest.approx(0.5) and float(least_eigenvalue(after)) == 0
         assert float(renyi_divergence(*gaussian(before, 1), *gaussian(after, 1), 1.5)) == math.inf
