@@ -325,6 +325,8 @@ def test_parameters_change_the_jobs_that_have_them(checkout: Checkout, file: str
 
 # Gates ---------------------------------------------------------------------------------------------------------------
 
+JUDGING = ("undefended", "cifar_pruning", "inversion", "rog", "text_attacks")
+"""Experiments whose undefended cells judge the attacks of others."""
 UNDEFENDED = "results/smoke/optimal_defense/undefended/digits16/{}/none/{}/{}.json"
 
 
@@ -342,7 +344,7 @@ def test_every_attack_experiment_has_gates(scale: str) -> None:
             assert {(gate.dataset, gate.model, gate.attack) for gate in gates} == observing
             for gate in gates:
                 ((judging, defense),) = {(job.experiment, job.defense.label) for job in gate.undefended}
-                assert judging in {experiment, "undefended", "cifar_pruning", "inversion", "rog"} and defense == "none"
+                assert judging in {experiment, *JUDGING} and defense == "none"
 
 
 def gated(checkout: Checkout, experiment: str = "noise") -> list[Gate]:
@@ -511,8 +513,8 @@ WRONG_PARTS: list[tuple[dict[str, Any], str, str]] = [
     ({"optimiser": {"kind": "adam", "rate": 0}}, "optimiser.rate", "Input should be greater than 0 (found: 0)"),
     ({"optimiser": {"kind": "adam"}}, "optimiser.rate", "this key is missing"),
     ({"optimiser": {"kind": "adan", "rate": 1}}, "optimiser.kind",
-     "unknown kind 'adan'; did you mean 'adam'? Allowed: adam, lbfgs."),
-    ({"optimiser": {"rate": 0.1}}, "optimiser.kind", "this key is missing. Allowed: adam, lbfgs."),
+     "unknown kind 'adan'; did you mean 'adam'? Allowed: adam, lbfgs, staircase_adam."),
+    ({"optimiser": {"rate": 0.1}}, "optimiser.kind", "this key is missing. Allowed: adam, lbfgs, staircase_adam."),
     ({"optimiser": "adam"}, "optimiser", "Input should be a valid dictionary or object to extract"),
     ({"optimiser": {"kind": "lbfgs", "adam": 1}}, "optimiser.adam", "unknown key 'adam'. Allowed: history, kind, line"),
     ({"objective": {"kind": "l1_l2", "l1": 1}}, "objective.l1", "unknown key 'l1'"),
@@ -523,9 +525,9 @@ WRONG_PARTS: list[tuple[dict[str, Any], str, str]] = [
     ({"regularisers": [{"kind": "total_variation", "weight": 1, "form": "round"}]}, "regularisers.0.form",
      "Input should be 'anisotropic', 'isotropic' or 'squared' (found: 'round')"),
     ({"regularisers": [{"kind": "tv", "weight": 1}]}, "regularisers.0.kind",
-     "unknown kind 'tv'. Allowed: batch_norm, pixel_box, total_variation."),
+     "unknown kind 'tv'. Allowed: batch_norm, embedding_norm, pixel_box, total_variation."),
     ({"regularisers": [{"weight": 1}]}, "regularisers.0.kind",
-     "this key is missing. Allowed: batch_norm, pixel_box, total_variation."),
+     "this key is missing. Allowed: batch_norm, embedding_norm, pixel_box, total_variation."),
 ]  # fmt: skip
 
 

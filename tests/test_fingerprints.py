@@ -26,7 +26,6 @@ from leakbench.attacks.released.base import (
     ModelInversion,
 )
 from leakbench.attacks.restoration.prior import Prior, Restoration
-from leakbench.attacks.sentences import SentenceMatching
 from leakbench.data.base import DATASETS, Dataset, ImageDataset, Samples, Split
 from leakbench.data.staged import StagedDataset
 from leakbench.data.text import TextDataset
@@ -208,7 +207,7 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
         {"clients": 2, "batch_size": 2, "auxiliary": 4},
         {"clients": 2, "batch_size": 2, "auxiliary": 4, "batch_norm": "train"},
         {"clients": 2, "batch_size": 4, "auxiliary": 4, "local": {"steps": 3, "rate": 0.5, "batch_size": 2}},
-        {"clients": 2, "batch_size": 2, "auxiliary": 4, "epoch": 2, "pretraining": {"images": 10, "batch_size": 4}},
+        {"clients": 2, "batch_size": 2, "auxiliary": 4, "epoch": 2, "pretraining": {"samples": 10, "batch_size": 4}},
     ],
     "job/calibrate": [{}, {"images": 20, "pictures": 2}],
     "job/federate": [
@@ -393,7 +392,14 @@ def sentences() -> tuple[Observations, Knowledge]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = LanguageModel(transformer, transformer.build().eval())
-    knowledge = Knowledge(labels, inputs=KnownInputs(where, inputs), words=words, language_model=model)
+    auxiliary = torch.tensor([[2, 7, 7, 9, 3, 0], [2, 11, 7, 15, 9, 3], [2, 4, 3, 0, 0, 0]])
+    knowledge = Knowledge(
+        labels,
+        auxiliary_sentences=auxiliary,
+        inputs=KnownInputs(where, inputs),
+        words=words,
+        language_model=model,
+    )
     return Observations(network, network.parameters, gradients, (1, 6, 9)), knowledge
 
 
@@ -437,10 +443,11 @@ def numbers_of(component: Component) -> list[float]:
         epsilon = component.privacy(Schedule(dimension=100, rounds=2)).epsilon
         numbers += [*summary(images), *summary(labels), *summary(message.view()), message.bits]
         numbers += summary(component.aggregate(message, 3)) + ([] if epsilon is None else [epsilon])
-    elif isinstance(component, SentenceMatching):
+    elif isinstance(component, Attack) and component.reconstructs == "sentences":
         found = component.reconstruct(*sentences(), Streams([("sentences", client) for client in range(2)]))
-        assert found.objective is not None and found.tokens is not None
-        numbers += [*summary(found.images), *found.objective.tolist(), *summary(found.tokens)]
+        assert found.tokens is not None
+        numbers += [*summary(found.images), *([] if found.objective is None else found.objective.tolist())]
+        numbers += summary(found.tokens)
     elif isinstance(component, Attack):
         batch = 1 if f"attack/{component.name}" in SINGLE_IMAGE else 2
         steps = clients(batch)

@@ -211,6 +211,18 @@ class TestEpochs:
         finding = judged("E21a", learnt(rounds=6))
         assert finding.verdict == "reproduced" and "epoch 6" in finding.meaning
 
+    def test_what_nobody_learns_is_not_judged(self) -> None:
+        """Of CoLA alone nothing is learnt; there CDPA would be far behind."""
+        tables = learnt()
+        frame = tables["text_utility"]
+        cola = frame["dataset"] == "cola"
+        frame.loc[cola, "value"] = 0.05
+        frame.loc[cola & (frame["defense"] == "cdpa-text-delta"), "value"] = -0.5
+        assert judged("E21a", tables).verdict == "reproduced"
+        frame["value"] = 0.0
+        finding = judged("E21a", tables)
+        assert finding.verdict == "not run" and "no model has learnt anything" in finding.note
+
     def test_a_run_that_diverged_classifies_nothing(self) -> None:
         tables = learnt()
         frame = tables["text_utility"]

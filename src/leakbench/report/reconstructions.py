@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 from leakbench.data.text import unpack
 from leakbench.errors import ConfigError, RecordError
@@ -80,7 +80,7 @@ def lines_of(
     ]
 
 
-_Found = tuple[str, Replicate, torch.Tensor, torch.Tensor, torch.Tensor | None]
+_Found: TypeAlias = "tuple[str, Replicate, torch.Tensor, torch.Tensor, torch.Tensor | None]"
 
 
 def _found(root: Path, path: str, record: Record, seed: int, wanted: Mapping[str, str]) -> list[_Found]:
