@@ -55,6 +55,7 @@ OCCASIONAL = (
     "transformers.models.distilbert.modeling_distilbert",
     "rouge_score.rouge_scorer",
     "dp_accounting.rdp",
+    "sklearn.metrics",
 )
 """What some jobs import, for seconds."""
 

@@ -19,7 +19,7 @@ REFERENCES = {"mean_image", "grey", "noise", "random_sentence", "frequent_words"
 JOBS = {
     "optimal_defense": {"attack": 34, "train": 31, "fisher": 17, "draw": 18, "tabulate": 3},
     "channel": {"attack": 30, "release": 10, "calibrate": 13, "timing": 4, "draw": 36, "tabulate": 4},
-    "cdpa": {"attack": 100, "federate": 29, "prior": 1, "language_model": 1, "inventory": 3}
+    "cdpa": {"attack": 100, "federate": 27, "prior": 1, "language_model": 1, "inventory": 3}
     | {"draw": 18, "tabulate": 12},
 }
 
