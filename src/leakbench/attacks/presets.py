@@ -181,46 +181,39 @@ class DLGText(SentenceMatching):
 
 
 @ATTACKS.register("tag_text", version=1)
-class TAGText(SentenceMatching):
+class TAGText(DLGText):
     """TAG (Deng et al. 2021) on sentences, with the numbers that LAMP's authors run it with."""
 
     objective: Objective = L1L2(l1_weight=0.01)
-    optimiser: Optimiser = Adam(rate=0.1, signed=False, decay="none")
-    iterations: int = Field(2500, ge=1, description="evaluations of the objective's gradient per restart")
-    keep: Literal["last", "best"] = "best"
 
 
-_STAIRCASE = StaircaseAdam(rate=0.01, signed=False, factor=0.89, every=50)
-
-
-@ATTACKS.register("lamp_cos", version=1)
-class LAMPCosine(SentenceMatching):
-    """LAMP with cosines (Balunovic et al. 2022), as its authors run it on BERT-base.
+class LAMP(SentenceMatching):
+    """What both LAMPs share (Balunovic et al. 2022), as their authors run them on BERT-base.
 
     1.4 is the length of that model's word embeddings.
     """
 
-    objective: Objective = CosinePerTensor(floor=0.0)
-    regularisers: tuple[Regulariser, ...] = (EmbeddingNorm(weight=1.0, norm=1.4),)
-    optimiser: Optimiser = _STAIRCASE
+    optimiser: Optimiser = StaircaseAdam(rate=0.01, signed=False, factor=0.89, every=50)
     iterations: int = Field(2000, ge=1, description="evaluations of the objective's gradient per restart")
     starts: int = Field(500, ge=1, description="standard normal draws, of which the search begins at the best")
     permutations: int = Field(500, ge=0, description="random orders of that draw, of which it begins at the best")
     start_norm: float | None = Field(1.4, gt=0, description="length to which the embeddings of the start are brought")
-    reordering: Reordering | None = Reordering(candidates=200, every=75, burn_in=0.1, fluency=0.2)
     keep: Literal["last", "best"] = "best"
+
+
+@ATTACKS.register("lamp_cos", version=1)
+class LAMPCosine(LAMP):
+    """LAMP with cosines."""
+
+    objective: Objective = CosinePerTensor(floor=0.0)
+    regularisers: tuple[Regulariser, ...] = (EmbeddingNorm(weight=1.0, norm=1.4),)
+    reordering: Reordering | None = Reordering(candidates=200, every=75, burn_in=0.1, fluency=0.2)
 
 
 @ATTACKS.register("lamp_l1l2", version=1)
-class LAMPL1L2(SentenceMatching):
-    """LAMP with TAG's distance (Balunovic et al. 2022), as its authors run it on BERT-base."""
+class LAMPL1L2(LAMP):
+    """LAMP with TAG's distance."""
 
     objective: Objective = L1L2(l1_weight=0.01)
     regularisers: tuple[Regulariser, ...] = (EmbeddingNorm(weight=25.0, norm=1.4),)
-    optimiser: Optimiser = _STAIRCASE
-    iterations: int = Field(2000, ge=1, description="evaluations of the objective's gradient per restart")
-    starts: int = Field(500, ge=1, description="standard normal draws, of which the search begins at the best")
-    permutations: int = Field(500, ge=0, description="random orders of that draw, of which it begins at the best")
-    start_norm: float | None = Field(1.4, gt=0, description="length to which the embeddings of the start are brought")
     reordering: Reordering | None = Reordering(candidates=200, every=75, burn_in=0.1, fluency=60.0)
-    keep: Literal["last", "best"] = "best"

@@ -11,7 +11,7 @@ from leakbench.errors import RecordError
 from leakbench.jobs.base import Job
 from leakbench.lazy import torch
 from leakbench.records import Record, read_record, read_tensors
-from leakbench.report.reconstructions import Row, rows_of
+from leakbench.report.reconstructions import Row, reconstructions
 from leakbench.report.tidy import existing
 
 
@@ -50,7 +50,11 @@ class Kept:
             RecordError: there is no such job, its record or its tensors are missing or altered, or it has no images.
         """
         path, record = self._record(experiment, defense, attack, seed)
-        return rows_of(self.root, path, record, seed)
+        found = reconstructions(self.root, path, record, seed)
+        rows = [row for row in found if isinstance(row, Row)]
+        if not rows:
+            raise RecordError(f"{path}: holds sentences, and no images")
+        return rows
 
     def _record(self, experiment: str, defense: str, work: str, seed: int) -> tuple[str, Record]:
         """A record and its path; of several data sets or models, that of the first."""

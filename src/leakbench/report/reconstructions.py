@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any
 
 from leakbench.data.text import unpack
 from leakbench.errors import ConfigError, RecordError
@@ -50,41 +50,10 @@ class Lines:
     rouge1: torch.Tensor
 
 
-def holds_sentences(root: Path, path: str, record: Record) -> bool:
-    """Whether a record's reconstructions are sentences.
-
-    Raises:
-        RecordError: its tensors are missing or altered.
-    """
-    tensors = {} if record.tensors is None else read_tensors(root / path, record.tensors)
-    return any(name.endswith("/victims") and tensor.dtype == torch.uint8 for name, tensor in tensors.items())
-
-
-def rows_of(
+def reconstructions(
     root: Path, path: str, record: Record, seed: int, wanted: Mapping[str, str] = MappingProxyType({})
-) -> list[Row]:
-    """The rows of one record of images in the order of its settings; see :func:`_found`."""
-    return [
-        Row(label, victims, images, _numbers(replicate, "psnr" if order is None else f"{ASSIGNED}psnr", len(images)))
-        for label, replicate, victims, images, order in _found(root, path, record, seed, wanted)
-    ]
-
-
-def lines_of(
-    root: Path, path: str, record: Record, seed: int, wanted: Mapping[str, str] = MappingProxyType({})
-) -> list[Lines]:
-    """The lines of one record of sentences in the order of its settings; see :func:`_found`."""
-    return [
-        Lines(label, unpack(victims), unpack(found), _numbers(replicate, "rouge1", len(found)))
-        for label, replicate, victims, found, _ in _found(root, path, record, seed, wanted)
-    ]
-
-
-_Found: TypeAlias = "tuple[str, Replicate, torch.Tensor, torch.Tensor, torch.Tensor | None]"
-
-
-def _found(root: Path, path: str, record: Record, seed: int, wanted: Mapping[str, str]) -> list[_Found]:
-    """Label, replicate, victims ``[n, ...]``, reconstructions in victim order ``[n, ...]`` and assignment, by setting.
+) -> list[Row | Lines]:
+    """What one record holds, in the order of its settings: rows of images or lines of text.
 
     Args:
         root: the checkout.
@@ -109,7 +78,7 @@ def _found(root: Path, path: str, record: Record, seed: int, wanted: Mapping[str
         raise ConfigError(f"{path}: no setting has {asked}. Allowed: {choices}.")
     protocol = record.job["kind"].get("sweep", {})
     places: dict[str, int] = {}  # per combination of the protocol, how many settings of the defense came before
-    rows: list[_Found] = []
+    rows: list[Row | Lines] = []
     for replicate in of_seed:
         prefix = "".join(f"{key}={replicate.setting[key]}/" for key in protocol) + f"seed{seed}/"
         place = places[prefix] = places.get(prefix, -1) + 1
@@ -123,14 +92,19 @@ def _found(root: Path, path: str, record: Record, seed: int, wanted: Mapping[str
 
 def _row(
     job: Mapping[str, Any], replicate: Replicate, tensors: Mapping[str, torch.Tensor], prefix: str, place: int
-) -> _Found:
+) -> Row | Lines:
+    """One setting's reconstructions; sentences are kept as bytes."""
     found = tensors[f"{prefix}reconstructions"][place]
     order = tensors.get(f"{prefix}assignment")
     if order is not None:
         found = reorder(found, order[place])
     label = f"{job['defense']['label']} \N{MIDDLE DOT} {job['attack']['label']}"
     label = f"{label}, {_words(replicate.setting)}" if replicate.setting else label
-    return label, replicate, tensors[f"{prefix}victims"].flatten(0, 1), found.flatten(0, 1), order
+    victims, found = tensors[f"{prefix}victims"].flatten(0, 1), found.flatten(0, 1)
+    if victims.dtype == torch.uint8:
+        return Lines(label, unpack(victims), unpack(found), _numbers(replicate, "rouge1", len(found)))
+    metric = "psnr" if order is None else f"{ASSIGNED}psnr"
+    return Row(label, victims, found, _numbers(replicate, metric, len(found)))
 
 
 def _numbers(replicate: Replicate, metric: str, count: int) -> torch.Tensor:

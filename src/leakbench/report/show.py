@@ -10,7 +10,7 @@ from pathlib import Path
 from leakbench.errors import ConfigError, UnknownName
 from leakbench.records import Record, atomic_write, read_record
 from leakbench.report.gallery import gallery, selection
-from leakbench.report.reconstructions import Lines, Row, holds_sentences, lines_of, rows_of
+from leakbench.report.reconstructions import Lines, Row, reconstructions
 from leakbench.report.tidy import existing
 
 MOST = 5
@@ -44,22 +44,19 @@ def show(
         raise UnknownName("format", where.suffix[1:], FORMATS, str(where))
     records = {path: read_record(existing(root, path, f"run {path}")) for path in dict.fromkeys(paths)}
     wanted = _wanted(settings, records)
-    of_sentences = {path: holds_sentences(root, path, record) for path, record in records.items()}
-    if len(set(of_sentences.values())) > 1:
-        raise ConfigError("some of these records attack images, and some sentences; show them apart")
-    rows: list[Row] = []
-    lines: list[Lines] = []
+    found: list[Row | Lines] = []
     for path, record in records.items():
         _check_seed(path, record, seed)
         seed = record.job["seeds"][0] if seed is None else seed
-        if of_sentences[path]:
-            lines += lines_of(root, path, record, seed, wanted)
-            continue
-        found = rows_of(root, path, record, seed, wanted)
-        if len(found) > MOST:
-            yield f"{path}: {MOST} of {len(found)} settings; --setting KEY=VALUE chooses others"
-            found = [found[round(place * (len(found) - 1) / (MOST - 1))] for place in range(MOST)]
-        rows += found
+        shown = reconstructions(root, path, record, seed, wanted)
+        if len(shown) > MOST:
+            yield f"{path}: {MOST} of {len(shown)} settings; --setting KEY=VALUE chooses others"
+            shown = [shown[round(place * (len(shown) - 1) / (MOST - 1))] for place in range(MOST)]
+        found += shown
+    rows = [each for each in found if isinstance(each, Row)]
+    lines = [each for each in found if isinstance(each, Lines)]
+    if rows and lines:
+        raise ConfigError("some of these records attack images, and some sentences; show them apart")
     if lines:
         yield from _told(lines)
         return

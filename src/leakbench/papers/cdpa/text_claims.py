@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from functools import partial
+from typing import NamedTuple
 
 from leakbench.lazy import np
 from leakbench.papers.cdpa import PAPER
@@ -65,6 +66,31 @@ def _lamp(one: Evidence) -> str:
 
 ORDERS = {"a": ("DLG", DLG), "b": ("TAG", TAG), "c": ("LAMP", "lamp")}
 """Letter of a claim -> the attack, and its label."""
+
+
+class Read(NamedTuple):
+    """Where a score is read: labels of a defense, and of an attack if it is not the claim's own."""
+
+    defense: str
+    attack: str | None = None
+
+
+def _apart(
+    evidence: Evidence,
+    attack: str,
+    first: Read,
+    second: Read,
+    metric: str = "rouge1",
+    gated: bool = True,
+) -> Finding:
+    """A score of one defense, or of another attack on it, minus that of a second."""
+    parts = []
+    for cell, one, label in _cells(evidence, attack):
+        ours, theirs = (
+            one.series(ATTACKED, metric, defense=read.defense, attack=read.attack or label) for read in (first, second)
+        )
+        parts.append(difference(ours, theirs, cell, POINTS))
+    return decide(evidence, parts, gated=gated)
 
 
 def _smallest(evidence: Evidence, attack: str) -> Finding:
@@ -172,30 +198,22 @@ def e21b(evidence: Evidence) -> Finding:
     return decide(evidence, parts)
 
 
-def _stronger(evidence: Evidence, other: str) -> Finding:
-    """LAMP minus another attack, of undefended gradients."""
-    parts = []
-    for cell, one, lamp in _cells(evidence, "lamp"):
-        read = partial(one.series, ATTACKED, as_printed("rouge1"), defense="none")
-        parts.append(difference(read(attack=lamp), read(attack=other), cell, POINTS))
-    return decide(evidence, parts, gated=False)
-
-
-stated("E22a", "LAMP finds more of undefended sentences than DLG.", source="Table V", experiments=(ATTACKED,))(
-    partial(_stronger, other=DLG)
-)
-stated("E22b", "LAMP finds more of undefended sentences than TAG.", source="Table V", experiments=(ATTACKED,))(
-    partial(_stronger, other=TAG)
-)
-
-
-def _leaks_more(evidence: Evidence, attack: str) -> Finding:
-    """GradDrop minus no defense."""
-    parts = []
-    for cell, one, label in _cells(evidence, attack):
-        read = partial(one.series, ATTACKED, as_printed("rouge1"), attack=label)
-        parts.append(difference(read(defense="grad-drop-text"), read(defense="none"), cell, POINTS))
-    return decide(evidence, parts)
+for _letter, (_name, _label) in {"a": ("DLG", DLG), "b": ("TAG", TAG)}.items():
+    stated(
+        f"E22{_letter}",
+        f"LAMP finds more of undefended sentences than {_name}.",
+        source="Table V",
+        experiments=(ATTACKED,),
+    )(
+        partial(
+            _apart,
+            attack="lamp",
+            first=Read("none"),
+            second=Read("none", _label),
+            metric=as_printed("rouge1"),
+            gated=False,
+        )
+    )
 
 
 STRONG = dict(zip("ab", list(ORDERS.values())[1:], strict=True))
@@ -207,7 +225,15 @@ for _letter, (_name, _label) in STRONG.items():
         f"{_name} finds more of a sentence from GradDrop than without a defense.",
         source="Table V, 75.1 of 70.1 and 82.2 of 74.5, on which the paper does not comment",
         experiments=(ATTACKED,),
-    )(partial(_leaks_more, attack=_label))
+    )(
+        partial(
+            _apart,
+            attack=_label,
+            first=Read("grad-drop-text"),
+            second=Read("none"),
+            metric=as_printed("rouge1"),
+        )
+    )
 
 
 def _finds(evidence: Evidence, attack: str) -> Finding:
@@ -262,32 +288,13 @@ for _letter, _name, _label in (("a", "TAG", TAG), ("b", "LAMP (cosine)", "lamp-c
     )(partial(_restored, attack=_label))
 
 
-def _masked(evidence: Evidence, attack: str) -> Finding:
-    """GradDrop minus the random mask."""
-    parts = []
-    for cell, one, label in _cells(evidence, attack):
-        read = partial(one.series, ATTACKED, "rouge1", attack=label)
-        parts.append(difference(read(defense="grad-drop-text"), read(defense="random-mask"), cell, POINTS))
-    return decide(evidence, parts)
-
-
 for _letter, (_name, _label) in STRONG.items():
     stated(
         f"X9{_letter}",
         f"Under {_name}, dropping the smallest fifth of the coordinates hides less than masking a random fifth.",
         source="Not in the paper, whose GradDrop may be either",
         experiments=(ATTACKED,),
-    )(partial(_masked, attack=_label))
-
-
-def _below_guesses(evidence: Evidence, attack: str) -> Finding:
-    """Frequent words minus what is found from CDPA."""
-    parts = []
-    for cell, one, label in _cells(evidence, attack):
-        guessed = one.series(ATTACKED, "rouge1", defense="none", attack="frequent_words")
-        found = one.series(ATTACKED, "rouge1", defense=CDPA, attack=label)
-        parts.append(difference(guessed, found, cell, POINTS))
-    return decide(evidence, parts)
+    )(partial(_apart, attack=_label, first=Read("grad-drop-text"), second=Read("random-mask")))
 
 
 for _letter, (_name, _label) in STRONG.items():
@@ -296,7 +303,14 @@ for _letter, (_name, _label) in STRONG.items():
         f"What {_name} finds from CDPA is less than the most frequent words are right by chance.",
         source="Not in the paper, whose Table V is at the floor of its score",
         experiments=(ATTACKED,),
-    )(partial(_below_guesses, attack=_label))
+    )(
+        partial(
+            _apart,
+            attack=_label,
+            first=Read("none", "frequent_words"),
+            second=Read(CDPA),
+        )
+    )
 
 
 @stated(
@@ -314,16 +328,9 @@ def x11(evidence: Evidence) -> Finding:
     return decide(evidence, parts, gated=False)
 
 
-@stated(
+stated(
     "X12",
     "What TAG finds from CDPA is less where integers are read ten times too large, as the public code does on text.",
     source="Not in the paper",
     experiments=(ATTACKED,),
-)
-def x12(evidence: Evidence) -> Finding:
-    """CDPA as printed minus CDPA as released."""
-    parts = []
-    for cell, one, label in _cells(evidence, TAG):
-        read = partial(one.series, ATTACKED, "rouge1", attack=label)
-        parts.append(difference(read(defense=CDPA), read(defense=f"{CDPA}-released"), cell, POINTS))
-    return decide(evidence, parts)
+)(partial(_apart, attack=TAG, first=Read(CDPA), second=Read(f"{CDPA}-released")))
