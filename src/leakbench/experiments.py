@@ -9,7 +9,7 @@ kind of job's protocol.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path, PurePosixPath
@@ -278,7 +278,8 @@ class Project:
                 f"{path}: not a record's path; expected "
                 f"{RESULTS}/<scale>/<paper>/<experiment>/<dataset>/<model>/<defense>/<attack>/<part>.json"
             )
-        jobs = self.plan(parts[1], where=path).jobs
+        plan = self.plan(parts[1], where=path)
+        jobs = plan.jobs_of(parts[2]) if parts[2] in plan.papers else plan.jobs
         if path in jobs:
             return jobs[path]
         names = ("scale", "paper", "experiment", "dataset", "model", "defense", "attack", "part")
@@ -333,6 +334,7 @@ class Plan:
             Project._known("paper", paper, project._files("papers"), f"{self._scale_file}: papers")
         self._overlays = content.papers
         self.papers: dict[str, PaperSpec] = {}
+        self._jobs: dict[str, dict[str, Job]] = {}
         for paper in project.settings.papers:
             merged = overlay(read_yaml(project.root / _paper_file(paper)), self._overlays.get(paper, {}))
             self.papers[paper] = validated(PaperSpec, merged, self._where(paper))
@@ -355,18 +357,26 @@ class Plan:
     @cached_property
     def jobs(self) -> dict[str, Job]:
         """Every job by its record's path."""
+        return {path: job for paper in self.papers for path, job in self.jobs_of(paper).items()}
+
+    def jobs_of(self, paper: str) -> dict[str, Job]:
+        """The jobs of one paper by their records' paths; they use no others."""
+        if paper not in self._jobs:
+            self._jobs[paper] = self._planned(paper)
+        return self._jobs[paper]
+
+    def _planned(self, paper: str) -> dict[str, Job]:
         jobs: dict[str, Job] = {}
-        for job in itertools.chain.from_iterable(map(self._jobs_of, self.papers)):
+        for job in self._grids_of(paper):
             if job.path in jobs:
                 raise ConfigError(
-                    f"{place(_paper_file(job.paper), 'experiments', job.experiment)}: two jobs would write {job.path}; "
+                    f"{place(_paper_file(paper), 'experiments', job.experiment)}: two jobs would write {job.path}; "
                     "a label is listed twice, or an attack is labelled like a kind of job"
                 )
             jobs[job.path] = job
         jobs = {path: self._linked(job, jobs.values()) for path, job in jobs.items()}
-        for paper, spec in self.papers.items():
-            for experiment in spec.experiments:
-                list(self._gates_of(paper, experiment, jobs.values()))  # mistakes are told before anything runs
+        for experiment in self.papers[paper].experiments:
+            list(self._gates_of(paper, experiment, jobs.values()))  # mistakes are told before anything runs
         return jobs
 
     def _linked(self, job: Job, jobs: Iterable[Job]) -> Job:
@@ -379,7 +389,7 @@ class Plan:
                 raise ConfigError(f"{where(key)}: '{key}' cannot be swept; make an experiment of each")
             found: dict[str, list[Job]] = {}
             for other in jobs:
-                if (other.paper, other.kind.name, other.dataset.label) == (job.paper, kind, job.dataset.label):
+                if (other.kind.name, other.dataset.label) == (kind, job.dataset.label):
                     found.setdefault(other.experiment, []).append(other)
             experiment = str(getattr(job.kind, key))
             if experiment not in found:
@@ -395,24 +405,23 @@ class Plan:
 
     def experiment_jobs(self, paper: str, experiment: str) -> list[Job]:
         """The jobs of one experiment, in the order of the grid."""
-        return [job for job in self.jobs.values() if (job.paper, job.experiment) == (paper, experiment)]
+        return [job for job in self.jobs_of(paper).values() if job.experiment == experiment]
 
     def experiment_gates(self, paper: str, experiment: str) -> list[Gate]:
         """What the attacks of one experiment must reach on the undefended gradient, by cell."""
-        return list(self._gates_of(paper, experiment, self.jobs.values()))
+        return list(self._gates_of(paper, experiment, self.jobs_of(paper).values()))
 
-    def _gates_of(self, paper: str, experiment: str, jobs: Iterable[Job]) -> Iterator[Gate]:
+    def _gates_of(self, paper: str, experiment: str, jobs: Collection[Job]) -> Iterator[Gate]:
         experiments = self.papers[paper].experiments
         if not experiments[experiment].gates:
             return
-        of_paper = [job for job in jobs if job.paper == paper]
         for attack, spec in experiments[experiment].gates.items():
             where = self._where(paper, "experiments", experiment, "gates", attack)
             if spec.undefended is not None:
                 Project._known("experiment", spec.undefended, list(experiments), where("undefended"))
-            yield from gates_of(experiment, attack, spec, of_paper, where)
+            yield from gates_of(experiment, attack, spec, jobs, where)
 
-    def _jobs_of(self, paper: str) -> Iterator[Job]:
+    def _grids_of(self, paper: str) -> Iterator[Job]:
         for name, experiment in self.papers[paper].experiments.items():
             grid = [
                 [self._variant(paper, kind, label, ("experiments", name, kind)) for label in getattr(experiment, kind)]

@@ -1,9 +1,9 @@
 """Jobs that need not import: those of one run of Snakemake are forked from a process that has imported already.
 
 Importing torch costs as much as a small job computes. So the jobs of a run ask the run's *warm process* on their host
-to fork. It imports the libraries of a command once that command is asked for a second time, those that only some jobs
-need once one of them has, and none of leakbench's own code that computes, so that a forked job is the same as one that
-starts by itself. It ends with its run.
+to fork. Once a command is asked for a second time it imports the libraries of that command, leakbench's components and
+what reads the configuration; once a job has needed a library that only some need, that too. None of it computes, so
+that a forked job is the same as one that starts by itself. It ends with its run, which sees no later edits of the code.
 
 The caller hands over its arguments, environment, folder and standard streams, waits, and ends as the job does. If the
 caller dies, so does the job. The key ``warm`` of config/config.yaml turns all of this off.
@@ -195,6 +195,7 @@ def serve(run: int, listener: socket.socket, needs: Needs) -> tuple[Request, lis
                 asked[request.command] += 1
                 if asked[request.command] == 2:
                     _import(LIBRARIES[str(request.command)])
+                    _import_own(str(request.command))
                 _import(needs.told())
                 if os.fork() == 0:
                     listener.close()
@@ -232,6 +233,21 @@ def _import(libraries: Sequence[str]) -> None:
                 import_torchvision()
             importlib.import_module(library)
     gc.freeze()  # the collector of a forked job would copy every page
+
+
+def _import_own(command: str) -> None:
+    """What reads the configuration, the components that it names, and for drawings those of the papers."""
+    with contextlib.suppress(Exception):  # the job says so
+        from leakbench.experiments import REGISTRIES
+        from leakbench.jobs.base import JOB_KINDS
+
+        for registry in (*REGISTRIES.values(), JOB_KINDS):
+            list(registry)
+        if command in ("draw", "judge"):
+            from leakbench.report.artifacts import artifacts
+
+            artifacts()
+    gc.freeze()
 
 
 def _take_over(request: Request, streams: Sequence[int]) -> None:
