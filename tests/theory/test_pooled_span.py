@@ -44,10 +44,7 @@ def test_it_is_that_of_all_columns(size: int, count: int, inside: int) -> None:
 def test_leaving_one_out_is_the_distance_from_the_others_one_by_one() -> None:
     columns = gradients(12, 60, 6)
     literal = torch.stack(
-        [
-            residual(torch.cat([columns[:, :j], columns[:, j + 1 :]], dim=1), columns[:, j : j + 1])[0]
-            for j in range(60)
-        ]
+        [residual(torch.cat([columns[:, :j], columns[:, j + 1 :]], dim=1), columns[:, j : j + 1])[0] for j in range(60)]
     )
     torch.testing.assert_close(made(columns).leave_one_out(chunks(columns)), literal, atol=1e-9, rtol=1e-6)
 

@@ -61,9 +61,7 @@ class PooledSpan:
         """
         if self.weights is not None:
             return self._distances(self.weights, _FREE * self.count**0.5)
-        found = [
-            self._distances((self.basis.mT @ _unit(chunk)).mT / self.values, _FREE_CHUNKED) for chunk in chunks
-        ]
+        found = [self._distances((self.basis.mT @ _unit(chunk)).mT / self.values, _FREE_CHUNKED) for chunk in chunks]
         return torch.cat(found)
 
     def _distances(self, weights: torch.Tensor, free: float) -> torch.Tensor:
