@@ -17,7 +17,7 @@ from leakbench.records import MetricInfo, Outcome, Replicate, Value
 
 if TYPE_CHECKING:
     from leakbench.models.base import Network
-    from leakbench.theory.aggregate_dp import Form
+    from leakbench.theory.aggregate_dp import Form, Mechanism
 
 MEMORY = 48 * 2**30
 """What a span may take, in bytes."""
@@ -152,7 +152,7 @@ class SpectrumJob(JobKind):
     def run(self, job: Job, device: torch.device) -> Findings:
         metrics = GRADIENTS | NOISE | (BY_USERS if self.by_users else {})
         variances = self._calibrated()
-        replicates = []
+        replicates: list[Replicate] = []
         for seed in job.seeds:
             with torch.no_grad():
                 replicates += _Users(self, job, seed, device).replicates(variances, list(metrics))
@@ -164,16 +164,15 @@ class SpectrumJob(JobKind):
         from leakbench.theory.noise_calibration import calibrated_variance
 
         setting = Aggregation(self.users, self.records, self.batch, self.clip)
-        return {
-            f"{name}{end}": [
+
+        def found(mechanism: Mechanism, form: Form) -> list[float]:
+            return [
                 calibrated_variance(setting, epsilon, self.total_rounds, self.delta, mechanism, form)
                 for epsilon in self.epsilons
             ]
-            for end, (isotropic, filled) in BOUNDS.items()
-            for name, mechanism, form in (
-                ("isotropic_at_epsilon", "gaussian", isotropic),
-                ("filled_at_epsilon", "gaussian_filled", filled),
-            )
+
+        return {f"isotropic_at_epsilon{end}": found("gaussian", form) for end, (form, _) in BOUNDS.items()} | {
+            f"filled_at_epsilon{end}": found("gaussian_filled", form) for end, (_, form) in BOUNDS.items()
         }
 
 

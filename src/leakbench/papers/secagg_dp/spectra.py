@@ -10,7 +10,6 @@ from leakbench.papers.secagg_dp.common import NONE, figure, table
 from leakbench.papers.secagg_dp.tables import VARIANCE
 from leakbench.report.artifacts import Tables
 from leakbench.report.plots import Drawing, values_of
-from leakbench.report.statistics import over_seeds
 from leakbench.report.style import MODEL_COLOURS, panels, plain_ticks, use_style
 from leakbench.report.tidy import SETTING
 
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
 
 ROUND, CLIP = SETTING + "round", SETTING + "clip"
 CELL = ["dataset", "model", ROUND]
+MEASURED = ("spectra", "spectra_cnn")
 
 INHERENT, WATER, EVEN = "#8899AA", MODEL_COLOURS[0], MODEL_COLOURS[1]
 
@@ -95,6 +95,10 @@ def _spectrum(ax: Axes, inherent: Any, top: Any, tint: str, name: str) -> None:
     ax.set(xscale="log", yscale="log", xlim=(1, len(inherent)))
 
 
+def _all(tables: Tables) -> pd.DataFrame:
+    return pd.concat([tables[name] for name in MEASURED])
+
+
 def _means(frame: pd.DataFrame, metrics: list[str]) -> pd.DataFrame:
     """Means over users and seeds, a row per data set, model and round in their order, a column per metric."""
     chosen = frame[frame["metric"].isin(metrics)]
@@ -115,7 +119,7 @@ def _cell(row: pd.Series) -> dict[str, str]:
     "its distance exceeds 1e-6 of its norm, singular values below 1e-10 of the largest count as zero; gradients are "
     "clipped, in float64. Spans: of the same user's other records, of all other measured records (what Theorem 1 asks "
     "for), of the other measured users' records. Fresh: records of no user, against all measured ones.",
-    experiments=("spectra",),
+    experiments=MEASURED,
 )
 def table_s4(tables: Tables) -> pd.DataFrame:
     """A row per data set, model and round."""
@@ -127,7 +131,7 @@ def table_s4(tables: Tables) -> pd.DataFrame:
     }
     counts = {"dimension": "K", "pooled": "N D", "rank_bound": "bound", "pooled_rank": "rank", "rank": "rank of a user"}
     shares = {"clipped": "clipped (%)", "accuracy": "accuracy (%)"}
-    means = _means(tables["spectra"], [*counts, *leaving, *shares])
+    means = _means(_all(tables), [*counts, *leaving, *shares])
     return pd.DataFrame(
         _cell(row)
         | {
@@ -140,6 +144,12 @@ def table_s4(tables: Tables) -> pd.DataFrame:
     )
 
 
+def _by_index(frame: pd.DataFrame, metric: str) -> dict[int, float]:
+    """Means over seeds of a list."""
+    means = values_of(frame, metric).groupby("index")["value"].mean()
+    return dict(zip(means.index.tolist(), means.tolist(), strict=True))
+
+
 @table(
     "S5",
     title="Noise that water-filling saves on real spectra",
@@ -149,7 +159,7 @@ def table_s4(tables: Tables) -> pd.DataFrame:
     "the same updates, relative; by the paper's bounds (Table 1, row 5, and eq. 35), and by the repaired ones. "
     "N, D, B and C "
     "are those of the configuration, delta and rounds those of Table S1.",
-    experiments=("spectra",),
+    experiments=MEASURED,
 )
 def table_s5(tables: Tables) -> pd.DataFrame:
     """A row per data set, model and round."""
@@ -159,11 +169,10 @@ def table_s5(tables: Tables) -> pd.DataFrame:
         ("excess_at_epsilon_repaired", "epsilon"): "excess (%), repaired, epsilon = {:g}",
     }
     rows = []
-    for _, here in tables["spectra"].groupby(CELL, sort=False):
+    for _, here in _all(tables).groupby(CELL, sort=False):
         row = _cell(here.iloc[0])
         for (metric, grid), name in columns.items():
-            levels = values_of(here, grid).groupby("index")["value"].first()
-            means = values_of(here, metric).groupby("index")["value"].mean()
+            levels, means = _by_index(here, grid), _by_index(here, metric)
             row |= {name.format(levels[index]): f"{100 * value:+.3g}" for index, value in means.items()}
         rows.append(row)
     return pd.DataFrame(rows)
@@ -230,15 +239,10 @@ def by_users(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _by_users(frame: pd.DataFrame) -> Iterator[dict[str, float]]:
     metrics = ("rho", "floor", "pooled_floor", "epsilon_of_users", "epsilon_pooled", "information")
-    for (clip, number), here in frame.groupby([CLIP, ROUND]):
-        users = values_of(here, "users").groupby("index")["value"].first()
-        found = {name: over_seeds(values_of(here, name), ["index"]).set_index("index") for name in metrics}
-        for index, count in users.items():
-            means = {name: float(values["mean"][index]) for name, values in found.items()}
-            yield {
-                "clip": clip,
-                "round": number,
-                "N": count,
-                **means,
-                "lost": float(found["epsilon_pooled"]["lost"][index]),
-            }
+    for (clip, number), rows in frame.groupby([CLIP, ROUND]).groups.items():  # type: ignore[misc]
+        here = frame.loc[rows]
+        means = {name: _by_index(here, name) for name in metrics}
+        lost = values_of(here, "epsilon_pooled").groupby("index")["value"].apply(lambda values: values.isna().sum())
+        for index, count in _by_index(here, "users").items():
+            own = {name: values[index] for name, values in means.items()}
+            yield {"clip": clip, "round": number, "N": count, **own, "lost": float(lost[index])}
