@@ -239,8 +239,9 @@ def by_users(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _by_users(frame: pd.DataFrame) -> Iterator[dict[str, float]]:
     metrics = ("rho", "floor", "pooled_floor", "epsilon_of_users", "epsilon_pooled", "information")
-    for (clip, number), rows in frame.groupby([CLIP, ROUND]).groups.items():  # type: ignore[misc]
-        here = frame.loc[rows]
+    settings = frame[[CLIP, ROUND]].drop_duplicates().sort_values([CLIP, ROUND])
+    for clip, number in settings.itertuples(index=False, name=None):
+        here = frame[(frame[CLIP] == clip) & (frame[ROUND] == number)]
         means = {name: _by_index(here, name) for name in metrics}
         lost = values_of(here, "epsilon_pooled").groupby("index")["value"].apply(lambda values: values.isna().sum())
         for index, count in _by_index(here, "users").items():

@@ -7,6 +7,7 @@ a span, or eigenvalues large, is no guarantee for others.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -40,9 +41,18 @@ def _measured(evidence: Evidence) -> Iterator[tuple[str, Callable[[str], Series]
 def _cells(evidence: Evidence, *metrics: str) -> Iterator[tuple[str, list[Series]]]:
     """A name and the metrics, of one point each, of every data set, model and measured round."""
     for cell, metric_of, _ in _measured(evidence):
-        found = [metric_of(metric) for metric in metrics]
+        found = [replace(metric_of(metric), name=WORDS.get(metric, metric)) for metric in metrics]
         for point in found[0].points:
             yield f"{cell}, round {point:g}", [series.at([point]) for series in found]
+
+
+WORDS = {
+    "leaving_pooled": "records that leave the span of all others",
+    "saved": "noise saved by water-filling",
+    "excess_at_epsilon": "excess of water-filling, by the paper's bounds",
+    "excess_at_epsilon_repaired": "excess of water-filling, by the repaired bounds",
+}
+"""What verdicts call a metric."""
 
 
 def _with(series: Series, values: Array, name: str) -> Series:
@@ -137,7 +147,7 @@ def _by_level(evidence: Evidence, metrics: Sequence[str], grid: str, *, at_least
         metric_of("loss")  # says how many seeds there are; the numbers of a list are no batches
         values = aside(grid).values[0, 0]
         for metric in metrics:
-            for index, series in _levels(aside(metric)):
+            for index, series in _levels(replace(aside(metric), name=WORDS[metric])):
                 for point in series.points:
                     name = f"{cell}, round {point:g}, {grid} {values[index]:g}"
                     parts.append(level(series.at([point]), name, "part of isotropic noise's trace", at_least=at_least))
@@ -233,7 +243,8 @@ def e27(evidence: Evidence) -> Finding:
         if len(floor.points) < 2:
             raise NotRun("one round alone was measured")
         (*_, (_, series)) = _levels(floor)
-        last, first = series.at([series.points[-1]]), series.at([series.points[0]])
+        ends = (("last", series.points[-1]), ("first", series.points[0]))
+        last, first = (replace(series.at([point]), name=f"Lambda in the {name} round") for name, point in ends)
         parts.append(relative(last, first, f"C = {clip:g}, N = {users[-1]:g}", at_most=0.0))
     return decide(evidence, parts)
 
