@@ -120,7 +120,7 @@ def put(value: float) -> Callable[[pd.Series], pd.Series]:
 @pytest.mark.parametrize(
     ("key", "experiment", "metric", "change"),
     [
-        ("E20", "spectra_cnn", "leaving_pooled", put(0.99)),
+        ("E20", "spectra_cnn", "pooled_rank", put(799)),
         ("E21", "spectra", "leaving_pooled", put(0.5)),
         ("E22", "spectra", "rank", put(650)),
         ("E23", "spectra", "pooled_rank", put(560)),

@@ -61,19 +61,19 @@ def _with(series: Series, values: Array, name: str) -> Series:
 
 @stated(
     "E20",
-    "Where a model has as many coordinates as there are records, or more, every record's gradient leaves the "
-    "span of all "
-    "others, so that the condition of Theorem 1 fails.",
+    "Where a model has as many coordinates as there are records, or more, all gradients are linearly independent: "
+    "every one leaves the span of all others, so that the condition of Theorem 1 fails for every record.",
     source="Theorem 1 and section 5; the count is ours",
     experiments=MEASURED,
 )
 def e20(evidence: Evidence) -> Finding:
-    """The part of records that leave, in cells with K >= N D."""
+    """The rank over the number of gradients, in cells with K >= N D. Some may leave by less than Table S4 counts."""
     parts = []
-    for name, (leaving, pooled, size) in _cells(evidence, "leaving_pooled", "pooled", "dimension"):
+    for name, (rank, pooled, size) in _cells(evidence, "pooled_rank", "pooled", "dimension"):
         if float(size.values.min()) >= float(pooled.values.max()):
+            share = _with(rank, rank.values / pooled.values, "rank over the number of gradients")
             least = 1 - 0.5 / float(pooled.values.max())  # what is more is all of them
-            parts.append(level(leaving, name, "part of the records", at_least=least))
+            parts.append(level(share, name, "1: independent", at_least=least))
     return decide(evidence, parts)
 
 
