@@ -249,6 +249,13 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
         {"steps": 1, "warmup": 1, "repetitions": 1, "batch_size": 4},
         {"steps": 1, "warmup": 1, "repetitions": 1, "batch_size": 4, "channel": "white_channel"},
     ],
+    "job/spectrum": [
+        {"users": 3, "records": 6, "batch": 2, "rounds": (0, 2), "fresh": 5, "clip": 0.5},
+        {
+            **{"users": 2, "records": 6, "batch": 2, "rounds": (1,), "fresh": 5, "clip": 0.5, "measured": 2},
+            **{"features": 2, "auxiliary": 8, "by_users": (1, 2), "variances": (0.01,), "epsilons": (4.0,)},
+        },
+    ],
     "job/train": [
         {"clients": 2, "batch_size": 2, "images_per_client": 4, "steps": 3, "rate": 0.1, "evaluation": (0, 20)},
         {"clients": 2, "batch_size": 4, "images_per_client": 4, "steps": 2, "rate": 0.5, "optimiser": "sgd"},

@@ -45,7 +45,19 @@ class MetricInfo(_Model):
         description="which values mean more leakage or better utility"
     )
     axis: (
-        Literal["image", "sentence", "victim", "step", "round", "tensor", "class", "direction", "visits", "repetition"]
+        Literal[
+            "image",
+            "sentence",
+            "victim",
+            "step",
+            "round",
+            "tensor",
+            "class",
+            "direction",
+            "visits",
+            "repetition",
+            "level",
+        ]
         | None
     ) = Field(None, description="what a list of values runs over")
 

@@ -24,6 +24,7 @@ from leakbench.jobs.language_model import LANGUAGE_MODEL_METRICS, LanguageModelJ
 from leakbench.jobs.prior import PRIOR_METRICS, PriorJob
 from leakbench.jobs.release import ReleaseJob
 from leakbench.jobs.runner import Placement
+from leakbench.jobs.spectrum import BOUNDS, BY_USERS, GRADIENTS, NOISE, SpectrumJob
 from leakbench.jobs.subjects import Images, Sentences
 from leakbench.jobs.timing import COUNTS, METHODS, OVERHEADS, TIMING_METRICS, TimingJob
 from leakbench.jobs.train import NOISE_PER_TENSOR, TRAINING_METRICS, TrainJob, noise_metric
@@ -66,6 +67,8 @@ def findings(job: Job) -> Findings:
         return Findings(LANGUAGE_MODEL_METRICS, [Replicate(seed=0, metrics=metrics)], {})
     if isinstance(job.kind, TimingJob):
         return Findings(TIMING_METRICS, list(_timing(job, job.kind)), {})
+    if isinstance(job.kind, SpectrumJob):
+        return Findings(GRADIENTS | NOISE | (BY_USERS if job.kind.by_users else {}), list(_spectra(job, job.kind)), {})
     counts = _counts()
     infos = {name: MetricInfo(unit="parameters", direction="none") for name in counts}
     return Findings(infos, [Replicate(seed=0, metrics=dict(counts))], {})
@@ -180,6 +183,60 @@ def _calibrations(job: Job) -> Iterator[Replicate]:
         yield Replicate(seed=seed, setting=setting, metrics=metrics, reasons=reasons)
 
 
+def _spectra(job: Job, kind: SpectrumJob) -> Iterator[Replicate]:
+    """Spectra by a power law, which fall over the rounds; a linear model's rank is at its bound, a network's full."""
+    linear, users, pooled = job.model.label == "linear", kind.observed, kind.observed * kind.records
+    for seed, _, draw in _cells(job):
+        for number in kind.rounds:
+            size, rank = (650.0, min(549.0, pooled)) if linear else (2.0 * pooled, float(pooled))
+            trace = (1 + draw.random() / 10) / (1 + number)
+            leaves = 1.0 if rank == pooled else 0.02
+            metrics: dict[str, Any] = {"dimension": size, "pooled": float(pooled), "varying": 60.0, "pooled_rank": rank}
+            metrics |= {"rank_bound": 549.0 if linear else None, "rank": [float(kind.records)] * users}
+            metrics |= dict.fromkeys(("leaving_pooled", "leaving_other_users", "leaving_fresh"), leaves)
+            metrics |= {"leaving_per_user": [1.0] * users, "clipped": [0.1] * users, "trace": [trace] * users}
+            metrics |= {"largest": [trace / 3] * users, "loss": trace, "accuracy": 1 - trace / 2}
+            metrics["eigenvalues"] = [trace / 3 * (1 + index) ** -1.5 for index in range(kind.records)]
+            metrics |= {"variance": list(kind.variances), "epsilon": list(kind.epsilons)}
+            metrics["isotropic"] = [size * level for level in kind.variances]
+            metrics["saved"] = [trace / (trace + size * level) for level in kind.variances]
+            metrics["filled"] = [
+                (1 - part) * even for part, even in zip(metrics["saved"], metrics["isotropic"], strict=True)
+            ]
+            for end in BOUNDS:
+                even = [100.0 * size / epsilon for epsilon in kind.epsilons]
+                metrics |= {
+                    f"isotropic_at_epsilon{end}": even,
+                    f"filled_at_epsilon{end}": [1.1 * each for each in even],
+                }
+                metrics[f"excess_at_epsilon{end}"] = [0.1] * len(even)
+            reasons = {} if linear else {"rank_bound": "known for linear models alone"}
+            if kind.by_users:
+                metrics |= _by_users(kind, trace)
+                reasons |= {name: "none" for name in BY_USERS if None in (metrics[name], *_listed(metrics[name]))}
+            yield Replicate(seed=seed, setting={"round": number}, metrics=metrics, reasons=reasons)
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _by_users(kind: SpectrumJob, trace: float) -> dict[str, Any]:
+    rho = [trace * users for users in kind.by_users]
+    epsilons = [10 / (each - 1) if each > 1 else None for each in rho]
+    floors = [each * kind.clip**2 / kind.records for each in rho]
+    return {
+        "users": [float(users) for users in kind.by_users],
+        "subspace": 5.0,
+        "floor": [floor / 2 for floor in floors],
+        "pooled_floor": floors,
+        "rho": rho,
+        "epsilon_of_users": [None if each is None else 2 * each for each in epsilons],
+        "epsilon_pooled": epsilons,
+        "information": [5 / (users - 1) if users > 1 else None for users in kind.by_users],
+    }
+
+
 def _protected(job: Job, kind: CalibrateJob) -> dict[str, Any]:
     if not kind.pictures:
         return {}
@@ -248,7 +305,7 @@ def _run(_: JobKind, job: Job, device: object) -> Findings:
 if __name__.startswith("leakbench_plugin_"):  # a test that imports this file wants its functions alone
     kinds = (
         *(AttackJob, TrainJob, FederateJob, FisherJob, CalibrateJob, InventoryJob, PriorJob, LanguageModelJob),
-        *(ReleaseJob, TimingJob),
+        *(ReleaseJob, TimingJob, SpectrumJob),
     )
     for kind_of_job in kinds:
         kind_of_job.run = _run  # type: ignore[method-assign, assignment]

@@ -12,6 +12,7 @@ NEEDS = {
     "language_model": (8000, 120),
     "fisher": (8000, 30),
     "calibrate": (8000, 30),
+    "spectrum": (32000, 480),
     "inventory": (2000, 10),
     "timing": (8000, 120),
 }

@@ -186,7 +186,7 @@ class Evidence:
         defense: str,
         attack: str | None = None,
         sweep: str | None = None,
-        where: Mapping[str, str] | None = None,
+        where: Mapping[str, str | float] | None = None,
     ) -> Series:
         """A metric of a defense.
 
@@ -230,6 +230,11 @@ class Evidence:
         if cube.shape[-1] > 1:
             self._read.batches.add(cube.shape[-1])
         return Series(name, tuple(points.tolist()), tuple(seeds.tolist()), cube)
+
+    def swept(self, experiment: str, parameter: str) -> list[float]:
+        """The values of a swept parameter, ascending; empty where nothing sweeps it."""
+        rows = self._rows(experiment)
+        return sorted(rows[SETTING + parameter].dropna().unique()) if SETTING + parameter in rows else []
 
     def metrics(self, experiment: str, prefix: str, *, defense: str) -> list[str]:
         """Names of a defense's metrics that start with ``prefix``."""
