@@ -232,6 +232,13 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
             "transformer": {"layers": 1, "width": 8, "heads": 2, "vocabulary": 20, "positions": 6},
         },
     ],
+    "job/membership": [
+        {"users": (1, 3), "records": 3, "trials": 2, "auxiliary": 6, "candidates": 2},
+        {
+            **{"users": (2,), "records": 3, "trials": 2, "auxiliary": 6, "batch": 2, "pool": 10},
+            **{"epoch": 2, "pretraining": {"samples": 8, "batch_size": 4}},
+        },
+    ],
     "job/prior": [
         {"images": 20, "held_out": 4, "steps": 3, "batch_size": 8, "networks": NETWORKS},
     ],

@@ -12,6 +12,7 @@ NEEDS = {
     "language_model": (8000, 120),
     "fisher": (8000, 30),
     "calibrate": (8000, 30),
+    "membership": (16000, 120),
     "inventory": (2000, 10),
     "timing": (8000, 120),
 }

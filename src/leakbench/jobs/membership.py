@@ -84,7 +84,8 @@ class MembershipJob(JobKind):
         None, ge=1, description="members asked about per trial, and others; all of a user's by default"
     )
     auxiliary: int = Field(
-        ge=4, description="records of no user that the server holds, drawn from the train split behind the pretraining's"
+        ge=4,
+        description="records of no user that the server holds, drawn from the train split behind the pretraining's",
     )
     pool: int | None = Field(None, ge=1, description="records that users draw from, drawn beside these; all the rest")
     epoch: int = Field(0, ge=0, description="how many epochs the model was trained, undefended, before")
