@@ -120,8 +120,8 @@ def log_likelihood_ratio(
     Without: ``y ~ N(mu, Sigma)``, of which a user has ``C / taken``, the covariance of gradients over the records that
     it averages; Gaussian sampling adds ``(C + mu mu^T) / B`` and noise its variance; and ``mu``, a mean of A auxiliary
     records, is uncertain by ``C / A``. With: the mean moves by
-    ``w (g - mu)``, ``w = 1 / (N taken)``, and Gaussian sampling spreads it along ``g`` by the variance ``1 / (B taken)``
-    of a weight. What water-filling has filled up spreads nothing.
+    ``w (g - mu)``, ``w = 1 / (N taken)``, and Gaussian sampling spreads it along ``g`` by the variance
+    ``1 / (B taken)`` of a weight. What water-filling has filled up spreads nothing.
 
     Args:
         candidates: gradients ``g`` as the mechanism takes them, ``c`` for each of ``T`` means: ``[T, c]``.
@@ -153,8 +153,8 @@ def log_likelihood_ratio(
     by_mean = whitened(along, mean.along, candidates.mean - mean.square)
     residual_by_mean = whitened(centre, mean.along, (updates.mean - mean.square).unsqueeze(-1))
     # Sherman and Morrison, for the part of mu mu^T that Gaussian sampling has.
-    weight = mechanism.sampling / users
-    weight = weight / (1 + weight * means)
+    share = mechanism.sampling / users
+    weight = share / (1 + share * means)
     moved = products - candidates.mean - updates.mean.unsqueeze(-1) + mean.square
     by_residual = whitened(along, centre, moved) - weight * by_mean * residual_by_mean
     length = candidates.square - 2 * candidates.mean + mean.square

@@ -418,7 +418,7 @@ class _Judge:
 
     def _clipped(self, defense: Defense) -> tuple[torch.Tensor, Background, Coordinates]:
         """What a mechanism multiplies gradients by, and the moments of what comes out."""
-        from leakbench.attacks.membership_of_sums import Background, Coordinates
+        from leakbench.attacks.membership_of_sums import Background
         from leakbench.defenses.dp_sgd import ClippedGradients
 
         clip = defense.clip if isinstance(defense, ClippedGradients) else None

@@ -70,7 +70,8 @@ def averaged(message: Message, users: int, secure: SecureAggregation | None = No
 
 def _law_of_mean(law: Law, users: int) -> Law:
     def grouped(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.unflatten(0, (-1, users))
+        groups: torch.Tensor = tensor.unflatten(0, (-1, users))
+        return groups
 
     variance = None if law.variance is None else grouped(law.variance).mean(dim=1) / users
     mean, passing = grouped(law.mean).mean(dim=1), grouped(law.passing).all(dim=1)

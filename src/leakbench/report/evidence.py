@@ -186,7 +186,7 @@ class Evidence:
         defense: str,
         attack: str | None = None,
         sweep: str | None = None,
-        where: Mapping[str, str] | None = None,
+        where: Mapping[str, str | float] | None = None,
     ) -> Series:
         """A metric of a defense.
 

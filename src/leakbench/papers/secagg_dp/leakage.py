@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from leakbench.lazy import pd
 from leakbench.papers.secagg_dp.common import NONE, figure, table
 from leakbench.report.artifacts import Tables
 from leakbench.report.plots import Drawing, having, judged, named, values_of
 from leakbench.report.statistics import over_seeds
-from leakbench.report.style import REFERENCE_COLOUR, REFERENCES, colour, marker, panels
+from leakbench.report.style import REFERENCE_COLOUR, REFERENCES, colour, legend_below, marker, panels, use_style
 from leakbench.report.tidy import SETTING
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class Line(NamedTuple):
 
 
 def lines_of(frame: pd.DataFrame) -> list[Line]:
-    """The settings of all defenses but for the number of users, in the order of :data:`MECHANISMS`, then by variance."""
+    """The settings of all defenses, users aside, in the order of :data:`MECHANISMS`, then by variance."""
     frame = having(frame, "variance")
     found = []
     order = list(dict.fromkeys([*MECHANISMS, *frame["mechanism"]]))
@@ -124,7 +125,7 @@ def fig_s3(tables: Tables) -> Drawing:
                 numbers.append(points.assign(dataset=dataset, model=model, series=words, void=False))
         _users_axis(ax, users)
         ax.set(title=f"{dataset}, {model}", ylabel="PSNR (dB)")
-    axes[-1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small")
+    axes[-1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small", handlelength=3)
     return Drawing(drawn, pd.concat(numbers).rename(columns={USERS: "users"}))
 
 
@@ -160,16 +161,13 @@ def fig_s4(tables: Tables) -> Drawing:
     cells = cells_of(frame)
     families = [("gaussian_sampling",), ("distributed_noise",), ("water_filling",)]
     titles = ("sampling alone", "isotropic noise", "water-filling")
-    from leakbench.report.style import use_style
-
     use_style()
     import matplotlib.pyplot as plt
 
-    drawn, grid = plt.subplots(
-        len(cells), 3, figsize=(11.0, 3.0 * len(cells) + 0.3), squeeze=False, sharey=True, layout="constrained"
-    )
+    size = (10.0, 2.8 * len(cells) + 0.9)
+    drawn, grid = plt.subplots(len(cells), 3, figsize=size, squeeze=False, sharey=True, layout="constrained")
     numbers = []
-    for axes, (dataset, model) in zip(grid, cells, strict=True):
+    for place, (axes, (dataset, model)) in enumerate(zip(grid, cells, strict=True)):
         own = frame[(frame["dataset"] == dataset) & (frame["model"] == model)]
         users = sorted(own[USERS].unique())
         lines = lines_of(own)
@@ -192,7 +190,8 @@ def fig_s4(tables: Tables) -> Drawing:
             ax.axhline(0.5, color=REFERENCE_COLOUR, linestyle=":", linewidth=1)
             _users_axis(ax, users)
             ax.set(title=f"{title} ({dataset}, {model})", ylim=(0.4, 1.02))
-            ax.legend(fontsize="x-small", loc="upper right")
+            if place == len(cells) - 1:
+                legend_below(ax, columns=1)
         axes[0].set_ylabel("membership AUC")
     return Drawing(drawn, pd.concat(numbers).rename(columns={USERS: "users"}))
 
@@ -257,7 +256,7 @@ def table_s6(tables: Tables) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _area(point: dict[str, float]) -> str:
+def _area(point: Mapping[Any, Any]) -> str:
     return f"{point['mean']:.3f} ({point['low']:.3f}, {point['high']:.3f})"
 
 
