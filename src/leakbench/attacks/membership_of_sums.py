@@ -64,17 +64,17 @@ class Background:
         if len(auxiliary) < 4:
             raise ConfigError(f"the covariance of gradients takes 4 auxiliary records at least, found {len(auxiliary)}")
         mean = auxiliary.double().mean(dim=0).to(auxiliary)
-        centred = auxiliary - mean
-        fitted, held = centred[::2], centred[1::2]
-        values, vectors = torch.linalg.eigh((fitted @ fitted.T).double())
+        # Each half has its own mean: around the common one they would be mirror images along the difference.
+        fitted, held = (part - part.mean(dim=0) for part in (auxiliary[::2].double(), auxiliary[1::2].double()))
+        values, vectors = torch.linalg.eigh(fitted @ fitted.T)
         kept = values > 1e-7 * values[-1].clamp(min=torch.finfo(torch.float64).tiny)
-        basis = fitted.T @ (vectors[:, kept] * values[kept].rsqrt()).to(fitted)
-        along = (held @ basis).double()
-        energy = held.double().square().sum(dim=1)
+        basis = fitted.T @ (vectors[:, kept] * values[kept].rsqrt())
+        squares = (held @ basis).square().sum(dim=0) / (len(held) - 1)
+        energy = float(held.square().sum()) / (len(held) - 1)
         free = max(len(mean) - basis.shape[1], 1)
-        rest = float((energy - along.square().sum(dim=1)).clamp(min=0).mean()) / free
-        rest = max(rest, LEAST * float(energy.mean()) / len(mean), torch.finfo(torch.float64).tiny)
-        return cls(mean, basis, along.square().mean(dim=0).clamp(min=rest), rest, len(auxiliary))
+        rest = max(energy - float(squares.sum()), 0.0) / free
+        rest = max(rest, LEAST * energy / len(mean), torch.finfo(torch.float64).tiny)
+        return cls(mean, basis.to(auxiliary), squares.clamp(min=rest), rest, len(auxiliary))
 
 
 @dataclass(frozen=True)

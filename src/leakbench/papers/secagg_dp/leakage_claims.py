@@ -109,7 +109,7 @@ def membership_falls(evidence: Evidence) -> Finding:
 @stated(
     "L1c",
     "The largest sum shows no more of its images than the mean image, which needs no gradient.",
-    source="section 1, that secure aggregation alone hides users' data, as often held",
+    source="ours: whether a sum alone hides images",
     experiments=(INVERSION,),
 )
 def sum_hides_images(evidence: Evidence) -> Finding:
@@ -127,7 +127,7 @@ def sum_hides_images(evidence: Evidence) -> Finding:
     "L2",
     f"Where eq. 9's bound has fallen to {FALLEN:g} of what it is for two users, membership of a record in the sum "
     "can still be seen.",
-    source="section 3.2, that the bound is one of averages",
+    source="eq. 9, which is of averages; the attack is ours",
     experiments=(MEMBERSHIP, BATCHES),
 )
 def seen_where_the_bound_is_small(evidence: Evidence) -> Finding:
