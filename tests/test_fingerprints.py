@@ -347,6 +347,15 @@ class FixedDefense(Defense):
         return DenseMessage(steps.gradient + self.scale * streams.child("update").normal(steps.gradient.shape[1]))
 
 
+class FixedNoise(Defense):
+    name: ClassVar[str] = "fixed_noise"
+    version: ClassVar[int] = 1
+    scale: float
+
+    def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
+        return DenseMessage(steps.gradient + self.scale * streams.child("update").normal(steps.gradient.shape[1]))
+
+
 class FixedAttack(Attack):
     name: ClassVar[str] = "fixed"
     version: ClassVar[int] = 1
@@ -497,7 +506,10 @@ def numbers_of(component: Component) -> list[float]:
             experiment="none",
             dataset=texts if component.name == "language_model" else pictures,
             model=Variant("fixed", FixedModel, {"normalised": getattr(component, "batch_norm", "eval") == "train"}, {}),
-            defense=Variant("fixed", FixedDefense, {}, {"scale": [0.0, 0.1]}),
+            # Membership in a sum is asked of updates.
+            defense=Variant(
+                "fixed", FixedNoise if component.name == "membership" else FixedDefense, {}, {"scale": [0.0, 0.1]}
+            ),
             attack=Variant("fixed", FixedAttack, {}, {}) if component.uses_attacks else None,
             kind=component,
             part="all",
