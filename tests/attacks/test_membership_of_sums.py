@@ -32,7 +32,7 @@ def dense(background: Background, mechanism: Mechanism) -> torch.Tensor:
     sampled = gradients * mechanism.sampling
     random = sampled.clamp(min=mechanism.noise) if mechanism.filled else sampled + mechanism.noise
     data = gradients * (1 / (USERS * mechanism.taken) + 1 / background.records)
-    covariance = axes @ (data + random / USERS).diag() @ axes.T
+    covariance: torch.Tensor = axes @ (data + random / USERS).diag() @ axes.T
     return covariance + mechanism.sampling / USERS * torch.outer(background.mean, background.mean)
 
 

@@ -191,7 +191,8 @@ def fig_s4(tables: Tables) -> Drawing:
             _users_axis(ax, users)
             ax.set(title=f"{title} ({dataset}, {model})", ylim=(0.4, 1.02))
             if place == len(cells) - 1:
-                legend_below(ax, columns=1)
+                with plt.rc_context({"legend.handlelength": 3.5}):  # of dashes
+                    legend_below(ax, columns=1)
         axes[0].set_ylabel("membership AUC")
     return Drawing(drawn, pd.concat(numbers).rename(columns={USERS: "users"}))
 
