@@ -232,6 +232,13 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
             "transformer": {"layers": 1, "width": 8, "heads": 2, "vocabulary": 20, "positions": 6},
         },
     ],
+    "job/membership": [
+        {"users": (1, 3), "records": 3, "trials": 2, "auxiliary": 6, "candidates": 2},
+        {
+            **{"users": (2,), "records": 3, "trials": 2, "auxiliary": 6, "batch": 2, "pool": 10},
+            **{"epoch": 2, "pretraining": {"samples": 8, "batch_size": 4}},
+        },
+    ],
     "job/prior": [
         {"images": 20, "held_out": 4, "steps": 3, "batch_size": 8, "networks": NETWORKS},
     ],
@@ -342,6 +349,15 @@ class FixedDefense(Defense):
         self, images: torch.Tensor, labels: torch.Tensor, streams: Streams
     ) -> tuple[torch.Tensor, torch.Tensor]:
         return images + self.scale * streams.child("data").normal(*images.shape[1:]), labels
+
+    def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
+        return DenseMessage(steps.gradient + self.scale * streams.child("update").normal(steps.gradient.shape[1]))
+
+
+class FixedNoise(Defense):
+    name: ClassVar[str] = "fixed_noise"
+    version: ClassVar[int] = 1
+    scale: float
 
     def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
         return DenseMessage(steps.gradient + self.scale * streams.child("update").normal(steps.gradient.shape[1]))
@@ -497,7 +513,10 @@ def numbers_of(component: Component) -> list[float]:
             experiment="none",
             dataset=texts if component.name == "language_model" else pictures,
             model=Variant("fixed", FixedModel, {"normalised": getattr(component, "batch_norm", "eval") == "train"}, {}),
-            defense=Variant("fixed", FixedDefense, {}, {"scale": [0.0, 0.1]}),
+            # Membership in a sum is asked of updates.
+            defense=Variant(
+                "fixed", FixedNoise if component.name == "membership" else FixedDefense, {}, {"scale": [0.0, 0.1]}
+            ),
             attack=Variant("fixed", FixedAttack, {}, {}) if component.uses_attacks else None,
             kind=component,
             part="all",

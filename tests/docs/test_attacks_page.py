@@ -203,7 +203,11 @@ def lay_over(checkout: Path, additions: list[dict[str, Any]]) -> None:
 
 def test_examples_of_variants(checkout: Path) -> None:
     examples = [yaml.safe_load(block) for block in blocks(PAGE, "yaml")]
-    plain = [example for example in examples if not {"retrieval", "membership"} & set(re.findall(r"\w+", str(example)))]
+    plain = [
+        example
+        for example in examples
+        if not {"retrieval", "membership", "users"} & set(re.findall(r"\w+", str(example)))
+    ]
     assert len(plain) == 5
     lay_over(checkout, plain)
     plan = Project(checkout).plan("smoke")
@@ -236,8 +240,20 @@ def test_examples_of_sentences() -> None:
     assert lamp.start_norm is None and lamp.reordering and lamp.reordering.burn_in == 0.1
 
 
+def test_example_of_attacks_on_a_sum() -> None:
+    (example,) = [
+        found for block in blocks(PAGE, "yaml") if "attack" in (found := yaml.safe_load(block)).get("jobs", {})
+    ]
+    protocol = example["jobs"]["attack"]
+    for users in protocol.pop("users")["sweep"]:
+        job = AttackJob(clients=1, batch_size=1, users=users, **protocol)
+        assert job.secure_aggregation is not None and job.secure_aggregation.threshold <= max(users, 2)
+
+
 def test_example_of_attacks_on_a_released_model() -> None:
-    (example,) = [found for block in blocks(PAGE, "yaml") if "jobs" in (found := yaml.safe_load(block))]
+    (example,) = [
+        found for block in blocks(PAGE, "yaml") if "release" in (found := yaml.safe_load(block)).get("jobs", {})
+    ]
     job = ReleaseJob(images=6, auxiliary=(1, 2), steps=1, evaluation=(0, 1), **example["jobs"]["release"])
     assert [attack.name for attack in job.membership] == ["threshold", "four_branch", "lira"]
     assert job.inversion and job.inversion.parameters()["iterations"] == 600

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from leakbench.metrics.membership import auc
+from leakbench.metrics.membership import auc, true_positive_rate
 
 
 def literal(scores: list[float], member: list[bool]) -> tuple[float, float]:
@@ -65,3 +65,20 @@ def test_the_interval_covers() -> None:
 def test_infinite_scores_are_ranked() -> None:
     found = auc(torch.tensor([torch.inf, 0.0, -torch.inf, 1.0]), torch.tensor([True, True, False, False]))
     assert float(found.value) == 0.75
+
+
+def test_true_positives_by_counting() -> None:
+    scores = torch.tensor([[9.0, 7.0, 5.0, 3.0, 8.0, 6.0, 4.0, 2.0], [1.0] * 8])
+    member = torch.tensor([True] * 4 + [False] * 4)
+    expected = {0.0: 0.25, 0.2: 0.25, 0.25: 0.5, 0.5: 0.75, 0.75: 1.0}
+    for rate, found in expected.items():
+        assert true_positive_rate(scores, member, rate).tolist() == [found, 0.0]
+
+
+def test_no_true_positives_of_what_is_unknown() -> None:
+    scores = torch.tensor([[1.0, torch.nan, 0.0], [1.0, 2.0, 0.0]])
+    found = true_positive_rate(scores, torch.tensor([True, True, False]), 0.05)
+    assert found[0].isnan() and found[1] == 1
+    for rate, member in ((1.0, [True, True, False]), (0.1, [True] * 3), (0.1, [False] * 3)):
+        with pytest.raises(ValueError, match="members, others and a rate"):
+            true_positive_rate(scores, torch.tensor(member), rate)

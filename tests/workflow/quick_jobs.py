@@ -21,6 +21,7 @@ from leakbench.jobs.federate import CURVES, FEDERATE_METRICS, FederateJob
 from leakbench.jobs.fisher import FISHER_METRICS, FisherJob
 from leakbench.jobs.inventory import InventoryJob
 from leakbench.jobs.language_model import LANGUAGE_MODEL_METRICS, LanguageModelJob
+from leakbench.jobs.membership import MEMBERSHIP_METRICS, MembershipJob
 from leakbench.jobs.prior import PRIOR_METRICS, PriorJob
 from leakbench.jobs.release import ReleaseJob
 from leakbench.jobs.runner import Placement
@@ -65,6 +66,8 @@ def findings(job: Job) -> Findings:
     if isinstance(job.kind, LanguageModelJob):
         metrics = {name: [3.0] if info.axis else 20.0 for name, info in LANGUAGE_MODEL_METRICS.items()}
         return Findings(LANGUAGE_MODEL_METRICS, [Replicate(seed=0, metrics=metrics)], {})
+    if isinstance(job.kind, MembershipJob):
+        return Findings(MEMBERSHIP_METRICS, list(_members(job, job.kind)), {})
     if isinstance(job.kind, TimingJob):
         return Findings(TIMING_METRICS, list(_timing(job, job.kind)), {})
     if isinstance(job.kind, SpectrumJob):
@@ -90,7 +93,7 @@ def _cells(job: Job) -> Iterator[tuple[int, dict[str, Any], random.Random]]:
 def _attacks(job: Job, kind: AttackJob) -> Iterator[Replicate]:
     for seed, setting, draw in _cells(job):
         strength = sum(value for value in setting.values() if isinstance(value, float))
-        per_victim = 1 if kind.target == "batch_mean" else kind.batch_size
+        per_victim = 1 if kind.target == "batch_mean" else kind.batch_size * kind.users
         lengths = {"victim": kind.clients} | dict.fromkeys(("image", "sentence"), kind.clients * per_victim)
         metrics: dict[str, Any] = {
             name: [strength + draw.random() for _ in range(lengths[info.axis])] if info.axis in lengths else 32.0
@@ -147,6 +150,31 @@ def _fisher(job: Job, kind: FisherJob) -> Iterator[Replicate]:
         if "pruning" in job.defense.component.name:
             metrics["information"], reasons["information"] = [None] * kind.clients, "infinite"
         yield Replicate(seed=seed, setting=setting, metrics=metrics, reasons=reasons)
+
+
+def _members(job: Job, kind: MembershipJob) -> Iterator[Replicate]:
+    """Areas fall from one to a half in the number of users, and faster in the strength; epsilon where there is noise.
+
+    The ends of intervals are 0.02 away. Eq. 9 falls, and says nothing of one user.
+    """
+    for seed, setting, draw in _cells(job):
+        strength = sum(value for value in setting.values() if isinstance(value, float))
+        for users in kind.users:
+            area = 0.5 + 0.5 / ((1 + 10 * strength) * users) * (0.95 + draw.random() / 20)
+            metrics: dict[str, Any] = {}
+            for name in MEMBERSHIP_METRICS:
+                shift = -0.02 if "_low/" in name else 0.02 if "_high/" in name else 0.0
+                metrics[name] = area + shift
+            metrics |= {"leaving": 1.0, "dimension": 100.0, "information_bound": 50.0 / users}
+            reasons = {}
+            if users == 1:
+                metrics["information_bound"], reasons["information_bound"] = None, "of one user"
+            if strength == 0 or users == 1:
+                metrics |= {"epsilon": None, "auc_bound": None}
+                reasons |= dict.fromkeys(("epsilon", "auc_bound"), "no guarantee")
+            else:
+                metrics |= {"epsilon": 1 / strength, "auc_bound": 0.99}
+            yield Replicate(seed=seed, setting={**setting, "users": users}, metrics=metrics, reasons=reasons)
 
 
 def _released(job: Job, kind: ReleaseJob) -> Iterator[Replicate]:
@@ -305,7 +333,7 @@ def _run(_: JobKind, job: Job, device: object) -> Findings:
 if __name__.startswith("leakbench_plugin_"):  # a test that imports this file wants its functions alone
     kinds = (
         *(AttackJob, TrainJob, FederateJob, FisherJob, CalibrateJob, InventoryJob, PriorJob, LanguageModelJob),
-        *(ReleaseJob, TimingJob, SpectrumJob),
+        *(MembershipJob, ReleaseJob, TimingJob, SpectrumJob),
     )
     for kind_of_job in kinds:
         kind_of_job.run = _run  # type: ignore[method-assign, assignment]

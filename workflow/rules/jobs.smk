@@ -13,6 +13,7 @@ NEEDS = {
     "fisher": (8000, 30),
     "calibrate": (8000, 30),
     "spectrum": (32000, 480),
+    "membership": (16000, 120),
     "inventory": (2000, 10),
     "timing": (8000, 120),
 }

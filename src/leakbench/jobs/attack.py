@@ -13,11 +13,13 @@ from leakbench.attacks.base import Grant
 from leakbench.data.base import image_dataset
 from leakbench.errors import Infeasible
 from leakbench.federated.local import ONE_STEP, LocalTraining
+from leakbench.federated.secure_training import SecureAggregation
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
 from leakbench.jobs.language_model import LanguageModelJob
 from leakbench.jobs.pretraining import Diverged, Pretraining, pretrained
 from leakbench.jobs.prior import PriorJob
 from leakbench.jobs.subjects import Subject, check_defense, subject_of
+from leakbench.jobs.sums import averaged, of_so_many, only_sums, together
 from leakbench.lazy import torch
 from leakbench.metrics.labels import label_accuracy
 from leakbench.models.base import BatchNorm, Statistics
@@ -53,7 +55,9 @@ class AttackJob(JobKind):
     """Reconstruct the samples of clients, images or sentences, from the defended update that each sends: by default one
     gradient.
 
-    The model that they attack is untrained, or was trained without a defense on samples of no client.
+    The model that they attack is untrained, or was trained without a defense on samples of no client. Where secure
+    aggregation sums several users, a client stands for all of them: the server sees the mean of their updates, each
+    defended by its user, and reconstructs the samples of all.
     """
 
     uses_attacks: ClassVar[bool] = True
@@ -96,6 +100,24 @@ class AttackJob(JobKind):
         description="what reconstructions are compared with: every image, or, by their mean, the mean of the batch",
     )
 
+    users: int = Field(
+        1,
+        ge=1,
+        description="users whose updates secure aggregation averages before the server sees them, each with batch_size "
+        "samples; clients counts such means",
+    )
+    secure_aggregation: SecureAggregation | None = Field(
+        None,
+        description="the protocol by which the server gets the sum of two or more users, all of whom stay; by default "
+        "it is computed in the clear",
+    )
+
+    @model_validator(mode="after")
+    def _nobody_drops_out(self) -> AttackJob:
+        if self.secure_aggregation is not None and self.secure_aggregation.dropout:
+            raise ValueError("secure_aggregation.dropout: no user drops out here, since all are reconstructed")
+        return self
+
     @model_validator(mode="after")
     def _whole_local_batches(self) -> AttackJob:
         size = self.local.batch_size
@@ -109,6 +131,15 @@ class AttackJob(JobKind):
             if name in self.knowledge:
                 raise ValueError(f"knowledge: '{name}' is granted by the field {name}, which names where it is trained")
         return self
+
+    def parameters(self) -> dict[str, Any]:
+        """Without the fields of sums where there are none, so that records of single users keep their identity."""
+        found = super().parameters()
+        if self.users == 1:
+            del found["users"]
+        if self.secure_aggregation is None:
+            del found["secure_aggregation"]
+        return found
 
     def reads(self, attack: Attack | None) -> Mapping[str, str]:
         if attack is None:
@@ -129,6 +160,8 @@ class AttackJob(JobKind):
             self._check(job.attack.label, attack, dataset)
             for _, defense in job.defense.settings():
                 check_defense(dataset, defense)
+            if self.users > 1:
+                self._check_sum(job.attack.label, attack, [defense for _, defense in job.defense.settings()])
             images = CalibrationImages(dataset, device, self.calibration, self.auxiliary)
             defenses = images.calibrated(job.defense.settings())
             for seed in job.seeds:
@@ -157,6 +190,21 @@ class AttackJob(JobKind):
         if missing:
             raise Infeasible(f"attack '{label}' needs {', '.join(missing)}, which is not granted")
 
+    def _check_sum(self, label: str, attack: Attack, defenses: list[Defense]) -> None:
+        """Whether the mean of several users' updates is that of one batch, and a server can get it.
+
+        Raises:
+            Infeasible: it is not, or cannot.
+        """
+        only_sums(defenses)
+        of_so_many(defenses, self.users)
+        if not self.local.is_gradient(self.batch_size):
+            raise Infeasible("a mean of several users' local training is the update of no single batch")
+        if self.batch_norm == "train":
+            raise Infeasible("users' BatchNorm layers normalise with a batch each, and their mean has several")
+        if "batch_statistics" in attack.needs:
+            raise Infeasible(f"attack '{label}' knows the statistics of one batch; a mean has a batch of every user")
+
     def _attack_seed(
         self,
         job: Job,
@@ -177,7 +225,7 @@ class AttackJob(JobKind):
             job.dataset.label,
             job.model.single(),
             seed,
-            clients=self.clients,
+            clients=self.clients * self.users,
             batch_size=self.batch_size,
             first_index=self.first_index,
             device=device,
@@ -214,7 +262,8 @@ class AttackJob(JobKind):
                     if changed
                     else steps
                 )
-                return defended, defense.protect_update(defended, streams)
+                message = defense.protect_update(defended, streams)
+                return defended, averaged(message, self.users, self.secure_aggregation)
 
             defended, message = send(victims.streams.child("defense"))
             if self.messages > 1:
@@ -228,8 +277,14 @@ class AttackJob(JobKind):
             if "data_noise" in self.knowledge:
                 covariances = defense.image_noise()
                 # One object where clients share it: attackers group by it.
+                if len(covariances) > 1 and self.users > 1:
+                    raise Infeasible("users' images have noise of different covariances, and attackers know one")
                 image_noise += covariances * self.clients if len(covariances) == 1 else covariances
-            statistics.append(defended.batch_statistics if "batch_statistics" in self.knowledge else {})
+            of_batches = "batch_statistics" in self.knowledge and self.users == 1
+            statistics.append(defended.batch_statistics if of_batches else {})
+        victims, gradient = together(victims, self.users), steps.gradient
+        if self.users > 1:
+            gradient = gradient.unflatten(0, (-1, self.users)).mean(dim=1)
         views = [message.view() for message in messages]
         observations = Observations(
             network,
@@ -255,7 +310,7 @@ class AttackJob(JobKind):
         for index, (setting, view) in enumerate(zip(settings, views, strict=True)):
             rows = reconstruction.rows(index * self.clients, (index + 1) * self.clients)
             compared.append(subject.compare(victims, rows))
-            values = compared[-1].values | self._of_victims(victims, rows, steps.gradient, view)
+            values = compared[-1].values | self._of_victims(victims, rows, gradient, view)
             replicates.append(_replicate(seed, setting, values, rows.diverged_at))
         for replicate, message, statement in zip(replicates, messages, privacy, strict=True):
             replicate.metrics["bits"] = float(message.bits)

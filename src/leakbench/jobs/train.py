@@ -13,6 +13,7 @@ from leakbench.adam import Adam
 from leakbench.errors import Infeasible
 from leakbench.federated.secure_training import SecureAggregation
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
+from leakbench.jobs.sums import only_sums
 from leakbench.lazy import torch
 from leakbench.models.base import BatchNorm
 from leakbench.records import MetricInfo, Outcome, Replicate
@@ -162,7 +163,7 @@ class TrainJob(JobKind):
         labels = torch.cat([start.labels for start in starts])
         data = ClientData(images)
         if self.secure_aggregation is not None:
-            _only_sums(defenses)
+            only_sums(defenses)
         defenses = [defense.calibrate(data) for defense in defenses]
         datasets = [defense.protect_dataset(images, labels, Streams(keys).child("data")) for defense in defenses]
         network, device = starts[0].network, starts[0].inputs.device
@@ -302,21 +303,6 @@ class TrainJob(JobKind):
         elif metrics["accuracy"] is None:
             reasons["accuracy"] = "the protocol names no evaluation images"
         return Replicate(seed=seed, setting=setting, outcome=outcome, metrics=metrics, reasons=reasons)
-
-
-def _only_sums(defenses: Sequence[Defense]) -> None:
-    """Raise where a server has to see more than a sum.
-
-    Raises:
-        Infeasible: a defense aggregates in a way of its own.
-    """
-    from leakbench.defenses.base import Defense
-
-    for defense in defenses:
-        if type(defense).aggregate is not Defense.aggregate:
-            raise Infeasible(
-                f"'{defense.name}' aggregates messages in a way of its own; secure aggregation gives their sum alone"
-            )
 
 
 def _add_noise_curves(replicate: Replicate, names: Sequence[str], noise: torch.Tensor) -> None:

@@ -52,3 +52,29 @@ def auc(scores: torch.Tensor, member: torch.Tensor, confidence: float = 0.95) ->
     half = norm.ppf((1 + confidence) / 2) * np.sqrt(variance)
     low, high = np.clip(value - half, 0, 1), np.clip(value + half, 0, 1)
     return AUC(*(torch.from_numpy(np.asarray(each)) for each in (value, low, high)))
+
+
+def true_positive_rate(scores: torch.Tensor, member: torch.Tensor, false_positives: float) -> torch.Tensor:
+    """The part of the members above the lowest threshold that at most so large a part of the others exceeds.
+
+    Of non-members with a score equal to the threshold none counts as found, and no member. A row with NaN has none.
+
+    Args:
+        scores: ``[..., n]``; higher means member.
+        member: which of the n are members, boolean ``[n]``.
+        false_positives: in [0, 1).
+
+    Returns:
+        Float64 ``[...]``.
+
+    Raises:
+        ValueError: there is no member or no other; the rate is out of its range.
+    """
+    inside = member.cpu()
+    if not 0 <= false_positives < 1 or not bool(inside.any()) or bool(inside.all()):
+        raise ValueError("a rate of true positives takes members, others and a rate of false positives in [0, 1)")
+    values = scores.detach().cpu().double()
+    others = values[..., ~inside].sort(dim=-1, descending=True).values
+    threshold = others[..., int(false_positives * others.shape[-1]), None]
+    found = (values[..., inside] > threshold).double().mean(dim=-1)
+    return torch.where(values.isnan().any(dim=-1), torch.nan, found)

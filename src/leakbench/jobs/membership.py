@@ -1,0 +1,476 @@
+"""Membership jobs: is a record among those whose gradients a sum of users' updates contains?
+
+In every trial users draw their records from one pool, and each sends one defended update; the server sees their mean
+and asks about records of the first user (members), and about as many of the pool that no user drew.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from pydantic import Field, model_validator
+
+from leakbench.data.base import image_dataset
+from leakbench.errors import ConfigError, Infeasible
+from leakbench.federated.step import MEMORY_BUDGET, ClientSteps
+from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
+from leakbench.jobs.pretraining import Diverged, Pretraining, pretrained
+from leakbench.jobs.sums import only_sums
+from leakbench.lazy import torch
+from leakbench.records import MetricInfo, Outcome, Replicate
+
+if TYPE_CHECKING:
+    from leakbench.attacks.membership_of_sums import Background, Coordinates, Mechanism
+    from leakbench.defenses.base import Defense, PrivacyStatement
+    from leakbench.models.base import Network
+    from leakbench.randomness import Streams
+
+SCORES = {
+    "inner": "inner product of the candidate's gradient with the mean update",
+    "cosine": "their cosine",
+    "likelihood": "ratio of normal likelihoods, moments from auxiliary records",
+}
+FALSE_POSITIVES = 0.05
+SPAN_LIMIT = 512
+"""Records of a sum up to which spans are computed: that takes the square of their number times the parameters."""
+
+_AUC = "area under the ROC curve, members against fresh records"
+_DRAWN = "area under the ROC curve, members in the user's batch against fresh records"
+MEMBERSHIP_METRICS = {
+    f"{kind}{end}/{score}": MetricInfo(unit=f"{unit}{said}; {words}", direction="higher")
+    for score, words in SCORES.items()
+    for kind, unit in (("auc", _AUC), ("auc_drawn", _DRAWN))
+    for end, said in (("", ""), ("_low", ", DeLong's 95 %, low end"), ("_high", ", DeLong's 95 %, high end"))
+} | {
+    f"tpr/{score}": MetricInfo(unit=f"true positives at 5 % false positives, part; {words}", direction="higher")
+    for score, words in SCORES.items()
+}
+STATED = {
+    "epsilon": MetricInfo(unit="epsilon of a round at the protocol's delta", direction="higher"),
+    "auc_bound": MetricInfo(unit="area under the ROC curve that (epsilon, delta) leaves, at most", direction="higher"),
+    "information_bound": MetricInfo(unit="nats, eq. 9 of Zhang et al. (2024), c = 1", direction="higher"),
+    "leaving": MetricInfo(
+        unit="part of the first trial's members whose gradient leaves the span of all other summed records",
+        direction="higher",
+    ),
+    "dimension": MetricInfo(unit="parameters of the model", direction="none"),
+}
+MEMBERSHIP_METRICS |= STATED
+
+
+@JOB_KINDS.register("membership", version=1)
+class MembershipJob(JobKind):
+    """Membership inference on the mean of users' updates, without ground truth.
+
+    The model is untrained, or was trained without a defense on records of no user. Mechanisms that weight all records
+    take all; others a batch. Scores are those of :mod:`leakbench.attacks.membership_of_sums`, and plain products. The
+    records of a trial are the same for all seeds and defenses, and those of fewer users are among those of more; the
+    seed draws the model, the batches and the mechanisms' randomness. The mean is taken in the clear: it is what secure
+    aggregation decodes, and there are hundreds.
+    """
+
+    users: tuple[int, ...] = Field(min_length=1, description="numbers of users, N; a setting of the record each")
+    records: int = Field(ge=2, description="records of each user, D")
+    batch: int | None = Field(
+        None, ge=1, description="records that a user draws for its update, B, where the mechanism leaves it open; all"
+    )
+    trials: int = Field(ge=1, description="sums per seed")
+    candidates: int | None = Field(
+        None, ge=1, description="members asked about per trial, and others; all of a user's by default"
+    )
+    auxiliary: int = Field(
+        ge=4,
+        description="records of no user that the server holds, drawn from the train split behind the pretraining's",
+    )
+    pool: int | None = Field(None, ge=1, description="records that users draw from, drawn beside these; all the rest")
+    epoch: int = Field(0, ge=0, description="how many epochs the model was trained, undefended, before")
+    pretraining: Pretraining = Field(Pretraining(), description="how, on the first records of the train split")
+    delta: float = Field(1e-5, gt=0, lt=1, description="the delta at which epsilon is stated")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> MembershipJob:
+        if min(self.users) < 1 or len(set(self.users)) < len(self.users):
+            raise ValueError(f"users: numbers of 1 or more, each once; found {list(self.users)}")
+        for name in ("batch", "candidates"):
+            value = getattr(self, name)
+            if value is not None and value > self.records:
+                raise ValueError(f"{name} ({value}) must be at most records ({self.records})")
+        if self.trials * self._asked < 2:
+            raise ValueError("trials: one trial with one candidate has no ROC curve")
+        if self.epoch and self.pretraining.samples is None:
+            raise ValueError("pretraining.samples: say how many, since users hold records of the same split")
+        return self
+
+    @property
+    def _asked(self) -> int:
+        return self.candidates or self.records
+
+    def run(self, job: Job, device: torch.device) -> Findings:
+        settings = [(setting, defense) for setting, defense in job.defense.settings()]
+        try:
+            for _, defense in settings:
+                self._check(defense)
+            replicates = [found for seed in job.seeds for found in self._seed(job, settings, seed, device)]
+        except Infeasible as error:
+            outcome = Outcome(status="infeasible", reason=str(error))
+            replicates = [found for seed in job.seeds for found in self._without(settings, seed, outcome)]
+        return Findings(MEMBERSHIP_METRICS, replicates, {})
+
+    def _check(self, defense: Defense) -> None:
+        """Whether a mechanism is one of updates, and what it is told fits.
+
+        Raises:
+            Infeasible: it is not, or does not.
+        """
+        from leakbench.defenses.aggregate import SummedUsers
+        from leakbench.defenses.base import Defense
+
+        only_sums([defense])
+        ours, own = ([kind.calibrate, kind.protect_dataset, kind.protect_data] for kind in (Defense, type(defense)))
+        if own != ours:
+            raise Infeasible(f"'{defense.name}' acts on images; membership is asked of gradients of the images")
+        if isinstance(defense, SummedUsers) and defense.users is not None:
+            raise Infeasible(f"'{defense.name}' is told of {defense.users} users; the protocol says how many there are")
+        taken = self._taken(defense)
+        if taken > self.records:
+            raise Infeasible(f"'{defense.name}' takes batches of {taken}, and a user has {self.records} records")
+
+    def _taken(self, defense: Defense) -> int:
+        """Records of a user's update."""
+        from leakbench.defenses.aggregate import AllRecords
+        from leakbench.defenses.distributed_noise import DistributedNoise
+
+        if isinstance(defense, AllRecords):
+            return self.records
+        if isinstance(defense, DistributedNoise):
+            return defense.batch or self.records
+        return self.batch or self.records
+
+    def _seed(
+        self, job: Job, settings: list[tuple[Setting, Defense]], seed: int, device: torch.device
+    ) -> Iterator[Replicate]:
+        try:
+            population = self._population(job, seed, device)
+        except Diverged as error:
+            yield from self._without(settings, seed, Outcome(status="diverged", reason=str(error)))
+            return
+        label = job.dataset.label
+        trials = [self._trial(population, label, seed, number) for number in range(self.trials)]
+        mechanisms: list[Mechanism] = []
+        means = torch.empty(len(settings), len(self.users), len(trials), population.network.dimension, device=device)
+        drawn = torch.ones(len(settings), len(trials), self._asked, dtype=torch.bool)
+        for number, trial in enumerate(trials):
+            steps = {}
+            for place, (_, defense) in enumerate(settings):
+                taken = self._taken(defense)
+                if taken not in steps:
+                    steps[taken] = trial.steps(population, taken)
+                message = defense.protect_update(steps[taken], trial.streams.child("defense"))
+                if number == 0:
+                    mechanisms.append(_mechanism(defense, taken, message.noise_variance))
+                seen = message.view().cumsum(dim=0)
+                means[place, :, number] = torch.stack([seen[users - 1] / users for users in self.users])
+                drawn[place, number] = (trial.batch(taken)[0, :, None] == torch.arange(self._asked)).any(dim=0)
+        leaving = {users: self._leaving(population, trials[0], users) for users in self.users}
+        rows = torch.stack([torch.cat([trial.rows[0, : self._asked], trial.others]) for trial in trials])
+        judge = _Judge(population, rows.to(device))
+        for place, (setting, defense) in enumerate(settings):
+            for index, users in enumerate(self.users):
+                scores = judge.scores(means[place, index], defense, mechanisms[place], users)
+                stated = self._stated(defense, users, population.network.dimension, leaving[users])
+                replicate = Replicate(
+                    seed=seed, setting={**setting, "users": users}, metrics={}, privacy=stated.privacy.as_dict()
+                )
+                _judged(replicate, scores, drawn[place])
+                replicate.metrics |= stated.values
+                replicate.reasons |= stated.reasons
+                yield replicate
+
+    def _population(self, job: Job, seed: int, device: torch.device) -> Population:
+        """The model, and the gradients of all records.
+
+        Raises:
+            ConfigError: the train split is too small.
+            Diverged: pretraining became non-finite.
+        """
+        from leakbench.models.base import build_network
+        from leakbench.randomness import generator, stream_seed
+
+        dataset = image_dataset(job.dataset.single(), "jobs of kind 'membership'")
+        trained = (self.pretraining.samples or 0) if self.epoch else 0
+        first, available = trained + self.auxiliary, dataset.length("train")
+        needed = max(self.users) * self.records + self._asked
+        size = available - first if self.pool is None else self.pool
+        if first + size > available or size < needed:
+            raise ConfigError(
+                f"membership takes {first} records for the server and a pool of {max(size, needed)}, of which "
+                f"{needed} are drawn; the train split of '{dataset.name}' has {available}"
+            )
+        label = job.dataset.label
+        network = build_network(
+            job.model.single(), dataset.shape, dataset.classes, stream_seed(label, seed, "initialisation"), device
+        )
+        network = pretrained(network, dataset, label, seed, self.epoch, self.pretraining, device)
+        # Neighbours in a data set may have more in common than others: whose writing it is, for one.
+        order = trained + torch.randperm(available - trained, generator=generator(label, "membership", "records"))
+        samples = dataset.load("train", order[: self.auxiliary + size].tolist())
+        images, labels = dataset.normalise(samples.values.to(device)), samples.labels.to(device)
+        return Population(network, images, labels, self.auxiliary)
+
+    def _trial(self, population: Population, label: str, seed: int, number: int) -> Trial:
+        from leakbench.randomness import Streams, generator
+
+        order = torch.randperm(population.size, generator=generator(label, "membership", number)) + self.auxiliary
+        # The candidates come first: they are the same for any number of users.
+        target, others = order[: self.records], order[self.records : self.records + self._asked]
+        rest = order[self.records + self._asked :][: (max(self.users) - 1) * self.records]
+        rows = torch.cat([target, rest]).view(-1, self.records)
+        keys = [(label, seed, "membership", number, "user", user) for user in range(len(rows))]
+        return Trial(rows, others, Streams(keys))
+
+    def _leaving(self, population: Population, trial: Trial, users: int) -> float | None:
+        """By Theorem 1, epsilon of a sum without noise is infinite for such members."""
+        from leakbench.theory.span import LEAVES, leave_one_out
+
+        if users * self.records > SPAN_LIMIT:
+            return None
+        columns = population.gradients[trial.rows[:users].flatten().to(population.gradients.device)].T
+        return float((leave_one_out(columns)[: self._asked] > LEAVES).double().mean())
+
+    def _stated(self, defense: Defense, users: int, dimension: int, leaving: float | None) -> _Stated:
+        """What holds without looking at scores."""
+        from leakbench.defenses.aggregate import AllRecords, SummedUsers
+        from leakbench.defenses.base import PrivacyStatement, Schedule
+        from leakbench.theory.aggregate_dp import information_bound
+        from leakbench.theory.membership_bound import auc_bound
+
+        batch = defense.batch if isinstance(defense, AllRecords) else self._taken(defense)
+        values: dict[str, float | list[float | None] | None] = {"leaving": leaving, "dimension": float(dimension)}
+        reasons = {}
+        if leaving is None:
+            reasons["leaving"] = f"of more than {SPAN_LIMIT} records it is not computed"
+        values["information_bound"] = information_bound(users, batch, dimension) if users > 1 else None
+        alone = "of the update of one user"
+        if users == 1:
+            reasons["information_bound"] = f"{alone} eq. 9 says nothing"
+        privacy = defense.privacy(Schedule(dimension, delta=self.delta))
+        if isinstance(defense, SummedUsers):
+            told = defense.model_copy(update={"users": users, "records": self.records})
+            privacy = (
+                told.privacy(Schedule(dimension, delta=self.delta))
+                if users > 1
+                else PrivacyStatement(None, None, f"not stated {alone}")
+            )
+        values["epsilon"], values["auc_bound"] = privacy.epsilon, None
+        if privacy.epsilon is None or privacy.delta is None:
+            reasons |= dict.fromkeys(("epsilon", "auc_bound"), privacy.basis)
+        else:
+            values["auc_bound"] = auc_bound(privacy.epsilon, privacy.delta)
+        return _Stated(values, reasons, privacy)
+
+    def _without(self, settings: list[tuple[Setting, Defense]], seed: int, outcome: Outcome) -> Iterator[Replicate]:
+        for (setting, _), users in itertools.product(settings, self.users):
+            yield Replicate(
+                seed=seed,
+                setting={**setting, "users": users},
+                outcome=outcome,
+                metrics=dict.fromkeys(MEMBERSHIP_METRICS),
+                reasons=dict.fromkeys(MEMBERSHIP_METRICS, outcome.reason or ""),
+            )
+
+
+class _Stated(NamedTuple):
+    values: dict[str, float | list[float | None] | None]
+    reasons: dict[str, str]
+    privacy: PrivacyStatement
+
+
+@dataclass(frozen=True)
+class Population:
+    """All records, as network inputs: first the server's, then the pool.
+
+    Attributes:
+        network: the model.
+        images: ``[P, C, H, W]``.
+        labels: ``[P]``.
+        auxiliary: how many are the server's.
+    """
+
+    network: Network
+    images: torch.Tensor
+    labels: torch.Tensor
+    auxiliary: int
+
+    @property
+    def size(self) -> int:
+        """Of the pool."""
+        return len(self.labels) - self.auxiliary
+
+    @cached_property
+    def _gradients_and_losses(self) -> tuple[torch.Tensor, torch.Tensor]:
+        from leakbench.randomness import Streams
+
+        steps = ClientSteps(
+            self.network, self.network.parameters, self.images[:, None], self.labels[:, None], Streams([])
+        )
+        return steps.gradient, steps.loss
+
+    @property
+    def gradients(self) -> torch.Tensor:
+        """Of every record's loss, ``[P, d]``: 4 P d bytes."""
+        return self._gradients_and_losses[0]
+
+    @property
+    def losses(self) -> torch.Tensor:
+        """Of every record, ``[P]``."""
+        return self._gradients_and_losses[1]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Who holds what.
+
+    Attributes:
+        rows: records of every user, ``[N, D]``; those of the first one are asked about.
+        others: records of no user, ``[c]``.
+        streams: of every user.
+    """
+
+    rows: torch.Tensor
+    others: torch.Tensor
+    streams: Streams
+
+    def batch(self, taken: int) -> torch.Tensor:
+        """Places of the records that every user takes, ``[N, taken]``."""
+        if taken == self.rows.shape[1]:
+            return torch.arange(taken).expand(len(self.rows), taken)
+        return self.streams.child("batch").uniform(self.rows.shape[1]).argsort(dim=1)[:, :taken]
+
+    def steps(self, population: Population, taken: int) -> ClientSteps:
+        """The users' step on so many of their records."""
+        return _KnownGradients(population, self.rows.gather(1, self.batch(taken)), self.streams)
+
+
+class _KnownGradients(ClientSteps):
+    """A step of users whose records' gradients are known already: rows ``[N, B]`` of a population."""
+
+    def __init__(self, population: Population, rows: torch.Tensor, streams: Streams) -> None:
+        rows = rows.to(population.labels.device)
+        network = population.network
+        super().__init__(network, network.parameters, population.images[rows], population.labels[rows], streams)
+        self._population, self._rows = population, rows
+
+    @cached_property
+    def _gradient_and_loss(self) -> tuple[torch.Tensor, torch.Tensor]:
+        means = [self._sample_gradients(slice(user, user + 1)).mean(dim=1) for user in range(len(self._rows))]
+        return torch.cat(means), self._population.losses[self._rows].mean(dim=1)
+
+    def _sample_gradients(self, part: slice) -> torch.Tensor:
+        return self._population.gradients[self._rows[part]]
+
+
+def _mechanism(defense: Defense, taken: int, variance: torch.Tensor | None) -> Mechanism:
+    """The public parameters of a mechanism; of noise whose variance differs between coordinates, the mean."""
+    from leakbench.attacks.membership_of_sums import Mechanism
+    from leakbench.defenses.aggregate import AllRecords
+    from leakbench.defenses.gaussian_sampling import GaussianSampling
+    from leakbench.defenses.water_filling import WaterFilling
+
+    if isinstance(defense, GaussianSampling | WaterFilling):
+        return Mechanism(taken, 1 / defense.batch, defense.variance, isinstance(defense, WaterFilling))
+    assert not isinstance(defense, AllRecords)
+    return Mechanism(taken, noise=0.0 if variance is None else float(variance.mean()))
+
+
+class _Judge:
+    """Scores of candidates ``rows``, ``[T, 2 c]``, members first; what is shared by mechanisms is computed once."""
+
+    def __init__(self, population: Population, rows: torch.Tensor) -> None:
+        self._population, self._rows = population, rows
+        self._norms = torch.linalg.vector_norm(population.gradients, dim=1)
+        self._known: dict[float | None, tuple[torch.Tensor, Background, Coordinates]] = {}
+
+    def scores(self, means: torch.Tensor, defense: Defense, mechanism: Mechanism, users: int) -> torch.Tensor:
+        """By the names of :data:`SCORES`, of means ``[T, d]``, float64 ``[scores, T, 2 c]``."""
+        from leakbench.attacks.membership_of_sums import Coordinates, log_likelihood_ratio
+
+        factors, background, everyone = self._clipped(defense)
+        chosen = factors[self._rows].double()
+        gradients = self._population.gradients
+        products = torch.stack(
+            [gradients[rows].double() @ mean.double() for rows, mean in zip(self._rows, means, strict=True)]
+        )
+        products = products * chosen
+        candidates = everyone.at(self._rows, chosen)
+        updates = Coordinates.of(means, background)
+        lengths = candidates.square.sqrt() * torch.linalg.vector_norm(means.double(), dim=1, keepdim=True)
+        found = {
+            "inner": products,
+            "cosine": products / lengths.clamp(min=torch.finfo(torch.float64).tiny),
+            "likelihood": log_likelihood_ratio(candidates, updates, products, background, mechanism, users),
+        }
+        return torch.stack([found[name] for name in SCORES])
+
+    def _clipped(self, defense: Defense) -> tuple[torch.Tensor, Background, Coordinates]:
+        """What a mechanism multiplies gradients by, and the moments of what comes out."""
+        from leakbench.attacks.membership_of_sums import Background
+        from leakbench.defenses.dp_sgd import ClippedGradients
+
+        clip = defense.clip if isinstance(defense, ClippedGradients) else None
+        if clip not in self._known:
+            factors = torch.ones_like(self._norms)
+            if isinstance(defense, ClippedGradients):
+                factors = defense.factors(self._norms)
+            gradients, own = self._population.gradients, self._population.auxiliary
+            background = Background.of(gradients[:own] * factors[:own, None])
+            # Only candidates are looked at, but most of the pool is one in some trial.
+            self._known[clip] = factors, background, _in_parts(gradients, background)
+        return self._known[clip]
+
+
+def _in_parts(gradients: torch.Tensor, background: Background) -> Coordinates:
+    """Coordinates of all gradients, some after the other: in float64 they are twice as large."""
+    from leakbench.attacks.membership_of_sums import Coordinates
+
+    size = max(1, MEMORY_BUDGET // (16 * gradients.shape[1]))
+    parts = [Coordinates.of(part, background) for part in gradients.split(size)]
+    return Coordinates(
+        torch.cat([part.along for part in parts]),
+        torch.cat([part.mean for part in parts]),
+        torch.cat([part.square for part in parts]),
+    )
+
+
+def _judged(replicate: Replicate, scores: torch.Tensor, drawn: torch.Tensor) -> None:
+    """Areas under the curve of all trials together, with intervals.
+
+    Args:
+        scores: ``[scores, T, 2 c]``, members first.
+        drawn: which members the user has taken, ``[T, c]``.
+    """
+    from leakbench.metrics.membership import auc, true_positive_rate
+
+    asked = drawn.shape[1]
+    member = (torch.arange(2 * asked) < asked).expand(len(drawn), -1)
+    taken = torch.cat([drawn, torch.ones_like(drawn)], dim=1)
+    flat = scores.flatten(1).cpu()
+    numbers: dict[str, torch.Tensor] = {}
+    for kind, kept in (("auc", torch.ones_like(taken)), ("auc_drawn", taken)):
+        chosen = kept.flatten()
+        if int((member & kept).sum()) < 2:
+            numbers |= {f"{kind}{end}": flat.new_full((len(flat),), math.nan) for end in ("", "_low", "_high")}
+            continue
+        found = auc(flat[:, chosen], member.flatten()[chosen])
+        numbers |= {kind: found.value, f"{kind}_low": found.low, f"{kind}_high": found.high}
+    numbers["tpr"] = true_positive_rate(flat, member.flatten(), FALSE_POSITIVES)
+    for kind, values in numbers.items():
+        for name, value in zip(SCORES, values.tolist(), strict=True):
+            known = math.isfinite(value)
+            replicate.metrics[f"{kind}/{name}"] = value if known else None
+            if not known:
+                replicate.reasons[f"{kind}/{name}"] = "scores are not finite, or fewer than two members were drawn"

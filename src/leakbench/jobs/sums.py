@@ -1,0 +1,93 @@
+"""What secure aggregation leaves of users for an attacker: their messages as one mean, and their batches as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from leakbench.errors import Infeasible
+from leakbench.federated.message import CodedMessage, DenseMessage, Law, Message
+from leakbench.lazy import torch
+from leakbench.randomness import Streams
+
+if TYPE_CHECKING:
+    from leakbench.defenses.base import Defense
+    from leakbench.federated.secure_training import SecureAggregation
+    from leakbench.jobs.victims import Victims
+
+
+def only_sums(defenses: Iterable[Defense]) -> None:
+    """Raise where a server has to see more than a sum.
+
+    Raises:
+        Infeasible: a defense aggregates in a way of its own.
+    """
+    from leakbench.defenses.base import Defense
+
+    for defense in defenses:
+        if type(defense).aggregate is not Defense.aggregate:
+            raise Infeasible(
+                f"'{defense.name}' aggregates messages in a way of its own; secure aggregation gives their sum alone"
+            )
+
+
+def of_so_many(defenses: Iterable[Defense], users: int) -> None:
+    """Raise where a guarantee speaks of another number of users than are summed.
+
+    Raises:
+        Infeasible: it does.
+    """
+    from leakbench.defenses.aggregate import SummedUsers
+
+    for defense in defenses:
+        if isinstance(defense, SummedUsers) and defense.users not in (None, users):
+            raise Infeasible(f"'{defense.name}' is told of {defense.users} users, and the protocol sums {users}")
+
+
+def averaged(message: Message, users: int, secure: SecureAggregation | None = None) -> Message:
+    """What a server sees of the messages of consecutive ``users`` rows, ``[n * users, d]``: their means, ``[n, d]``.
+
+    Users draw their noise independently, so that the variance of a mean is that of one user over their number. What
+    single messages mark does not reach the server.
+
+    Args:
+        users: of each mean; one: the message itself.
+        secure: the protocol by which the server gets the sum, with fresh keys for each; in the clear by default.
+
+    Raises:
+        Infeasible: a value is not finite, or may overflow the protocol's ring.
+    """
+    if users == 1:
+        return message
+    values = message.view().unflatten(0, (-1, users))
+    law = None if message.law is None else _law_of_mean(message.law, users)
+    if secure is None:
+        return DenseMessage(values.mean(dim=1), law=law)
+    means, sizes = zip(*(secure.mean(each) for each in values), strict=True)
+    return CodedMessage(torch.stack(means), max(sizes), law)
+
+
+def _law_of_mean(law: Law, users: int) -> Law:
+    def grouped(tensor: torch.Tensor) -> torch.Tensor:
+        groups: torch.Tensor = tensor.unflatten(0, (-1, users))
+        return groups
+
+    variance = None if law.variance is None else grouped(law.variance).mean(dim=1) / users
+    mean, passing = grouped(law.mean).mean(dim=1), grouped(law.passing).all(dim=1)
+    return Law(mean, passing, variance, law.normal, law.independent)
+
+
+def together(victims: Victims, users: int) -> Victims:
+    """Consecutive ``users`` clients as one with all their samples: ``n * users`` clients of ``B`` become ``n``.
+
+    A mean of gradients of equal batches is the gradient of all samples. The streams are those of the first ``n``
+    clients: an attacker's randomness does not depend on how many users there are.
+    """
+    if users == 1:
+        return victims
+    values, inputs, labels = (
+        part.unflatten(0, (-1, users)).flatten(1, 2) for part in (victims.values, victims.inputs, victims.labels)
+    )
+    streams = Streams(victims.streams.keys[: len(labels)])
+    return replace(victims, values=values, inputs=inputs, labels=labels, streams=streams)

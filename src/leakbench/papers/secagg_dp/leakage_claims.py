@@ -1,0 +1,210 @@
+"""What the sum of N users' updates leaks, measured: with attacks on single rounds, which the paper has not.
+
+The paper's premises are that a sum leaks less the more users there are, on average (eq. 9), that without noise it
+hides no record in the worst case (Theorem 1), and that its mechanisms do. A negative effect of a trend speaks against
+it. Intervals are of seeds; every seed asks about hundreds of records.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from functools import partial
+
+from leakbench.lazy import np
+from leakbench.papers.secagg_dp import PAPER
+from leakbench.papers.secagg_dp.leakage import ATTACK, AUC, BATCHES, DRAWN, INVERSION, MEMBERSHIP, PSNR
+from leakbench.report.claims import Finding, claim, decide
+from leakbench.report.comparisons import at_each, difference, level, trend
+from leakbench.report.evidence import Evidence, NotRun, Series
+
+stated = partial(claim, PAPER)
+
+NONE, SAMPLED, ISOTROPIC, FILLED = "none", "sampled-members", "isotropic-members", "filled-members"
+FALLEN = 0.25
+"""Part of eq. 9's bound at two users at which it counts as small."""
+CHANCE, BAND = 0.5, 0.05
+
+
+def by_users(
+    evidence: Evidence,
+    experiment: str,
+    metric: str,
+    defense: str,
+    attack: str | None = None,
+    where: Mapping[str, str | float] | None = None,
+) -> Series:
+    """A metric over the number of users.
+
+    Larger sums have more images, so that each number of users is averaged by itself.
+    """
+    count = "bits" if attack else "dimension"  # any metric that every record has once
+    grid = evidence.aside().series(experiment, count, defense=defense, attack=attack, sweep="users", where=where)
+    parts = []
+    for users in grid.points:
+        try:
+            parts.append(
+                (
+                    users,
+                    evidence.series(
+                        experiment, metric, defense=defense, attack=attack, where={**(where or {}), "users": users}
+                    ),
+                )
+            )
+        except NotRun:  # such as a bound that says nothing of one user
+            continue
+    if not parts:
+        raise NotRun(f"there is no {metric} of {defense} in {experiment}")
+    first = parts[0][1]
+    values = np.concatenate([part.values for _, part in parts])
+    return dataclasses.replace(first, points=tuple(users for users, _ in parts), values=values)
+
+
+def variances(evidence: Evidence, defense: str) -> tuple[float, ...]:
+    """The grid of sigma^2 of a mechanism, at its largest number of users."""
+    aside = evidence.aside()
+    first = max(users_of(evidence))
+    return aside.series(MEMBERSHIP, AUC, defense=defense, sweep="variance", where={"users": first}).points
+
+
+def users_of(evidence: Evidence) -> tuple[float, ...]:
+    """The numbers of users of whom membership is asked without a defense."""
+    return evidence.aside().series(MEMBERSHIP, "dimension", defense=NONE, sweep="users").points
+
+
+def _cells(evidence: Evidence, *experiments: str) -> Iterator[tuple[str, Evidence]]:
+    yield from evidence.cells(*experiments).items()
+
+
+@stated(
+    "L1a",
+    "Without any noise, reconstructions from the sum get worse as the number of users grows.",
+    source="eq. 9, on average; the attack is ours",
+    experiments=(INVERSION,),
+)
+def inversion_falls(evidence: Evidence) -> Finding:
+    """A trend per data set and model."""
+    parts = [
+        trend(by_users(own, INVERSION, PSNR, NONE, ATTACK), cell, "the number of users", rises=False)
+        for cell, own in _cells(evidence, INVERSION)
+    ]
+    return decide(evidence, parts)
+
+
+@stated(
+    "L1b",
+    "Without any noise, membership of a record in the sum gets harder to see as the number of users grows.",
+    source="eq. 9, on average; the attack is ours",
+    experiments=(MEMBERSHIP,),
+)
+def membership_falls(evidence: Evidence) -> Finding:
+    """A trend per data set and model."""
+    parts = [
+        trend(by_users(own, MEMBERSHIP, AUC, NONE), cell, "the number of users", rises=False)
+        for cell, own in _cells(evidence, MEMBERSHIP)
+    ]
+    return decide(evidence, parts)
+
+
+@stated(
+    "L1c",
+    "The largest sum shows no more of its images than the mean image, which needs no gradient.",
+    source="ours: whether a sum alone hides images",
+    experiments=(INVERSION,),
+)
+def sum_hides_images(evidence: Evidence) -> Finding:
+    """The mean image against the attack, at the largest number of users."""
+    parts = []
+    for cell, own in _cells(evidence, INVERSION):
+        found = by_users(own, INVERSION, PSNR, NONE, ATTACK)
+        mean = by_users(own, INVERSION, PSNR, NONE, "mean_image")
+        last = max(found.points)
+        parts.append(difference(mean.at([last]), found.at([last]), f"{cell}, {last:g} users", "dB"))
+    return decide(evidence, parts)
+
+
+@stated(
+    "L2",
+    f"Where eq. 9's bound has fallen to {FALLEN:g} of what it is for two users, membership of a record in the sum "
+    "can still be seen.",
+    source="eq. 9, which is of averages; the attack is ours",
+    experiments=(MEMBERSHIP, BATCHES),
+)
+def seen_where_the_bound_is_small(evidence: Evidence) -> Finding:
+    """A level per number of users, of users who take all records and of users who take batches."""
+    parts = []
+    for cell, own in _cells(evidence, MEMBERSHIP, BATCHES):
+        for experiment, metric, words in ((MEMBERSHIP, AUC, ""), (BATCHES, DRAWN, ", batches")):
+            areas = by_users(own, experiment, metric, NONE)
+            bounds = by_users(own.aside(), experiment, "information_bound", NONE)
+            level_of = {users: float(np.nanmean(one.values)) for users, one, _ in at_each(bounds, bounds)}
+            least = min(level_of)
+            for users, bound in level_of.items():
+                if bound <= FALLEN * level_of[least]:
+                    where = f"{cell}{words}, {users:g} users"
+                    parts.append(level(areas.at([users]), where, "AUC", at_least=CHANCE))
+    return decide(evidence, parts)
+
+
+@stated(
+    "L3",
+    "Where members' gradients leave the span of all others in the sum, so that epsilon is infinite, Gaussian "
+    "sampling without noise lets membership be seen.",
+    source="Theorem 1, made an attack",
+    experiments=(MEMBERSHIP,),
+)
+def seen_where_epsilon_is_infinite(evidence: Evidence) -> Finding:
+    """A level per number of users."""
+    parts = []
+    for cell, own in _cells(evidence, MEMBERSHIP):
+        areas = by_users(own, MEMBERSHIP, AUC, SAMPLED)
+        leaving = by_users(own.aside(), MEMBERSHIP, "leaving", SAMPLED)
+        for users, area, part in at_each(areas, leaving):
+            if np.nanmin(part.values) == 1:
+                parts.append(level(area, f"{cell}, {users:g} users", "AUC", at_least=CHANCE))
+    return decide(evidence, parts)
+
+
+def _to_chance(evidence: Evidence, defense: str) -> Finding:
+    parts = []
+    for cell, own in _cells(evidence, MEMBERSHIP):
+        variance = max(variances(own, defense))
+        areas = by_users(own, MEMBERSHIP, AUC, defense, where={"variance": variance})
+        last = max(areas.points)
+        name = f"{cell}, sigma^2 {variance:g}, {last:g} users"
+        parts.append(level(areas.at([last]), name, "AUC", CHANCE - BAND, CHANCE + BAND))
+    return decide(evidence, parts)
+
+
+for _key, _defense, _words in (("L4a", ISOTROPIC, "isotropic noise"), ("L4b", FILLED, "water-filling")):
+    stated(
+        _key,
+        f"At the largest sigma^2 and number of users, {_words} brings membership to chance: within {BAND:g} of "
+        f"{CHANCE:g}.",
+        source="Theorem 4 and Table 1; the attack is ours",
+        experiments=(MEMBERSHIP,),
+    )(partial(_to_chance, defense=_defense))
+
+
+@stated(
+    "L5",
+    "No attack sees more than (epsilon, delta) of the mechanism leaves to any.",
+    source="Table 1 and Theorem 4, corrected; the bound on the AUC follows from the definition of (epsilon, delta)",
+    experiments=(MEMBERSHIP,),
+)
+def within_the_guarantee(evidence: Evidence) -> Finding:
+    """A difference per mechanism, variance and number of users that has a guarantee."""
+    parts = []
+    for cell, own in _cells(evidence, MEMBERSHIP):
+        for defense in (ISOTROPIC, FILLED):
+            for variance in variances(own, defense):
+                where = {"variance": variance}
+                try:
+                    bounds = by_users(own.aside(), MEMBERSHIP, "auc_bound", defense, where=where)
+                except NotRun:  # no guarantee at this variance
+                    continue
+                areas = by_users(own, MEMBERSHIP, AUC, defense, where=where)
+                for users, bound, area in at_each(bounds, areas):
+                    name = f"{cell}, {defense}, sigma^2 {variance:g}, {users:g} users"
+                    parts.append(difference(bound, area, name, "AUC"))
+    return decide(evidence, parts)
