@@ -57,7 +57,7 @@ def test_table_s4_has_a_row_per_model_and_round(tables: Tables) -> None:
     table = make("tableS4", tables, paper=PAPER)
     assert list(zip(table["model"], table["round"], strict=True)) == [
         *(("linear", "0"), ("linear", "20")),
-        *(("lenet", "0"), ("lenet", "20")),
+        *(("small-lenet", "0"), ("small-lenet", "20")),
     ]
     assert table["K"].tolist() == ["650", "650", "1600", "1600"]
     assert table["rank"].tolist() == ["549", "549", "800", "800"]
