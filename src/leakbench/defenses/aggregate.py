@@ -16,6 +16,10 @@ from pydantic import Field, model_validator
 from leakbench.defenses.base import PrivacyStatement, Schedule
 from leakbench.defenses.dp_sgd import ClippedGradients
 from leakbench.errors import Infeasible
+from leakbench.federated.layered_steps import LayeredSteps
+from leakbench.federated.step import ClientSteps
+from leakbench.lazy import torch
+from leakbench.models.layered import RecordGradients
 from leakbench.theory.aggregate_dp import Aggregation, Form, Mechanism, forms
 from leakbench.theory.noise_calibration import Accounting, calibrated_variance, total_epsilon
 
@@ -134,6 +138,15 @@ class SummedUsers(ClippedGradients):
         if self.epsilon is not None:
             basis += f"; calibrated, sigma^2 = {level:.6g}"
         return PrivacyStatement(epsilon, delta, basis)
+
+    def bounded_mean(self, steps: ClientSteps) -> torch.Tensor:
+        if not isinstance(steps, LayeredSteps):
+            return super().bounded_mean(steps)
+        return torch.cat([self.bounded(found).mean() for _, found in steps.record_gradients()])
+
+    def bounded(self, gradients: RecordGradients) -> RecordGradients:
+        """Each gradient with a norm of at most S."""
+        return gradients.scaled(self.factors(gradients.norms()))
 
     def _hold(self, found: int, expected: int | None) -> None:
         """Raise where clients take another number of records than the guarantee speaks of.

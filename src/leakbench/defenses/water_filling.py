@@ -13,9 +13,11 @@ from pydantic import Field
 from leakbench.defenses.aggregate import AllRecords
 from leakbench.defenses.base import DEFENSES, PrivacyStatement, Schedule
 from leakbench.errors import ConfigError
+from leakbench.federated.layered_steps import LayeredSteps
 from leakbench.federated.message import DenseMessage, Law, Message
 from leakbench.federated.step import ClientSteps
 from leakbench.lazy import torch
+from leakbench.models.layered import RecordGradients
 from leakbench.randomness import Streams
 from leakbench.theory.aggregate_dp import Mechanism
 from leakbench.theory.water_filling import (
@@ -23,6 +25,7 @@ from leakbench.theory.water_filling import (
     block_spectra,
     block_update,
     isotropic_suffices,
+    total_loadings,
     total_noise,
 )
 
@@ -55,6 +58,9 @@ class WaterFilling(AllRecords):
                 f"water_filling in {self.blocks} blocks of {dimension} coordinates; they are at least one"
             )
         normal = streams.normal(1, dimension, device=device)
+        if isinstance(steps, LayeredSteps) and self.blocks == 1 and self.form == "corrected":
+            found = [self._filled(self.bounded(some), normal[part]) for part, some in steps.record_gradients()]
+            return DenseMessage(torch.cat(found))
         weights = None
         if self.form == "as_printed":
             weights = streams.child("weights").normal(1, 1, records, device=device)
@@ -77,6 +83,26 @@ class WaterFilling(AllRecords):
                 None, None, "no guarantee: blocks that share their weights are correlated, and the floor does not hold"
             )
         return self.stated(schedule)
+
+    def _filled(self, gradients: RecordGradients, normal: torch.Tensor) -> torch.Tensor:
+        """The updates ``[k, d]`` of some clients, from the Gram matrix of what each bounded; the law is left out.
+
+        Where the norm of ``Sigma`` (Frobenius') shows that no eigenvalue exceeds the floor, none is computed.
+        """
+        level, mean = self.noise_level, gradients.mean()
+        values, root = mean + level**0.5 * normal[:, 0], normal.new_tensor(level, dtype=torch.float64).sqrt()
+        gram, scale = gradients.gram(), self.batch * gradients.losses.shape[1]
+        norms = torch.linalg.matrix_norm(gram)
+        finite = norms.isfinite()
+        some = (norms > scale * level) & finite
+        if bool(some.any()):
+            eigenvalues, vectors = torch.linalg.eigh(gram[some])
+            loadings = total_loadings(eigenvalues.clamp(min=0) / scale, root) / scale
+            along = gradients.along(normal).double()[:, 0]
+            weights = torch.zeros_like(along)
+            weights[some] = (vectors @ (loadings.unsqueeze(2) * (vectors.mT @ along[some].unsqueeze(2))))[..., 0]
+            values += gradients.weighted(weights.to(values.dtype).unsqueeze(1))[:, 0]
+        return torch.where(finite[:, None], values, mean)
 
     def _noisy(
         self, gradients: torch.Tensor, normal: torch.Tensor, weights: torch.Tensor | None
