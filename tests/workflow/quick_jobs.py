@@ -25,6 +25,7 @@ from leakbench.jobs.prior import PRIOR_METRICS, PriorJob
 from leakbench.jobs.release import ReleaseJob
 from leakbench.jobs.runner import Placement
 from leakbench.jobs.subjects import Images, Sentences
+from leakbench.jobs.round_timing import ROUND_METHODS, ROUND_TIMING_METRICS, RoundTimingJob
 from leakbench.jobs.timing import COUNTS, METHODS, OVERHEADS, TIMING_METRICS, TimingJob
 from leakbench.jobs.train import NOISE_PER_TENSOR, TRAINING_METRICS, TrainJob, noise_metric
 from leakbench.records import MetricInfo, Outcome, Replicate
@@ -64,6 +65,8 @@ def findings(job: Job) -> Findings:
     if isinstance(job.kind, LanguageModelJob):
         metrics = {name: [3.0] if info.axis else 20.0 for name, info in LANGUAGE_MODEL_METRICS.items()}
         return Findings(LANGUAGE_MODEL_METRICS, [Replicate(seed=0, metrics=metrics)], {})
+    if isinstance(job.kind, RoundTimingJob):
+        return Findings(ROUND_TIMING_METRICS, list(_rounds_timed(job, job.kind)), {})
     if isinstance(job.kind, TimingJob):
         return Findings(TIMING_METRICS, list(_timing(job, job.kind)), {})
     counts = _counts()
@@ -201,6 +204,17 @@ def _timing(job: Job, kind: TimingJob) -> Iterator[Replicate]:
                 for name in TIMING_METRICS
             }
             metrics |= {name: [float(place)] * kind.repetitions for name in OVERHEADS}
+            yield Replicate(seed=seed, setting={"method": method}, metrics=metrics)
+
+
+def _rounds_timed(job: Job, kind: RoundTimingJob) -> Iterator[Replicate]:
+    """In their order, each mechanism takes a second more than the one before."""
+    for seed, _, draw in _cells(job):
+        for place, method in enumerate(ROUND_METHODS):
+            seconds = [1.0 + place + 0.1 * draw.random() for _ in range(kind.repetitions)]
+            metrics: dict[str, Any] = {
+                name: seconds if info.axis else 0.1 for name, info in ROUND_TIMING_METRICS.items()
+            }
             yield Replicate(seed=seed, setting={"method": method}, metrics=metrics)
 
 

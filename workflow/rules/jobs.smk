@@ -14,6 +14,7 @@ NEEDS = {
     "calibrate": (8000, 30),
     "inventory": (2000, 10),
     "timing": (8000, 120),
+    "round_timing": (8000, 60),
 }
 
 # A job that is no attack has its kind where attacks have their label.

@@ -186,7 +186,7 @@ class Evidence:
         defense: str,
         attack: str | None = None,
         sweep: str | None = None,
-        where: Mapping[str, str] | None = None,
+        where: Mapping[str, str | float] | None = None,
     ) -> Series:
         """A metric of a defense.
 
@@ -230,6 +230,18 @@ class Evidence:
         if cube.shape[-1] > 1:
             self._read.batches.add(cube.shape[-1])
         return Series(name, tuple(points.tolist()), tuple(seeds.tolist()), cube)
+
+    def settings(self, experiment: str, parameter: str, *, defense: str) -> list[float]:
+        """Values of a swept parameter that a defense was computed with, ascending.
+
+        Raises:
+            NotRun: there are none.
+        """
+        rows, column = self._rows(experiment), SETTING + parameter
+        values = rows[column][rows["defense"] == defense].dropna().unique() if column in rows else []
+        if not len(values):
+            raise NotRun(f"{experiment} has no {parameter} of {defense}")
+        return sorted(float(value) for value in values)
 
     def metrics(self, experiment: str, prefix: str, *, defense: str) -> list[str]:
         """Names of a defense's metrics that start with ``prefix``."""
