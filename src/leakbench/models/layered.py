@@ -189,9 +189,7 @@ class LayeredNetwork:
                 floats += before.shape[1] * math.prod(module.kernel_size) * places + 2 * _parameters(module)
         return 4 * floats
 
-    def record_gradients(
-        self, parameters: torch.Tensor, images: torch.Tensor, labels: torch.Tensor
-    ) -> RecordGradients:
+    def record_gradients(self, parameters: torch.Tensor, images: torch.Tensor, labels: torch.Tensor) -> RecordGradients:
         """Gradients of the cross-entropies of records.
 
         Args:
@@ -262,9 +260,7 @@ def _patches(module: torch.nn.Conv2d, read: torch.Tensor, places: tuple[int, int
     return windows.reshape(len(padded), -1, places[0] * places[1])
 
 
-def _part(
-    module: torch.nn.Module, read: torch.Tensor, errors: torch.Tensor, clients: tuple[int, ...]
-) -> _Part:
+def _part(module: torch.nn.Module, read: torch.Tensor, errors: torch.Tensor, clients: tuple[int, ...]) -> _Part:
     if isinstance(module, torch.nn.Linear):
         return _Outer(errors.unflatten(0, clients), read.unflatten(0, clients), module.bias is not None)
     assert isinstance(module, torch.nn.Conv2d)

@@ -10,13 +10,16 @@ from leakbench.papers.secagg_dp.common import NONE, figure, table
 from leakbench.report.artifacts import Tables
 from leakbench.report.plots import Drawing, having
 from leakbench.report.statistics import over_seeds
-from leakbench.report.style import MODEL_COLOURS, colour, panels, plain_ticks
+from leakbench.report.style import MODEL_COLOURS, colour, panels
 from leakbench.report.tidy import SETTING
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-TRAINED = ("accuracy_all", "accuracy_batches", "accuracy_epochs")
+PARTS = ("accuracy_all", "accuracy_batches", "accuracy_epochs")
+"""Experiments of the linear model; those of the CNN have the ending :data:`CNN`."""
+CNN = "_cnn"
+TRAINED = tuple(f"{name}{ending}" for ending in ("", CNN) for name in PARTS)
 EPSILON, RATE = SETTING + "epsilon", SETTING + "rate"
 CELL = ["dataset", "model", "defense", "mechanism", EPSILON]
 
@@ -54,7 +57,7 @@ def chosen(frame: pd.DataFrame) -> pd.DataFrame:
     found = over_seeds(frame[frame["metric"] == "accuracy"], keys)
     rows = known[keys].merge(found, on=keys, how="left")
     every = losses[CELL].drop_duplicates()
-    return every.merge(rows, on=CELL, how="left").rename(columns={RATE: "rate", EPSILON: "epsilon"})
+    return every.merge(rows, on=CELL, how="left", sort=False).rename(columns={RATE: "rate", EPSILON: "epsilon"})
 
 
 def name_of(label: str) -> str:
@@ -70,8 +73,7 @@ def tint(label: str, mechanism: str) -> str:
 def trained(tables: Tables) -> pd.DataFrame:
     """All of :data:`TRAINED`, with the columns of :func:`chosen` and ``experiment``."""
     return pd.concat(
-        [chosen(tables[name]).assign(experiment=name) for name in TRAINED if not tables[name].empty],
-        ignore_index=True,
+        [chosen(tables[name]).assign(experiment=name.removesuffix(CNN)) for name in TRAINED], ignore_index=True
     )
 
 
@@ -79,8 +81,8 @@ def trained(tables: Tables) -> pd.DataFrame:
     5,
     title="Accuracy at equal epsilon",
     caption="Test accuracy over epsilon of all rounds, a panel per model, with noise by the paper's accounting. SGD-DP: "
-    "isotropic noise on random batches; dashed blue: with as many rounds as a user has batches, times as many; dotted "
-    "blue: with the amplification of delta, which the paper leaves out. GSGD-DP: Gaussian sampling and water-filling; "
+    "isotropic noise on random batches; dashed blue: an epoch is all of a user's batches, so that there are as many "
+    "times the rounds; dotted blue: with the amplification of delta, which the paper leaves out (I14). GSGD-DP: Gaussian sampling and water-filling; "
     "dashed and dotted: other bounds, of which row 6 is false. GD-DP: isotropic noise on all records. Black: all "
     f"records without noise and clipping. {CHOICE}. Intervals: 95 % t-intervals over seeds; of two seeds, their range.",
     experiments=TRAINED,
@@ -94,8 +96,8 @@ def fig05(tables: Tables) -> Drawing:
         _panel(ax, frame[(frame["dataset"] == dataset) & (frame["model"] == model)])
         ax.set(title=f"{model}, {dataset}", xlabel=r"$\epsilon$ of all rounds")
     axes[0].set_ylabel("test accuracy")
-    handles, names = axes[0].get_legend_handles_labels()
-    drawn.legend(handles, names, loc="outside right center", fontsize="small")
+    handles = {name: handle for ax in axes for handle, name in zip(*ax.get_legend_handles_labels(), strict=True)}
+    drawn.legend(handles.values(), handles.keys(), loc="outside right center", fontsize="small")
     numbers = frame[["dataset", "model", "defense", "epsilon", "rate", "mean", "low", "high", "seeds", "lost"]]
     return Drawing(drawn, numbers.assign(series=[name_of(label) for label in frame["defense"]]))
 
@@ -112,6 +114,7 @@ def _panel(ax: Axes, frame: pd.DataFrame) -> None:
             color=tint(label, rows["mechanism"].iloc[0]),
             linestyle=STYLES.get(label, "-"),
             marker="o",
+            markersize=3.5,
             elinewidth=1,
             capsize=2,
             label=name_of(label),
@@ -119,8 +122,10 @@ def _panel(ax: Axes, frame: pd.DataFrame) -> None:
     free = frame[(frame["mechanism"] == "none") & (frame["experiment"] == "accuracy_all")]
     for row in free.itertuples():
         ax.axhline(row.mean, color=colour("none"), linewidth=1, label="no defense")
+    grid = sorted(frame["epsilon"].dropna().unique())
     ax.set_xscale("log")
-    plain_ticks(ax.xaxis)
+    ax.set_xticks(grid, [f"{epsilon:g}" for epsilon in grid])
+    ax.set_xticks([], minor=True)
 
 
 def ordered(frame: pd.DataFrame) -> list[str]:
@@ -143,7 +148,11 @@ def table_s3(tables: Tables) -> pd.DataFrame:
     frame, seconds = trained(tables), round_seconds(tables["accuracy_times"])
     levels = noise_levels(tables)
     rows = []
-    for row in frame.sort_values(["dataset", "model", "experiment", "defense", "epsilon"]).itertuples():
+    order = {label: place for place, label in enumerate(("none", *NAMES))}
+    frame = frame.assign(place=frame["defense"].map(order).fillna(len(order)))
+    models = {model: place for place, model in enumerate(dict.fromkeys(frame["model"]))}
+    frame = frame.assign(panel=frame["model"].map(models))
+    for row in frame.sort_values(["dataset", "panel", "place", "experiment", "epsilon"], kind="stable").itertuples():
         undefended = row.mechanism == "none"
         level = levels.get((row.dataset, row.model, row.defense, row.epsilon))
         taken = seconds.get((row.dataset, row.model, METHODS.get(row.defense.partition("-")[0], "")))

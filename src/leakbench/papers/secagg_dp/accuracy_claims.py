@@ -14,7 +14,7 @@ from leakbench.lazy import np
 from leakbench.papers.secagg_dp import PAPER
 from leakbench.report.claims import Finding, Part, claim, decide
 from leakbench.report.comparisons import difference, relative
-from leakbench.report.evidence import Evidence, NotRun, Series, same_points
+from leakbench.report.evidence import Evidence, NotRun, Series, in_words, same_points
 
 stated = partial(claim, PAPER)
 
@@ -25,16 +25,17 @@ HOME = {
     **dict.fromkeys(("sgd", "sgd-amplified"), "accuracy_batches"),
     "sgd-epochs": "accuracy_epochs",
 }
-"""The experiment of a defense."""
+"""The experiment of a defense on the linear model."""
+ENDINGS = ("", "_cnn")
+"""Of experiments: of the linear model, of the CNN."""
 
 
-def tuned(evidence: Evidence, defense: str, experiment: str | None = None) -> Series:
+def tuned(evidence: Evidence, defense: str, experiment: str) -> Series:
     """Accuracy over epsilon, at the learning rate that has the least training loss, mean over seeds, at each.
 
     Raises:
         NotRun: there are no such numbers, or all rates diverged at some epsilon.
     """
-    experiment = experiment or HOME[defense]
     rates = _rates(evidence, experiment, defense)
     read = partial(evidence.aside().series, experiment, defense=defense, sweep="epsilon")
     losses = [read("final_loss", where={"rate": rate}) for rate in rates]
@@ -62,10 +63,12 @@ def over_the_grid(series: Series) -> Series:
 
 def compared(evidence: Evidence, better: str, worse: str, at_least: float) -> Iterator[Part]:
     """By how much one mechanism is more accurate than another, per model, mean over the epsilons that both have."""
-    for cell, one in evidence.cells(HOME[better], HOME[worse]).items():
-        a, b = same_points(tuned(one, better), tuned(one, worse))
-        grid = ", ".join(f"{point:g}" for point in a.points)
-        yield difference(over_the_grid(a), over_the_grid(b), f"{cell}, epsilon {grid}", "test accuracy", at_least)
+    for ending in ENDINGS:
+        ours, theirs = HOME[better] + ending, HOME[worse] + ending
+        for cell, one in evidence.cells(ours, theirs).items():
+            a, b = same_points(tuned(one, better, ours), tuned(one, worse, theirs))
+            grid = in_words(a.points)
+            yield difference(over_the_grid(a), over_the_grid(b), f"{cell}, epsilon {grid}", "test accuracy", at_least)
 
 
 def _ordered(evidence: Evidence, better: str, worse: str, at_least: float = 0.0) -> Finding:
@@ -104,7 +107,10 @@ ORDERS: dict[str, tuple[str, str, str, str, float]] = {
 }
 for _key, (_statement, _source, _better, _worse, _margin) in ORDERS.items():
     stated(
-        _key, _statement, source=_source, experiments=tuple(dict.fromkeys((HOME[_better], HOME[_worse])))
+        _key,
+        _statement,
+        source=_source,
+        experiments=tuple(dict.fromkeys(HOME[each] + ending for ending in ENDINGS for each in (_better, _worse))),
     )(partial(_ordered, better=_better, worse=_worse, at_least=_margin))
 
 
@@ -120,9 +126,7 @@ def e12(evidence: Evidence) -> Finding:
     for cell, one in evidence.cells("accuracy_times").items():
         seconds = partial(one.series, "accuracy_times", "round_wall_s", defense="none")
         methods: Sequence[str] = ("sgd", "gd", "gsgd")
-        times = {
-            method: replace(seconds(where={"method": method}), name=f"seconds of {method}") for method in methods
-        }
+        times = {method: replace(seconds(where={"method": method}), name=f"seconds of {method}") for method in methods}
         parts += [
             relative(times[fast], times[slow], f"{fast} against {slow}, {cell}", at_most=0.0)
             for fast, slow in (("sgd", "gd"), ("gd", "gsgd"))
