@@ -9,6 +9,7 @@ from leakbench.defenses.base import Defense
 from leakbench.defenses.distributed_noise import DistributedNoise
 from leakbench.defenses.gaussian_sampling import GaussianSampling
 from leakbench.defenses.water_filling import WaterFilling
+from leakbench.errors import ConfigError
 from leakbench.federated.layered_steps import LayeredSteps
 from leakbench.federated.step import ClientSteps
 from leakbench.models.base import Model, Network, build_network
@@ -44,7 +45,7 @@ def test_everything_of_the_records(model: Model) -> None:
     make = torch.Generator().manual_seed(1)
     weights, vectors = torch.randn(6, 2, RECORDS, generator=make), torch.randn(6, 2, expected.shape[2], generator=make)
     factors = torch.rand(6, RECORDS, generator=make)
-    covered = []
+    covered: list[int] = []
     for part, found in layered.record_gradients():
         own = expected[part]
         covered += range(part.start, part.stop)
@@ -113,3 +114,18 @@ def test_other_networks_are_not_taken_apart() -> None:
 
 def test_a_linear_layer_on_images_is_not_taken_apart() -> None:
     assert LayeredNetwork.of(Network(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Flatten()))) is None
+
+
+def test_the_cnn_of_dp_sgd() -> None:
+    """Layer by layer: 8 x 8 x 16 + 16, 4 x 4 x 16 x 32 + 32, 512 x 32 + 32, 32 x 10 + 10."""
+    network = build_network(DPCNN(), (1, 28, 28), 10, seed=0)
+    assert network.sizes == [1024, 16, 8192, 32, 16384, 32, 320, 10]
+    assert network.dimension == 26_010
+    assert build_network(DPCNN(width=4), (1, 16, 16), 10, seed=0).dimension == 4 * 65 + 8 * 65 + 8 * 9 + 90
+    with pytest.raises(ConfigError, match="vanish in its pooling layers"):
+        DPCNN().build((1, 8, 8), 10)
+
+
+def test_a_linear_model_from_zero() -> None:
+    network = build_network(Linear(start="zero"), (1, 28, 28), 10, seed=0)
+    assert network.dimension == 7850 and not bool(network.parameters.any())

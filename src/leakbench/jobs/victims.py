@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from leakbench.data.base import Dataset, Split
@@ -63,7 +64,9 @@ def gather_victims(
     """
     if split == "train":
         seed_of_parts = stream_seed(label, seed, "partition")
-        rows = iid_partition(dataset.length("train"), clients, batch_size, seed_of_parts).flatten().tolist()
+        rows: Sequence[int] = (
+            iid_partition(dataset.length("train"), clients, batch_size, seed_of_parts).flatten().tolist()
+        )
     else:
         rows = range(first_index, first_index + clients * batch_size)
     samples = dataset.load(split, rows)

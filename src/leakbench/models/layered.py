@@ -76,7 +76,8 @@ class _Outer:
         read = self.inputs.unsqueeze(1) @ weights.mT  # [k, m, B, O]
         if self.bias:
             read = read + vectors[..., None, -outputs:]
-        return (read * self.errors.unsqueeze(1)).sum(dim=3)
+        found: torch.Tensor = (read * self.errors.unsqueeze(1)).sum(dim=3)
+        return found
 
     def gram(self) -> torch.Tensor:
         errors, inputs = self.errors.double(), self.inputs.double()
@@ -249,8 +250,8 @@ def _pooled(module: torch.nn.Module, values: torch.Tensor) -> torch.Tensor:
 
 def _patches(module: torch.nn.Conv2d, read: torch.Tensor, places: tuple[int, int]) -> torch.Tensor:
     """What each place of the output reads, ``[n, C k k, places]``, as torch's ``unfold``, which is slower."""
+    assert not isinstance(module.padding, str)
     (up, left), (down, right) = module.padding, module.stride
-    assert not isinstance(up, str) and not isinstance(left, str)
     padded = torch.nn.functional.pad(read, (left, left, up, up)).contiguous()
     n, c, row, column = padded.stride()
     (high, wide), (over, across) = module.kernel_size, module.dilation

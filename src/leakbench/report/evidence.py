@@ -238,8 +238,8 @@ class Evidence:
             NotRun: there are none.
         """
         rows, column = self._rows(experiment), SETTING + parameter
-        values = rows[column][rows["defense"] == defense].dropna().unique() if column in rows else []
-        if not len(values):
+        values: list[float] = list(rows[column][rows["defense"] == defense].dropna().unique()) if column in rows else []
+        if not values:
             raise NotRun(f"{experiment} has no {parameter} of {defense}")
         return sorted(float(value) for value in values)
 

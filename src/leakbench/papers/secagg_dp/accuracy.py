@@ -80,11 +80,12 @@ def trained(tables: Tables) -> pd.DataFrame:
 @figure(
     5,
     title="Accuracy at equal epsilon",
-    caption="Test accuracy over epsilon of all rounds, a panel per model, with noise by the paper's accounting. SGD-DP: "
-    "isotropic noise on random batches; dashed blue: an epoch is all of a user's batches, so that there are as many "
-    "times the rounds; dotted blue: with the amplification of delta, which the paper leaves out (I14). GSGD-DP: Gaussian sampling and water-filling; "
-    "dashed and dotted: other bounds, of which row 6 is false. GD-DP: isotropic noise on all records. Black: all "
-    f"records without noise and clipping. {CHOICE}. Intervals: 95 % t-intervals over seeds; of two seeds, their range.",
+    caption="Test accuracy over epsilon of all rounds, a panel per model, with noise by the paper's accounting. "
+    "SGD-DP: isotropic noise on random batches; dashed blue: an epoch is all of a user's batches, a round each; "
+    "dotted blue: with the amplification of delta, which the paper leaves out (I14). GSGD-DP: Gaussian sampling "
+    "and water-filling; dashed and dotted: other bounds, of which row 6 is false. GD-DP: isotropic noise on all "
+    f"records. Black: all records without noise and clipping. {CHOICE}. Intervals: 95 % t-intervals over seeds; of two "
+    "seeds, their range.",
     experiments=TRAINED,
 )
 def fig05(tables: Tables) -> Drawing:
@@ -120,8 +121,8 @@ def _panel(ax: Axes, frame: pd.DataFrame) -> None:
             label=name_of(label),
         )
     free = frame[(frame["mechanism"] == "none") & (frame["experiment"] == "accuracy_all")]
-    for row in free.itertuples():
-        ax.axhline(row.mean, color=colour("none"), linewidth=1, label="no defense")
+    for mean in free["mean"].dropna():
+        ax.axhline(float(mean), color=colour("none"), linewidth=1, label="no defense")
     grid = sorted(frame["epsilon"].dropna().unique())
     ax.set_xscale("log")
     ax.set_xticks(grid, [f"{epsilon:g}" for epsilon in grid])
@@ -152,20 +153,22 @@ def table_s3(tables: Tables) -> pd.DataFrame:
     frame = frame.assign(place=frame["defense"].map(order).fillna(len(order)))
     models = {model: place for place, model in enumerate(dict.fromkeys(frame["model"]))}
     frame = frame.assign(panel=frame["model"].map(models))
-    for row in frame.sort_values(["dataset", "panel", "place", "experiment", "epsilon"], kind="stable").itertuples():
-        undefended = row.mechanism == "none"
-        level = levels.get((row.dataset, row.model, row.defense, row.epsilon))
-        taken = seconds.get((row.dataset, row.model, METHODS.get(row.defense.partition("-")[0], "")))
-        diverged = math.isnan(row.rate)
-        kind = "all records" if row.experiment == "accuracy_all" else "random batches"
+    for row in frame.sort_values(["dataset", "panel", "place", "experiment", "epsilon"], kind="stable").to_dict(
+        "records"
+    ):
+        undefended = row["mechanism"] == "none"
+        level = levels.get((row["dataset"], row["model"], row["defense"], row["epsilon"]))
+        taken = seconds.get((row["dataset"], row["model"], METHODS.get(row["defense"].partition("-")[0], "")))
+        diverged = math.isnan(row["rate"])
+        kind = "all records" if row["experiment"] == "accuracy_all" else "random batches"
         rows.append(
             {
-                "model": f"{row.model}, {row.dataset}",
-                "mechanism": f"no defense, {kind}" if undefended else name_of(row.defense),
-                "epsilon": NONE if undefended else f"{row.epsilon:g}",
-                "test accuracy": "diverged" if diverged else f"{row.mean:.3f}",
-                "interval": NONE if diverged else f"{row.low:.3f} to {row.high:.3f}",
-                "learning rate": NONE if diverged else f"{row.rate:g}",
+                "model": f"{row['model']}, {row['dataset']}",
+                "mechanism": f"no defense, {kind}" if undefended else name_of(row["defense"]),
+                "epsilon": NONE if undefended else f"{row['epsilon']:g}",
+                "test accuracy": "diverged" if diverged else f"{row['mean']:.3f}",
+                "interval": NONE if diverged else f"{row['low']:.3f} to {row['high']:.3f}",
+                "learning rate": NONE if diverged else f"{row['rate']:g}",
                 "sigma^2": NONE if level is None else f"{level:.3g}",
                 "seconds of a round": NONE if taken is None else f"{taken:.3g}",
             }
@@ -176,8 +179,10 @@ def table_s3(tables: Tables) -> pd.DataFrame:
 def round_seconds(frame: pd.DataFrame) -> dict[tuple[str, str, str], float]:
     """Mean wall time of a round by data set, model and method."""
     rows = frame[frame["metric"] == "round_wall_s"]
-    means = rows.groupby(["dataset", "model", SETTING + "method"])["value"].mean()
-    return {key: float(value) for key, value in means.items()}
+    rows = rows.assign(method=rows[SETTING + "method"])
+    means = rows.groupby(["dataset", "model", "method"], as_index=False)["value"].mean()
+    keys = zip(means["dataset"], means["model"], means["method"], strict=True)
+    return dict(zip(keys, means["value"].astype(float), strict=True))
 
 
 def noise_levels(tables: Tables) -> dict[tuple[str, str, str, float], float]:
