@@ -252,6 +252,7 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
             "inversion": {"name": "mean_start", "iterations": 2},
         },
     ],
+    "job/round_timing": [{"clients": 2, "images_per_client": 4, "batch_size": 2, "repetitions": 1}],
     "job/timing": [
         {"steps": 1, "warmup": 1, "repetitions": 1, "batch_size": 4},
         {"steps": 1, "warmup": 1, "repetitions": 1, "batch_size": 4, "channel": "white_channel"},

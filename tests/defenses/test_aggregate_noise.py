@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
+from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any, ClassVar, cast
 
@@ -11,6 +13,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+import leakbench.defenses.aggregate as aggregate
 import leakbench.federated.step as step_module
 from leakbench.defenses.base import Schedule
 from leakbench.defenses.distributed_noise import DistributedNoise
@@ -364,6 +367,122 @@ class TestPrivacy:
             with pytest.raises(Infeasible, match=r"is told of [46] records per step, and these clients take 5"):
                 defense.protect_update(steps, streams())
         DistributedNoise(variance=1, batch=RECORDS, **told).protect_update(steps, streams())
+
+
+class TestCalibration:
+    """Noise of a given epsilon. The levels are those of the paper's setting, to three digits."""
+
+    ASKED: ClassVar[dict[str, Any]] = {"clip": 10, "users": 50, "records": 1200, "delta": 1e-4, "rounds": 100}
+    SCHEDULE = Schedule(dimension=7850, rounds=100, clients=50)
+
+    def mechanisms(self, epsilon: float, **others: Any) -> list[Any]:
+        asked = self.ASKED | {"epsilon": epsilon} | others
+        return [
+            DistributedNoise(batch=32, bound="as_printed", **asked),
+            DistributedNoise(**asked),
+            WaterFilling(batch=32, bound="as_printed", **asked),
+            WaterFilling(batch=32, **asked),
+            WaterFilling(batch=32, bound="repaired", **asked),
+            GaussianSampling(batch=32, bound="as_printed", **asked),
+        ]
+
+    @pytest.mark.parametrize(
+        ("epsilon", "levels"),
+        [
+            (1, (0.565, 0.289, 0.355, 0.417, 0.374)),
+            (2, (0.236, 0.0813, 0.116, 0.147, 0.125)),
+            (4, (0.114, 0.0235, 0.0413, 0.0576, 0.0461)),
+            (8, (0.0619, 0.00689, 0.0162, 0.0247, 0.0186)),
+            (16, (0.0377, 0.00215, 0.0072, 0.0118, 0.0085)),
+        ],
+    )
+    def test_levels_of_the_papers_setting(self, epsilon: float, levels: tuple[float, ...]) -> None:
+        found = [defense.noise_level for defense in self.mechanisms(epsilon)]
+        assert found == pytest.approx([*levels, levels[2]], rel=8e-3)
+
+    def test_more_rounds_and_other_accounting(self) -> None:
+        asked = self.ASKED | {"epsilon": 2}
+        batches = DistributedNoise(batch=32, bound="as_printed", **(asked | {"rounds": 3750}))
+        assert batches.noise_level == pytest.approx(4.87, rel=2e-3)
+        found = [
+            cls(accounting="renyi", bound=bound, **asked, **more).noise_level
+            for cls, bound, more in (
+                (DistributedNoise, "corrected", {}),
+                (WaterFilling, "corrected", {"batch": 32}),
+                (WaterFilling, "repaired", {"batch": 32}),
+            )
+        ]
+        assert found == pytest.approx([0.00283, 0.0129, 0.00394], rel=5e-3)
+
+    def test_what_is_stated_is_what_was_asked(self) -> None:
+        for defense in self.mechanisms(2):
+            statement = defense.privacy(self.SCHEDULE)
+            assert statement.epsilon == pytest.approx(2, rel=1e-6) and statement.epsilon <= 2
+            assert statement.delta == 1e-4
+            assert f"sigma^2 = {defense.noise_level:.6g}" in statement.basis
+            assert (f"bound {defense.bound}" in statement.basis) == (defense.bound != "corrected")
+
+    def test_noise_has_that_level(self, steps: ClientSteps) -> None:
+        told = {"clip": 2, "users": CLIENTS, "records": RECORDS, "delta": 1e-4, "rounds": 7, "epsilon": 3}
+        for cls, more in ((DistributedNoise, {}), (DistributedNoise, {"batch": RECORDS}), (WaterFilling, {"batch": 2})):
+            asked = cls(**told, **more)
+            given = cls(clip=2, users=CLIENTS, records=RECORDS, variance=asked.noise_level, **more)
+            assert given.noise_level == asked.noise_level > 0
+            ours, theirs = (defense.protect_update(steps, streams()).view() for defense in (asked, given))
+            assert torch.equal(ours, theirs)
+
+    def test_another_schedule_is_not_stated(self) -> None:
+        for defense in self.mechanisms(2):
+            for schedule, reason in (
+                (Schedule(10, rounds=99), r"calibrated for 100 round\(s\), and the schedule has 99"),
+                (Schedule(10, rounds=100, clients=49), "told of 50 users, and 49 take part"),
+            ):
+                statement = defense.privacy(schedule)
+                assert statement.epsilon is None and re.search(reason, statement.basis)
+
+    def test_the_search_waits_and_is_done_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        asked = []
+
+        def search(*arguments: Any) -> float:
+            asked.append(arguments)
+            return 0.5
+
+        monkeypatch.setattr(aggregate, "_least_variance", lru_cache(search))
+        defense = DistributedNoise(**self.ASKED, epsilon=2)
+        assert not asked
+        assert defense.noise_level == defense.noise_level == 0.5
+        assert DistributedNoise(**self.ASKED, epsilon=2).noise_level == 0.5
+        assert len(asked) == 1
+
+    def test_a_target_that_no_noise_reaches(self) -> None:
+        defense = DistributedNoise(**(self.ASKED | {"epsilon": 1e-300}))
+        with pytest.raises(Infeasible, match="no variance"):
+            _ = defense.noise_level
+        statement = defense.privacy(self.SCHEDULE)
+        assert statement.epsilon is None and "no variance" in statement.basis
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"variance": 0.1}, r"give variance \(0.1\) or epsilon \(2\), and not both"),
+            ({"epsilon": None}, "give variance, or epsilon with rounds and delta"),
+            ({"epsilon": None, "variance": 0.1}, "rounds and delta belong to epsilon"),
+            ({"rounds": None, "users": None}, "missing: rounds, users"),
+            ({"delta": 1.0}, "less than 1"),
+            ({"epsilon": 0}, "greater than 0"),
+            ({"epsilon": math.inf}, "finite"),
+            ({"bound": "repaired"}, "bound is one of as_printed, corrected here, found repaired"),
+            ({"accounting": "sampled_renyi"}, "accounts for random batches"),
+        ],
+    )
+    def test_what_does_not_fit_together(self, change: dict[str, Any], message: str) -> None:
+        with pytest.raises(ValidationError, match=message):
+            DistributedNoise(**(self.ASKED | {"epsilon": 2} | change))
+
+    def test_sampling_without_noise_needs_no_target(self) -> None:
+        assert GaussianSampling(batch=2).noise_level == 0
+        with pytest.raises(ValidationError, match="rounds and delta belong to epsilon"):
+            GaussianSampling(batch=2, rounds=3)
 
 
 class TestBadInput:

@@ -316,7 +316,7 @@ class TestIndependentBatches:
         """Of records 1, 2, 6 the batches of 2 have means 1.5, 3.5, 4: of variance 7 / 6, equally often."""
         kind = TrainJob(clients=1, batch_size=2, images_per_client=3, steps=600, rate=0.1, sampling="independent")
         keys = [("digits8", seed, "client", client) for seed in (0, 1) for client in (0, 1)]
-        chosen = torch.stack([columns for (_, columns), _ in kind._batches(keys, CPU)])
+        chosen = torch.stack([torch.as_tensor(columns) for (_, columns), _ in kind._batches(keys, CPU)])
         assert chosen.shape == (600, 4, 2) and bool((chosen[..., 0] != chosen[..., 1]).all())
         means = torch.tensor([1.0, 2.0, 6.0])[chosen].mean(dim=2)
         assert float(means.var()) == pytest.approx(7 / 6, rel=0.05)

@@ -24,6 +24,7 @@ from leakbench.jobs.language_model import LANGUAGE_MODEL_METRICS, LanguageModelJ
 from leakbench.jobs.membership import MEMBERSHIP_METRICS, MembershipJob
 from leakbench.jobs.prior import PRIOR_METRICS, PriorJob
 from leakbench.jobs.release import ReleaseJob
+from leakbench.jobs.round_timing import ROUND_METHODS, ROUND_TIMING_METRICS, RoundTimingJob
 from leakbench.jobs.runner import Placement
 from leakbench.jobs.spectrum import BOUNDS, BY_USERS, GRADIENTS, NOISE, SpectrumJob
 from leakbench.jobs.subjects import Images, Sentences
@@ -68,6 +69,8 @@ def findings(job: Job) -> Findings:
         return Findings(LANGUAGE_MODEL_METRICS, [Replicate(seed=0, metrics=metrics)], {})
     if isinstance(job.kind, MembershipJob):
         return Findings(MEMBERSHIP_METRICS, list(_members(job, job.kind)), {})
+    if isinstance(job.kind, RoundTimingJob):
+        return Findings(ROUND_TIMING_METRICS, list(_rounds_timed(job, job.kind)), {})
     if isinstance(job.kind, TimingJob):
         return Findings(TIMING_METRICS, list(_timing(job, job.kind)), {})
     if isinstance(job.kind, SpectrumJob):
@@ -289,6 +292,17 @@ def _timing(job: Job, kind: TimingJob) -> Iterator[Replicate]:
             yield Replicate(seed=seed, setting={"method": method}, metrics=metrics)
 
 
+def _rounds_timed(job: Job, kind: RoundTimingJob) -> Iterator[Replicate]:
+    """In their order, each mechanism takes a second more than the one before."""
+    for seed, _, draw in _cells(job):
+        for place, method in enumerate(ROUND_METHODS):
+            seconds = [1.0 + place + 0.1 * draw.random() for _ in range(kind.repetitions)]
+            metrics: dict[str, Any] = {
+                name: seconds if info.axis else 0.1 for name, info in ROUND_TIMING_METRICS.items()
+            }
+            yield Replicate(seed=seed, setting={"method": method}, metrics=metrics)
+
+
 def _pictures(job: Job, kind: AttackJob) -> dict[str, Any]:
     """Images of the experiments whose pictures are drawn, and all sentences; only these import torch."""
     if job.dataset.component.unit == "sentences":
@@ -333,7 +347,7 @@ def _run(_: JobKind, job: Job, device: object) -> Findings:
 if __name__.startswith("leakbench_plugin_"):  # a test that imports this file wants its functions alone
     kinds = (
         *(AttackJob, TrainJob, FederateJob, FisherJob, CalibrateJob, InventoryJob, PriorJob, LanguageModelJob),
-        *(MembershipJob, ReleaseJob, TimingJob, SpectrumJob),
+        *(MembershipJob, ReleaseJob, TimingJob, RoundTimingJob, SpectrumJob),
     )
     for kind_of_job in kinds:
         kind_of_job.run = _run  # type: ignore[method-assign, assignment]

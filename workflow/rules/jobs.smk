@@ -16,6 +16,7 @@ NEEDS = {
     "membership": (16000, 120),
     "inventory": (2000, 10),
     "timing": (8000, 120),
+    "round_timing": (8000, 60),
 }
 
 # A job that is no attack has its kind where attacks have their label.

@@ -1,51 +1,152 @@
 """What mechanisms share whose guarantee is that of a sum over many users, who all add randomness to it.
 
-A server that sees single messages sees far more than the guarantee says: it rests on secure aggregation.
-Source: Zhang et al. (2024), Table 1; the bounds are in :mod:`leakbench.theory.aggregate_dp`.
+A server that sees single messages sees far more than the guarantee says: it rests on secure aggregation. The noise is
+given, or it is the least with which all rounds have a given epsilon.
+Source: Zhang et al. (2024), Table 1; the bounds are in :mod:`leakbench.theory.aggregate_dp`, their inversion in
+:mod:`leakbench.theory.noise_calibration`.
 """
 
 from __future__ import annotations
+
+from functools import lru_cache
+from typing import ClassVar
 
 from pydantic import Field, model_validator
 
 from leakbench.defenses.base import PrivacyStatement, Schedule
 from leakbench.defenses.dp_sgd import ClippedGradients
 from leakbench.errors import Infeasible
-from leakbench.theory.aggregate_dp import Aggregation, Mechanism
-from leakbench.theory.noise_calibration import total_epsilon
+from leakbench.federated.layered_steps import LayeredSteps
+from leakbench.federated.step import ClientSteps
+from leakbench.lazy import torch
+from leakbench.models.layered import RecordGradients
+from leakbench.theory.aggregate_dp import Aggregation, Form, Mechanism, forms
+from leakbench.theory.noise_calibration import Accounting, calibrated_variance, total_epsilon
+
+_least_variance = lru_cache(maxsize=256)(calibrated_variance)
+"""Each level is searched for once; an accountant of samples takes a minute."""
 
 
 class SummedUsers(ClippedGradients):
-    """Mechanisms for one of N users with D records each. Both are for the guarantee alone, and may be left out."""
+    """Mechanisms for one of N users with D records each. Both are for the guarantee alone, and may be left out.
 
+    Noise is given by its ``variance``, or by ``epsilon`` of all ``rounds`` together: then it is the least that has it.
+    """
+
+    needs_noise: ClassVar[bool] = True
+    """Whether there has to be noise."""
+
+    variance: float | None = None
+    epsilon: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="of all rounds together; in the place of variance"
+    )
+    rounds: int | None = Field(None, ge=1, description="rounds that epsilon is of, T; with epsilon alone")
+    delta: float | None = Field(None, gt=0, lt=1, description="that epsilon is stated at; with epsilon alone")
+    bound: Form = Field(
+        "corrected",
+        description="which bound of a round the guarantee takes; as_printed: that of Table 1, corrected: what holds of "
+        "the paper's, repaired: the tighter one by the Frobenius norm",
+    )
+    accounting: Accounting = Field("composition", description="how rounds add up; composition is the paper's")
     users: int | None = Field(
         None, ge=2, description="users whose messages are summed and who do not collude with the server, N"
     )
     records: int | None = Field(None, ge=2, description="records of each user, D")
 
-    def stated(self, schedule: Schedule, mechanism: Mechanism, batch: int | None, variance: float) -> PrivacyStatement:
-        """The guarantee of a row of Table 1, corrected, over all rounds of a schedule, composed as the paper does.
+    @model_validator(mode="after")
+    def _variance_or_epsilon(self) -> SummedUsers:
+        if self.epsilon is None:
+            if self.variance is None and self.needs_noise:
+                raise ValueError("give variance, or epsilon with rounds and delta")
+            if self.rounds is not None or self.delta is not None:
+                raise ValueError("rounds and delta belong to epsilon, which is not given")
+            return self
+        if self.variance:
+            raise ValueError(f"give variance ({self.variance:g}) or epsilon ({self.epsilon:g}), and not both")
+        needed = {name: getattr(self, name) for name in ("rounds", "delta", "users", "records")}
+        if missing := [name for name, value in needed.items() if value is None]:
+            raise ValueError(f"epsilon takes rounds, delta, users and records; missing: {', '.join(missing)}")
+        return self
+
+    @model_validator(mode="after")
+    def _known_bound(self) -> SummedUsers:
+        mechanism, _ = self.row
+        if self.bound not in forms(mechanism):
+            raise ValueError(f"bound is one of {', '.join(forms(mechanism))} here, found {self.bound}")
+        if self.accounting == "sampled_renyi" and mechanism != "sgd":
+            raise ValueError("sampled_renyi accounts for random batches, and all records are taken here")
+        return self
+
+    @property
+    def row(self) -> tuple[Mechanism, int | None]:
+        """The mechanism's row of Table 1, and its B; None: D."""
+        raise NotImplementedError
+
+    @property
+    def noise_level(self) -> float:
+        """``sigma^2`` of one user: as given, or the least that has the asked epsilon, which is found once.
+
+        Raises:
+            Infeasible: no noise has that epsilon.
+        """
+        if self.epsilon is None:
+            return self.variance or 0.0
+        assert self.rounds is not None and self.delta is not None
+        mechanism, _ = self.row
+        return _least_variance(
+            self._aggregation(), self.epsilon, self.rounds, self.delta, mechanism, self.bound, self.accounting
+        )
+
+    def _aggregation(self) -> Aggregation:
+        assert self.users is not None and self.records is not None
+        _, batch = self.row
+        return Aggregation(self.users, self.records, self.records if batch is None else batch, self.clip)
+
+    def stated(self, schedule: Schedule) -> PrivacyStatement:
+        """The guarantee of the mechanism's row of Table 1 over all rounds of a schedule, by its bound and accounting.
+
+        Where noise was calibrated, delta is that of the calibration, and there is no statement for a schedule of other
+        rounds than the noise is for, or of another number of clients.
 
         Args:
             schedule: of the training.
-            mechanism: the row.
-            batch: B; None: D.
-            variance: ``sigma^2``, of one user, positive.
         """
         if self.users is None or self.records is None:
             return PrivacyStatement(
                 None, None, "not stated: it takes the number of users and of records of each (users, records)"
             )
-        setting = Aggregation(self.users, self.records, self.records if batch is None else batch, self.clip)
+        if self.rounds is not None and schedule.rounds != self.rounds:
+            reason = f"its noise is calibrated for {self.rounds} round(s), and the schedule has {schedule.rounds}"
+            return PrivacyStatement(None, None, f"not stated: {reason}")
+        if schedule.clients is not None and schedule.clients != self.users:
+            reason = f"it is told of {self.users} users, and {schedule.clients} take part"
+            return PrivacyStatement(None, None, f"not stated: {reason}")
+        delta, (mechanism, _) = self.delta or schedule.delta, self.row
         try:
-            epsilon = total_epsilon(setting, variance, schedule.rounds, schedule.delta, mechanism)
+            level = self.noise_level
+            epsilon = total_epsilon(
+                self._aggregation(), level, schedule.rounds, delta, mechanism, self.bound, self.accounting
+            )
         except Infeasible as error:
             return PrivacyStatement(None, None, f"no guarantee: {error}")
         basis = (
             f"{schedule.rounds} round(s) of secure aggregation over {self.users} users, of whom none drops out or "
             "colludes; neighbours differ in one record of one user, replaced"
         )
-        return PrivacyStatement(epsilon, schedule.delta, basis)
+        if (self.bound, self.accounting) != ("corrected", "composition"):
+            basis += f"; bound {self.bound}, accounting {self.accounting}"
+        if self.epsilon is not None:
+            basis += f"; calibrated, sigma^2 = {level:.6g}"
+        return PrivacyStatement(epsilon, delta, basis)
+
+    def bounded_mean(self, steps: ClientSteps) -> torch.Tensor:
+        if not isinstance(steps, LayeredSteps):
+            return super().bounded_mean(steps)
+        return torch.cat([self.bounded(found).mean() for _, found in steps.record_gradients()])
+
+    def bounded(self, gradients: RecordGradients) -> RecordGradients:
+        """Each gradient with a norm of at most S."""
+        return gradients.scaled(self.factors(gradients.norms()))
 
     def _hold(self, found: int, expected: int | None) -> None:
         """Raise where clients take another number of records than the guarantee speaks of.

@@ -49,12 +49,14 @@ class Schedule:
         delta: the delta at which to state epsilon.
         sampling_rate: part of the client's images in each release's batch, drawn independently (Poisson sampling); None
             where every image is in every batch.
+        clients: whose messages are summed; None where it is not said.
     """
 
     dimension: int
     rounds: int = 1
     delta: float = 1e-5
     sampling_rate: float | None = None
+    clients: int | None = None
 
 
 class Defense(Component):

@@ -15,6 +15,7 @@ from leakbench.federated.message import Message
 from leakbench.federated.step import ClientSteps
 from leakbench.lazy import torch
 from leakbench.randomness import Streams
+from leakbench.theory.aggregate_dp import Mechanism
 
 
 @DEFENSES.register("distributed_noise", version=1)
@@ -24,8 +25,11 @@ class DistributedNoise(SummedUsers):
     On a batch of B it is ``dp_sgd`` with the multiplier ``B sigma / S``; here the noise does not depend on B.
     """
 
-    variance: float = Field(
-        gt=0, allow_inf_nan=False, description="of each user's noise in every coordinate of its mean gradient, sigma^2"
+    variance: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="of each user's noise in every coordinate of its mean gradient, sigma^2; or give epsilon",
     )
 
     batch: int | None = Field(
@@ -41,9 +45,13 @@ class DistributedNoise(SummedUsers):
     def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
         self._hold(steps.images.shape[1], self.records if self.batch is None else self.batch)
         mean = self.bounded_mean(steps)
-        return add_noise(mean, torch.full_like(mean, self.variance), streams)
+        return add_noise(mean, torch.full_like(mean, self.noise_level), streams)
+
+    @property
+    def row(self) -> tuple[Mechanism, int | None]:
+        whole = self.batch is None or self.batch == self.records
+        return "gd" if whole else "sgd", self.batch
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
         """Of batches, amplified by their sampling (row 1 of Table 1); of all records, that of the noise (row 3)."""
-        whole = self.batch is None or self.batch == self.records
-        return self.stated(schedule, "gd" if whole else "sgd", self.batch, self.variance)
+        return self.stated(schedule)

@@ -7,6 +7,7 @@ weights are noise on a client's update. Source: Zhang et al. (2024), Assumption 
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -16,13 +17,16 @@ from leakbench.federated.message import DenseMessage, Law, Message
 from leakbench.federated.step import ClientSteps
 from leakbench.lazy import torch
 from leakbench.randomness import Streams
+from leakbench.theory.aggregate_dp import Mechanism
 
 
 @DEFENSES.register("gaussian_sampling", version=1)
 class GaussianSampling(AllRecords):
     """Weights ``1 / D + xi / sqrt(B D)`` on all clipped gradients of a client, and isotropic noise if asked for."""
 
-    variance: float = Field(
+    needs_noise: ClassVar[bool] = False
+
+    variance: float | None = Field(
         0.0, ge=0, allow_inf_nan=False, description="of each client's isotropic noise beside, sigma^2; 0: none"
     )
 
@@ -38,17 +42,22 @@ class GaussianSampling(AllRecords):
             means.append(mean)
             sampled.append(update)
             variances.append(torch.einsum("nb,nbd->nd", (spread * factors).square(), gradients.square()))
-        mean, variance = torch.cat(means), torch.cat(variances) + self.variance
+        level = self.noise_level
+        mean, variance = torch.cat(means), torch.cat(variances) + level
         values = torch.cat(sampled)
-        if self.variance:
+        if level:
             normal = streams.child("isotropic").normal(values.shape[1], device=values.device)
-            values += math.sqrt(self.variance) * normal
+            values += math.sqrt(level) * normal
         passing = torch.ones_like(mean, dtype=torch.bool)
         return DenseMessage(values, law=Law(mean, passing, variance, independent=False))
 
+    @property
+    def row(self) -> tuple[Mechanism, int | None]:
+        return "gaussian", self.batch
+
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
-        if self.variance:
-            return self.stated(schedule, "gaussian", self.batch, self.variance)
+        if self.variance or self.epsilon is not None:
+            return self.stated(schedule)
         return PrivacyStatement(
             None,
             None,

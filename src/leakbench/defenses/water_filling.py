@@ -13,15 +13,19 @@ from pydantic import Field
 from leakbench.defenses.aggregate import AllRecords
 from leakbench.defenses.base import DEFENSES, PrivacyStatement, Schedule
 from leakbench.errors import ConfigError
+from leakbench.federated.layered_steps import LayeredSteps
 from leakbench.federated.message import DenseMessage, Law, Message
 from leakbench.federated.step import ClientSteps
 from leakbench.lazy import torch
+from leakbench.models.layered import RecordGradients
 from leakbench.randomness import Streams
+from leakbench.theory.aggregate_dp import Mechanism
 from leakbench.theory.water_filling import (
     BlockForm,
     block_spectra,
     block_update,
     isotropic_suffices,
+    total_loadings,
     total_noise,
 )
 
@@ -33,8 +37,11 @@ if TYPE_CHECKING:
 class WaterFilling(AllRecords):
     """Gaussian sampling with noise that lifts its variance to a floor in every direction."""
 
-    variance: float = Field(
-        gt=0, allow_inf_nan=False, description="the floor of each client's variance in every direction, sigma^2"
+    variance: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="the floor of each client's variance in every direction, sigma^2; or give epsilon",
     )
     blocks: int = Field(1, ge=1, description="blocks of coordinates that are filled each by itself, k")
     form: BlockForm = Field(
@@ -51,6 +58,9 @@ class WaterFilling(AllRecords):
                 f"water_filling in {self.blocks} blocks of {dimension} coordinates; they are at least one"
             )
         normal = streams.normal(1, dimension, device=device)
+        if isinstance(steps, LayeredSteps) and self.blocks == 1 and self.form == "corrected":
+            found = [self._filled(self.bounded(some), normal[part]) for part, some in steps.record_gradients()]
+            return DenseMessage(torch.cat(found))
         weights = None
         if self.form == "as_printed":
             weights = streams.child("weights").normal(1, 1, records, device=device)
@@ -62,33 +72,58 @@ class WaterFilling(AllRecords):
         passing = torch.ones_like(mean, dtype=torch.bool)
         return DenseMessage(values, law=Law(mean, passing, variance, independent=False))
 
+    @property
+    def row(self) -> tuple[Mechanism, int | None]:
+        return "gaussian_filled", self.batch
+
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
-        """Theorem 4, with its whole range of orders; blocks with weights of their own do not change it."""
+        """By default Theorem 4, with its whole range of orders; blocks with weights of their own do not change it."""
         if self.blocks > 1 and self.form == "as_printed":
             return PrivacyStatement(
                 None, None, "no guarantee: blocks that share their weights are correlated, and the floor does not hold"
             )
-        return self.stated(schedule, "gaussian_filled", self.batch, self.variance)
+        return self.stated(schedule)
+
+    def _filled(self, gradients: RecordGradients, normal: torch.Tensor) -> torch.Tensor:
+        """The updates ``[k, d]`` of some clients, from the Gram matrix of what each bounded; the law is left out.
+
+        Where the norm of ``Sigma`` (Frobenius') shows that no eigenvalue exceeds the floor, none is computed.
+        """
+        level, mean = self.noise_level, gradients.mean()
+        values, root = mean + level**0.5 * normal[:, 0], normal.new_tensor(level, dtype=torch.float64).sqrt()
+        gram, scale = gradients.gram(), self.batch * gradients.losses.shape[1]
+        norms = torch.linalg.matrix_norm(gram)
+        finite = norms.isfinite()
+        some = (norms > scale * level) & finite
+        if bool(some.any()):
+            eigenvalues, vectors = torch.linalg.eigh(gram[some])
+            loadings = total_loadings(eigenvalues.clamp(min=0) / scale, root) / scale
+            along = gradients.along(normal).double()[:, 0]
+            weights = torch.zeros_like(along)
+            weights[some] = (vectors @ (loadings.unsqueeze(2) * (vectors.mT @ along[some].unsqueeze(2))))[..., 0]
+            values += gradients.weighted(weights.to(values.dtype).unsqueeze(1))[:, 0]
+        return torch.where(finite[:, None], values, mean)
 
     def _noisy(
         self, gradients: torch.Tensor, normal: torch.Tensor, weights: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Mean, update, and the update's variance, of some clients with gradients ``[k, D, d]``."""
+        level = self.noise_level
         factors = self.factors(torch.linalg.vector_norm(gradients, dim=2, keepdim=True))
         clipped = factors * gradients
         mean = clipped.mean(dim=1)
         finite = clipped.isfinite().flatten(1).all(dim=1)  # what is not has no spectrum; it stays what it is
         columns = torch.where(finite[:, None, None], clipped, 0.0).mT
-        if weights is None and isotropic_suffices(columns, self.batch, self.variance):
-            values = mean + self.variance**0.5 * normal[:, 0]
-            return mean, values, torch.full_like(mean, self.variance)
+        if weights is None and isotropic_suffices(columns, self.batch, level):
+            values = mean + level**0.5 * normal[:, 0]
+            return mean, values, torch.full_like(mean, level)
         spectra = block_spectra(columns, self.batch, self.blocks)
-        variance = torch.cat([filled_diagonal(spectrum, self.variance) for spectrum in spectra], dim=-1)
+        variance = torch.cat([filled_diagonal(spectrum, level) for spectrum in spectra], dim=-1)
         if weights is None:
             pieces = normal.split([spectrum.dimension for spectrum in spectra], dim=-1)
-            noise = [total_noise(spectrum, self.variance, own) for spectrum, own in zip(spectra, pieces, strict=True)]
+            noise = [total_noise(spectrum, level, own) for spectrum, own in zip(spectra, pieces, strict=True)]
             return mean, mean + torch.cat(noise, dim=-1)[:, 0], variance
-        values = block_update(spectra, self.variance, weights, normal, "as_printed")[:, 0]
+        values = block_update(spectra, level, weights, normal, "as_printed")[:, 0]
         return mean, torch.where(finite[:, None], values, mean), variance
 
 

@@ -382,7 +382,7 @@ def _mechanism(defense: Defense, taken: int, variance: torch.Tensor | None) -> M
     from leakbench.defenses.water_filling import WaterFilling
 
     if isinstance(defense, GaussianSampling | WaterFilling):
-        return Mechanism(taken, 1 / defense.batch, defense.variance, isinstance(defense, WaterFilling))
+        return Mechanism(taken, 1 / defense.batch, defense.noise_level, isinstance(defense, WaterFilling))
     assert not isinstance(defense, AllRecords)
     return Mechanism(taken, noise=0.0 if variance is None else float(variance.mean()))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, model_validator
 
 from leakbench.adam import Adam
-from leakbench.errors import Infeasible
+from leakbench.errors import ConfigError, Infeasible
 from leakbench.federated.secure_training import SecureAggregation
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
 from leakbench.jobs.sums import only_sums
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from leakbench.defenses.base import Defense
     from leakbench.jobs.victims import Victims
     from leakbench.models.base import Network
+    from leakbench.models.layered import LayeredNetwork
     from leakbench.randomness import Streams
 
 TRAINING_METRICS = {
@@ -29,6 +31,10 @@ TRAINING_METRICS = {
     "final_loss": MetricInfo(unit="nats, mean over the training images after the last step", direction="lower"),
     "accuracy": MetricInfo(unit="part of the evaluation images", direction="higher"),
     "bits": MetricInfo(unit="bits on the wire per client and step", direction="lower"),
+}
+
+NOISE_VARIANCE = {
+    "noise_variance": MetricInfo(unit="sigma^2 of one user's noise, per coordinate of its mean", direction="lower")
 }
 
 NOISE_PER_TENSOR = MetricInfo(unit="mean standard deviation of the noise in a tensor", direction="none", axis="step")
@@ -71,6 +77,11 @@ class TrainJob(JobKind):
     clients: int = Field(ge=1, description="clients per round")
     batch_size: int = Field(ge=1, description="images per client and step, B")
     images_per_client: int = Field(ge=1, description="size of a client's data; a multiple of batch_size, if shuffled")
+    split: Literal["test", "train"] = Field(
+        "test",
+        description="which split the clients' images are of: of the test split those from first_index on, of the train "
+        "split as many drawn at random, anew for each seed",
+    )
     first_index: int = Field(1, ge=0, description="where the clients' images start in the test split")
     steps: int = Field(ge=1, description="server updates")
     optimiser: Literal["adam", "sgd"] = Field("adam", description="the server's optimiser")
@@ -78,10 +89,15 @@ class TrainJob(JobKind):
     evaluation: tuple[int, int] | None = Field(None, description="test images to evaluate on: from, to (exclusive)")
     batch_norm: BatchNorm = Field("eval", description="what the clients' BatchNorm layers normalise with")
     noise_per_tensor: bool = Field(False, description="measure the noise in every parameter tensor at every step")
-    sampling: Literal["shuffled", "independent"] = Field(
+    sampling: Literal["shuffled", "independent", "all"] = Field(
         "shuffled",
-        description="how a client takes its batches: one after the other of data that it reshuffles each epoch, or "
-        "drawn without replacement at each step, independently of all other steps",
+        description="how a client takes its batches: one after the other of data that it reshuffles each epoch, "
+        "drawn without replacement at each step, independently of all other steps, or all that it holds at each step",
+    )
+    by_layer: bool = Field(
+        False,
+        description="compute the gradients of records layer by layer: faster, and different in the last digits; for "
+        "linear layers and convolutions",
     )
     secure_aggregation: SecureAggregation | None = Field(
         None, description="how the server gets the sum of the clients' messages alone; by default it sees all of them"
@@ -94,6 +110,8 @@ class TrainJob(JobKind):
             raise ValueError(f"images_per_client ({each}) must be a multiple of batch_size ({batch})")
         if batch > each:
             raise ValueError(f"batch_size ({batch}) must be at most images_per_client ({each})")
+        if self.sampling == "all" and batch != each:
+            raise ValueError(f"sampling all images takes a batch_size ({batch}) of images_per_client ({each})")
         return self
 
     @model_validator(mode="after")
@@ -118,13 +136,15 @@ class TrainJob(JobKind):
                 batch_size=self.images_per_client,
                 first_index=self.first_index,
                 device=device,
+                split=self.split,
             ).in_mode(self.batch_norm)
             for seed in job.seeds
         ]
         settings, names = list(job.defense.settings()), starts[0].network.names
+        statements = [self._stated(defense, starts[0].network) for _, defense in settings]
         with torch.no_grad():
             trained = self._train(job, [defense for _, defense in settings], starts)
-            final_loss = self._final_loss(trained, starts[0])
+            final_loss = self._final_loss(trained, starts)
             accuracy = self._accuracy(job, trained, starts[0])
         replicates = []
         for index, (setting, _) in enumerate(settings):
@@ -136,6 +156,9 @@ class TrainJob(JobKind):
                     "accuracy": accuracy[run],
                     "bits": float(trained.bits[index]),
                 }
+                statement, level = statements[index]
+                if level is not None:
+                    metrics["noise_variance"] = level
                 diverged_at, failed = int(trained.diverged_at[run]), trained.failed.get(run)
                 if diverged_at < 0 and failed is None and not math.isfinite(final_loss[run]):
                     diverged_at = self.steps  # the last update was one too many
@@ -146,14 +169,35 @@ class TrainJob(JobKind):
                 elif failed is not None:
                     outcome = Outcome(status="infeasible", reason=f"step {failed[0]}: {failed[1]}", step=failed[0])
                 replicate = self._replicate(seed, dict(setting), metrics, outcome)
+                replicate.privacy = statement
                 if trained.noise is not None:
                     _add_noise_curves(replicate, names, trained.noise[run])
                 replicates.append(replicate)
         noise_metrics = dict.fromkeys(map(noise_metric, names if self.noise_per_tensor else ()), NOISE_PER_TENSOR)
-        return Findings(TRAINING_METRICS | noise_metrics, replicates, {})
+        levels = NOISE_VARIANCE if any(level is not None for _, level in statements) else {}
+        return Findings(TRAINING_METRICS | levels | noise_metrics, replicates, {})
+
+    def _stated(self, defense: Defense, network: Network) -> tuple[dict[str, Any] | None, float | None]:
+        """What a mechanism whose noise users add together guarantees for this training, and its ``sigma^2``.
+
+        Raises:
+            ConfigError: its noise is calibrated for another training.
+            Infeasible: no noise has the epsilon that is asked for.
+        """
+        from leakbench.defenses.aggregate import SummedUsers
+        from leakbench.defenses.base import Schedule
+
+        if not isinstance(defense, SummedUsers):
+            return None, None
+        level = defense.noise_level
+        statement = defense.privacy(Schedule(network.dimension, rounds=self.steps, clients=self.clients))
+        if defense.epsilon is not None and statement.epsilon is None:
+            raise ConfigError(f"'{defense.name}' with epsilon {defense.epsilon:g}: {statement.basis}")
+        return statement.as_dict(), level
 
     def _train(self, job: Job, defenses: list[Defense], starts: list[Victims]) -> Trained:
         from leakbench.federated.client_data import ClientData
+        from leakbench.federated.layered_steps import LayeredSteps
         from leakbench.federated.step import ClientSteps
         from leakbench.progress import progress
         from leakbench.randomness import Streams
@@ -167,6 +211,7 @@ class TrainJob(JobKind):
         defenses = [defense.calibrate(data) for defense in defenses]
         datasets = [defense.protect_dataset(images, labels, Streams(keys).child("data")) for defense in defenses]
         network, device = starts[0].network, starts[0].inputs.device
+        layered = self._layered(network)
         rows, runs = len(starts) * self.clients, len(starts) * len(defenses)
         parameters = torch.stack([start.parameters for start in starts]).repeat(len(defenses), 1)
         adam = Adam(parameters) if self.optimiser == "adam" else None
@@ -181,16 +226,21 @@ class TrainJob(JobKind):
                     defense.protect_data(every[chosen], each[chosen], streams.child("defense"))
                     for defense, (every, each) in zip(defenses, datasets, strict=True)
                 ]
-                steps = ClientSteps(
-                    network,
-                    parameters.repeat_interleave(self.clients, dim=0),
-                    torch.cat([images for images, _ in protected]),
-                    torch.cat([labels for _, labels in protected]),
-                    streams.repeat(len(defenses)),
-                )
-                updates = []
+                if layered is None:
+                    steps = ClientSteps(
+                        network,
+                        parameters.repeat_interleave(self.clients, dim=0),
+                        torch.cat([images for images, _ in protected]),
+                        torch.cat([labels for _, labels in protected]),
+                        streams.repeat(len(defenses)),
+                    )
+                updates, losses = [], []
                 for index, defense in enumerate(defenses):
-                    own = steps.rows(index * rows, (index + 1) * rows)
+                    if layered is None:
+                        own = steps.rows(index * rows, (index + 1) * rows)
+                    else:
+                        models = parameters[index * len(starts) : (index + 1) * len(starts)]
+                        own = LayeredSteps(network, layered, models, *protected[index], streams)
                     message = defense.protect_update(own, streams.child("defense"))
                     if self.secure_aggregation is None:
                         updates.append(defense.aggregate(message, self.clients))
@@ -207,8 +257,11 @@ class TrainJob(JobKind):
                     if noise is not None and message.noise_variance is not None:
                         own_runs = slice(index * len(starts), (index + 1) * len(starts))
                         noise[own_runs, step] = self._noise_per_tensor(network, message.noise_variance)
+                    if layered is not None:
+                        losses.append(own.loss)
                 update = torch.cat(updates)
-                loss = steps.loss.unflatten(0, (runs, self.clients)).mean(dim=1)
+                loss = torch.cat(losses) if losses else steps.loss
+                loss = loss.unflatten(0, (runs, self.clients)).mean(dim=1)
                 finite = loss.isfinite() & update.isfinite().all(dim=1)
                 stopped = torch.zeros_like(finite)
                 stopped[list(failed)] = True
@@ -219,6 +272,21 @@ class TrainJob(JobKind):
                 parameters = torch.where(alive[:, None], parameters - self.rate * direction, parameters)
                 tick()
         return Trained(parameters, curves, diverged_at, bits, noise, failed)
+
+    def _layered(self, network: Network) -> LayeredNetwork | None:
+        """The network taken apart, if it is to be.
+
+        Raises:
+            Infeasible: it cannot be.
+        """
+        if not self.by_layer:
+            return None
+        from leakbench.models.layered import LayeredNetwork
+
+        layered = LayeredNetwork.of(network)
+        if layered is None:
+            raise Infeasible("by_layer is for sequences of linear layers and convolutions; this model is none")
+        return layered
 
     def _secure_update(
         self, secure: SecureAggregation, sent: torch.Tensor, streams: Streams, over: Collection[int]
@@ -256,9 +324,14 @@ class TrainJob(JobKind):
 
     def _batches(
         self, keys: Sequence[tuple[str | int, ...]], device: torch.device
-    ) -> Iterator[tuple[tuple[torch.Tensor, torch.Tensor], Streams]]:
+    ) -> Iterator[tuple[tuple[torch.Tensor | slice, torch.Tensor | slice], Streams]]:
         """Rows and columns of every step's images among all of them, and its streams."""
         from leakbench.randomness import Streams
+
+        if self.sampling == "all":
+            for step in range(self.steps):
+                yield (slice(None), slice(None)), Streams(keys).child("step", step)
+            return
 
         row = torch.arange(len(keys), device=device)[:, None]
         batches_per_epoch = self.images_per_client // self.batch_size
@@ -273,10 +346,12 @@ class TrainJob(JobKind):
             chosen = order[:, batch * self.batch_size : (batch + 1) * self.batch_size]
             yield (row, chosen), Streams(keys).child("step", step)
 
-    def _final_loss(self, trained: Trained, victims: Victims) -> list[float]:
-        """Undefended loss on all training images, one value per run."""
-        images, labels = victims.inputs.flatten(0, 1), victims.labels.flatten(0, 1)
-        return [float(victims.network.loss(parameters, images, labels)) for parameters in trained.parameters]
+    def _final_loss(self, trained: Trained, starts: Sequence[Victims]) -> list[float]:
+        """Undefended loss on all training images of its seed, one value per run."""
+        return [
+            float(own.network.loss(parameters, own.inputs.flatten(0, 1), own.labels.flatten(0, 1)))
+            for parameters, own in zip(trained.parameters, itertools.cycle(starts))
+        ]
 
     def _accuracy(self, job: Job, trained: Trained, victims: Victims) -> list[float | None]:
         """Accuracy on the evaluation images, one value per run; None where the protocol names no such images."""

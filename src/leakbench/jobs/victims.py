@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from leakbench.data.base import Dataset
+from leakbench.data.base import Dataset, Split
+from leakbench.federated.partition import iid_partition
 from leakbench.lazy import torch
 from leakbench.models.base import BatchNorm, Model, Network, build_network
 from leakbench.randomness import Streams, stream_seed
@@ -45,17 +47,29 @@ def gather_victims(
     batch_size: int,
     first_index: int,
     device: torch.device,
+    split: Split = "test",
 ) -> Victims:
     """Clients whose samples follow each other in the test split from ``first_index`` on.
 
     Every repetition attacks the same samples, as the papers do; the seed draws the model's initialisation and the
-    randomness of defenses and attacks.
+    randomness of defenses and attacks. Of the train split the seed draws the samples, too, at random from all of it.
 
     Args:
         label: the data set's label, which names the random streams.
+        first_index: of the test split alone.
+        split: where the samples are from.
+
+    Raises:
+        ConfigError: the train split has too few samples.
     """
-    count = clients * batch_size
-    samples = dataset.load("test", range(first_index, first_index + count))
+    if split == "train":
+        seed_of_parts = stream_seed(label, seed, "partition")
+        rows: Sequence[int] = (
+            iid_partition(dataset.length("train"), clients, batch_size, seed_of_parts).flatten().tolist()
+        )
+    else:
+        rows = range(first_index, first_index + clients * batch_size)
+    samples = dataset.load(split, rows)
     values = samples.values.unflatten(0, (clients, batch_size)).to(device)
     network = build_network(model, dataset.shape, dataset.classes, stream_seed(label, seed, "initialisation"), device)
     return Victims(

@@ -15,10 +15,15 @@ class Linear(Model):
     """Softmax regression: one linear layer with bias on the flattened image."""
 
     width: Literal[1] = 1
+    start: Literal["random", "zero"] = Field("random", description="initial parameters: torch's own, or all zero")
 
     def build(self, shape: tuple[int, ...], classes: int) -> torch.nn.Module:
         channels, height, width = image_shape(shape, self)
-        return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(channels * height * width, classes))
+        layer = torch.nn.Linear(channels * height * width, classes)
+        if self.start == "zero":
+            for parameter in layer.parameters():
+                torch.nn.init.zeros_(parameter)
+        return torch.nn.Sequential(torch.nn.Flatten(), layer)
 
 
 @MODELS.register("mlp", version=1)

@@ -47,7 +47,7 @@ class StackedNetworks:
         What it may hold: square convolutions of stride one with biases, (leaky) ReLUs behind convolutions and linear
         layers, max pooling of windows of two behind convolutions, flattening, and nothing with buffers.
         """
-        layers = _layers(list(_flat(network.trainable_module())))
+        layers = _layers(list(flat_modules(network.trainable_module())))
         if layers is None or sum(layer.size for layer in layers) != network.dimension:
             return None
         return cls(layers)
@@ -79,10 +79,11 @@ class StackedNetworks:
         return found, loss
 
 
-def _flat(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
+def flat_modules(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    """The modules of nested sequences, in the order in which they run; any other module is one of them."""
     if type(module) is torch.nn.Sequential:
         for part in module:
-            yield from _flat(part)
+            yield from flat_modules(part)
     else:
         yield module
 

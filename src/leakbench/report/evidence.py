@@ -231,10 +231,12 @@ class Evidence:
             self._read.batches.add(cube.shape[-1])
         return Series(name, tuple(points.tolist()), tuple(seeds.tolist()), cube)
 
-    def swept(self, experiment: str, parameter: str) -> list[float]:
-        """The values of a swept parameter, ascending; empty where nothing sweeps it."""
-        rows = self._rows(experiment)
-        return sorted(rows[SETTING + parameter].dropna().unique()) if SETTING + parameter in rows else []
+    def swept(self, experiment: str, parameter: str, *, defense: str | None = None) -> list[float]:
+        """The values of a swept parameter, of one defense or of all, ascending; empty where nothing sweeps it."""
+        rows, column = self._rows(experiment), SETTING + parameter
+        if defense is not None:
+            rows = rows[rows["defense"] == defense]
+        return sorted(float(value) for value in rows[column].dropna().unique()) if column in rows else []
 
     def metrics(self, experiment: str, prefix: str, *, defense: str) -> list[str]:
         """Names of a defense's metrics that start with ``prefix``."""

@@ -153,10 +153,19 @@ def total_noise(spectrum: UpdateSpectrum, variance: torch.Tensor | float, normal
         ConfigError: the variance is not positive.
     """
     values = spectrum.eigenvalues.unsqueeze(-2)
-    floor = _floor(variance, values)
-    root, scale = floor.sqrt(), spectrum.batch * spectrum.records
-    above = values.maximum(floor)
-    return _filtered(spectrum, (above.sqrt() - root) / above / scale, normal, root)
+    root, scale = _floor(variance, values).sqrt(), spectrum.batch * spectrum.records
+    return _filtered(spectrum, total_loadings(values, root) / scale, normal, root)
+
+
+def total_loadings(eigenvalues: torch.Tensor, root: torch.Tensor) -> torch.Tensor:
+    """``(sqrt(lambda) - sigma) / lambda`` above the floor and 0 below: of :func:`total_noise`, times ``B D``.
+
+    Args:
+        eigenvalues: ``lambda``, ``[..., D]``.
+        root: ``sigma``, broadcast with them.
+    """
+    above = eigenvalues.maximum(root.square())
+    return (above.sqrt() - root).clamp(min=0) / above
 
 
 def gaussian_update(gradients: torch.Tensor, batch: float, weights: torch.Tensor) -> torch.Tensor:

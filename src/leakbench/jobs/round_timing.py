@@ -1,0 +1,137 @@
+"""Seconds of a round of users whose noise adds up: random batches, all records, and water-filling (Zhang et al. 2024).
+
+The paper compares the time that its three mechanisms take. What is timed is all that users compute in a round and the
+server's sum, at the model's initialisation, in one process and in turns.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field, model_validator
+
+from leakbench.errors import Infeasible
+from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
+from leakbench.jobs.costs import Times
+from leakbench.lazy import torch
+from leakbench.records import MetricInfo, Replicate
+
+if TYPE_CHECKING:
+    from leakbench.defenses.aggregate import SummedUsers
+    from leakbench.jobs.victims import Victims
+    from leakbench.models.layered import LayeredNetwork
+
+RoundMethod = Literal["sgd", "gd", "gsgd"]
+ROUND_METHODS: tuple[RoundMethod, ...] = ("sgd", "gd", "gsgd")
+"""Isotropic noise on random batches, and on all records; Gaussian sampling of all records with water-filling."""
+
+ROUND_TIMING_METRICS = {
+    f"round_{clock}_s": MetricInfo(
+        unit=f"seconds of {words}, not reproducible: one round of all users", direction="lower", axis="repetition"
+    )
+    for clock, words in {"wall": "wall time", "cpu": "processor time"}.items()
+} | {"noise_variance": MetricInfo(unit="sigma^2 of one user's noise", direction="lower")}
+
+
+@JOB_KINDS.register("round_timing", version=1)
+class RoundTimingJob(JobKind):
+    """Time a round of three mechanisms at equal epsilon on one machine, in one process, in turns.
+
+    A repetition times every mechanism once, in random order. The gradients of records are computed layer by layer.
+    """
+
+    clients: int = Field(50, ge=2, description="users, N")
+    images_per_client: int = Field(ge=2, description="records of each, D")
+    batch_size: int = Field(32, ge=1, description="of random batches, and scale of Gaussian sampling, B")
+    clip: float = Field(10.0, gt=0, description="bound on the norm of a record's gradient, C")
+    epsilon: float = Field(2.0, gt=0, description="of all rounds, which noise is calibrated for")
+    rounds: int = Field(100, ge=1, description="rounds of training, T")
+    delta: float = Field(1e-4, gt=0, lt=1, description="of all rounds")
+    repetitions: int = Field(10, ge=1, description="times that every mechanism is timed")
+
+    @model_validator(mode="after")
+    def _part_of_all(self) -> RoundTimingJob:
+        if self.batch_size > self.images_per_client:
+            raise ValueError(
+                f"batch_size ({self.batch_size}) must be at most images_per_client ({self.images_per_client})"
+            )
+        return self
+
+    def mechanisms(self) -> dict[RoundMethod, SummedUsers]:
+        """As the paper accounts for them; of Gaussian sampling by Theorem 4."""
+        from leakbench.defenses.distributed_noise import DistributedNoise
+        from leakbench.defenses.water_filling import WaterFilling
+
+        shared: dict[str, Any] = {
+            "clip": self.clip,
+            "users": self.clients,
+            "records": self.images_per_client,
+            "epsilon": self.epsilon,
+            "rounds": self.rounds,
+            "delta": self.delta,
+        }
+        return {
+            "sgd": DistributedNoise(batch=self.batch_size, bound="as_printed", **shared),
+            "gd": DistributedNoise(**shared),
+            "gsgd": WaterFilling(batch=self.batch_size, **shared),
+        }
+
+    def run(self, job: Job, device: torch.device) -> Findings:
+        from leakbench.jobs.victims import gather_victims
+        from leakbench.models.layered import LayeredNetwork
+
+        replicates, mechanisms = list[Replicate](), self.mechanisms()
+        for seed in job.seeds:
+            victims = gather_victims(
+                job.dataset.single(),
+                job.dataset.label,
+                job.model.single(),
+                seed,
+                clients=self.clients,
+                batch_size=self.images_per_client,
+                first_index=0,
+                device=device,
+                split="train",
+            )
+            layered = LayeredNetwork.of(victims.network)
+            if layered is None:
+                raise Infeasible("round_timing is for sequences of linear layers and convolutions; this model is none")
+            times: dict[RoundMethod, list[Times]] = {method: [] for method in ROUND_METHODS}
+            with torch.no_grad():
+                for repetition in range(-1, self.repetitions):  # the first round of each sets up, and is not timed
+                    order = torch.randperm(
+                        len(ROUND_METHODS), generator=torch.Generator().manual_seed(repetition + 1)
+                    ).tolist()
+                    for method in (ROUND_METHODS[place] for place in order):
+                        taken = Times()
+                        with taken.of("round", device):
+                            self._round(method, mechanisms[method], victims, layered, repetition + 1)
+                        if repetition >= 0:
+                            times[method].append(taken)
+            replicates += [
+                Replicate(
+                    seed=seed,
+                    setting={"method": method},
+                    metrics={
+                        "round_wall_s": [each.wall["round"] for each in times[method]],
+                        "round_cpu_s": [each.cpu["round"] for each in times[method]],
+                        "noise_variance": mechanisms[method].noise_level,
+                    },
+                )
+                for method in ROUND_METHODS
+            ]
+        return Findings(ROUND_TIMING_METRICS, replicates, {})
+
+    def _round(
+        self, method: RoundMethod, defense: SummedUsers, victims: Victims, layered: LayeredNetwork, number: int
+    ) -> torch.Tensor:
+        from leakbench.federated.layered_steps import LayeredSteps
+
+        streams, images, labels = victims.streams.child("round", number), victims.inputs, victims.labels
+        if method == "sgd":
+            order = streams.child("batch").uniform(self.images_per_client).argsort(dim=1)
+            chosen = order[:, : self.batch_size].to(images.device)
+            row = torch.arange(len(chosen), device=images.device)[:, None]
+            images, labels = images[row, chosen], labels[row, chosen]
+        steps = LayeredSteps(victims.network, layered, victims.parameters[None], images, labels, streams)
+        return defense.aggregate(defense.protect_update(steps, streams.child("defense")), self.clients)

@@ -1,0 +1,135 @@
+"""What the paper's only experiment claims: the order of three mechanisms in accuracy, and in time.
+
+Accuracy is that at the learning rate with the least training loss, as in Fig. 5, and its mean over the grid of epsilon
+is judged, per model, paired by seed. A mechanism that diverges at every rate has no number there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+
+from leakbench.lazy import np
+from leakbench.papers.secagg_dp import PAPER
+from leakbench.report.claims import Finding, Part, claim, decide
+from leakbench.report.comparisons import difference, relative
+from leakbench.report.evidence import Evidence, NotRun, Series, in_words, same_points
+
+stated = partial(claim, PAPER)
+
+MARGIN = 0.01
+"""Of "at least as accurate": accuracies that differ by less are equal."""
+HOME = {
+    **dict.fromkeys(("gd", "gsgd", "gsgd-repaired", "gsgd-printed"), "accuracy_all"),
+    **dict.fromkeys(("sgd", "sgd-amplified"), "accuracy_batches"),
+    "sgd-epochs": "accuracy_epochs",
+}
+"""The experiment of a defense on the linear model."""
+ENDINGS = ("", "_cnn")
+"""Of experiments: of the linear model, of the CNN."""
+
+
+def tuned(evidence: Evidence, defense: str, experiment: str) -> Series:
+    """Accuracy over epsilon, at the learning rate that has the least training loss, mean over seeds, at each.
+
+    Raises:
+        NotRun: there are no such numbers, or all rates diverged at some epsilon.
+    """
+    rates = _rates(evidence, experiment, defense)
+    read = partial(evidence.aside().series, experiment, defense=defense, sweep="epsilon")
+    losses = [read("final_loss", where={"rate": rate}) for rate in rates]
+    evidence.series(experiment, "accuracy", defense=defense, sweep="epsilon", where={"rate": rates[0]})
+    accuracies = [read("accuracy", where={"rate": rate}) for rate in rates]
+    losses, accuracies = same_points(*losses), same_points(*accuracies)
+    means = np.stack([one.values.mean(axis=(1, 2)) for one in losses])  # NaN where a seed diverged
+    if not np.isfinite(means).any(axis=0).all():
+        raise NotRun(f"{defense} diverged at every learning rate at some epsilon")
+    best = np.nanargmin(np.where(np.isfinite(means), means, np.inf), axis=0)
+    values = np.stack([accuracies[rate].values[place] for place, rate in enumerate(best)])
+    return replace(accuracies[0], name=f"accuracy of {defense}", values=values)
+
+
+def _rates(evidence: Evidence, experiment: str, defense: str) -> list[float]:
+    rates = evidence.aside().swept(experiment, "rate", defense=defense)
+    if not rates:
+        raise NotRun(f"{experiment} has no learning rates of {defense}")
+    return rates
+
+
+def over_the_grid(series: Series) -> Series:
+    """Its mean over the points that it has."""
+    return replace(series, points=(0.0,), values=series.values.mean(axis=0, keepdims=True))
+
+
+def compared(evidence: Evidence, better: str, worse: str, at_least: float) -> Iterator[Part]:
+    """By how much one mechanism is more accurate than another, per model, mean over the epsilons that both have."""
+    for ending in ENDINGS:
+        ours, theirs = HOME[better] + ending, HOME[worse] + ending
+        for cell, one in evidence.cells(ours, theirs).items():
+            a, b = same_points(tuned(one, better, ours), tuned(one, worse, theirs))
+            grid = in_words(a.points)
+            yield difference(over_the_grid(a), over_the_grid(b), f"{cell}, epsilon {grid}", "test accuracy", at_least)
+
+
+def _ordered(evidence: Evidence, better: str, worse: str, at_least: float = 0.0) -> Finding:
+    return decide(evidence, list(compared(evidence, better, worse, at_least)))
+
+
+ORDERS: dict[str, tuple[str, str, str, str, float]] = {
+    "E10": (
+        f"At equal epsilon GD-DP is at least as accurate as GSGD-DP, to {MARGIN:g}.",
+        "section 5.3, Fig. 5",
+        "gd",
+        "gsgd",
+        -MARGIN,
+    ),
+    "E11a": (
+        "At equal epsilon GSGD-DP is more accurate than SGD-DP, if an epoch is a round for both.",
+        "section 5.3, Fig. 5",
+        "gsgd",
+        "sgd",
+        0.0,
+    ),
+    "E11b": (
+        "At equal epsilon GSGD-DP is more accurate than SGD-DP, if an epoch of SGD-DP is all of a user's batches.",
+        "section 5.3, Fig. 5; another reading",
+        "gsgd",
+        "sgd-epochs",
+        0.0,
+    ),
+    "E11c": (
+        "At equal epsilon GSGD-DP is more accurate than SGD-DP whose sampling amplifies delta, too.",
+        "Fig. 5; our correction of row 1 of Table 1",
+        "gsgd",
+        "sgd-amplified",
+        0.0,
+    ),
+}
+for _key, (_statement, _source, _better, _worse, _margin) in ORDERS.items():
+    stated(
+        _key,
+        _statement,
+        source=_source,
+        experiments=tuple(dict.fromkeys(HOME[each] + ending for ending in ENDINGS for each in (_better, _worse))),
+    )(partial(_ordered, better=_better, worse=_worse, at_least=_margin))
+
+
+@stated(
+    "E12",
+    "A round of SGD-DP takes less time than one of GD-DP, and that less than one of GSGD-DP.",
+    source="section 5.3",
+    experiments=("accuracy_times",),
+)
+def e12(evidence: Evidence) -> Finding:
+    """Wall time of a round over that of the slower mechanism, minus 1, per model."""
+    parts = []
+    for cell, one in evidence.cells("accuracy_times").items():
+        seconds = partial(one.series, "accuracy_times", "round_wall_s", defense="none")
+        methods: Sequence[str] = ("sgd", "gd", "gsgd")
+        times = {method: replace(seconds(where={"method": method}), name=f"seconds of {method}") for method in methods}
+        parts += [
+            relative(times[fast], times[slow], f"{fast} against {slow}, {cell}", at_most=0.0)
+            for fast, slow in (("sgd", "gd"), ("gd", "gsgd"))
+        ]
+    return decide(evidence, parts)
