@@ -21,6 +21,8 @@ JOBS = {
     "channel": {"attack": 30, "release": 10, "calibrate": 13, "timing": 4, "draw": 36, "tabulate": 4},
     "cdpa": {"attack": 100, "federate": 27, "prior": 1, "language_model": 1, "inventory": 3}
     | {"draw": 18, "tabulate": 12},
+    "secagg_dp": {"attack": 8, "train": 16, "membership": 10, "spectrum": 3, "round_timing": 2}
+    | {"draw": 7, "tabulate": 7},
 }
 
 
