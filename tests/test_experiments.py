@@ -85,12 +85,11 @@ def put(*keys: str, value: Any) -> Change:
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_a_path_names_its_job_and_a_job_its_path(scale: str) -> None:
-    project = Project(ROOT)
-    jobs = project.plan(scale).jobs
+    jobs, other = Project(ROOT).plan(scale).jobs, Project(ROOT)
     assert jobs
     for path, job in jobs.items():
         assert job.path == path
-        assert Project(ROOT).job(path).resolved() == job.resolved()
+        assert other.job(path).resolved() == job.resolved()
         assert len(PurePosixPath(path).parts) == 9
     assert len({job.digest for job in jobs.values()}) == len(jobs)
 
@@ -322,7 +321,7 @@ def test_parameters_change_the_jobs_that_have_them(checkout: Checkout, file: str
 
 # Gates ---------------------------------------------------------------------------------------------------------------
 
-JUDGING = ("undefended", "cifar_pruning", "inversion", "rog", "text_attacks")
+JUDGING = ("undefended", "cifar_pruning", "inversion", "inversion_single", "rog", "text_attacks")
 """Experiments whose undefended cells judge the attacks of others."""
 UNDEFENDED = "results/smoke/optimal_defense/undefended/digits16/{}/none/{}/{}.json"
 

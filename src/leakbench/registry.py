@@ -33,6 +33,8 @@ class Component(BaseModel):
 
     name: ClassVar[str]
     version: ClassVar[int]
+    added: ClassVar[tuple[str, ...]] = ()
+    """Parameters that came after records were made: at their defaults they are no part of an identity."""
 
     @classmethod
     def summary(cls) -> str:
@@ -40,8 +42,10 @@ class Component(BaseModel):
         return (cls.__doc__ or "").strip().split("\n")[0]
 
     def parameters(self) -> dict[str, Any]:
-        """All parameters, resolved, in JSON types."""
-        return self.model_dump(mode="json")
+        """All parameters, resolved, in JSON types; without those that were added later, where they change nothing."""
+        fields = type(self).model_fields
+        unchanged = {name for name in self.added if getattr(self, name) == fields[name].default}
+        return self.model_dump(mode="json", exclude=unchanged)
 
 
 C = TypeVar("C", bound=Component)

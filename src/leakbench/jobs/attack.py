@@ -61,6 +61,7 @@ class AttackJob(JobKind):
     """
 
     uses_attacks: ClassVar[bool] = True
+    added: ClassVar[tuple[str, ...]] = ("users", "secure_aggregation")
 
     clients: int = Field(ge=1, description="victim batches per seed")
     batch_size: int = Field(ge=1, description="samples per victim batch, B")
@@ -131,15 +132,6 @@ class AttackJob(JobKind):
             if name in self.knowledge:
                 raise ValueError(f"knowledge: '{name}' is granted by the field {name}, which names where it is trained")
         return self
-
-    def parameters(self) -> dict[str, Any]:
-        """Without the fields of sums where there are none, so that records of single users keep their identity."""
-        found = super().parameters()
-        if self.users == 1:
-            del found["users"]
-        if self.secure_aggregation is None:
-            del found["secure_aggregation"]
-        return found
 
     def reads(self, attack: Attack | None) -> Mapping[str, str]:
         if attack is None:

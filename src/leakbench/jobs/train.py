@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -73,6 +73,8 @@ class TrainJob(JobKind):
 
     All settings of the defense and all seeds are trained side by side: runs are ordered by setting, then seed.
     """
+
+    added: ClassVar[tuple[str, ...]] = ("split", "sampling", "secure_aggregation", "by_layer")
 
     clients: int = Field(ge=1, description="clients per round")
     batch_size: int = Field(ge=1, description="images per client and step, B")

@@ -18,7 +18,7 @@ from typing import Literal, get_args
 
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.lazy import torch
-from leakbench.theory.arguments import positive
+from leakbench.theory.arguments import positive_number
 from leakbench.theory.dp_capacity import Conversion
 from leakbench.theory.renyi_curves import (
     Guarantee,
@@ -70,16 +70,12 @@ class Aggregation:
             raise ConfigError(
                 f"a batch must lie in (0, records] and records be 1 at least, found {self.batch:g} of {self.records}"
             )
-        _positive(self.clip, "the clipping norm")
+        positive_number(self.clip, "the clipping norm")
 
     @property
     def rate(self) -> float:
         """``q = B / D``."""
         return self.batch / self.records
-
-
-def _positive(value: float, what: str) -> float:
-    return float(positive(value, what))
 
 
 def least_eigenvalue(gradients: torch.Tensor, form: SubspaceForm = "corrected") -> torch.Tensor:
@@ -116,7 +112,7 @@ def full_rank_curve(records: int, batch: float, clip: float, floor: float) -> Re
         Infeasible: ``Lambda`` is ``C^2 / D`` or less, as it is where gradients are equal or fewer than coordinates.
     """
     pole = _relative_floor(records, clip, floor)
-    return pole_curve("Theorem 2", pole, 2 * _positive(batch, "the batch size") / records, 1.0)
+    return pole_curve("Theorem 2", pole, 2 * positive_number(batch, "the batch size") / records, 1.0)
 
 
 def full_rank_repaired(records: int, batch: float, clip: float, floor: float) -> RenyiCurve:
@@ -126,13 +122,13 @@ def full_rank_repaired(records: int, batch: float, clip: float, floor: float) ->
         ConfigError, Infeasible: as :func:`full_rank_curve`.
     """
     change = 1 / _relative_floor(records, clip, floor)
-    slope = 2 * _positive(batch, "the batch size") / records * change
+    slope = 2 * positive_number(batch, "the batch size") / records * change
     return repaired_curve("Theorem 2, repaired", slope, change, 0.5)
 
 
 def _relative_floor(records: int, clip: float, floor: float) -> float:
     """``rho = D Lambda / C^2``."""
-    limit = _positive(clip, "the clipping norm") ** 2 / _positive(records, "the number of records")
+    limit = positive_number(clip, "the clipping norm") ** 2 / positive_number(records, "the number of records")
     if not limit < floor < math.inf:
         raise Infeasible(
             f"Theorem 2 needs Lambda, the sum of the users' smallest eigenvalues, above C^2 / D = {limit:g}, found "
@@ -165,7 +161,7 @@ def round_curve(setting: Aggregation, variance: float, mechanism: Mechanism, for
     """
     if form not in forms(mechanism):
         raise ConfigError(f"{mechanism} has the forms {', '.join(forms(mechanism))}, found {form}")
-    total = setting.users * _positive(variance, "the variance of noise")
+    total = setting.users * positive_number(variance, "the variance of noise")
     if mechanism in ("sgd_filled", "gd_filled"):
         raise Infeasible(
             f"{mechanism}: noise that fills a covariance gives no differential privacy without Gaussian sampling, "
@@ -271,5 +267,5 @@ def information_bound(users: int, batch: float, size: float, constant: float = 1
     if users < 2:
         raise ConfigError(f"the bound on information needs 2 users at least, found users = {users}")
     rest = users - 1
-    mean = _positive(constant, "the constant") * _positive(size, "the model's size") / rest
-    return mean / _positive(batch, "the batch size") + size / 2 * math.log1p(1 / rest)
+    mean = positive_number(constant, "the constant") * positive_number(size, "the model's size") / rest
+    return mean / positive_number(batch, "the batch size") + size / 2 * math.log1p(1 / rest)

@@ -2,8 +2,24 @@
 
 from __future__ import annotations
 
+import math
+
 from leakbench.errors import ConfigError
 from leakbench.lazy import torch
+
+
+def positive_number(value: float, what: str) -> float:
+    """``value``, without a tensor.
+
+    Args:
+        what: its name, for the message.
+
+    Raises:
+        ConfigError: it is not a positive finite number.
+    """
+    if not 0 < value < math.inf:
+        raise ConfigError(f"{what} must be positive and finite, found {value:g}")
+    return float(value)
 
 
 def positive(value: torch.Tensor | float, what: str, like: torch.Tensor | None = None) -> torch.Tensor:

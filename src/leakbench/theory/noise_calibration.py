@@ -17,7 +17,7 @@ from typing import Literal
 
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.theory.aggregate_dp import Aggregation, Form, Mechanism, round_curve, round_guarantee
-from leakbench.theory.arguments import positive
+from leakbench.theory.arguments import positive_number
 from leakbench.theory.dp_capacity import Conversion, composed_epsilon
 from leakbench.theory.dp_composition import composed_round, optimal_epsilon
 from leakbench.theory.renyi_curves import in_unit_interval
@@ -74,7 +74,7 @@ def total_epsilon(
     if accounting == "sampled_renyi":
         if mechanism != "sgd":
             raise ConfigError(f"sampled_renyi accounts for random batches, so for sgd, found {mechanism}")
-        total = setting.users * float(positive(variance, "the variance of noise"))
+        total = setting.users * positive_number(variance, "the variance of noise")
         multiplier = math.sqrt(total) * setting.batch / (2 * setting.clip)
         with _quiet_accountant():
             return composed_epsilon(multiplier, setting.rate, rounds, delta, conversion)
@@ -143,7 +143,7 @@ def calibrated_variance(
         ConfigError: epsilon is not positive; as :func:`total_epsilon`.
         Infeasible: the mechanism gives no guarantee at any variance.
     """
-    target = float(positive(epsilon, "epsilon"))
+    target = positive_number(epsilon, "epsilon")
     start = setting.clip**2 / setting.batch * 4
     total_epsilon(setting, start, rounds, delta, mechanism, form, accounting, conversion)  # refuses what never passes
 

@@ -20,7 +20,7 @@ from typing import Literal
 
 from leakbench.errors import ConfigError
 from leakbench.lazy import torch
-from leakbench.theory.arguments import positive
+from leakbench.theory.arguments import positive, positive_number
 
 BlockForm = Literal["corrected", "as_printed"]
 """Weights of blocks: ``corrected``: each block has its own; ``as_printed``: all share those of the first."""
@@ -84,7 +84,7 @@ def update_spectrum(gradients: torch.Tensor, batch: float) -> UpdateSpectrum:
     Raises:
         ConfigError: ``B`` is not positive; a gradient is not finite.
     """
-    scale = float(positive(batch, "the batch size")) * gradients.shape[-1]
+    scale = positive_number(batch, "the batch size") * gradients.shape[-1]
     values, vectors = torch.linalg.eigh(gram(gradients))
     return UpdateSpectrum(gradients, values.clamp(min=0) / scale, vectors, batch)
 
@@ -97,8 +97,8 @@ def isotropic_suffices(gradients: torch.Tensor, batch: float, variance: float) -
     Raises:
         ConfigError: ``B`` or the variance is not positive.
     """
-    scale = float(positive(batch, "the batch size")) * gradients.shape[-1]
-    floor = float(positive(variance, "the variance of noise"))
+    scale = positive_number(batch, "the batch size") * gradients.shape[-1]
+    floor = positive_number(variance, "the variance of noise")
     norms = torch.linalg.vector_norm(gradients, dim=(-2, -1), dtype=torch.float64)
     return bool((norms.square() <= scale * floor).all())
 
@@ -179,7 +179,7 @@ def gaussian_update(gradients: torch.Tensor, batch: float, weights: torch.Tensor
     Raises:
         ConfigError: ``B`` is not positive.
     """
-    scale = float(positive(batch, "the batch size")) * gradients.shape[-1]
+    scale = positive_number(batch, "the batch size") * gradients.shape[-1]
     return gradients.mean(dim=-1).unsqueeze(-2) + (weights / math.sqrt(scale)) @ gradients.mT
 
 
@@ -296,7 +296,7 @@ def block_covariance(
     """
     if not 1 <= blocks <= gradients.shape[-2]:
         raise ConfigError(f"the number of blocks must lie in 1 to K = {gradients.shape[-2]}, found {blocks}")
-    scale = float(positive(batch, "the batch size")) * gradients.shape[-1]
+    scale = positive_number(batch, "the batch size") * gradients.shape[-1]
     plain = gradients @ gradients.mT / scale
     found = plain.clone() if form == "as_printed" else torch.zeros_like(plain)
     for part in torch.arange(gradients.shape[-2]).tensor_split(blocks):
