@@ -32,9 +32,8 @@ REGIONS = {"last quarter": "last\nquarter", "the rest": "the rest"}
 @figure(
     3,
     title="A sum that tells two data sets apart",
-    caption=f"The paper's counterexample: updates of {SIDE} x {SIDE} coordinates, absolute values. "
-    "Users 1 to 3 have standard "
-    "normal updates whose last quarter (bottom rows) is zero; that of user 4 is dense: the sum of a batch of "
+    caption=f"The paper's counterexample: updates of {SIDE} x {SIDE} coordinates, absolute values. Users 1 to 3 have "
+    "standard normal updates whose last quarter (bottom rows) is zero; that of user 4 is dense: the sum of a batch of "
     f"{BATCH} standard normal gradients over the root of {BATCH}; in x4' one record is replaced. Right: how often the "
     f"server tells from the sum which of the two it contains, over {DRAWS:,} draws: by the last quarter alone, where "
     "the sum is user 4's update, and by the other coordinates, where it has to choose the nearer one.",
@@ -120,13 +119,12 @@ SIZES = (11, 100, 7850)
 @figure(
     "S1",
     title="Leakage on average, and in the worst case, over users",
-    caption=f"Left: the bound on the mutual information of a round (eq. 9, c = 1, which the paper does not give, B = "
+    caption="Left: the bound on the mutual information of a round (eq. 9, c = 1, which the paper does not give, B = "
     f"{MNIST.batch:g}); it falls as 1 / N (dotted). Right: epsilon of a round by Theorem 2 at delta = {DELTA:g} (D = "
-    f"{MNIST.records}, C = {MNIST.clip:g}), in the best case that clipping allows: every eigenvalue "
-    "of each user's G G^T / D "
-    "is C^2 / K. Where a line does not begin on the left, the theorem says nothing for fewer users: D N / K must "
-    f"exceed 1. With K = {SIZES[-1]} a single user's matrix is singular, and the best case is of all users' records "
-    "together.",
+    f"{MNIST.records}, C = {MNIST.clip:g}), in the best case that clipping allows: every eigenvalue of each user's G "
+    "G^T / D is C^2 / K. Where a line does not begin on the left, the theorem says nothing for fewer users: D N / K "
+    f"must exceed 1. With K = {SIZES[-1]} a single user's matrix is singular, and the best case is of all users' "
+    "records together.",
     experiments=(),
 )
 def fig_s1(_: Tables) -> Drawing:

@@ -50,13 +50,11 @@ COLUMNS: dict[str, Form] = {
 @table(
     1,
     title="Epsilon of a round",
-    caption="The paper's formulas, as printed and as they hold, and epsilon of one round at its setting: "
-    f"N = {MNIST.users}, D = {MNIST.records}, B = {MNIST.batch:g}, C = {MNIST.clip:g}, delta = "
-    f"{DELTA:g}, with sigma^2 = "
-    f"{VARIANCE:g} (ours; the paper prints none). S = N sigma^2, u = C^2 / (B D), q = B / D, L = "
-    "ln(1 / delta). The last "
-    "row is false as printed; Theorem 4 has another one, whose printed range of orders, a < S D / (2 C^2), is B times "
-    "too short. Repaired: our bound by the Frobenius norm, without the pole at order 1.",
+    caption="The paper's formulas, as printed and as they hold, and epsilon of one round at its setting: N = "
+    f"{MNIST.users}, D = {MNIST.records}, B = {MNIST.batch:g}, C = {MNIST.clip:g}, delta = {DELTA:g}, with sigma^2 = "
+    f"{VARIANCE:g} (ours; the paper prints none). S = N sigma^2, u = C^2 / (B D), q = B / D, L = ln(1 / delta). The "
+    "last row is false as printed; Theorem 4 has another one, whose printed range of orders, a < S D / (2 C^2), is B "
+    "times too short. Repaired: our bound by the Frobenius norm, without the pole at order 1.",
     experiments=(),
 )
 def table01(_: Tables) -> pd.DataFrame:
@@ -122,14 +120,12 @@ LEVELS: tuple[tuple[Accounting, int, tuple[tuple[str, str], ...]], ...] = (
 @table(
     "S1",
     title="Noise that a total epsilon takes",
-    caption=f"The least sigma^2 of one user with which all rounds have this epsilon at delta = "
-    f"{DELTA:g}, at the setting "
-    "of Table 1. Composition of Kairouz, Oh and Viswanath (2015) is the paper's; half of delta is "
-    "the rounds', half the "
-    f"slack. SGD-DP has {ROUNDS} rounds if an epoch is a round, and {ROUNDS * EPOCH} if an epoch is "
-    "all of a user's batches. "
-    "Rényi divergences are summed over rounds and converted once; SGD-DP is left out, since no such bound is proved "
-    "for batches of fixed size and a replaced record. The mean of the users' updates has sigma^2 / N per coordinate.",
+    caption=f"The least sigma^2 of one user with which all rounds have this epsilon at delta = {DELTA:g}, at the "
+    "setting of Table 1. Composition of Kairouz, Oh and Viswanath (2015) is the paper's; half of delta is the rounds', "
+    f"half the slack. SGD-DP has {ROUNDS} rounds if an epoch is a round, and {ROUNDS * EPOCH} if an epoch is all of a "
+    "user's batches. Rényi divergences are summed over rounds and converted once; SGD-DP is left out, since no such "
+    "bound is proved for batches of fixed size and a replaced record. The mean of the users' updates has sigma^2 / N "
+    "per coordinate.",
     experiments=(),
 )
 def table_s1(_: Tables) -> pd.DataFrame:
@@ -158,11 +154,10 @@ def levels() -> list[tuple[str, Accounting, int, dict[float, float]]]:
 @table(
     "S2",
     title="Noise that water-filling adds and saves",
-    caption=f"Trace of the noise that one user adds for a total epsilon, on the linear model (K = "
-    f"{LINEAR}), by the paper's "
-    "composition at the setting of Table 1. Isotropic noise has K sigma^2. Water-filling adds K sigma^2 less what the "
-    "update has already, which is at most C^2 / B: the least that it can add is given. The third column of each is "
-    "the excess of water-filling over isotropic noise.",
+    caption=f"Trace of the noise that one user adds for a total epsilon, on the linear model (K = {LINEAR}), by the "
+    "paper's composition at the setting of Table 1. Isotropic noise has K sigma^2. Water-filling adds K sigma^2 less "
+    "what the update has already, which is at most C^2 / B: the least that it can add is given. The third column of "
+    "each is the excess of water-filling over isotropic noise.",
     experiments=(),
 )
 def table_s2(_: Tables) -> pd.DataFrame:
