@@ -191,10 +191,11 @@ def test_equals_torch(
 
 
 @pytest.mark.parametrize("search", SEARCHES)
-@pytest.mark.parametrize(("dtype", "rounds", "tolerance"), [(torch.float64, 30, 1e-6), (torch.float32, 15, 1e-4)])
+@pytest.mark.parametrize(("dtype", "rounds", "tolerance"), [(torch.float64, 25, 1e-6), (torch.float32, 15, 1e-4)])
 def test_equals_torch_where_the_objective_is_rough(
     dtype: torch.dtype, rounds: int, tolerance: float, search: Search
 ) -> None:
+    # After 25 rounds the slope without end has led beyond 1e14, where the line search sees rounding errors alone.
     rounds = rounds if search == "strong_wolfe" else 5  # without a search these trials soon magnify rounding errors
     assert_same(rough(dtype), rounds, tolerance, 0.8, 10, search)
 
