@@ -65,11 +65,11 @@ def test_noise_on_two_unequal_coordinates() -> None:
     assert float(noise_tv(variance, row(*sigma))) == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize(("size", "variance"), [(3, 0.3), (40, 0.02), (20_000, 1e-6)])
+@pytest.mark.parametrize(("size", "variance"), [(3, 0.3), (40, 0.02), (20_000, 3e-6)])
 def test_noise_by_sampling(size: int, variance: float) -> None:
     """The mean of (1 - e^-L)_+ under the unprotected law, and of its complement under the protected one."""
     sigma = (normal(0, size) * 0.8 - 2).exp()
-    draws = 200_000 if size < 100 else 2000
+    draws = 200_000 if size < 100 else 600
     found = float(noise_tv(variance, sigma))
     pull, gain = variance / (sigma.square() + variance), (variance / sigma.square()).log1p().sum() / 2
     generator, parts = torch.Generator().manual_seed(1), []
@@ -79,7 +79,7 @@ def test_noise_by_sampling(size: int, variance: float) -> None:
         parts.append(-(-ratio.clamp(min=0)).expm1())
     sampled = torch.cat(parts)
     error = float(sampled.std()) / math.sqrt(draws)
-    assert abs(float(sampled.mean()) - found) < 4 * error and error < 0.05 * found
+    assert abs(float(sampled.mean()) - found) < 4 * error and error < 0.08 * found
 
 
 def test_noise_settings_side_by_side() -> None:
@@ -113,7 +113,7 @@ def test_wider_cubes_exactly(ratio: Fraction, size: int) -> None:
     width = float(ratio)
     assert float(sharing_tv(0.3 * width, 0.3, size)) == pytest.approx(expected, rel=1e-9, abs=1e-13)
     assert float(sharing_tv(0.4 * width, 0.3, size, below=0.2 * width)) == pytest.approx(expected, rel=1e-9, abs=1e-13)
-    log_modulus = (math.log(0.6) + math.log(width)) / 2 + 1e-16
+    log_modulus = (math.log(0.6) + math.log(width)) / 2
     assert float(paillier_tv(log_modulus, 0.3, size)) == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 

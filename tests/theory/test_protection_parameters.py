@@ -47,7 +47,7 @@ from leakbench.theory.protection_parameters import (
 
 MECHANISMS = get_args(Mechanism)
 
-TABLE = {
+TABLE: dict[tuple[float, float, float, int, float], dict[tuple[str, str], tuple[float, float]]] = {
     # C1, C2, epsilon, m, delta -> mechanism, form -> parameter, metric
     (0.6, 4.0, 0.5, 50, 0.25): {
         ("paillier", "as_printed"): (0.7195394696, -2.1),
@@ -67,7 +67,7 @@ TABLE = {
 
 
 @pytest.mark.parametrize("case", TABLE)
-def test_table_1(case: tuple[float, ...]) -> None:
+def test_table_1(case: tuple[float, float, float, int, float]) -> None:
     c1, c2, epsilon, size, delta = case
     for (mechanism, form), (parameter, metric) in TABLE[case].items():
         found = optimum(cast(Mechanism, mechanism), c1, c2, epsilon, Setting(size, delta), cast(Form, form))
@@ -156,11 +156,12 @@ def test_statuses(mechanism: Mechanism, c1: float, c2: float, epsilon: float, si
 
 
 def test_printed_is_undefined() -> None:
-    for mechanism in ("paillier", "secret_sharing"):
+    pair: tuple[Mechanism, ...] = ("paillier", "secret_sharing")
+    for mechanism in pair:
         for epsilon in (1.2, 1.3):
-            found = optimum(cast(Mechanism, mechanism), 0.6, 4.0, epsilon, Setting(5, 0.1), "as_printed")
+            found = optimum(mechanism, 0.6, 4.0, epsilon, Setting(5, 0.1), "as_printed")
             assert found.status == "undefined" and "root" in found.reason and not found.meets
-        assert optimum(cast(Mechanism, mechanism), 0.6, 1.2, 0.0, Setting(5, 0.1), "as_printed").status == "infeasible"
+        assert optimum(mechanism, 0.6, 1.2, 0.0, Setting(5, 0.1), "as_printed").status == "infeasible"
     assert optimum("compression", 0.6, 1.2, 0.0, Setting(5)).parameter == 0.0
     assert optimum("compression", 0.6, 1.0, 0.0, Setting(5)).status == "infeasible"
     huge = optimum("paillier", 0.6, 4.0, 0.5, Setting(1, 1e300))
@@ -183,16 +184,15 @@ def test_clients_that_differ() -> None:
     slopes = row(10.0, 300.0)
     variance = common_noise_variance(0.005, slopes)
     assert float(noise_tv_lower(variance, slopes).mean()) == pytest.approx(0.005, rel=1e-12)
-    assert variance == pytest.approx(0.1 * (1 - 1 / 31), rel=1e-2) or variance < 0.1
     assert common_noise_variance(0.01, slopes) == pytest.approx(0.1)
     with pytest.raises(Infeasible, match=r"reaches a total variation of 0\.01"):
         common_noise_variance(0.011, slopes)
-    with pytest.raises(Infeasible, match="reaches 1, and 1 is required|reaches 0.99.*, and 1 is required"):
+    with pytest.raises(Infeasible, match=r"over clients reaches 0\.999999, and 1 is required"):
         least_parameter(lambda r: 1 - 1 / (1 + r).unsqueeze(0), 1.0, 0.1, 1e6)
     assert least_parameter(lambda r: r.unsqueeze(0), 0.5, 0.7) == 0.7
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(st.floats(1e-5, 0.99), st.integers(1, 200))
 def test_exact_noise_variance(tau: float, size: int) -> None:
     alike = float(exact_noise_variance(tau, torch.full((size,), 0.5)))

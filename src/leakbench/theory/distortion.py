@@ -3,8 +3,8 @@
 An upload has ``m`` coordinates. Under noise it is normal with coordinate variances ``sigma_i^2``, under the other
 mechanisms uniform on a cube of half-width ``delta``. Where a law is a product, ``TV = 1 - ratio^m`` is computed as
 ``-expm1(m ln ratio)``, since ``ratio^m`` underflows, or rounds to 1, for real models.
-Source: Zhang et al. (2024), section 6 and Appendices F to I; bounds for noise by Devroye, Mehrabian and Reddad (2018).
-``exact`` names what follows from the mechanism itself, where the paper's model of it is another one.
+Source: Zhang, Kang et al. (2023), section 6 and Appendices F to I; bounds for noise by Devroye, Mehrabian and
+Reddad (2018). ``exact`` names what follows from the mechanism itself, where the paper's model of it is another one.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from leakbench.theory.leakage_surrogate import not_negative
 NOISE_LOWER, NOISE_UPPER = 1 / 100, 3 / 2
 """Factors of ``min(1, sigma_eps^2 A)`` between which the total variation under noise lies."""
 
+_ROUNDING = 1e-12
 _ANGLE = math.pi / 8
 _STEP = 0.08
 _END = 45.0
@@ -45,9 +46,9 @@ def product_tv(log_ratio: torch.Tensor | float, size: torch.Tensor | float) -> t
         ConfigError: a ratio exceeds 1.
     """
     found = torch.as_tensor(log_ratio, dtype=torch.float64)
-    if not bool((found <= 0).all()):
+    if not bool((found <= _ROUNDING).all()):
         raise ConfigError(f"the protected upload must be the wider one, found a ratio of {float(found.max().exp()):g}")
-    return -(dimension(size) * found).expm1()
+    return -(dimension(size) * found.clamp(max=0)).expm1()
 
 
 def noise_steepness(sigma: torch.Tensor) -> torch.Tensor:
@@ -167,7 +168,9 @@ def paillier_tv(
     Raises:
         ConfigError: ``delta`` is not positive, the dimension below 1, or ``n^2`` below ``2 delta``.
     """
-    return product_tv((2 * positive(delta, "delta")).log() - 2 * torch.as_tensor(log_modulus).double(), size)
+    return product_tv(
+        (2 * positive(delta, "delta")).log() - 2 * torch.as_tensor(log_modulus, dtype=torch.float64), size
+    )
 
 
 def sharing_tv(
@@ -261,7 +264,7 @@ def rescaled_compression_tv(
     top = torch.minimum(a + half, (a + half) / rho)
     bottom = torch.maximum(a - half, (a - half) / rho)
     inside = (top - bottom).clamp(min=0) / (2 * half)
-    return product_tv((2 * rho.log() + inside.log()).clamp(max=0), size)
+    return product_tv(2 * rho.log() + inside.log(), size)
 
 
 def _kept(value: torch.Tensor | float) -> torch.Tensor:

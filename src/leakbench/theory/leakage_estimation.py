@@ -3,8 +3,8 @@
 An attack is run ``T`` times against each of ``M`` models on a batch of ``S`` data. Counts are the recoveries of every
 datum, and last of all the misses, which are credited to one further candidate ``d0``; so there are ``S + 1``. Beliefs
 are counts over ``S T``. The paper does not say what the prior is, on which everything hinges: there are three here.
-Source: Zhang et al. (2024), section 7, Algorithms 2 and 3, Appendices B to D. ``as_printed`` and ``corrected`` keep its
-slips apart: its loops make ``T + 1`` attempts, and Algorithm 3 divides by the number of classes and has no ``d0``.
+Source: Zhang, Kang et al. (2023), section 7, Algorithms 2 and 3, Appendices B to D. ``as_printed`` and ``corrected``
+keep its slips apart: its loops make ``T + 1`` attempts, and Algorithm 3 divides by the number of classes and has no ``d0``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Form = Literal["as_printed", "corrected"]
 
 SMOOTHING = 0.5
 """``alpha`` by default; without any, a datum that is never recovered makes ``xi`` infinite."""
-VACUOUS = 0.2871613735
+VACUOUS = 0.287161071
 """Relative error from which on Theorem 7.1 allows more than any two beliefs differ by."""
 
 

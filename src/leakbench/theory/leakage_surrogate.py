@@ -4,7 +4,7 @@ An attacker's belief is a law over candidates for the private data: ``F^B`` befo
 ``F^A`` after a protected upload. Leakage is the root of the Jensen-Shannon divergence to ``F^B``, in nats^(1/2), so at
 most ``sqrt(ln 2)``. ``C1`` is that of ``F^O``; ``xi`` the largest log ratio of posterior to prior; ``C2`` is
 ``(e^(2 xi) - 1) / 2``; ``TV`` the total variation between uploads before and after protection; ``x = C2 TV``.
-Source: Zhang et al. (2024), section 4 and Appendix E. Proved is that leakage lies within ``x`` of ``C1``
+Source: Zhang, Kang et al. (2023), section 4 and Appendix E. Proved is that leakage lies within ``x`` of ``C1``
 (:func:`leakage_bounds`); Theorem 4.1 (:func:`printed_bound`) is false for ``C1 / 2 < x < C1``, and the metric of eq. 6
 (:func:`leakage_metric`), which everything else of the paper uses, is no bound.
 """

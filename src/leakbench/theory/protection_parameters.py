@@ -5,7 +5,7 @@ least, and solves for the modulus ``n`` of Paillier's scheme, the bound ``r`` of
 probability ``rho`` to keep a coordinate. ``as_printed`` is its Table 1, whose first two columns lack "1 -" and so reach
 ``1 - tau``; ``corrected`` solves the constraint. What is solved for is the paper's metric, not leakage: it bounds
 leakage only where ``epsilon >= 3/2 C1``, and there no protection meets the budget as well.
-Source: Zhang et al. (2024), Theorems 5.1 and 6.1 to 6.4, Table 1, eqs. 7 and 8.
+Source: Zhang, Kang et al. (2023), Theorems 5.1 and 6.1 to 6.4, Table 1, eqs. 7 and 8.
 """
 
 from __future__ import annotations
