@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from leakbench.attacks.language.model import LanguageModel
 from leakbench.attacks.restoration.prior import Prior
-from leakbench.errors import ObservationError
+from leakbench.errors import Infeasible, ObservationError
 from leakbench.federated.local import ONE_STEP, LocalTraining
 from leakbench.lazy import torch
 from leakbench.models.base import Network, Statistics
@@ -71,11 +71,11 @@ class Words(NamedTuple):
 
 @dataclass(frozen=True)
 class Observations:
-    """What the attacker saw of ``n`` clients that hold the same model.
+    """What the attacker saw of ``n`` clients that hold the same model, or each one of its own.
 
     Attributes:
         network: the architecture, in the BatchNorm mode that the clients computed in.
-        parameters: the model at the time of the step, ``[d]``.
+        parameters: the model at the time of the step, ``[d]``; of clients that hold different ones, ``[n, d]``.
         gradients: decoded gradients (of several local steps: updates over the learning rate), ``[n, d]``.
         batch_shape: ``(B, C, H, W)`` of each client's inputs; of embedded sentences ``(B, L, H + 1)``.
         local: the clients' local computation.
@@ -108,7 +108,7 @@ class Observations:
         """
         n, d = len(self.gradients), self.network.dimension
         expected = {
-            "parameters": (self.parameters, (d,)),
+            "parameters": (self.parameters, (d,) if self.parameters.dim() == 1 else (n, d)),
             "gradients": (self.gradients, (n, d)),
             "marked": (self.marked, (n, d)),
             "weights": (self.weights, (n, d)),
@@ -123,6 +123,19 @@ class Observations:
                 + (f", as do {len(broken) - 1} others" if len(broken) > 1 else "")
                 + "; look at what the defense sends"
             )
+
+    def one_model(self, who: str) -> torch.Tensor:
+        """The parameters of the model that all clients hold, ``[d]``.
+
+        Args:
+            who: cannot work with several, in words.
+
+        Raises:
+            Infeasible: each client holds one of its own.
+        """
+        if self.parameters.dim() > 1:
+            raise Infeasible(f"{who}: the clients hold {len(self)} models; attack those of one model at a time")
+        return self.parameters
 
     def __len__(self) -> int:
         return self.gradients.shape[0]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from leakbench.lazy import torch
@@ -83,6 +84,15 @@ class DenseMessage(Message):
 
     def view(self) -> torch.Tensor:
         return self.values
+
+
+def stacked(parts: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
+    """What messages say of their coordinates, ``[n, d]``; nothing (zero, False) where one says nothing, None if all."""
+    known = next((part for part in parts if part is not None), None)
+    if known is None:
+        return None
+    nothing = torch.zeros_like(known)
+    return torch.cat([nothing if part is None else part for part in parts])
 
 
 def position_bits(count: int, places: int) -> int:
