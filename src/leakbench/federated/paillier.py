@@ -5,8 +5,8 @@ as many as fit beside each other: each in a slot with guard bits, so that the su
 slot. ``phe`` has the cryptosystem, with ``g = n + 1``. The clients share a key pair and the server has the public key:
 so clients decrypt, and encrypt modulo ``p^2`` and ``q^2``, which gives the same ciphertexts in a third of the time.
 
-Source: Paillier (1999), "Public-key cryptosystems based on composite degree residuosity classes"; Zhang et al. (2022),
-appendix G, whose condition on the key has to read ``gcd(pq, (p - 1)(q - 1)) = 1``.
+Source: Paillier (1999), "Public-key cryptosystems based on composite degree residuosity classes"; Zhang, Kang et al.
+(2024), appendix G, whose condition on the key has to read ``gcd(pq, (p - 1)(q - 1)) = 1``.
 """
 
 from __future__ import annotations
