@@ -140,6 +140,7 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
     "dataset/digits": [{}, {"size": 16}],
     "dataset/photos": [{}, {"size": 16}],
     "dataset/sentences": [{}, {"tokens": 8, "vocabulary": {"kind": "words", "entries": 50}}],
+    "defense/additive_sharing": [{"clients": 3}],
     "defense/cafl": [
         {"epsilon": 2, "fraction": 0.5, **choice}
         for choice in (
@@ -164,6 +165,7 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
     "defense/dp_psac": [{"multiplier": 0.5, "clip": 0.1}],
     "defense/dp_sgd": [{"multiplier": 0.5, "clip": 0.1}],
     "defense/eigen_compression": [{"direction": 2}],
+    "defense/fixed_point": [{"clients": 3}, {"clients": 3, "fraction_bits": 12}],
     "defense/gaussian_noise": [{"scale": 0.2, **size} for size in SIZES],
     "defense/gaussian_sampling": [
         {"batch": 2, "clip": 0.1},
@@ -183,14 +185,19 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
         {"epsilon": 4, "sigma2": 0.2, "nu": 4, "bits": 4, "form": "as_released"},
     ],
     "defense/magnitude_pruning": [{"fraction": 0.7}],
+    "defense/masked_pair": [{"bound": 0.5}],
     "defense/natural_channel": [{"kappa": 5}, {"kappa": 5, "noise": "fresh"}],
     "defense/optimal_clipped_noise": [{"scale": 0.2, "clip": 0.02, **choice} for choice in (*SIZES, *READINGS)],
     "defense/optimal_noise": [{"scale": 0.2, **choice} for choice in (*SIZES, *READINGS, {"probe_kind": "rademacher"})],
     "defense/optimal_pruning": [{"fraction": 0.7, **reading} for reading in READINGS],
+    "defense/paillier": [
+        {"clients": 3, "key_bits": 1024},
+        {"clients": 3, "key_bits": 64, "toy": True, "fraction_bits": 16, "packed": False},
+    ],
     "defense/parameter_channel": [{"kappa": 5}, {"kappa": 5, "signal": "mean"}],
     "defense/personalized_channel": [{"kappa": 5}, {"kappa": 5, "solution": "bound"}],
     "defense/qsgd": [{"levels": 16}, {"levels": 16, "form": "as_released"}],
-    "defense/random_mask": [{"probability": 0.2}],
+    "defense/random_mask": [{"probability": 0.2}, {"probability": 0.2, "rescale": True, "positions": "seed"}],
     "defense/sign_sgd": [{}, {"scale": "mean_abs"}],
     "defense/soteria": [{"fraction": 0.5}, {"fraction": 0.5, "form": "as_released", "layer": 0}],
     "defense/sdq": [{"bits": 4}, {"bits": 4, "rounding": "babai"}, {"bits": 3, "dimension": 1, "clip": 0.1}],
@@ -458,14 +465,15 @@ def numbers_of(component: Component) -> list[float]:
         numbers += summary(network.logits(network.parameters, images))
         numbers += summary(network.gradient(network.parameters, images, torch.tensor([1, 3])))
     elif isinstance(component, Defense):
-        steps, streams = clients(), Streams([("defense", client) for client in range(3)])
+        number = 2 if component.name == "masked_pair" else 3
+        steps, streams = clients().rows(0, number), Streams([("defense", client) for client in range(number)])
         component = component.calibrate(ClientData(FixedData(size=8).load("train", range(30)).values[None]))
         images, labels = component.protect_dataset(steps.images, steps.labels, streams)
         images, labels = component.protect_data(images, labels, streams)
         message = component.protect_update(steps, streams)
         epsilon = component.privacy(Schedule(dimension=100, rounds=2)).epsilon
         numbers += [*summary(images), *summary(labels), *summary(message.view()), message.bits]
-        numbers += summary(component.aggregate(message, 3)) + ([] if epsilon is None else [epsilon])
+        numbers += summary(component.aggregate(message, number)) + ([] if epsilon is None else [epsilon])
     elif isinstance(component, Attack) and component.reconstructs == "sentences":
         found = component.reconstruct(*sentences(), Streams([("sentences", client) for client in range(2)]))
         assert found.tokens is not None

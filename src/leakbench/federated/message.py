@@ -9,8 +9,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from leakbench.lazy import torch
+from leakbench.lazy import np, torch
+
+if TYPE_CHECKING:
+    from leakbench.federated.paillier import EncryptedVector
+    from leakbench.federated.ring import Ring, Words
 
 FLOAT_BITS = 32
 
@@ -153,3 +158,61 @@ class SparseMessage(Message):
 
     def view(self) -> torch.Tensor:
         return torch.where(self.kept, self.values, 0.0)
+
+
+@dataclass(frozen=True)
+class RingMessage(Message):
+    """Fixed-point numbers modulo a power of two, whole or in shares that add up to them.
+
+    Attributes:
+        shares: ``[n, s, d]``; of every client the server sees the first, and the others go to other clients.
+        ring: their ring.
+        like: what decoded values are like: their type and device.
+        beside: bits that the client who sends most sends besides, to other clients.
+        law: see :class:`Message`.
+    """
+
+    shares: Words
+    ring: Ring
+    like: torch.Tensor
+    beside: int = 0
+    law: Law | None = None
+
+    @property
+    def bits(self) -> int:
+        return self.ring.width * self.shares.shape[1] * self.shares.shape[2] + self.beside
+
+    @property
+    def server_bits(self) -> int:
+        """The part of :attr:`bits` that goes to the server."""
+        return self.ring.width * self.shares.shape[2]
+
+    def view(self) -> torch.Tensor:
+        return torch.from_numpy(self.ring.decode(np.ascontiguousarray(self.shares[:, 0]))).to(self.like)
+
+    def mean(self, clients: int) -> torch.Tensor:
+        """Of consecutive clients, from the sum of all their shares, ``[n / clients, d]``."""
+        groups = self.shares.reshape(-1, clients, *self.shares.shape[1:])
+        total = groups.sum(axis=(1, 2), dtype=self.ring.dtype)
+        return torch.from_numpy(self.ring.decode(total) / clients).to(self.like)
+
+
+@dataclass(frozen=True)
+class EncryptedMessage(Message):
+    """Vectors under encryption, one per client.
+
+    Attributes:
+        vectors: of the same key, packing and length.
+        like: as in :class:`RingMessage`.
+    """
+
+    vectors: tuple[EncryptedVector, ...]
+    like: torch.Tensor
+
+    @property
+    def bits(self) -> int:
+        return self.vectors[0].bits
+
+    def view(self) -> torch.Tensor:
+        """What stands in the place of gradients for one without the key: see :meth:`EncryptedVector.fractions`."""
+        return torch.from_numpy(np.stack([vector.fractions() for vector in self.vectors])).to(self.like)
