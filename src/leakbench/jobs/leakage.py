@@ -18,6 +18,7 @@ from leakbench.attacks.base import Grant
 from leakbench.data.base import image_dataset
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
+from leakbench.jobs.tuning import tuned
 from leakbench.lazy import torch
 from leakbench.records import MetricInfo, Outcome, Replicate, Value
 
@@ -57,6 +58,13 @@ LAW_METRICS = {
     "sigma_median": _of_clients("standard deviation of a coordinate over batches, the median of positive ones", "none"),
     "dead": _of_clients("part of the coordinates that are the same for all batches", "none"),
 }
+
+TUNING_METRICS = {
+    "tau": MetricInfo(unit="total variation that the budget asks for", direction="none"),
+    "parameter": MetricInfo(unit="of the mechanism: modulus, bound of masks, variance, or part kept", direction="none"),
+}
+"""Of defenses that are tuned to a budget."""
+NO_PARAMETER = {"parameter": "no protection is needed"}
 
 
 def leakage_metric_name(constant: str, prior: Prior, smoothing: float | None = None) -> str:
@@ -134,9 +142,13 @@ class LeakageJob(JobKind):
         return {self.name: "constants"} if self.constants else {}
 
     def run(self, job: Job, device: torch.device) -> Findings:
+        from leakbench.defenses.tuned import Tuned
+
         assert job.attack is not None
         metrics = RECOVERY_METRICS | _constants_metrics(self.smoothing) | LAW_METRICS
         settings = list(job.defense.settings())
+        if any(isinstance(defense, Tuned) for _, defense in settings):
+            metrics |= TUNING_METRICS
         replicates: list[Replicate] = []
         tensors: dict[str, torch.Tensor] = {}
         try:
@@ -266,7 +278,18 @@ class _Measurement:
         shown: list[torch.Tensor] = []
         tensors = {f"seed{self.seed}/{name}": tensor for name, tensor in law.items()}
         for setting, defense in settings:
-            found = self._attempts(defense)
+            try:
+                tuning = tuned(defense, self.job.kept.get(self.kind.name))
+            except Infeasible as error:
+                outcome = Outcome(status="infeasible", reason=str(error))
+                names = RECOVERY_METRICS | _constants_metrics(self.kind.smoothing) | LAW_METRICS | TUNING_METRICS
+                replicates += [
+                    _lost(self.seed, {**setting, "threshold": threshold}, names, outcome)
+                    for threshold in self.kind.thresholds
+                ]
+                shown.append(torch.full_like(self.clients.images, torch.nan).cpu())
+                continue
+            found = self._attempts(tuning.defense if tuning else defense)
             shown.append(found.shown)
             similarity = found.psnr if self.kind.similarity == "psnr" else found.ssim
             for threshold in self.kind.thresholds:
@@ -279,11 +302,14 @@ class _Measurement:
                     "ssim": found.ssim.flatten(1).mean(dim=1).tolist(),
                     "bits": float(found.bits),
                 }
+                if tuning is not None:
+                    values |= {"tau": tuning.tau, "parameter": tuning.parameter}
                 replicates.append(
                     Replicate(
                         seed=self.seed,
                         setting={**setting, "threshold": threshold},
                         metrics=values | counted.values | law_metrics,
+                        reasons={} if tuning is None or tuning.parameter is not None else NO_PARAMETER,
                     )
                 )
                 if threshold == self.kind.thresholds[0] and len(settings) == 1:
