@@ -27,11 +27,10 @@ from leakbench.theory.distortion import (
     noise_tv_lower,
     product_tv,
 )
-from leakbench.theory.leakage_surrogate import leakage_metric, not_negative
+from leakbench.theory.leakage_surrogate import Form, leakage_metric, not_negative
 
 Mechanism = Literal["paillier", "secret_sharing", "randomization", "compression"]
 """Columns of Table 1, in its order."""
-Form = Literal["as_printed", "corrected"]
 Status = Literal["no protection needed", "ok", "infeasible", "undefined"]
 """``undefined``: a printed formula that has no value, as it takes the root of zero or of a negative number."""
 
