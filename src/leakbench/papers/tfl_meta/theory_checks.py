@@ -355,34 +355,38 @@ def metric_of_theorem_6_2_falls() -> Checked:
     return checked([slack], len(slack), "least fall from one modulus to the next")
 
 
-def _sign_attacker() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """C1, C2, min(1, s) and exact leakage of an attacker who sees the sign of a normal coordinate.
+def _attacker() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """C1, C2, min(1, s) and exact leakage of an attacker who sees whether a normal coordinate is far from its mean.
 
-    It speaks for one of two candidates; noise has s times the coordinate's variance.
+    Either speaks for one of two candidates; noise has s times the coordinate's variance.
     """
-    draws = _uniform("signs", 3, TRIALS)
-    lean, centre, ratio = 0.49 * draws[0] + 0.005, 6 * draws[1] - 3, 10 ** (6 * draws[2] - 4)
-    normal = torch.distributions.Normal(0.0, 1.0)
-    prior = torch.full((TRIALS, 2), 0.5, dtype=torch.float64)
-
-    def believed(spread: torch.Tensor) -> torch.Tensor:
-        part: torch.Tensor = 0.5 + lean * (2 * normal.cdf(centre / spread) - 1)
-        return leakage(torch.stack([part, 1 - part], dim=-1), prior)
-
+    draws = _uniform("far", 4, TRIALS)
+    lean, far, ratio = 0.49 * draws[0] + 0.005, 4 * draws[1], 10 ** (6 * draws[2] - 4)
     posterior = torch.stack([0.5 + lean, 0.5 - lean, 0.5 - lean, 0.5 + lean], dim=-1).view(TRIALS, 2, 2)
-    c2 = amplification(largest_log_ratio(posterior, prior))
-    return believed(torch.ones_like(ratio)), c2, ratio.clamp(max=1), believed((1 + ratio).sqrt())
+
+    def believed(part: torch.Tensor) -> torch.Tensor:
+        """A belief where the coordinate is far in a part of uploads."""
+        law = torch.stack([part, 1 - part], dim=-1)
+        found: torch.Tensor = (law.unsqueeze(1) @ posterior).squeeze(1)
+        return found
+
+    def beyond(deviation: torch.Tensor) -> torch.Tensor:
+        return torch.special.erfc(far / deviation / math.sqrt(2))
+
+    prior = believed(draws[3])
+    before, after = (leakage(believed(beyond(s)), prior) for s in (torch.ones_like(ratio), (1 + ratio).sqrt()))
+    return before, amplification(largest_log_ratio(posterior, prior)), ratio.clamp(max=1), after
 
 
 def theorem_6_1_bounds_leakage() -> Checked:
     """T22a, Theorem 6.1, eq. 11: under noise leakage is at most ``3/2 C2 min(1, sigma_eps^2 A)``."""
-    _, c2, reach, found = _sign_attacker()
+    _, c2, reach, found = _attacker()
     return checked([1.5 * c2 * reach - found + EXACT], TRIALS, "excess of the bound over leakage, nats^(1/2)")
 
 
 def theorem_6_1_with_c1_bounds_leakage() -> Checked:
     """T22b: it is at most that and C1."""
-    c1, c2, reach, found = _sign_attacker()
+    c1, c2, reach, found = _attacker()
     return checked([c1 + 1.5 * c2 * reach - found + EXACT], TRIALS, "excess of the bound over leakage, nats^(1/2)")
 
 
