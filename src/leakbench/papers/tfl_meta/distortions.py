@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from leakbench.lazy import np, pd, torch
 from leakbench.papers.tfl_meta import PAPER
 from leakbench.papers.tfl_meta.common import SIZE, figure
@@ -132,4 +130,4 @@ def feasibility() -> pd.DataFrame:
         place = torch.bucketize(tau, torch.tensor([0.0, 0.01, 0.5, 1.0], dtype=torch.float64))
         names = np.array(list(REGIONS))[place.numpy()]
         parts.append(pd.DataFrame({"C1": first, "epsilon": second, "C2": factor, "tau": tau, "region": names}))
-    return cast(pd.DataFrame, pd.concat(parts, ignore_index=True))
+    return pd.concat(parts, ignore_index=True)

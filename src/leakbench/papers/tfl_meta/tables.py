@@ -131,7 +131,7 @@ def in_words(found: Optimum, epsilon: float) -> str:
     verdict = "" if found.meets else ", violates"
     if found.metric < epsilon - 1e-9 * max(1.0, abs(epsilon)):
         verdict = ", more than asked"
-    return f"TV {found.variation:.3g}, reached {found.metric:.3g}{verdict}"
+    return f"TV {found.variation:.3g}, reached {round(found.metric, 9):.3g}{verdict}"
 
 
 def certification(found: Optimum) -> str:
