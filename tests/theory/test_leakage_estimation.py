@@ -14,7 +14,6 @@ from tests.theory.vectors import close, row
 from leakbench.errors import ConfigError
 from leakbench.theory.leakage_estimation import (
     VACUOUS,
-    Form,
     attempts_made,
     attempts_needed,
     bootstrap_constants,
@@ -31,7 +30,7 @@ from leakbench.theory.leakage_estimation import (
     sufficient_attempts,
     uniform_prior,
 )
-from leakbench.theory.leakage_surrogate import LARGEST_LEAKAGE, leakage
+from leakbench.theory.leakage_surrogate import LARGEST_LEAKAGE, Form, leakage
 
 COUNTS, ATTEMPTS = row(7, 3, 0, 10, 20), 10
 

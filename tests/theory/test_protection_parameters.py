@@ -23,8 +23,8 @@ from leakbench.theory.distortion import (
     rescaled_compression_tv,
     sharing_tv,
 )
+from leakbench.theory.leakage_surrogate import Form
 from leakbench.theory.protection_parameters import (
-    Form,
     Mechanism,
     Setting,
     bounds_at_optimum,

@@ -14,7 +14,7 @@ epsilon), ``dp_composition`` (many rounds), ``noise_calibration`` (the least noi
 ``water_filling`` (noise that lifts a covariance to a floor), ``span`` (where there is no privacy),
 ``gaussian_divergence`` (the exact referee).
 
-Of Zhang, Kang et al. (2023): ``leakage_surrogate`` (leakage of beliefs, and its bounds), ``distortion`` (total variation
-of four mechanisms), ``protection_parameters`` (the least distortion that meets a budget), ``leakage_estimation`` (the
-constants from counted recoveries).
+Of Zhang, Kang et al. (2023): ``leakage_surrogate`` (leakage of beliefs, and its bounds), ``distortion`` (total
+variation of four mechanisms), ``protection_parameters`` (the least distortion that meets a budget),
+``leakage_estimation`` (constants from counted recoveries).
 """

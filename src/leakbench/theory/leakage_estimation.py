@@ -4,7 +4,8 @@ An attack is run ``T`` times against each of ``M`` models on a batch of ``S`` da
 datum, and last of all the misses, which are credited to one further candidate ``d0``; so there are ``S + 1``. Beliefs
 are counts over ``S T``. The paper does not say what the prior is, on which everything hinges: there are three here.
 Source: Zhang, Kang et al. (2023), section 7, Algorithms 2 and 3, Appendices B to D. ``as_printed`` and ``corrected``
-keep its slips apart: its loops make ``T + 1`` attempts, and Algorithm 3 divides by the number of classes and has no ``d0``.
+keep its slips apart: its loops make ``T + 1`` attempts, and Algorithm 3 divides by the number of classes, without
+``d0``.
 """
 
 from __future__ import annotations
@@ -16,14 +17,13 @@ from leakbench.errors import ConfigError
 from leakbench.lazy import torch
 from leakbench.theory.arguments import positive
 from leakbench.theory.leakage_surrogate import (
+    Form,
     amplification,
     largest_log_ratio,
     law,
     leakage,
     not_negative,
 )
-
-Form = Literal["as_printed", "corrected"]
 
 SMOOTHING = 0.5
 """``alpha`` by default; without any, a datum that is never recovered makes ``xi`` infinite."""

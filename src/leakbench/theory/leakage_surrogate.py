@@ -21,6 +21,8 @@ from leakbench.theory.arguments import positive
 LARGEST_LEAKAGE = math.sqrt(math.log(2))
 """Of beliefs that have no candidate in common."""
 
+Form = Literal["as_printed", "corrected"]
+"""Of a formula of the paper: with its slips, or without."""
 Equation = Literal["eq3", "eq4"]
 """Of Theorem 4.1. ``eq3``: ``max(2 C1 - x, 3x - C1)``; ``eq4``: the first up to ``x = C1``, beyond it the second."""
 

@@ -27,13 +27,14 @@ from leakbench.theory.distortion import (
     noise_tv_lower,
     product_tv,
 )
-from leakbench.theory.leakage_surrogate import leakage_metric, not_negative
+from leakbench.theory.leakage_surrogate import Form, leakage_metric, not_negative
 
 Mechanism = Literal["paillier", "secret_sharing", "randomization", "compression"]
 """Columns of Table 1, in its order."""
-Form = Literal["as_printed", "corrected"]
 Status = Literal["no protection needed", "ok", "infeasible", "undefined"]
 """``undefined``: a printed formula that has no value, as it takes the root of zero or of a negative number."""
+
+_ROUNDING = 1e-12
 
 
 def required_tv(c1: torch.Tensor | float, c2: torch.Tensor | float, epsilon: torch.Tensor | float) -> torch.Tensor:
@@ -56,7 +57,7 @@ def certified(c1: torch.Tensor | float, epsilon: torch.Tensor | float, form: For
         ConfigError: an argument is negative.
     """
     factor = 1.0 if form == "as_printed" else 1.5
-    return not_negative(epsilon, "the budget epsilon") >= factor * not_negative(c1, "C1")
+    return not_negative(epsilon, "the budget epsilon") >= factor * not_negative(c1, "C1") * (1 - _ROUNDING)
 
 
 def log_widening(tau: torch.Tensor | float, size: torch.Tensor | float, form: Form = "corrected") -> torch.Tensor:
@@ -372,7 +373,7 @@ def optimum(
     log_parameter, variation, status, reason = _solved(mechanism, tau, setting, form)
     if status == "ok":
         limit = utility_tv_limit(mechanism, utility_budget, largest_utility)
-        if variation > limit * (1 + 1e-12):
+        if variation > limit * (1 + _ROUNDING):
             status, log_parameter = "infeasible", math.nan
             reason = (
                 f"the budget of leakage needs a total variation of {variation:.6g}, and a loss of utility of at most "

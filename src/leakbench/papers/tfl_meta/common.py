@@ -1,0 +1,25 @@
+"""Words and settings that the paper's artifacts and checks share."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from leakbench.papers.tfl_meta import PAPER
+from leakbench.report.artifacts import artifact
+from leakbench.theory.protection_parameters import Mechanism
+
+figure = partial(artifact, PAPER, "figure")
+table = partial(artifact, PAPER, "table")
+
+NONE = "–"
+"""Of a table: there is none."""
+
+NAMES: dict[Mechanism, str] = {
+    "paillier": "Paillier",
+    "secret_sharing": "secret sharing",
+    "randomization": "Gaussian noise",
+    "compression": "compression",
+}
+
+SIZE, DELTA, DEVIATION = 2410, 0.5, 0.0077
+"""m, delta and sigma_i of all coordinates where none is measured: of gradients of a small network."""
