@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
@@ -19,7 +19,7 @@ from leakbench.randomness import Streams, named_bytes
 if TYPE_CHECKING:
     from leakbench.federated.ring import Words
 
-WIDTH = 64
+WIDTH: Literal[64] = 64
 """Bits of a coordinate."""
 
 
@@ -96,7 +96,7 @@ class MaskedPair(InFixedPoint):
     @property
     def points(self) -> int:
         """Half the number of values that a coordinate of the mask may have: ``r 2^f``."""
-        return round(self.bound * 2**self.fraction_bits)
+        return round(self.bound * 2.0**self.fraction_bits)
 
     def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
         gradient = steps.gradient
