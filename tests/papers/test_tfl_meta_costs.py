@@ -1,6 +1,8 @@
-"""Table S2 of the paper ``tfl_meta`` and its claims on bits, on tables made for them."""
+"""Table S4 of the paper ``tfl_meta`` and its claims on bits, on tables made for them."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -45,8 +47,15 @@ def tidy(methods: list[tuple[str, dict[str, float], float, float, int]] = METHOD
         for seed in range(SEEDS):
             for metric, numbers in metrics.items():
                 for index, value in enumerate(numbers):
-                    row = {"dataset": "digits8", "model": "mlp", "defense": "none", "attack": None, "void": False}
-                    row |= {"seed": seed, "status": "ok", "metric": metric, "index": index, "value": value}
+                    row: dict[str, Any] = {"dataset": "digits8", "model": "mlp", "defense": "none", "attack": None}
+                    row |= {
+                        "void": False,
+                        "seed": seed,
+                        "status": "ok",
+                        "metric": metric,
+                        "index": index,
+                        "value": value,
+                    }
                     row |= {"axis": "repetition" if len(numbers) > 1 else None, "setting.method": method}
                     rows.append(row | {f"setting.{key}": number for key, number in parameters.items()})
     return pd.DataFrame(rows)
@@ -58,7 +67,7 @@ def judge(key: str, frame: pd.DataFrame) -> Finding:
 
 class TestTable:
     def test_a_row_per_method(self) -> None:
-        found = make("tableS2", {"costs": tidy()}, paper="tfl_meta")
+        found = make("tableS4", {"costs": tidy()}, paper="tfl_meta")
         assert len(found) == len(METHODS)
         assert found["mechanism"].tolist()[:3] == ["plain", "Gaussian noise", "random mask, rho = 0.5"]
         by_name = found.drop_duplicates("mechanism").set_index("mechanism")
@@ -78,23 +87,23 @@ class TestTable:
 
 class TestClaims:
     def test_signs(self) -> None:
-        found = judge("14", tidy())
+        found = judge("E14", tidy())
         assert found.verdict == "reproduced"
         noisy = tidy([*METHODS[:1], ("gaussian_noise", {}, 33, 33, D), *METHODS[2:]])
-        assert judge("14", noisy).verdict == "contradicted"
+        assert judge("E14", noisy).verdict == "contradicted"
         longer = tidy([*METHODS[:2], ("random_mask", {"keep": 0.5}, 40, 40, D), *METHODS[4:]])
-        assert judge("14", longer).verdict == "contradicted"
-        assert "random mask, keep 0.5" in judge("14", longer).note
+        assert judge("E14", longer).verdict == "contradicted"
+        assert "random mask, keep 0.5" in judge("E14", longer).note
 
     def test_the_lemma_on_compression(self) -> None:
-        found = judge("14a", tidy())
+        found = judge("E14a", tidy())
         assert found.verdict == "contradicted" and found.effect == pytest.approx(16.1 - 32)
 
     def test_formulas(self) -> None:
-        assert judge("14b", tidy()).verdict == "reproduced"
+        assert judge("E14b", tidy()).verdict == "reproduced"
         frame = tidy()
         frame.loc[(frame["setting.method"] == "paillier") & (frame["metric"] == "bits"), "value"] *= 1.01
-        assert judge("14b", frame).verdict == "contradicted"
+        assert judge("E14b", frame).verdict == "contradicted"
 
     def test_what_is_missing(self) -> None:
-        assert judge("14", tidy(METHODS[:1])).verdict == "not run"
+        assert judge("E14", tidy(METHODS[:1])).verdict == "not run"

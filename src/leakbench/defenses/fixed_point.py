@@ -75,7 +75,7 @@ class FixedPointUpdate(InFixedPoint):
 class MaskedPair(InFixedPoint):
     """Two clients who share a mask: one sends ``W1 + u``, the other ``W2 - u``, u uniform on [-r, r) per coordinate.
 
-    Secret sharing of K = 2 as Zhang, Kang et al. (2024) model it (section 6.3, appendix H): the mask is bounded, so a
+    Secret sharing of K = 2 as Zhang, Kang et al. (2023) model it (section 6.3, appendix H): the mask is bounded, so a
     coordinate near the end of its range shows. It is drawn on the multiples of ``2^-f``, and the one client tells it
     the other. The sum is exact.
 

@@ -1,6 +1,6 @@
 """What protecting an update costs: bits that a client sends, and seconds of keys, protecting, adding and recovering.
 
-The methods are those that Zhang, Kang et al. (2024) choose among: noise, Paillier encryption, secret sharing and random
+The methods are those that Zhang, Kang et al. (2023) choose among: noise, Paillier encryption, secret sharing and random
 masks, beside the plain update and the same in fixed point. All run in one process, in turns, at the model's
 initialisation. Keys and randomness of ciphertexts are the operating system's.
 """
@@ -180,7 +180,7 @@ class ProtectionCostJob(JobKind):
                 slots = paillier_slots(bits, k, f, packing.integer_bits) if packed else 1
                 name = "paillier" if packed else "paillier_unpacked"
                 values = d if packed else min(d, self.unpacked_values)
-                setting = {"method": name, "key_bits": bits}
+                setting: Setting = {"method": name, "key_bits": bits}
                 found.append(Method(setting, paillier_bits(d, bits, slots), k, values, packing=packing))
         return found
 

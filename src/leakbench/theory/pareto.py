@@ -3,7 +3,7 @@
 All objectives are to be small. A point dominates another one if it is nowhere larger and somewhere smaller; the
 hypervolume of points is that of what they dominate within the box below a reference point.
 
-Zhang, Kang et al. (2024) weigh the objectives and leave the front to future work; their remark on Theorem 5.1 names
+Zhang, Kang et al. (2023) weigh the objectives and leave the front to future work; their remark on Theorem 5.1 names
 NSGA. ``pymoo`` has the algorithms: NSGA-II of Deb et al. (2002) and the rest.
 """
 
@@ -162,7 +162,7 @@ def pareto_front(
                 own = chosen == index
                 if own.any():
                     values[own] = _found(mechanism, mechanism.parameter(x[own, 1]), len(corner))
-            known = np.isfinite(values).all(axis=1)
+            known: NDArray[np.bool_] = np.asarray(np.isfinite(values).all(axis=1))
             out["F"] = np.where(known[:, None], values, 0.0)
             out["G"] = np.where(known, -1.0, 1.0)[:, None]  # above 0: cannot be had
 

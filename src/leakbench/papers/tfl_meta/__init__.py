@@ -1,4 +1,4 @@
-"""Zhang, Kang et al. (2024), *A Meta-learning Framework for Tuning Parameters of Protection Mechanisms*."""
+"""Zhang, Kang et al. (2023), *A Meta-learning Framework for Tuning Parameters of Protection Mechanisms*."""
 
 from __future__ import annotations
 

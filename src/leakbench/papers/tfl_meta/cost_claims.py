@@ -47,12 +47,12 @@ def settings(evidence: Evidence, method: str, parameter: str | None) -> list[Map
 
 
 @stated(
-    "14",
+    "E14",
     "Per client and round noise costs no bits, random masks save some, and encryption and secret sharing cost some.",
     source="appendices F to I; our measurement",
     experiments=(COSTS,),
 )
-def c14(evidence: Evidence) -> Finding:
+def e14(evidence: Evidence) -> Finding:
     """Bits per coordinate beyond plain, at every key size and keep probability, per model."""
     parts = list[Part]()
     for cell, one in evidence.cells(COSTS).items():
@@ -72,12 +72,12 @@ def c14(evidence: Evidence) -> Finding:
 
 
 @stated(
-    "14a",
+    "E14a",
     "Dropping coordinates costs efficiency, and the more the more are dropped.",
     source="Lemma I.3, Assumption 5.1",
     experiments=(COSTS,),
 )
-def c14a(evidence: Evidence) -> Finding:
+def e14a(evidence: Evidence) -> Finding:
     """Bits per coordinate beyond plain, which the bound ``C5 (1 - rho^m)`` would let rise; per model."""
     parts = [
         level(reduction(one, where), f"{in_words(where)}, {cell}", UNIT, at_least=0.0)
@@ -88,12 +88,12 @@ def c14a(evidence: Evidence) -> Finding:
 
 
 @stated(
-    "14b",
+    "E14b",
     "The bits of what is sent are those of the formulas.",
     source="our formulas",
     experiments=(COSTS,),
 )
-def c14b(evidence: Evidence) -> Finding:
+def e14b(evidence: Evidence) -> Finding:
     """Largest difference of sent and expected bits over the expected ones; random masks are random, to 5 %."""
     parts = []
     for cell, one in evidence.cells(COSTS).items():
