@@ -248,6 +248,9 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
     "job/prior": [
         {"images": 20, "held_out": 4, "steps": 3, "batch_size": 8, "networks": NETWORKS},
     ],
+    "job/protection_cost": [
+        {"clients": 2, "batch_size": 2, "key_bits": (1024,), "unpacked_values": 2, "repetitions": 1, "keep": (0.5,)},
+    ],
     "job/release": [
         {
             "steps": 3,

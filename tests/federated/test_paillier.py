@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 from functools import cache
+from typing import Any
 
 import gmpy2
 import numpy as np
@@ -170,7 +171,7 @@ class TestPacking:
             ({"clients": 4, "fraction_bits": 55}, "takes 65 bits.*at most 64"),
         ],
     )
-    def test_bad_parameters(self, parameters: dict[str, int], words: str) -> None:
+    def test_bad_parameters(self, parameters: dict[str, Any], words: str) -> None:
         with pytest.raises(ConfigError, match=words):
             Packing(2048, **parameters)
 

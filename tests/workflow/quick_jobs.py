@@ -23,6 +23,7 @@ from leakbench.jobs.inventory import InventoryJob
 from leakbench.jobs.language_model import LANGUAGE_MODEL_METRICS, LanguageModelJob
 from leakbench.jobs.membership import MEMBERSHIP_METRICS, MembershipJob
 from leakbench.jobs.prior import PRIOR_METRICS, PriorJob
+from leakbench.jobs.protection_cost import COST_METRICS, PARTS, ProtectionCostJob
 from leakbench.jobs.release import ReleaseJob
 from leakbench.jobs.round_timing import ROUND_METHODS, ROUND_TIMING_METRICS, RoundTimingJob
 from leakbench.jobs.runner import Placement
@@ -69,6 +70,8 @@ def findings(job: Job) -> Findings:
         return Findings(LANGUAGE_MODEL_METRICS, [Replicate(seed=0, metrics=metrics)], {})
     if isinstance(job.kind, MembershipJob):
         return Findings(MEMBERSHIP_METRICS, list(_members(job, job.kind)), {})
+    if isinstance(job.kind, ProtectionCostJob):
+        return Findings(COST_METRICS, list(_costs(job, job.kind)), {})
     if isinstance(job.kind, RoundTimingJob):
         return Findings(ROUND_TIMING_METRICS, list(_rounds_timed(job, job.kind)), {})
     if isinstance(job.kind, TimingJob):
@@ -303,6 +306,21 @@ def _rounds_timed(job: Job, kind: RoundTimingJob) -> Iterator[Replicate]:
             yield Replicate(seed=seed, setting={"method": method}, metrics=metrics)
 
 
+def _costs(job: Job, kind: ProtectionCostJob) -> Iterator[Replicate]:
+    """Bits by the formulas; in their order, each method takes a second more than the one before."""
+    d = 2410
+    for seed, _, draw in _cells(job):
+        for place, method in enumerate(kind.methods(d)):
+            metrics: dict[str, Any] = dict.fromkeys(("bits", "server_bits", "formula_bits"), float(method.formula))
+            metrics |= {"parameters": float(d), "values": float(method.values), "slots": None}
+            for part in PARTS:
+                seconds = [1.0 + place + draw.random() for _ in range(kind.repetitions)]
+                metrics |= {f"{part}_{clock}_s": seconds for clock in ("wall", "cpu")}
+            assert set(metrics) == set(COST_METRICS)
+            reasons = {"slots": "not counted"}
+            yield Replicate(seed=seed, setting=dict(method.setting), metrics=metrics, reasons=reasons)
+
+
 def _pictures(job: Job, kind: AttackJob) -> dict[str, Any]:
     """Images of the experiments whose pictures are drawn, and all sentences; only these import torch."""
     if job.dataset.component.unit == "sentences":
@@ -347,7 +365,7 @@ def _run(_: JobKind, job: Job, device: object) -> Findings:
 if __name__.startswith("leakbench_plugin_"):  # a test that imports this file wants its functions alone
     kinds = (
         *(AttackJob, TrainJob, FederateJob, FisherJob, CalibrateJob, InventoryJob, PriorJob, LanguageModelJob),
-        *(MembershipJob, ReleaseJob, TimingJob, RoundTimingJob, SpectrumJob),
+        *(MembershipJob, ReleaseJob, TimingJob, RoundTimingJob, SpectrumJob, ProtectionCostJob),
     )
     for kind_of_job in kinds:
         kind_of_job.run = _run  # type: ignore[method-assign, assignment]

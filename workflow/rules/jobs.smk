@@ -17,6 +17,7 @@ NEEDS = {
     "inventory": (2000, 10),
     "timing": (8000, 120),
     "round_timing": (8000, 60),
+    "protection_cost": (8000, 60),
 }
 
 # A job that is no attack has its kind where attacks have their label.

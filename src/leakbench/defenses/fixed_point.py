@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
@@ -19,7 +19,7 @@ from leakbench.randomness import Streams, named_bytes
 if TYPE_CHECKING:
     from leakbench.federated.ring import Words
 
-WIDTH = 64
+WIDTH: Literal[64] = 64
 """Bits of a coordinate."""
 
 
@@ -75,7 +75,7 @@ class FixedPointUpdate(InFixedPoint):
 class MaskedPair(InFixedPoint):
     """Two clients who share a mask: one sends ``W1 + u``, the other ``W2 - u``, u uniform on [-r, r) per coordinate.
 
-    Secret sharing of K = 2 as Zhang, Kang et al. (2024) model it (section 6.3, appendix H): the mask is bounded, so a
+    Secret sharing of K = 2 as Zhang, Kang et al. (2023) model it (section 6.3, appendix H): the mask is bounded, so a
     coordinate near the end of its range shows. It is drawn on the multiples of ``2^-f``, and the one client tells it
     the other. The sum is exact.
 
@@ -96,7 +96,7 @@ class MaskedPair(InFixedPoint):
     @property
     def points(self) -> int:
         """Half the number of values that a coordinate of the mask may have: ``r 2^f``."""
-        return round(self.bound * 2**self.fraction_bits)
+        return round(self.bound * 2.0**self.fraction_bits)
 
     def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
         gradient = steps.gradient

@@ -66,7 +66,7 @@ class GradDrop(Defense):
 class RandomMask(Defense):
     """Drop every coordinate with a given probability, whatever its size, and send the others.
 
-    As Balunovic et al. (2022) released it, and eq. 13 of Zhang, Kang et al. (2024), where ``1 - probability`` is rho:
+    As Balunovic et al. (2022) released it, and eq. 13 of Zhang, Kang et al. (2023), where ``1 - probability`` is rho:
     what is left is sent as it is, so the update is too small on average, by the factor ``1 - probability``. With
     ``rescale`` it is divided by that (eq. 85), and right on average.
     """

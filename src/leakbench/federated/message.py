@@ -180,12 +180,12 @@ class RingMessage(Message):
 
     @property
     def bits(self) -> int:
-        return self.ring.width * self.shares.shape[1] * self.shares.shape[2] + self.beside
+        return self.server_bits * int(self.shares.shape[1]) + self.beside
 
     @property
     def server_bits(self) -> int:
         """The part of :attr:`bits` that goes to the server."""
-        return self.ring.width * self.shares.shape[2]
+        return self.ring.width * int(self.shares.shape[2])
 
     def view(self) -> torch.Tensor:
         return torch.from_numpy(self.ring.decode(np.ascontiguousarray(self.shares[:, 0]))).to(self.like)

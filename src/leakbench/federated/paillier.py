@@ -6,7 +6,7 @@ slot. ``phe`` has the cryptosystem, with ``g = n + 1``. The clients share a key 
 so clients decrypt, and encrypt modulo ``p^2`` and ``q^2``, which gives the same ciphertexts in a third of the time.
 
 Source: Paillier (1999), "Public-key cryptosystems based on composite degree residuosity classes"; Zhang, Kang et al.
-(2024), appendix G, whose condition on the key has to read ``gcd(pq, (p - 1)(q - 1)) = 1``.
+(2023), appendix G, whose condition on the key has to read ``gcd(pq, (p - 1)(q - 1)) = 1``.
 """
 
 from __future__ import annotations

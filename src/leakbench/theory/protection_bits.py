@@ -1,7 +1,7 @@
 """Bits that a client sends in a round, by mechanism, of an update of d coordinates.
 
 They are those of the messages that mechanisms here send; what is random (how many coordinates a sparse update keeps) is
-in expectation. Zhang, Kang et al. (2024) bound costs by the distance of two laws and count none of these.
+in expectation. Zhang, Kang et al. (2023) bound costs by the distance of two laws and count none of these.
 """
 
 from __future__ import annotations
