@@ -114,7 +114,9 @@ def gates_of(
         raise ConfigError(f"{where()}: a reference attacker ignores the gradient and has no gate; remove this key")
     kind, *others = dict.fromkeys(job.kind.name for job in own)
     if others:
-        raise ConfigError(f"{where()}: kinds '{kind}' and '{others[0]}' both attack; give each an experiment of its own")
+        raise ConfigError(
+            f"{where()}: kinds '{kind}' and '{others[0]}' both attack; give each an experiment of its own"
+        )
     metrics = GATED[kind]
     if spec.metric not in metrics:
         raise UnknownName("metric", spec.metric, metrics, where("metric"))

@@ -115,9 +115,7 @@ class Tuned(Defense):
             return float(exact_noise_variance(tau, sigma.square().mean(dim=0).sqrt()))
         return float(optimal_mask(tau, float(delta.max()), sigma.shape[1], "exact"))
 
-    def _common(
-        self, tau: float, parameter: float, delta: torch.Tensor, steepness: torch.Tensor, size: float
-    ) -> float:
+    def _common(self, tau: float, parameter: float, delta: torch.Tensor, steepness: torch.Tensor, size: float) -> float:
         """One parameter for clients that differ, by bisection; compression is the same for all."""
         from leakbench.theory.protection_parameters import common_log_modulus, common_mask, common_noise_variance
 

@@ -16,6 +16,7 @@ from pydantic import Field, field_validator
 
 from leakbench.attacks.base import Grant
 from leakbench.data.base import image_dataset
+from leakbench.defenses.tuned import SMALLEST_SPREAD, Tuned
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
 from leakbench.jobs.tuning import tuned
@@ -37,6 +38,7 @@ PRIORS: tuple[Prior, ...] = ("null", "uniform", "population")
 ROWS = 64 * 2**20
 """Coordinates of uploads that are attacked at once; only memory depends on it."""
 
+
 def _of_clients(unit: str, direction: Literal["higher", "lower", "none"] = "higher") -> MetricInfo:
     return MetricInfo(unit=unit, direction=direction, axis="client")
 
@@ -57,6 +59,8 @@ LAW_METRICS = {
     "delta_median": _of_clients("the same, the median over coordinates", "none"),
     "sigma_median": _of_clients("standard deviation of a coordinate over batches, the median of positive ones", "none"),
     "dead": _of_clients("part of the coordinates that are the same for all batches", "none"),
+    "steepness": _of_clients(f"A, standard deviations of {SMALLEST_SPREAD:g} at least", "none"),
+    "dimension": MetricInfo(unit="parameters", direction="none"),
 }
 
 TUNING_METRICS = {
@@ -79,7 +83,11 @@ def _constants_metrics(smoothing: tuple[float, ...]) -> dict[str, MetricInfo]:
     }
     found = {}
     for (name, unit), prior in itertools.product(what.items(), PRIORS):
-        for end, said in (("", ""), ("_low", ", low end of 95 %, bootstrap"), ("_high", ", high end of 95 %, bootstrap")):
+        for end, said in (
+            ("", ""),
+            ("_low", ", low end of 95 %, bootstrap"),
+            ("_high", ", high end of 95 %, bootstrap"),
+        ):
             found[leakage_metric_name(name + end, prior)] = _of_clients(f"{unit}; {prior} prior{said}")
         for alpha in smoothing[1:]:
             found[leakage_metric_name(name, prior, alpha)] = _of_clients(f"{unit}; {prior} prior, alpha = {alpha:g}")
@@ -142,8 +150,6 @@ class LeakageJob(JobKind):
         return {self.name: "constants"} if self.constants else {}
 
     def run(self, job: Job, device: torch.device) -> Findings:
-        from leakbench.defenses.tuned import Tuned
-
         assert job.attack is not None
         metrics = RECOVERY_METRICS | _constants_metrics(self.smoothing) | LAW_METRICS
         settings = list(job.defense.settings())
@@ -172,9 +178,7 @@ class LeakageJob(JobKind):
 
 def _lost(seed: int, setting: Setting, metrics: Mapping[str, MetricInfo], outcome: Outcome) -> Replicate:
     reasons = dict.fromkeys(metrics, outcome.reason or "")
-    return Replicate(
-        seed=seed, setting=dict(setting), outcome=outcome, metrics=dict.fromkeys(metrics), reasons=reasons
-    )
+    return Replicate(seed=seed, setting=dict(setting), outcome=outcome, metrics=dict.fromkeys(metrics), reasons=reasons)
 
 
 class _Attempts(NamedTuple):
@@ -316,7 +320,7 @@ class _Measurement:
                     tensors |= {f"seed{self.seed}/{name}": tensor for name, tensor in counted.kept.items()}
         tensors[f"seed{self.seed}/victims"] = self.clients.images.cpu()
         tensors[f"seed{self.seed}/reconstructions"] = torch.stack(shown)
-        if self.kind.keep_attempts:
+        if self.kind.keep_attempts and kept:
             tensors[f"seed{self.seed}/recovered"] = torch.stack(kept).byte()
         return replicates, tensors
 
@@ -416,6 +420,7 @@ class _Measurement:
         """How uploads at the first model vary over batches of the clients' own images."""
         from leakbench.federated.step import ClientSteps
         from leakbench.randomness import Streams
+        from leakbench.theory.distortion import noise_steepness
 
         images, labels = self.clients.held
         spread, half = [], []
@@ -434,6 +439,8 @@ class _Measurement:
             "delta_median": delta.median(dim=1).values.tolist(),
             "sigma_median": [float(row[live].median()) for row, live in zip(sigma, moving, strict=True)],
             "dead": (~moving).double().mean(dim=1).tolist(),
+            "steepness": [float(noise_steepness(row.clamp(min=SMALLEST_SPREAD))) for row in sigma],
+            "dimension": float(sigma.shape[1]),
         }
 
     def _counted(self, recovered: torch.Tensor, null: torch.Tensor, threshold: float) -> _Counted:
@@ -490,7 +497,9 @@ class _Measurement:
         assert isinstance(source, LeakageJob)
         key = f"seed{self.seed}/null"
         if key not in kept:
-            raise ConfigError(f"constants: experiment '{self.kind.constants}' has no seed {self.seed}; give it more seeds")
+            raise ConfigError(
+                f"constants: experiment '{self.kind.constants}' has no seed {self.seed}; give it more seeds"
+            )
         for field in ("clients", "images_per_client", "alpha", "batch_size", "similarity"):
             if getattr(source, field) != getattr(self.kind, field):
                 raise ConfigError(
