@@ -131,7 +131,7 @@ def noise_tv(variance: torch.Tensor | float, sigma: torch.Tensor) -> torch.Tenso
     if deviations.ndim == 1:
         deviations, times = deviations.unique(return_counts=True)
         counts = times.double()
-    noise = not_negative(variance, "the variance of noise").to(deviations.device)
+    noise = not_negative(variance, "the variance of noise")
     ratio = noise.unsqueeze(-1) / deviations.square()  # [..., m]
     gain, pull = ratio.log1p(), ratio / (1 + ratio)
     drift = (counts * gain).sum(dim=-1).unsqueeze(-1) / 2  # of L, [..., 1]

@@ -371,7 +371,7 @@ def _attacker() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
         return found
 
     def beyond(deviation: torch.Tensor) -> torch.Tensor:
-        return torch.special.erfc(far / deviation / math.sqrt(2))
+        return (far / deviation / math.sqrt(2)).erfc()
 
     prior = believed(draws[3])
     before, after = (leakage(believed(beyond(s)), prior) for s in (torch.ones_like(ratio), (1 + ratio).sqrt()))
