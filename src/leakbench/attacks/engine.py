@@ -42,8 +42,8 @@ class Evidence(TypedDict, total=False):
 
     ``target``: the observed gradient, ``[d]``. ``labels``: ``[B]``. ``weights``: trust in each coordinate, ``[d]``.
     ``noise``: draws of the defense's noise, ``[draws, d]``. ``statistics``: of BatchNorm layers. ``inputs``: those that
-    are known ``where`` they are, both ``batch_shape``. ``parameters``: the client's model, ``[d]``, if it is not that of
-    all.
+    are known ``where`` they are, both ``batch_shape``. ``parameters``: the client's model, ``[d]``, if it is not that
+    of all.
     """
 
     target: torch.Tensor

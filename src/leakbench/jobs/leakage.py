@@ -52,6 +52,7 @@ RECOVERY_METRICS = {
     "ssim": _of_clients("structural similarity, mean over data and attempts, after assignment"),
     "classes": _of_clients("nats^(1/2), leakage about classes, null prior (Algorithm 3, corrected)"),
     "classes_sum": _of_clients("sum of the estimates of Algorithm 3 as printed", "none"),
+    "diverged": MetricInfo(unit="attempts that became non-finite, of all clients and models", direction="none"),
     "bits": MetricInfo(unit="bits on the wire per client and step", direction="lower"),
 }
 LAW_METRICS = {
@@ -78,16 +79,13 @@ def leakage_metric_name(constant: str, prior: Prior, smoothing: float | None = N
 
 def _constants_metrics(smoothing: tuple[float, ...]) -> dict[str, MetricInfo]:
     what = {
-        "leakage": "nats^(1/2), root of the Jensen-Shannon divergence of belief and prior; C1 where nothing is defended",
+        "leakage": "nats^(1/2), root of the Jensen-Shannon divergence of belief and prior; C1 without a defense",
         "xi": "nats, largest log ratio of belief and prior",
     }
+    ends = {"": "", "_low": ", low end of 95 %, bootstrap", "_high": ", high end of 95 %, bootstrap"}
     found = {}
     for (name, unit), prior in itertools.product(what.items(), PRIORS):
-        for end, said in (
-            ("", ""),
-            ("_low", ", low end of 95 %, bootstrap"),
-            ("_high", ", high end of 95 %, bootstrap"),
-        ):
+        for end, said in ends.items():
             found[leakage_metric_name(name + end, prior)] = _of_clients(f"{unit}; {prior} prior{said}")
         for alpha in smoothing[1:]:
             found[leakage_metric_name(name, prior, alpha)] = _of_clients(f"{unit}; {prior} prior, alpha = {alpha:g}")
@@ -98,11 +96,11 @@ def _constants_metrics(smoothing: tuple[float, ...]) -> dict[str, MetricInfo]:
 class LeakageJob(JobKind):
     """Count what an attack recovers of every client's batch: attempts at several models, all searched side by side.
 
-    ``models`` networks are trained for ``steps`` steps of SGD on all clients' images (Algorithm 1). Every client uploads
-    the gradient of the first ``batch_size`` of its images at each model, ``attempts`` times, with fresh randomness of
-    the defense, and every upload is attacked once, from a fresh start (Algorithm 2). A datum is recovered if its
-    similarity to the reconstruction that is assigned to it exceeds a threshold. The attacker knows the model at which a
-    gradient was taken. A diverged attempt recovers nothing.
+    ``models`` networks are trained for ``steps`` steps of SGD on all clients' images (Algorithm 1). Every client
+    uploads the gradient of the first ``batch_size`` of its images at each model, ``attempts`` times, with fresh
+    randomness of the defense, and every upload is attacked once, from a fresh start (Algorithm 2). A datum is recovered
+    if its similarity to the reconstruction that is assigned to it exceeds a threshold. The attacker knows the model at
+    which a gradient was taken. A diverged attempt recovers nothing.
     """
 
     uses_attacks: ClassVar[bool] = True
@@ -192,8 +190,8 @@ class _Attempts(NamedTuple):
     ssim: torch.Tensor
     null: torch.Tensor
     shown: torch.Tensor
-    diverged: int
-    bits: int
+    diverged: float
+    bits: float
 
 
 @dataclass(frozen=True)
@@ -304,7 +302,8 @@ class _Measurement:
                 values: dict[str, Value] = {
                     "psnr": found.psnr.flatten(1).mean(dim=1).tolist(),
                     "ssim": found.ssim.flatten(1).mean(dim=1).tolist(),
-                    "bits": float(found.bits),
+                    "diverged": found.diverged,
+                    "bits": found.bits,
                 }
                 if tuning is not None:
                     values |= {"tau": tuning.tau, "parameter": tuning.parameter}
@@ -330,19 +329,20 @@ class _Measurement:
         rows = kind.attempts * kind.clients
         at_once = max(1, ROWS // (rows * clients.network.dimension))
         parts: list[tuple[torch.Tensor, ...]] = []
-        diverged, bits = 0, 0
+        diverged, bits = 0.0, 0.0
         for models in torch.arange(kind.models).split(at_once):
             messages = [self._uploads(defense, int(number)) for number in models]
             bits = max([bits, *(message.bits for message in messages)])
             found = self._attack(messages, models.tolist())
             lost = found.diverged_at >= 0
-            diverged += int(lost.sum())
+            diverged += float(lost.sum())
             parts.append(self._similarities(found, lost))
         psnr, ssim, null, pixels = (torch.cat(each) for each in zip(*parts, strict=True))
 
         def by_client(values: torch.Tensor) -> torch.Tensor:
             """From rows ordered by model, attempt and client to ``[K, M, T, S]``."""
-            return values.unflatten(0, (kind.models, kind.attempts, kind.clients)).movedim(2, 0).cpu()
+            found: torch.Tensor = values.unflatten(0, (kind.models, kind.attempts, kind.clients)).movedim(2, 0).cpu()
+            return found
 
         return _Attempts(
             by_client(psnr), by_client(ssim), by_client(null), pixels[: kind.clients].cpu(), diverged, bits
@@ -405,14 +405,14 @@ class _Measurement:
         pixels = self.dataset.denormalise(found.images).nan_to_num().clamp(0, 1)
         times = len(pixels) // len(own)
 
-        def measured(truth: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        def measured(truth: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
             every = truth.repeat(times, 1, 1, 1, 1)
             assigned = reorder(pixels, assign(pixels, every))
             flat = assigned.flatten(0, 1), every.flatten(0, 1)
-            return *(metric(*flat).view(every.shape[:2]) for metric in (psnr, ssim)), assigned
+            return assigned, [metric(*flat).view(every.shape[:2]) for metric in (psnr, ssim)]
 
-        *scores, assigned = measured(own)
-        *others, _ = measured(own.roll(-1, dims=0))
+        assigned, scores = measured(own)
+        _, others = measured(own.roll(-1, dims=0))
         similarities = [*scores, others[0 if self.kind.similarity == "psnr" else 1]]
         return *(each.masked_fill(lost[:, None], 0.0) for each in similarities), assigned
 
@@ -485,7 +485,7 @@ class _Measurement:
         return _Counted(values, kept)
 
     def _null(self, null: torch.Tensor, threshold: float) -> tuple[torch.Tensor, int]:
-        """Successes of null attacks for every datum, ``[K, S]``, of how many: of the experiment of the constants, if any.
+        """Successes of null attacks for every datum, ``[K, S]``, of how many: of the constants if they are named.
 
         Raises:
             ConfigError: it has other clients, or another first threshold.
@@ -527,7 +527,8 @@ class _Measurement:
         from leakbench.theory.leakage_surrogate import leakage
 
         size, attempts = self.kind.batch_size, self.kind.attempts
-        found, sums = [], []
+        found: list[float | None] = []
+        sums: list[float | None] = []
         for labels, hits, before in zip(self.clients.labels.cpu(), recovered, prior, strict=True):
             classes, of = labels.unique(return_inverse=True)
             belongs = torch.nn.functional.one_hot(of, len(classes)).double()
@@ -543,7 +544,7 @@ class _Counted(NamedTuple):
     kept: dict[str, torch.Tensor]
 
 
-def _wilson(hits: torch.Tensor, trials: int) -> tuple[list[float | None], list[float | None]]:
+def _wilson(hits: torch.Tensor, trials: int) -> tuple[Value, Value]:
     """Wilson's 95 % interval of rates, for every client."""
     from scipy.stats import binomtest
 

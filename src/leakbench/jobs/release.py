@@ -360,7 +360,7 @@ class ReleaseJob(JobKind):
         present = labels.unique()
         centres = class_centres(images, labels, data.dataset.classes)[present]
         inverted = self.inversion.invert(models, data.auxiliary, present).images
-        low, high = data.dataset.pixel_range(images.device)
+        low, high = image_dataset(data.dataset, "model inversion").pixel_range(images.device)
         found = inversion_metrics(inverted, centres, float((high - low).max()))
         if self.pictures:
             pixels = data.dataset.denormalise(inverted).clamp(0, 1)

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from leakbench.data.base import Dataset, ImageDataset
+from leakbench.data.base import Dataset, ImageDataset, image_dataset
 from leakbench.data.text import TextDataset, pack
 from leakbench.defenses.base import Defense
 from leakbench.errors import ConfigError, Infeasible
@@ -90,7 +90,7 @@ class Images(Subject):
         device = victims.inputs.device
         found: dict[str, Any] = {}
         if "pixel_range" in granted:
-            found["pixel_range"] = self.dataset.pixel_range(device)
+            found["pixel_range"] = image_dataset(self.dataset, "pixels").pixel_range(device)
         if "auxiliary_images" in granted:
             found["auxiliary_images"] = self.dataset.normalise(self._auxiliary(auxiliary).to(device))
         return found
