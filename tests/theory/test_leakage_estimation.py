@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.theory.vectors import close, row
 
 from leakbench.errors import ConfigError
+from leakbench.theory import leakage_estimation
 from leakbench.theory.leakage_estimation import (
     VACUOUS,
     attempts_made,
@@ -121,7 +122,7 @@ def literal_bootstrap(recovered: torch.Tensor, prior: torch.Tensor, seed: int, r
     ]
 
 
-def test_bootstrap() -> None:
+def test_bootstrap(monkeypatch: pytest.MonkeyPatch) -> None:
     recovered = torch.rand(2, 12, 3, generator=torch.Generator().manual_seed(2)) < 0.3
     prior = population_prior(3, 300)
     found = bootstrap_constants(recovered, prior, torch.Generator().manual_seed(5), resamples=41, confidence=0.9)
@@ -129,6 +130,9 @@ def test_bootstrap() -> None:
     assert float(found["c1"].low) == pytest.approx(values[2], rel=1e-12)
     assert float(found["c1"].high) == pytest.approx(values[38], rel=1e-12)
     assert found["xi"].low <= found["xi"].high and found["c2"].high > found["c2"].low
+    monkeypatch.setattr(leakage_estimation, "_CHUNK", 3 * 24)
+    parts = bootstrap_constants(recovered, prior, torch.Generator().manual_seed(5), resamples=41, confidence=0.9)
+    assert parts == found
     several = torch.stack([recovered, ~recovered])
     both = bootstrap_constants(several, prior, torch.Generator().manual_seed(5), resamples=20)
     assert both["c1"].low.shape == (2,)

@@ -10,6 +10,7 @@ keep its slips apart: its loops make ``T + 1`` attempts, and Algorithm 3 divides
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,6 +25,9 @@ from leakbench.theory.leakage_surrogate import (
     leakage,
     not_negative,
 )
+
+_CHUNK = 10_000_000
+"""Attempts that a bootstrap draws at once."""
 
 SMOOTHING = 0.5
 """``alpha`` by default; without any, a datum that is never recovered makes ``xi`` infinite."""
@@ -253,11 +257,14 @@ def bootstrap_constants(
     *_, attempts, data = recovered.shape
     recovery_counts(recovered)  # refuses what is empty
     hits = recovered.double()
-    rows = hits.shape[:-2]
-    drawn = torch.randint(attempts, (resamples, *rows, attempts), generator=generator)
-    weights = torch.zeros(resamples, *rows, attempts, dtype=torch.float64)
-    weights.scatter_add_(-1, drawn, torch.ones_like(weights))
-    sums = (weights.unsqueeze(-2) @ hits).squeeze(-2)  # [resamples, ..., M, S]
+    rows = hits.shape[:-1]
+    parts = []
+    for start in range(0, resamples, chunk := max(1, _CHUNK // math.prod(rows))):
+        drawn = torch.randint(attempts, (min(chunk, resamples - start), *rows), generator=generator)
+        weights = torch.zeros(drawn.shape, dtype=torch.float64)
+        weights.scatter_add_(-1, drawn, torch.ones_like(weights))
+        parts.append((weights.unsqueeze(-2) @ hits).squeeze(-2))
+    sums = torch.cat(parts)  # [resamples, ..., M, S]
     counts = torch.cat([sums, attempts * data - sums.sum(dim=-1, keepdim=True)], dim=-1)
     found = constants(counts, attempts, prior, smoothing)
     tail = (1 - confidence) / 2
