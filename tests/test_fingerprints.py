@@ -30,6 +30,7 @@ from leakbench.data.base import DATASETS, Dataset, ImageDataset, Samples, Split
 from leakbench.data.staged import StagedDataset
 from leakbench.data.text import TextDataset
 from leakbench.defenses.base import DEFENSES, Defense, Schedule
+from leakbench.defenses.tuned import Tuned, UploadConstants
 from leakbench.federated.client_data import ClientData
 from leakbench.federated.message import DenseMessage, Message
 from leakbench.federated.step import ClientSteps
@@ -208,6 +209,17 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
         {"batch": 2, "clip": 0.1, "variance": 1e-3, "users": 50, "records": 2},
     ],
     "defense/white_channel": [{"kappa": 5}, {"kappa": 5, "rank": "as_printed"}],
+    "defense/tuned": [
+        {"mechanism": "randomization", "budget": 1.1},
+        {"mechanism": "randomization", "budget": 1.1, "form": "exact"},
+        {"mechanism": "compression", "budget": 0.5},
+        *(
+            {"mechanism": "secret_sharing", "budget": 0.5, "form": form}
+            for form in ("corrected", "as_printed", "exact")
+        ),
+        {"mechanism": "paillier", "budget": 0.5, "key_bits": 64},
+        {"mechanism": "paillier", "budget": 2.0},
+    ],
     "inversion/mean_start": [{"iterations": 4}],
     "job/attack": [
         {"clients": 2, "batch_size": 2, "auxiliary": 4},
@@ -247,6 +259,12 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
     ],
     "job/prior": [
         {"images": 20, "held_out": 4, "steps": 3, "batch_size": 8, "networks": NETWORKS},
+    ],
+    "job/leakage": [
+        {"clients": 2, "images_per_client": 8, "models": 2, "attempts": 3, "steps": 2, "rate": 0.1, "law_batches": 4}
+        | {"thresholds": (5.0, 8.0), "smoothing": (0.5, 1.0), "training_batch": 4, "resamples": 20},
+        {"clients": 3, "images_per_client": 5, "alpha": 0.5, "batch_size": 1, "models": 1, "attempts": 2, "steps": 0}
+        | {"rate": 0.1, "law_batches": 3, "similarity": "ssim", "thresholds": (0.0,), "resamples": 20},
     ],
     "job/protection_cost": [
         {"clients": 2, "batch_size": 2, "key_bits": (1024,), "unpacked_values": 2, "repetitions": 1, "keep": (0.5,)},
@@ -468,6 +486,11 @@ def numbers_of(component: Component) -> list[float]:
         numbers += summary(network.logits(network.parameters, images))
         numbers += summary(network.gradient(network.parameters, images, torch.tensor([1, 3])))
     elif isinstance(component, Defense):
+        if isinstance(component, Tuned):
+            sigma = torch.rand(4, 100, generator=generator("fingerprint spread"))
+            tuning = component.made(UploadConstants(0.6, 2.0, sigma, torch.tensor([0.5, 0.6, 0.7, 0.8])))
+            numbers += [tuning.tau, tuning.parameter or 0.0]
+            component = tuning.defense
         number = 2 if component.name == "masked_pair" else 3
         steps, streams = clients().rows(0, number), Streams([("defense", client) for client in range(number)])
         component = component.calibrate(ClientData(FixedData(size=8).load("train", range(30)).values[None]))

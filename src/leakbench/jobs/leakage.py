@@ -147,12 +147,15 @@ class LeakageJob(JobKind):
     def reads(self, attack: Attack | None) -> Mapping[str, str]:
         return {self.name: "constants"} if self.constants else {}
 
+    def metrics_of(self, defense: type[Defense]) -> dict[str, MetricInfo]:
+        """What a job finds under a defense."""
+        tuning = TUNING_METRICS if issubclass(defense, Tuned) else {}
+        return RECOVERY_METRICS | _constants_metrics(self.smoothing) | LAW_METRICS | tuning
+
     def run(self, job: Job, device: torch.device) -> Findings:
         assert job.attack is not None
-        metrics = RECOVERY_METRICS | _constants_metrics(self.smoothing) | LAW_METRICS
         settings = list(job.defense.settings())
-        if any(isinstance(defense, Tuned) for _, defense in settings):
-            metrics |= TUNING_METRICS
+        metrics = self.metrics_of(job.defense.component)
         replicates: list[Replicate] = []
         tensors: dict[str, torch.Tensor] = {}
         try:
@@ -284,15 +287,15 @@ class _Measurement:
                 tuning = tuned(defense, self.job.kept.get(self.kind.name))
             except Infeasible as error:
                 outcome = Outcome(status="infeasible", reason=str(error))
-                names = RECOVERY_METRICS | _constants_metrics(self.kind.smoothing) | LAW_METRICS | TUNING_METRICS
+                names = self.kind.metrics_of(Tuned)
                 replicates += [
                     _lost(self.seed, {**setting, "threshold": threshold}, names, outcome)
                     for threshold in self.kind.thresholds
                 ]
-                shown.append(torch.full_like(self.clients.images, torch.nan).cpu())
+                shown += [torch.full_like(self.clients.images, torch.nan).cpu()] * len(self.kind.thresholds)
                 continue
             found = self._attempts(tuning.defense if tuning else defense)
-            shown.append(found.shown)
+            shown += [found.shown] * len(self.kind.thresholds)  # one for each replicate
             similarity = found.psnr if self.kind.similarity == "psnr" else found.ssim
             for threshold in self.kind.thresholds:
                 recovered = similarity > threshold
