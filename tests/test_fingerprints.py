@@ -32,7 +32,7 @@ from leakbench.data.text import TextDataset
 from leakbench.defenses.base import DEFENSES, Defense, Schedule
 from leakbench.defenses.tuned import Tuned, UploadConstants
 from leakbench.federated.client_data import ClientData
-from leakbench.federated.message import DenseMessage, Message
+from leakbench.federated.message import DenseMessage, EncryptedMessage, Message
 from leakbench.federated.step import ClientSteps
 from leakbench.jobs.base import JOB_KINDS, Job, JobKind, Variant
 from leakbench.models.base import MODELS, Model, build_network
@@ -210,8 +210,8 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
     ],
     "defense/white_channel": [{"kappa": 5}, {"kappa": 5, "rank": "as_printed"}],
     "defense/tuned": [
-        {"mechanism": "randomization", "budget": 1.1},
-        {"mechanism": "randomization", "budget": 1.1, "form": "exact"},
+        {"mechanism": "randomization", "budget": 1.6},
+        {"mechanism": "randomization", "budget": 1.6, "form": "exact"},
         {"mechanism": "compression", "budget": 0.5},
         *(
             {"mechanism": "secret_sharing", "budget": 0.5, "form": form}
@@ -396,10 +396,11 @@ class FixedAttack(Attack):
     version: ClassVar[int] = 1
 
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
-        assert knowledge.auxiliary_images is not None
         n, (batch, *shape) = len(observations), observations.batch_shape
         size = observations.gradients.norm(dim=1)
-        images = knowledge.auxiliary_images.mean(dim=0) + size.view(-1, 1, 1, 1, 1) * streams.normal(batch, *shape)
+        middle = knowledge.pixel_range if knowledge.auxiliary_images is None else knowledge.auxiliary_images
+        assert middle is not None
+        images = middle.mean(dim=0) + size.view(-1, 1, 1, 1, 1) * streams.normal(batch, *shape)
         return Reconstruction(images, size, torch.full((n,), -1))
 
 
@@ -498,7 +499,9 @@ def numbers_of(component: Component) -> list[float]:
         images, labels = component.protect_data(images, labels, streams)
         message = component.protect_update(steps, streams)
         epsilon = component.privacy(Schedule(dimension=100, rounds=2)).epsilon
-        numbers += [*summary(images), *summary(labels), *summary(message.view()), message.bits]
+        numbers += [*summary(images), *summary(labels), message.bits]
+        if not isinstance(message, EncryptedMessage):  # a ciphertext is another one for another last digit
+            numbers += summary(message.view())
         numbers += summary(component.aggregate(message, number)) + ([] if epsilon is None else [epsilon])
     elif isinstance(component, Attack) and component.reconstructs == "sentences":
         found = component.reconstruct(*sentences(), Streams([("sentences", client) for client in range(2)]))
