@@ -135,7 +135,7 @@ class Tuned(Defense):
         if self.mechanism == "secret_sharing":
             return MaskedPair(bound=parameter)
         if self.mechanism == "paillier":
-            bits = max(self.key_bits, 8 * math.ceil(math.log2(max(parameter, 2.0)) / 8))
+            bits = 8 * math.ceil(max(self.key_bits, math.log2(parameter)) / 8)
             return Paillier(key_bits=bits, toy=bits < 1024, clients=self.clients)
         # Not 1 - rho, which would lose its digits.
         return RandomMask(probability=-math.expm1(-float(optimal_dropped_log(tau, size))))
