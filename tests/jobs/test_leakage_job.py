@@ -108,7 +108,7 @@ class TestCounts:
         (replicate,) = run(job_of()).replicates
         assert replicate.metrics["recovery"] == [1, 1, 1]
         assert replicate.metrics["null_recovery"] == [0, 0, 0]
-        assert min(replicate.metrics["psnr"]) > 60  # type: ignore[type-var, arg-type]
+        assert min(replicate.metrics["psnr"]) > 60  # type: ignore[type-var, arg-type, operator]
         low = replicate.metrics["recovery_low"]
         assert isinstance(low, list) and low[0] == pytest.approx(16 / (16 + 1.959964**2))
 
