@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 import torch
 
+from leakbench.attacks.adaptive import Masked
+from leakbench.attacks.presets import TAG
 from leakbench.defenses.base import Defense, NoDefense
 from leakbench.defenses.fixed_point import AdditiveSharing, FixedPointUpdate, MaskedPair
 from leakbench.defenses.paillier import Paillier
+from leakbench.defenses.pruning import RandomMask
 from leakbench.errors import Infeasible
 from leakbench.jobs.base import Findings, Job
 
@@ -65,6 +68,17 @@ def test_what_an_attack_is_given(
         alignment, reference = ours.metrics["alignment"], theirs.metrics["alignment"]
         assert (alignment == pytest.approx(reference, abs=1e-3)) == sees_gradient
         assert float(ours.metrics["bits"] or 0) > float(theirs.metrics["bits"] or 0)  # type: ignore[arg-type]
+
+
+def test_a_masked_attack_knows_the_factor_of_a_random_mask(attack_job: Jobs) -> None:
+    """Whether what is left is divided by rho makes no difference to one who takes it back, but for rounding."""
+    attack = Masked(attack=TAG(iterations=8))
+    plain, scaled, naive = (
+        run(attack_job(RandomMask, {"probability": 0.2, "rescale": rescale}, attack=each)).replicates[0].metrics
+        for rescale, each in ((False, attack), (True, attack), (True, TAG(iterations=8)))
+    )
+    assert scaled["objective"] == pytest.approx(plain["objective"], rel=1e-3)
+    assert naive["objective"] != pytest.approx(plain["objective"], rel=1e-3)
 
 
 def test_sums_of_ciphertexts_are_no_means_of_views(attack_job: Jobs) -> None:

@@ -58,6 +58,11 @@ class Message(ABC):
         return None
 
     @property
+    def gain(self) -> float:
+        """What the defense multiplied all that it sends by, as everyone knows; an attacker can take it back."""
+        return 1.0
+
+    @property
     def law(self) -> Law | None:
         """The message's distribution given the gradient; None where the defense does not state it."""
         return None
@@ -125,11 +130,13 @@ class SparseMessage(Message):
         values: ``[n, d]``; entries outside ``kept`` do not travel.
         kept: boolean ``[n, d]``. The positions travel as a bitmap or as indices, whichever is shorter.
         positions: bits that the positions take where a mechanism's pattern says them shorter.
+        gain: see :class:`Message`.
     """
 
     values: torch.Tensor
     kept: torch.Tensor
     positions: int | None = None
+    gain: float = 1.0
 
     @property
     def bits(self) -> int:

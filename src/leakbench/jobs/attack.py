@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -285,6 +285,7 @@ class AttackJob(JobKind):
             tuple(victims.inputs.shape[1:]),
             self.local,
             marked=_stacked([message.marked for message in messages]),
+            gain=_gains(messages, views),
             repeats=torch.cat(repeats) if repeats else None,
         )
         observations.check()
@@ -433,6 +434,14 @@ def _beside(parts: list[torch.Tensor]) -> torch.Tensor:
 def _means(images: torch.Tensor) -> torch.Tensor:
     """The mean of every batch, ``[n, B, C, H, W] -> [n, 1, C, H, W]``."""
     return images.mean(dim=1, keepdim=True)
+
+
+def _gains(messages: Sequence[Message], views: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    """What messages were multiplied by, ``[n, 1]``; None where it is one for all."""
+    if all(message.gain == 1 for message in messages):
+        return None
+    both = zip(messages, views, strict=True)
+    return torch.cat([torch.full_like(view[:, :1], message.gain) for message, view in both])
 
 
 def _stacked(parts: list[torch.Tensor | None]) -> torch.Tensor | None:
