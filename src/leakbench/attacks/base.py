@@ -81,6 +81,7 @@ class Observations:
         local: the clients' local computation.
         marked: the coordinates at which the message itself shows that the defense changed them (pruned, clipped, out of
             range), boolean ``[n, d]``; None where it shows nothing.
+        gain: what the defense multiplied the gradient by, as everyone knows, ``[n, 1]``; by one where None.
         weights: how much the attacker trusts each coordinate, ``[n, d]``; all the same where None.
         noise: draws of the defense's noise over which the attacker averages its objective: from observations (their
             indices, ``[k]``) to draws ``[k, draws, d]``, since those of all would not fit in memory.
@@ -95,6 +96,7 @@ class Observations:
     batch_shape: tuple[int, ...]
     local: LocalTraining = ONE_STEP
     marked: torch.Tensor | None = None
+    gain: torch.Tensor | None = None
     weights: torch.Tensor | None = None
     noise: Callable[[torch.Tensor], torch.Tensor] | None = None
     repeats: torch.Tensor | None = None
@@ -111,6 +113,7 @@ class Observations:
             "parameters": (self.parameters, (d,) if self.parameters.dim() == 1 else (n, d)),
             "gradients": (self.gradients, (n, d)),
             "marked": (self.marked, (n, d)),
+            "gain": (self.gain, (n, 1)),
             "weights": (self.weights, (n, d)),
         }
         for name, (tensor, shape) in expected.items():

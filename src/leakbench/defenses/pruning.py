@@ -91,10 +91,10 @@ class RandomMask(Defense):
     def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
         d = steps.gradient.shape[1]
         kept = streams.uniform(d, device=steps.gradient.device) >= self.probability
-        values = steps.gradient / (1 - self.probability) if self.rescale else steps.gradient
-        if self.positions == "sent":
-            return SparseMessage(values, kept)
-        return SparseMessage(values, kept, positions=min(int(kept.sum(dim=1).max()) * index_bits(d), SEED_BITS))
+        gain = 1 / (1 - self.probability) if self.rescale else 1.0
+        values = gain * steps.gradient if self.rescale else steps.gradient
+        positions = None if self.positions == "sent" else min(int(kept.sum(dim=1).max()) * index_bits(d), SEED_BITS)
+        return SparseMessage(values, kept, positions, gain)
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
         return PrivacyStatement(None, None, "no guarantee: what is sent is exact")

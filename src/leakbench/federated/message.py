@@ -59,6 +59,11 @@ class Message(ABC):
         return None
 
     @property
+    def gain(self) -> float:
+        """What the defense multiplied all that it sends by, as everyone knows; an attacker can take it back."""
+        return 1.0
+
+    @property
     def law(self) -> Law | None:
         """The message's distribution given the gradient; None where the defense does not state it."""
         return None
@@ -89,6 +94,14 @@ class DenseMessage(Message):
 
     def view(self) -> torch.Tensor:
         return self.values
+
+
+def gains(messages: Sequence[Message], views: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    """What messages were multiplied by, ``[n, 1]``; None where it is one for all."""
+    if all(message.gain == 1 for message in messages):
+        return None
+    both = zip(messages, views, strict=True)
+    return torch.cat([torch.full_like(view[:, :1], message.gain) for message, view in both])
 
 
 def stacked(parts: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
@@ -135,11 +148,13 @@ class SparseMessage(Message):
         values: ``[n, d]``; entries outside ``kept`` do not travel.
         kept: boolean ``[n, d]``. The positions travel as a bitmap or as indices, whichever is shorter.
         positions: bits that the positions take where a mechanism's pattern says them shorter.
+        gain: see :class:`Message`.
     """
 
     values: torch.Tensor
     kept: torch.Tensor
     positions: int | None = None
+    gain: float = 1.0
 
     @property
     def bits(self) -> int:

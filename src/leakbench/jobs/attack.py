@@ -13,7 +13,7 @@ from leakbench.attacks.base import Grant
 from leakbench.data.base import image_dataset
 from leakbench.errors import Infeasible
 from leakbench.federated.local import ONE_STEP, LocalTraining
-from leakbench.federated.message import stacked
+from leakbench.federated.message import gains, stacked
 from leakbench.federated.secure_training import SecureAggregation
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
 from leakbench.jobs.language_model import LanguageModelJob
@@ -286,6 +286,7 @@ class AttackJob(JobKind):
             tuple(victims.inputs.shape[1:]),
             self.local,
             marked=stacked([message.marked for message in messages]),
+            gain=gains(messages, views),
             repeats=torch.cat(repeats) if repeats else None,
         )
         observations.check()

@@ -373,17 +373,19 @@ class _Measurement:
     def _attack(self, messages: list[Message], models: list[int]) -> Reconstruction:
         """Uploads at several models as observations of one search."""
         from leakbench.attacks.base import Knowledge, Observations
-        from leakbench.federated.message import stacked
+        from leakbench.federated.message import gains, stacked
         from leakbench.randomness import Streams
 
         clients, rows = self.clients, self.kind.attempts * self.kind.clients
         parameters = clients.parameters[models]
+        views = [message.view() for message in messages]
         observations = Observations(
             clients.network,
             parameters[0] if len(models) == 1 else parameters.repeat_interleave(rows, dim=0),
-            torch.cat([message.view() for message in messages]),
+            torch.cat(views),
             (self.kind.batch_size, *clients.held[0].shape[2:]),
             marked=stacked([message.marked for message in messages]),
+            gain=gains(messages, views),
         )
         observations.check()
         granted = set(self.kind.knowledge)
