@@ -321,7 +321,7 @@ def test_parameters_change_the_jobs_that_have_them(checkout: Checkout, file: str
 
 # Gates ---------------------------------------------------------------------------------------------------------------
 
-JUDGING = ("undefended", "cifar_pruning", "inversion", "inversion_single", "rog", "text_attacks")
+JUDGING = ("undefended", "cifar_pruning", "inversion", "inversion_single", "rog", "text_attacks", "constants")
 """Experiments whose undefended cells judge the attacks of others."""
 UNDEFENDED = "results/smoke/optimal_defense/undefended/digits16/{}/none/{}/{}.json"
 
