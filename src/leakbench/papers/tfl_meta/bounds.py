@@ -52,6 +52,8 @@ NAMES = {
 MARKS = ("o", "s")
 """Of DLG, and of the attack on what is left."""
 TUNED_MARK = "D"
+ASIDE = {"noise": 0.85, "masks": 1.18}
+"""Optima of one budget have one total variation; factors that let all be seen."""
 LINES = {
     "metric": ("eq. 6: $2 C_1 - C_2$ TV", MODEL_COLOURS[0], "-"),
     "theorem": ("Theorem 4.1, eq. 3", MODEL_COLOURS[1], "-"),
@@ -135,8 +137,8 @@ def settings(tables: Tables) -> pd.DataFrame:
         tables: of one data set and model.
     """
     found = []
+    laws = laws_of(tables[SWEPT])
     for entry in MECHANISMS:
-        laws = _laws(tables[SWEPT])
         for attack, rows in measured.strongest(tables, entry).items():
             points = leaked(rows, [entry.column])
             between = [_variations(entry, value, laws) for value in points[entry.column]]
@@ -167,7 +169,7 @@ def _placed(
     return shown.assign(label=label, attack=attack, form=form, **{"TV": first, "other TV": other, "metric": LEAKAGE})
 
 
-def _laws(frame: pd.DataFrame) -> dict[str, torch.Tensor]:
+def laws_of(frame: pd.DataFrame) -> dict[str, torch.Tensor]:
     """``delta`` and ``steepness`` of all seeds and clients, and the ``dimension``."""
     frame = first_threshold(frame)
     frame = frame[frame["defense"] == frame["defense"].iloc[0]]
@@ -200,8 +202,9 @@ def _variations(entry: Swept, parameter: float, laws: dict[str, torch.Tensor]) -
         low, high = compression_tv(1 - parameter, size), rescaled_compression_tv(1 - parameter, delta, size)
     elif entry.label == "masks":
         high = exact_sharing_tv(parameter, delta, size)
+        # By the model a client whose values are wider than masks is not protected; narrower masks than all it has not.
         model = product_tv((delta.log() - math.log(parameter)).clamp(max=0), size)
-        low = torch.where(delta < parameter, model, high)  # the model knows no narrower masks
+        low = model if bool((delta < parameter).any()) else high
     else:
         low = high = torch.ones(1)
     return float(low.mean()), float(high.mean())
@@ -214,7 +217,8 @@ def _floor(points: pd.DataFrame) -> float:
 
 
 def _points(left: Axes, right: Axes, points: pd.DataFrame, floor: float) -> None:
-    places = {label: place for place, label in enumerate(NAMES) if (points["label"] == label).any()}
+    apart = [label for label in NAMES if (points.loc[points["TV"] > SEPARATED, "label"] == label).any()]
+    places = {label: place for place, label in enumerate(apart)}
     mechanism = {entry.label: entry.mechanism for entry in MECHANISMS} | {SHARES: "additive_sharing"}
     for row in points.to_dict("records"):
         tint = colour(mechanism[row["label"]])
@@ -224,13 +228,15 @@ def _points(left: Axes, right: Axes, points: pd.DataFrame, floor: float) -> None
         style["markerfacecolor"] = "none" if row["void"] else tint
         far = row["TV"] > SEPARATED
         shift = (0.0 if row["attack"] == "DLG" else 0.2) - (0.0 if swept else 0.2)
-        ax, x = (right, places[row["label"]] + shift) if far else (left, max(row["TV"], floor * 1.15))
+        ax, x = (right, places[row["label"]] + shift) if far else (left, max(row["TV"], floor * 1.25))
+        if not far and not swept:
+            x *= ASIDE.get(row["label"], 1.0)
         ax.plot([x], [row["mean"]], **style)
         ax.plot([x, x], [row["low"], row["high"]], color=tint, linewidth=0.8, alpha=0.6)
         if not far and row["other TV"] > row["TV"] * (1 + 1e-9):
             ax.plot([x, row["other TV"]], [row["mean"]] * 2, color=tint, linewidth=0.8, alpha=0.35)
-    right.set_xticks(range(len(NAMES)), list(NAMES.values()), rotation=40, ha="right")
-    right.set_xlim(-0.5, len(NAMES) - 0.5)
+    right.set_xticks(range(len(apart)), [NAMES[label] for label in apart], rotation=40, ha="right")
+    right.set_xlim(-0.5, len(apart) - 0.5)
 
 
 def _lines(left: Axes, right: Axes, curve: pd.DataFrame, of: System) -> None:
@@ -247,20 +253,22 @@ def _lines(left: Axes, right: Axes, curve: pd.DataFrame, of: System) -> None:
 def _legend(drawn: Figure, void: bool) -> None:
     from matplotlib.lines import Line2D
 
+    blank = Line2D([], [], linestyle="none", label=" ")
     handles: list[Any] = [
         Line2D([], [], color=tint, linestyle=style, label=label) for label, tint, style in LINES.values()
     ]
-    handles.append(Line2D([], [], color=REFERENCE_COLOUR, linestyle=":", label="$C_1$"))
+    handles += [Line2D([], [], color=REFERENCE_COLOUR, linestyle=":", label="$C_1$"), blank]
     words = {"o": "measured, DLG", "s": "measured, attack on what is left", TUNED_MARK: "measured, optima"}
     handles += [
         Line2D([], [], color=REFERENCE_COLOUR, linestyle="none", marker=mark, label=label)
         for mark, label in words.items()
     ]
-    named = {entry.mechanism: NAMES[entry.label] for entry in reversed(MECHANISMS)} | {"additive_sharing": "shares"}
+    named = {entry.mechanism: NAMES[entry.label] for entry in MECHANISMS if entry.label != "rescaled"}
+    named |= {"additive_sharing": NAMES[SHARES]}
     handles += [
         Line2D([], [], color=colour(mechanism), linestyle="none", marker="o", label=name)
         for mechanism, name in named.items()
     ]
-    if void:
-        handles.append(Line2D([], [], color=REFERENCE_COLOUR, linestyle="none", marker="o", mfc="none", label=VOID))
+    hollow = Line2D([], [], color=REFERENCE_COLOUR, linestyle="none", marker="o", mfc="none", label=VOID)
+    handles.append(hollow if void else blank)
     drawn.legend(handles=handles, loc="outside upper center", ncols=5, fontsize="small", handlelength=2.5)

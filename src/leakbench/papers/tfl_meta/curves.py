@@ -33,7 +33,7 @@ from leakbench.papers.tfl_meta.measured import (
 )
 from leakbench.report.artifacts import Tables
 from leakbench.report.plots import Drawing
-from leakbench.report.style import REFERENCE_COLOUR, colour, marker, use_style
+from leakbench.report.style import REFERENCE_COLOUR, colour, marker, plain_ticks, use_style
 from leakbench.report.verdicts import VOID
 
 if TYPE_CHECKING:
@@ -101,13 +101,13 @@ def fig_s4(tables: Tables) -> Drawing:
 
 def _align(quantity: str, label: str, axes: list[Axes]) -> None:
     """One scale for a row of panels."""
+    if quantity == "bits":
+        for ax in axes:
+            ax.set_yscale("log")
     low, high = (end(ax.get_ylim()[place] for ax in axes) for place, end in enumerate((min, max)))
     for ax in axes:
         if quantity == "recovery":
             ax.set_ylim(-0.05, 1.05)
-        elif quantity == "bits":
-            ax.set_yscale("log")
-            ax.set_ylim(min(low, 0.01), 1.5 * high)
         else:
             ax.set_ylim(low, high)
         if ax is not axes[0]:
@@ -138,6 +138,11 @@ def _column(axes: Mapping[str, Axes], tables: Tables, entry: Swept) -> pd.DataFr
     found += _optima(axes, tables, entry)
     for ax in axes.values():
         ax.set_xscale("log", base=2 if entry.parameter == "key_bits" else 10)
+    if entry.parameter == "key_bits":
+        plain_ticks(axes["bits"].xaxis)
+        axes["bits"].set_xticks(sorted(bits[entry.column]))
+    if not entry.utility:
+        axes["loss"].text(0.5, 0.5, "not trained", ha="center", transform=axes["loss"].transAxes)
     return pd.DataFrame(found)
 
 
@@ -187,8 +192,11 @@ def _constant(axes: Mapping[str, Axes], tables: Tables, entry: Swept) -> list[di
     if rows.empty:
         return []
     found = []
+    trained = tables[UTILITY][tables[UTILITY]["defense"].isin(["none", name])]
+    lost = accuracy_loss(trained, ["defense"])
     for quantity, points in (
         ("recovery", rates(rows, ["defense"])),
+        ("loss", lost[lost["defense"] == name]),
         ("bits", bits_over_plain(rows, constants, ["defense"])),
     ):
         for row in points.to_dict("records"):
