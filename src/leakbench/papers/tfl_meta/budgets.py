@@ -1,113 +1,300 @@
-"""Figure S6: what attackers reach at the parameters that budgets of leakage ask for."""
+"""Table S6: what the paper's bounds promise at the parameters that meet a budget of leakage, beside what is measured.
+
+The budget's constants are those of the experiment without protection, of all its clients and seeds, as the mechanisms
+are tuned by; what a bound says follows from them, and the rest is read from records.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-from leakbench.lazy import np, pd
-from leakbench.papers.tfl_meta import measured
-from leakbench.papers.tfl_meta.common import figure
-from leakbench.papers.tfl_meta.measured import (
-    BUDGET,
-    CONSTANTS,
-    ENCRYPTED,
-    FORMS,
-    IN_USE,
-    LEAKAGE,
-    MECHANISM_OF,
-    RECOVERY,
-    TUNED,
-    first_threshold,
-    leaked,
-    rates,
-)
+from leakbench.errors import Infeasible
+from leakbench.lazy import pd
+from leakbench.papers.tfl_meta.common import FINE, NAMES, NONE, THRESHOLD, UNPROTECTED, table
+from leakbench.papers.tfl_meta.constants import LIMIT, PRIORS, amplified, between
+from leakbench.papers.tfl_meta.tables import certification
 from leakbench.report.artifacts import Tables
-from leakbench.report.plots import Drawing, named
-from leakbench.report.style import REFERENCE_COLOUR, colour, marker, use_style
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-DODGE = 0.016
-"""Between series at one budget, in budgets over C1."""
-NONE_MET = -0.06
-"""Where crosses stand, of budgets that no parameter meets."""
-
-
-@figure(
-    "S6",
-    title="Recovery and leakage at the parameters that budgets ask for",
-    caption="DLG on uploads that are protected with the parameter at which the paper's metric is epsilon. Left: the part "
-    "of data and attempts that is recovered, with Wilson's 95 % interval of one client, means over clients and seeds. "
-    "Right: measured leakage (null prior, alpha = 0.001) with 95 % t-intervals over seeds; of two seeds, their range. "
-    "Leakage should lie on or below the solid grey line, which is the budget. Dotted: C1. Black: without protection; "
-    "that of the right panel is of more attempts. At 2 C1 the metric asks for no protection, so that what is measured "
-    "there is the undefended upload, with as many attempts as the rest. Crosses: no parameter meets the budget, or a "
-    "printed formula has no value. Series stand beside each other where they have one budget.",
-    experiments=(CONSTANTS, TUNED, ENCRYPTED),
+from leakbench.report.plots import having
+from leakbench.report.tidy import SETTING
+from leakbench.theory.leakage_surrogate import Form, leakage_metric
+from leakbench.theory.protection_parameters import (
+    Mechanism,
+    Optimum,
+    Setting,
+    bounds_at_optimum,
+    dropped_coordinates,
+    optimum,
 )
-def fig_s6(tables: Tables) -> Drawing:
-    """Two panels per data set and model, a line per mechanism and formula."""
-    use_style()
-    import matplotlib.pyplot as plt
 
-    cells = measured.cells_of(tables[TUNED])
-    size = (10.4, 3.3 * len(cells) + 0.3)
-    drawn, grid = plt.subplots(len(cells), 2, figsize=size, squeeze=False, layout="constrained")
-    numbers = []
-    for (left, right), cell in zip(grid, cells, strict=True):
-        own = measured.of_cell(tables, *cell)
-        for ax, metric in ((left, RECOVERY), (right, LEAKAGE)):
-            numbers.append(_panel(ax, own, metric).assign(dataset=cell[0], model=cell[1], metric=metric))
-            ax.set(xlabel=r"budget $\epsilon / C_1$", title=f"{cell[0]}, {cell[1]}")
-        left.set(ylabel="recovered", ylim=(-0.1, 1.05))
-        right.set_ylabel("leakage (nats$^{1/2}$)")
-        c1 = measured.system(own[CONSTANTS]).c1
-        right.axhline(c1, color=REFERENCE_COLOUR, linestyle=":", linewidth=1)
-        right.plot([0, 2], [0, 2 * c1], color=REFERENCE_COLOUR, linewidth=1, label=r"budget $\epsilon$")
-        right.set_ylim(-0.1, max(1.25 * c1, 0.9))
-    grid[0, 1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small", handlelength=3)
-    return Drawing(drawn, pd.concat(numbers, ignore_index=True))
+TUNED, TUNED_ENCRYPTED = "tuned", "tuned_encrypted"
+UTILITY, UTILITY_TUNED, UTILITY_PAIRS, UTILITY_ENCRYPTED = (
+    "utility",
+    "utility_tuned",
+    "utility_pairs",
+    "utility_encrypted",
+)
+BUDGET = SETTING + "budget"
+PRIOR = next(iter(PRIORS))
+C1, XI, LEAKED = f"leakage/{PRIOR}", f"xi/{PRIOR}", f"leakage/{PRIOR}/{FINE:g}"
+PLAIN = 32.0
+"""Bits of a coordinate that is not protected."""
 
 
-def _panel(ax: Axes, tables: Tables, metric: str) -> pd.DataFrame:
-    """One metric of all series."""
-    summary = rates if metric == RECOVERY else leaked
-    tuned = first_threshold(tables[TUNED])
-    bare = summary(measured.undefended(tables[CONSTANTS], tuned), ["defense"])
-    ax.axhline(bare["mean"].iloc[0], color=colour("none"), linewidth=1, label="without protection")
-    found = [bare.assign(series="without protection")]
-    labels = [label for label in MECHANISM_OF if (tuned["defense"] == label).any()]
-    for place, label in enumerate([*labels, IN_USE]):
-        rows = first_threshold(tables[ENCRYPTED]) if label == IN_USE else tuned
-        rows = rows[rows["defense"] == label]
-        if rows.empty:
-            continue
-        points = summary(rows, [BUDGET]).sort_values(BUDGET)
-        entry = MECHANISM_OF.get(label)
-        name = f"{entry.name}, {entry.tuned[label]}" if entry else "Paillier, a key in use"
-        mechanism = entry.mechanism if entry else "paillier"
-        style: Any = FORMS[entry.tuned[label]] if entry else "-"
-        _series(ax, points, mechanism, style, name, DODGE * (place - len(labels) / 2))
-        found.append(points.assign(series=name, defense=label))
-    return pd.concat(found, ignore_index=True).rename(columns={BUDGET: "budget"})
+@dataclass(frozen=True)
+class Way:
+    """A defense that is tuned to a budget.
+
+    Attributes:
+        mechanism: of the paper.
+        words: how its parameter is found, where not by the corrected formula.
+        form: the formula whose metric is given; the exact laws have the total variation that is required.
+        leaked: experiment of its leakage.
+        trained: experiments of its accuracy, and of that without a defense in the same setting.
+    """
+
+    mechanism: Mechanism
+    words: str = ""
+    form: Form = "corrected"
+    leaked: str = TUNED
+    trained: tuple[str, str] | None = None
+
+    @property
+    def name(self) -> str:
+        """To read."""
+        return NAMES[self.mechanism] + (f", {self.words}" if self.words else "")
 
 
-def _series(ax: Axes, points: pd.DataFrame, mechanism: str, style: Any, name: str, shift: float) -> None:
-    tint, void = colour(mechanism), bool(points["void"].any())
-    x, mean = points[BUDGET].to_numpy(dtype=float) + shift, points["mean"].to_numpy(dtype=float)
-    low, high = points["low"].to_numpy(dtype=float), points["high"].to_numpy(dtype=float)
-    ax.plot(
-        x,
-        mean,
-        color=tint,
-        linestyle=style,
-        linewidth=1.1,
-        marker=marker(mechanism),
-        markersize=4,
-        markerfacecolor="none" if void else tint,
-        label=named(name, void),
+ALONE = (UTILITY_TUNED, UTILITY)
+PAIRED = (UTILITY_PAIRS, UTILITY_PAIRS)
+WAYS = {
+    "tuned-noise": Way("randomization", trained=ALONE),
+    "tuned-noise-alive": Way("randomization", "sigma_i of 1e-3 at least", trained=ALONE),
+    "tuned-noise-exact": Way("randomization", "exact TV", trained=ALONE),
+    "tuned-compression": Way("compression", trained=ALONE),
+    "tuned-masks": Way("secret_sharing", trained=PAIRED),
+    "tuned-masks-printed": Way("secret_sharing", "as printed", form="as_printed"),
+    "tuned-masks-exact": Way("secret_sharing", "exact TV"),
+    "tuned-encrypted": Way("paillier", leaked=TUNED_ENCRYPTED, trained=(UTILITY_ENCRYPTED, UTILITY_ENCRYPTED)),
+}
+"""By the label of the defense, in the order of the table."""
+
+
+@dataclass(frozen=True)
+class System:
+    """The constants of one data set and model that budgets are of, and how uploads vary."""
+
+    c1: float
+    xi: float
+    setting: Setting
+
+    def solved(self, way: Way, budget: float) -> Optimum:
+        """What the paper's formulas give for a budget, in units of C1."""
+        return optimum(way.mechanism, self.c1, amplified(self.xi), budget * self.c1, self.setting, way.form)
+
+
+def system(frame: pd.DataFrame) -> System:
+    """Of the rows of one data set and model of the experiment without protection."""
+    rows = frame[frame[LIMIT] == THRESHOLD].groupby("metric")["value"]
+    mean, largest = rows.mean(), rows.max()
+    return System(
+        float(mean[C1]),
+        float(largest[XI]),
+        Setting(float(mean["dimension"]), float(largest["delta"]), float(mean["steepness"])),
     )
-    ax.vlines(x, low, high, color=tint, linewidth=0.8, alpha=0.6)
-    lost = np.isnan(mean)
-    ax.plot(x[lost], np.full(int(lost.sum()), NONE_MET), color=tint, linestyle="none", marker="x", markersize=4)
+
+
+@dataclass(frozen=True)
+class Point:
+    """A tuned defense at one budget: what was asked for, and the rows of its attacks."""
+
+    way: Way
+    budget: float
+    found: Optimum
+    rows: pd.DataFrame
+
+    def _mean(self, metric: str) -> float:
+        return float(self.rows["value"][self.rows["metric"] == metric].mean())
+
+    @property
+    def status(self) -> str:
+        """What came of it when it ran: the formulas' words where no parameter was found."""
+        if set(self.rows["status"]) == {"ok"}:
+            return "no protection needed" if math.isnan(self.parameter) else "ok"
+        return self.found.status if self.found.status not in ("ok", "no protection needed") else "infeasible"
+
+    @property
+    def parameter(self) -> float:
+        """``n``, ``r``, the variance or ``rho``; NaN without protection."""
+        return self._mean("parameter")
+
+    @property
+    def bits(self) -> float:
+        """On the wire, of a client."""
+        return self._mean("bits")
+
+
+def points(tables: Tables, dataset: str, model: str) -> Iterator[tuple[str, Point]]:
+    """Every tuned defense at every budget of one data set and model, with its label."""
+    base = system(_cell(tables[UNPROTECTED], dataset, model))
+    for label, way in WAYS.items():
+        rows = _cell(having(tables[way.leaked], "budget"), dataset, model)
+        rows = rows[(rows["defense"] == label) & (rows[LIMIT] == THRESHOLD)]
+        for budget in sorted(rows[BUDGET].dropna().unique()):
+            yield label, Point(way, budget, base.solved(way, budget), rows[rows[BUDGET] == budget])
+
+
+def _cell(frame: pd.DataFrame, dataset: str, model: str) -> pd.DataFrame:
+    return frame[(frame["dataset"] == dataset) & (frame["model"] == model)]
+
+
+def in_words(point: Point, setting: Setting) -> str:
+    """The parameter, in the form in which it can be told from its limit."""
+    value = point.parameter
+    if point.status != "ok":
+        return NONE
+    if point.way.mechanism == "randomization":
+        return f"s.d. {math.sqrt(value):.3g}"
+    if point.way.mechanism == "secret_sharing":
+        return f"r = {value / setting.delta:.4g} delta"
+    if point.way.mechanism == "paillier":
+        return f"n* = {value:.4g}"
+    dropped = float(dropped_coordinates(point.found.tau, setting.size))
+    return f"{dropped:.3g} of {setting.size:g} dropped"
+
+
+def metric_there(point: Point, c1: float, c2: float) -> float:
+    """``2 C1 - C2 TV`` by the paper's model, at the parameter that was found; NaN where there is none."""
+    if point.status == "no protection needed":
+        return 2 * c1
+    if point.status != "ok":
+        return math.nan
+    if point.way.words == "exact TV":
+        return float(leakage_metric(c1, c2, point.found.tau))
+    return point.found.metric
+
+
+def accuracy_loss(tables: Tables, label: str, way: Way, dataset: str, model: str, budget: float) -> str:
+    """Without a defense minus with it, in the same setting, paired by seed."""
+    if way.trained is None:
+        return NONE
+    protected, plain = (_cell(having(tables[name], "budget"), dataset, model) for name in way.trained)
+    protected = protected[(protected["defense"] == label) & (protected[BUDGET] == budget)]
+    plain = plain[plain["defense"] == "none"]
+    both = [rows[rows["metric"] == "accuracy"][["seed", "value"]] for rows in (plain, protected)]
+    paired = both[0].merge(both[1], on="seed", suffixes=("_plain", "_protected"))
+    paired = paired.assign(metric="loss", value=paired["value_plain"] - paired["value_protected"])
+    return _signed(between(paired, "loss"))
+
+
+def _signed(text: str) -> str:
+    """Zero without a sign."""
+    return text.replace("-0.000", "0.000")
+
+
+COLUMNS = [
+    "data",
+    "mechanism",
+    "epsilon / C1",
+    "epsilon",
+    "status",
+    "tau",
+    "parameter",
+    "metric",
+    "certified",
+    "leakage",
+    "recovery",
+    "accuracy loss",
+    "bound on it",
+    "bits over plain, minus 1",
+    "bound on that",
+]
+
+
+@table(
+    "S6",
+    title="Bounds at a budget of leakage, and what is measured",
+    caption="The paper's mechanisms with the parameter that has the metric 2 C1 - C2 TV = epsilon, for budgets in "
+    "units of C1 (null attack's prior, alpha = 0.5; Table S5), and without protection in the first row. tau: total "
+    "variation that the budget asks for. r is over the widest range delta of an upload's coordinates. Exact TV: by "
+    "the law of the mechanism itself, in place of a bound or a model. Certified: whether the metric bounds leakage, by "
+    "the paper's condition and by what is proved. Measured: leakage (null attack's prior, alpha = 0.001) and recovery "
+    "of an attacker who does not know the parameter, mean over clients, of fewer models and attempts than without "
+    "protection; brackets are 95 % t-intervals over seeds, of two seeds their range. Bounds on losses: C4 = 1, since "
+    "accuracy is in [0, 1], for one round; accuracy is lost over a whole training, paired by seed with one without "
+    "protection, of two clients for masks, of a few rounds for Paillier's scheme. Efficiency is in plain updates of "
+    "32 bits per coordinate: more bits than that per client and round, and its bound with C5 the larger of the plain "
+    "and the protected update; of masks it is K m log2 r (Lemma H.4), with K = 2, which is negative for r below 1. At "
+    "the optimum of noise and of compression nothing changes for the attacker, since so little total variation is "
+    "asked for; masks by the paper's model are as wide as the range of uploads.",
+    experiments=(
+        UNPROTECTED,
+        TUNED,
+        TUNED_ENCRYPTED,
+        UTILITY,
+        UTILITY_TUNED,
+        UTILITY_PAIRS,
+        UTILITY_ENCRYPTED,
+    ),
+)
+def table_s6(tables: Tables) -> pd.DataFrame:
+    """A row per data set and model, tuned defense and budget."""
+    rows = []
+    for dataset, model in dict.fromkeys(zip(*(tables[TUNED][key] for key in ("dataset", "model")), strict=True)):
+        cell = f"{dataset}, {model}"
+        plain = _cell(tables[UNPROTECTED], dataset, model)
+        base = system(plain)
+        rows.append({"data": cell, "mechanism": "no protection"} | _measured(plain[plain[LIMIT] == THRESHOLD]))
+        for label, point in points(tables, dataset, model):
+            asked = {"data": cell, "mechanism": point.way.name} | _asked(point, base)
+            utility, efficiency = _bounds(point, base.setting)
+            lost = accuracy_loss(tables, label, point.way, dataset, model, point.budget)
+            rows.append(
+                asked
+                | _measured(point.rows)
+                | {
+                    "accuracy loss": lost,
+                    "bound on it": utility,
+                    "bits over plain, minus 1": _number(point.bits / (PLAIN * base.setting.size) - 1),
+                    "bound on that": efficiency,
+                }
+            )
+    return pd.DataFrame(rows, columns=COLUMNS).fillna(NONE)
+
+
+def _asked(point: Point, base: System) -> dict[str, str]:
+    """What the paper's formulas ask for."""
+    return {
+        "epsilon / C1": f"{point.budget:g}",
+        "epsilon": f"{point.budget * base.c1:.3f}",
+        "status": point.status,
+        "tau": _number(max(point.found.tau, 0.0)),
+        "parameter": in_words(point, base.setting),
+        "metric": _number(metric_there(point, base.c1, amplified(base.xi))),
+        "certified": certification(point.found),
+    }
+
+
+def _bounds(point: Point, setting: Setting) -> tuple[str, str]:
+    """The paper's, on the loss of accuracy and on that of efficiency in plain updates."""
+    if point.status == "no protection needed":
+        return "0", "0"
+    if point.status != "ok" or point.way.form == "as_printed" or point.way.words == "exact TV":
+        return NONE, NONE
+    plain = PLAIN * setting.size
+    largest = max(point.bits / plain, 1.0)
+    mechanism = point.way.mechanism
+    try:
+        utility, efficiency = bounds_at_optimum(mechanism, point.found.tau, setting, largest_cost=largest)
+    except Infeasible:
+        return NONE, NONE
+    return _number(utility), _number(efficiency / plain if mechanism == "secret_sharing" else efficiency)
+
+
+def _measured(rows: pd.DataFrame) -> dict[str, str]:
+    return {"leakage": between(rows, LEAKED), "recovery": between(rows, "recovery")}
+
+
+def _number(value: float) -> str:
+    return NONE if math.isnan(value) else f"{value:.3g}"

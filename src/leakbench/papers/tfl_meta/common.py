@@ -23,3 +23,10 @@ NAMES: dict[Mechanism, str] = {
 
 SIZE, DELTA, DEVIATION = 2410, 0.5, 0.0077
 """m, delta and sigma_i of all coordinates where none is measured: of gradients of a small network."""
+
+THRESHOLD = 25.0
+"""Of the similarity, in dB, above which a datum counts as recovered, where one number is needed."""
+UNPROTECTED = "constants"
+"""The experiment that estimates the constants of leakage."""
+FINE = 0.001
+"""The smoothing alpha of what is measured: it hardly counts, where attempts are few, too."""
