@@ -18,7 +18,6 @@ from leakbench.papers.tfl_meta.measured import (
     MASKED,
     MECHANISMS,
     PRINTED,
-    SCALED,
     SHARES,
     SWEPT,
     TUNED,
@@ -74,7 +73,7 @@ LINES = {
     "bound to the upper one, of masks from the paper's model to the law of a value plus a mask. Constants are of more "
     "attempts than points; at a budget of 2 C1, where nothing is protected, diamonds stand at the left edge. Right: "
     f"total variation above {SEPARATED:g}, where real settings are; shares and ciphertexts are at 1 but for rounding.",
-    experiments=(CONSTANTS, SWEPT, MASKED, SCALED, TUNED, ENCRYPTED),
+    experiments=(CONSTANTS, SWEPT, MASKED, TUNED, ENCRYPTED),
 )
 def fig_s5(tables: Tables) -> Drawing:
     """Two panels per data set and model: total variation on a log axis, and close to one."""

@@ -17,7 +17,6 @@ from leakbench.papers.tfl_meta.measured import (
     MASKED,
     MECHANISMS,
     PAIRS,
-    SCALED,
     SHARES,
     SWEPT,
     TUNED,
@@ -47,7 +46,7 @@ QUANTITIES = {
 }
 """Rows of panels, and their axes."""
 TUNED_MARK, OTHER_ATTACK = "D", "s"
-EXPERIMENTS = (CONSTANTS, SWEPT, MASKED, SCALED, TUNED, ENCRYPTED, UTILITY, UTILITY_TUNED, PAIRS)
+EXPERIMENTS = (CONSTANTS, SWEPT, MASKED, TUNED, ENCRYPTED, UTILITY, UTILITY_TUNED, PAIRS)
 AT = 1.0
 """The budget over C1 whose optimum is marked."""
 
@@ -57,7 +56,7 @@ AT = 1.0
     title="Recovery, accuracy and bits over the parameter of every mechanism",
     caption="Top: the part of data and attempts in which DLG's reconstruction exceeds the threshold of PSNR; bands are "
     "Wilson's 95 % interval of one client, mean over clients and seeds. Squares: attackers who leave out what was "
-    "dropped; where the rest is scaled up, by its direction (cosine). Middle: accuracy lost against undefended training "
+    "dropped, and take back a scaling of the rest. Middle: accuracy lost against undefended training "
     "of the same seeds, bands are 95 % t-intervals over seeds; of two seeds, their range. Shared masks: of two clients. "
     "Bottom: bits of an upload over those of a plain one, with what one client tells the other. Black: without "
     "protection. Vertical lines: the parameter that the paper's metric asks for at a budget of epsilon = C1, mean over "

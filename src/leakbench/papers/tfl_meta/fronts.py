@@ -20,7 +20,6 @@ from leakbench.papers.tfl_meta.measured import (
     MASKED,
     MECHANISMS,
     PAIRS,
-    SCALED,
     SHARES,
     SWEPT,
     TUNED,
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
 OBJECTIVES = ["recovered", "loss", "bits"]
 DIGITS = {"recovered": 2, "loss": 1, "bits": 2}
 """Places that count: of what measurement cannot tell apart none beats the other."""
-EXPERIMENTS = (CONSTANTS, SWEPT, MASKED, SCALED, TUNED, ENCRYPTED, UTILITY, UTILITY_TUNED, PAIRS)
+EXPERIMENTS = (CONSTANTS, SWEPT, MASKED, TUNED, ENCRYPTED, UTILITY, UTILITY_TUNED, PAIRS)
 FIXED_POINT = "fixed-point"
 PLAIN_BITS = 32
 """Of a coordinate."""

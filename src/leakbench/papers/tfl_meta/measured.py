@@ -13,7 +13,7 @@ from leakbench.report.plots import having, judged, values_of
 from leakbench.report.statistics import over_seeds
 from leakbench.report.tidy import SETTING
 
-CONSTANTS, SWEPT, MASKED, SCALED = "constants", "swept", "swept_masked", "swept_scaled"
+CONSTANTS, SWEPT, MASKED = "constants", "swept", "swept_masked"
 TUNED, ENCRYPTED = "tuned", "tuned_encrypted"
 UTILITY, UTILITY_TUNED, PAIRS = "utility", "utility_tuned", "utility_pairs"
 BUDGET, THRESHOLD = SETTING + "budget", SETTING + "threshold"
@@ -96,7 +96,7 @@ MECHANISMS = (
         "probability",
         r"part dropped, $1 - \rho$",
         UTILITY,
-        {SWEPT: "DLG", SCALED: "cosine on what is left"},
+        {SWEPT: "DLG", MASKED: MASKED_DLG},
     ),
     Swept(
         "masks",
