@@ -91,7 +91,8 @@ def _range(rows: pd.DataFrame, low: str, high: str | None = None) -> str:
 @table(
     "S5",
     title="Constants of leakage",
-    caption="What DLG recovers of single uploads without protection, and the constants that follow (Algorithms 1 and 2). "
+    caption="What DLG recovers of single uploads without protection, and the constants that follow (Algorithms 1 and "
+    "2). "
     "First setting: S = 2 images, recovered if PSNR exceeds 25 dB, alpha = 0.5, i.i.d. clients; the others differ "
     "from it in one thing, and have fewer models and attempts where S or the labels differ. Recovery: part of data "
     "and attempts; elsewhere: the same test passed by reconstructions from another client's upload. C1 (nats^(1/2), "
