@@ -67,13 +67,14 @@ LINES = {
     title="Bounds and measured leakage over total variation",
     caption="Lines: the metric that the paper constrains (eq. 6), the bound of Theorem 4.1, and the two ends between "
     "which leakage provably lies, with C1 (dotted) and C2 as estimated without protection; leakage is at most "
-    "sqrt(ln 2), the upper edge of the white. Points: measured leakage (null prior, alpha = 0.001), intervals are 95 % "
-    "t-intervals over seeds; of two seeds, their range. Circles: DLG on swept settings; squares: attackers who leave "
-    "out what was dropped; diamonds: DLG at the optima of all budgets, by the corrected and the printed formulas. They "
-    "stand at the total variation of the paper's formulas, with a bar to what else is known: of noise from the lower "
-    "bound to the upper one, of masks from the paper's model to the law of a value plus a mask. Constants are of more "
-    "attempts than points; at a budget of 2 C1, where nothing is protected, diamonds stand at the left edge. Right: "
-    f"total variation above {SEPARATED:g}, where real settings are; shares and ciphertexts are at 1 but for rounding.",
+    "sqrt(ln 2), the upper edge of the white. Points: measured leakage (null prior, alpha = 0.001), intervals "
+    "are 95 % t-intervals over seeds; of two seeds, their range. Circles: DLG on swept settings; squares: "
+    "attackers who leave out what was dropped; diamonds: DLG at the optima of all budgets, by the corrected and "
+    "the printed formulas. They stand at the total variation of the paper's formulas, with a bar to what else "
+    "is known: of noise from the lower bound to the upper one, of masks from the paper's model to the law of a "
+    "value plus a mask. Constants are of more attempts than points; at a budget of 2 C1, where nothing is "
+    f"protected, diamonds stand at the left edge. Right: total variation above {SEPARATED:g}, where real "
+    "settings are; shares and ciphertexts are at 1 but for rounding.",
     experiments=(CONSTANTS, SWEPT, MASKED, SCALED, TUNED, ENCRYPTED),
 )
 def fig_s5(tables: Tables) -> Drawing:
@@ -179,7 +180,7 @@ def laws_of(frame: pd.DataFrame) -> dict[str, torch.Tensor]:
 
 
 def _variations(entry: Swept, parameter: float, laws: dict[str, torch.Tensor]) -> tuple[float, float]:
-    """Total variation at a value of the swept parameter, mean over clients and seeds: the paper's, and what else is known.
+    """Total variation at a value of the parameter, mean over clients and seeds: the paper's, and what else is known.
 
     Of encryption it is 1 but for rounding.
     """
