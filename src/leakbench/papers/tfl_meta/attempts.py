@@ -35,8 +35,8 @@ PART = 4
 @figure(
     "S7",
     title="Error of the estimate of C1 over attempts of a real attack",
-    caption=f"DLG on one upload of each client. Solid: the 95 % quantile of |estimate - C1| over {DRAWS} draws, without "
-    "replacement, of T of all attempts; C1 is that of all of them, under the null prior, without smoothing. "
+    caption=f"DLG on one upload of each client. Solid: the 95 % quantile of |estimate - C1| over {DRAWS} draws, "
+    "without replacement, of T of all attempts; C1 is that of all of them, under the null prior, without smoothing. "
     "Dashed: Theorem 7.1 with the relative error that Lemma C.1 guarantees with probability 0.95 for the rates "
     "of all attempts; it begins where that is below 1. Dotted: sqrt(ln 2), which no error exceeds. In brackets: "
     "how often the client's datum is recovered. Draws are of a quarter of all attempts at most; of a datum that "
