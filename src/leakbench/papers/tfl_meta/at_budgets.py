@@ -37,13 +37,13 @@ NONE_MET = -0.06
 @figure(
     "S6",
     title="Recovery and leakage at the parameters that budgets ask for",
-    caption="DLG on uploads that are protected with the parameter at which the paper's metric is epsilon. Left: the part "
-    "of data and attempts that is recovered, with Wilson's 95 % interval of one client, means over clients and seeds. "
-    "Right: measured leakage (null prior, alpha = 0.001) with 95 % t-intervals over seeds; of two seeds, their range. "
-    "Leakage should lie on or below the solid grey line, which is the budget. Dotted: C1. Black: without protection; "
-    "that of the right panel is of more attempts. At 2 C1 the metric asks for no protection, so that what is measured "
-    "there is the undefended upload, with as many attempts as the rest. Crosses: no parameter meets the budget, or a "
-    "printed formula has no value. Series stand beside each other where they have one budget.",
+    caption="DLG on uploads that are protected with the parameter at which the paper's metric is epsilon. Left: the "
+    "part of data and attempts that is recovered, with Wilson's 95 % interval of one client, means over clients and "
+    "seeds. Right: measured leakage (null prior, alpha = 0.001) with 95 % t-intervals over seeds; of two seeds, their "
+    "range. Leakage should lie on or below the solid grey line, which is the budget. Dotted: C1. Black: without "
+    "protection, of more attempts. At 2 C1 the metric asks for no protection, so that what is measured there is the "
+    "undefended upload, with as many attempts as the rest. Crosses: no parameter meets the budget, or a printed "
+    "formula has no value. Series stand beside each other where they have one budget.",
     experiments=(CONSTANTS, TUNED, ENCRYPTED),
 )
 def fig_s6(tables: Tables) -> Drawing:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from leakbench.lazy import pd, torch
 from leakbench.papers.tfl_meta import PAPER
@@ -35,12 +35,12 @@ PART = 4
 @figure(
     "S7",
     title="Error of the estimate of C1 over attempts of a real attack",
-    caption=f"DLG on one upload of each client. Solid: the 95 % quantile of |estimate - C1| over {DRAWS} draws, without "
-    "replacement, of T of all attempts; C1 is that of all of them, under the null prior, without smoothing. Dashed: "
-    "Theorem 7.1 with the relative error that Lemma C.1 guarantees with probability 0.95 for the rates of all attempts; "
-    "it begins where that is below 1. Dotted: sqrt(ln 2), which no error exceeds. In brackets: how often the client's "
-    f"datum is recovered. Draws are of a quarter of all attempts at most; of a datum that is always or never recovered the error "
-    "is zero, and not shown. Fig. S1 has the same of rates that are made up.",
+    caption=f"DLG on one upload of each client. Solid: the 95 % quantile of |estimate - C1| over {DRAWS} draws, "
+    "without replacement, of T of all attempts; C1 is that of all of them, under the null prior, without smoothing. "
+    "Dashed: Theorem 7.1 with the relative error that Lemma C.1 guarantees with probability 0.95 for the rates of all "
+    "attempts; it begins where that is below 1. Dotted: sqrt(ln 2), which no error exceeds. In brackets: how often the "
+    "client's datum is recovered. Draws are of a quarter of all attempts at most; of a datum that is always or never "
+    "recovered the error is zero, and not shown. Fig. S1 has the same of rates that are made up.",
     experiments=(REFERENCE,),
     tensors=(REFERENCE,),
 )
@@ -67,7 +67,7 @@ def fig_s7(tables: Tables, kept: Kept) -> Drawing:
 
 
 def errors(kept: Kept) -> pd.DataFrame:
-    """Columns ``client``, ``rate``, ``T``, ``error``, ``bound`` and ``covered``, of the first seed; NaN: there is none."""
+    """Columns ``client``, ``rate``, ``T``, ``error``, ``bound``, ``covered``, of the first seed; NaN: there is none."""
     tensors = kept.tensors(REFERENCE, DEFENSE, ATTACK)
     recovered = tensors["seed0/recovered"][0].flatten(1, 2).double()  # of the first threshold: [K, M T, S]
     priors = null_prior(tensors["seed0/null"], int(tensors["seed0/null_trials"]))

@@ -65,8 +65,8 @@ LINES = {
     "S5",
     title="Bounds and measured leakage over total variation",
     caption="Lines: the metric that the paper constrains (eq. 6), the bound of Theorem 4.1, and the two ends between "
-    "which leakage provably lies, with C1 (dotted) and C2 as estimated without protection; leakage is at most "
-    "sqrt(ln 2), the upper edge of the white. Points: measured leakage (null prior, alpha = 0.001), intervals are 95 % "
+    "which leakage provably lies, with C1 (dotted) and C2 as estimated without protection; leakage is at most sqrt(ln "
+    "2), the upper edge of the white. Points: measured leakage (null prior, alpha = 0.001), intervals are 95 % "
     "t-intervals over seeds; of two seeds, their range. Circles: DLG on swept settings; squares: attackers who leave "
     "out what was dropped; diamonds: DLG at the optima of all budgets, by the corrected and the printed formulas. They "
     "stand at the total variation of the paper's formulas, with a bar to what else is known: of noise from the lower "
@@ -178,7 +178,7 @@ def laws_of(frame: pd.DataFrame) -> dict[str, torch.Tensor]:
 
 
 def _variations(entry: Swept, parameter: float, laws: dict[str, torch.Tensor]) -> tuple[float, float]:
-    """Total variation at a value of the swept parameter, mean over clients and seeds: the paper's, and what else is known.
+    """Total variation at a value of the parameter, mean over clients and seeds: the paper's, and what else is known.
 
     Of encryption it is 1 but for rounding.
     """

@@ -217,17 +217,17 @@ COLUMNS = [
     title="Bounds at a budget of leakage, and what is measured",
     caption="The paper's mechanisms with the parameter that has the metric 2 C1 - C2 TV = epsilon, for budgets in "
     "units of C1 (null attack's prior, alpha = 0.5; Table S5), and without protection in the first row. tau: total "
-    "variation that the budget asks for. r is over the widest range delta of an upload's coordinates. Exact TV: by "
-    "the law of the mechanism itself, in place of a bound or a model. Certified: whether the metric bounds leakage, by "
-    "the paper's condition and by what is proved. Measured: leakage (null attack's prior, alpha = 0.001) and recovery "
-    "of an attacker who does not know the parameter, mean over clients, of fewer models and attempts than without "
+    "variation that the budget asks for. r is over the widest range delta of an upload's coordinates. Exact TV: by the "
+    "law of the mechanism itself, in place of a bound or a model. Certified: whether the metric bounds leakage, by the "
+    "paper's condition and by what is proved. Measured: leakage (null attack's prior, alpha = 0.001) and recovery of "
+    "an attacker who does not know the parameter, mean over clients, of fewer models and attempts than without "
     "protection; brackets are 95 % t-intervals over seeds, of two seeds their range. Bounds on losses: C4 = 1, since "
     "accuracy is in [0, 1], for one round; accuracy is lost over a whole training, paired by seed with one without "
-    "protection, of two clients for masks, of a few rounds for Paillier's scheme. Efficiency is in plain updates of "
-    "32 bits per coordinate: more bits than that per client and round, and its bound with C5 the larger of the plain "
-    "and the protected update; of masks it is K m log2 r (Lemma H.4), with K = 2, which is negative for r below 1. At "
-    "the optimum of noise and of compression nothing changes for the attacker, since so little total variation is "
-    "asked for; masks by the paper's model are as wide as the range of uploads.",
+    "protection, of two clients for masks, of a few rounds for Paillier's scheme. Efficiency is in plain updates of 32 "
+    "bits per coordinate: more bits than that per client and round, and its bound with C5 the larger of the plain and "
+    "the protected update; of masks it is K m log2 r (Lemma H.4), with K = 2, which is negative for r below 1. At the "
+    "optimum of noise and of compression nothing changes for the attacker, since so little total variation is asked "
+    "for; masks by the paper's model are as wide as the range of uploads.",
     experiments=(
         UNPROTECTED,
         TUNED,

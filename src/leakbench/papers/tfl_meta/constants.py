@@ -92,19 +92,18 @@ def _range(rows: pd.DataFrame, low: str, high: str | None = None) -> str:
     "S5",
     title="Constants of leakage",
     caption="What DLG recovers of single uploads without protection, and the constants that follow (Algorithms 1 and "
-    "2). "
-    "First setting: S = 2 images, recovered if PSNR exceeds 25 dB, alpha = 0.5, i.i.d. clients; the others differ "
-    "from it in one thing, and have fewer models and attempts where S or the labels differ. Recovery: part of data "
-    "and attempts; elsewhere: the same test passed by reconstructions from another client's upload. C1 (nats^(1/2), "
-    "at most 0.833) is the mean over clients, xi (nats) and C2 = (e^(2 xi) - 1) / 2 the largest over clients, models,"
-    " data and seeds. Brackets: 95 % t-intervals over seeds; of two seeds, their range. Clients: least and greatest "
+    "2). First setting: S = 2 images, recovered if PSNR exceeds 25 dB, alpha = 0.5, i.i.d. clients; the others differ "
+    "from it in one thing, and have fewer models and attempts where S or the labels differ. Recovery: part of data and "
+    "attempts; elsewhere: the same test passed by reconstructions from another client's upload. C1 (nats^(1/2), at "
+    "most 0.833) is the mean over clients, xi (nats) and C2 = (e^(2 xi) - 1) / 2 the largest over clients, models, "
+    "data and seeds. Brackets: 95 % t-intervals over seeds; of two seeds, their range. Clients: least and greatest "
     "over clients and seeds. Attempts: ends of a client's 95 % interval, bootstrap, mean over clients and seeds. The "
-    "prior decides everything, and the paper leaves it open: by the null attack's a datum is as probable beforehand "
-    "as another client's upload would make it; where it is the same for all S + 1 candidates, misses among them, C1 "
-    "is zero at a recovery of S / (S + 1), and a failed attack leaks more than a perfect one; one of the population: "
-    "1 / N for each datum. C2 hangs on alpha where some candidate was never, or always, recovered, since it is then "
-    "alpha that keeps xi finite. Classes (Algorithm 3, null attack, without alpha): C1 of the recovered classes, with"
-    " misses as a further candidate, and the sum of the printed estimates, which should be 1.",
+    "prior decides everything, and the paper leaves it open: by the null attack's a datum is as probable beforehand as "
+    "another client's upload would make it; where it is the same for all S + 1 candidates, misses among them, C1 is "
+    "zero at a recovery of S / (S + 1), and a failed attack leaks more than a perfect one; one of the population: 1 / "
+    "N for each datum. C2 hangs on alpha where some candidate was never, or always, recovered, since it is then alpha "
+    "that keeps xi finite. Classes (Algorithm 3, null attack, without alpha): C1 of the recovered classes, with misses "
+    "as a further candidate, and the sum of the printed estimates, which should be 1.",
     experiments=(UNPROTECTED, BATCHES, SKEWED),
 )
 def table_s5(tables: Tables) -> pd.DataFrame:

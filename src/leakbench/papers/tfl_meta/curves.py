@@ -56,14 +56,15 @@ AT = 1.0
     title="Recovery, accuracy and bits over the parameter of every mechanism",
     caption="Top: the part of data and attempts in which DLG's reconstruction exceeds the threshold of PSNR; bands are "
     "Wilson's 95 % interval of one client, mean over clients and seeds. Squares: attackers who leave out what was "
-    "dropped, and take back a scaling of the rest. Middle: accuracy lost against undefended training "
-    "of the same seeds, bands are 95 % t-intervals over seeds; of two seeds, their range. Shared masks: of two clients. "
-    "Bottom: bits of an upload over those of a plain one, with what one client tells the other. Black: without "
-    "protection. Vertical lines: the parameter that the paper's metric asks for at a budget of epsilon = C1, mean over "
-    "seeds; grey: from the least to the largest one over all budgets. Diamonds: measured there, all budgets and "
-    "formulas. Of rescaled compression the optimum is that of eq. 85 at zero. Horizontal, in the last two columns: "
-    "shares in a ring, and encryption with a key that is in use, which have no parameter. Paillier's n* has a bit or "
-    "two and is no key. Toy keys are easily factored; no training is run under them.",
+    "dropped, and take back a scaling of the rest. Middle: accuracy lost against undefended training of the same "
+    "seeds, bands are 95 % t-intervals over seeds; of two seeds, their range. Shared masks: of two clients. Bottom: "
+    "bits of an upload over those of a plain one, with what one client tells the other. Black: without protection. "
+    "Vertical lines: the parameter that the paper's metric asks for at a budget of epsilon = C1, mean over seeds; "
+    "grey: from the least to the largest one over all budgets. Diamonds: measured there, all budgets and formulas; of "
+    "masks the printed and the corrected optimum look the same, just above the widest value. Of rescaled compression "
+    "the optimum is that of eq. 85 at zero. Horizontal, in the last two columns: shares in a ring, and encryption with "
+    "a key that is in use, which have no parameter. Paillier's n* has a bit or two and is no key. Toy keys are easily "
+    "factored; no training is run under them.",
     experiments=EXPERIMENTS,
 )
 def fig_s4(tables: Tables) -> Drawing:
@@ -216,18 +217,22 @@ def _optima(axes: Mapping[str, Axes], tables: Tables, entry: Swept) -> list[dict
         places = optima(tuned, entry)
     if places.empty:
         return []
-    found = []
     means = places.groupby(["defense", "form", "budget"], sort=False)["place"].mean().reset_index()
     for ax in axes.values():
         own = means[means["form"].isin([measured.CORRECTED])]
         ax.axvspan(own["place"].min(), own["place"].max(), color=REFERENCE_COLOUR, alpha=0.2, linewidth=0)
         for row in means[means["budget"] == AT].to_dict("records"):
             ax.axvline(row["place"], color="#333333", linestyle=FORMS[row["form"]], linewidth=0.9)
-    for row in means.to_dict("records"):
-        found.append(
-            {"quantity": "optimum", "series": row["form"], "budget": row["budget"], "parameter": row["place"]}
-            | {"void": False}
-        )
+    found: list[dict[str, Any]] = [
+        {
+            "quantity": "optimum",
+            "series": row["form"],
+            "budget": row["budget"],
+            "parameter": row["place"],
+            "void": False,
+        }
+        for row in means.to_dict("records")
+    ]
     if entry.label == "rescaled":
         return found
     known = first_threshold(tuned[tuned["defense"].isin(entry.tuned)])

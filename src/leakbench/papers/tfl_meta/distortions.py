@@ -79,8 +79,8 @@ STEPS = (200, 240)
     "S3",
     title="Which budgets of leakage can be met",
     caption="By C1, which cannot exceed sqrt(ln 2), and the budget epsilon: which mechanisms have a total variation of "
-    "(2 C1 - epsilon) / C2. Gaussian noise: by the lower bound, so 1/100 at most. Constants of one attacker satisfy "
-    "2 C1 < C2 / sqrt(2), so that red cannot occur with them. White lines: above the dashed one (epsilon = C1) the "
+    "(2 C1 - epsilon) / C2. Gaussian noise: by the lower bound, so 1/100 at most. Constants of one attacker satisfy 2 "
+    "C1 < C2 / sqrt(2), so that red cannot occur with them. White lines: above the dashed one (epsilon = C1) the "
     "paper's theorem says that its metric bounds leakage; above the solid one (3/2 C1) it does.",
     experiments=(),
 )

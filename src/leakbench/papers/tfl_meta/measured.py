@@ -1,4 +1,4 @@
-"""What figures of measured protection share: mechanisms with their parameter, and what became of attacks, accuracy, bits."""
+"""What figures of measured protection share: mechanisms with their parameter, rates, losses of accuracy and bits."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def undefended(constants: pd.DataFrame, beside: pd.DataFrame) -> pd.DataFrame:
 
 
 def rates(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
-    """Recovery rates, means over clients and seeds: the columns ``by``, ``mean``, ``low``, ``high``, ``seeds``, ``void``.
+    """Recovery rates, means over clients and seeds: columns ``by``, ``mean``, ``low``, ``high``, ``seeds``, ``void``.
 
     ``low`` and ``high`` are the ends of Wilson's interval of one client, means likewise.
     """
