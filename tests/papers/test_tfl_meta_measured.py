@@ -93,10 +93,9 @@ def tables() -> dict[str, pd.DataFrame]:
             *(("encrypted", "paillier", "dlg", {"key_bits": b, **T25}, attacked(0.0, 2 * b * M)) for b in (16, 64)),
         ],
         "swept_masked": [
-            ("compression", "random_mask", "masked-dlg", {"probability": p, **T25}, attacked(0.8)) for p in (1e-3, 0.5)
-        ],
-        "swept_scaled": [
-            ("rescaled", "random_mask", "masked-cosine", {"probability": p, **T25}, attacked(0.7)) for p in (1e-3, 0.5)
+            (label, "random_mask", "masked-dlg", {"probability": p, **T25}, attacked(rate))
+            for label, rate in (("compression", 0.8), ("rescaled", 0.7))
+            for p in (1e-3, 0.5)
         ],
         "tuned": [cell for label, parameter in TUNED.items() for cell in tuned(label, parameter)],
         "tuned_encrypted": [
