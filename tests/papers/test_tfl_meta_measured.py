@@ -58,9 +58,9 @@ def tuned(label: str, parameter: float) -> list[tuple[str, str, str, dict[str, f
     for budget in BUDGETS:
         none = budget == 2
         chosen = {"parameter": math.nan if none else parameter, "tau": 0.0 if none else TAU}
-        found.append(
-            (label, "tuned", "dlg", {"budget": budget, **T25}, attacked(0.9 if none else 0.9 - hidden * 0.9, **chosen))
-        )
+        bits = 96.0 * M if "masks" in label and not none else 32.0 * M
+        recovery = 0.0 if hidden and not none else 0.9
+        found.append((label, "tuned", "dlg", {"budget": budget, **T25}, attacked(recovery, bits, **chosen)))
     return found
 
 
