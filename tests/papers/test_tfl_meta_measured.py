@@ -174,7 +174,7 @@ def test_budgets(tables: dict[str, pd.DataFrame]) -> None:
 
 def test_the_strongest_attacker_counts(tables: dict[str, pd.DataFrame]) -> None:
     frame = fronts.points(tables).set_index(["name", "setting"])
-    half = frame.loc["compression", "probability 0.5"]
+    half = frame.loc[[("compression", "probability 0.5")]].iloc[0]
     assert half["recovered"] == pytest.approx(0.8) and half["attack"] == "DLG on what is left"
     assert half["loss"] == pytest.approx(50) and half["bits"] == pytest.approx(0.53)
     assert frame.loc[("Gaussian noise", "scale 0.1"), "loss"] == pytest.approx(30)
