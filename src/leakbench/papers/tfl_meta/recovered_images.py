@@ -68,9 +68,9 @@ ROWS = (
     title="Images recovered without protection, at the optima, and under strong protection",
     caption="The first attempt of DLG on one seed's clients at the first model. Optima: the parameters that the "
     "paper's metric asks for at a budget of epsilon = C1; of masks by its model, whose masks are as wide as "
-    "the values, and by the law of a value plus a mask. Below: the standard deviation of noise, and the part of coordinates "
-    "that is dropped. Attack on the rest: it leaves out what was dropped; where the rest is scaled up, it "
-    "matches directions. Images by the PSNR without protection: the best, the median and the worst ones; below "
+    "the values, and by the law of a value plus a mask. Below: the standard deviation of noise, and the part of "
+    "coordinates that is dropped. Attack on the rest: it leaves out what was dropped; where the rest is scaled up, "
+    "it matches directions. Images by the PSNR without protection: the best, the median and the worst ones; below "
     "each its PSNR, of pixels in [0, 1]. A single attempt may fail without any protection.",
     experiments=(CONSTANTS, TUNED, ENCRYPTED, SWEPT, MASKED, SCALED),
     tensors=(CONSTANTS, TUNED, ENCRYPTED, SWEPT, MASKED, SCALED),
