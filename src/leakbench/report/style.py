@@ -43,6 +43,7 @@ COLOURS = {
     "masked_pair": "#CC3311",
     "additive_sharing": "#4EB265",
     "paillier": "#5522BB",
+    "tuned": "#0000CC",
 }
 # For mechanisms that the project does not know: out-of-tree defenses.
 OTHER_COLOURS = ("#7F3C8D", "#80BA5A", "#A5AA99", "#CF1C90")

@@ -53,7 +53,7 @@ MARKS = ("o", "s")
 TUNED_MARK = "D"
 ASIDE = {"noise": 0.85, "masks": 1.18}
 """Optima of one budget have one total variation; factors that let all be seen."""
-LINES = {
+LINES: dict[str, tuple[str, str, Any]] = {
     "metric": ("eq. 6: $2 C_1 - C_2$ TV", MODEL_COLOURS[0], "-"),
     "theorem": ("Theorem 4.1, eq. 3", MODEL_COLOURS[1], "-"),
     "upper": ("$C_1 + C_2$ TV, proved", "#333333", "-"),
@@ -165,7 +165,8 @@ def _placed(
 ) -> pd.DataFrame:
     shown = points[["mean", "low", "high", "seeds", "void"]]
     first, other = np.asarray(between, dtype=float).reshape(-1, 2).T
-    return shown.assign(label=label, attack=attack, form=form, **{"TV": first, "other TV": other, "metric": LEAKAGE})
+    places: dict[str, Any] = {"TV": first, "other TV": other}
+    return shown.assign(label=label, attack=attack, form=form, metric=LEAKAGE, **places)
 
 
 def laws_of(frame: pd.DataFrame) -> dict[str, torch.Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from leakbench.jobs.leakage import leakage_metric_name
 from leakbench.lazy import np, pd, torch
@@ -23,7 +24,7 @@ LEAKAGE = leakage_metric_name("leakage", "null", 0.001)
 """Under the prior of null attacks, hardly smoothed: with few attempts smoothing pulls beliefs to the prior."""
 CELL = ["dataset", "model"]
 CORRECTED, PRINTED, EXACT, ALIVE = "corrected", "as printed", "exact TV", "larger floor of deviations"
-FORMS = {CORRECTED: "-", PRINTED: ":", EXACT: "--", ALIVE: "-."}
+FORMS: dict[str, Any] = {CORRECTED: "-", PRINTED: ":", EXACT: "--", ALIVE: "-."}
 """Of optima, and their line styles."""
 
 
