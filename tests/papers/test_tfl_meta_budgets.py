@@ -357,7 +357,7 @@ class TestUtilityClaims:
 
     def test_bounds(self) -> None:
         found = judge("E12")
-        assert found.verdict == "reproduced" and "2 more bounds are 1 or more" in found.note
+        assert found.verdict == "reproduced" and "11 more bounds are 1 or more" in found.note
         found = judge("E12", utility=utility(small=0.8))
         assert found.verdict == "contradicted" and "noise, scale 0.0001" in found.note
         unsure = utility()
