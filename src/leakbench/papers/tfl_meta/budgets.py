@@ -225,9 +225,7 @@ COLUMNS = [
     "accuracy is in [0, 1], for one round; accuracy is lost over a whole training, paired by seed with one without "
     "protection, of two clients for masks, of a few rounds for Paillier's scheme. Efficiency is in plain updates of 32 "
     "bits per coordinate: more bits than that per client and round, and its bound with C5 the larger of the plain and "
-    "the protected update; of masks it is K m log2 r (Lemma H.4), with K = 2, which is negative for r below 1. At the "
-    "optimum of noise and of compression nothing changes for the attacker, since so little total variation is asked "
-    "for; masks by the paper's model are as wide as the range of uploads.",
+    "the protected update; of masks it is K m log2 r (Lemma H.4), with K = 2, which is negative for r below 1.",
     experiments=(
         UNPROTECTED,
         TUNED,
