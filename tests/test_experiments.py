@@ -321,7 +321,7 @@ def test_parameters_change_the_jobs_that_have_them(checkout: Checkout, file: str
 
 # Gates ---------------------------------------------------------------------------------------------------------------
 
-JUDGING = ("undefended", "cifar_pruning", "inversion", "inversion_single", "rog", "text_attacks")
+JUDGING = ("undefended", "cifar_pruning", "inversion", "inversion_single", "rog", "text_attacks", "constants")
 """Experiments whose undefended cells judge the attacks of others."""
 UNDEFENDED = "results/smoke/optimal_defense/undefended/digits16/{}/none/{}/{}.json"
 
@@ -627,7 +627,7 @@ MISTAKES: list[tuple[Any, ...]] = [
     (PAPER, "variants.defenses.gp.name", "magnitude", "unknown defense 'magnitude'; did you mean 'magnitude_pruning'"),
     (SMOKE, f"{OVERLAY}.variants.datasets.digits16.name", "digit", "unknown dataset 'digit'; did you mean 'digits'? "),
     # Labels.
-    (PAPER, "experiments.noise.defenses", ["dpsdg"], "unknown defense 'dpsdg'; did you mean 'dpsgd'? Allowed: cafl, "),
+    (PAPER, "experiments.noise.defenses", ["dpsdg"], "unknown defense 'dpsdg'; did you mean 'dpsgd'? Allowed: add"),
     (SMOKE, f"{OVERLAY}.experiments.noise.datasets", ["mnits"], "unknown dataset 'mnits'; did you mean 'mnist'?"),
     (PAPER, "experiments.noise.jobs.attack.attacks", ["igg"], "unknown attack 'igg'; did you mean 'ig'? Allowed: ada"),
     (PAPER, "variants.defenses.a/b", {"name": "none"}, "String should match pattern", ".[key]"),

@@ -30,8 +30,9 @@ from leakbench.data.base import DATASETS, Dataset, ImageDataset, Samples, Split
 from leakbench.data.staged import StagedDataset
 from leakbench.data.text import TextDataset
 from leakbench.defenses.base import DEFENSES, Defense, Schedule
+from leakbench.defenses.tuned import Tuned, UploadConstants
 from leakbench.federated.client_data import ClientData
-from leakbench.federated.message import DenseMessage, Message
+from leakbench.federated.message import DenseMessage, EncryptedMessage, Message
 from leakbench.federated.step import ClientSteps
 from leakbench.jobs.base import JOB_KINDS, Job, JobKind, Variant
 from leakbench.models.base import MODELS, Model, build_network
@@ -140,6 +141,7 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
     "dataset/digits": [{}, {"size": 16}],
     "dataset/photos": [{}, {"size": 16}],
     "dataset/sentences": [{}, {"tokens": 8, "vocabulary": {"kind": "words", "entries": 50}}],
+    "defense/additive_sharing": [{"clients": 3}],
     "defense/cafl": [
         {"epsilon": 2, "fraction": 0.5, **choice}
         for choice in (
@@ -164,6 +166,7 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
     "defense/dp_psac": [{"multiplier": 0.5, "clip": 0.1}],
     "defense/dp_sgd": [{"multiplier": 0.5, "clip": 0.1}],
     "defense/eigen_compression": [{"direction": 2}],
+    "defense/fixed_point": [{"clients": 3}, {"clients": 3, "fraction_bits": 12}],
     "defense/gaussian_noise": [{"scale": 0.2, **size} for size in SIZES],
     "defense/gaussian_sampling": [
         {"batch": 2, "clip": 0.1},
@@ -183,14 +186,19 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
         {"epsilon": 4, "sigma2": 0.2, "nu": 4, "bits": 4, "form": "as_released"},
     ],
     "defense/magnitude_pruning": [{"fraction": 0.7}],
+    "defense/masked_pair": [{"bound": 0.5}],
     "defense/natural_channel": [{"kappa": 5}, {"kappa": 5, "noise": "fresh"}],
     "defense/optimal_clipped_noise": [{"scale": 0.2, "clip": 0.02, **choice} for choice in (*SIZES, *READINGS)],
     "defense/optimal_noise": [{"scale": 0.2, **choice} for choice in (*SIZES, *READINGS, {"probe_kind": "rademacher"})],
     "defense/optimal_pruning": [{"fraction": 0.7, **reading} for reading in READINGS],
+    "defense/paillier": [
+        {"clients": 3, "key_bits": 1024},
+        {"clients": 3, "key_bits": 64, "toy": True, "fraction_bits": 16, "packed": False},
+    ],
     "defense/parameter_channel": [{"kappa": 5}, {"kappa": 5, "signal": "mean"}],
     "defense/personalized_channel": [{"kappa": 5}, {"kappa": 5, "solution": "bound"}],
     "defense/qsgd": [{"levels": 16}, {"levels": 16, "form": "as_released"}],
-    "defense/random_mask": [{"probability": 0.2}],
+    "defense/random_mask": [{"probability": 0.2}, {"probability": 0.2, "rescale": True, "positions": "seed"}],
     "defense/sign_sgd": [{}, {"scale": "mean_abs"}],
     "defense/soteria": [{"fraction": 0.5}, {"fraction": 0.5, "form": "as_released", "layer": 0}],
     "defense/sdq": [{"bits": 4}, {"bits": 4, "rounding": "babai"}, {"bits": 3, "dimension": 1, "clip": 0.1}],
@@ -201,6 +209,17 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
         {"batch": 2, "clip": 0.1, "variance": 1e-3, "users": 50, "records": 2},
     ],
     "defense/white_channel": [{"kappa": 5}, {"kappa": 5, "rank": "as_printed"}],
+    "defense/tuned": [
+        {"mechanism": "randomization", "budget": 1.6},
+        {"mechanism": "randomization", "budget": 1.6, "form": "exact"},
+        {"mechanism": "compression", "budget": 0.5},
+        *(
+            {"mechanism": "secret_sharing", "budget": 0.5, "form": form}
+            for form in ("corrected", "as_printed", "exact")
+        ),
+        {"mechanism": "paillier", "budget": 0.5, "key_bits": 64},
+        {"mechanism": "paillier", "budget": 2.0},
+    ],
     "inversion/mean_start": [{"iterations": 4}],
     "job/attack": [
         {"clients": 2, "batch_size": 2, "auxiliary": 4},
@@ -240,6 +259,15 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
     ],
     "job/prior": [
         {"images": 20, "held_out": 4, "steps": 3, "batch_size": 8, "networks": NETWORKS},
+    ],
+    "job/leakage": [
+        {"clients": 2, "images_per_client": 8, "models": 2, "attempts": 3, "steps": 2, "rate": 0.1, "law_batches": 4}
+        | {"thresholds": (5.0, 8.0), "smoothing": (0.5, 1.0), "training_batch": 4, "resamples": 20},
+        {"clients": 3, "images_per_client": 5, "alpha": 0.5, "batch_size": 1, "models": 1, "attempts": 2, "steps": 0}
+        | {"rate": 0.1, "law_batches": 3, "similarity": "ssim", "thresholds": (0.0,), "resamples": 20},
+    ],
+    "job/protection_cost": [
+        {"clients": 2, "batch_size": 2, "key_bits": (1024,), "unpacked_values": 2, "repetitions": 1, "keep": (0.5,)},
     ],
     "job/release": [
         {
@@ -368,10 +396,11 @@ class FixedAttack(Attack):
     version: ClassVar[int] = 1
 
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
-        assert knowledge.auxiliary_images is not None
         n, (batch, *shape) = len(observations), observations.batch_shape
         size = observations.gradients.norm(dim=1)
-        images = knowledge.auxiliary_images.mean(dim=0) + size.view(-1, 1, 1, 1, 1) * streams.normal(batch, *shape)
+        middle = knowledge.pixel_range if knowledge.auxiliary_images is None else knowledge.auxiliary_images
+        assert middle is not None
+        images = middle.mean(dim=0) + size.view(-1, 1, 1, 1, 1) * streams.normal(batch, *shape)
         return Reconstruction(images, size, torch.full((n,), -1))
 
 
@@ -458,14 +487,22 @@ def numbers_of(component: Component) -> list[float]:
         numbers += summary(network.logits(network.parameters, images))
         numbers += summary(network.gradient(network.parameters, images, torch.tensor([1, 3])))
     elif isinstance(component, Defense):
-        steps, streams = clients(), Streams([("defense", client) for client in range(3)])
+        if isinstance(component, Tuned):
+            sigma = torch.rand(4, 100, generator=generator("fingerprint spread"))
+            tuning = component.made(UploadConstants(0.6, 2.0, sigma, torch.tensor([0.5, 0.6, 0.7, 0.8])))
+            numbers += [tuning.tau, tuning.parameter or 0.0]
+            component = tuning.defense
+        number = 2 if component.name == "masked_pair" else 3
+        steps, streams = clients().rows(0, number), Streams([("defense", client) for client in range(number)])
         component = component.calibrate(ClientData(FixedData(size=8).load("train", range(30)).values[None]))
         images, labels = component.protect_dataset(steps.images, steps.labels, streams)
         images, labels = component.protect_data(images, labels, streams)
         message = component.protect_update(steps, streams)
         epsilon = component.privacy(Schedule(dimension=100, rounds=2)).epsilon
-        numbers += [*summary(images), *summary(labels), *summary(message.view()), message.bits]
-        numbers += summary(component.aggregate(message, 3)) + ([] if epsilon is None else [epsilon])
+        numbers += [*summary(images), *summary(labels), message.bits]
+        if not isinstance(message, EncryptedMessage):  # a ciphertext is another one for another last digit
+            numbers += summary(message.view())
+        numbers += summary(component.aggregate(message, number)) + ([] if epsilon is None else [epsilon])
     elif isinstance(component, Attack) and component.reconstructs == "sentences":
         found = component.reconstruct(*sentences(), Streams([("sentences", client) for client in range(2)]))
         assert found.tokens is not None

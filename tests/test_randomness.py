@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from leakbench.randomness import Streams, generator, stream_seed
+from leakbench.randomness import Streams, generator, named_bytes, stream_seed
 
 KEYS = [("digits", seed, "client", client) for seed in range(2) for client in range(3)]
 PINNED = 4157859279056492434
@@ -129,3 +129,21 @@ class TestSuccesses:
         together = Streams([("a", 1), ("b", 2)]).successes(1000, 0.1)
         assert torch.equal(Streams([("b", 2)]).successes(1000, 0.1)[0], together[1])
         assert not torch.equal(together[0][:20], together[1][:20])
+
+
+def test_bytes_repeat_and_never_within_a_stream() -> None:
+    one, again, other = (named_bytes("bytes", name) for name in (0, 0, 1))
+    drawn = [one(32) for _ in range(4)]
+    assert [again(32) for _ in range(4)] == drawn and len({*drawn, other(32)}) == 5
+    assert [len(one(size)) for size in (0, 1, 400)] == [0, 1, 400]
+    assert drawn[0].hex().startswith("685a038a0228810b")
+
+
+def test_integers_reach_both_ends() -> None:
+    streams = Streams([("integers", row) for row in range(2)])
+    drawn = streams.integers(-3, 3, 2000)
+    assert drawn.dtype == torch.int64 and drawn.unique().tolist() == [-3, -2, -1, 0, 1, 2]
+    assert not torch.equal(drawn[0], drawn[1])
+    assert torch.equal(drawn[1], Streams([("integers", 1)]).integers(-3, 3, 2000)[0])
+    wide = streams.integers(-(2**62), 2**62, 4000).double() / 2**62
+    assert float(wide.mean()) == pytest.approx(0, abs=0.04) and float(wide.var()) == pytest.approx(1 / 3, abs=0.02)

@@ -88,7 +88,7 @@ class KindSpec(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    attacks: list[str] = Field([], description="attack variants; for the kind 'attack' alone")
+    attacks: list[str] = Field([], description="attack variants; for the kinds 'attack' and 'leakage'")
 
 
 class ExperimentSpec(_Strict):

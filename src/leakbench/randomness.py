@@ -7,9 +7,11 @@ computed beside it.
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from leakbench.lazy import np, torch
 
@@ -27,6 +29,16 @@ def stream_seed(*key: str | int) -> int:
 def generator(*key: str | int) -> torch.Generator:
     """A CPU generator for the stream that ``key`` names. CPU, so that every device sees the same numbers."""
     return torch.Generator().manual_seed(stream_seed(*key))
+
+
+def named_bytes(*key: str | int) -> Callable[[int], bytes]:
+    """So many bytes at each call from the stream that ``key`` names: SHAKE-256 of its seed and of the call's number.
+
+    They stand for ``os.urandom`` where a simulation has to repeat. The seed has 63 bits and anyone can compute it, so
+    what is kept secret with them is no secret outside a simulation.
+    """
+    seed, calls = stream_seed(*key).to_bytes(8), itertools.count()
+    return lambda size: hashlib.shake_256(seed + next(calls).to_bytes(8)).digest(size)
 
 
 class Streams:
@@ -58,6 +70,10 @@ class Streams:
     def uniform(self, *shape: int, device: torch.device | None = None) -> torch.Tensor:
         """Uniform draws on [0, 1), ``[rows, *shape]``, float32."""
         return torch.stack([torch.rand(shape, generator=g) for g in self._generators]).to(device)
+
+    def integers(self, low: int, high: int, *shape: int, device: torch.device | None = None) -> torch.Tensor:
+        """Uniform draws on ``low, ..., high - 1``, ``[rows, *shape]``, int64; both ends fit in 64 bits with a sign."""
+        return torch.stack([torch.randint(low, high, shape, generator=g) for g in self._generators]).to(device)
 
     def successes(self, trials: int, probability: float, device: torch.device | None = None) -> list[torch.Tensor]:
         """Which of ``trials`` independent trials succeed: for every row their places, rising, int64.

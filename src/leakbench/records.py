@@ -49,6 +49,7 @@ class MetricInfo(_Model):
             "image",
             "sentence",
             "victim",
+            "client",
             "step",
             "round",
             "tensor",

@@ -97,6 +97,20 @@ class TestMasked:
         assert seen == replace(observations, weights=seen.weights)  # and nothing else has changed
         assert observations.weights is None
 
+    def test_a_known_gain_is_taken_back(self, observations: Observations) -> None:
+        gain = torch.tensor([[1.0], [2.0], [4.0]])
+        repeats = torch.stack([observations.gradients, -observations.gradients], dim=1)
+        scaled = replace(
+            observations, gradients=gain * observations.gradients, gain=gain, repeats=gain[:, :, None] * repeats
+        )
+        scaled.check()
+        seen, plain = (improved(Masked(attack=Masked(attack=ECHO)), one) for one in (scaled, observations))
+        assert seen.gain is None and torch.equal(seen.gradients, observations.gradients)
+        assert seen.repeats is not None and torch.equal(seen.repeats, repeats)
+        assert seen.weights is not None and plain.weights is not None and torch.equal(seen.weights, plain.weights)
+        with pytest.raises(ObservationError, match="gain of shape"):
+            replace(observations, gain=gain[:, 0]).check()
+
     def test_marked_coordinates_have_no_influence(self, observations: Observations) -> None:
         assert observations.marked is not None
         attack, streams = Masked(attack=IGOptimalDefense(iterations=5)), STREAMS

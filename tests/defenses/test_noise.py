@@ -34,6 +34,9 @@ ON_DATA = {"natural_channel", "white_channel", "personalized_channel", "eigen_co
 PER_SAMPLE = {"parameter_channel", "dp_sgd", "dp_psac", "distributed_noise", "gaussian_sampling", "water_filling"}
 # Tested in files of their own: what needs to know the network's layers.
 PER_TENSOR = {"laplace", "soteria", "sign_sgd", "grad_drop", "qsgd", "cafl", "sdq", "jopeq", "cdpa"}
+# Tested in test_fixed_point_sums.py and test_tuned.py: sums of integers, and what becomes one of the others.
+IN_FIXED_POINT = {"fixed_point", "masked_pair", "additive_sharing", "paillier"}
+BUDGETED = {"tuned"}
 
 
 def streams(n: int) -> Streams:
@@ -74,7 +77,7 @@ def test_a_row_does_not_depend_on_the_batch_it_is_in(fixed_steps: Fixed, name: s
 
 def test_the_table_above_names_every_defense() -> None:
     own = {name for name in DEFENSES if DEFENSES.get(name).__module__.startswith("leakbench.")}
-    assert own == set(EVERY) | ON_DATA | PER_SAMPLE | PER_TENSOR
+    assert own == set(EVERY) | ON_DATA | PER_SAMPLE | PER_TENSOR | IN_FIXED_POINT | BUDGETED
 
 
 @pytest.mark.parametrize(

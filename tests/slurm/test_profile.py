@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROFILE = ROOT / "slurm" / "config.yaml"
 GPU_RULES = {
     *("attack", "train", "federate", "release", "prior", "language_model", "fisher", "membership"),
-    *("timing", "round_timing"),
+    *("timing", "round_timing", "leakage"),
 }
 # Keys whose entries are rules.
 BY_RULE = ("set-resources", "set-threads", "groups", "set-scatter")

@@ -21,8 +21,10 @@ from leakbench.jobs.federate import CURVES, FEDERATE_METRICS, FederateJob
 from leakbench.jobs.fisher import FISHER_METRICS, FisherJob
 from leakbench.jobs.inventory import InventoryJob
 from leakbench.jobs.language_model import LANGUAGE_MODEL_METRICS, LanguageModelJob
+from leakbench.jobs.leakage import LeakageJob
 from leakbench.jobs.membership import MEMBERSHIP_METRICS, MembershipJob
 from leakbench.jobs.prior import PRIOR_METRICS, PriorJob
+from leakbench.jobs.protection_cost import COST_METRICS, PARTS, ProtectionCostJob
 from leakbench.jobs.release import ReleaseJob
 from leakbench.jobs.round_timing import ROUND_METHODS, ROUND_TIMING_METRICS, RoundTimingJob
 from leakbench.jobs.runner import Placement
@@ -67,8 +69,14 @@ def findings(job: Job) -> Findings:
     if isinstance(job.kind, LanguageModelJob):
         metrics = {name: [3.0] if info.axis else 20.0 for name, info in LANGUAGE_MODEL_METRICS.items()}
         return Findings(LANGUAGE_MODEL_METRICS, [Replicate(seed=0, metrics=metrics)], {})
+    if isinstance(job.kind, LeakageJob):
+        return Findings(
+            job.kind.metrics_of(job.defense.component), list(_leaks(job, job.kind)), _attempted(job, job.kind)
+        )
     if isinstance(job.kind, MembershipJob):
         return Findings(MEMBERSHIP_METRICS, list(_members(job, job.kind)), {})
+    if isinstance(job.kind, ProtectionCostJob):
+        return Findings(COST_METRICS, list(_costs(job, job.kind)), {})
     if isinstance(job.kind, RoundTimingJob):
         return Findings(ROUND_TIMING_METRICS, list(_rounds_timed(job, job.kind)), {})
     if isinstance(job.kind, TimingJob):
@@ -303,6 +311,54 @@ def _rounds_timed(job: Job, kind: RoundTimingJob) -> Iterator[Replicate]:
             yield Replicate(seed=seed, setting={"method": method}, metrics=metrics)
 
 
+def _costs(job: Job, kind: ProtectionCostJob) -> Iterator[Replicate]:
+    """Bits by the formulas; in their order, each method takes a second more than the one before."""
+    d = 2410
+    for seed, _, draw in _cells(job):
+        for place, method in enumerate(kind.methods(d)):
+            metrics: dict[str, Any] = dict.fromkeys(("bits", "server_bits", "formula_bits"), float(method.formula))
+            metrics |= {"parameters": float(d), "values": float(method.values), "slots": None}
+            for part in PARTS:
+                seconds = [1.0 + place + draw.random() for _ in range(kind.repetitions)]
+                metrics |= {f"{part}_{clock}_s": seconds for clock in ("wall", "cpu")}
+            assert set(metrics) == set(COST_METRICS)
+            reasons = {"slots": "not counted"}
+            yield Replicate(seed=seed, setting=dict(method.setting), metrics=metrics, reasons=reasons)
+
+
+def _leaks(job: Job, kind: LeakageJob) -> Iterator[Replicate]:
+    """Half of what clients hold is recovered; every gate is passed."""
+    infos = kind.metrics_of(job.defense.component)
+    plain = {"dimension": 2410.0, "diverged": 0.0, "bits": 32.0, "tau": 0.001, "parameter": 0.5}
+    plain |= {"psnr": 30.0, "steepness": 1e6, "delta": 0.5, "dead": 0.0}
+    for seed, setting, draw in _cells(job):
+        for threshold in kind.thresholds:
+            metrics: dict[str, Any] = {}
+            for name, info in infos.items():
+                value = plain.get(name, 0.5)
+                metrics[name] = [value + draw.random() / 10 for _ in range(kind.clients)] if info.axis else value
+            yield Replicate(seed=seed, setting={**setting, "threshold": threshold}, metrics=metrics)
+
+
+def _attempted(job: Job, kind: LeakageJob) -> dict[str, Any]:
+    """Images, which attempts recovered some, and what constants are."""
+    import torch
+
+    settings = len(list(job.defense.settings()))
+    shape = (kind.clients, kind.batch_size, *job.dataset.single().shape)
+    attempts = (settings * len(kind.thresholds), kind.clients, kind.models, kind.attempts, kind.batch_size)
+    found: dict[str, Any] = {}
+    for seed in job.seeds:
+        draws = torch.Generator().manual_seed(seed)
+        found[f"seed{seed}/victims"] = torch.rand(shape, generator=draws)
+        found[f"seed{seed}/reconstructions"] = torch.rand(attempts[0], *shape, generator=draws)
+        if kind.keep_attempts:
+            found[f"seed{seed}/recovered"] = (torch.rand(attempts, generator=draws) < 0.5).byte()
+        if settings == 1:
+            found[f"seed{seed}/null"] = torch.zeros(kind.clients, kind.batch_size)
+    return found
+
+
 def _pictures(job: Job, kind: AttackJob) -> dict[str, Any]:
     """Images of the experiments whose pictures are drawn, and all sentences; only these import torch."""
     if job.dataset.component.unit == "sentences":
@@ -347,7 +403,7 @@ def _run(_: JobKind, job: Job, device: object) -> Findings:
 if __name__.startswith("leakbench_plugin_"):  # a test that imports this file wants its functions alone
     kinds = (
         *(AttackJob, TrainJob, FederateJob, FisherJob, CalibrateJob, InventoryJob, PriorJob, LanguageModelJob),
-        *(MembershipJob, ReleaseJob, TimingJob, RoundTimingJob, SpectrumJob),
+        *(LeakageJob, MembershipJob, ReleaseJob, TimingJob, RoundTimingJob, SpectrumJob, ProtectionCostJob),
     )
     for kind_of_job in kinds:
         kind_of_job.run = _run  # type: ignore[method-assign, assignment]

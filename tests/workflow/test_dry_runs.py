@@ -23,6 +23,7 @@ JOBS = {
     | {"draw": 18, "tabulate": 12},
     "secagg_dp": {"attack": 8, "train": 16, "membership": 10, "spectrum": 3, "round_timing": 2}
     | {"draw": 7, "tabulate": 7},
+    "tfl_meta": {"leakage": 20, "train": 17, "protection_cost": 1, "draw": 9, "tabulate": 7},
 }
 
 

@@ -5,6 +5,7 @@
 # By kind: memory in MB and minutes of a first attempt.
 NEEDS = {
     "attack": (8000, 120),
+    "leakage": (16000, 240),
     "train": (8000, 60),
     "federate": (16000, 240),
     "release": (16000, 120),
@@ -17,10 +18,12 @@ NEEDS = {
     "inventory": (2000, 10),
     "timing": (8000, 120),
     "round_timing": (8000, 60),
+    "protection_cost": (8000, 60),
 }
 
-# A job that is no attack has its kind where attacks have their label.
-ATTACKS = "(?!({})/)[^/]+".format("|".join(kind for kind in NEEDS if kind != "attack"))
+# A job that is no attack has its kind where attacks have their label, and before the label if it runs an attack too.
+OTHERS = "|".join(kind for kind in NEEDS if kind != "attack")
+ATTACKS = {"leakage": "leakage-[^/]+", "attack": f"(?!({OTHERS})/|leakage-)[^/]+"}
 
 for kind, (memory, minutes) in NEEDS.items():
 
@@ -36,7 +39,7 @@ for kind, (memory, minutes) in NEEDS.items():
         benchmark:
             "logs/{scale}/{paper}/{experiment}/{dataset}/{model}/{defense}/{attack}/{part}.tsv"
         wildcard_constraints:
-            attack=ATTACKS if kind == "attack" else kind,
+            attack=ATTACKS.get(kind, kind),
         threads: 1
         resources:
             mem_mb=lambda wildcards, attempt, memory=memory: memory * attempt,

@@ -93,6 +93,15 @@ def _weighted(observations: Observations, weights: torch.Tensor) -> Observations
     return replace(observations, weights=weights if known is None else known * weights)
 
 
+def _without_gain(observations: Observations) -> Observations:
+    """``observations`` of the gradient itself."""
+    gain, repeats = observations.gain, observations.repeats
+    if gain is None:
+        return observations
+    repeats = None if repeats is None else repeats / gain[:, :, None]
+    return replace(observations, gradients=observations.gradients / gain, repeats=repeats, gain=None)
+
+
 def _known_marks(marked: torch.Tensor | None) -> torch.Tensor:
     if marked is None:
         raise Infeasible("the defense marks no coordinates: its message shows none that it pruned or clipped")
@@ -101,10 +110,14 @@ def _known_marks(marked: torch.Tensor | None) -> torch.Tensor:
 
 @ATTACKS.register("masked", version=1)
 class Masked(Wrapper):
-    """Ignore the coordinates that the message shows to be pruned, clipped or out of range."""
+    """Ignore the coordinates that the message shows to be pruned, clipped or out of range.
+
+    What the defense multiplied the others by is taken back.
+    """
 
     def improve(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Observations:
-        return _weighted(observations, (~_known_marks(observations.marked)).to(observations.gradients))
+        kept = (~_known_marks(observations.marked)).to(observations.gradients)
+        return _weighted(_without_gain(observations), kept)
 
 
 @ATTACKS.register("dropped_layers", version=1)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from leakbench.attacks.language.model import LanguageModel
 from leakbench.attacks.restoration.prior import Prior
-from leakbench.errors import ObservationError
+from leakbench.errors import Infeasible, ObservationError
 from leakbench.federated.local import ONE_STEP, LocalTraining
 from leakbench.lazy import torch
 from leakbench.models.base import Network, Statistics
@@ -71,16 +71,17 @@ class Words(NamedTuple):
 
 @dataclass(frozen=True)
 class Observations:
-    """What the attacker saw of ``n`` clients that hold the same model.
+    """What the attacker saw of ``n`` clients that hold the same model, or each one of its own.
 
     Attributes:
         network: the architecture, in the BatchNorm mode that the clients computed in.
-        parameters: the model at the time of the step, ``[d]``.
+        parameters: the model at the time of the step, ``[d]``; of clients that hold different ones, ``[n, d]``.
         gradients: decoded gradients (of several local steps: updates over the learning rate), ``[n, d]``.
         batch_shape: ``(B, C, H, W)`` of each client's inputs; of embedded sentences ``(B, L, H + 1)``.
         local: the clients' local computation.
         marked: the coordinates at which the message itself shows that the defense changed them (pruned, clipped, out of
             range), boolean ``[n, d]``; None where it shows nothing.
+        gain: what the defense multiplied the gradient by, as everyone knows, ``[n, 1]``; by one where None.
         weights: how much the attacker trusts each coordinate, ``[n, d]``; all the same where None.
         noise: draws of the defense's noise over which the attacker averages its objective: from observations (their
             indices, ``[k]``) to draws ``[k, draws, d]``, since those of all would not fit in memory.
@@ -95,6 +96,7 @@ class Observations:
     batch_shape: tuple[int, ...]
     local: LocalTraining = ONE_STEP
     marked: torch.Tensor | None = None
+    gain: torch.Tensor | None = None
     weights: torch.Tensor | None = None
     noise: Callable[[torch.Tensor], torch.Tensor] | None = None
     repeats: torch.Tensor | None = None
@@ -108,9 +110,10 @@ class Observations:
         """
         n, d = len(self.gradients), self.network.dimension
         expected = {
-            "parameters": (self.parameters, (d,)),
+            "parameters": (self.parameters, (d,) if self.parameters.dim() == 1 else (n, d)),
             "gradients": (self.gradients, (n, d)),
             "marked": (self.marked, (n, d)),
+            "gain": (self.gain, (n, 1)),
             "weights": (self.weights, (n, d)),
         }
         for name, (tensor, shape) in expected.items():
@@ -123,6 +126,19 @@ class Observations:
                 + (f", as do {len(broken) - 1} others" if len(broken) > 1 else "")
                 + "; look at what the defense sends"
             )
+
+    def one_model(self, who: str) -> torch.Tensor:
+        """The parameters of the model that all clients hold, ``[d]``.
+
+        Args:
+            who: cannot work with several, in words.
+
+        Raises:
+            Infeasible: each client holds one of its own.
+        """
+        if self.parameters.dim() > 1:
+            raise Infeasible(f"{who}: the clients hold {len(self)} models; attack those of one model at a time")
+        return self.parameters
 
     def __len__(self) -> int:
         return self.gradients.shape[0]

@@ -42,7 +42,8 @@ class Evidence(TypedDict, total=False):
 
     ``target``: the observed gradient, ``[d]``. ``labels``: ``[B]``. ``weights``: trust in each coordinate, ``[d]``.
     ``noise``: draws of the defense's noise, ``[draws, d]``. ``statistics``: of BatchNorm layers. ``inputs``: those that
-    are known ``where`` they are, both ``batch_shape``.
+    are known ``where`` they are, both ``batch_shape``. ``parameters``: the client's model, ``[d]``, if it is not that
+    of all.
     """
 
     target: torch.Tensor
@@ -51,6 +52,7 @@ class Evidence(TypedDict, total=False):
     noise: torch.Tensor
     statistics: Statistics
     inputs: KnownInputs
+    parameters: torch.Tensor
 
 
 Cost: TypeAlias = "Callable[[torch.Tensor, Evidence], torch.Tensor]"

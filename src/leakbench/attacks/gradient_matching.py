@@ -139,9 +139,8 @@ class Search:
         if self.attack.batch_norm == "known":
             return network, self.knowledge.batch_statistics
         assert self.knowledge.auxiliary_images is not None
-        mean = estimated_statistics(
-            network, self.observations.parameters, self.knowledge.auxiliary_images, self.shape[0]
-        )
+        parameters = self.observations.one_model("batch_norm: estimated")
+        mean = estimated_statistics(network, parameters, self.knowledge.auxiliary_images, self.shape[0])
         return network, {name: tensor.expand(n, -1) for name, tensor in mean.items()}
 
     def starts(self, streams: Streams) -> torch.Tensor:
@@ -206,6 +205,8 @@ class Search:
         seen = self.observations
         rows = trials // self.attack.restarts
         evidence: Evidence = {"target": seen.gradients[rows]}
+        if seen.parameters.dim() > 1:
+            evidence["parameters"] = seen.parameters[rows]
         if self.labels is not None:
             evidence["labels"] = self.labels[rows]
         if seen.weights is not None:
@@ -223,27 +224,31 @@ class Search:
         seen, network = self.observations, self.network
 
         def residual(
-            images: torch.Tensor, labels: torch.Tensor, target: torch.Tensor, statistics: Statistics | None
+            parameters: torch.Tensor,
+            images: torch.Tensor,
+            labels: torch.Tensor,
+            target: torch.Tensor,
+            statistics: Statistics | None,
         ) -> torch.Tensor:
-            return seen.local.update(network, seen.parameters, images, labels, statistics) - target
+            return seen.local.update(network, parameters, images, labels, statistics) - target
 
         chunk = network.rows_within(MEMORY_BUDGET // seen.local.steps, self.shape)
         assert found.labels is not None
-        dims = (0, 0, 0, None if self.statistics is None else 0)
+        dims = (None if seen.parameters.dim() == 1 else 0, 0, 0, 0, None if self.statistics is None else 0)
         batched = torch.func.vmap(residual, in_dims=dims, chunk_size=chunk)
-        result: torch.Tensor = batched(found.images, found.labels, seen.gradients, self.statistics)
+        result: torch.Tensor = batched(seen.parameters, found.images, found.labels, seen.gradients, self.statistics)
         return result
 
     def cost(self) -> Cost:
         """The objective of one trial."""
-        attack, network, parameters = self.attack, self.network, self.observations.parameters
+        attack, network, shared = self.attack, self.network, self.observations.parameters
         local, sizes = self.observations.local, network.sizes
         running = network.running_statistics
 
         def cost(variables: torch.Tensor, evidence: Evidence) -> torch.Tensor:
             images, scores = self.candidates(variables, evidence.get("inputs"))
             labels = evidence["labels"] if scores is None else scores.softmax(dim=-1)
-            statistics = evidence.get("statistics")
+            statistics, parameters = evidence.get("statistics"), evidence.get("parameters", shared)
             gradient = local.update(network, parameters, images, labels, statistics)
             if "noise" in evidence:
                 gradient = gradient + evidence["noise"]

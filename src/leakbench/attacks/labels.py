@@ -97,6 +97,6 @@ def _draw(scores: torch.Tensor, present: torch.Tensor, impact: torch.Tensor, siz
 
 def _mean_softmax(observations: Observations) -> torch.Tensor:
     """Mean softmax output of the model on standard normal inputs, ``[C]``; always the same inputs."""
-    parameters = observations.parameters
+    parameters = observations.one_model("inferring labels from counts")
     inputs = torch.randn(_DUMMIES, *observations.batch_shape[1:], generator=generator("label inference"))
     return observations.network.logits(parameters, inputs.to(parameters)).softmax(dim=1).mean(dim=0)

@@ -207,7 +207,7 @@ def _behind_the_words(observations: Observations) -> Observations:
     return replace(
         observations,
         network=network.without(network.names[table]),
-        parameters=rest(observations.parameters),
+        parameters=rest(observations.one_model("searching for sentences")),
         gradients=rest(observations.gradients),
         weights=None if observations.weights is None else rest(observations.weights),
         noise=None if noise is None else lambda trials: rest(noise(trials)),

@@ -126,6 +126,11 @@ class ImageDataset(Dataset):
         """Network inputs to pixels; any leading axes."""
         return values * self._channelwise(self.std, values) + self._channelwise(self.mean, values)
 
+    def pixel_range(self, device: torch.device) -> torch.Tensor:
+        """Smallest and largest network input that is a pixel, per channel, ``[2, C, 1, 1]``."""
+        bounds = torch.tensor([0.0, 1.0], device=device).view(2, 1, 1, 1)
+        return self.normalise(bounds.expand(2, self.channels, 1, 1))
+
 
 def image_dataset(dataset: Dataset, what: str) -> ImageDataset:
     """The same data set, known to hold images.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from leakbench.defenses.base import DEFENSES, Defense, PrivacyStatement, Schedule
 from leakbench.federated.message import Message, SparseMessage
@@ -13,6 +13,7 @@ from leakbench.federated.step import ClientSteps
 from leakbench.federated.tensors import Tensors
 from leakbench.lazy import torch
 from leakbench.randomness import Streams
+from leakbench.theory.protection_bits import SEED_BITS, index_bits
 
 
 @DEFENSES.register("magnitude_pruning", version=1)
@@ -63,19 +64,37 @@ class GradDrop(Defense):
 
 @DEFENSES.register("random_mask", version=1)
 class RandomMask(Defense):
-    """Drop every coordinate with a given probability, whatever its size, and send the others as they are.
+    """Drop every coordinate with a given probability, whatever its size, and send the others.
 
-    As Balunovic et al. (2022) released it. What is left is not scaled up, so the update is too small on average, by the
-    factor ``1 - probability``.
+    As Balunovic et al. (2022) released it, and eq. 13 of Zhang, Kang et al. (2023), where ``1 - probability`` is rho:
+    what is left is sent as it is, so the update is too small on average, by the factor ``1 - probability``. With
+    ``rescale`` it is divided by that (eq. 85), and right on average.
     """
 
     adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "masked"},)
+    added: ClassVar[tuple[str, ...]] = ("rescale", "positions")
 
     probability: float = Field(ge=0, le=1, description="of dropping a coordinate, each independently")
+    rescale: bool = Field(False, description="divide what is left by 1 - probability")
+    positions: Literal["sent", "seed"] = Field(
+        "sent",
+        description="how the server learns what is left: by a bitmap or indices, or by indices or the mask's seed of "
+        "64 bits; whichever is shorter",
+    )
+
+    @model_validator(mode="after")
+    def _something_left(self) -> RandomMask:
+        if self.rescale and self.probability == 1:
+            raise ValueError("rescale divides by 1 - probability, which is 0")
+        return self
 
     def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
-        draws = streams.uniform(steps.gradient.shape[1], device=steps.gradient.device)
-        return SparseMessage(steps.gradient, draws >= self.probability)
+        d = steps.gradient.shape[1]
+        kept = streams.uniform(d, device=steps.gradient.device) >= self.probability
+        gain = 1 / (1 - self.probability) if self.rescale else 1.0
+        values = gain * steps.gradient if self.rescale else steps.gradient
+        positions = None if self.positions == "sent" else min(int(kept.sum(dim=1).max()) * index_bits(d), SEED_BITS)
+        return SparseMessage(values, kept, positions, gain)
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
         return PrivacyStatement(None, None, "no guarantee: what is sent is exact")

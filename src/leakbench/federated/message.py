@@ -7,9 +7,15 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from leakbench.lazy import torch
+from leakbench.lazy import np, torch
+
+if TYPE_CHECKING:
+    from leakbench.federated.paillier import EncryptedVector
+    from leakbench.federated.ring import Ring, Words
 
 FLOAT_BITS = 32
 
@@ -53,6 +59,11 @@ class Message(ABC):
         return None
 
     @property
+    def gain(self) -> float:
+        """What the defense multiplied all that it sends by, as everyone knows; an attacker can take it back."""
+        return 1.0
+
+    @property
     def law(self) -> Law | None:
         """The message's distribution given the gradient; None where the defense does not state it."""
         return None
@@ -83,6 +94,23 @@ class DenseMessage(Message):
 
     def view(self) -> torch.Tensor:
         return self.values
+
+
+def gains(messages: Sequence[Message], views: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    """What messages were multiplied by, ``[n, 1]``; None where it is one for all."""
+    if all(message.gain == 1 for message in messages):
+        return None
+    both = zip(messages, views, strict=True)
+    return torch.cat([torch.full_like(view[:, :1], message.gain) for message, view in both])
+
+
+def stacked(parts: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
+    """What messages say of their coordinates, ``[n, d]``; nothing (zero, False) where one says nothing, None if all."""
+    known = next((part for part in parts if part is not None), None)
+    if known is None:
+        return None
+    nothing = torch.zeros_like(known)
+    return torch.cat([nothing if part is None else part for part in parts])
 
 
 def position_bits(count: int, places: int) -> int:
@@ -120,11 +148,13 @@ class SparseMessage(Message):
         values: ``[n, d]``; entries outside ``kept`` do not travel.
         kept: boolean ``[n, d]``. The positions travel as a bitmap or as indices, whichever is shorter.
         positions: bits that the positions take where a mechanism's pattern says them shorter.
+        gain: see :class:`Message`.
     """
 
     values: torch.Tensor
     kept: torch.Tensor
     positions: int | None = None
+    gain: float = 1.0
 
     @property
     def bits(self) -> int:
@@ -143,3 +173,61 @@ class SparseMessage(Message):
 
     def view(self) -> torch.Tensor:
         return torch.where(self.kept, self.values, 0.0)
+
+
+@dataclass(frozen=True)
+class RingMessage(Message):
+    """Fixed-point numbers modulo a power of two, whole or in shares that add up to them.
+
+    Attributes:
+        shares: ``[n, s, d]``; of every client the server sees the first, and the others go to other clients.
+        ring: their ring.
+        like: what decoded values are like: their type and device.
+        beside: bits that the client who sends most sends besides, to other clients.
+        law: see :class:`Message`.
+    """
+
+    shares: Words
+    ring: Ring
+    like: torch.Tensor
+    beside: int = 0
+    law: Law | None = None
+
+    @property
+    def bits(self) -> int:
+        return self.server_bits * int(self.shares.shape[1]) + self.beside
+
+    @property
+    def server_bits(self) -> int:
+        """The part of :attr:`bits` that goes to the server."""
+        return self.ring.width * int(self.shares.shape[2])
+
+    def view(self) -> torch.Tensor:
+        return torch.from_numpy(self.ring.decode(np.ascontiguousarray(self.shares[:, 0]))).to(self.like)
+
+    def mean(self, clients: int) -> torch.Tensor:
+        """Of consecutive clients, from the sum of all their shares, ``[n / clients, d]``."""
+        groups = self.shares.reshape(-1, clients, *self.shares.shape[1:])
+        total = groups.sum(axis=(1, 2), dtype=self.ring.dtype)
+        return torch.from_numpy(self.ring.decode(total) / clients).to(self.like)
+
+
+@dataclass(frozen=True)
+class EncryptedMessage(Message):
+    """Vectors under encryption, one per client.
+
+    Attributes:
+        vectors: of the same key, packing and length.
+        like: as in :class:`RingMessage`.
+    """
+
+    vectors: tuple[EncryptedVector, ...]
+    like: torch.Tensor
+
+    @property
+    def bits(self) -> int:
+        return self.vectors[0].bits
+
+    def view(self) -> torch.Tensor:
+        """What stands in the place of gradients for one without the key: see :meth:`EncryptedVector.fractions`."""
+        return torch.from_numpy(np.stack([vector.fractions() for vector in self.vectors])).to(self.like)

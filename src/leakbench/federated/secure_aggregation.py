@@ -87,6 +87,26 @@ def expand(seed: bytes, length: int, ring: Ring) -> Words:
     return words
 
 
+def additive_shares(words: Words, shares: int, ring: Ring, entropy: Entropy = os.urandom) -> Words:
+    """Vectors that add up to one, ``[shares, d]``; any ``shares - 1`` of them are uniform on the ring.
+
+    Args:
+        words: the vector, ``[d]``.
+        shares: how many, at least 1.
+        ring: the ring.
+        entropy: where the seeds of all but the first share come from.
+
+    Raises:
+        ConfigError: no shares.
+    """
+    if shares < 1:
+        raise ConfigError(f"{shares} shares of a vector; there is at least one")
+    masks = [expand(entropy(SECRET_BYTES), len(words), ring) for _ in range(shares - 1)]
+    own: Words = words - np.sum(masks, axis=0, dtype=ring.dtype) if masks else words
+    parts: Words = np.stack([own, *masks])
+    return parts
+
+
 class User:
     """One user, for one sum. The rounds are :meth:`advertise`, :meth:`share`, :meth:`masked`, :meth:`reveal`.
 

@@ -13,6 +13,7 @@ from leakbench.attacks.base import Grant
 from leakbench.data.base import image_dataset
 from leakbench.errors import Infeasible
 from leakbench.federated.local import ONE_STEP, LocalTraining
+from leakbench.federated.message import gains, stacked
 from leakbench.federated.secure_training import SecureAggregation
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
 from leakbench.jobs.language_model import LanguageModelJob
@@ -284,12 +285,13 @@ class AttackJob(JobKind):
             torch.cat(views),
             tuple(victims.inputs.shape[1:]),
             self.local,
-            marked=_stacked([message.marked for message in messages]),
+            marked=stacked([message.marked for message in messages]),
+            gain=gains(messages, views),
             repeats=torch.cat(repeats) if repeats else None,
         )
         observations.check()
         trials = victims.streams.child("attack").repeat(len(settings))
-        variance = _stacked([message.noise_variance for message in messages])
+        variance = stacked([message.noise_variance for message in messages])
         given = subject.knowledge(victims, self.knowledge, self.auxiliary)
         knowledge = self._knowledge(given, victims, statistics, variance, image_noise)
         trained_for: dict[str, Any] = {TRAINED[kind]: self._trained(kind, job, device) for kind in job.uses}
@@ -433,12 +435,3 @@ def _beside(parts: list[torch.Tensor]) -> torch.Tensor:
 def _means(images: torch.Tensor) -> torch.Tensor:
     """The mean of every batch, ``[n, B, C, H, W] -> [n, 1, C, H, W]``."""
     return images.mean(dim=1, keepdim=True)
-
-
-def _stacked(parts: list[torch.Tensor | None]) -> torch.Tensor | None:
-    """What messages say of their coordinates, ``[n, d]``; nothing (zero, False) where one says nothing, None if all."""
-    known = next((part for part in parts if part is not None), None)
-    if known is None:
-        return None
-    nothing = torch.zeros_like(known)
-    return torch.cat([nothing if part is None else part for part in parts])

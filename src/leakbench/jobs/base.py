@@ -102,7 +102,9 @@ class Job:
     @property
     def path(self) -> str:
         """Where the record lies, relative to the root of the project."""
-        last = self.attack.label if self.attack else self.kind.name
+        last = self.kind.name
+        if self.attack:
+            last = self.attack.label if self.kind.name == "attack" else f"{self.kind.name}-{self.attack.label}"
         parts = (
             self.scale,
             self.paper,

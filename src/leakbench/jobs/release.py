@@ -360,8 +360,7 @@ class ReleaseJob(JobKind):
         present = labels.unique()
         centres = class_centres(images, labels, data.dataset.classes)[present]
         inverted = self.inversion.invert(models, data.auxiliary, present).images
-        bounds = torch.tensor([0.0, 1.0], device=images.device).view(2, 1, 1, 1).expand(2, images.shape[1], 1, 1)
-        low, high = data.dataset.normalise(bounds)
+        low, high = image_dataset(data.dataset, "model inversion").pixel_range(images.device)
         found = inversion_metrics(inverted, centres, float((high - low).max()))
         if self.pictures:
             pixels = data.dataset.denormalise(inverted).clamp(0, 1)

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from leakbench.data.base import Dataset, ImageDataset
+from leakbench.data.base import Dataset, ImageDataset, image_dataset
 from leakbench.data.text import TextDataset, pack
 from leakbench.defenses.base import Defense
 from leakbench.errors import ConfigError, Infeasible
@@ -90,8 +90,7 @@ class Images(Subject):
         device = victims.inputs.device
         found: dict[str, Any] = {}
         if "pixel_range" in granted:
-            bounds = torch.tensor([0.0, 1.0], device=device).view(2, 1, 1, 1).expand(2, self.channels, 1, 1)
-            found["pixel_range"] = self.dataset.normalise(bounds)
+            found["pixel_range"] = image_dataset(self.dataset, "pixels").pixel_range(device)
         if "auxiliary_images" in granted:
             found["auxiliary_images"] = self.dataset.normalise(self._auxiliary(auxiliary).to(device))
         return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -13,13 +13,16 @@ from pydantic import Field, model_validator
 from leakbench.adam import Adam
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.federated.secure_training import SecureAggregation
-from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
+from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
+from leakbench.jobs.leakage import LeakageJob
 from leakbench.jobs.sums import only_sums
+from leakbench.jobs.tuning import tuned
 from leakbench.lazy import torch
 from leakbench.models.base import BatchNorm
 from leakbench.records import MetricInfo, Outcome, Replicate
 
 if TYPE_CHECKING:
+    from leakbench.attacks.base import Attack
     from leakbench.defenses.base import Defense
     from leakbench.jobs.victims import Victims
     from leakbench.models.base import Network
@@ -74,7 +77,7 @@ class TrainJob(JobKind):
     All settings of the defense and all seeds are trained side by side: runs are ordered by setting, then seed.
     """
 
-    added: ClassVar[tuple[str, ...]] = ("split", "sampling", "secure_aggregation", "by_layer")
+    added: ClassVar[tuple[str, ...]] = ("split", "sampling", "secure_aggregation", "by_layer", "constants")
 
     clients: int = Field(ge=1, description="clients per round")
     batch_size: int = Field(ge=1, description="images per client and step, B")
@@ -105,6 +108,12 @@ class TrainJob(JobKind):
         None, description="how the server gets the sum of the clients' messages alone; by default it sees all of them"
     )
 
+    constants: str | None = Field(
+        None,
+        description="experiment of the same paper whose job 'leakage' estimated the constants of leakage on this data "
+        "set, by which defenses that are tuned to a budget are tuned",
+    )
+
     @model_validator(mode="after")
     def _whole_batches(self) -> TrainJob:
         each, batch = self.images_per_client, self.batch_size
@@ -125,9 +134,15 @@ class TrainJob(JobKind):
             )
         return self
 
+    def reads(self, attack: Attack | None) -> Mapping[str, str]:
+        return {LeakageJob.name: "constants"} if self.constants else {}
+
     def run(self, job: Job, device: torch.device) -> Findings:
         from leakbench.jobs.victims import gather_victims
 
+        settings, replicates = self._tuned(job)
+        if not settings:
+            return Findings(TRAINING_METRICS, replicates, {})
         starts = [
             gather_victims(
                 job.dataset.single(),
@@ -142,13 +157,12 @@ class TrainJob(JobKind):
             ).in_mode(self.batch_norm)
             for seed in job.seeds
         ]
-        settings, names = list(job.defense.settings()), starts[0].network.names
+        names = starts[0].network.names
         statements = [self._stated(defense, starts[0].network) for _, defense in settings]
         with torch.no_grad():
             trained = self._train(job, [defense for _, defense in settings], starts)
             final_loss = self._final_loss(trained, starts)
             accuracy = self._accuracy(job, trained, starts[0])
-        replicates = []
         for index, (setting, _) in enumerate(settings):
             for offset, seed in enumerate(job.seeds):
                 run = index * len(job.seeds) + offset
@@ -178,6 +192,29 @@ class TrainJob(JobKind):
         noise_metrics = dict.fromkeys(map(noise_metric, names if self.noise_per_tensor else ()), NOISE_PER_TENSOR)
         levels = NOISE_VARIANCE if any(level is not None for _, level in statements) else {}
         return Findings(TRAINING_METRICS | levels | noise_metrics, replicates, {})
+
+    def _tuned(self, job: Job) -> tuple[list[tuple[Setting, Defense]], list[Replicate]]:
+        """The settings of the defense, tuned if they are to be, and replicates of those that no parameter meets."""
+        settings: list[tuple[Setting, Defense]] = []
+        replicates = []
+        for setting, defense in job.defense.settings():
+            try:
+                tuning = tuned(defense, job.kept.get(LeakageJob.name))
+            except Infeasible as error:
+                outcome = Outcome(status="infeasible", reason=str(error))
+                replicates += [
+                    Replicate(
+                        seed=seed,
+                        setting=dict(setting),
+                        outcome=outcome,
+                        metrics=dict.fromkeys(TRAINING_METRICS),
+                        reasons=dict.fromkeys(TRAINING_METRICS, str(error)),
+                    )
+                    for seed in job.seeds
+                ]
+                continue
+            settings.append((setting, tuning.defense if tuning else defense))
+        return settings, replicates
 
     def _stated(self, defense: Defense, network: Network) -> tuple[dict[str, Any] | None, float | None]:
         """What a mechanism whose noise users add together guarantees for this training, and its ``sigma^2``.

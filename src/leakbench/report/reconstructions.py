@@ -108,9 +108,11 @@ def _row(
 
 
 def _numbers(replicate: Replicate, metric: str, count: int) -> torch.Tensor:
-    """A metric's values, one per sample; NaN where there is none."""
+    """A metric's values, one per sample; NaN where there is none, or one for each client and all its attempts."""
     values = replicate.metrics[metric]
     numbers = values if isinstance(values, list) else [values] * count
+    if len(numbers) != count:
+        numbers = [None] * count
     return torch.tensor([math.nan if number is None else number for number in numbers])
 
 

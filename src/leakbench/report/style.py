@@ -39,6 +39,11 @@ COLOURS = {
     "distributed_noise": "#EE8866",
     "gaussian_sampling": "#AAAA00",
     "water_filling": "#663333",
+    "fixed_point": "#D1BBD7",
+    "masked_pair": "#CC3311",
+    "additive_sharing": "#4EB265",
+    "paillier": "#5522BB",
+    "tuned": "#0000CC",
 }
 # For mechanisms that the project does not know: out-of-tree defenses.
 OTHER_COLOURS = ("#7F3C8D", "#80BA5A", "#A5AA99", "#CF1C90")

@@ -13,4 +13,8 @@ Of Zhang et al. (2024): ``aggregate_dp`` (what a sum of updates guarantees), ``r
 epsilon), ``dp_composition`` (many rounds), ``noise_calibration`` (the least noise for a total epsilon),
 ``water_filling`` (noise that lifts a covariance to a floor), ``span`` (where there is no privacy),
 ``gaussian_divergence`` (the exact referee).
+
+Of Zhang, Kang et al. (2023): ``leakage_surrogate`` (leakage of beliefs, and its bounds), ``distortion`` (total
+variation of four mechanisms), ``protection_parameters`` (the least distortion that meets a budget),
+``leakage_estimation`` (constants from counted recoveries).
 """

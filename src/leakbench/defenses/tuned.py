@@ -1,0 +1,147 @@
+"""Protection mechanisms whose parameter meets a budget of leakage, by the metric of Zhang, Kang et al. (2023)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from leakbench.defenses.base import DEFENSES, Defense, NoDefense
+from leakbench.defenses.fixed_point import MaskedPair
+from leakbench.defenses.noise import GaussianNoise
+from leakbench.defenses.paillier import Paillier
+from leakbench.defenses.pruning import RandomMask
+from leakbench.errors import Infeasible
+from leakbench.federated.message import Message
+from leakbench.federated.step import ClientSteps
+from leakbench.lazy import torch
+from leakbench.randomness import Streams
+from leakbench.theory.protection_parameters import Mechanism
+
+SMALLEST_SPREAD = 1e-4
+"""Standard deviations of coordinates count as this at least, by default: those of dead ones make ``A`` infinite."""
+
+
+@dataclass(frozen=True)
+class UploadConstants:
+    """What a parameter is found from: the constants of leakage, and how uploads vary.
+
+    Attributes:
+        c1: ``C1``, nats^(1/2), the mean over clients.
+        xi: nats, the largest over clients, models and data.
+        sigma: standard deviations of uploads' coordinates, ``[K, d]``.
+        delta: half-widths of their range, ``[K]``.
+    """
+
+    c1: float
+    xi: float
+    sigma: torch.Tensor
+    delta: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What came of a budget.
+
+    Attributes:
+        defense: the mechanism with its parameter; none where no protection is needed.
+        tau: total variation that is required; negative where no protection is needed.
+        parameter: ``n``, ``r``, the variance or ``rho``; None without protection.
+    """
+
+    defense: Defense
+    tau: float
+    parameter: float | None
+
+
+@DEFENSES.register("tuned", version=1)
+class Tuned(Defense):
+    """The mechanism that meets a budget of leakage with the least distortion (Theorems 6.1 to 6.4).
+
+    Jobs that read the constants of leakage (``constants`` of their protocol) make it: clients that differ get one
+    parameter, at which their mean total variation is what the budget asks for. By the printed formulas, which are of
+    clients that are alike, the widest range of an upload counts. ``exact`` inverts the exact total variation of noise
+    (of the root mean square of the clients' standard deviations) and of a value plus a mask.
+    """
+
+    mechanism: Mechanism = Field(description="what is tuned")
+    budget: float = Field(ge=0, description="epsilon over C1")
+    form: Literal["corrected", "as_printed", "exact"] = Field("corrected", description="formulas; see the class")
+    smallest_spread: float = Field(SMALLEST_SPREAD, gt=0, description="least standard deviation of a coordinate")
+    key_bits: int = Field(2048, ge=16, description="least modulus of Paillier, which decides: n* has a bit or two")
+    clients: int = Field(4, ge=1, description="most clients whose updates are summed")
+
+    @model_validator(mode="after")
+    def _known_exactly(self) -> Tuned:
+        if self.form == "exact" and self.mechanism not in ("randomization", "secret_sharing"):
+            raise ValueError(f"form: exact is of randomization and secret_sharing; {self.mechanism} has no other law")
+        return self
+
+    def made(self, constants: UploadConstants) -> Tuning:
+        """The mechanism with its parameter.
+
+        Raises:
+            Infeasible: no parameter meets the budget, or a printed formula has no value.
+        """
+        from leakbench.theory.distortion import noise_steepness
+        from leakbench.theory.leakage_surrogate import amplification
+        from leakbench.theory.protection_parameters import Setting, optimum
+
+        sigma = constants.sigma.double().clamp(min=self.smallest_spread)
+        steepness = torch.stack([noise_steepness(each) for each in sigma])
+        setting = Setting(sigma.shape[1], float(constants.delta.max()), float(steepness.mean()))
+        found = optimum(
+            self.mechanism,
+            constants.c1,
+            float(amplification(constants.xi)),
+            self.budget * constants.c1,
+            setting,
+            "as_printed" if self.form == "as_printed" else "corrected",
+        )
+        exactly = self.form == "exact" and 0 < found.tau < 1  # the exact law of noise has room where its bound has none
+        if found.status == "no protection needed":
+            return Tuning(NoDefense(), found.tau, None)
+        parameter = self._exact(found.tau, sigma, constants.delta) if exactly else found.usable()
+        if self.form == "corrected":
+            parameter = self._common(found.tau, parameter, constants.delta.double(), steepness, setting.size)
+        return Tuning(self._with(parameter, found.tau, setting.size), found.tau, parameter)
+
+    def _exact(self, tau: float, sigma: torch.Tensor, delta: torch.Tensor) -> float:
+        from leakbench.theory.protection_parameters import exact_noise_variance, optimal_mask
+
+        if self.mechanism == "randomization":
+            return float(exact_noise_variance(tau, sigma.square().mean(dim=0).sqrt()))
+        return float(optimal_mask(tau, float(delta.max()), sigma.shape[1], "exact"))
+
+    def _common(self, tau: float, parameter: float, delta: torch.Tensor, steepness: torch.Tensor, size: float) -> float:
+        """One parameter for clients that differ, by bisection; compression is the same for all."""
+        from leakbench.theory.protection_parameters import common_log_modulus, common_mask, common_noise_variance
+
+        if self.mechanism == "randomization":
+            return common_noise_variance(tau, steepness)
+        if self.mechanism == "secret_sharing":
+            return common_mask(tau, delta, size)
+        if self.mechanism == "paillier":
+            return math.exp(common_log_modulus(tau, delta, size))
+        return parameter
+
+    def _with(self, parameter: float, tau: float, size: float) -> Defense:
+        from leakbench.theory.protection_parameters import optimal_dropped_log
+
+        if self.mechanism == "randomization":
+            return GaussianNoise(scale=math.sqrt(parameter))
+        if self.mechanism == "secret_sharing":
+            return MaskedPair(bound=parameter)
+        if self.mechanism == "paillier":
+            bits = 8 * math.ceil(max(self.key_bits, math.log2(parameter)) / 8)
+            return Paillier(key_bits=bits, toy=bits < 1024, clients=self.clients)
+        # Not 1 - rho, which would lose its digits.
+        return RandomMask(probability=-math.expm1(-float(optimal_dropped_log(tau, size))))
+
+    def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
+        raise Infeasible(
+            f"'{self.name}' needs the constants of leakage; name their experiment in the protocol's field constants, "
+            "which jobs of kinds leakage and train have"
+        )

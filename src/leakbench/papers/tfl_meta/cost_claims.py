@@ -1,0 +1,115 @@
+"""What the paper's lemmas on efficiency amount to in bits: which mechanisms cost some, and which save.
+
+Efficiency reduction is the bits that a client sends in a round, minus those of the plain update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+from leakbench.papers.tfl_meta import PAPER
+from leakbench.papers.tfl_meta.costs import COSTS, NAMES
+from leakbench.report.claims import Finding, Part, claim, decide
+from leakbench.report.comparisons import certain, level
+from leakbench.report.evidence import Evidence, Series, same_seeds
+
+stated = partial(claim, PAPER)
+
+UNIT = "bits per coordinate"
+SOME = 1e-6
+"""Bits per coordinate that are none."""
+
+
+def reduction(evidence: Evidence, where: Mapping[str, str | float]) -> Series:
+    """Bits per coordinate beyond those of the plain update, of one method."""
+    read = partial(evidence.series, COSTS, defense="none")
+    plain, own, size = (
+        read(metric, where=of)
+        for metric, of in (("bits", {"method": "none"}), ("bits", where), ("parameters", {"method": "none"}))
+    )
+    plain, own, size = same_seeds(plain, own, size)
+    return replace(own, name=f"bits of {in_words(where)} minus plain", values=(own.values - plain.values) / size.values)
+
+
+def in_words(where: Mapping[str, str | float]) -> str:
+    """A method with its parameters."""
+    parameters = "".join(f", {key} {float(value):g}" for key, value in where.items() if key != "method")
+    return NAMES[str(where["method"])] + parameters
+
+
+def settings(evidence: Evidence, method: str, parameter: str | None) -> list[Mapping[str, str | float]]:
+    """The method at every value of its parameter."""
+    if parameter is None:
+        return [{"method": method}]
+    return [{"method": method, parameter: value} for value in evidence.swept(COSTS, parameter)]
+
+
+@stated(
+    "E14",
+    "Per client and round noise costs no bits, random masks save some, and encryption and secret sharing cost some.",
+    source="appendices F to I; our measurement",
+    experiments=(COSTS,),
+)
+def e14(evidence: Evidence) -> Finding:
+    """Bits per coordinate beyond plain, at every key size and keep probability, per model."""
+    parts = list[Part]()
+    for cell, one in evidence.cells(COSTS).items():
+        for method, parameter, low, high in (
+            ("gaussian_noise", None, -SOME, SOME),
+            ("random_mask", "keep", -32.0 - SOME, 0.0),
+            ("masked_pair", None, 0.0, float("inf")),
+            ("additive_sharing", None, 0.0, float("inf")),
+            ("paillier", "key_bits", 0.0, float("inf")),
+            ("paillier_unpacked", "key_bits", 0.0, float("inf")),
+        ):
+            parts += [
+                level(reduction(one, where), f"{in_words(where)}, {cell}", UNIT, low, high)
+                for where in settings(one, method, parameter)
+            ]
+    return decide(evidence, parts)
+
+
+@stated(
+    "E14a",
+    "Dropping coordinates costs efficiency, and the more the more are dropped.",
+    source="Lemma I.3, Assumption 5.1",
+    experiments=(COSTS,),
+)
+def e14a(evidence: Evidence) -> Finding:
+    """Bits per coordinate beyond plain, which the bound ``C5 (1 - rho^m)`` would let rise; per model."""
+    parts = [
+        level(reduction(one, where), f"{in_words(where)}, {cell}", UNIT, at_least=0.0)
+        for cell, one in evidence.cells(COSTS).items()
+        for where in settings(one, "random_mask", "keep")
+    ]
+    return decide(evidence, parts)
+
+
+@stated(
+    "E14b",
+    "The bits of what is sent are those of the formulas.",
+    source="our formulas",
+    experiments=(COSTS,),
+)
+def e14b(evidence: Evidence) -> Finding:
+    """Largest difference of sent and expected bits over the expected ones; random masks are random, to 5 %."""
+    parts = []
+    for cell, one in evidence.cells(COSTS).items():
+        read = partial(one.series, COSTS, defense="none")
+        for method, parameter, most in (
+            ("none", None, SOME),
+            ("gaussian_noise", None, SOME),
+            ("random_mask", "keep", 0.05),
+            ("fixed_point", None, SOME),
+            ("masked_pair", None, SOME),
+            ("additive_sharing", None, SOME),
+            ("paillier", "key_bits", SOME),
+            ("paillier_unpacked", "key_bits", SOME),
+        ):
+            for where in settings(one, method, parameter):
+                sent, expected = same_seeds(read("bits", where=where), read("formula_bits", where=where))
+                worst = float(abs(sent.values / expected.values - 1).max())
+                parts.append(certain(worst, f"{in_words(where)}, {cell}", "relative difference", at_most=most))
+    return decide(evidence, parts)

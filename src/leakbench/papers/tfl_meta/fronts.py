@@ -1,0 +1,351 @@
+"""Figure S9 and Table S7: settings of mechanisms that no other one beats, by measurement and by the paper's bounds.
+
+The paper weighs leakage, utility and efficiency, and leaves their front to future work.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from leakbench.lazy import np, pd
+from leakbench.papers.tfl_meta import measured
+from leakbench.papers.tfl_meta.bounds import laws_of
+from leakbench.papers.tfl_meta.common import NONE, figure, table
+from leakbench.papers.tfl_meta.measured import (
+    BUDGET,
+    CONSTANTS,
+    CORRECTED,
+    ENCRYPTED,
+    IN_USE,
+    MASKED,
+    MECHANISMS,
+    PAIRS,
+    SHARES,
+    SWEPT,
+    TUNED,
+    UTILITY,
+    UTILITY_TUNED,
+    Swept,
+    accuracy_loss,
+    bits_over_plain,
+    first_threshold,
+    leaked,
+    rates,
+)
+from leakbench.report.artifacts import Tables
+from leakbench.report.plots import Drawing, values_of
+from leakbench.report.style import REFERENCE_COLOUR, colour, marker, plain_ticks, use_style
+from leakbench.report.verdicts import VOID
+from leakbench.theory.pareto import Front, Mechanism, hypervolume, nondominated, pareto_front
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from leakbench.report.statistics import Array
+
+OBJECTIVES = ["recovered", "loss", "bits"]
+DIGITS = {"recovered": 2, "loss": 1, "bits": 2}
+"""Places that count: of what measurement cannot tell apart none beats the other."""
+EXPERIMENTS = (CONSTANTS, SWEPT, MASKED, TUNED, ENCRYPTED, UTILITY, UTILITY_TUNED, PAIRS)
+FIXED_POINT = "fixed-point"
+PLAIN_BITS = 32
+"""Of a coordinate."""
+STRONGEST = (
+    "The part that is recovered is that by the strongest attacker of each setting, DLG or the attack on what is left. "
+    "Accuracy is lost against undefended training of the same seeds, in percentage points; encryption loses what its "
+    "fixed point loses. Toy keys are left out, since anyone can factor them. What is equal to the last digit shown "
+    "does not beat each other; a gain of accuracy counts as no loss"
+)
+
+
+def points(tables: Tables) -> pd.DataFrame:
+    """Every setting of one data set and model: :data:`OBJECTIVES` and what it is.
+
+    Further columns are ``name``, ``setting``, ``mechanism``, ``attack``, ``leakage`` and ``void``.
+    """
+    constants, swept = tables[CONSTANTS], tables[SWEPT]
+    found = [_setting(_bare(tables), "no protection", "", "none").assign(loss=0.0, bits=1.0)]
+    for entry in MECHANISMS:
+        if entry.utility:
+            found += [_swept(tables, entry), _tuned(tables, entry)]
+    utility = tables[UTILITY]
+    rows = first_threshold(swept[swept["defense"] == SHARES])
+    used = first_threshold(tables[ENCRYPTED])
+    used = used[(used["defense"] == IN_USE) & (used[BUDGET] == used[BUDGET].max())]
+    for name, own, trained, mechanism in (
+        ("shares in a ring", rows, SHARES, "additive_sharing"),
+        ("Paillier, a key in use", used, FIXED_POINT, "paillier"),
+    ):
+        lost = accuracy_loss(utility[utility["defense"].isin(["none", trained])], ["defense"])
+        lost = lost[lost["defense"] == trained]
+        if len(own) and len(lost):
+            bits = bits_over_plain(own, constants, ["defense"])["mean"].iloc[0]
+            found.append(_setting(own, name, "", mechanism).assign(loss=lost["mean"].iloc[0], bits=bits))
+    frame = pd.concat(found, ignore_index=True).dropna(subset=OBJECTIVES)
+    frame["loss"] = frame["loss"].clip(lower=0)
+    return frame.round(DIGITS).reset_index(drop=True)
+
+
+def _bare(tables: Tables) -> pd.DataFrame:
+    """The undefended upload, with as many attempts as others where a budget asks for no protection."""
+    tuned = first_threshold(tables[TUNED])
+    tuned = tuned[tuned["defense"] == tuned["defense"].iloc[0]]
+    unneeded = values_of(tuned, "parameter").groupby(BUDGET)["value"].count() == 0
+    rows = tuned[(tuned["status"] == "ok") & tuned[BUDGET].isin(unneeded.index[unneeded])]
+    rows = rows[rows[BUDGET] == rows[BUDGET].max()]
+    return rows if len(rows) else measured.undefended(tables[CONSTANTS], tables[SWEPT])
+
+
+def _setting(rows: pd.DataFrame, name: str, setting: str, mechanism: str, attack: str = "DLG") -> pd.DataFrame:
+    """What an attacker reaches in one setting."""
+    rate = rates(rows, ["dataset"])
+    row = {"name": name, "setting": setting, "mechanism": mechanism, "attack": attack}
+    row |= {"recovered": rate["mean"].iloc[0], "leakage": leaked(rows, ["dataset"])["mean"].iloc[0]}
+    return pd.DataFrame([row | {"void": bool(rate["void"].any())}])
+
+
+def _swept(tables: Tables, entry: Swept) -> pd.DataFrame:
+    """The settings of a mechanism, attacked by the attacker that recovers most."""
+    trained = tables[entry.utility]
+    lost = accuracy_loss(trained[trained["defense"].isin(["none", entry.label])], ["defense", entry.column])
+    losses = lost[lost["defense"] == entry.label].set_index(entry.column)["mean"]
+    own = tables[SWEPT][tables[SWEPT]["defense"] == entry.label]
+    bits = bits_over_plain(own, tables[CONSTANTS], [entry.column]).set_index(entry.column)["mean"]
+    found = []
+    for value in losses.index.intersection(bits.index):
+        attacked = [
+            _setting(
+                rows[rows[entry.column] == value], entry.name, f"{entry.parameter} {value:g}", entry.mechanism, attack
+            )
+            for attack, rows in measured.strongest(tables, entry).items()
+            if (rows[entry.column] == value).any()
+        ]
+        best = max(attacked, key=lambda each: float(each["recovered"].iloc[0]))
+        found.append(best.assign(loss=losses[value], bits=bits[value]))
+    return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
+
+
+def _tuned(tables: Tables, entry: Swept) -> pd.DataFrame:
+    """The mechanism at its optima by the corrected formulas, where it was trained, too."""
+    trained = tables[PAIRS if entry.utility == PAIRS else UTILITY_TUNED]
+    plain = tables[entry.utility]
+    found = []
+    for label in (label for label, form in entry.tuned.items() if form == CORRECTED):
+        runs = pd.concat([plain[plain["defense"] == "none"], trained[trained["defense"] == label]])
+        lost = accuracy_loss(runs, ["defense", BUDGET]) if BUDGET in runs else pd.DataFrame(columns=["defense", BUDGET])
+        losses = lost[lost["defense"] == label].set_index(BUDGET)["mean"]
+        own = first_threshold(tables[TUNED][tables[TUNED]["defense"] == label])
+        for budget, rows in own.groupby(BUDGET):
+            bits = bits_over_plain(rows, tables[CONSTANTS], ["defense"])["mean"].iloc[0]
+            words = f"optimum, epsilon = {budget:g} C1"
+            if budget in losses.index and values_of(rows, "parameter")["value"].notna().any():
+                row = _setting(rows, entry.name, words, entry.mechanism)
+                found.append(row.assign(loss=losses[budget], bits=bits))
+    return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
+
+
+def judged_points(tables: Tables) -> tuple[pd.DataFrame, float]:
+    """:func:`points` with ``best``, whether no other one beats it, and ``share`` of the hypervolume; and that.
+
+    The hypervolume is a part of the box below a reference: everything recovered, no accuracy left, a tenth more bits
+    than the most.
+    """
+    frame = points(tables)
+    trained = tables[UTILITY]
+    accuracy = 100 * float(values_of(trained[trained["defense"] == "none"], "accuracy")["value"].mean())
+    reference = np.array([1.0, accuracy, 1.1 * float(frame["bits"].max())])
+    scaled = frame[OBJECTIVES].to_numpy(dtype=float) / reference
+    corner = np.ones(len(reference))
+    best = nondominated(scaled)
+    every = hypervolume(scaled, corner)
+    different = frame[OBJECTIVES].apply(tuple, axis=1)
+    shares = []
+    for place, own in enumerate(different):
+        others = scaled[(different != own).to_numpy()]
+        without = hypervolume(others, corner) if len(others) else 0.0
+        shares.append((every - without) / every if best[place] and every else 0.0)
+    return frame.assign(best=best, share=shares), every
+
+
+def bound_objectives(tables: Tables, largest: float) -> list[Mechanism]:
+    """The paper's bounds of every mechanism, over the total variation that its parameter reaches.
+
+    Objectives are the metric of eq. 6, the bound on loss of accuracy (percentage points), and that on loss of
+    efficiency, in bits over those of a plain upload.
+
+    Args:
+        tables: of one data set and model.
+        largest: ``C5``, in bits over plain.
+    """
+    from leakbench.theory.protection_parameters import Setting, bounds_at_optimum
+
+    found = measured.system(tables[CONSTANTS])
+    laws = laws_of(tables[SWEPT])
+    most = 2 * found.c1 / found.c2  # where the metric is zero
+    size = float(laws["dimension"][0])
+    setting = Setting(size, float(laws["delta"].mean()), float(laws["steepness"].mean()))
+
+    def objectives(key: Any) -> Callable[[Array], Array]:
+        def of(variation: Array) -> Array:
+            rows = []
+            for tau in variation:
+                utility, cost = bounds_at_optimum(key, float(tau), setting, 100.0, largest)
+                cost = cost / (PLAIN_BITS * size) if key == "secret_sharing" else cost
+                rows.append([2 * found.c1 - found.c2 * tau, utility, cost])
+            return np.asarray(rows)
+
+        return of
+
+    return [
+        Mechanism(key, most * 1e-3, most * (1 - 1e-9) if top is None else min(most, top), objectives(key))
+        for key, top in (("randomization", 0.01), ("compression", None), ("secret_sharing", None), ("paillier", None))
+    ]
+
+
+TINTS = {
+    "randomization": "gaussian_noise",
+    "compression": "random_mask",
+    "secret_sharing": "masked_pair",
+    "paillier": "paillier",
+}
+POPULATION, GENERATIONS = 40, 30
+
+
+@figure(
+    "S9",
+    title="Pareto fronts of recovery, accuracy and bits",
+    caption=f"Left pair: every measured setting. Framed: none other is at least as good in all three. {STRONGEST}. The "
+    "hypervolume is a part of the box below everything recovered, no accuracy left and a tenth more bits than the "
+    "most. Right pair: the same by the paper's bounds, over all parameters (lines): the metric of eq. 6, C4 TV and C5 "
+    "TV, for noise 150 times as much, for sharing K m log2 r* bits, with C4 = 100 percentage points and C5 the most "
+    "bits that were measured; framed: the front that NSGA-II finds. Of added bits compression has the line of "
+    "Paillier; sharing has less than none where r* < 1. The bounds know of no attacker and no training.",
+    experiments=EXPERIMENTS,
+)
+def fig_s9(tables: Tables) -> Drawing:
+    """Four panels per data set and model."""
+    use_style()
+    import matplotlib.pyplot as plt
+
+    cells = measured.cells_of(tables[SWEPT])
+    size = (13.2, 3.3 * len(cells) + 0.7)
+    drawn, grid = plt.subplots(len(cells), 4, figsize=size, squeeze=False, layout="constrained")
+    numbers = []
+    for axes, cell in zip(grid, cells, strict=True):
+        own = measured.of_cell(tables, *cell)
+        frame, volume = judged_points(own)
+        _measured(axes[0], frame, "loss")
+        _measured(axes[1], frame, "bits")
+        axes[0].set(xlabel="recovered", ylabel="loss of accuracy (points)")
+        axes[1].set(xlabel="recovered", ylabel="bits over plain", yscale="log")
+        axes[0].set_yscale("symlog", linthresh=1.0)
+        axes[0].set_ylim(bottom=-0.2)
+        plain_ticks(axes[1].yaxis)
+        axes[0].set_title(f"measured: {cell[0]}, {cell[1]}", fontsize="medium")
+        axes[1].set_title(f"hypervolume {volume:.3f}", fontsize="medium")
+        curves, front = _bounds(own, float(frame["bits"].max()))
+        _bound_panels(axes[2:], curves, front)
+        numbers += [
+            each.assign(dataset=cell[0], model=cell[1], kind=kind)
+            for each, kind in ((frame.assign(hypervolume=volume), "measured"), (curves, "bound"), (_of(front), "front"))
+        ]
+    shown = pd.concat(numbers, ignore_index=True)
+    shown["void"] = shown["void"].astype("boolean").fillna(False).astype(bool)
+    _legend(drawn, bool(shown["void"].any()))
+    return Drawing(drawn, shown)
+
+
+def _measured(ax: Axes, frame: pd.DataFrame, objective: str) -> None:
+    for row in frame.sort_values("best").to_dict("records"):
+        tint = colour(row["mechanism"])
+        style: dict[str, Any] = {"markersize": 7, "markeredgecolor": "black", "markeredgewidth": 1.0, "zorder": 3}
+        if not row["best"]:
+            style = {"markersize": 4, "markeredgewidth": 0.5, "alpha": 0.55}
+        face = "none" if row["void"] else tint
+        mark = marker(row["mechanism"])
+        ax.plot([row["recovered"]], [row[objective]], mark, color=tint, markerfacecolor=face, **style)
+    ax.set_xlim(-0.05, 1.05)
+
+
+def _bounds(tables: Tables, largest: float) -> tuple[pd.DataFrame, Front]:
+    """Bounds over the total variation, and the front."""
+    mechanisms = bound_objectives(tables, largest)
+    parts = []
+    for entry in mechanisms:
+        variation = np.linspace(entry.low, entry.high, 41)
+        values = np.asarray(entry.objectives(variation), dtype=float)
+        columns = {"TV": variation, "metric": values[:, 0], "loss": values[:, 1], "bits": values[:, 2]}
+        parts.append(pd.DataFrame(columns).assign(name=entry.name))
+    curves = pd.concat(parts, ignore_index=True)
+    reference = 1.1 * curves[["metric", "loss", "bits"]].abs().max().to_numpy()
+    return curves, pareto_front(mechanisms, reference, population=POPULATION, generations=GENERATIONS)
+
+
+def _of(front: Front) -> pd.DataFrame:
+    columns = dict(zip(("metric", "loss", "bits"), front.objectives.T, strict=True))
+    return pd.DataFrame({"name": front.names, "TV": front.parameters, **columns})
+
+
+def _bound_panels(axes: Any, curves: pd.DataFrame, front: Front) -> None:
+    found = _of(front)
+    for ax, objective in zip(axes, ("loss", "bits"), strict=True):
+        for name, rows in curves.groupby("name", sort=False):
+            ax.plot(rows["metric"], rows[objective], color=colour(TINTS[str(name)]), linewidth=1.3)
+        for name, rows in found.groupby("name", sort=False):
+            style = {"markeredgecolor": "black", "markersize": 4.5, "markeredgewidth": 0.7}
+            ax.plot(rows["metric"], rows[objective], "o", color=colour(TINTS[str(name)]), **style)
+    axes[0].set(xlabel="eq. 6 (nats$^{1/2}$)", ylabel="bound on loss of accuracy (points)")
+    axes[1].set(xlabel="eq. 6 (nats$^{1/2}$)", ylabel="bound on added bits over plain")
+    axes[0].set_yscale("symlog", linthresh=0.01)
+    axes[0].set_ylim(bottom=-0.002)
+    axes[1].set_yscale("symlog", linthresh=0.001)
+    axes[0].set_title("the paper's bounds", fontsize="medium")
+
+
+def _legend(drawn: Figure, void: bool) -> None:
+    from matplotlib.lines import Line2D
+
+    names = {
+        "none": "no protection",
+        "gaussian_noise": "Gaussian noise",
+        "random_mask": "compression",
+        "masked_pair": "shared masks",
+        "additive_sharing": "shares in a ring",
+        "paillier": "Paillier",
+    }
+    handles: list[Any] = [
+        Line2D([], [], color=colour(key), linestyle="none", marker=marker(key), label=name)
+        for key, name in names.items()
+    ]
+    frame: dict[str, Any] = {"markeredgecolor": "black", "markersize": 7, "label": "not beaten"}
+    handles.append(Line2D([], [], color=REFERENCE_COLOUR, linestyle="none", marker="o", **frame))
+    if void:
+        handles.append(Line2D([], [], color=REFERENCE_COLOUR, linestyle="none", marker="o", mfc="none", label=VOID))
+    drawn.legend(handles=handles, loc="outside upper center", ncols=len(handles), fontsize="small")
+
+
+@table(
+    "S7",
+    title="Settings that none other beats",
+    caption=f"The front of Fig. S9. {STRONGEST}. Settings with the same numbers are listed once, with how many more "
+    "there are. Share: the part of the hypervolume that no other setting adds. Leakage in nats^(1/2), null prior, "
+    "alpha = 0.001. Void: the attack is too weak without protection.",
+    experiments=EXPERIMENTS,
+)
+def table_s7(tables: Tables) -> pd.DataFrame:
+    """A row per setting on the front, by what is recovered."""
+    rows = []
+    for cell in measured.cells_of(tables[SWEPT]):
+        frame, _ = judged_points(measured.of_cell(tables, *cell))
+        frame = frame[frame["best"]]
+        for _, same in sorted(frame.groupby(OBJECTIVES)):
+            row = same.iloc[0]
+            found = {"data set": cell[0], "model": cell[1], "mechanism": row["name"]}
+            found |= {"setting": row["setting"] or NONE, "attack": row["attack"] + (" (void)" if row["void"] else "")}
+            found |= {"recovered": f"{row['recovered']:.2f}", "leakage": f"{row['leakage']:.3f}"}
+            found |= {"loss of accuracy": f"{row['loss']:.1f}", "bits over plain": f"{row['bits']:.2f}"}
+            rows.append(found | {"share (%)": f"{100 * row['share']:.1f}", "equal ones": str(len(same) - 1)})
+    return pd.DataFrame(rows)

@@ -1,0 +1,226 @@
+"""What the paper says of leakage, measured: at its optimal parameters, and over the strength of protection.
+
+Leakage is by the null attack's prior with alpha = 0.001, in units of that without protection, C1; clients and seeds
+are paired. No estimate is zero, since the prior of a null attack that never succeeds is not: leakage below
+:data:`FLOOR` C1 counts as none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+from leakbench.lazy import np
+from leakbench.papers.tfl_meta import PAPER
+from leakbench.papers.tfl_meta.budgets import LEAKED, TUNED, TUNED_ENCRYPTED, XI
+from leakbench.papers.tfl_meta.common import FINE, THRESHOLD, UNPROTECTED
+from leakbench.papers.tfl_meta.constants import RECOVERED
+from leakbench.report.claims import Finding, Part, claim, decide
+from leakbench.report.comparisons import at_each, difference, level, relative, trend
+from leakbench.report.evidence import Evidence, NotRun, Series
+
+stated = partial(claim, PAPER)
+
+ATTACK, MASKED = "dlg", "masked-dlg"
+SWEPT, SWEPT_MASKED = "swept", "swept_masked"
+FLOOR = 0.1
+"""Of C1."""
+MARGIN = 0.05
+"""Of a recovery rate that stays."""
+UNNEEDED = 2.0
+"""Budgets from here on, in units of C1, need no protection."""
+NOISE = ("tuned-noise", "tuned-noise-alive", "tuned-noise-exact")
+COMPRESSION = ("tuned-compression",)
+HALF = 0.5
+SENSITIVE = 10.0
+
+GATED = {"threshold": THRESHOLD}
+
+
+def unprotected(evidence: Evidence, metric: str) -> Series:
+    """A metric of every client without protection."""
+    return evidence.series(UNPROTECTED, metric, defense="none", attack=ATTACK, where=GATED)
+
+
+def over(
+    evidence: Evidence, experiment: str, defense: str, sweep: str, metric: str = RECOVERED, attack: str = ATTACK
+) -> Series:
+    """A metric of every client over the parameter of a defense."""
+    return evidence.series(experiment, metric, defense=defense, attack=attack, sweep=sweep, where=GATED)
+
+
+def tuned(evidence: Evidence, experiment: str, defense: str, metric: str) -> Iterator[tuple[float, Series]]:
+    """A metric at every budget that asks for protection, and has a parameter, in units of C1."""
+    for point, one, _ in at_each(*(over(evidence, experiment, defense, "budget", metric),) * 2):
+        if point < UNNEEDED and np.isfinite(one.values).any():
+            yield point, one
+
+
+def within_budgets(evidence: Evidence, defenses: tuple[str, ...], experiment: str = TUNED) -> Finding:
+    """Leakage over C1 against the budget, per data set, mechanism and budget."""
+    parts = list[Part]()
+    for cell, own in evidence.cells(experiment, UNPROTECTED).items():
+        c1 = unprotected(own, LEAKED)
+        for defense in defenses:
+            for budget, leaked in tuned(own, experiment, defense, LEAKED):
+                name = f"{defense}, epsilon {budget:g} C1, {cell}"
+                parts.append(relative(leaked, c1, name, at_most=max(budget, FLOOR) - 1))
+    return decide(evidence, parts)
+
+
+WITHIN: dict[str, tuple[str, str, tuple[str, ...], str]] = {
+    "E15a": ("Gaussian noise", "Theorem 6.1", NOISE, TUNED),
+    "E15b": ("compression", "Theorem 6.4", COMPRESSION, TUNED),
+    "E15c": ("masks", "Theorem 6.3, corrected", ("tuned-masks",), TUNED),
+    "E15d": ("masks as printed", "Theorem 6.3, Table 1, as stated", ("tuned-masks-printed",), TUNED),
+    "E15e": (
+        "masks by their exact law",
+        "Theorem 6.3; our correction of the law of a share",
+        ("tuned-masks-exact",),
+        TUNED,
+    ),
+    "E15f": ("Paillier's scheme", "Theorem 6.2, corrected", ("tuned-encrypted",), TUNED_ENCRYPTED),
+}
+for _key, (_words, _source, _defenses, _experiment) in WITHIN.items():
+    stated(
+        _key,
+        f"At the optimum of {_words} for a budget of leakage, measured leakage is within it.",
+        source=_source,
+        experiments=(UNPROTECTED, _experiment),
+    )(partial(within_budgets, defenses=_defenses, experiment=_experiment))
+
+
+@stated(
+    "E15x",
+    "At the optimum of noise and of compression attacks recover as much as without protection, whatever the budget.",
+    source="ours, against Theorems 6.1 and 6.4",
+    experiments=(UNPROTECTED, TUNED),
+)
+def nothing_changes(evidence: Evidence) -> Finding:
+    """Recovery with protection minus without, per data set, mechanism and budget."""
+    parts = []
+    for cell, own in evidence.cells(TUNED, UNPROTECTED).items():
+        plain = unprotected(own, RECOVERED)
+        for defense in (*NOISE, *COMPRESSION):
+            for budget, found in tuned(own, TUNED, defense, RECOVERED):
+                name = f"{defense}, epsilon {budget:g} C1, {cell}"
+                parts.append(difference(found, plain, name, "recovery rate", at_least=-MARGIN))
+    return decide(evidence, parts)
+
+
+@stated(
+    "E2",
+    "Measured leakage differs from C1 by C2 TV at most, where TV is known.",
+    source="Lemmas E.2 and E.4, eq. 3's proof",
+    experiments=(UNPROTECTED, TUNED),
+)
+def near_c1(evidence: Evidence) -> Finding:
+    """Leakage over C1, minus 1, against ``x / C1 = 2 - epsilon / C1``, which a tuned mechanism has.
+
+    TV is known of compression, and of noise and masks that are tuned by exact laws, for uploads as the paper models
+    them.
+    """
+    parts = []
+    for cell, own in evidence.cells(TUNED, UNPROTECTED).items():
+        c1 = unprotected(own, LEAKED)
+        for defense in ("tuned-compression", "tuned-noise-exact", "tuned-masks-exact"):
+            for budget, leaked in tuned(own, TUNED, defense, LEAKED):
+                name, radius = f"{defense}, x = {UNNEEDED - budget:g} C1, {cell}", UNNEEDED - budget
+                parts.append(relative(leaked, c1, name, at_least=-radius, at_most=radius))
+    return decide(evidence, parts)
+
+
+def falls(evidence: Evidence, defense: str, sweep: str, experiment: str = SWEPT, attack: str = ATTACK) -> Finding:
+    """Rank correlation of the recovery rate with the parameter, per data set."""
+    parts = [
+        trend(over(own, experiment, defense, sweep, attack=attack), cell, f"the {sweep}", rises=False)
+        for cell, own in evidence.cells(experiment).items()
+    ]
+    return decide(evidence, parts)
+
+
+for _key, _words, _defense, _sweep in (
+    ("E16a", "the standard deviation of noise", "noise", "scale"),
+    ("E16b", "the part of coordinates that are dropped", "compression", "probability"),
+    ("E16c", "the bound of masks", "masks", "bound"),
+):
+    stated(
+        _key,
+        f"Recovery falls as {_words} grows.",
+        source="Assumption 5.1, for what an attack recovers",
+        experiments=(SWEPT,),
+    )(partial(falls, defense=_defense, sweep=_sweep))
+
+
+@stated(
+    "E16d",
+    "An attacker who leaves out the coordinates that were dropped recovers as much as without protection while half "
+    "of them, or fewer, are dropped.",
+    source="ours; the paper's attacker does not know which",
+    experiments=(UNPROTECTED, SWEPT_MASKED),
+)
+def masks_are_known(evidence: Evidence) -> Finding:
+    """Recovery with protection minus without, per data set and part that is dropped."""
+    parts = []
+    for cell, own in evidence.cells(SWEPT_MASKED, UNPROTECTED).items():
+        plain = unprotected(own, RECOVERED)
+        found = over(own, SWEPT_MASKED, "compression", "probability", attack=MASKED)
+        for dropped, one, _ in at_each(found, found):
+            if dropped <= HALF:
+                name = f"dropped {dropped:g}, {cell}"
+                parts.append(difference(one, plain, name, "recovery rate", at_least=-MARGIN))
+    return decide(evidence, parts)
+
+
+def less_when_stopped(evidence: Evidence, prior: str) -> Finding:
+    """C1 minus leakage at the strongest noise and compression, in which the attack fails, per data set."""
+    metric = f"leakage/{prior}/{FINE:g}"
+    parts = []
+    for cell, own in evidence.cells(SWEPT, UNPROTECTED).items():
+        plain = unprotected(own, metric)
+        recovered = float(np.nanmean(unprotected(own.aside(), RECOVERED).values))
+        for defense, sweep in (("noise", "scale"), ("compression", "probability")):
+            rates = over(own.aside(), SWEPT, defense, sweep)
+            last = rates.points[-1]
+            if np.nanmean(rates.at([last]).values) > FLOOR * recovered:
+                continue
+            leaked = over(own, SWEPT, defense, sweep, metric).at([last])
+            parts.append(difference(plain, leaked, f"{defense}, {sweep} {last:g}, {cell}", "nats^(1/2)"))
+    if not parts:
+        raise NotRun("no noise and no compression of this scale stops the attack")
+    return decide(evidence, parts)
+
+
+for _key, _words, _prior in (
+    ("L1a", "the same probability for every candidate, misses among them", "uniform"),
+    ("L1b", "what a null attack recovers", "null"),
+):
+    stated(
+        _key,
+        f"With {_words}, for a prior, protection that stops the attack leaks less than none.",
+        source="eq. 2 and Algorithm 2, whose prior the paper leaves open",
+        experiments=(UNPROTECTED, SWEPT),
+    )(partial(less_when_stopped, prior=_prior))
+
+
+@stated(
+    "L2",
+    f"C2 is {SENSITIVE:g} times as large, or more, with alpha = 0.001 as with alpha = 0.5, so that the total "
+    "variation that a budget asks for is set by how beliefs are smoothed.",
+    source="ours; eq. 18 has no value where a datum is never recovered",
+    experiments=(UNPROTECTED,),
+)
+def smoothing_decides(evidence: Evidence) -> Finding:
+    """log10 of the ratio of both C2, of the largest xi over clients, mean over seeds, per data set."""
+    parts = []
+    for cell, own in evidence.cells(UNPROTECTED).items():
+        fine, coarse = (_largest(unprotected(own, metric)) for metric in (f"{XI}/{FINE:g}", XI))
+        ratio = (np.log(np.expm1(2 * fine.values)) - np.log(np.expm1(2 * coarse.values))) / np.log(10)
+        found = replace(fine, name="log10 of C2 with alpha 0.001 over that with 0.5", values=ratio)
+        parts.append(level(found, cell, "decades", at_least=float(np.log10(SENSITIVE))))
+    return decide(evidence, parts)
+
+
+def _largest(series: Series) -> Series:
+    return replace(series, values=np.nanmax(series.values, axis=-1, keepdims=True))

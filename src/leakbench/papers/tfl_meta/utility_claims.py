@@ -1,0 +1,139 @@
+"""What the paper says of the loss of utility, measured: accuracy after a whole training, paired by seed.
+
+The bounds are of one round; utility is accuracy, so C4 = 1, and a bound of 1 or more says nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from functools import partial
+
+from leakbench.lazy import np
+from leakbench.papers.tfl_meta import PAPER
+from leakbench.papers.tfl_meta.budgets import (
+    TUNED,
+    UTILITY,
+    UTILITY_ENCRYPTED,
+    UTILITY_PAIRS,
+    UTILITY_TUNED,
+)
+from leakbench.papers.tfl_meta.common import THRESHOLD, UNPROTECTED
+from leakbench.papers.tfl_meta.leakage_claims import ATTACK, COMPRESSION, GATED, NOISE, UNNEEDED
+from leakbench.report.claims import Finding, Part, claim, decide
+from leakbench.report.comparisons import at_each, certain, difference
+from leakbench.report.evidence import Evidence, NotRun, Series, same_seeds
+from leakbench.theory.distortion import NOISE_LOWER, NOISE_UPPER
+
+stated = partial(claim, PAPER)
+
+FIXED = "fixed-point"
+SAME = {"accuracy": 1e-3, "final_loss": 1e-4}
+"""Differences that float32 leaves after a training, in parts of the images and in nats."""
+SLIGHT = 0.01
+"""Of accuracy."""
+EXACT: tuple[tuple[str, str, str | None], ...] = (
+    (UTILITY, "shares", None),
+    (UTILITY_PAIRS, "masks", "bound"),
+    (UTILITY_PAIRS, "tuned-masks", "budget"),
+    (UTILITY_ENCRYPTED, "tuned-encrypted", "budget"),
+)
+"""Experiment, defense and swept parameter of what sums exactly."""
+
+
+@stated(
+    "E11",
+    "Encryption, shares and masks, whose sums are exact, cost no utility: accuracy and loss are those in the same "
+    "fixed point.",
+    source="Lemmas G.3 and H.2",
+    experiments=(UTILITY, UTILITY_PAIRS, UTILITY_ENCRYPTED),
+)
+def exact_sums(evidence: Evidence) -> Finding:
+    """Largest difference over seeds, per data set, defense and value of its parameter."""
+    parts = list[Part]()
+    for cell, own in evidence.cells(UTILITY, UTILITY_PAIRS, UTILITY_ENCRYPTED).items():
+        for (experiment, defense, sweep), (metric, most) in _product(SAME):
+            plain = own.series(experiment, metric, defense=FIXED)
+            found = own.series(experiment, metric, defense=defense, sweep=sweep)
+            for point, one, _ in at_each(found, found):
+                if sweep == "budget" and point >= UNNEEDED:
+                    continue
+                a, b = same_seeds(one, plain)
+                worst = float(np.abs(a.values - b.values).max())
+                where = "" if sweep is None else f", {sweep} {point:g}"
+                parts.append(
+                    certain(worst, f"{metric}, {defense}{where}, {cell}", "largest difference over seeds", at_most=most)
+                )
+    return decide(evidence, parts, gated=False)
+
+
+def _product(metrics: dict[str, float]) -> Iterator[tuple[tuple[str, str, str | None], tuple[str, float]]]:
+    for each in EXACT:
+        for metric in metrics.items():
+            yield each, metric
+
+
+@stated(
+    "E11a",
+    f"The fixed point that exact sums need costs no accuracy, to {SLIGHT:g}.",
+    source="ours; the paper's sums are of real numbers",
+    experiments=(UTILITY, UTILITY_PAIRS),
+)
+def fixed_point(evidence: Evidence) -> Finding:
+    """Accuracy in fixed point minus that in floating point, per data set and number of clients."""
+    parts = []
+    for cell, own in evidence.cells(UTILITY, UTILITY_PAIRS).items():
+        for experiment in (UTILITY, UTILITY_PAIRS):
+            read = partial(own.series, experiment, "accuracy")
+            name = f"{experiment}, {cell}"
+            parts.append(difference(read(defense=FIXED), read(defense="none"), name, "accuracy", at_least=-SLIGHT))
+    return decide(evidence, parts, gated=False)
+
+
+def bounds_of_settings(own: Evidence) -> Iterator[tuple[str, float, Series, Series]]:
+    """In words, the paper's bound, accuracy without protection and with it, for every setting that trained."""
+    aside = own.aside()
+    one = partial(aside.series, UNPROTECTED, defense="none", attack=ATTACK, where=GATED)
+    size, steepness = (float(np.nanmean(one(metric).values)) for metric in ("dimension", "steepness"))
+    plain = own.series(UTILITY, "accuracy", defense="none")
+    for defense, sweep in (("noise", "scale"), ("compression", "probability")):
+        found = own.series(UTILITY, "accuracy", defense=defense, sweep=sweep)
+        for point, series, _ in at_each(found, found):
+            reach = NOISE_UPPER * min(1.0, point**2 * steepness)
+            bound = reach if defense == "noise" else -float(np.expm1(size * np.log1p(-point)))
+            yield f"{defense}, {sweep} {point:g}", bound, plain, series
+    for defense in (*NOISE, *COMPRESSION):
+        found = own.series(UTILITY_TUNED, "accuracy", defense=defense, sweep="budget")
+        where = {"threshold": THRESHOLD}
+        taus = aside.series(TUNED, "tau", defense=defense, attack=ATTACK, sweep="budget", where=where)
+        factor = NOISE_UPPER / NOISE_LOWER if defense in NOISE else 1.0
+        for budget, series, tau in at_each(found, taus):
+            variation = float(np.nanmean(tau.values)) if np.isfinite(tau.values).any() else np.nan
+            if budget < UNNEEDED and np.isfinite(variation) and np.isfinite(series.values).any():
+                yield f"{defense}, epsilon {budget:g} C1", factor * variation, plain, series
+
+
+@stated(
+    "E12",
+    "Noise and compression lose less accuracy than their bounds, 3/2 min(1, sigma_eps^2 A) and 1 - rho^m, where those "
+    "are below 1.",
+    source="Lemmas F.2 and I.2; Theorems 6.1 and 6.4",
+    experiments=(UNPROTECTED, TUNED, UTILITY, UTILITY_TUNED),
+)
+def within_bounds(evidence: Evidence) -> Finding:
+    """Loss of accuracy minus its bound, per data set, mechanism and parameter whose bound is below 1."""
+    parts, void = list[Part](), 0
+    for cell, own in evidence.cells(UTILITY, UTILITY_TUNED, UNPROTECTED, TUNED).items():
+        for words, bound, plain, series in bounds_of_settings(own):
+            if bound >= 1:
+                void += 1
+                continue
+            # Gain of accuracy against minus the bound: loss within the bound is a gain above it.
+            part = difference(series, plain, f"{words}, bound {bound:.2g}, {cell}", "accuracy", at_least=-bound)
+            parts.append(part)
+    if not parts:
+        raise NotRun(f"all bounds of this scale, {void}, are 1 or more, and so say nothing")
+    found = decide(evidence, parts, gated=False)
+    if not void:
+        return found
+    return dataclasses.replace(found, note=f"{found.note}. {void} more bounds are 1 or more, and say nothing")
