@@ -1,4 +1,4 @@
-"""Tables S5 and S6 of the paper ``tfl_meta`` and its claims on leakage and utility, on tables made for them."""
+"""Tables S4 and S5 of the paper ``tfl_meta`` and its claims on leakage and utility, on tables made for them."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def judge(key: str, **changed: Frame) -> Finding:
 
 class TestConstants:
     def test_a_row_per_setting_and_prior(self) -> None:
-        found = make("tableS5", every(), paper=PAPER)
+        found = make("tableS4", every(), paper=PAPER)
         settings = ["first", "alpha = 0.001", "alpha = 1", "recovered above 20 dB", "recovered above 30 dB"]
         assert list(dict.fromkeys(found["setting"])) == [*settings, "S = 1", "S = 4", "skewed labels"]
         assert len(found) == 8 * 3
@@ -205,7 +205,7 @@ class TestConstants:
         assert first.loc["same for all"]["printed sum"] == "–"
 
     def test_c2_is_of_the_largest_xi(self) -> None:
-        found = make("tableS5", every(), paper=PAPER).set_index(["setting", "prior"])
+        found = make("tableS4", every(), paper=PAPER).set_index(["setting", "prior"])
         own = constants()
         largest = own[(own["metric"] == "xi/null/0.001")]["value"].max()
         assert at(found, "alpha = 0.001", "null attack")["C2"] == f"{math.expm1(2 * largest) / 2:.3g}"
@@ -214,13 +214,13 @@ class TestConstants:
     def test_what_is_lost(self) -> None:
         frame = every()
         frame["skewed"] = frame["skewed"].assign(value=np.nan)
-        found = make("tableS5", frame, paper=PAPER)
+        found = make("tableS4", frame, paper=PAPER)
         assert set(found[found["setting"] == "skewed labels"]["C2"]) == {"–"}
 
 
 class TestBudgets:
     def table(self, **changed: Frame) -> Frame:
-        found: Frame = make("tableS6", every(**changed), paper=PAPER)
+        found: Frame = make("tableS5", every(**changed), paper=PAPER)
         return found
 
     def test_a_row_per_budget_and_one_without_protection(self) -> None:

@@ -1,4 +1,4 @@
-"""Table S4 of the paper ``tfl_meta`` and its claims on bits, on tables made for them."""
+"""Table S3 of the paper ``tfl_meta`` and its claims on bits, on tables made for them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def judge(key: str, frame: pd.DataFrame) -> Finding:
 
 class TestTable:
     def test_a_row_per_method(self) -> None:
-        found = make("tableS4", {"costs": tidy()}, paper="tfl_meta")
+        found = make("tableS3", {"costs": tidy()}, paper="tfl_meta")
         assert len(found) == len(METHODS)
         assert found["mechanism"].tolist()[:3] == ["plain", "Gaussian noise", "random mask, rho = 0.5"]
         by_name = found.drop_duplicates("mechanism").set_index("mechanism")

@@ -1,4 +1,4 @@
-"""Figures S4 to S9 and Table S7 of the paper ``tfl_meta``, on tables made for them."""
+"""Figures S4 to S9 and Table S6 of the paper ``tfl_meta``, on tables made for them."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_fronts(tables: dict[str, pd.DataFrame]) -> None:
     assert {("Gaussian noise", "scale 0.1"), ("compression, rescaled", "probability 0.5")} <= best
     assert ("shares in a ring", "") not in best  # keys need fewer bits
     assert ("compression", "probability 0.5") not in best  # scaled up it costs less, and hides more
-    listed = make("tableS7", tables, paper=PAPER)
+    listed = make("tableS6", tables, paper=PAPER)
     assert set(listed["mechanism"]) <= {name for name, _ in best}
     assert len(listed) + listed["equal ones"].astype(int).sum() == frame["best"].sum()
     numbers = draw("figS9", tables, paper=PAPER).numbers

@@ -1,4 +1,4 @@
-"""Table S6: what the paper's bounds promise at the parameters that meet a budget of leakage, beside what is measured.
+"""Table S5: what the paper's bounds promise at the parameters that meet a budget of leakage, beside what is measured.
 
 The budget's constants are those of the experiment without protection, of all its clients and seeds, as the mechanisms
 are tuned by; what a bound says follows from them, and the rest is read from records.
@@ -213,10 +213,10 @@ COLUMNS = [
 
 
 @table(
-    "S6",
+    "S5",
     title="Bounds at a budget of leakage, and what is measured",
     caption="The paper's mechanisms with the parameter that has the metric 2 C1 - C2 TV = epsilon, for budgets in "
-    "units of C1 (null attack's prior, alpha = 0.5; Table S5), and without protection in the first row. tau: total "
+    "units of C1 (null attack's prior, alpha = 0.5; Table S4), and without protection in the first row. tau: total "
     "variation that the budget asks for. r is over the widest range delta of an upload's coordinates. Exact TV: by the "
     "law of the mechanism itself, in place of a bound or a model. Certified: whether the metric bounds leakage, by the "
     "paper's condition and by what is proved. Measured: leakage (null attack's prior, alpha = 0.001) and recovery of "
@@ -236,7 +236,7 @@ COLUMNS = [
         UTILITY_ENCRYPTED,
     ),
 )
-def table_s6(tables: Tables) -> pd.DataFrame:
+def table_s5(tables: Tables) -> pd.DataFrame:
     """A row per data set and model, tuned defense and budget."""
     rows = []
     for dataset, model in dict.fromkeys(zip(*(tables[TUNED][key] for key in ("dataset", "model")), strict=True)):

@@ -1,4 +1,4 @@
-"""Table S5: the constants of leakage, which an attack on uploads without protection gives, and what they depend on."""
+"""Table S4: the constants of leakage, which an attack on uploads without protection gives, and what they depend on."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _range(rows: pd.DataFrame, low: str, high: str | None = None) -> str:
 
 
 @table(
-    "S5",
+    "S4",
     title="Constants of leakage",
     caption="What DLG recovers of single uploads without protection, and the constants that follow (Algorithms 1 and "
     "2). First setting: S = 2 images, recovered if PSNR exceeds 25 dB, alpha = 0.5, i.i.d. clients; the others differ "
@@ -106,7 +106,7 @@ def _range(rows: pd.DataFrame, low: str, high: str | None = None) -> str:
     "as a further candidate, and the sum of the printed estimates, which should be 1.",
     experiments=(UNPROTECTED, BATCHES, SKEWED),
 )
-def table_s5(tables: Tables) -> pd.DataFrame:
+def table_s4(tables: Tables) -> pd.DataFrame:
     """A row per data set and model, setting and prior."""
     rows = []
     for dataset, model in dict.fromkeys(zip(*(tables[UNPROTECTED][key] for key in ("dataset", "model")), strict=True)):

@@ -1,4 +1,4 @@
-"""Table S4: bits and seconds of the mechanisms, really executed."""
+"""Table S3: bits and seconds of the mechanisms, really executed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def costs(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 @table(
-    "S4",
+    "S3",
     title="Bits and seconds of protecting an update",
     caption="Per client and round. Bits per coordinate: all that a client sends, and what of it goes to other clients; "
     "plain floats have 32. Paillier: values in fixed point with 32 binary places and 8 bits above, and guard bits for "
@@ -52,7 +52,7 @@ def costs(frame: pd.DataFrame) -> pd.DataFrame:
     "values of the update, and is in proportion to their number; the whole update is protected, added and recovered.",
     experiments=(COSTS,),
 )
-def table_s4(tables: Tables) -> pd.DataFrame:
+def table_s3(tables: Tables) -> pd.DataFrame:
     """A row per model and method."""
     rows = []
     for row in costs(tables[COSTS]).to_dict("records"):

@@ -1,4 +1,4 @@
-"""Figure S9 and Table S7: settings of mechanisms that no other one beats, by measurement and by the paper's bounds.
+"""Figure S9 and Table S6: settings of mechanisms that no other one beats, by measurement and by the paper's bounds.
 
 The paper weighs leakage, utility and efficiency, and leaves their front to future work.
 """
@@ -328,14 +328,14 @@ def _legend(drawn: Figure, void: bool) -> None:
 
 
 @table(
-    "S7",
+    "S6",
     title="Settings that none other beats",
     caption=f"The front of Fig. S9. {STRONGEST}. Settings with the same numbers are listed once, with how many more "
     "there are. Share: the part of the hypervolume that no other setting adds. Leakage in nats^(1/2), null prior, "
     "alpha = 0.001. Void: the attack is too weak without protection.",
     experiments=EXPERIMENTS,
 )
-def table_s7(tables: Tables) -> pd.DataFrame:
+def table_s6(tables: Tables) -> pd.DataFrame:
     """A row per setting on the front, by what is recovered."""
     rows = []
     for cell in measured.cells_of(tables[SWEPT]):
