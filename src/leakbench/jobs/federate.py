@@ -445,11 +445,12 @@ class _Federation:
 
         parameters, statistics = (self.best, self.best_statistics) if best else (self.parameters, self.statistics)
         network = self.network.in_mode("eval")
+        mine = parameters[index].clone()  # kernels for single images round by how a row happens to be aligned
         own = {name: values[index] for name, values in statistics.items()}
         loss, predicted = 0.0, []
         pairs = zip(samples.values.split(EVALUATED_TOGETHER), samples.labels.split(EVALUATED_TOGETHER), strict=True)
         for values, labels in pairs:
-            logits = network.logits(parameters[index], values, own)
+            logits = network.logits(mine, values, own)
             predicted.append(logits.argmax(dim=1))
             loss += float(torch.nn.functional.cross_entropy(logits, labels, reduction="sum"))
         found, count = torch.cat(predicted), len(samples.labels)
