@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.test_fingerprints import PARAMETERS, FixedText
 
 from leakbench.attacks.base import Attack
 from leakbench.attacks.presets import DLGWolfe, IGScript
@@ -24,7 +25,6 @@ from leakbench.jobs.runner import compute
 from leakbench.models.base import Model
 from leakbench.models.convnets import SimpleConvNet
 from leakbench.models.linear import MLP
-from tests.test_fingerprints import PARAMETERS, FixedText
 
 pytestmark = pytest.mark.slow
 
