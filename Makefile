@@ -16,8 +16,9 @@ READY := .venv/.ready-$(ENV)
 .PHONY: replicate test lint format schemas pins
 .DELETE_ON_ERROR:
 
+# After every job Snakemake looks for others, and again after this timespan: its default of a second keeps a core busy.
 replicate: $(READY)
-	@$(BIN)/snakemake --cores $(CORES) --config scale=$(SCALE) --quiet rules
+	@$(BIN)/snakemake --cores $(CORES) --config scale=$(SCALE) --quiet rules --max-jobs-per-timespan 100/3s
 	@echo
 	@echo "Report:  figures/$(SCALE)/report.html"
 	@echo "Figures: figures/$(SCALE)/<paper>/    Records: results/$(SCALE)/    Logs: logs/$(SCALE)/"
