@@ -71,11 +71,13 @@ def cases(tables: Tables, dataset: str, model: str) -> Iterator[Case]:
 
 
 def between(rows: pd.DataFrame, metric: str) -> str:
-    """Mean over clients and seeds with the interval over seeds."""
+    """Mean over clients and seeds with the interval over seeds; that of a part ends at 0 and 1."""
     found = rows[rows["metric"] == metric]
     if not found["value"].notna().any():
         return NONE
     ((mean, low, high, seeds),) = over_seeds(found, ["metric"])[["mean", "low", "high", "seeds"]].to_numpy()
+    if metric.endswith(RECOVERED):
+        low, high = max(low, 0.0), min(high, 1.0)
     return f"{mean:.3f}" + (f" [{low:.3f}, {high:.3f}]" if seeds > 1 else "")
 
 
