@@ -1,4 +1,4 @@
-"""`leakbench run`, killed or told to end in the middle of a job, and run again; alone and forked from a warm process."""
+"""`leakbench run`, killed or told to end in the middle of a job, and run again; alone and from a warm process."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ CPU = Placement(device="cpu")
 
 
 def left(root: Path) -> set[str]:
-    """Files that are there, but for the state of the job."""
-    return {path.name for path in root.rglob("*") if path.is_file()} - {"state.json"}
+    """Files that are there, but for what says which job it was."""
+    return {path.name for path in root.rglob("*") if path.is_file()} - {"state.json", "identity.json"}
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from leakbench.attacks import engine
 from leakbench.attacks.gradient_matching import GradientMatching
 from leakbench.attacks.sentences import SentenceMatching
 from leakbench.checkpoint import EVERY, Loop, _Job
+from leakbench.defenses.channel import WhiteChannel
 from leakbench.defenses.dp_sgd import DPSGD
 from leakbench.defenses.noise import GaussianNoise
 from leakbench.federated import training
@@ -166,9 +167,9 @@ def test_rounds_of_federate(keep_momentum: bool, tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize("kind", ["momentum", "adam", "private", "batch_norm", "shadows"])
 def test_release(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs: dict[str, Callable[[], Job]] = {
-        "momentum": lambda: release_job(GaussianNoise, {}, {"scale": [0.0, 0.1]}, pictures=True),
+        "momentum": lambda: release_job(WhiteChannel, {}, {"kappa": [2.0, 3.0]}, pictures=True),
         "adam": lambda: release_job(optimiser="adam", rate=1e-3),
-        "private": lambda: release_job(DPSGD, {"clip": 1.0, "noise": 0.5}),
+        "private": lambda: release_job(DPSGD, {"clip": 1.0, "multiplier": 0.5}),
         "batch_norm": lambda: release_job(model=ResNet10, steps=3),
         "shadows": lambda: release_job(membership=[{"name": "lira", "shadows": 2}], steps=3),
     }
@@ -206,7 +207,7 @@ def test_the_memory_of_a_gpu_may_be_another(tmp_path: Path, monkeypatch: pytest.
     """Runs whose gradients were computed together stay so: it decides the last digits."""
     sizes = iter([2, *[1] * 100])
     whole = tmp_path / "whole"
-    job = release_job(GaussianNoise, {}, {"scale": [0.0, 0.1]})
+    job = release_job(WhiteChannel, {}, {"kappa": [2.0, 3.0]})
     with monkeypatch.context() as patched:
         patched.setattr(training, "_together", lambda *_: 2)
         expected = run_job(job, whole, CPU)
