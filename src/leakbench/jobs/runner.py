@@ -14,9 +14,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from leakbench.compiler import defer_compiler
-from leakbench.errors import ObservationError, RecordError
+from leakbench.errors import DataChanged, ObservationError, RecordError
 from leakbench.jobs.base import Findings, Job
 from leakbench.lazy import torch
+from leakbench.manifest import fingerprint
 from leakbench.memory import keep_freed_memory
 from leakbench.records import (
     Cost,
@@ -70,11 +71,13 @@ def run_job(job: Job, root: Path, placement: Placement) -> Record:
     """Run a job and write its record, and its tensors, below ``root``.
 
     Raises:
+        DataChanged: the files of the data set were changed meanwhile; no record is written.
         ObservationError: what the attacker was given cannot be attacked.
         RecordError: a record that the job uses is missing, unreadable, or was made by another configuration.
     """
     path = root / job.path
     job = with_kept(job, root)
+    data = data_fingerprint(job)
     device = placement.resolve()
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     wall_started, cpu_started = time.perf_counter(), time.process_time()
@@ -87,6 +90,11 @@ def run_job(job: Job, root: Path, placement: Placement) -> Record:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     wall = time.perf_counter() - wall_started
+    if data_fingerprint(job) != data:
+        raise DataChanged(
+            f"{job.path}: the files of data set '{job.dataset.component.name}' were changed while the job read them, "
+            "so no record was written. Leave them alone, and run the same command again"
+        )
     if device.type == "cuda":
         device_s, memory = wall, torch.cuda.max_memory_allocated(device)
     else:
@@ -100,7 +108,7 @@ def run_job(job: Job, root: Path, placement: Placement) -> Record:
         outcome=overall_outcome(findings.replicates),
         tensors=tensors,
         cost=Cost(wall_s=round(wall, 3), device_s=round(device_s, 3), peak_memory_bytes=memory),
-        provenance=_provenance(started, device, placement, root),
+        provenance=_provenance(started, device, placement, root, data),
     )
     write_record(path, record)
     return record
@@ -159,7 +167,20 @@ def _peak_resident_bytes() -> int:
     return peak if platform.system() == "Darwin" else peak * 1024
 
 
-def _provenance(started: str, device: torch.device, placement: Placement, root: Path) -> Provenance:
+def data_fingerprint(job: Job) -> str | None:
+    """What stands for the content of the staged files that a job reads; None if there are none.
+
+    Raises:
+        DataChanged: one of them cannot be read.
+    """
+    _, dataset = next(job.dataset.settings())
+    try:
+        return fingerprint(dataset.files())
+    except OSError as error:  # a file went away since it was listed
+        raise DataChanged(f"{job.path}: the files of data set '{dataset.name}' cannot be read ({error})") from error
+
+
+def _provenance(started: str, device: torch.device, placement: Placement, root: Path, data: str | None) -> Provenance:
     commit, dirty = _git_state(root)
     return Provenance(
         started=started,
@@ -171,6 +192,7 @@ def _provenance(started: str, device: torch.device, placement: Placement, root: 
         tf32=placement.tf32,
         compiled=placement.compile,
         slurm_job_id=os.environ.get("SLURM_JOB_ID"),
+        data=data,
     )
 
 

@@ -64,6 +64,9 @@ REFERENCES = {
 """Reference attackers: label and line style. Their lines are grey, since they say nothing of any defense."""
 REFERENCE_COLOUR = "#777777"
 
+MARK_COLOUR = "#B00020"
+"""Of the mark on figures that are drawn while records are missing."""
+
 STYLE = {
     "figure.dpi": 150,
     "savefig.dpi": 150,
@@ -160,3 +163,20 @@ def add_caption(figure: Figure, caption: str) -> None:
     # A layout engine makes room for it; where axes have fixed places it hangs below the figure.
     place: dict[str, Any] = {} if figure.get_layout_engine() else {"y": 0.0, "va": "top"}
     figure.supxlabel("\n".join(wrapped), fontsize=7.5, x=0.01, ha="left", color="#333333", **place)
+
+
+def add_mark(figure: Figure, mark: str) -> None:
+    """A framed line above all that a figure shows, at its left edge; save with ``bbox_inches="tight"``."""
+    figure.canvas.draw()  # lays it out
+    around = figure.get_tightbbox()  # in inches, like the place of the mark
+    figure.text(
+        around.x0,
+        around.y1 + 0.15,
+        mark,
+        transform=figure.dpi_scale_trans,
+        fontsize=11,
+        fontweight="bold",
+        color=MARK_COLOUR,
+        va="bottom",
+        bbox={"boxstyle": "square,pad=0.3", "facecolor": "white", "edgecolor": MARK_COLOUR},
+    )
