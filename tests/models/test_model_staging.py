@@ -10,6 +10,7 @@ import torch
 import transformers
 
 from leakbench.errors import MissingData
+from leakbench.manifest import read_manifest
 from leakbench.models.base import build_network
 from leakbench.models.bert import DistilBert, transformers_library
 from leakbench.models.staging import stage_model
@@ -40,7 +41,8 @@ def test_staged_weights_are_what_the_model_reads(hub: Path, capsys: pytest.Captu
     original = transformers.DistilBertForSequenceClassification(config)
     original.save_pretrained(hub / "lab" / "tiny")
     folder = stage_model("lab/tiny")
-    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "manifest.json", "model.safetensors"]
+    assert sorted(read_manifest(folder).files) == ["config.json", "model.safetensors"]
     assert f"wrote model.safetensors to {folder}" in capsys.readouterr().out
     network = build_network(DistilBert(**TINY, weights="lab/tiny"), (6,), 2, seed=0)
     assert torch.equal(network.parameters, torch.nn.utils.parameters_to_vector(original.parameters()))

@@ -103,14 +103,8 @@ def draw_partly(project: Project, path: str) -> list[str]:
     if jobs and not share.records:
         raise RecordError(f"{path}: none of its {len(jobs)} records is there; make them with {whole}" + _faulty(share))
     tables = {experiment: merged(project, table, share.records) for experiment, table in paths.items()}
-    kept = Kept(
-        project.root,
-        {
-            name: [job for job in plan.experiment_jobs(entry.paper, name) if job.path in share.records]
-            for name in entry.tensors
-        },
-    )
-    caption = [f"Partial: {share}: {share.by_experiment()}." if jobs else f"Partial: {share}."]
+    kept = Kept(project.root, {name: plan.experiment_jobs(entry.paper, name) for name in entry.tensors}, share.records)
+    caption = [f"Records that are there: {share.by_experiment()}."] if jobs else []
     try:
         made = entry.made({experiment: each.numbers for experiment, each in tables.items()}, kept)
         caption += [entry.full_caption(project, scale)]

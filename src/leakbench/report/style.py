@@ -5,6 +5,8 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Any, cast
 
+from leakbench.errors import RecordError
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
@@ -119,7 +121,13 @@ def use_style() -> None:
 
 
 def panels(count: int, width: float = 4.2, height: float = 3.1, stacked: bool = False) -> tuple[Figure, list[Axes]]:
-    """A row of axes, or a column of them, in the project's style; width and height are those of one, in inches."""
+    """A row of axes, or a column of them, in the project's style; width and height are those of one, in inches.
+
+    Raises:
+        RecordError: there are none to draw.
+    """
+    if not count:
+        raise RecordError("nothing that it compares has all its records")
     use_style()
     import matplotlib.pyplot as plt
 
@@ -170,7 +178,7 @@ def add_mark(figure: Figure, mark: str) -> None:
     figure.canvas.draw()  # lays it out
     around = figure.get_tightbbox()  # in inches, like the place of the mark
     figure.text(
-        around.x0,
+        around.x0 + 0.06,
         around.y1 + 0.15,
         mark,
         transform=figure.dpi_scale_trans,
