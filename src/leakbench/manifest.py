@@ -20,8 +20,8 @@ MANIFEST = "manifest.json"
 
 WHOLE = 32 << 20
 """Files up to this size, in bytes, are read whole for a fingerprint; of larger ones both ends."""
-END = 1 << 20
-"""Bytes of an end. That of a parquet file holds its footer: sizes, places and statistics of all columns."""
+END = 64 << 10
+"""Bytes of an end. The last ones of a parquet file say where its last columns begin, behind all others, and their sizes."""
 
 
 class Entry(BaseModel):

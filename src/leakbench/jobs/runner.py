@@ -71,7 +71,8 @@ def run_job(job: Job, root: Path, placement: Placement) -> Record:
     """Run a job and write its record, and its tensors, below ``root``.
 
     Raises:
-        DataChanged: the files of the data set were changed meanwhile; no record is written.
+        DataChanged: the files of the data set were changed meanwhile, or since a record was made that the job uses; no
+            record is written.
         ObservationError: what the attacker was given cannot be attacked.
         RecordError: a record that the job uses is missing, unreadable, or was made by another configuration.
     """
@@ -119,8 +120,10 @@ def with_kept(job: Job, root: Path) -> Job:
 
     Raises:
         RecordError: such a record is missing, unreadable, or was made by another configuration.
+        DataChanged: such a record was made from other files of the data set.
     """
     kept = {}
+    data = data_fingerprint(job) if job.uses else None
     for kind, used in job.uses.items():
         path = root / used.path
         if not path.is_file():
@@ -129,6 +132,11 @@ def with_kept(job: Job, root: Path) -> Job:
         if digest(record.job) != used.digest:
             raise RecordError(
                 f"{used.path}: made by another configuration; make it again with `leakbench run {used.path}`"
+            )
+        if record.provenance.data not in (None, data):
+            raise DataChanged(
+                f"{used.path}: made from other files of data set '{job.dataset.component.name}' than are there now; delete "
+                f"it, and make it again with `leakbench run {used.path}`"
             )
         kept[kind] = read_tensors(path, record.tensors) if record.tensors else {}
     return replace(job, kept=kept) if kept else job

@@ -41,21 +41,23 @@ class Share:
     @classmethod
     def of(cls, project: Project, jobs: Iterable[Job]) -> Share:
         """What is there of these jobs' records. Stale and unreadable ones are left alone."""
-        jobs, records, faults = tuple(jobs), {}, {}
-        for job in jobs:
+        every = tuple(jobs)
+        records: dict[str, Record] = {}
+        faults: dict[str, str] = {}
+        for job in every:
             path = project.root / job.path
             if not path.is_file():
                 continue
             try:
                 record = read_record(path)
-            except RecordError as error:
+            except (RecordError, OSError) as error:
                 faults[job.path] = str(error).removeprefix(f"{path}: ")
                 continue
             if fault := staleness(job, record):
                 faults[job.path] = fault
             else:
                 records[job.path] = record
-        return cls(jobs, records, faults)
+        return cls(every, records, faults)
 
     @property
     def complete(self) -> bool:
