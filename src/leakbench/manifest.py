@@ -21,7 +21,7 @@ MANIFEST = "manifest.json"
 WHOLE = 32 << 20
 """Files up to this size, in bytes, are read whole for a fingerprint; of larger ones both ends."""
 END = 64 << 10
-"""Bytes of an end. The last ones of a parquet file say where its last columns begin, behind all others, and their sizes."""
+"""Bytes of an end. The last ones of a parquet file say where its last columns begin, behind all others."""
 
 
 class Entry(BaseModel):

@@ -135,8 +135,8 @@ def with_kept(job: Job, root: Path) -> Job:
             )
         if record.provenance.data not in (None, data):
             raise DataChanged(
-                f"{used.path}: made from other files of data set '{job.dataset.component.name}' than are there now; delete "
-                f"it, and make it again with `leakbench run {used.path}`"
+                f"{used.path}: made from other files of data set '{job.dataset.component.name}' than are there now; "
+                f"delete it, and make it again with `leakbench run {used.path}`"
             )
         kept[kind] = read_tensors(path, record.tensors) if record.tensors else {}
     return replace(job, kept=kept) if kept else job
