@@ -133,7 +133,7 @@ def look(need: Need, *, check: bool) -> Found:
         size = sum(path.stat().st_size for path in files)
         faults = staged.faults() if check else []
         unnoted = staged.unnoted() if check else []
-    except MissingData as error:
+    except (MissingData, OSError) as error:
         anything = staged.folder.is_dir() and not staged.digest
         return Found(need, "missing", staged.download, (str(error),) if anything else ())
     if faults:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ TINY = {"width": 8, "layers": 1, "heads": 2, "intermediate": 12, "vocabulary": 2
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that the library takes for the Hub; the data root does not exist yet."""
     library = transformers_library()
+    import_module("transformers.modeling_utils")  # takes the function that is replaced below
     monkeypatch.setenv("LEAKBENCH_DATA", str(tmp_path / "data"))
     folder = tmp_path / "hub"
 

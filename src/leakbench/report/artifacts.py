@@ -193,7 +193,7 @@ _LATEX = str.maketrans(
 )
 
 
-def _table_formats(frame: pd.DataFrame, caption: str, share: str) -> dict[str, bytes]:
+def _table_formats(frame: pd.DataFrame, caption: str, share: str = "") -> dict[str, bytes]:
     head, title = (f"**{_mark(share)}**\n\n", f"{_mark(share)}. ") if share else ("", "")
     latex = frame.to_latex(index=False, caption=escaped(title + caption), escape=True)  # escapes the cells alone
     return {
