@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from leakbench.experiments import Project
 from leakbench.records import write_record, write_tensors
 from leakbench.report.artifacts import artifact_of
 from leakbench.report.partial import draw_partly, partial_path
+from leakbench.report.style import add_caption, add_mark, panels
 from leakbench.report.tidy import merge, needed, table_path
 
 PAPER = "optimal_defense"
@@ -26,6 +28,8 @@ CELL = f"results/smoke/{PAPER}/{{}}/digits16/small/{{}}/{{}}/all.json"
 TRAINED = CELL.format("pruning_training", "{}", "train")
 FIG03 = f"figures/smoke/{PAPER}/fig03.pdf"
 FIG04 = f"figures/smoke/{PAPER}/fig04.pdf"
+FIG08 = f"figures/smoke/{PAPER}/fig08.pdf"
+PICTURE = CELL.format("pictures", "optimal-0.1", "ig")
 TABLE = f"figures/smoke/{PAPER}/table01.md"
 
 Make = Callable[..., Project]
@@ -89,28 +93,46 @@ def test_what_is_shown_is_what_the_whole_one_shows_of_these_records(checkout: Ma
     pd.testing.assert_frame_equal(part, whole[~whole["series"].isin(gone)].reset_index(drop=True))
 
 
-def test_the_mark_stands_on_the_figure_and_covers_nothing(checkout: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("artifact", "gone"),
+    [(FIG03, TRAINED.format("gp-80")), (FIG04, CELL.format("pruning", "gp", "train")), (FIG08, PICTURE)],
+)
+def test_the_mark_stands_on_the_figure_and_covers_nothing(
+    artifact: str, gone: str, checkout: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from leakbench.report import style
 
-    seen: dict[str, Any] = {}
-    mark = style.add_mark
+    seen: list[tuple[Any, str]] = []
 
-    def record(figure: Any, text: str) -> None:
-        figure.canvas.draw()
-        seen["before"] = figure.get_tightbbox()
-        mark(figure, text)
-        (seen["mark"],) = [each for each in figure.texts if each.get_text() == text]
-        seen["box"] = seen["mark"].get_window_extent().transformed(figure.dpi_scale_trans.inverted())
-        seen["caption"] = figure._supxlabel.get_text()
+    def remember(figure: Any, text: str) -> None:
+        seen.append((figure, text))
+        add_mark(figure, text)
 
-    monkeypatch.setattr(style, "add_mark", record)
-    project = checkout(FIG03, without=(TRAINED.format("gp-80"),))
-    draw_partly(project, FIG03)
-    n = len(jobs_of(project, FIG03))
-    assert seen["mark"].get_text() == f"PARTIAL: {n - 1} of {n} records"
-    assert seen["box"].y0 > seen["before"].y1 and seen["box"].x0 >= seen["before"].x0
-    assert seen["mark"].get_fontsize() >= 10
-    assert seen["caption"].startswith(f"Records that are there: pruning_training {n - 1} of {n}.")
+    monkeypatch.setattr(style, "add_mark", remember)
+    project = checkout(artifact, without=(gone,))
+    draw_partly(project, artifact)
+    ((figure, text),) = seen
+    n = len(jobs_of(project, artifact))
+    assert text == f"PARTIAL: {n - 1} of {n} records"
+    figure.canvas.draw()  # as it is in the files
+    (shown,) = [each for each in figure.texts if each.get_text() == text]
+    frame = shown.get_bbox_patch().get_window_extent()
+    rest = [each for each in (*figure.axes, *figure.legends, figure._supxlabel) if each.get_visible()]
+    assert all(each.get_tightbbox().y1 < frame.y0 for each in rest)
+    assert shown.get_fontsize() >= 10
+    assert figure._supxlabel.get_text().startswith("Records that are there: ")
+
+
+def test_the_mark_stands_above_a_legend_at_the_top() -> None:
+    figure, (ax,) = panels(1)
+    ax.plot([0, 1], [0, 1], label="a line")
+    legend = figure.legend(loc="outside upper left")
+    add_caption(figure, "A caption. " * 40)
+    add_mark(figure, "PARTIAL: 1 of 2 records")
+    for dpi in (72, 150):
+        figure.savefig(io.BytesIO(), dpi=dpi, bbox_inches="tight")
+    frame = figure.texts[-1].get_bbox_patch()
+    assert frame is not None and legend.get_window_extent().y1 < frame.get_window_extent().y0
 
 
 def test_nothing_missing_is_marked_all_the_same(checkout: Make) -> None:
@@ -158,9 +180,7 @@ def test_none_of_the_records(checkout: Make) -> None:
     shutil.rmtree(project.root / "results")
     with pytest.raises(RecordError) as caught:
         draw_partly(project, FIG03)
-    assert str(caught.value) == (
-        f"{FIG03}: none of its {n} records is there; make them with `snakemake --cores all {FIG03}`"
-    )
+    assert str(caught.value) == (f"{FIG03}: 0 of {n} records are there; make them with `snakemake --cores all {FIG03}`")
     assert not (project.root / "figures").exists()
 
 

@@ -103,7 +103,7 @@ def draw_partly(project: Project, path: str) -> list[str]:
     share = Share.of(project, jobs.values())
     whole = f"`snakemake --cores all {path}`"
     if jobs and not share.records:
-        raise RecordError(f"{path}: none of its {len(jobs)} records is there; make them with {whole}" + _faulty(share))
+        raise RecordError(f"{path}: {share} are there; make them with {whole}" + _faulty(share))
     tables = {experiment: merged(project, table, share.records) for experiment, table in paths.items()}
     kept = Kept(project.root, {name: plan.experiment_jobs(entry.paper, name) for name in entry.tensors}, share.records)
     caption = [f"Records that are there: {share.by_experiment()}."] if jobs else []

@@ -175,7 +175,9 @@ def add_caption(figure: Figure, caption: str) -> None:
 
 def add_mark(figure: Figure, mark: str) -> None:
     """A framed line above all that a figure shows, at its left edge; save with ``bbox_inches="tight"``."""
-    figure.canvas.draw()  # lays it out
+    for _ in range(2):  # a layout settles in the second round, as when the figure is saved
+        figure.canvas.draw()
+    figure.set_layout_engine("none")  # and stays: saving would lay it out anew, and move things below the mark
     around = figure.get_tightbbox()  # in inches, like the place of the mark
     figure.text(
         around.x0 + 0.06,
