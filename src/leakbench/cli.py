@@ -93,19 +93,26 @@ def _list(arguments: argparse.Namespace) -> None:
         print_table(arguments.what, rows)
 
 
-def _stage(arguments: argparse.Namespace) -> None:
-    from leakbench.data.staging import stage
-    from leakbench.metrics.staging import WEIGHTS, stage_weights
-    from leakbench.models.staging import stage_model
+def _stage(arguments: argparse.Namespace) -> int:
+    from leakbench.errors import ConfigError
+    from leakbench.staging import fetch, fetch_all, look, needs, report
 
-    _project(arguments)
-    for name in arguments.names:
-        if name in WEIGHTS:
-            print(stage_weights(name))
-        elif "/" in name:  # the next two say themselves what they did
-            stage_model(name)
-        else:
-            stage(name)
+    project = _project(arguments)
+    if arguments.all == bool(arguments.names):
+        raise ConfigError("leakbench stage: give names, or --all for what the configured papers need")
+    if not arguments.all:
+        if arguments.check or arguments.scale:
+            raise ConfigError("leakbench stage: --check and --scale go with --all")
+        for name in arguments.names:
+            fetch(name)
+        return 0
+    scale = arguments.scale or project.settings.scale
+    wanted = needs(project.plan(scale, where="--scale"))
+    if not arguments.check:
+        fetch_all(wanted)
+    found = [look(need, check=arguments.check) for need in wanted]
+    report(found, scale)
+    return 0 if all(each.ready for each in found) else 1
 
 
 def _merge(arguments: argparse.Namespace) -> None:
@@ -117,10 +124,15 @@ def _merge(arguments: argparse.Namespace) -> None:
 
 def _draw(arguments: argparse.Namespace) -> None:
     from leakbench.report.artifacts import artifact_of
+    from leakbench.report.partial import draw_partly
 
     project = _project(arguments)
     path = _relative(project, arguments.artifact)
-    artifact_of(path).render(project, path)
+    if arguments.partial:
+        for line in draw_partly(project, path):
+            print(line)
+    else:
+        artifact_of(path).render(project, path)
 
 
 def _judge(arguments: argparse.Namespace) -> None:
@@ -166,7 +178,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    def command(name: str, function: Callable[[argparse.Namespace], None], text: str) -> argparse.ArgumentParser:
+    def command(name: str, function: Callable[[argparse.Namespace], int | None], text: str) -> argparse.ArgumentParser:
         subparser = commands.add_parser(name, help=text, description=text)
         subparser.set_defaults(function=function)
         return subparser
@@ -203,15 +215,29 @@ def _parser() -> argparse.ArgumentParser:
     stage = command("stage", _stage, "Fetch data sets or weights, on a machine with a network; jobs run offline.")
     stage.add_argument(
         "names",
-        nargs="+",
+        nargs="*",
         metavar="NAME",
         help="a data set, lpips, bert_vocabulary, or a model's weights such as google-bert/bert-base-uncased",
+    )
+
+    stage.add_argument("--all", action="store_true", help="all that the configured papers need; go on after a failure")
+    stage.add_argument("--scale", help="with --all: at this scale (default: the configured one)")
+    stage.add_argument(
+        "--check",
+        action="store_true",
+        help="with --all: fetch nothing; say what is there, and compare it with the digests noted when it was staged",
     )
 
     merge = command("merge", _merge, "Merge an experiment's records into one tidy table.")
     merge.add_argument("table", metavar="TABLE", help="results/<scale>/<paper>/<experiment>/records.parquet")
     draw = command("draw", _draw, "Draw a figure, or write a table, from merged records.")
     draw.add_argument("artifact", metavar="ARTIFACT", help="figures/<scale>/<paper>/fig02.png, or table01.md")
+    draw.add_argument(
+        "--partial",
+        action="store_true",
+        help="from the records that are there, merged or not: marked with their number, and written to the folder "
+        "'partial' beside it",
+    )
     judge = command("judge", _judge, "Judge a paper's claims from merged records, and write the verdicts.")
     judge.add_argument("claims", metavar="CLAIMS", help="figures/<scale>/<paper>/claims.csv, .md or .tex")
     claims = command("claims", _claims, "Print a verdict on every claim of the papers, from the tables that exist.")
@@ -228,7 +254,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status. Errors that a user can act on are printed without a traceback."""
     parsed: Any = _parser().parse_args(arguments)
     try:
-        parsed.function(parsed)
+        status = parsed.function(parsed)
         sys.stdout.flush()
     except LeakbenchError as error:
         print(f"leakbench: {error}", file=sys.stderr)
@@ -236,4 +262,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
-    return 0
+    return status or 0

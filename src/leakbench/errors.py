@@ -47,6 +47,10 @@ class MissingData(LeakbenchError):
     """A data set or a file of weights is not staged."""
 
 
+class DataChanged(LeakbenchError):
+    """The files of a data set are not the ones that something else was computed from."""
+
+
 class RecordError(LeakbenchError):
     """A record or its tensors cannot be read: half-written, altered, or of another schema."""
 

@@ -109,6 +109,7 @@ class Provenance(_Model):
     tf32: bool = False
     compiled: bool = False
     slurm_job_id: str | None
+    data: str | None = Field(None, description="fingerprint of the staged files of the data set; null: there are none")
 
 
 class Record(_Model):

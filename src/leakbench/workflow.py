@@ -20,7 +20,7 @@ from leakbench.jobs.base import RESULTS
 from leakbench.records import digest, quarantine, read_record
 from leakbench.report.artifacts import FIGURES, Artifact, artifact_of, artifacts
 from leakbench.report.claims import claims_inputs, claims_of, claims_path, claims_paths
-from leakbench.report.tidy import gates_path, missing_path, table_path
+from leakbench.report.tidy import gates_path, missing_path, needed, table_path
 from leakbench.warm import RUN
 from leakbench.work import tidy
 
@@ -73,10 +73,7 @@ class Workflow:
 
     def records(self, scale: str, paper: str, experiment: str) -> list[str]:
         """Paths of an experiment's records, and of the undefended ones that its gates ask for."""
-        table = table_path(scale, paper, experiment)
-        jobs = self.project.experiment_jobs(table)
-        jobs += [job for gate in self.project.experiment_gates(table) for job in gate.undefended]
-        return list(dict.fromkeys(job.path for job in jobs))
+        return [job.path for job in needed(self.project, table_path(scale, paper, experiment))]
 
     def tables_of(self, artifact: str) -> list[str]:
         """The tidy tables and verdicts behind the figure or table that a path names."""

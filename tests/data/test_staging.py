@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from leakbench.data.staged import Mnist, StagedImages
 from leakbench.data.staging import stage
 from leakbench.data.text import BertVocabulary, StagedText
 from leakbench.errors import MissingData, UnknownName
+from leakbench.manifest import read_manifest
 
 Fake = Callable[..., StagedImages]
 
@@ -62,7 +64,11 @@ def test_staged_files_have_the_layout_that_is_read(
     assert stage(name) == root / dataset.hub_id / dataset.folder
     prefix = f"{dataset.hub_id}/{dataset.folder}"
     names = [f"{prefix}/{split}-00000-of-00001.parquet" for split in sorted(dataset.splits.values())]
-    assert tree(root) == sorted(names)
+    assert tree(root) == sorted([*names, f"{dataset.hub_id}/manifest.json"])
+    noted = read_manifest(root / dataset.hub_id).files
+    assert {f"{dataset.hub_id}/{key}": entry.sha256 for key, entry in noted.items()} == {
+        name: hashlib.sha256((root / name).read_bytes()).hexdigest() for name in names
+    }
     staged = dataset.load("train", range(5))
     monkeypatch.setenv("LEAKBENCH_DATA", str(hub))
     original = dataset.load("train", range(5))
@@ -98,6 +104,27 @@ def test_what_is_there_is_kept(
 
     monkeypatch.setattr(datasets, "load_dataset", None)
     stage("mnist")
+
+
+def test_files_that_somebody_put_there_are_noted(publish: Fake, root: Path, hub: Path) -> None:
+    publish("mnist")
+    root.rmdir()
+    hub.rename(root)
+    stage("mnist")
+    noted = read_manifest(root / "ylecun/mnist").files
+    assert sorted(noted) == [f"mnist/{split}-00000-of-00001.parquet" for split in ("test", "train")]
+
+
+def test_a_file_of_another_size_than_was_staged(publish: Fake, root: Path) -> None:
+    publish("mnist")
+    stage("mnist")
+    (root / "ylecun/mnist/mnist/train-00000-of-00001.parquet").write_bytes(
+        (root / "ylecun/mnist/mnist/test-00000-of-00001.parquet").read_bytes()
+    )
+    with pytest.raises(
+        MissingData, match=r"train-00000-of-00001.parquet has [\d,]+ bytes, and [\d,]+ when it was staged"
+    ):
+        stage("mnist")
 
 
 def test_only_the_splits_that_are_read_are_fetched(publish: Fake, hub: Path) -> None:
@@ -193,7 +220,8 @@ def test_text_comes_with_its_vocabulary(
     assert stage(name) == root / dataset.hub_id / dataset.folder
     splits = [dataset.pattern(split).replace("*-of-*", "00000-of-00001") for split in ("train", "test")]
     file = "google-bert/bert-base-uncased/vocab.txt"
-    assert tree(root) == sorted([file, *(f"{dataset.hub_id}/{split}" for split in splits)])
+    manifests = ["google-bert/bert-base-uncased/manifest.json", f"{dataset.hub_id}/manifest.json"]
+    assert tree(root) == sorted([file, *manifests, *(f"{dataset.hub_id}/{split}" for split in splits)])
     assert f"{name}: wrote train, 3 sentences, to" in capsys.readouterr().out
     staged = dataset.model_validate({"tokens": 5})
     assert staged.load("train", [2, 0]).values.tolist() == [[2, 4, 4, 3, 0], [2, 1, 4, 3, 0]]
@@ -205,7 +233,8 @@ def test_text_comes_with_its_vocabulary(
 
 def test_the_vocabulary_alone(root: Path, vocabulary: list[tuple[str, str]]) -> None:
     assert stage("bert_vocabulary") == root / "google-bert/bert-base-uncased"
-    assert tree(root) == ["google-bert/bert-base-uncased/vocab.txt"]
+    folder = "google-bert/bert-base-uncased"
+    assert tree(root) == [f"{folder}/manifest.json", f"{folder}/vocab.txt"]
     assert BertVocabulary().tokenizer(Sentences(), root).vocabulary_size == 5
 
 

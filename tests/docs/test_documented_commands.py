@@ -21,6 +21,9 @@ ELSEWHERE = {
     "make replicate": ".ci/run",
     "make test": ".ci/run",
     "leakbench stage mnist fashion_mnist cifar10": "tests/data/test_staging.py",
+    "leakbench stage --all --scale full": "tests/data/test_needs.py",
+    "leakbench stage --all --scale full --check": "tests/data/test_needs.py",
+    "leakbench draw figures/smoke/optimal_defense/fig04.pdf --partial": "tests/report/test_partial.py",
 }
 
 

@@ -19,12 +19,12 @@ from leakbench.attacks.restoration.prior import Restoration
 from leakbench.data.base import Samples, Split
 from leakbench.data.embedded import Digits
 from leakbench.defenses.noise import GaussianNoise
-from leakbench.errors import ConfigError, RecordError
+from leakbench.errors import ConfigError, DataChanged, RecordError
 from leakbench.jobs.attack import AttackJob
 from leakbench.jobs.base import Findings, Job, Variant
 from leakbench.jobs.prior import PriorJob
 from leakbench.jobs.runner import Placement, run_job, with_kept
-from leakbench.records import read_record, read_tensors
+from leakbench.records import read_record, read_tensors, write_record
 
 NETWORKS = Restoration(factor=2, channels=(4, 8), unfolding_channels=(4, 8), iterations=2, blocks=1, hidden=4)
 CPU = torch.device("cpu")
@@ -124,6 +124,14 @@ class TestRecordsOfOtherJobs:
         other = refining(attack_job, prior_job(attack_job, steps=7))
         with pytest.raises(RecordError, match="made by another configuration"):
             run_job(other, tmp_path, ONE)
+
+    def test_of_other_data(self, attack_job: Callable[..., Job], tmp_path: Path) -> None:
+        trained = prior_job(attack_job, steps=1)
+        record = run_job(trained, tmp_path, ONE)
+        provenance = record.provenance.model_copy(update={"data": "0123456789abcdef"})
+        write_record(tmp_path / trained.path, record.model_copy(update={"provenance": provenance}))
+        with pytest.raises(DataChanged, match=f"^{trained.path}: made from other files of data set 'digits'"):
+            with_kept(refining(attack_job, trained), tmp_path)
 
     def test_identity_follows(self, attack_job: Callable[..., Job]) -> None:
         one, two = (refining(attack_job, prior_job(attack_job, steps=steps)) for steps in (5, 6))

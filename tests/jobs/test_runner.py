@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import io
+import random
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow
 import pytest
 import torch
+from PIL import Image
+from pyarrow import parquet
 
+from leakbench.data.staged import Mnist, _count
 from leakbench.defenses.noise import GaussianNoise
-from leakbench.jobs.base import Job, Variant
+from leakbench.errors import DataChanged
+from leakbench.jobs.base import Findings, Job, Variant
 from leakbench.jobs.inventory import InventoryJob
-from leakbench.jobs.runner import Placement, overall_outcome, run_job
+from leakbench.jobs.runner import Placement, data_fingerprint, overall_outcome, run_job
+from leakbench.jobs.train import TrainJob
 from leakbench.models.convnets import SimpleConvNet
 from leakbench.records import Outcome, Replicate, read_record, read_tensors
 
@@ -101,3 +109,65 @@ def test_inventory_counts_tensor_by_tensor(train_job: Jobs) -> None:
     }
     assert list(findings.metrics) == list(replicate.metrics) and findings.tensors == {}
     assert {info.unit for info in findings.metrics.values()} == {"parameters"}
+
+
+Rewrite = Callable[[str], None]
+
+
+@pytest.fixture
+def mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rewrite:
+    """``mnist("seed")`` writes a staged MNIST of images that follow from a word."""
+    root = tmp_path / "data"
+    monkeypatch.setenv("LEAKBENCH_DATA", str(root))
+    folder = root / "ylecun/mnist/mnist"
+    folder.mkdir(parents=True)
+
+    def write(word: str) -> None:
+        draw = random.Random(word)
+        for split in ("train", "test"):
+            images = []
+            for _ in range(40):
+                stream = io.BytesIO()
+                Image.frombytes("L", (28, 28), draw.randbytes(28 * 28)).save(stream, "PNG")
+                images.append({"bytes": stream.getvalue(), "path": None})
+            kind = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
+            table = pyarrow.table({"image": pyarrow.array(images, kind), "label": [i % 10 for i in range(40)]})
+            parquet.write_table(table, folder / f"{split}-00000-of-00001.parquet")
+        _count.cache_clear()
+
+    write("first")
+    return write
+
+
+def on_mnist(job: Job) -> Job:
+    return replace(job, dataset=Variant("mnist", Mnist, {}, {}))
+
+
+def test_records_say_which_data_they_were_made_from(train_job: Jobs, tmp_path: Path, mnist: Rewrite) -> None:
+    job = on_mnist(train_job(steps=1))
+    first, again = (run_job(job, tmp_path, Placement(device="cpu")).provenance.data for _ in range(2))
+    assert first is not None and first == again == data_fingerprint(job)
+    mnist("second")
+    assert run_job(job, tmp_path, Placement(device="cpu")).provenance.data != first
+    assert run_job(train_job(steps=1), tmp_path, Placement(device="cpu")).provenance.data is None
+
+
+def test_data_that_changes_while_a_job_reads_it(
+    train_job: Jobs, tmp_path: Path, mnist: Rewrite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = on_mnist(train_job(steps=1))
+    run = type(job.kind).run
+
+    def change(kind: TrainJob, job: Job, device: torch.device) -> Findings:
+        findings = run(kind, job, device)
+        mnist("second")
+        return findings
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainJob, "run", change)
+        with pytest.raises(
+            DataChanged, match="the files of data set 'mnist' were changed while the job read them, so no "
+        ):
+            run_job(job, tmp_path, Placement(device="cpu"))
+    assert not (tmp_path / job.path).exists()
+    assert run_job(job, tmp_path, Placement(device="cpu")).outcome.status == "ok"

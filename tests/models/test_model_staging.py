@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 import transformers
 
 from leakbench.errors import MissingData
+from leakbench.manifest import read_manifest
 from leakbench.models.base import build_network
 from leakbench.models.bert import DistilBert, transformers_library
 from leakbench.models.staging import stage_model
@@ -21,6 +23,7 @@ TINY = {"width": 8, "layers": 1, "heads": 2, "intermediate": 12, "vocabulary": 2
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that the library takes for the Hub; the data root does not exist yet."""
     library = transformers_library()
+    import_module("transformers.modeling_utils")  # takes the function that is replaced below
     monkeypatch.setenv("LEAKBENCH_DATA", str(tmp_path / "data"))
     folder = tmp_path / "hub"
 
@@ -40,7 +43,8 @@ def test_staged_weights_are_what_the_model_reads(hub: Path, capsys: pytest.Captu
     original = transformers.DistilBertForSequenceClassification(config)
     original.save_pretrained(hub / "lab" / "tiny")
     folder = stage_model("lab/tiny")
-    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "manifest.json", "model.safetensors"]
+    assert sorted(read_manifest(folder).files) == ["config.json", "model.safetensors"]
     assert f"wrote model.safetensors to {folder}" in capsys.readouterr().out
     network = build_network(DistilBert(**TINY, weights="lab/tiny"), (6,), 2, seed=0)
     assert torch.equal(network.parameters, torch.nn.utils.parameters_to_vector(original.parameters()))

@@ -12,10 +12,10 @@ import pytest
 import yaml
 from tests.report.synthetic import ROOT, new_project, record_of
 
-from leakbench.errors import ConfigError, RecordError
+from leakbench.errors import ConfigError, DataChanged, RecordError
 from leakbench.experiments import Project
 from leakbench.records import MetricInfo, Outcome, Record, Replicate, write_record
-from leakbench.report.tidy import SETTING, merge, missing_path, table_path, tidy_rows
+from leakbench.report.tidy import SETTING, merge, missing_path, needed, table_path, tidy_rows
 
 CELL = "results/smoke/optimal_defense/{}/digits16/small/{}/{}/all.json"
 TABLE = table_path("smoke", "optimal_defense", "pruning")
@@ -155,4 +155,39 @@ def test_records_are_those_of_the_plan(project: Project) -> None:
 @pytest.mark.parametrize("table", ["results/smoke/records.parquet", TABLE.replace("pruning", "prunning"), "table.csv"])
 def test_tables_that_do_not_exist(project: Project, table: str) -> None:
     with pytest.raises(ConfigError, match=f"^{table}: "):
+        merge(project, table)
+
+
+def test_records_of_different_data_are_not_mixed(project: Project) -> None:
+    paths = [CELL.format("pruning", label, "ig") for label in ("gp", "op")]
+
+    def made_from(path: str, data: str | None) -> None:
+        record = record_of(project.job(path))
+        provenance = record.provenance.model_copy(update={"data": data})
+        write_record(project.root / path, record.model_copy(update={"provenance": provenance}))
+
+    made_from(paths[0], "0123456789abcdef")  # the others were made before anybody noted it
+    merge(project, TABLE)
+    made_from(paths[1], "0123456789abcdef")
+    merge(project, TABLE)
+    made_from(paths[1], "fedcba9876543210")
+    before = (project.root / TABLE).read_bytes()
+    with pytest.raises(DataChanged) as caught:
+        merge(project, TABLE)
+    message = str(caught.value)
+    assert message.startswith(f"{paths[0]} and {paths[1]} were made from different files of data set 'digits16'")
+    assert "fingerprints 0123456789abcdef and fedcba9876543210; that of the files here: none" in message
+    assert "`grep -rl 0123456789abcdef results/smoke/optimal_defense` lists" in message
+    assert (project.root / TABLE).read_bytes() == before
+
+
+def test_the_undefended_record_of_a_gate_is_of_the_same_data(project: Project) -> None:
+    table = table_path("smoke", "optimal_defense", "pruning")
+    undefended = CELL.format("undefended", "none", "ig")
+    assert undefended in [job.path for job in needed(project, table)]
+    for path, data in ((undefended, "a" * 16), (CELL.format("pruning", "gp", "ig"), "b" * 16)):
+        record = record_of(project.job(path))
+        provenance = record.provenance.model_copy(update={"data": data})
+        write_record(project.root / path, record.model_copy(update={"provenance": provenance}))
+    with pytest.raises(DataChanged, match=r"undefended/digits16/small/none/ig/all.json were made from different files"):
         merge(project, table)

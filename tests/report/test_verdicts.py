@@ -135,8 +135,8 @@ def test_an_experiment_without_gates(tmp_path: Path) -> None:
         ),
         (
             ("mnist", "lenet", "ig", "{}", "psnr", ">= 18", math.nan, False),
-            "void: ig reaches nothing without a defense on mnist with lenet, below the 18 dB that this experiment asks "
-            "for.",
+            "void: ig has no number without a defense on mnist with lenet, and this experiment asks for at least 18 "
+            "dB.",
         ),
         (("mnist", "lenet", "ig", "{}", "psnr", ">= 18", 19.0, True), None),
     ],

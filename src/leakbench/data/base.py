@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
@@ -62,6 +63,10 @@ class Dataset(Component):
             MissingData: the data set is not staged, or a staged file cannot be read.
         """
         raise NotImplementedError
+
+    def files(self) -> list[Path]:
+        """The staged files that samples are read from, as far as they are there; none if nothing is staged."""
+        return []
 
     def load(self, split: Split, indices: Sequence[int]) -> Samples:
         """The samples at ``indices`` (0-based, in the order of the data set), in the order asked for.

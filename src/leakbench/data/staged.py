@@ -42,11 +42,26 @@ class StagedDataset(Dataset):
     splits: ClassVar[dict[Split, str]] = {"train": "train", "test": "test"}
     """Our names of the splits to the names in the repository."""
     label_columns: ClassVar[tuple[str, ...]] = ("label",)
+    terms: ClassVar[str] = ""
+    """The licence, or the terms of use, as far as its publishers name them."""
+    gated: ClassVar[bool] = False
+    """Whether the Hub gives it to those alone who accepted its terms there."""
+    download: ClassVar[int | None] = None
+    """Bytes of the files of the splits that are read, about."""
 
     @classmethod
     def pattern(cls, split: Split) -> str:
         """The files of a split, relative to the repository's folder."""
         return str(PurePosixPath(cls.folder, f"{cls.splits[split]}-*-of-*.parquet"))
+
+    @classmethod
+    def paths(cls, split: Split) -> list[Path]:
+        """The files of a split that are there, sorted."""
+        pattern = data_root() / cls.hub_id / cls.pattern(split)
+        return sorted(pattern.parent.glob(pattern.name))
+
+    def files(self) -> list[Path]:
+        return [*super().files(), *(path for split in self.splits for path in self.paths(split))]
 
     @classmethod
     def shards(cls, split: Split) -> tuple[Shard, ...]:
@@ -57,7 +72,7 @@ class StagedDataset(Dataset):
         """
         root = data_root()
         pattern = root / cls.hub_id / cls.pattern(split)
-        paths = sorted(pattern.parent.glob(pattern.name))
+        paths = cls.paths(split)
         if not paths:
             raise MissingData(_not_staged(cls, pattern, root))
         matches = [re.search(r"-(\d+)-of-(\d+)", path.name) for path in paths]
@@ -227,6 +242,7 @@ class Mnist(StagedImages):
     """MNIST: handwritten digits, 28x28 grey."""
 
     hub_id, folder = "ylecun/mnist", "mnist"
+    terms, download = "CC BY-SA 3.0", 18_200_000
     channels, classes = 1, 10
     mean, std = (0.1307,), (0.3081,)
     size: int = side(28)
@@ -237,6 +253,7 @@ class FashionMnist(StagedImages):
     """Fashion-MNIST: articles of clothing, 28x28 grey."""
 
     hub_id, folder = "zalando-datasets/fashion_mnist", "fashion_mnist"
+    terms, download = "MIT", 36_000_000
     channels, classes = 1, 10
     mean, std = (0.2860,), (0.3530,)
     size: int = side(28)
@@ -247,6 +264,7 @@ class Cifar10(StagedImages):
     """CIFAR-10: ten kinds of animals and vehicles, 32x32 RGB."""
 
     hub_id, folder = "uoft-cs/cifar10", "plain_text"
+    terms, download = "none named", 144_000_000
     image_column = "img"
     channels, classes = 3, 10
     mean, std = (0.4915, 0.4823, 0.4468), (0.2470, 0.2435, 0.2616)
@@ -258,6 +276,7 @@ class Svhn(StagedImages):
     """SVHN: cropped house numbers, 32x32 RGB, without the ``extra`` split."""
 
     hub_id, folder = "ufldl-stanford/svhn", "cropped_digits"
+    terms, download = "non-commercial use only", 183_000_000
     channels, classes = 3, 10
     mean, std = (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)
     size: int = side(32)
@@ -271,6 +290,8 @@ class Celeba(StagedImages):
     """
 
     hub_id, folder = "flwrlabs/celeba", "img_align+identity+attr"
+    terms = "CelebA's release agreement: non-commercial research only, no passing on"
+    download = 10_600_000_000
     label_columns = ("Heavy_Makeup", "Mouth_Slightly_Open", "Smiling")
     channels, classes = 3, 8
     mean, std = (0.5063, 0.4258, 0.3832), (0.3107, 0.2904, 0.2897)
@@ -286,6 +307,8 @@ class Imagenet(StagedImages):
     """ImageNet-1k: short side resized, centre-cropped. The test split is the validation split, which has labels."""
 
     hub_id, folder = "ILSVRC/imagenet-1k", "data"
+    terms, gated = "ImageNet's terms of access: non-commercial research and education only", True
+    download = 153_000_000_000
     splits: ClassVar[dict[Split, str]] = {"train": "train", "test": "validation"}
     crop = True
     channels, classes = 3, 1000

@@ -12,11 +12,41 @@ from leakbench.data.base import DATASETS, Split, data_root
 from leakbench.data.staged import StagedDataset
 from leakbench.data.text import BERT, BERT_FILE, VOCABULARY, StagedText
 from leakbench.errors import MissingData
+from leakbench.manifest import Staged, note, note_if_possible
 
 if TYPE_CHECKING:
     import datasets
 
 _SHARD_BYTES = 500_000_000
+
+
+def staged_dataset(name: str) -> Staged | None:
+    """A data set as something to stage; None for one that ships inside a dependency or the package itself.
+
+    Raises:
+        UnknownName: no such data set.
+    """
+    dataset = DATASETS.get(name, "leakbench stage")
+    if not issubclass(dataset, StagedDataset):
+        return None
+
+    def files() -> list[Path]:
+        return [shard.path for split in dataset.splits for shard in dataset.shards(split)]
+
+    page = f"https://huggingface.co/datasets/{dataset.hub_id}" if dataset.gated else ""
+    return Staged(name, dataset.terms, dataset.download, data_root() / dataset.hub_id, files, page)
+
+
+def staged_vocabulary() -> Staged:
+    """BERT's vocabulary as something to stage."""
+    path = data_root() / BERT / BERT_FILE
+
+    def files() -> list[Path]:
+        if not path.is_file():
+            raise MissingData(f"{VOCABULARY}: no file {path}. Run `leakbench stage {VOCABULARY}`")
+        return [path]
+
+    return Staged(VOCABULARY, "Apache-2.0", 232_000, path.parent, files)
 
 
 def stage(name: str) -> Path | None:
@@ -45,9 +75,11 @@ def stage(name: str) -> Path | None:
     for split in dataset.splits:
         if any(root.glob(f"{dataset.hub_id}/{dataset.pattern(split)}")):
             print(f"{name}: {split} is there, {dataset.count(split):,} {dataset.unit} in {folder}")
+            note_if_possible(root / dataset.hub_id, dataset.paths(split))
             continue
         print(f"{name}: fetching {split} from {dataset.hub_id} on the Hub", flush=True)
         _write(_fetch(dataset, split), folder, dataset.splits[split])
+        note(root / dataset.hub_id, dataset.paths(split), fetched=True)
         print(f"{name}: wrote {split}, {dataset.count(split):,} {dataset.unit}, to {folder}")
     if issubclass(dataset, StagedText):
         _stage_vocabulary()
@@ -63,6 +95,7 @@ def _stage_vocabulary() -> Path:
     path = data_root() / BERT / BERT_FILE
     if path.is_file():
         print(f"{VOCABULARY}: is there, {path}")
+        note_if_possible(path.parent, [path])
         return path
     import huggingface_hub
 
@@ -77,6 +110,7 @@ def _stage_vocabulary() -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=path.parent, prefix=".staging-") as temporary:  # the file appears when it is complete
         shutil.copyfile(fetched, Path(temporary, BERT_FILE)).replace(path)
+    note(path.parent, [path], fetched=True)
     print(f"{VOCABULARY}: wrote {path}")
     return path
 

@@ -108,6 +108,10 @@ class Vocabulary(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    def files(self, root: Path) -> list[Path]:
+        """Files of its own, below a data root."""
+        return []
+
     def tokenizer(self, dataset: TextDataset, root: Path) -> Tokenizer:
         """A tokenizer for a data set.
 
@@ -123,10 +127,13 @@ class BertVocabulary(Vocabulary):
 
     kind: Literal["bert"] = "bert"
 
+    def files(self, root: Path) -> list[Path]:
+        return [root / BERT / BERT_FILE]
+
     def tokenizer(self, dataset: TextDataset, root: Path) -> Tokenizer:
         from tokenizers import models
 
-        path = root / BERT / BERT_FILE
+        (path,) = self.files(root)
         if not path.is_file():
             raise MissingData(
                 f"data set '{dataset.name}': its tokenizer needs {path}, which is not there. Run `leakbench stage "
@@ -248,6 +255,9 @@ class TextDataset(Dataset):
         """
         raise NotImplementedError
 
+    def files(self) -> list[Path]:
+        return [*super().files(), *(path for path in self.vocabulary.files(data_root()) if path.is_file())]
+
     @property
     def shape(self) -> tuple[int, ...]:
         """``(L,)``."""
@@ -348,6 +358,7 @@ class Cola(StagedText):
     """
 
     hub_id, folder = "nyu-mll/glue", "cola"
+    terms = "none named (published examples of linguists)"
     splits: ClassVar[dict[Split, str]] = {"train": "train", "test": "validation"}
     text_column = "sentence"
     classes = 2
@@ -359,5 +370,6 @@ class RottenTomatoes(StagedText):
     """Rotten Tomatoes: sentences of film reviews, positive (1) or negative (0). Pang and Lee 2005."""
 
     hub_id = "cornell-movie-review-data/rotten_tomatoes"
+    terms, download = "none named", 800_000
     classes = 2
     tokens: int = sentence_length(80)

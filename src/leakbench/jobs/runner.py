@@ -18,9 +18,10 @@ from pathlib import Path
 import leakbench
 from leakbench import checkpoint, work
 from leakbench.compiler import defer_compiler
-from leakbench.errors import ObservationError, OutOfMemory, RecordError
+from leakbench.errors import DataChanged, ObservationError, OutOfMemory, RecordError
 from leakbench.jobs.base import Findings, Job
 from leakbench.lazy import torch
+from leakbench.manifest import fingerprint
 from leakbench.memory import keep_freed_memory, out_of_memory
 from leakbench.records import (
     Cost,
@@ -85,6 +86,8 @@ def run_job(job: Job, root: Path, placement: Placement, *, keep: bool = False) -
             back. Else the folder goes when the record is written.
 
     Raises:
+        DataChanged: the files of the data set were changed meanwhile, or since a record was made that the job uses; no
+            record is written.
         ObservationError: what the attacker was given cannot be attacked.
         OutOfMemory: it needs more memory than there is.
         RecordError: a record that the job uses is missing, unreadable, or was made by another configuration.
@@ -102,6 +105,7 @@ def run_job(job: Job, root: Path, placement: Placement, *, keep: bool = False) -
 def _run(job: Job, root: Path, placement: Placement, folder: Path) -> Record:
     path = root / job.path
     job = with_kept(job, root)
+    data = data_fingerprint(job)
     device = placement.resolve()
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     wall_started, cpu_started = time.perf_counter(), time.process_time()
@@ -117,7 +121,7 @@ def _run(job: Job, root: Path, placement: Placement, folder: Path) -> Record:
         return checkpoint.Spent(wall, time.process_time() - cpu_started, _peak_resident_bytes())
 
     def identity() -> dict[str, str]:
-        return _identity(job, device, placement)
+        return _identity(job, device, placement, data)
 
     try:
         with checkpoint.opened(folder, identity, spent) as attempt:
@@ -129,6 +133,11 @@ def _run(job: Job, root: Path, placement: Placement, folder: Path) -> Record:
         if not isinstance(error, MemoryError) and not out_of_memory(error):
             raise
         raise OutOfMemory(_without_memory(job, device, error)) from error
+    if data_fingerprint(job) != data:
+        raise DataChanged(
+            f"{job.path}: the files of data set '{job.dataset.component.name}' were changed while the job read them, "
+            "so no record was written. Leave them alone, and run the same command again"
+        )
     record = Record(
         schema="leakbench.record/1",
         job=job.resolved(),
@@ -137,7 +146,7 @@ def _run(job: Job, root: Path, placement: Placement, folder: Path) -> Record:
         outcome=overall_outcome(findings.replicates),
         tensors=None,
         cost=Cost(wall_s=round(cost.wall_s, 3), device_s=round(cost.device_s, 3), peak_memory_bytes=cost.memory),
-        provenance=_provenance(started, device, placement, root),
+        provenance=_provenance(started, device, placement, root, data),
     )
     with alone(path.parent):  # two processes that make the same record do not mix their files
         if findings.tensors:
@@ -153,13 +162,14 @@ def _without_memory(job: Job, device: torch.device, error: Exception) -> str:
     return f"{job.path}: out of memory on {device.type}; {todo}, or make the job smaller ({said or 'MemoryError'})"
 
 
-def _identity(job: Job, device: torch.device, placement: Placement) -> dict[str, str]:
+def _identity(job: Job, device: torch.device, placement: Placement, data: str | None) -> dict[str, str]:
     """What has to be the same for a job to go on from a checkpoint to the same numbers."""
     kind = f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
     if device.type == "cuda":
         kind = f"{torch.cuda.get_device_name(device)}, CUDA {torch.version.cuda}"
     return {
         "job": job.digest,
+        "data": str(data),
         "device": f"{device.type} ({kind})",
         "threads": str(placement.threads),
         "tf32": str(placement.tf32),
@@ -185,8 +195,10 @@ def with_kept(job: Job, root: Path) -> Job:
 
     Raises:
         RecordError: such a record is missing, unreadable, or was made by another configuration.
+        DataChanged: such a record was made from other files of the data set.
     """
     kept = {}
+    data = data_fingerprint(job) if job.uses else None
     for kind, used in job.uses.items():
         path = root / used.path
         if not path.is_file():
@@ -195,6 +207,11 @@ def with_kept(job: Job, root: Path) -> Job:
         if digest(record.job) != used.digest:
             raise RecordError(
                 f"{used.path}: made by another configuration; make it again with `leakbench run {used.path}`"
+            )
+        if record.provenance.data not in (None, data):
+            raise DataChanged(
+                f"{used.path}: made from other files of data set '{job.dataset.component.name}' than are there now; "
+                f"delete it, and make it again with `leakbench run {used.path}`"
             )
         kept[kind] = read_tensors(path, record.tensors) if record.tensors else {}
     return replace(job, kept=kept) if kept else job
@@ -233,7 +250,20 @@ def _peak_resident_bytes() -> int:
     return peak if platform.system() == "Darwin" else peak * 1024
 
 
-def _provenance(started: str, device: torch.device, placement: Placement, root: Path) -> Provenance:
+def data_fingerprint(job: Job) -> str | None:
+    """What stands for the content of the staged files that a job reads; None if there are none.
+
+    Raises:
+        DataChanged: one of them cannot be read.
+    """
+    _, dataset = next(job.dataset.settings())
+    try:
+        return fingerprint(dataset.files())
+    except OSError as error:  # a file went away since it was listed
+        raise DataChanged(f"{job.path}: the files of data set '{dataset.name}' cannot be read ({error})") from error
+
+
+def _provenance(started: str, device: torch.device, placement: Placement, root: Path, data: str | None) -> Provenance:
     commit, dirty = _git_state(root)
     return Provenance(
         started=started,
@@ -245,6 +275,7 @@ def _provenance(started: str, device: torch.device, placement: Placement, root: 
         tf32=placement.tf32,
         compiled=placement.compile,
         slurm_job_id=os.environ.get("SLURM_JOB_ID"),
+        data=data,
     )
 
 

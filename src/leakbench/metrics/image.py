@@ -34,6 +34,9 @@ _YCRCB = ((0.299, 0.587, 0.114), (0.5, -0.418688, -0.081312), (-0.168736, -0.331
 
 _YCRCB_WEIGHTS = (0.8, 0.1, 0.1)
 
+LPIPS_SIDE = 32
+"""Side of the smallest images, in pixels, that AlexNet takes."""
+
 LPIPS_WEIGHTS = "alexnet-owt-7be5be79.pth"
 """torchvision's file name of AlexNet's ImageNet weights."""
 
@@ -109,8 +112,9 @@ def lpips(estimate: torch.Tensor, truth: torch.Tensor) -> torch.Tensor | str:
     """
     if not lpips_weights().is_file():
         return f"AlexNet weights are not staged ({LPIPS_WEIGHTS}); run `leakbench stage lpips` where there is a network"
-    if min(truth.shape[-2:]) < 32:
-        return f"images of {truth.shape[-2]}x{truth.shape[-1]} are too small for AlexNet; 32x32 is the least"
+    if min(truth.shape[-2:]) < LPIPS_SIDE:
+        least = f"{LPIPS_SIDE}x{LPIPS_SIDE}"
+        return f"images of {truth.shape[-2]}x{truth.shape[-1]} are too small for AlexNet; {least} is the least"
     rgb = (image.expand(-1, 3, -1, -1) for image in (estimate, truth))
     with torch.no_grad():
         distance: torch.Tensor = _lpips_network().to(truth.device)(*rgb, normalize=True)

@@ -7,8 +7,31 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from leakbench.errors import MissingData
+from leakbench.manifest import Staged, note, note_if_possible
 from leakbench.models.bert import WEIGHT_FILES, transformers_library
 from leakbench.root import data_root
+
+KNOWN = {
+    "google-bert/bert-base-uncased": ("Apache-2.0", 440_000_000),
+    "distilbert/distilbert-base-uncased": ("Apache-2.0", 268_000_000),
+}
+"""Licence of weights on the Hub, and bytes to fetch, about."""
+
+
+def staged_model(hub_id: str) -> Staged:
+    """A model's weights as something to stage."""
+    folder = data_root() / hub_id
+
+    def files() -> list[Path]:
+        missing = [file for file in WEIGHT_FILES if not (folder / file).is_file()]
+        if missing:
+            raise MissingData(
+                f"weights '{hub_id}': {folder} lacks {' and '.join(missing)}. Run `leakbench stage {hub_id}`"
+            )
+        return [folder / file for file in WEIGHT_FILES]
+
+    terms, download = KNOWN.get(hub_id, ("", None))
+    return Staged(hub_id, terms, download, folder, files)
 
 
 def stage_model(hub_id: str) -> Path:
@@ -31,6 +54,7 @@ def stage_model(hub_id: str) -> Path:
     for file in WEIGHT_FILES:
         if (folder / file).is_file():
             print(f"{hub_id}: {file} is there, in {folder}")
+            note_if_possible(folder, [folder / file])
             continue
         print(f"{hub_id}: fetching {file} from the Hub", flush=True)
         try:
@@ -45,5 +69,6 @@ def stage_model(hub_id: str) -> Path:
             copied = Path(temporary, file)
             shutil.copyfile(found, copied)
             copied.replace(folder / file)
+        note(folder, [folder / file], fetched=True)
         print(f"{hub_id}: wrote {file} to {folder}")
     return folder

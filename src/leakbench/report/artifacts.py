@@ -9,7 +9,7 @@ import importlib
 import io
 import pkgutil
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import PurePosixPath
@@ -113,33 +113,58 @@ class Artifact:
             experiment: pd.read_parquet(existing(project.root, table, f"merge {table}"))
             for experiment, table in zip(self.experiments, self._tables(scale), strict=True)
         }
-        kept = Kept(project.root, {name: plan.experiment_jobs(self.paper, name) for name in self.tensors})
-        made = self.make(tables, kept) if self.tensors else self.make(tables)
-        caption = self.full_caption(project, scale)
-        if isinstance(made, pd.DataFrame):
-            contents = _table_formats(made, caption)
-        else:
-            notes = self._void_notes(project, scale, tables) if made.shows_void else []
-            contents = _figure_formats(made, "\n".join([caption, *notes]))
-        for extension, content in contents.items():
+        made = self.made(
+            tables, Kept(project.root, {name: plan.experiment_jobs(self.paper, name) for name in self.tensors})
+        )
+        caption = [self.full_caption(project, scale)]
+        if shows_void(made):
+            paths = [existing(project.root, gates_path(table), f"merge {table}") for table in self._tables(scale)]
+            caption += notes_on_void(tables, [pd.read_csv(path) for path in paths])
+        for extension, content in formats(made, caption).items():
             atomic_write(project.root / self.path(scale, extension), content)
 
-    def _void_notes(self, project: Project, scale: str, tables: Tables) -> list[str]:
-        """What the attacks reached whose cells are void, in words."""
-        verdicts = pd.concat(
-            pd.read_csv(existing(project.root, gates_path(table), f"merge {table}")) for table in self._tables(scale)
-        )
-        rows = pd.concat(tables.values())
-        return void_notes(verdicts, dict(zip(rows["metric"], rows["unit"], strict=True)))
+    def made(self, tables: Tables, kept: Kept) -> Made:
+        """What its function makes of tidy tables."""
+        return self.make(tables, kept) if self.tensors else self.make(tables)
 
 
-def _figure_formats(drawing: Drawing, caption: str) -> dict[str, bytes]:
+def shows_void(made: Made) -> bool:
+    """Whether it is a figure with a series that says nothing, since its attack is too weak."""
+    return not isinstance(made, pd.DataFrame) and made.shows_void
+
+
+def notes_on_void(tables: Tables, verdicts: Iterable[pd.DataFrame]) -> list[str]:
+    """What the attacks reached whose cells are void, in words.
+
+    Args:
+        verdicts: gates.csv of every experiment.
+    """
+    rows = pd.concat(tables.values())
+    return void_notes(pd.concat(verdicts), dict(zip(rows["metric"], rows["unit"], strict=True)))
+
+
+def formats(made: Made, caption: Sequence[str], share: str = "") -> dict[str, bytes]:
+    """The content of every file of an artifact, by its extension.
+
+    Args:
+        caption: lines of it.
+        share: how many of its records are there, where not all need be, such as ``5 of 8 records``: pictures and tables
+            are marked as partial then, and CSV has a column ``partial``.
+    """
+    if isinstance(made, pd.DataFrame):
+        return _table_formats(made, "\n".join(caption), share)
+    return _figure_formats(made, "\n".join(caption), share)
+
+
+def _figure_formats(drawing: Drawing, caption: str, share: str) -> dict[str, bytes]:
     import matplotlib.pyplot as plt
 
-    from leakbench.report.style import add_caption
+    from leakbench.report.style import add_caption, add_mark
 
     add_caption(drawing.figure, caption)
-    contents = {"csv": drawing.numbers.to_csv(index=False).encode()}
+    if share:
+        add_mark(drawing.figure, _mark(share))
+    contents = {"csv": _csv(drawing.numbers, share)}
     for extension in ("pdf", "png"):
         buffer = io.BytesIO()
         metadata = {"CreationDate": None} if extension == "pdf" else {"Software": None}  # equal numbers, equal files
@@ -147,6 +172,14 @@ def _figure_formats(drawing: Drawing, caption: str) -> dict[str, bytes]:
         contents[extension] = buffer.getvalue()
     plt.close(drawing.figure)
     return contents
+
+
+def _mark(share: str) -> str:
+    return f"PARTIAL: {share}"
+
+
+def _csv(frame: pd.DataFrame, share: str) -> bytes:
+    return (frame.assign(partial=share) if share else frame).to_csv(index=False).encode()
 
 
 def escaped(text: str) -> str:
@@ -160,13 +193,14 @@ _LATEX = str.maketrans(
 )
 
 
-def _table_formats(frame: pd.DataFrame, caption: str) -> dict[str, bytes]:
-    texts = {
-        "csv": frame.to_csv(index=False),
-        "md": f"{frame.to_markdown(index=False)}\n\n{caption}\n",
-        "tex": frame.to_latex(index=False, caption=escaped(caption), escape=True),  # escapes the cells alone
+def _table_formats(frame: pd.DataFrame, caption: str, share: str = "") -> dict[str, bytes]:
+    head, title = (f"**{_mark(share)}**\n\n", f"{_mark(share)}. ") if share else ("", "")
+    latex = frame.to_latex(index=False, caption=escaped(title + caption), escape=True)  # escapes the cells alone
+    return {
+        "csv": _csv(frame, share),
+        "md": f"{head}{frame.to_markdown(index=False)}\n\n{caption}\n".encode(),
+        "tex": latex.encode(),
     }
-    return {extension: text.encode() for extension, text in texts.items()}
 
 
 _artifacts: dict[tuple[str, str], Artifact] = {}

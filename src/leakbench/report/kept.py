@@ -22,10 +22,12 @@ class Kept:
     Attributes:
         root: the checkout.
         jobs: experiment -> its jobs, in the order of the grid.
+        records: the records that count, by their paths; by default all that are there.
     """
 
     root: Path
     jobs: Mapping[str, Sequence[Job]]
+    records: Mapping[str, Record] | None = None
 
     def tensors(self, experiment: str, defense: str, work: str, seed: int = 0) -> Mapping[str, torch.Tensor]:
         """Every tensor of one record by its key.
@@ -61,5 +63,9 @@ class Kept:
         for job in self.jobs[experiment]:
             does = job.attack.label if job.attack else job.kind.name
             if (job.defense.label, does) == (defense, work) and seed in job.seeds:
-                return job.path, read_record(existing(self.root, job.path, f"run {job.path}"))
+                if self.records is None:
+                    return job.path, read_record(existing(self.root, job.path, f"run {job.path}"))
+                if job.path not in self.records:
+                    raise RecordError(f"{job.path} is missing")
+                return job.path, self.records[job.path]
         raise RecordError(f"{experiment}: no job of defense '{defense}' and '{work}' with seed {seed}")

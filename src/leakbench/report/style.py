@@ -5,6 +5,8 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Any, cast
 
+from leakbench.errors import RecordError
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
@@ -64,6 +66,9 @@ REFERENCES = {
 """Reference attackers: label and line style. Their lines are grey, since they say nothing of any defense."""
 REFERENCE_COLOUR = "#777777"
 
+MARK_COLOUR = "#B00020"
+"""Of the mark on figures that are drawn while records are missing."""
+
 STYLE = {
     "figure.dpi": 150,
     "savefig.dpi": 150,
@@ -116,7 +121,13 @@ def use_style() -> None:
 
 
 def panels(count: int, width: float = 4.2, height: float = 3.1, stacked: bool = False) -> tuple[Figure, list[Axes]]:
-    """A row of axes, or a column of them, in the project's style; width and height are those of one, in inches."""
+    """A row of axes, or a column of them, in the project's style; width and height are those of one, in inches.
+
+    Raises:
+        RecordError: there are none to draw.
+    """
+    if not count:
+        raise RecordError("nothing that it compares has all its records")
     use_style()
     import matplotlib.pyplot as plt
 
@@ -160,3 +171,22 @@ def add_caption(figure: Figure, caption: str) -> None:
     # A layout engine makes room for it; where axes have fixed places it hangs below the figure.
     place: dict[str, Any] = {} if figure.get_layout_engine() else {"y": 0.0, "va": "top"}
     figure.supxlabel("\n".join(wrapped), fontsize=7.5, x=0.01, ha="left", color="#333333", **place)
+
+
+def add_mark(figure: Figure, mark: str) -> None:
+    """A framed line above all that a figure shows, at its left edge; save with ``bbox_inches="tight"``."""
+    for _ in range(2):  # a layout settles in the second round, as when the figure is saved
+        figure.canvas.draw()
+    figure.set_layout_engine("none")  # and stays: saving would lay it out anew, and move things below the mark
+    around = figure.get_tightbbox()  # in inches, like the place of the mark
+    figure.text(
+        around.x0 + 0.06,
+        around.y1 + 0.15,
+        mark,
+        transform=figure.dpi_scale_trans,
+        fontsize=11,
+        fontweight="bold",
+        color=MARK_COLOUR,
+        va="bottom",
+        bbox={"boxstyle": "square,pad=0.3", "facecolor": "white", "edgecolor": MARK_COLOUR},
+    )

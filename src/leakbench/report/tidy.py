@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from leakbench.errors import RecordError
+from leakbench.errors import DataChanged, RecordError
 from leakbench.experiments import Project
 from leakbench.jobs.base import RESULTS, Job
+from leakbench.jobs.runner import data_fingerprint
 from leakbench.lazy import pd
 from leakbench.records import Record, atomic_write, quarantine, read_record
 from leakbench.report.verdicts import Judge, is_void, verdict_table
 
 SETTING = "setting."
 """Prefix of the columns that hold swept parameters."""
+
+COLUMNS = {
+    **dict.fromkeys(("scale", "paper", "experiment", "dataset", "model", "defense", "mechanism"), "str"),
+    **dict.fromkeys(("attack", "kind"), "str"),
+    "void": "bool",
+    "seed": "int64",
+    "status": "str",
+    **dict.fromkeys(("metric", "unit", "direction", "axis"), "str"),
+    "index": "int64",
+    "value": "float64",
+}
+"""Of a tidy table, with their types; those of swept parameters stand beside them."""
 
 
 def setting_columns(frame: pd.DataFrame) -> list[str]:
@@ -49,6 +63,88 @@ def existing(root: Path, path: str, command: str) -> Path:
     return root / path
 
 
+@dataclass(frozen=True)
+class Merged:
+    """An experiment's records as tables.
+
+    Attributes:
+        numbers: the tidy table: one row per number.
+        missing: the numbers that records hold as null, and why.
+        gates: the verdict on each cell's attack.
+    """
+
+    numbers: pd.DataFrame
+    missing: pd.DataFrame
+    gates: pd.DataFrame
+
+
+def needed(project: Project, table: str) -> list[Job]:
+    """The jobs whose records a tidy table is made of: the experiment's own, and the undefended ones of its gates.
+
+    Raises:
+        ConfigError: no such experiment.
+    """
+    jobs = project.experiment_jobs(table)
+    jobs += [job for gate in project.experiment_gates(table) for job in gate.undefended]
+    return list({job.path: job for job in jobs}.values())
+
+
+def merged(project: Project, table: str, records: Mapping[str, Record]) -> Merged:
+    """The tables of an experiment from its records, or from those of them that are there.
+
+    Args:
+        records: by their paths. A gate whose undefended records are not among them is missed.
+
+    Raises:
+        ConfigError: no such experiment.
+        DataChanged: records were made from different files of a data set.
+    """
+    judges = [
+        Judge(gate, [each for job in gate.undefended if job.path in records for each in records[job.path].replicates])
+        for gate in project.experiment_gates(table)
+    ]
+    jobs = project.experiment_jobs(table)
+    found = [(job, records[job.path]) for job in jobs if job.path in records]
+    _check_data(needed(project, table), records)
+    rows = [row for job, record in found for row in tidy_rows(job, record, judges)]
+    absent = [SETTING + key for job in jobs if job.path not in records for key in _swept(job)]
+    numbers = pd.DataFrame(rows) if rows else pd.DataFrame(columns=list(COLUMNS)).astype(COLUMNS)
+    for column in dict.fromkeys(absent):  # whoever reads the table asks for what the whole experiment sweeps
+        if column not in numbers:
+            numbers[column] = float("nan")
+    missing = pd.DataFrame(
+        [row for job, record in found for row in _missing(job, record)],
+        columns=["record", "seed", "setting", "metric", "reason"],
+    )
+    return Merged(numbers, missing, verdict_table(judges, found))
+
+
+def _check_data(jobs: Iterable[Job], records: Mapping[str, Record]) -> None:
+    """Refuse numbers of different data under one name."""
+    first: dict[str, Job] = {}
+    for job in jobs:
+        data = records[job.path].provenance.data if job.path in records else None
+        if data is None:  # made before this was noted, or from what ships with the installation
+            continue
+        other = first.setdefault(job.dataset.label, job)
+        known = records[other.path].provenance.data
+        if data != known:
+            now = data_fingerprint(job)
+            old = [each for each in (known, data) if each != now]
+            folder = PurePosixPath(RESULTS, job.scale, job.paper)
+            raise DataChanged(
+                f"{other.path} and {job.path} were made from different files of data set '{job.dataset.label}' "
+                f"(fingerprints {known} and {data}; that of the files here: {now or 'none'}), and their "
+                "numbers are not mixed. Decide for one, put its files in place, delete the records of the other, which "
+                f"`grep -rl {old[0]} {folder}` lists, and run the same command again"
+            )
+
+
+def _swept(job: Job) -> list[str]:
+    """Names of the parameters that a job's replicates have in their settings."""
+    return [key for variant in (job.defense, job.attack, job.kinds) if variant for key in variant.sweep]
+
+
 def merge(project: Project, table: str) -> None:
     """Read and check all records of an experiment, judge its attacks, and write its tidy table.
 
@@ -57,21 +153,12 @@ def merge(project: Project, table: str) -> None:
     Raises:
         ConfigError: no such experiment.
         RecordError: records are missing, unreadable, or were made by another configuration.
+        DataChanged: records were made from different files of a data set.
     """
-    records = [(job, _read(project.root, job)) for job in project.experiment_jobs(table)]
-    judges = [
-        Judge(gate, [replicate for job in gate.undefended for replicate in _read(project.root, job).replicates])
-        for gate in project.experiment_gates(table)
-    ]
-    rows = [row for job, record in records for row in tidy_rows(job, record, judges)]
-    frame = pd.DataFrame(rows)
-    _write_frame(project.root / table, frame)
-    missing = pd.DataFrame(
-        [row for job, record in records for row in _missing(job, record)],
-        columns=["record", "seed", "setting", "metric", "reason"],
-    )
-    atomic_write(project.root / missing_path(table), missing.to_csv(index=False).encode())
-    atomic_write(project.root / gates_path(table), verdict_table(judges, records).to_csv(index=False).encode())
+    made = merged(project, table, {job.path: _read(project.root, job) for job in needed(project, table)})
+    _write_frame(project.root / table, made.numbers)
+    atomic_write(project.root / missing_path(table), made.missing.to_csv(index=False).encode())
+    atomic_write(project.root / gates_path(table), made.gates.to_csv(index=False).encode())
 
 
 def _read(root: Path, job: Job) -> Record:
@@ -83,12 +170,14 @@ def _read(root: Path, job: Job) -> Record:
         raise RecordError(
             f"{error}. Moved aside to {aside.name}; run the same command again to regenerate it"
         ) from None
-    if record.job != job.resolved():
-        raise RecordError(
-            f"{job.path}: made by another configuration or version of a component; "
-            "run snakemake again without --rerun-triggers, or delete the file"
-        )
+    if fault := staleness(job, record):
+        raise RecordError(f"{job.path}: {fault}; run snakemake again without --rerun-triggers, or delete the file")
     return record
+
+
+def staleness(job: Job, record: Record) -> str | None:
+    """What is wrong with a record that is not that of the job as it is planned now; None if it is."""
+    return None if record.job == job.resolved() else "made by another configuration or version of a component"
 
 
 def tidy_rows(job: Job, record: Record, judges: Sequence[Judge] = ()) -> Iterator[dict[str, Any]]:

@@ -99,13 +99,17 @@ def void_notes(verdicts: pd.DataFrame, units: dict[str, str]) -> list[str]:
     for row in verdicts[~verdicts["passed"].astype(bool)].to_dict("records"):
         sign, bound = row["bound"].split()
         unit = units.get(row["metric"], "")
-        quality = "nothing" if math.isnan(row["quality"]) else _quantity(row["quality"], row["metric"], unit)
+        asked = _quantity(float(bound), row["metric"], unit)
         cell = f"{row['dataset']} with {row['model']}{in_words(row['setting'])}"
-        notes.append(
-            f"void: {row['attack']} reaches {quality} without a defense on {cell}, "
-            f"{'below' if sign == '>=' else 'above'} the {_quantity(float(bound), row['metric'], unit)} "
-            "that this experiment asks for."
-        )
+        if math.isnan(row["quality"]):
+            reached, asked = (
+                "has no number",
+                f"and this experiment asks for at {'least' if sign == '>=' else 'most'} {asked}",
+            )
+        else:
+            reached = f"reaches {_quantity(row['quality'], row['metric'], unit)}"
+            asked = f"{'below' if sign == '>=' else 'above'} the {asked} that this experiment asks for"
+        notes.append(f"void: {row['attack']} {reached} without a defense on {cell}, {asked}.")
     return list(dict.fromkeys(notes))
 
 

@@ -44,7 +44,7 @@ def fig07(tables: Tables) -> Drawing:
     ordered = sorted(defended.items(), key=lambda found: found[1]["value"].median())
     drawn, (ax,) = panels(1, width=6.2, height=1.0 + 0.28 * (len(defended) + len(unseen)))
     numbers = []
-    shown = [*ordered, *unseen.items()]
+    shown = [(name, own) for name, own in [*ordered, *unseen.items()] if len(own)]
     for place, (name, own) in enumerate(shown):
         tint = colour(own["mechanism"].iloc[0]) if name in defended else REFERENCE_COLOUR
         void = bool(own["void"].any())

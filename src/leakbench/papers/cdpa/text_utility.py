@@ -56,6 +56,8 @@ def fig11(tables: Tables) -> Drawing:
         rows = values_of(frame, "mcc_curve", dataset=dataset, model=model)
         for label, name in {"none": "none", **series_of(rows, NAMES)}.items():
             own = rows[rows["defense"] == label]
+            if own.empty:
+                continue
             shown.append(_curve(ax, own, label, name).assign(dataset=dataset, model=model))
         if rows["index"].max() >= EPOCHS[0]:
             ax.axvline(EPOCHS[0], color="#bbbbbb", linewidth=1, zorder=0)

@@ -81,7 +81,7 @@ def models_of(tables: Tables) -> dict[str, str]:
 
 def row_of_panels(count: int) -> tuple[Figure, list[Axes]]:
     """Axes for so many data sets, with room for a legend and a caption."""
-    return panels(count, width=max(3.4, 6.4 / count), height=4.2)
+    return panels(count, width=max(3.4, 6.4 / max(count, 1)), height=4.2)
 
 
 def against(tables: Tables, *, experiment: str, measure: Measure, parameter: str) -> Drawing:

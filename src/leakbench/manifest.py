@@ -1,0 +1,173 @@
+"""What staged files hold: their digests, noted beside them when they are fetched, and what a job notes of its data.
+
+``<data root>/<hub id>/manifest.json`` holds the size and SHA-256 of every file, by its path relative to that folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from leakbench.errors import MissingData
+
+MANIFEST = "manifest.json"
+
+WHOLE = 32 << 20
+"""Files up to this size, in bytes, are read whole for a fingerprint; of larger ones both ends."""
+END = 64 << 10
+"""Bytes of an end. The last ones of a parquet file say where its last columns begin, behind all others."""
+
+
+class Entry(BaseModel):
+    """A file as it was staged."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    size: int = Field(ge=0, description="bytes")
+    sha256: str
+
+
+class Manifest(BaseModel):
+    """manifest.json."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    files: dict[str, Entry] = {}
+
+
+@dataclass(frozen=True)
+class Staged:
+    """Something that has to be staged: a data set, a vocabulary, weights.
+
+    Attributes:
+        name: what ``leakbench stage`` calls it.
+        terms: its licence, or the terms of its use.
+        download: bytes to fetch, about; None where nobody noted them.
+        folder: where its files and their manifest lie.
+        files: all its files. Raises MissingData if they are not all there, or unusable.
+        accept: the page where terms have to be accepted before anything can be fetched.
+        digest: the SHA-256 of its only file, or how it begins, where it is known without a manifest.
+    """
+
+    name: str
+    terms: str
+    download: int | None
+    folder: Path
+    files: Callable[[], Sequence[Path]]
+    accept: str = ""
+    digest: str = ""
+
+    def faults(self) -> list[str]:
+        """What is wrong with its files, which are all there; reads them whole.
+
+        Raises:
+            MissingData: files are missing, or the manifest cannot be read.
+        """
+        known = {} if self.digest else read_manifest(self.folder).files
+        found = []
+        for path in self.files():
+            entry = known.get(_key(self.folder, path))
+            wanted = self.digest or (entry.sha256 if entry else "")
+            if not sha256(path).startswith(wanted):
+                found.append(f"{path} is not what was staged: its SHA-256 does not begin with {wanted[:16]}")
+        return found
+
+    def unnoted(self) -> list[str]:
+        """Files whose digest nobody knows.
+
+        Raises:
+            MissingData: files are missing, or the manifest cannot be read.
+        """
+        known = read_manifest(self.folder).files
+        return [] if self.digest else [path.name for path in self.files() if _key(self.folder, path) not in known]
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The digests that were noted in a folder; none if there is no manifest.
+
+    Raises:
+        MissingData: the file cannot be read.
+    """
+    path = folder / MANIFEST
+    try:
+        return Manifest.model_validate_json(path.read_bytes()) if path.is_file() else Manifest()
+    except (ValidationError, OSError) as error:
+        raise MissingData(
+            f"{path}: not a manifest of staged files; delete it, and stage again to note what is there"
+        ) from error
+
+
+def note(folder: Path, paths: Iterable[Path], *, fetched: bool = False) -> None:
+    """Note the digests of files below a folder in its manifest. Those that it has are kept.
+
+    Args:
+        fetched: the files are new, so what the manifest says of them is replaced.
+
+    Raises:
+        MissingData: a file has another size than when it was staged, or the manifest cannot be read.
+        OSError: the folder cannot be written.
+    """
+    manifest = read_manifest(folder)
+    before = dict(manifest.files)
+    for path in paths:
+        key, size = _key(folder, path), path.stat().st_size
+        if fetched or key not in before:
+            manifest.files[key] = Entry(size=size, sha256=sha256(path))
+        elif before[key].size != size:
+            raise MissingData(
+                f"{path} has {size:,} bytes, and {before[key].size:,} when it was staged. Delete it and stage it "
+                f"again; if it is what you want, delete its entry in {folder / MANIFEST}"
+            )
+    if manifest.files != before:
+        with TemporaryDirectory(dir=folder, prefix=".staging-") as temporary:  # the file appears when it is complete
+            written = Path(temporary, MANIFEST)
+            written.write_text(manifest.model_dump_json(indent=1) + "\n")
+            written.replace(folder / MANIFEST)
+
+
+def note_if_possible(folder: Path, paths: Iterable[Path]) -> None:
+    """:func:`note` of files that somebody put there, perhaps where nobody else may write; says so then.
+
+    Raises:
+        MissingData: as there.
+    """
+    try:
+        note(folder, paths)
+    except OSError as error:
+        print(f"{folder}: digests cannot be noted ({error.strerror})")
+
+
+def _key(folder: Path, path: Path) -> str:
+    return path.relative_to(folder).as_posix()
+
+
+def sha256(path: Path) -> str:
+    """Hexadecimal digest of a whole file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def fingerprint(paths: Iterable[Path]) -> str | None:
+    """16 hexadecimal digits that stand for the content of files; None if there are none.
+
+    Names, sizes, and the bytes: all of them, or both ends of large files. Neither where files lie nor when they were
+    written plays a part, so that copies on two machines have the same.
+    """
+    found, files = hashlib.sha256(), sorted(paths)
+    for path in files:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            found.update(f"{path.name}/{size}/".encode())
+            if size <= WHOLE:
+                found.update(hashlib.file_digest(file, "sha256").digest())
+            else:
+                found.update(file.read(END))
+                file.seek(-END, os.SEEK_END)
+                found.update(file.read())
+    return found.hexdigest()[:16] if files else None

@@ -1,0 +1,144 @@
+"""Figures and tables of the records that are there, while others are missing: marked, and kept apart from whole ones.
+
+They lie in ``figures/<scale>/<paper>/partial``, which neither the page nor the claims read. Records are merged in
+memory; nothing of a complete run is read but its records, and nothing of it is touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from leakbench.errors import LeakbenchError, RecordError
+from leakbench.experiments import Project
+from leakbench.jobs.base import Job
+from leakbench.records import Record, atomic_write, read_record
+from leakbench.report.artifacts import Artifact, artifact_of, formats, notes_on_void, shows_void
+from leakbench.report.kept import Kept
+from leakbench.report.tidy import merged, needed, staleness, table_path
+
+FOLDER = "partial"
+
+SAID = 20
+"""At most so many faulty records are named."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """How much is there of what an artifact is drawn from.
+
+    Attributes:
+        jobs: all that it needs: those of its experiments, and the undefended ones that decide on gates.
+        records: those that are there, by their paths.
+        faults: path -> what is wrong, of records that are there and count as missing.
+    """
+
+    jobs: tuple[Job, ...]
+    records: Mapping[str, Record]
+    faults: Mapping[str, str]
+
+    @classmethod
+    def of(cls, project: Project, jobs: Iterable[Job]) -> Share:
+        """What is there of these jobs' records. Stale and unreadable ones are left alone."""
+        every = tuple(jobs)
+        records: dict[str, Record] = {}
+        faults: dict[str, str] = {}
+        for job in every:
+            path = project.root / job.path
+            if not path.is_file():
+                continue
+            try:
+                record = read_record(path)
+            except (RecordError, OSError) as error:
+                faults[job.path] = str(error).removeprefix(f"{path}: ")
+                continue
+            if fault := staleness(job, record):
+                faults[job.path] = fault
+            else:
+                records[job.path] = record
+        return cls(every, records, faults)
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is missing."""
+        return len(self.records) == len(self.jobs)
+
+    def __str__(self) -> str:
+        """``5 of 8 records``."""
+        return f"{len(self.records)} of {len(self.jobs)} records"
+
+    def by_experiment(self) -> str:
+        """``noise 3 of 4, pruning 2 of 4``."""
+        counts: dict[str, list[bool]] = {}
+        for job in self.jobs:
+            counts.setdefault(job.experiment, []).append(job.path in self.records)
+        return ", ".join(f"{experiment} {sum(there)} of {len(there)}" for experiment, there in counts.items())
+
+
+def partial_path(entry: Artifact, scale: str, extension: str) -> str:
+    """Where an artifact is written that is drawn from a part of its records, relative to the project's root."""
+    path = PurePosixPath(entry.path(scale, extension))
+    return str(path.parent / FOLDER / path.name)
+
+
+def draw_partly(project: Project, path: str) -> list[str]:
+    """Draw a figure, or write a table, from the records that are there, and say in words what was done.
+
+    If none is missing it is marked and written all the same, as ``n of n records``: unmarked
+    ones are the workflow's alone.
+
+    Args:
+        path: of the whole artifact, as :func:`artifact_of` takes it.
+
+    Raises:
+        ConfigError: no such artifact.
+        RecordError: there are no records, or the artifact cannot be drawn from these; or records of an experiment were
+            made from different data.
+    """
+    entry, scale = artifact_of(path), PurePosixPath(path).parts[1]
+    plan = project.plan(scale, where=path)
+    paths = {experiment: table_path(scale, entry.paper, experiment) for experiment in entry.experiments}
+    jobs = {job.path: job for table in paths.values() for job in needed(project, table)}
+    share = Share.of(project, jobs.values())
+    whole = f"`snakemake --cores all {path}`"
+    if jobs and not share.records:
+        raise RecordError(f"{path}: {share} are there; make them with {whole}" + _faulty(share))
+    tables = {experiment: merged(project, table, share.records) for experiment, table in paths.items()}
+    kept = Kept(project.root, {name: plan.experiment_jobs(entry.paper, name) for name in entry.tensors}, share.records)
+    caption = [f"Records that are there: {share.by_experiment()}."] if jobs else []
+    try:
+        made = entry.made({experiment: each.numbers for experiment, each in tables.items()}, kept)
+        caption += [entry.full_caption(project, scale)]
+        if shows_void(made):
+            numbers = {experiment: each.numbers for experiment, each in tables.items()}
+            caption += notes_on_void(numbers, [each.gates for each in tables.values()])
+        contents = formats(made, caption, str(share))
+    except Exception as error:  # what functions that expect a whole grid raise from a part of it, in many ways
+        if share.complete:
+            raise
+        why = str(error) if isinstance(error, LeakbenchError) else f"{type(error).__name__}: {error}"
+        raise RecordError(
+            f"{path}: cannot be drawn from {share} ({share.by_experiment()}): {why}. Make the others with {whole}"
+            + _faulty(share)
+        ) from error
+    for extension, content in contents.items():
+        atomic_write(project.root / partial_path(entry, scale, extension), content)
+    return list(_said(entry, scale, share, list(contents), whole))
+
+
+def _said(entry: Artifact, scale: str, share: Share, extensions: list[str], whole: str) -> Iterator[str]:
+    first, *others = extensions
+    files = ", ".join([partial_path(entry, scale, first), *(f".{extension}" for extension in others)])
+    yield f"{files}: {share}" + (f" ({share.by_experiment()})" if share.jobs else "")
+    if share.complete:
+        yield f"Nothing is missing: {whole} makes the whole one."
+    else:
+        yield f"The whole one is made by {whole}." + _faulty(share)
+
+
+def _faulty(share: Share) -> str:
+    """The records that count as missing though they are there, one per line."""
+    lines = [f"\nCounts as missing: {path}: {fault}" for path, fault in list(share.faults.items())[:SAID]]
+    more = len(share.faults) - len(lines)
+    return "".join(lines) + (f"\nand {more:,} more" if more else "")

@@ -1,0 +1,197 @@
+"""What a plan needs that has to be staged: data sets, vocabularies, weights; whether it is there; how to get it."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from leakbench.data.base import DATASETS, Dataset, ImageDataset, data_root
+from leakbench.data.staging import stage, staged_dataset, staged_vocabulary
+from leakbench.data.text import VOCABULARY, BertVocabulary, TextDataset
+from leakbench.errors import LeakbenchError, MissingData
+from leakbench.experiments import Plan
+from leakbench.jobs.attack import AttackJob
+from leakbench.jobs.base import Job
+from leakbench.manifest import Staged
+from leakbench.metrics.image import LPIPS_SIDE
+from leakbench.metrics.staging import WEIGHTS, stage_weights, staged_weights
+from leakbench.models.staging import stage_model, staged_model
+
+State = Literal["staged", "ships with the installation", "missing", "broken"]
+
+
+@dataclass(frozen=True)
+class Need:
+    """Something that jobs of a plan read.
+
+    Attributes:
+        name: what ``leakbench stage`` calls it.
+        papers: whose jobs read it.
+        staged: how it is staged; None for what ships with the installation.
+    """
+
+    name: str
+    papers: tuple[str, ...]
+    staged: Staged | None
+
+
+@dataclass(frozen=True)
+class Found:
+    """What is there of a need.
+
+    Attributes:
+        size: bytes on disk if it is there, else bytes to fetch; None if nobody knows.
+        faults: what is wrong with files that are there, or what keeps them from being checked.
+    """
+
+    need: Need
+    state: State
+    size: int | None
+    faults: tuple[str, ...] = ()
+
+    @property
+    def ready(self) -> bool:
+        """Whether jobs find it."""
+        return self.state in ("staged", "ships with the installation")
+
+
+def needs(plan: Plan) -> list[Need]:
+    """What the jobs of a plan read: data sets first, by name."""
+    papers: dict[str, dict[str, None]] = {}
+    for job in plan.jobs.values():
+        for name in _read(job):
+            papers.setdefault(name, {})[job.paper] = None
+    names = sorted(papers, key=lambda name: (name not in DATASETS, name))
+    return [Need(name, tuple(papers[name]), _staged(name)) for name in names]
+
+
+def _read(job: Job) -> Iterator[str]:
+    """Names of what a job reads, as ``leakbench stage`` takes them."""
+    _, dataset = next(job.dataset.settings())
+    yield dataset.name
+    if isinstance(dataset, TextDataset) and isinstance(dataset.vocabulary, BertVocabulary):
+        yield VOCABULARY
+    if isinstance(job.kind, AttackJob) and _measures_lpips(dataset):
+        yield "lpips"
+    for _, model in job.model.settings():
+        if weights := getattr(model, "weights", None):
+            yield weights
+
+
+def _measures_lpips(dataset: Dataset) -> bool:
+    return isinstance(dataset, ImageDataset) and dataset.size >= LPIPS_SIDE
+
+
+def _staged(name: str) -> Staged | None:
+    if name in WEIGHTS:
+        return staged_weights(name)
+    if name == VOCABULARY:
+        return staged_vocabulary()
+    return staged_model(name) if "/" in name else staged_dataset(name)
+
+
+def fetch(name: str) -> None:
+    """Stage something by its name, and print what was done.
+
+    Raises:
+        UnknownName: nothing has this name.
+        MissingData: it cannot be fetched from here, or what is there is broken.
+        OSError: its folder cannot be written.
+    """
+    if name in WEIGHTS:
+        print(stage_weights(name))
+    elif "/" in name:  # the next two say themselves what they did
+        stage_model(name)
+    else:
+        stage(name)
+
+
+def fetch_all(wanted: Iterable[Need]) -> None:
+    """Stage all that is missing, and go on after a failure, which is printed."""
+    for need in wanted:
+        if need.staged is not None:
+            try:
+                fetch(need.name)
+            except (LeakbenchError, OSError) as error:
+                print(f"{need.name}: {error}", file=sys.stderr)
+
+
+def look(need: Need, *, check: bool) -> Found:
+    """What is there of a need; touches no network.
+
+    Args:
+        check: read all files, and compare them with the digests that were noted when they were staged.
+    """
+    staged = need.staged
+    if staged is None:
+        return Found(need, "ships with the installation", None)
+    try:
+        files = staged.files()
+        size = sum(path.stat().st_size for path in files)
+        faults = staged.faults() if check else []
+        unnoted = staged.unnoted() if check else []
+    except (MissingData, OSError) as error:
+        anything = staged.folder.is_dir() and not staged.digest
+        return Found(need, "missing", staged.download, (str(error),) if anything else ())
+    if faults:
+        return Found(need, "broken", size, tuple(faults))
+    files_of = f"{staged.folder}: no digest was noted of {', '.join(unnoted)}"
+    said = f"{files_of}; `leakbench stage {need.name}` notes what is there"
+    return Found(need, "staged", size, (said,) if unnoted else ())
+
+
+def report(found: list[Found], scale: str) -> None:
+    """Print what is there and what is missing, as a table, with the sums, and what is wrong."""
+    from rich.console import Console
+    from rich.filesize import decimal
+    from rich.table import Table
+
+    console = Console()
+    table = Table(title=f"what scale {scale} needs, in {data_root()}", show_lines=True)
+    for column, wrapped in {
+        "name": True,
+        "for": True,
+        "state": True,
+        "size": False,
+        "terms": True,
+        "to do": True,
+    }.items():
+        table.add_column(column, no_wrap=not wrapped)
+    for each in found:
+        table.add_row(
+            each.need.name,
+            ", ".join(each.need.papers),
+            each.state,
+            ("" if each.need.staged is None else "?") if each.size is None else decimal(each.size),
+            each.need.staged.terms if each.need.staged else "",
+            to_do(each),
+        )
+    console.print(table)
+    there = sum(each.size or 0 for each in found if each.ready)
+    console.print(f"staged: {decimal(there)} on disk", highlight=False)
+    absent = [each for each in found if not each.ready]
+    if absent:
+        unknown = sum(each.size is None for each in absent)
+        to_fetch = decimal(sum(each.size or 0 for each in absent)) + (
+            f" and {unknown} of unknown size" if unknown else ""
+        )
+        names = ", ".join(each.need.name for each in absent)
+        console.print(f"missing: {names}; to fetch: about {to_fetch}", highlight=False)
+    for each in found:
+        for fault in each.faults:
+            console.print(fault, highlight=False, soft_wrap=True, markup=False)
+
+
+def to_do(found: Found) -> str:
+    """How to get what is not there: a command, and what comes before it."""
+    if found.ready or found.need.staged is None:
+        return ""
+    command = f"`{shlex.join(['leakbench', 'stage', found.need.name])}`"
+    if found.state == "broken":
+        return f"delete the files named below, then {command}"
+    if page := found.need.staged.accept:
+        return f"accept the terms at {page}, then `hf auth login` and {command}"
+    return command

@@ -1,0 +1,138 @@
+"""What a scale needs staged: what that is, whether it is there and whole, and what to do where it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from leakbench import staging
+from leakbench.cli import main
+from leakbench.data.staged import StagedImages
+from leakbench.errors import MissingData
+from leakbench.experiments import Project
+from leakbench.manifest import MANIFEST
+from leakbench.staging import Need, look, needs, to_do
+
+ROOT = Path(__file__).resolve().parents[2]
+
+Fake = Callable[..., StagedImages]
+
+
+@pytest.fixture
+def torch_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of torch's, where AlexNet's weights would lie."""
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
+    return tmp_path / "torch"
+
+
+def need(name: str, scale: str = "full", papers: tuple[str, ...] = ("channel",)) -> Need:
+    wanted = {each.name: each for each in needs(Project(ROOT, {"papers": list(papers)}).plan(scale))}
+    return wanted[name]
+
+
+@pytest.mark.usefixtures("root", "torch_home")
+def test_what_the_full_scale_needs() -> None:
+    found = {each.name: each for each in needs(Project(ROOT).plan("full"))}
+    weights = {"bert_vocabulary", "google-bert/bert-base-uncased", "distilbert/distilbert-base-uncased", "lpips"}
+    assert set(found) >= {"mnist", "fashion_mnist", "cifar10", "svhn", "celeba", "imagenet", "cola", *weights}
+    assert found["imagenet"].papers == ("cdpa",) and "optimal_defense" in found["mnist"].papers
+    for each in found.values():  # the table leaves no gaps
+        assert each.staged is not None and each.staged.terms, each.name
+        assert look(each, check=True).state == "missing"
+    assert to_do(look(found["mnist"], check=False)) == "`leakbench stage mnist`"
+    assert to_do(look(found["imagenet"], check=False)) == (
+        "accept the terms at https://huggingface.co/datasets/ILSVRC/imagenet-1k, then `hf auth login` and `leakbench "
+        "stage imagenet`"
+    )
+
+
+@pytest.mark.usefixtures("root", "torch_home")
+def test_embedded_sets_are_there() -> None:
+    found = [look(each, check=True) for each in needs(Project(ROOT, {"papers": ["secagg_dp"]}).plan("smoke"))]
+    assert [(each.need.name, each.state, each.ready) for each in found] == [
+        ("digits", "ships with the installation", True)
+    ]
+    assert to_do(found[0]) == ""
+
+
+@pytest.mark.usefixtures("torch_home")
+def test_staged_broken_and_missing(root: Path, fake: Fake) -> None:
+    svhn = need("svhn")
+    assert look(svhn, check=True).state == "missing"
+    assert look(svhn, check=True).size == 183_000_000
+    fake("svhn")
+    found = look(svhn, check=True)  # put there by hand
+    assert found.state == "staged" and found.size == sum(path.stat().st_size for path in root.rglob("*.parquet"))
+    assert "no digest was noted of train-00000-of-00001.parquet, test-00000-of-00001.parquet" in found.faults[0]
+    staging.fetch("svhn")
+    assert (root / "ufldl-stanford/svhn" / MANIFEST).is_file()
+    assert look(svhn, check=True).faults == ()
+
+    (file,) = root.rglob("train-*.parquet")
+    content = bytearray(file.read_bytes())
+    content[len(content) // 3] ^= 1
+    file.write_bytes(content)
+    assert look(svhn, check=False).state == "staged"  # reads no file
+    found = look(svhn, check=True)
+    assert found.state == "broken" and not found.ready and str(file) in found.faults[0]
+    assert to_do(found) == "delete the files named below, then `leakbench stage svhn`"
+
+    file.unlink()
+    found = look(svhn, check=True)
+    assert found.state == "missing" and "is not staged: no file matches" in found.faults[0]
+
+
+@pytest.mark.usefixtures("root")
+def test_weights_are_known_by_their_digest(torch_home: Path) -> None:
+    lpips = need("lpips")
+    assert look(lpips, check=True).state == "missing" and look(lpips, check=True).faults == ()
+    file = torch_home / "hub/checkpoints/alexnet-owt-7be5be79.pth"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"half of it")
+    assert look(lpips, check=False).state == "staged"
+    assert look(lpips, check=True).state == "broken"
+
+
+@pytest.mark.usefixtures("torch_home")
+def test_one_failure_keeps_nothing_else_from_being_staged(
+    root: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = []
+
+    def fetch(name: str) -> None:
+        asked.append(name)
+        if name == "celeba":
+            raise MissingData("data set 'celeba': cannot fetch it")
+        if name == "cifar10":
+            raise OSError("No space left on device")
+        if name != "lpips":
+            fake(name)
+
+    monkeypatch.setattr(staging, "fetch", fetch)
+    monkeypatch.chdir(ROOT)
+    assert main(["--set", "papers=[channel]", "stage", "--all", "--scale", "full"]) == 1
+    assert asked == ["celeba", "cifar10", "fashion_mnist", "svhn", "lpips"]
+    printed = capsys.readouterr()
+    assert printed.err.splitlines() == [
+        "celeba: data set 'celeba': cannot fetch it",
+        "cifar10: No space left on device",
+    ]
+    assert "missing: celeba, cifar10, lpips; to fetch: about 11.0 GB" in " ".join(printed.out.split())
+    assert "staged:" in printed.out
+
+
+@pytest.mark.usefixtures("root", "torch_home")
+def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(ROOT)
+    assert main(["--set", "papers=[secagg_dp]", "stage", "--all"]) == 0
+    assert "ships with the" in capsys.readouterr().out
+    monkeypatch.setattr(staging, "fetch", None)  # looking fetches nothing
+    assert main(["--set", "papers=[secagg_dp]", "stage", "--all", "--scale", "laptop", "--check"]) == 1
+    assert "missing: mnist; to fetch: about 18.2 MB" in capsys.readouterr().out
+    for wrong in (["stage"], ["stage", "mnist", "--all"], ["stage", "mnist", "--check"]):
+        assert main(wrong) == 1
+        assert capsys.readouterr().err.startswith("leakbench: leakbench stage: ")
+    assert main(["stage", "--all", "--scale", "typo"]) == 1
+    assert "--scale: unknown scale 'typo'" in capsys.readouterr().err
