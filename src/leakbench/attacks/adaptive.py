@@ -60,6 +60,9 @@ class Wrapper(Attack):
     def against(self, adaptive: Sequence[Mapping[str, Any]]) -> Attack:
         return self.model_copy(update={"attack": self.attack.against(adaptive)})
 
+    def passes(self, samples: int) -> float:
+        return self.attack.passes(samples)
+
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
         return self.attack.reconstruct(self.improve(observations, knowledge, streams), knowledge, streams)
 

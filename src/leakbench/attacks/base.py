@@ -233,6 +233,14 @@ class Attack(Component):
         """
         return self
 
+    def passes(self, samples: int) -> float:
+        """How many samples pass through the model, forward and backward, for one reconstruction: what it costs.
+
+        Args:
+            samples: how many do when the client's computation is repeated once.
+        """
+        return 1.0
+
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
         """Reconstruct the inputs of every observation; row ``i`` draws from stream ``i``."""
         raise NotImplementedError

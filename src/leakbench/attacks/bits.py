@@ -97,6 +97,9 @@ class Robust(Wrapper):
             raise ValueError(f"attack: '{self.attack.name}' is no gradient matching; wrap 'robust' instead")
         return self
 
+    def passes(self, samples: int) -> float:
+        return self.iterations * samples + self.attack.passes(samples)
+
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
         assert isinstance(self.attack, GradientMatching)
         first = self.attack.model_copy(

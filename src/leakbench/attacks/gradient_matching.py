@@ -77,6 +77,9 @@ class GradientMatching(Attack):
             needed.add("auxiliary_images")
         return frozenset(needed)
 
+    def passes(self, samples: int) -> float:
+        return float(self.restarts * self.iterations * samples)
+
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
         search = self._search(observations, knowledge)
         found = minimise(

@@ -22,6 +22,9 @@ class OneImage(Wrapper):
 
     adds: ClassVar[frozenset[Grant]] = frozenset({"labels"})
 
+    def passes(self, samples: int) -> float:
+        return self.attack.passes(1)
+
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
         batch, *shape = observations.batch_shape
         if not observations.local.is_gradient(batch):

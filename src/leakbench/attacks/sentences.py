@@ -86,6 +86,13 @@ class SentenceMatching(GradientMatching):
         fluent = self.reordering is not None and self.reordering.fluency > 0
         return super().needs | (frozenset({"language_model"}) if fluent else frozenset())
 
+    def passes(self, samples: int) -> float:
+        tried = self.starts + self.permutations
+        if self.reordering is not None:
+            due = sum(self.reordering.is_due(iteration, self.iterations) for iteration in range(self.iterations))
+            tried += due * self.reordering.candidates
+        return super().passes(samples) + tried * samples
+
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
         if knowledge.words is None or knowledge.inputs is None:
             raise Infeasible(f"attack '{self.name}' searches for sentences, which these observations are not of")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -138,6 +139,21 @@ class AttackJob(JobKind):
         if attack is None:
             return {}
         return {kind: name for kind, name in TRAINED.items() if getattr(self, name) and name in attack.needs}
+
+    def work(self, job: Job) -> float:
+        assert job.attack is not None
+        seen = self.local.samples(self.batch_size * self.users)
+        each = self.messages * seen
+        try:
+            each += job.attack.single().against(job.defense.component.adaptive).passes(seen)
+        except Infeasible:
+            pass  # nothing is attacked then
+        trained = self.pretraining.passes(job.dataset.single(), self.epoch)
+        return float(len(job.seeds) * (trained + job.defense.count * self.clients * each))
+
+    def volume(self, job: Job) -> float:
+        samples = self.clients * self.users * self.batch_size
+        return len(job.seeds) * job.defense.count * float(samples * math.prod(job.dataset.single().shape))
 
     def run(self, job: Job, device: torch.device) -> Findings:
         from leakbench.jobs.calibration import CalibrationImages

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -27,6 +28,9 @@ Setting = Mapping[str, float | int | str | bool]
 
 RESULTS = "results"
 
+FORWARD = 1 / 3
+"""A pass of a sample through a model without its derivative, as a part of one with it."""
+
 
 @dataclass(frozen=True)
 class Variant(Generic[C]):
@@ -47,6 +51,11 @@ class Variant(Generic[C]):
         for values in itertools.product(*self.sweep.values()):
             setting = dict(zip(self.sweep, values, strict=True))
             yield setting, self.component(**self.parameters, **setting)
+
+    @property
+    def count(self) -> int:
+        """How many combinations of the swept parameters there are."""
+        return math.prod(map(len, self.sweep.values()))
 
     def single(self) -> C:
         """The component of a variant that sweeps nothing."""
@@ -98,6 +107,16 @@ class Job:
             return
         for setting, kind in self.kinds.settings():
             yield setting, replace(self, kind=kind, kinds=None)
+
+    @property
+    def work(self) -> float:
+        """What there is to compute in all combinations, in the unit of its kind: see :meth:`JobKind.work`."""
+        return sum(job.kind.work(job) for _, job in self.combinations())
+
+    @property
+    def volume(self) -> float:
+        """What its record and its tensors hold, of all combinations: see :meth:`JobKind.volume`."""
+        return sum(job.kind.volume(job) for _, job in self.combinations())
 
     @property
     def path(self) -> str:
@@ -179,6 +198,10 @@ class JobKind(Component):
     """A kind of work, with its protocol as fields."""
 
     uses_attacks: ClassVar[bool] = False
+    in_passes: ClassVar[bool] = True
+    """Whether :meth:`work` counts passes of samples through the model; else it counts multiply-adds."""
+    on_gpu: ClassVar[bool] = True
+    """Whether a cluster gives such a job a GPU."""
 
     seeds: int = Field(1, ge=1, description="number of repetitions; seed s is repetition s of every cell")
     split_seeds: bool = Field(False, description="one job per seed instead of one for all")
@@ -189,6 +212,22 @@ class JobKind(Component):
         They are jobs of the same paper on the same data set.
         """
         return {}
+
+    def work(self, job: Job) -> float:
+        """How much ``job``, which sweeps no field of the protocol, computes: above zero, from the plan alone.
+
+        The unit is one sample that passes through the model, forward and backward (see :attr:`in_passes`). What is in
+        proportion to that need not be counted, since the number is multiplied by a measured rate: how often an attack
+        differentiates, what a defense adds. By default one for every seed and setting.
+        """
+        return float(len(job.seeds) * job.defense.count)
+
+    def volume(self, job: Job) -> float:
+        """How many numbers its record and its tensors hold, up to a factor, which is measured.
+
+        By default one for every seed and setting.
+        """
+        return float(len(job.seeds) * job.defense.count)
 
     def run(self, job: Job, device: torch.device) -> Findings:
         """Do the work of ``job`` on ``device``."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
@@ -62,6 +63,15 @@ class CalibrateJob(JobKind):
     images: int | None = Field(None, ge=2, description="training images that count; null: all")
     pictures: int = Field(0, ge=0, description="test images to keep, clean and as every setting changes them")
     first_index: int = Field(1, ge=0, description="where the pictures start in the test split")
+
+    in_passes: ClassVar[bool] = False
+    on_gpu: ClassVar[bool] = False
+
+    def work(self, job: Job) -> float:
+        """The covariance of the images, and the decompositions of matrices of its size."""
+        dataset = job.dataset.single()
+        images, inputs = self.images or dataset.expected("train"), math.prod(dataset.shape)
+        return len(job.seeds) * (images * inputs**2 + 5.0 * inputs**3 * (1 + job.defense.count))
 
     def run(self, job: Job, device: torch.device) -> Findings:
         from leakbench.jobs.calibration import CalibrationImages

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.federated.training import Training
-from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
+from leakbench.jobs.base import FORWARD, JOB_KINDS, Findings, Job, JobKind, Setting
 from leakbench.jobs.costs import CARBON_INTENSITY, EnergyMeter, Times, carbon_kg
 from leakbench.jobs.subjects import check_defense, check_vocabulary
 from leakbench.lazy import torch
@@ -129,6 +129,16 @@ class FederateJob(JobKind):
     test: tuple[int, int] | None = Field(None, description="test images: from, to (exclusive); all by default")
     evaluate_every: int = Field(1, ge=1, description="rounds between evaluations; the last round is always evaluated")
     power_kw: float = Field(0.3, gt=0, description="power of the machine, for the paper's formula of carbon")
+
+    def work(self, job: Job) -> float:
+        dataset = job.dataset.single()
+        start, stop = self.test or (0, dataset.expected("test"))
+        judged = len(self.evaluated()) * (self.validation + stop - start)
+        trained = self.rounds * self.clients * self.local.steps * self.local.batch_size
+        return len(job.seeds) * job.defense.count * (trained + FORWARD * judged)
+
+    def volume(self, job: Job) -> float:
+        return float(len(job.seeds) * job.defense.count * self.rounds)
 
     def run(self, job: Job, device: torch.device) -> Findings:
         settings = list(job.defense.settings())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from pydantic import Field
@@ -50,6 +51,13 @@ class FisherJob(JobKind):
     probes: int = Field(100, ge=1, description="random directions per sensitivity")
     exact: bool = Field(False, description="exact sensitivities instead, along every pixel of an image")
     coordinates: bool = Field(False, description="keep the first client's gradient, sensitivities and noise variances")
+
+    def work(self, job: Job) -> float:
+        directions = math.prod(job.dataset.single().shape) if self.exact else self.probes
+        return float(len(job.seeds) * self.clients * self.batch_size * (directions + job.defense.count))
+
+    def volume(self, job: Job) -> float:
+        return float(len(job.seeds) * job.defense.count * self.clients)
 
     def run(self, job: Job, device: torch.device) -> Findings:
         replicates: list[Replicate] = []

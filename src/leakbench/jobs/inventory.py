@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import Field
 
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
@@ -17,6 +19,9 @@ class InventoryJob(JobKind):
     """
 
     seeds: int = Field(1, ge=1, le=1, description="one: nothing here is random")
+
+    in_passes: ClassVar[bool] = False
+    on_gpu: ClassVar[bool] = False
 
     def run(self, job: Job, device: torch.device) -> Findings:
         dataset = job.dataset.single()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
 from leakbench.attacks.language.model import CausalTransformer
 from leakbench.errors import ConfigError
-from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
+from leakbench.jobs.base import FORWARD, JOB_KINDS, Findings, Job, JobKind
 from leakbench.lazy import torch
 from leakbench.progress import progress
 from leakbench.randomness import generator, stream_seed
@@ -51,6 +51,13 @@ class LanguageModelJob(JobKind):
     steps: int = Field(10_000, ge=0, description="steps of AdamW")
     batch_size: int = Field(32, ge=1, description="sentences per step, drawn anew in every epoch")
     rate: float = Field(1e-3, gt=0, description="step size of AdamW, which falls to a tenth along a cosine")
+
+    in_passes: ClassVar[bool] = False
+
+    def work(self, job: Job) -> float:
+        (tokens,) = job.dataset.single().shape
+        read = self.steps * self.batch_size + FORWARD * self.held_out
+        return 3 * tokens * read * self.transformer.multiply_adds
 
     def run(self, job: Job, device: torch.device) -> Findings:
         from leakbench.attacks.language.model import LanguageModel, check_fit, weights_of

@@ -8,6 +8,7 @@ Source: Zhang, Kang et al. (2023), section 7, Algorithms 1 to 3.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
@@ -146,6 +147,21 @@ class LeakageJob(JobKind):
 
     def reads(self, attack: Attack | None) -> Mapping[str, str]:
         return {self.name: "constants"} if self.constants else {}
+
+    def work(self, job: Job) -> float:
+        assert job.attack is not None
+        trained = self.models * self.steps * self.training_batch
+        law = self.clients * self.law_batches * self.batch_size
+        try:
+            attack = job.attack.single().against(job.defense.component.adaptive)
+        except Infeasible:
+            return float(len(job.seeds) * (trained + law))
+        uploads = job.defense.count * self.models * self.attempts * self.clients
+        return len(job.seeds) * (trained + law + uploads * (self.batch_size + attack.passes(self.batch_size)))
+
+    def volume(self, job: Job) -> float:
+        samples = job.defense.count * len(self.thresholds) * self.clients * self.batch_size
+        return len(job.seeds) * float(samples * math.prod(job.dataset.single().shape))
 
     def metrics_of(self, defense: type[Defense]) -> dict[str, MetricInfo]:
         """What a job finds under a defense."""

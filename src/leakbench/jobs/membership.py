@@ -110,6 +110,17 @@ class MembershipJob(JobKind):
     def _asked(self) -> int:
         return self.candidates or self.records
 
+    def work(self, job: Job) -> float:
+        dataset = job.dataset.single()
+        pretrained = self.pretraining.passes(dataset, self.epoch)
+        pool = self.pool or dataset.expected("train") - self.auxiliary
+        # The gradients of all records are taken once; then each trial adds up those of its users' records.
+        summed = sum(self._taken(defense) for _, defense in job.defense.settings()) * self.trials * max(self.users)
+        return float(len(job.seeds) * (pretrained + self.auxiliary + pool + summed))
+
+    def volume(self, job: Job) -> float:
+        return float(len(job.seeds) * job.defense.count * len(self.users))
+
     def run(self, job: Job, device: torch.device) -> Findings:
         settings = [(setting, defense) for setting, defense in job.defense.settings()]
         try:

@@ -28,6 +28,10 @@ class Pretraining(BaseModel):
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD")
     optimiser: Literal["sgd", "adamw"] = Field("sgd", description="AdamW as torch has it, for transformers")
 
+    def passes(self, dataset: Dataset, epochs: int) -> int:
+        """How many samples so many epochs read."""
+        return epochs and epochs * (self.samples or dataset.expected("train"))
+
     def over(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
         """The optimiser of these parameters."""
         if self.optimiser == "adamw":

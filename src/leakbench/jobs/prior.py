@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
 from leakbench.attacks.restoration.prior import Restoration
 from leakbench.data.base import image_dataset
 from leakbench.errors import ConfigError
-from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
+from leakbench.jobs.base import FORWARD, JOB_KINDS, Findings, Job, JobKind
 from leakbench.lazy import torch
 from leakbench.progress import progress
 from leakbench.randomness import generator, stream_seed
@@ -53,6 +54,13 @@ class PriorJob(JobKind):
     steps: int = Field(20_000, ge=1, description="steps of Adam")
     batch_size: int = Field(16, ge=2, description="images per step, drawn anew in every epoch")
     rate: float = Field(1e-4, gt=0, description="step size of Adam, which falls to a tenth along a cosine")
+
+    in_passes: ClassVar[bool] = False
+
+    def work(self, job: Job) -> float:
+        pixels = math.prod(job.dataset.single().shape[1:])
+        networks = self.networks.multiply_adds(pixels)
+        return 3 * networks * (self.steps * self.batch_size + FORWARD * self.held_out)
 
     def run(self, job: Job, device: torch.device) -> Findings:
         dataset = image_dataset(job.dataset.single(), "jobs of kind 'prior'")

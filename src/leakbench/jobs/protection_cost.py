@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
@@ -183,6 +183,13 @@ class ProtectionCostJob(JobKind):
                 setting: Setting = {"method": name, "key_bits": bits}
                 found.append(Method(setting, paillier_bits(d, bits, slots), k, values, packing=packing))
         return found
+
+    on_gpu: ClassVar[bool] = False
+
+    def work(self, job: Job) -> float:
+        """Exponentiations: of a packed value they take the square of a key's bits, up to a factor."""
+        encrypted = sum(bits**2 for bits in self.key_bits)
+        return float(len(job.seeds) * (1 + self.repetitions) * self.clients * (self.batch_size + encrypted))
 
     def run(self, job: Job, device: torch.device) -> Findings:
         from leakbench.federated.step import ClientSteps

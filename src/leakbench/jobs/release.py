@@ -16,7 +16,7 @@ from leakbench.attacks.released.threshold import Threshold
 from leakbench.data.base import image_dataset
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.federated.training import Training, Transform, train_runs
-from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
+from leakbench.jobs.base import FORWARD, JOB_KINDS, Findings, Job, JobKind, Setting
 from leakbench.lazy import torch
 from leakbench.metrics.inversion import INVERSION_METRICS
 from leakbench.records import MetricInfo, Outcome, Replicate, Value
@@ -222,6 +222,19 @@ class ReleaseJob(JobKind):
             ]
             tensors = {}
         return Findings(self.metrics, replicates, tensors)
+
+    def work(self, job: Job) -> float:
+        dataset = job.dataset.single()
+        members = self.images or dataset.expected("train")
+        start, stop = self.evaluation or (0, dataset.expected("test") // 2)
+        known = 2 * (min(members, stop - start) // 3)
+        attacks = {attack.name: attack.knowing(self.training) for attack in self.membership}
+        probes = sum(attacks[name].passes(known) for name in self._probes)
+        attacked = sum(attack.passes(known) for attack in attacks.values()) + probes
+        each = (
+            self.steps * self.batch_size + self.inversion.passes(dataset.classes) + FORWARD * (members + stop - start)
+        )
+        return len(job.seeds) * job.defense.count * (each + attacked)
 
     def _data(self, job: Job, device: torch.device) -> _Data:
         from leakbench.attacks.released.base import Labelled

@@ -76,6 +76,10 @@ class RoundTimingJob(JobKind):
             "gsgd": WaterFilling(batch=self.batch_size, **shared),
         }
 
+    def work(self, job: Job) -> float:
+        records = self.batch_size + 2 * self.images_per_client
+        return float(len(job.seeds) * (1 + self.repetitions) * self.clients * records)
+
     def run(self, job: Job, device: torch.device) -> Findings:
         from leakbench.jobs.victims import gather_victims
         from leakbench.models.layered import LayeredNetwork

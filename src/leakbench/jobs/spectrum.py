@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field, field_validator, model_validator
 
@@ -148,6 +148,21 @@ class SpectrumJob(JobKind):
     def observed(self) -> int:
         """How many users' gradients are measured."""
         return self.measured or self.users
+
+    on_gpu: ClassVar[bool] = False
+
+    def work(self, job: Job) -> float:
+        """Gradients, and their products with each other: as many multiply-adds as a pass through a linear model."""
+        dataset = job.dataset.single()
+        count, pixels = self.observed * self.records, math.prod(dataset.shape)
+        inputs = self.features or pixels
+        rank = min(count, inputs * len(self.classes or range(dataset.classes)))
+        measured = count * (1 + (2 + self.compared) * rank + self.records)
+        passes = self.rounds[-1] * self.users * self.batch + len(self.rounds) * measured
+        return len(job.seeds) * passes * inputs / pixels
+
+    def volume(self, job: Job) -> float:
+        return float(len(job.seeds) * len(self.rounds))
 
     def run(self, job: Job, device: torch.device) -> Findings:
         metrics = GRADIENTS | NOISE | (BY_USERS if self.by_users else {})

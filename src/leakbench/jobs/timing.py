@@ -114,24 +114,28 @@ class TimingJob(JobKind):
     multiplier: float = Field(0.8, gt=0, description="standard deviation of their noise over S, z")
     poisson: bool = Field(True, description="Opacus draws each image of a batch independently, which is its default")
 
+    def work(self, job: Job) -> float:
+        steps = self.repetitions * (self.warmup + self.steps)
+        return float(len(job.seeds) * len(METHODS) * steps * self.batch_size)
+
     def run(self, job: Job, device: torch.device) -> Findings:
         found = [replicate for seed in job.seeds for replicate in _Bench(self, job, seed, device).replicates()]
         return Findings(TIMING_METRICS, found, {})
 
 
 def multiply_adds(model: Model, shape: tuple[int, ...], classes: int) -> float:
-    """Of a forward and a backward pass of one image through the linear layers and convolutions; computes nothing.
+    """Of a forward and a backward pass of one sample through the linear layers and convolutions; computes nothing.
 
-    The gradient by the image itself is not among them, since training does not need it.
+    The gradient by an image itself is not among them, since training does not need it.
     """
     from torch.utils.flop_counter import FlopCounterMode
 
     batch = 2  # BatchNorm refuses a single value per channel
     with torch.device("meta"):
-        module, images = model.build(shape, classes).train(), torch.empty(batch, *shape)
-        labels = torch.zeros(batch, dtype=torch.int64)
-    with FlopCounterMode(display=False) as counter:
-        torch.nn.functional.cross_entropy(module(images), labels).backward()
+        samples = torch.empty(batch, *shape) if len(shape) > 1 else torch.ones(batch, *shape, dtype=torch.int64)
+        module, labels = model.build(shape, classes).train(), torch.zeros(batch, dtype=torch.int64)
+    with FlopCounterMode(display=False) as counter, torch.enable_grad():
+        torch.nn.functional.cross_entropy(module(samples), labels).backward()
     return float(counter.get_total_flops()) / 2 / batch
 
 

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from leakbench.adam import Adam
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.federated.secure_training import SecureAggregation
-from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
+from leakbench.jobs.base import FORWARD, JOB_KINDS, Findings, Job, JobKind, Setting
 from leakbench.jobs.leakage import LeakageJob
 from leakbench.jobs.sums import only_sums
 from leakbench.jobs.tuning import tuned
@@ -136,6 +136,15 @@ class TrainJob(JobKind):
 
     def reads(self, attack: Attack | None) -> Mapping[str, str]:
         return {LeakageJob.name: "constants"} if self.constants else {}
+
+    def work(self, job: Job) -> float:
+        start, stop = self.evaluation or (0, 0)
+        judged = self.clients * self.images_per_client + stop - start
+        runs = len(job.seeds) * job.defense.count
+        return runs * (self.steps * self.clients * self.batch_size + FORWARD * judged)
+
+    def volume(self, job: Job) -> float:
+        return float(len(job.seeds) * job.defense.count * self.steps)
 
     def run(self, job: Job, device: torch.device) -> Findings:
         from leakbench.jobs.victims import gather_victims

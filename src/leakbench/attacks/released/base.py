@@ -90,6 +90,14 @@ class MembershipAttack(Component):
         """The attack of someone who knows how the target was trained."""
         return self
 
+    def passes(self, known: int) -> float:
+        """How many samples pass through a model, forward and backward, to attack one target.
+
+        Args:
+            known: samples whose membership is known; as many are judged.
+        """
+        return 2 * known / 3
+
     def score(
         self,
         target: TrainedModels,
@@ -125,6 +133,10 @@ class Inversion(NamedTuple):
 
 class ModelInversion(Component):
     """Recovers what the images of a class look like."""
+
+    def passes(self, classes: int) -> float:
+        """How many images pass through the model, forward and backward, to invert one target."""
+        return float(classes)
 
     def invert(self, target: TrainedModels, auxiliary: torch.Tensor, labels: torch.Tensor) -> Inversion:
         """One image per run and label, all side by side; none depends on the others.

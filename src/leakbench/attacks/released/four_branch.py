@@ -110,6 +110,9 @@ class FourBranch(MembershipAttack):
     batch_size: int = Field(64, ge=1, description="samples per step")
     dropout: float = Field(0.2, ge=0, lt=1, description="part of the inputs that is dropped")
 
+    def passes(self, known: int) -> float:
+        return super().passes(known) + self.epochs * known  # of a network of its own
+
     def score(
         self,
         target: TrainedModels,

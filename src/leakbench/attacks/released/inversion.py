@@ -23,6 +23,9 @@ class MeanStart(ModelInversion):
     rate: float = Field(1e-2, gt=0, description="learning rate of Adam")
     iterations: int = Field(600, ge=0, description="steps")
 
+    def passes(self, classes: int) -> float:
+        return float(max(1, self.iterations) * classes)
+
     def invert(self, target: TrainedModels, auxiliary: torch.Tensor, labels: torch.Tensor) -> Inversion:
         network = target.network.in_mode("eval")
         start = auxiliary.mean(dim=0)

@@ -35,6 +35,10 @@ class LiRA(MembershipAttack):
         description="one for all candidates of a run, as the authors advise for few shadow models, or each its own",
     )
 
+    def passes(self, known: int) -> float:
+        training = 0 if self.training is None else self.training.steps * self.training.batch_size
+        return super().passes(known) + self.shadows * (training + known / 3)
+
     def score(
         self,
         target: TrainedModels,
