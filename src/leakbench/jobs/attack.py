@@ -141,13 +141,8 @@ class AttackJob(JobKind):
         return {kind: name for kind, name in TRAINED.items() if getattr(self, name) and name in attack.needs}
 
     def work(self, job: Job) -> float:
-        assert job.attack is not None
         seen = self.local.samples(self.batch_size * self.users)
-        each = self.messages * seen
-        try:
-            each += job.attack.single().against(job.defense.component.adaptive).passes(seen)
-        except Infeasible:
-            pass  # nothing is attacked then
+        each = self.messages * seen + job.attack_passes(seen)
         trained = self.pretraining.passes(job.dataset.single(), self.epoch)
         return float(len(job.seeds) * (trained + job.defense.count * self.clients * each))
 

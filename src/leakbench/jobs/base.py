@@ -118,6 +118,17 @@ class Job:
         """What its record and its tensors hold, of all combinations: see :meth:`JobKind.volume`."""
         return sum(job.kind.volume(job) for _, job in self.combinations())
 
+    def attack_passes(self, samples: int) -> float:
+        """What one reconstruction of its attack takes: see :meth:`~leakbench.attacks.base.Attack.passes`.
+
+        Nothing where the attack cannot face the defense.
+        """
+        assert self.attack is not None
+        try:
+            return self.attack.single().against(self.defense.component.adaptive).passes(samples)
+        except Infeasible:
+            return 0.0
+
     @property
     def path(self) -> str:
         """Where the record lies, relative to the root of the project."""

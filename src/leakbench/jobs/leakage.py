@@ -149,15 +149,11 @@ class LeakageJob(JobKind):
         return {self.name: "constants"} if self.constants else {}
 
     def work(self, job: Job) -> float:
-        assert job.attack is not None
         trained = self.models * self.steps * self.training_batch
         law = self.clients * self.law_batches * self.batch_size
-        try:
-            attack = job.attack.single().against(job.defense.component.adaptive)
-        except Infeasible:
-            return float(len(job.seeds) * (trained + law))
         uploads = job.defense.count * self.models * self.attempts * self.clients
-        return len(job.seeds) * (trained + law + uploads * (self.batch_size + attack.passes(self.batch_size)))
+        each = self.batch_size + job.attack_passes(self.batch_size)
+        return float(len(job.seeds) * (trained + law + uploads * each))
 
     def volume(self, job: Job) -> float:
         samples = job.defense.count * len(self.thresholds) * self.clients * self.batch_size
