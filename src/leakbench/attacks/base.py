@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from leakbench.attacks.language.model import LanguageModel
 from leakbench.attacks.restoration.prior import Prior
+from leakbench.effort import Effort
 from leakbench.errors import Infeasible, ObservationError
 from leakbench.federated.local import ONE_STEP, LocalTraining
 from leakbench.lazy import torch
@@ -233,13 +234,13 @@ class Attack(Component):
         """
         return self
 
-    def passes(self, samples: int) -> float:
-        """How many samples pass through the model, forward and backward, for one reconstruction: what it costs.
+    def effort(self, samples: int) -> Effort:
+        """What one reconstruction takes.
 
         Args:
-            samples: how many do when the client's computation is repeated once.
+            samples: how many pass through the model when the client's computation is repeated once.
         """
-        return 1.0
+        return Effort(1, 1)
 
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
         """Reconstruct the inputs of every observation; row ``i`` draws from stream ``i``."""

@@ -15,6 +15,7 @@ from leakbench.attacks.objectives import Objective
 from leakbench.attacks.optimisers import Bounds, Optimiser
 from leakbench.attacks.regularisers import Regulariser, Scene
 from leakbench.attacks.unknowns import Pixels, Unknown
+from leakbench.effort import Effort
 from leakbench.lazy import torch
 from leakbench.models.base import Network, Statistics
 from leakbench.randomness import Streams
@@ -77,8 +78,8 @@ class GradientMatching(Attack):
             needed.add("auxiliary_images")
         return frozenset(needed)
 
-    def passes(self, samples: int) -> float:
-        return float(self.restarts * self.iterations * samples)
+    def effort(self, samples: int) -> Effort:
+        return Effort(samples, 1).times(self.iterations).beside(self.restarts)
 
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
         search = self._search(observations, knowledge)

@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 
 from leakbench.attacks.base import Grant
 from leakbench.data.base import image_dataset
+from leakbench.effort import Effort
 from leakbench.errors import Infeasible
 from leakbench.federated.local import ONE_STEP, LocalTraining
 from leakbench.federated.message import gains, stacked
@@ -140,11 +141,13 @@ class AttackJob(JobKind):
             return {}
         return {kind: name for kind, name in TRAINED.items() if getattr(self, name) and name in attack.needs}
 
-    def work(self, job: Job) -> float:
+    def effort(self, job: Job) -> Effort:
         seen = self.local.samples(self.batch_size * self.users)
-        each = self.messages * seen + job.attack_passes(seen)
-        trained = self.pretraining.passes(job.dataset.single(), self.epoch)
-        return float(len(job.seeds) * (trained + job.defense.count * self.clients * each))
+        updates = Effort(seen, self.local.steps).times(self.messages)
+        attacked = job.attack_effort(seen)
+        one = updates.plus(Effort(attacked.passes, attacked.steps * self.local.steps))
+        trained = self.pretraining.effort(job.dataset.single(), self.epoch)
+        return trained.plus(one.beside(job.defense.count * self.clients)).times(len(job.seeds))
 
     def volume(self, job: Job) -> float:
         samples = self.clients * self.users * self.batch_size

@@ -6,12 +6,13 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from pydantic import Field
 
+from leakbench.effort import Effort
 from leakbench.errors import Infeasible
 from leakbench.lazy import torch
 from leakbench.records import MetricInfo, Replicate, digest
@@ -27,9 +28,6 @@ C = TypeVar("C", bound=Component)
 Setting = Mapping[str, float | int | str | bool]
 
 RESULTS = "results"
-
-FORWARD = 1 / 3
-"""A pass of a sample through a model without its derivative, as a part of one with it."""
 
 
 @dataclass(frozen=True)
@@ -109,25 +107,25 @@ class Job:
             yield setting, replace(self, kind=kind, kinds=None)
 
     @property
-    def work(self) -> float:
-        """What there is to compute in all combinations, in the unit of its kind: see :meth:`JobKind.work`."""
-        return sum(job.kind.work(job) for _, job in self.combinations())
+    def effort(self) -> Effort:
+        """What there is to compute in all combinations: see :meth:`JobKind.effort`."""
+        return reduce(Effort.plus, (job.kind.effort(job) for _, job in self.combinations()))
 
     @property
     def volume(self) -> float:
         """What its record and its tensors hold, of all combinations: see :meth:`JobKind.volume`."""
         return sum(job.kind.volume(job) for _, job in self.combinations())
 
-    def attack_passes(self, samples: int) -> float:
-        """What one reconstruction of its attack takes: see :meth:`~leakbench.attacks.base.Attack.passes`.
+    def attack_effort(self, samples: int) -> Effort:
+        """What one reconstruction of its attack takes: see :meth:`~leakbench.attacks.base.Attack.effort`.
 
         Nothing where the attack cannot face the defense.
         """
         assert self.attack is not None
         try:
-            return self.attack.single().against(self.defense.component.adaptive).passes(samples)
+            return self.attack.single().against(self.defense.component.adaptive).effort(samples)
         except Infeasible:
-            return 0.0
+            return Effort(0, 0)
 
     @property
     def path(self) -> str:
@@ -210,7 +208,7 @@ class JobKind(Component):
 
     uses_attacks: ClassVar[bool] = False
     in_passes: ClassVar[bool] = True
-    """Whether :meth:`work` counts passes of samples through the model; else it counts multiply-adds."""
+    """Whether :meth:`effort` counts samples that pass through the model; else its ``passes`` are multiply-adds."""
     on_gpu: ClassVar[bool] = True
     """Whether a cluster gives such a job a GPU."""
 
@@ -224,14 +222,13 @@ class JobKind(Component):
         """
         return {}
 
-    def work(self, job: Job) -> float:
+    def effort(self, job: Job) -> Effort:
         """How much ``job``, which sweeps no field of the protocol, computes: above zero, from the plan alone.
 
-        The unit is one sample that passes through the model, forward and backward (see :attr:`in_passes`). What is in
-        proportion to that need not be counted, since the number is multiplied by a measured rate: how often an attack
-        differentiates, what a defense adds. By default one for every seed and setting.
+        What is in proportion to that need not be counted, since it is multiplied by a measured rate: how often an
+        attack differentiates, what a defense adds. By default one pass for every seed and setting.
         """
-        return float(len(job.seeds) * job.defense.count)
+        return Effort(1, 1).times(len(job.seeds) * job.defense.count)
 
     def volume(self, job: Job) -> float:
         """How many numbers its record and its tensors hold, up to a factor, which is measured.

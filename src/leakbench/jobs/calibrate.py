@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import Field
 
 from leakbench.data.base import image_dataset
+from leakbench.effort import Effort
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
 from leakbench.lazy import torch
 from leakbench.records import MetricInfo, Replicate, Value
@@ -67,11 +68,12 @@ class CalibrateJob(JobKind):
     in_passes: ClassVar[bool] = False
     on_gpu: ClassVar[bool] = False
 
-    def work(self, job: Job) -> float:
+    def effort(self, job: Job) -> Effort:
         """The covariance of the images, and the decompositions of matrices of its size."""
         dataset = job.dataset.single()
         images, inputs = self.images or dataset.expected("train"), math.prod(dataset.shape)
-        return len(job.seeds) * (images * inputs**2 + 5.0 * inputs**3 * (1 + job.defense.count))
+        decomposed = Effort(5 * inputs**3, 1).times(1 + job.defense.count)
+        return decomposed.plus(Effort(images * inputs**2, 1)).times(len(job.seeds))
 
     def run(self, job: Job, device: torch.device) -> Findings:
         from leakbench.jobs.calibration import CalibrationImages

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import Field
 
+from leakbench.effort import FORWARD, Effort
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.federated.training import Training
-from leakbench.jobs.base import FORWARD, JOB_KINDS, Findings, Job, JobKind, Setting
+from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
 from leakbench.jobs.costs import CARBON_INTENSITY, EnergyMeter, Times, carbon_kg
 from leakbench.jobs.subjects import check_defense, check_vocabulary
 from leakbench.lazy import torch
@@ -130,12 +131,14 @@ class FederateJob(JobKind):
     evaluate_every: int = Field(1, ge=1, description="rounds between evaluations; the last round is always evaluated")
     power_kw: float = Field(0.3, gt=0, description="power of the machine, for the paper's formula of carbon")
 
-    def work(self, job: Job) -> float:
+    def effort(self, job: Job) -> Effort:
         dataset = job.dataset.single()
         start, stop = self.test or (0, dataset.expected("test"))
-        judged = len(self.evaluated()) * (self.validation + stop - start)
-        trained = self.rounds * self.clients * self.local.steps * self.local.batch_size
-        return len(job.seeds) * job.defense.count * (trained + FORWARD * judged)
+        runs = len(job.seeds) * job.defense.count
+        trained = Effort(self.local.batch_size, 1).times(self.local.steps).beside(self.clients * runs)
+        judged = Effort(FORWARD * (self.validation + stop - start), 1).times(runs)
+        defended = Effort(0, 1).times(runs)
+        return trained.plus(defended).times(self.rounds).plus(judged.times(len(self.evaluated())))
 
     def volume(self, job: Job) -> float:
         return float(len(job.seeds) * job.defense.count * self.rounds)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import Field
 
 from leakbench.attacks.language.model import CausalTransformer
+from leakbench.effort import FORWARD, Effort
 from leakbench.errors import ConfigError
-from leakbench.jobs.base import FORWARD, JOB_KINDS, Findings, Job, JobKind
+from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
 from leakbench.lazy import torch
 from leakbench.progress import progress
 from leakbench.randomness import generator, stream_seed
@@ -54,10 +55,10 @@ class LanguageModelJob(JobKind):
 
     in_passes: ClassVar[bool] = False
 
-    def work(self, job: Job) -> float:
+    def effort(self, job: Job) -> Effort:
         (tokens,) = job.dataset.single().shape
-        read = self.steps * self.batch_size + FORWARD * self.held_out
-        return 3 * tokens * read * self.transformer.multiply_adds
+        trained = Effort(self.batch_size, 1).times(self.steps).plus(Effort(FORWARD * self.held_out, 1))
+        return Effort(3 * tokens * trained.passes * self.transformer.multiply_adds, trained.steps)
 
     def run(self, job: Job, device: torch.device) -> Findings:
         from leakbench.attacks.language.model import LanguageModel, check_fit, weights_of

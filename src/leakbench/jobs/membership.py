@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pydantic import Field, model_validator
 
 from leakbench.data.base import image_dataset
+from leakbench.effort import Effort
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.federated.step import MEMORY_BUDGET, ClientSteps
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
@@ -110,13 +111,14 @@ class MembershipJob(JobKind):
     def _asked(self) -> int:
         return self.candidates or self.records
 
-    def work(self, job: Job) -> float:
+    def effort(self, job: Job) -> Effort:
         dataset = job.dataset.single()
-        pretrained = self.pretraining.passes(dataset, self.epoch)
-        pool = self.pool or dataset.expected("train") - self.auxiliary
         # The gradients of all records are taken once; then each trial adds up those of its users' records.
-        summed = sum(self._taken(defense) for _, defense in job.defense.settings()) * self.trials * max(self.users)
-        return float(len(job.seeds) * (pretrained + self.auxiliary + pool + summed))
+        population = self.auxiliary + (self.pool or dataset.expected("train") - self.auxiliary)
+        taken = sum(self._taken(defense) for _, defense in job.defense.settings())
+        trials = Effort(taken, 1).times(self.trials * max(self.users))
+        trained = self.pretraining.effort(dataset, self.epoch)
+        return trained.plus(Effort(population, 1)).plus(trials).times(len(job.seeds))
 
     def volume(self, job: Job) -> float:
         return float(len(job.seeds) * job.defense.count * len(self.users))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from leakbench.effort import Effort
 from leakbench.errors import ConfigError, LeakbenchError
 from leakbench.lazy import torch
 from leakbench.models.base import Network
@@ -28,9 +30,12 @@ class Pretraining(BaseModel):
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD")
     optimiser: Literal["sgd", "adamw"] = Field("sgd", description="AdamW as torch has it, for transformers")
 
-    def passes(self, dataset: Dataset, epochs: int) -> int:
-        """How many samples so many epochs read."""
-        return epochs and epochs * (self.samples or dataset.expected("train"))
+    def effort(self, dataset: Dataset, epochs: int) -> Effort:
+        """What so many epochs take."""
+        if epochs == 0:
+            return Effort(0, 0)
+        samples = self.samples or dataset.expected("train")
+        return Effort(samples, math.ceil(samples / self.batch_size)).times(epochs)
 
     def over(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
         """The optimiser of these parameters."""

@@ -9,8 +9,9 @@ from pydantic import Field
 
 from leakbench.attacks.restoration.prior import Restoration
 from leakbench.data.base import image_dataset
+from leakbench.effort import FORWARD, Effort
 from leakbench.errors import ConfigError
-from leakbench.jobs.base import FORWARD, JOB_KINDS, Findings, Job, JobKind
+from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
 from leakbench.lazy import torch
 from leakbench.progress import progress
 from leakbench.randomness import generator, stream_seed
@@ -57,10 +58,10 @@ class PriorJob(JobKind):
 
     in_passes: ClassVar[bool] = False
 
-    def work(self, job: Job) -> float:
+    def effort(self, job: Job) -> Effort:
         pixels = math.prod(job.dataset.single().shape[1:])
-        networks = self.networks.multiply_adds(pixels)
-        return 3 * networks * (self.steps * self.batch_size + FORWARD * self.held_out)
+        trained = Effort(self.batch_size, 1).times(self.steps).plus(Effort(FORWARD * self.held_out, 1))
+        return Effort(3 * trained.passes * self.networks.multiply_adds(pixels), trained.steps)
 
     def run(self, job: Job, device: torch.device) -> Findings:
         dataset = image_dataset(job.dataset.single(), "jobs of kind 'prior'")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
+from leakbench.effort import Effort
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
 from leakbench.jobs.costs import Times
 from leakbench.lazy import torch
@@ -186,10 +187,11 @@ class ProtectionCostJob(JobKind):
 
     on_gpu: ClassVar[bool] = False
 
-    def work(self, job: Job) -> float:
+    def effort(self, job: Job) -> Effort:
         """Exponentiations: of a packed value they take the square of a key's bits, up to a factor."""
         encrypted = sum(bits**2 for bits in self.key_bits)
-        return float(len(job.seeds) * (1 + self.repetitions) * self.clients * (self.batch_size + encrypted))
+        rounds = Effort(self.clients * (self.batch_size + encrypted), 1)
+        return rounds.times(len(job.seeds) * (1 + self.repetitions))
 
     def run(self, job: Job, device: torch.device) -> Findings:
         from leakbench.federated.step import ClientSteps

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
 
+from leakbench.effort import Effort
 from leakbench.errors import Infeasible
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
 from leakbench.jobs.costs import Times
@@ -76,9 +77,10 @@ class RoundTimingJob(JobKind):
             "gsgd": WaterFilling(batch=self.batch_size, **shared),
         }
 
-    def work(self, job: Job) -> float:
+    def effort(self, job: Job) -> Effort:
         records = self.batch_size + 2 * self.images_per_client
-        return float(len(job.seeds) * (1 + self.repetitions) * self.clients * records)
+        rounds = Effort(self.clients * records, len(ROUND_METHODS))
+        return rounds.times(len(job.seeds) * (1 + self.repetitions))
 
     def run(self, job: Job, device: torch.device) -> Findings:
         from leakbench.jobs.victims import gather_victims

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import Field, field_validator, model_validator
 
 from leakbench.data.base import image_dataset
+from leakbench.effort import Effort
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
 from leakbench.lazy import torch
@@ -151,15 +152,16 @@ class SpectrumJob(JobKind):
 
     on_gpu: ClassVar[bool] = False
 
-    def work(self, job: Job) -> float:
+    def effort(self, job: Job) -> Effort:
         """Gradients, and their products with each other: as many multiply-adds as a pass through a linear model."""
         dataset = job.dataset.single()
         count, pixels = self.observed * self.records, math.prod(dataset.shape)
         inputs = self.features or pixels
         rank = min(count, inputs * len(self.classes or range(dataset.classes)))
         measured = count * (1 + (2 + self.compared) * rank + self.records)
-        passes = self.rounds[-1] * self.users * self.batch + len(self.rounds) * measured
-        return len(job.seeds) * passes * inputs / pixels
+        trained = Effort(self.users * self.batch, 1).times(self.rounds[-1])
+        passes, steps = trained.plus(Effort(measured, self.observed).times(len(self.rounds))).times(len(job.seeds))
+        return Effort(passes * inputs / pixels, steps)
 
     def volume(self, job: Job) -> float:
         return float(len(job.seeds) * len(self.rounds))

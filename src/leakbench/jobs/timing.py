@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
+from leakbench.effort import Effort
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
 from leakbench.jobs.costs import Times
 from leakbench.lazy import torch
@@ -114,9 +115,9 @@ class TimingJob(JobKind):
     multiplier: float = Field(0.8, gt=0, description="standard deviation of their noise over S, z")
     poisson: bool = Field(True, description="Opacus draws each image of a batch independently, which is its default")
 
-    def work(self, job: Job) -> float:
+    def effort(self, job: Job) -> Effort:
         steps = self.repetitions * (self.warmup + self.steps)
-        return float(len(job.seeds) * len(METHODS) * steps * self.batch_size)
+        return Effort(self.batch_size, 1).times(len(job.seeds) * len(METHODS) * steps)
 
     def run(self, job: Job, device: torch.device) -> Findings:
         found = [replicate for seed in job.seeds for replicate in _Bench(self, job, seed, device).replicates()]

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from leakbench.adam import Adam
+from leakbench.effort import FORWARD, Effort
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.federated.secure_training import SecureAggregation
-from leakbench.jobs.base import FORWARD, JOB_KINDS, Findings, Job, JobKind, Setting
+from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
 from leakbench.jobs.leakage import LeakageJob
 from leakbench.jobs.sums import only_sums
 from leakbench.jobs.tuning import tuned
@@ -137,11 +138,11 @@ class TrainJob(JobKind):
     def reads(self, attack: Attack | None) -> Mapping[str, str]:
         return {LeakageJob.name: "constants"} if self.constants else {}
 
-    def work(self, job: Job) -> float:
+    def effort(self, job: Job) -> Effort:
         start, stop = self.evaluation or (0, 0)
-        judged = self.clients * self.images_per_client + stop - start
-        runs = len(job.seeds) * job.defense.count
-        return runs * (self.steps * self.clients * self.batch_size + FORWARD * judged)
+        judged = Effort(FORWARD * (self.clients * self.images_per_client + stop - start), 1)
+        step = Effort(self.clients * self.batch_size, 1).beside(len(job.seeds)).times(job.defense.count)
+        return step.times(self.steps).plus(judged.times(len(job.seeds) * job.defense.count))
 
     def volume(self, job: Job) -> float:
         return float(len(job.seeds) * job.defense.count * self.steps)

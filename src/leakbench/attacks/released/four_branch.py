@@ -10,6 +10,7 @@ from pydantic import Field
 
 from leakbench.attacks.released.base import MEMBERSHIP_ATTACKS, Labelled, MembershipAttack
 from leakbench.attacks.released.evidence import Evidence
+from leakbench.effort import Effort
 from leakbench.federated.training import MEMORY_BUDGET, Training, train_runs
 from leakbench.lazy import torch
 from leakbench.models.base import Network
@@ -110,8 +111,10 @@ class FourBranch(MembershipAttack):
     batch_size: int = Field(64, ge=1, description="samples per step")
     dropout: float = Field(0.2, ge=0, lt=1, description="part of the inputs that is dropped")
 
-    def passes(self, known: int) -> float:
-        return super().passes(known) + self.epochs * known  # of a network of its own
+    def effort(self, known: int) -> Effort:
+        """Its training counts as that of the attacked model."""
+        steps = self.epochs * math.ceil(known / self.batch_size)
+        return super().effort(known).plus(Effort(self.batch_size, 1).times(steps))
 
     def score(
         self,

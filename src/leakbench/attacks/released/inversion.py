@@ -6,6 +6,7 @@ from pydantic import Field
 
 from leakbench.adam import Adam
 from leakbench.attacks.released.base import MODEL_INVERSIONS, Inversion, ModelInversion
+from leakbench.effort import Effort
 from leakbench.federated.training import MEMORY_BUDGET
 from leakbench.lazy import torch
 from leakbench.models.base import Statistics
@@ -23,8 +24,8 @@ class MeanStart(ModelInversion):
     rate: float = Field(1e-2, gt=0, description="learning rate of Adam")
     iterations: int = Field(600, ge=0, description="steps")
 
-    def passes(self, classes: int) -> float:
-        return float(max(1, self.iterations) * classes)
+    def effort(self, classes: int) -> Effort:
+        return Effort(classes, 1).times(1 + self.iterations)
 
     def invert(self, target: TrainedModels, auxiliary: torch.Tensor, labels: torch.Tensor) -> Inversion:
         network = target.network.in_mode("eval")
