@@ -58,14 +58,19 @@ def _relative(project: Project, path: str) -> str:
 
 def _run(arguments: argparse.Namespace) -> None:
     from leakbench.jobs.runner import Placement, run_job
+    from leakbench.work import restore
 
     project = _project(arguments)
     placement = Placement(arguments.device, arguments.threads, arguments.tf32, arguments.compile)
     for path in arguments.records:
         job = project.job(_relative(project, path))
-        record = run_job(job, project.root, placement)
+        kept = None
+        if arguments.keep and not (project.root / job.path).exists():
+            kept = restore(project.root, job.path, job.digest)
+        record = kept or run_job(job, project.root, placement, keep=arguments.keep)
         reason = f" ({record.outcome.reason})" if record.outcome.reason else ""
-        print(f"{job.path}: {record.outcome.status}{reason}, {record.cost.wall_s:.1f} s")
+        took = "kept by an earlier run" if kept else f"{record.cost.wall_s:.1f} s"
+        print(f"{job.path}: {record.outcome.status}{reason}, {took}")
 
 
 def _show(arguments: argparse.Namespace) -> None:
@@ -180,6 +185,11 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--tf32", action="store_true", help="let a GPU round products to TF32; the record says so")
     run.add_argument(
         "--compile", action="store_true", help="attack through torch.compile: minutes to start, then faster"
+    )
+    run.add_argument(
+        "--keep",
+        action="store_true",
+        help="leave a copy of the record in work/; restore it if the record is missing",
     )
 
     show = command("show", _show, "Draw the best, median and worst victims of records beside their reconstructions.")

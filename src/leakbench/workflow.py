@@ -22,6 +22,7 @@ from leakbench.report.artifacts import FIGURES, Artifact, artifact_of, artifacts
 from leakbench.report.claims import claims_inputs, claims_of, claims_path, claims_paths
 from leakbench.report.tidy import gates_path, missing_path, table_path
 from leakbench.warm import RUN
+from leakbench.work import tidy
 
 
 class Workflow:
@@ -145,6 +146,10 @@ class Workflow:
                 left.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             fcntl.flock(self._alive, fcntl.LOCK_SH)
+
+    def tidy_work(self) -> None:
+        """Remove what jobs left while they ran, and copies of their records, where the records are in place."""
+        tidy(self.project.root)
 
     def quarantine_unreadable(self, dryrun: bool, **parts: str) -> None:
         """Move the record with these path parts aside if it cannot be read, and say so; its job runs again then."""

@@ -11,8 +11,20 @@ try:
     flow.name_run()
     if workflow.is_main_process:
         flow.unlock_if_alone(Path(".snakemake"))
+        if not workflow.dryrun:
+            flow.tidy_work()
 except LeakbenchError as error:
     raise WorkflowError(str(error)) from None
+
+
+onsuccess:
+    if workflow.is_main_process:
+        flow.tidy_work()
+
+
+onerror:
+    if workflow.is_main_process:
+        flow.tidy_work()
 
 
 # Scales, papers and labels never hold a slash. Which of them exist is checked by looking the path up, so that a

@@ -13,6 +13,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from leakbench import work
 from leakbench.compiler import defer_compiler
 from leakbench.errors import ObservationError, RecordError
 from leakbench.jobs.base import Findings, Job
@@ -66,13 +67,30 @@ class Placement:
         return device
 
 
-def run_job(job: Job, root: Path, placement: Placement) -> Record:
+def run_job(job: Job, root: Path, placement: Placement, *, keep: bool = False) -> Record:
     """Run a job and write its record, and its tensors, below ``root``.
+
+    Args:
+        job: what to run.
+        root: the root of the project.
+        placement: where and how.
+        keep: leave a copy of the record in the job's work folder, from which :func:`leakbench.work.restore` brings it
+            back. Else the folder goes when the record is written.
 
     Raises:
         ObservationError: what the attacker was given cannot be attacked.
         RecordError: a record that the job uses is missing, unreadable, or was made by another configuration.
     """
+    with work.attempt(root, job.path, job.digest):
+        record = _run(job, root, placement)
+    if keep:
+        work.keep(root, job.path)
+    else:
+        work.remove(root, job.path)
+    return record
+
+
+def _run(job: Job, root: Path, placement: Placement) -> Record:
     path = root / job.path
     job = with_kept(job, root)
     device = placement.resolve()

@@ -1,0 +1,248 @@
+"""What a job leaves while it runs, until its record is safe: a folder beside the results, which git does not see.
+
+The folder mirrors the record's path. In it lie the job's state, its checkpoints, and where Snakemake might delete a
+finished record with those of a failed group, a copy of that record and its tensors. Nothing here enters a record.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import hashlib
+import json
+import os
+import shutil
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from leakbench.errors import RecordError
+from leakbench.records import Record, atomic_write, digest, read_record
+
+WORK = "work"
+"""The folder of all such folders, in the root of the project."""
+
+STATE = "state.json"
+KEPT = "kept"
+"""In a work folder: the copies of a finished record and of its tensors."""
+
+TOUCH_S = 15.0
+"""Seconds between two signs of life of a running job."""
+
+SILENT_S = 60.0
+"""A job on another host that gave no sign of life for so long was killed."""
+
+Status = Literal["running", "failed", "stopped"]
+
+
+@dataclass(frozen=True)
+class State:
+    """What is known of the newest attempt at a job whose record is not there yet.
+
+    Attributes:
+        digest: of the job.
+        host: where it ran.
+        pid: its process there.
+        slurm_job_id: if SLURM started it.
+        started: ISO time, UTC.
+        error: why it failed, in one line; None while it runs, and if it was killed.
+        touched: the last sign of life, in seconds since 1970; the time of the file, and not in it.
+    """
+
+    digest: str
+    host: str
+    pid: int
+    slurm_job_id: str | None
+    started: str
+    error: str | None = None
+    touched: float = field(default=0.0, compare=False)
+
+    @property
+    def status(self) -> Status:
+        """``stopped`` is a job that was killed, or that saved its state and ended when it was told to."""
+        if self.error is not None:
+            return "failed"
+        if self.host == socket.gethostname():
+            return "running" if _lives(self.pid) else "stopped"
+        return "running" if time.time() - self.touched < SILENT_S else "stopped"
+
+    def as_json(self) -> bytes:
+        """The content of the file."""
+        return (json.dumps({key: value for key, value in asdict(self).items() if key != "touched"}) + "\n").encode()
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # somebody else's
+        return True
+    return True
+
+
+def folder_of(root: Path, record: str) -> Path:
+    """The work folder of a record: ``work/<scale>/<paper>/.../<part>``.
+
+    Args:
+        root: the root of the project.
+        record: the record's path relative to it, ``results/<scale>/<paper>/.../<part>.json``.
+    """
+    return (root / WORK).joinpath(*Path(record).parts[1:]).with_suffix("")
+
+
+def state_of(root: Path, record: str) -> State | None:
+    """The state of the newest attempt at a job; None if there was none, or its record is written."""
+    return _read(folder_of(root, record) / STATE)
+
+
+def _read(path: Path) -> State | None:
+    try:
+        content, touched = json.loads(path.read_bytes()), path.stat().st_mtime
+        return State(**content, touched=touched)
+    except (OSError, ValueError, TypeError):  # a file that somebody else made says nothing of a job
+        return None
+
+
+@contextlib.contextmanager
+def attempt(root: Path, record: str, job: str) -> Iterator[Path]:
+    """Say that a job runs, for as long as the block takes, and why it failed if it does; gives its work folder.
+
+    Args:
+        root: the root of the project.
+        record: the record's path relative to it.
+        job: the job's digest.
+    """
+    folder, ended = folder_of(root, record), threading.Event()
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    state = State(job, socket.gethostname(), os.getpid(), os.environ.get("SLURM_JOB_ID"), now)
+    _write(folder, state)
+
+    def touch() -> None:
+        while not ended.wait(TOUCH_S):
+            with contextlib.suppress(OSError):  # another process that made the same record took the folder away
+                os.utime(folder / STATE)
+
+    threading.Thread(target=touch, daemon=True).start()
+    try:
+        yield folder
+    except Exception as error:
+        _write(folder, replace(state, error=in_one_line(error)))
+        raise
+    finally:
+        ended.set()
+
+
+def _write(folder: Path, state: State) -> None:
+    """A job whose state cannot be written is a job like any other."""
+    try:
+        atomic_write(folder / STATE, state.as_json())
+    except OSError as error:
+        print(f"leakbench: {folder / STATE}: {error.strerror or error}; going on without", file=sys.stderr)
+
+
+def in_one_line(error: BaseException) -> str:
+    """What an error says, with its kind where that is not one of ours."""
+    from leakbench.errors import LeakbenchError
+
+    lines = str(error).split("\n")
+    said = next((line.strip() for line in lines if line.strip()), "")
+    return said if isinstance(error, LeakbenchError) and said else f"{type(error).__name__}: {said}".rstrip(": ")
+
+
+def keep(root: Path, record: str) -> None:
+    """Leave a copy of a finished record and its tensors in the work folder, and nothing else.
+
+    A copy is another name of the same file where the file system has such.
+    """
+    path, folder = root / record, folder_of(root, record)
+    kept = folder / KEPT
+    try:
+        kept.mkdir(parents=True, exist_ok=True)
+        tensors = read_record(path).tensors
+        if tensors:
+            _copy(path.with_name(tensors.file), kept / tensors.file)
+        _copy(path, kept / path.name)  # the record last: with it the copy is whole
+    except OSError as error:  # the record itself is in place
+        print(f"leakbench: no copy of {record} in {kept}: {error.strerror or error}", file=sys.stderr)
+    for child in folder.iterdir():
+        if child.is_dir() and child != kept:
+            shutil.rmtree(child, ignore_errors=True)
+        elif child != kept:
+            child.unlink(missing_ok=True)
+
+
+def restore(root: Path, record: str, job: str) -> Record | None:
+    """Put a kept record and its tensors back where they were; None if there is no whole one of this job.
+
+    Args:
+        root: the root of the project.
+        record: the record's path relative to it.
+        job: the digest of the job that is asked for.
+    """
+    path = root / record
+    kept = folder_of(root, record) / KEPT / path.name
+    try:
+        found = read_record(kept)
+        if digest(found.job) != job:
+            return None
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if found.tensors:
+            tensors = kept.with_name(found.tensors.file)
+            if hashlib.sha256(tensors.read_bytes()).hexdigest() != found.tensors.sha256:
+                return None
+            _copy(tensors, path.with_name(tensors.name))
+        _copy(kept, path)
+        os.utime(path)  # newer than the records that the job read, as if it had run
+    except (FileNotFoundError, RecordError):
+        return None
+    return found
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Files of records are replaced and never changed, so that two names may share one."""
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    temporary.unlink(missing_ok=True)
+    try:
+        try:
+            os.link(source, temporary)
+        except FileNotFoundError:
+            raise
+        except OSError:
+            shutil.copyfile(source, temporary)
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def remove(root: Path, record: str) -> None:
+    """Remove the work folder of a record, and the folders above it that are empty then."""
+    folder = folder_of(root, record)
+    shutil.rmtree(folder, ignore_errors=True)  # gone already, or another process of the same job writes in it
+    for parent in folder.parents:
+        if parent == root:
+            return
+        try:
+            parent.rmdir()
+        except OSError:  # not empty, or gone
+            return
+
+
+def tidy(root: Path) -> None:
+    """Remove the work folders of jobs that have ended and whose records are in place and valid."""
+    marks = [mark for name in (STATE, KEPT) for mark in (root / WORK).rglob(name)]
+    for folder in sorted({mark.parent for mark in marks}):
+        state = _read(folder / STATE)
+        place = Path("results", *folder.relative_to(root / WORK).parts)
+        record = place.with_name(f"{place.name}.json")
+        if state and state.status == "running":
+            continue
+        with contextlib.suppress(OSError, RecordError):
+            made = digest(read_record(root / record).job)
+            if state is None or state.digest == made:
+                remove(root, str(record))
