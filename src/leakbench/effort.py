@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 FORWARD = 1 / 3
 """A pass of a sample through a model without its derivative, as a part of one with it."""
+
+
+Unit = Literal["passes", "parameters", "multiply-adds"]
+"""What is counted: samples that pass through a model, forward and backward; additions of vectors of the size of its
+parameters; or what a processor does."""
 
 
 class Effort(NamedTuple):
     """Work, and what of it has to wait.
 
     Attributes:
-        passes: samples that pass through the model, forward and backward.
+        passes: samples that pass through the model, or what else its :data:`Unit` says.
         steps: computations of which each waits for the one before, whatever is computed side by side.
     """
 

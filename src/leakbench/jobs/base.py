@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from pydantic import Field
 
-from leakbench.effort import Effort
+from leakbench.effort import Effort, Unit
 from leakbench.errors import Infeasible
 from leakbench.lazy import torch
 from leakbench.records import MetricInfo, Replicate, digest
@@ -207,8 +207,8 @@ class JobKind(Component):
     """A kind of work, with its protocol as fields."""
 
     uses_attacks: ClassVar[bool] = False
-    in_passes: ClassVar[bool] = True
-    """Whether :meth:`effort` counts samples that pass through the model; else its ``passes`` are multiply-adds."""
+    unit: ClassVar[Unit] = "passes"
+    """What :meth:`effort` counts."""
     on_gpu: ClassVar[bool] = True
     """Whether a cluster gives such a job a GPU."""
 

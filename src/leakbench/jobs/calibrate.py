@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import Field
 
 from leakbench.data.base import image_dataset
-from leakbench.effort import Effort
+from leakbench.effort import Effort, Unit
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
 from leakbench.lazy import torch
 from leakbench.records import MetricInfo, Replicate, Value
@@ -65,7 +65,7 @@ class CalibrateJob(JobKind):
     pictures: int = Field(0, ge=0, description="test images to keep, clean and as every setting changes them")
     first_index: int = Field(1, ge=0, description="where the pictures start in the test split")
 
-    in_passes: ClassVar[bool] = False
+    unit: ClassVar[Unit] = "multiply-adds"
     on_gpu: ClassVar[bool] = False
 
     def effort(self, job: Job) -> Effort:

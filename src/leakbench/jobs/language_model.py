@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import Field
 
 from leakbench.attacks.language.model import CausalTransformer
-from leakbench.effort import FORWARD, Effort
+from leakbench.effort import FORWARD, Effort, Unit
 from leakbench.errors import ConfigError
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
 from leakbench.lazy import torch
@@ -53,7 +53,7 @@ class LanguageModelJob(JobKind):
     batch_size: int = Field(32, ge=1, description="sentences per step, drawn anew in every epoch")
     rate: float = Field(1e-3, gt=0, description="step size of AdamW, which falls to a tenth along a cosine")
 
-    in_passes: ClassVar[bool] = False
+    unit: ClassVar[Unit] = "multiply-adds"
 
     def effort(self, job: Job) -> Effort:
         (tokens,) = job.dataset.single().shape

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from leakbench.attacks.restoration.prior import Restoration
 from leakbench.data.base import image_dataset
-from leakbench.effort import FORWARD, Effort
+from leakbench.effort import FORWARD, Effort, Unit
 from leakbench.errors import ConfigError
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
 from leakbench.lazy import torch
@@ -56,7 +56,7 @@ class PriorJob(JobKind):
     batch_size: int = Field(16, ge=2, description="images per step, drawn anew in every epoch")
     rate: float = Field(1e-4, gt=0, description="step size of Adam, which falls to a tenth along a cosine")
 
-    in_passes: ClassVar[bool] = False
+    unit: ClassVar[Unit] = "multiply-adds"
 
     def effort(self, job: Job) -> Effort:
         pixels = math.prod(job.dataset.single().shape[1:])

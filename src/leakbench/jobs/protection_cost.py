@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
-from leakbench.effort import Effort
+from leakbench.effort import Effort, Unit
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
 from leakbench.jobs.costs import Times
 from leakbench.lazy import torch
@@ -185,6 +185,7 @@ class ProtectionCostJob(JobKind):
                 found.append(Method(setting, paillier_bits(d, bits, slots), k, values, packing=packing))
         return found
 
+    unit: ClassVar[Unit] = "parameters"
     on_gpu: ClassVar[bool] = False
 
     def effort(self, job: Job) -> Effort:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import Field, field_validator, model_validator
 
 from leakbench.data.base import image_dataset
-from leakbench.effort import Effort
+from leakbench.effort import Effort, Unit
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
 from leakbench.lazy import torch
@@ -150,6 +150,7 @@ class SpectrumJob(JobKind):
         """How many users' gradients are measured."""
         return self.measured or self.users
 
+    unit: ClassVar[Unit] = "parameters"
     on_gpu: ClassVar[bool] = False
 
     def effort(self, job: Job) -> Effort:

@@ -140,6 +140,12 @@ def multiply_adds(model: Model, shape: tuple[int, ...], classes: int) -> float:
     return float(counter.get_total_flops()) / 2 / batch
 
 
+def parameter_count(model: Model, shape: tuple[int, ...], classes: int) -> int:
+    """Of a model for samples of a shape; without memory for their numbers."""
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in model.build(shape, classes).parameters())
+
+
 @dataclass(frozen=True)
 class Extra:
     """What a defense adds to training: operations and draws over all epochs, and bytes at a time.

@@ -10,32 +10,42 @@ from statistics import median
 from typing import Literal, NamedTuple
 
 Device = Literal["cpu", "gpu"]
+DEVICES: tuple[Device, ...] = ("cpu", "gpu")
 
+STEP = 2e7
+"""Multiply-adds that a core would do while it starts the many small operations of one step: what a step costs beside
+its work, on a GPU too. Of 1e6, 5e6, 2e7, 5e7 and 1e8 this foretells the smoke replication best."""
 Z = 1.2816
 """Standard deviations on each side of a normal law's central 80 %."""
 PRIOR = math.log(3)
 """Standard deviation of the logarithm of measured over estimated seconds, before anything is measured."""
-PRIOR_RECORDS = 2
+PRIOR_EXPERIMENTS = 2
 """How many experiments' residuals this is worth."""
 EXTRAPOLATION = 0.15
-"""Standard deviation of the power of the effort that seconds grow with, about 1."""
+"""Standard deviation of the power of the size that seconds grow with, about 1."""
 ENOUGH = 3
 """Records of a component from which it has a rate of its own."""
 
 
 @dataclass(frozen=True)
-class Effort:
+class Size:
     """What a job computes.
 
     Attributes:
         kind: of job.
         component: name of its attack, or of its defense where it has no attack.
-        amount: multiply-adds, above zero.
+        operations: multiply-adds.
+        steps: computations of which each waits for the one before.
     """
 
     kind: str
     component: str
-    amount: float
+    operations: float
+    steps: float
+
+    def on(self, speed: float = 1.0) -> float:
+        """Multiply-adds of a core that take as long, where a device does so many times as many; above zero."""
+        return self.operations / speed + STEP * self.steps
 
 
 @dataclass(frozen=True)
@@ -48,10 +58,22 @@ class Measured:
         seconds: of that device, above zero.
     """
 
-    effort: Effort
+    size: Size
     experiment: str
     device: Device
     seconds: float
+
+
+class Speedup(NamedTuple):
+    """How many multiply-adds a GPU is assumed to do while a core of a CPU does one, from ``low`` to ``high``."""
+
+    low: float
+    high: float
+
+    @property
+    def middle(self) -> float:
+        """Their geometric mean."""
+        return math.sqrt(self.low * self.high)
 
 
 class Estimate(NamedTuple):
@@ -67,21 +89,14 @@ class Estimate(NamedTuple):
     assumed: bool = False
 
 
-class Speedup(NamedTuple):
-    """How many times as fast as a core of a CPU a GPU is assumed to be, from ``low`` to ``high``."""
-
-    low: float
-    high: float
-
-
 @dataclass(frozen=True)
-class _Rate:
+class Rate:
     """Of some records.
 
     Attributes:
-        rate: seconds per multiply-add.
+        rate: seconds per multiply-add of a core, or of what takes a GPU as long.
         deviation: standard deviation of the logarithm of measured over estimated seconds.
-        least, most: efforts that were measured.
+        least, most: the smallest and the largest size that was measured, on a core.
         count: of records.
     """
 
@@ -91,76 +106,77 @@ class _Rate:
     most: float
     count: int
 
-    def of(self, amount: float) -> tuple[float, float]:
-        """Seconds beyond the start, and the standard deviation of their logarithm."""
+    def spread(self, size: Size) -> float:
+        """By what seconds may differ from the estimate, as a factor; more beyond the sizes that were measured."""
+        amount = size.on()
         beyond = max(0.0, math.log(amount / self.most), math.log(self.least / amount))
-        return self.rate * amount, math.hypot(self.deviation, EXTRAPOLATION * beyond)
+        return math.exp(Z * math.hypot(self.deviation, EXTRAPOLATION * beyond))
 
 
 class CostModel:
-    """Seconds of jobs: a start, and a rate times the effort.
+    """Seconds of jobs: a start, and a rate times the size.
 
     Args:
         measured: what jobs took, on any device.
+        speedup: of a GPU.
     """
 
-    def __init__(self, measured: Iterable[Measured]) -> None:
-        self.measured = list(measured)
-        self.starts = {device: _start([m.seconds for m in self._on(device)]) for device in ("cpu", "gpu")}
+    def __init__(self, measured: Iterable[Measured], speedup: Speedup) -> None:
+        self.speedup = speedup
+        every = list(measured)
+        self.starts = {device: _start([m.seconds for m in every if m.device == device]) for device in DEVICES}
         groups: dict[tuple[Device, str, str | None], list[Measured]] = defaultdict(list)
-        for each in self.measured:
-            groups[each.device, each.effort.kind, None].append(each)
-            groups[each.device, each.effort.kind, each.effort.component].append(each)
-        self._rates = {
+        for each in every:
+            groups[each.device, each.size.kind, None].append(each)
+            groups[each.device, each.size.kind, each.size.component].append(each)
+        self.rates = {
             key: self._fitted(group) for key, group in groups.items() if key[2] is None or len(group) >= ENOUGH
         }
+        """By device, kind, and component; None for all of a kind."""
 
-    def _on(self, device: str) -> list[Measured]:
-        return [each for each in self.measured if each.device == device]
-
-    def _beyond_start(self, measured: Measured) -> float:
-        return max(measured.seconds - self.starts[measured.device], measured.seconds / 2)
-
-    def _fitted(self, group: Sequence[Measured]) -> _Rate:
-        logs = [(each.experiment, math.log(self._beyond_start(each) / each.effort.amount)) for each in group]
-        squares = [PRIOR**2] * PRIOR_RECORDS
+    def _fitted(self, group: Sequence[Measured]) -> Rate:
+        logs = [(each.experiment, math.log(self._rate_of(each))) for each in group]
+        squares = [PRIOR**2] * PRIOR_EXPERIMENTS
         for experiment in dict.fromkeys(name for name, _ in logs):
             others = [rate for name, rate in logs if name != experiment]
             if others:
                 own = [(rate - median(others)) ** 2 for name, rate in logs if name == experiment]
                 squares.append(sum(own) / len(own))
-        amounts = [each.effort.amount for each in group]
-        return _Rate(
-            math.exp(median(rate for _, rate in logs)),
-            math.sqrt(sum(squares) / len(squares)),
-            min(amounts),
-            max(amounts),
-            len(group),
-        )
+        sizes = [each.size.on() for each in group]
+        deviation = math.sqrt(sum(squares) / len(squares))
+        return Rate(math.exp(median(rate for _, rate in logs)), deviation, min(sizes), max(sizes), len(group))
 
-    def estimate(self, effort: Effort, device: Device, speedup: Speedup) -> Estimate | None:
+    def _rate_of(self, measured: Measured) -> float:
+        beyond_start = max(measured.seconds - self.starts[measured.device], measured.seconds / 2)
+        return beyond_start / measured.size.on(self.speedup.middle if measured.device == "gpu" else 1.0)
+
+    def estimate(self, size: Size, device: Device) -> Estimate | None:
         """Seconds of a job on a device; None where no record of its kind is known.
 
-        Where none is of a GPU, a GPU's seconds are those of a CPU over an assumed speed-up.
+        Where none is of a GPU, a GPU's seconds are those of a CPU with the assumed speed-up.
         """
-        for own, assumed in ((device, False), ("cpu", True)):
-            for component in (effort.component, None):
-                rate = self._rates.get((own, effort.kind, component))  # type: ignore[arg-type]
-                if rate is None or (assumed and device != "gpu"):
-                    continue
-                seconds, deviation = rate.of(effort.amount)
-                spread = math.exp(Z * deviation)
-                slowest, fastest = (speedup.low, speedup.high) if assumed else (1.0, 1.0)
-                start = self.starts[own]  # type: ignore[index]
-                basis = f"{effort.kind}{f' {component}' if component else ''}, {rate.count} records of a {own}"
-                return Estimate(
-                    start + seconds / math.sqrt(slowest * fastest),
-                    start + seconds / spread / fastest,
-                    start + seconds * spread / slowest,
-                    f"{basis}, assumed speed-up" if assumed else basis,
-                    assumed,
-                )
+        for own in (device, "cpu") if device == "gpu" else (device,):
+            for component in (size.component, None):
+                rate = self.rates.get((own, size.kind, component))
+                if rate is not None:
+                    return self._estimated(rate, size, own, component, device)
         return None
+
+    def _estimated(self, rate: Rate, size: Size, own: Device, component: str | None, device: Device) -> Estimate:
+        name = " ".join(part for part in (size.kind, component) if part)
+        basis = f"{name}: {rate.count} records of a {own.upper()}"
+        assumed, start, spread = own != device, self.starts[own], rate.spread(size)
+        slow, middle, fast = (1.0, 1.0, 1.0)
+        if device == "gpu":
+            middle = self.speedup.middle
+            slow, fast = self.speedup if assumed else (middle, middle)
+        return Estimate(
+            start + rate.rate * size.on(middle),
+            start + rate.rate * size.on(fast) / spread,
+            start + rate.rate * size.on(slow) * spread,
+            f"{basis}, assumed speed-up" if assumed else basis,
+            assumed,
+        )
 
 
 def _start(seconds: Sequence[float]) -> float:
@@ -180,7 +196,7 @@ def added(estimates: Iterable[tuple[str, Estimate]]) -> tuple[float, float, floa
     sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
     for kind, estimate in estimates:
         group = sums["" if estimate.assumed else kind]
-        for place, value in enumerate(estimate[:3]):
+        for place, value in enumerate((estimate.seconds, estimate.low, estimate.high)):
             group[place] += value
     total = sum(seconds for seconds, _, _ in sums.values())
     below = math.hypot(*(seconds - low for seconds, low, _ in sums.values()))
