@@ -1,4 +1,4 @@
-"""How well `leakbench cost` foretells what jobs took: within a scale by experiments that were left out, and across scales.
+"""How well `leakbench cost` foretells what jobs took: of an experiment that it does not know, and of another scale.
 
 python benchmarks/cost_model.py --known smoke --asked laptop
 """
@@ -59,6 +59,7 @@ def table(title: str, pairs: list[Pair]) -> None:
 
 
 def main() -> None:
+    """Print both tables."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--root", type=Path, help="the folder whose results are read (default: this checkout)")
     parser.add_argument("--known", default="smoke", help="scale that is known (default: smoke)")

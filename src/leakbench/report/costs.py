@@ -28,13 +28,19 @@ SPEEDUP = Speedup(30, 300)
 COLUMNS = ("record", "paper", "experiment", "kind", "state", "device", "seconds", "low", "high", "bytes", "basis")
 
 
-class _Earlier(NamedTuple):
+class Earlier(NamedTuple):
     """What a record took: the job, device seconds, and bytes."""
 
     job: Job
     device: Device
     seconds: float
     bytes: int
+
+    @property
+    def measured(self) -> Measured:
+        """What a model of costs learns from it."""
+        place = "/".join((self.job.scale, self.job.paper, self.job.experiment))
+        return Measured(size_of(self.job), place, self.device, self.seconds)
 
 
 @dataclass(frozen=True)
@@ -101,9 +107,9 @@ def size_of(job: Job) -> Size:
     return Size(job.kind.name, (job.attack or job.defense).component.name, factor * effort.passes, effort.steps)
 
 
-def _earlier(root: Path, unused: dict[str, int]) -> list[_Earlier]:
-    """All that is known of what jobs took, at any scale."""
-    found = []
+def earlier_costs(root: Path) -> tuple[list[Earlier], dict[str, int]]:
+    """What the records below ``root`` took, of any scale; and how many say nothing, by reason."""
+    found, unused = [], dict[str, int]()
     for path, record in readable_records(root).items():
         if record.outcome.status == "infeasible":
             reason = "infeasible: not all was computed"
@@ -114,14 +120,14 @@ def _earlier(root: Path, unused: dict[str, int]) -> list[_Earlier]:
                 size = (root / path).stat().st_size
                 if record.tensors is not None:
                     size += (root / path).with_name(record.tensors.file).stat().st_size
-                found.append(_Earlier(job_of(record.job), device_of(record), record.cost.device_s, size))
+                found.append(Earlier(job_of(record.job), device_of(record), record.cost.device_s, size))
                 continue
             except LeakbenchError:
                 reason = "of components that are no more as they were"
             except OSError:
                 reason = "their tensors are missing"
         unused[reason] = unused.get(reason, 0) + 1
-    return found
+    return found, unused
 
 
 def costs(project: Project, scale: str, device: Device | None = None, speedup: Speedup = SPEEDUP) -> Costs:
@@ -136,9 +142,8 @@ def costs(project: Project, scale: str, device: Device | None = None, speedup: S
     """
     plan = project.plan(scale, where="--scale")
     device = device or plan.device
-    unused: dict[str, int] = {}
-    earlier = _earlier(project.root, unused)
-    model = CostModel((Measured(size_of(e.job), _place(e.job), e.device, e.seconds) for e in earlier), speedup)
+    earlier, unused = earlier_costs(project.root)
+    model = CostModel((each.measured for each in earlier), speedup)
     rates: dict[str, list[float]] = {}
     for each in earlier:
         rates.setdefault(each.job.kind.name, []).append(each.bytes / each.job.volume)
@@ -151,10 +156,6 @@ def costs(project: Project, scale: str, device: Device | None = None, speedup: S
         found[path] = JobCost(job, there, own, model.estimate(size_of(job), own), size)
     counts = {name: sum(e.device == name for e in earlier) for name in ("cpu", "gpu")}
     return Costs(scale, device, speedup, found, counts, unused)
-
-
-def _place(job: Job) -> str:
-    return f"{job.scale}/{job.paper}/{job.experiment}"
 
 
 def needed_by(entry: Artifact, plan: Plan) -> set[str]:
@@ -203,7 +204,7 @@ def summary(found: Iterable[JobCost], at_a_time: int) -> dict[str, Any]:
 
 
 def cost_report(project: Project, found: Costs, at_a_time: int) -> dict[str, Any]:
-    """What ``leakbench cost --json`` prints: the assumptions, and a row for each paper, kind and artifact, and in all."""
+    """What ``leakbench cost --json`` prints: what it rests on, and a row for each paper, kind and artifact."""
     plan, jobs = project.plan(found.scale), found.jobs
 
     def rows(groups: Mapping[str, Collection[str]]) -> list[dict[str, Any]]:

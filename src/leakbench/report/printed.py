@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -22,11 +23,11 @@ def hours(value: list[float] | None) -> str:
     """``12 (4-40)``: the estimate and its interval."""
     if value is None:
         return ""
-    return f"{_number(value[0])} ({_number(value[1])}-{_number(value[2])})"
+    return f"{_number(value[0])} ({_number(value[1])} to {_number(value[2])})"
 
 
 def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 99.5 else f"{value:.2g}"
+    return f"{value:,.0f}" if value >= 99.5 else f"{value:.2g}" if value >= 0.001 else "0.00"
 
 
 def size(value: float | None) -> str:
@@ -42,27 +43,39 @@ def size(value: float | None) -> str:
 
 def print_costs(found: dict[str, Any]) -> None:
     """Tables by paper, kind of job and artifact, and what they rest on."""
-    from rich.console import Console
+    from rich import box
     from rich.table import Table
 
-    console = Console()
+    console = _console()
+    devices = [device for device in ("gpu", "cpu") if found["total"][f"{device}_hours"]]
     for title, key in (("paper", "papers"), ("kind of job", "kinds"), ("figure or table", "artifacts")):
-        table = Table(title=f"scale {found['scale']}, by {title}: hours of what is left (80 % interval)")
-        for column in (title, "jobs", "done", "left", "GPU-hours", "CPU-hours", "wall hours", "storage"):
-            table.add_column(column, justify="left" if column == title else "right", no_wrap=True)
+        table = Table(title=f"scale {found['scale']}: what is left, by {title}", box=box.SIMPLE_HEAD)
+        table.add_column(title, no_wrap=True)
+        for column in ("done", *(f"{device.upper()}-hours" for device in devices), "unknown", "wall hours", "storage"):
+            table.add_column(column, justify="right", no_wrap=True)
         rows = found[key] + ([{"name": "all", **found["total"]}] if key != "artifacts" else [])
         for row in rows:
-            gpu, cpu = hours(row["gpu_hours"]), hours(row["cpu_hours"])
-            wall = "?" if row["wall_hours"] is None else _number(row["wall_hours"])
-            if row["unknown"]:
-                gpu = f"{gpu} + {row['unknown']} jobs of unknown cost".removeprefix(" + ")
-            counts = (str(row[name]) for name in ("jobs", "done", "left"))
-            table.add_row(row["name"], *counts, gpu, cpu, wall, size(row["bytes"]))
+            table.add_row(
+                row["name"],
+                f"{row['done']} of {row['jobs']}",
+                *(hours(row[f"{device}_hours"]) for device in devices),
+                f"{row['unknown']} jobs" if row["unknown"] else "",
+                "?" if row["wall_hours"] is None else _number(row["wall_hours"]),
+                size(row["bytes"]),
+            )
         console.print(table)
     _say(console, found)
 
 
+def _console() -> Console:
+    """Of the terminal, or wide enough where there is none."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else 120)
+
+
 def _say(console: Console, found: dict[str, Any]) -> None:
+    console.print("Hours are of devices, with the interval that holds them four times out of five.", soft_wrap=True)
     records = ", ".join(f"{count} of a {device.upper()}" for device, count in found["records"].items())
     console.print(f"From {records} (records below results/, of any scale). The model: docs/costs.md.", soft_wrap=True)
     for reason, count in found["unused_records"].items():
@@ -75,7 +88,7 @@ def _say(console: Console, found: dict[str, Any]) -> None:
             soft_wrap=True,
         )
     console.print(
-        f"Wall hours: {found['at_a_time']} GPUs or cores at a time (--gpus N), at least; without waiting in queues.",
+        f"Wall hours: at least, with {found['at_a_time']} GPUs or cores at a time (--gpus N), and without queues.",
         soft_wrap=True,
     )
     for kind, reason in found["without_estimate"].items():
@@ -84,15 +97,16 @@ def _say(console: Console, found: dict[str, Any]) -> None:
 
 def print_status(found: dict[str, Any]) -> None:
     """Tables by paper and artifact, and lists of what fails, runs or cannot be used."""
-    from rich.console import Console
+    from rich import box
     from rich.table import Table
 
-    console = Console()
+    console = _console()
+    every = ("running", "failed", "stopped", "stale", "unreadable", "infeasible", "diverged")
+    words = [word for word in every if found["total"][word]]
     for title, key in (("paper", "papers"), ("figure or table", "artifacts")):
-        table = Table(title=f"scale {found['scale']}, by {title}")
+        table = Table(title=f"scale {found['scale']}, by {title}", box=box.SIMPLE_HEAD)
         table.add_column(title, no_wrap=True)
-        table.add_column("records", justify="right", no_wrap=True)
-        words = ("running", "failed", "stopped", "stale", "unreadable", "infeasible", "diverged")
+        table.add_column("done", justify="right", no_wrap=True)
         for column in words:
             table.add_column(column, justify="right", no_wrap=True)
         for row in found[key] + ([found["total"]] if key == "papers" else []):
