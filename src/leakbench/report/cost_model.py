@@ -10,7 +10,6 @@ from statistics import median
 from typing import Literal, NamedTuple
 
 Device = Literal["cpu", "gpu"]
-DEVICES: tuple[Device, ...] = ("cpu", "gpu")
 
 STEP = 2e7
 """Multiply-adds that a core would do while it starts the many small operations of one step: what a step costs beside
@@ -114,7 +113,7 @@ class Rate:
 
 
 class CostModel:
-    """Seconds of jobs: a start, and a rate times the size.
+    """Seconds of jobs: a rate times the size.
 
     Args:
         measured: what jobs took, on any device.
@@ -123,10 +122,8 @@ class CostModel:
 
     def __init__(self, measured: Iterable[Measured], speedup: Speedup) -> None:
         self.speedup = speedup
-        every = list(measured)
-        self.starts = {device: _start([m.seconds for m in every if m.device == device]) for device in DEVICES}
         groups: dict[tuple[Device, str, str | None], list[Measured]] = defaultdict(list)
-        for each in every:
+        for each in measured:
             groups[each.device, each.size.kind, None].append(each)
             groups[each.device, each.size.kind, each.size.component].append(each)
         self.rates = {
@@ -147,8 +144,7 @@ class CostModel:
         return Rate(math.exp(median(rate for _, rate in logs)), deviation, min(sizes), max(sizes), len(group))
 
     def _rate_of(self, measured: Measured) -> float:
-        beyond_start = max(measured.seconds - self.starts[measured.device], measured.seconds / 2)
-        return beyond_start / measured.size.on(self.speedup.middle if measured.device == "gpu" else 1.0)
+        return measured.seconds / measured.size.on(self.speedup.middle if measured.device == "gpu" else 1.0)
 
     def estimate(self, size: Size, device: Device) -> Estimate | None:
         """Seconds of a job on a device; None where no record of its kind is known.
@@ -165,23 +161,18 @@ class CostModel:
     def _estimated(self, rate: Rate, size: Size, own: Device, component: str | None, device: Device) -> Estimate:
         name = " ".join(part for part in (size.kind, component) if part)
         basis = f"{name}: {rate.count} records of a {own.upper()}"
-        assumed, start, spread = own != device, self.starts[own], rate.spread(size)
+        assumed, spread = own != device, rate.spread(size)
         slow, middle, fast = (1.0, 1.0, 1.0)
         if device == "gpu":
             middle = self.speedup.middle
             slow, fast = self.speedup if assumed else (middle, middle)
         return Estimate(
-            start + rate.rate * size.on(middle),
-            start + rate.rate * size.on(fast) / spread,
-            start + rate.rate * size.on(slow) * spread,
+            rate.rate * size.on(middle),
+            rate.rate * size.on(fast) / spread,
+            rate.rate * size.on(slow) * spread,
             f"{basis}, assumed speed-up" if assumed else basis,
             assumed,
         )
-
-
-def _start(seconds: Sequence[float]) -> float:
-    """What a job takes that computes next to nothing: the lowest tenth of all."""
-    return sorted(seconds)[len(seconds) // 10] if seconds else 0.0
 
 
 def added(estimates: Iterable[tuple[str, Estimate]]) -> tuple[float, float, float]:
