@@ -153,7 +153,8 @@ def costs(project: Project, scale: str, device: Device | None = None, speedup: S
         size = there.bytes if there.state == "done" else None
         if size is None and job.kind.name in rates:
             size = median(rates[job.kind.name]) * job.volume
-        found[path] = JobCost(job, there, own, model.estimate(size_of(job), own), size)
+        estimate = model.estimate(size_of(job), own) if job.kind.name in rates else None
+        found[path] = JobCost(job, there, own, estimate, size)
     counts = {name: sum(e.device == name for e in earlier) for name in ("cpu", "gpu")}
     return Costs(scale, device, speedup, found, counts, unused)
 
