@@ -11,10 +11,12 @@ import pytest
 import yaml
 
 from leakbench.attacks.base import ATTACKS
+from leakbench.attacks.released.lira import LiRA
 from leakbench.data.base import DATASETS
 from leakbench.effort import Effort
 from leakbench.errors import ConfigError
 from leakbench.experiments import Project, job_of
+from leakbench.federated.training import Training
 from leakbench.jobs.base import JOB_KINDS, Job, Variant
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -88,6 +90,13 @@ def test_a_release_by_hand() -> None:
     inversion, four_branch = 41 * 10, 3 * 3 * 64
     judged = (256 + 300) / 3 + 3 * known * 2 / 3  # both membership attacks, and one again on protected images
     assert found.passes == pytest.approx(2 * trained + 2 * 3 * (inversion + four_branch + judged))
+
+
+def test_shadow_models_are_trained_once_for_all_settings() -> None:
+    shadows, training = 4, Training(steps=10, batch_size=8, optimiser="adam", rate=0.1, weight_decay=0)
+    one, three = (LiRA(shadows=shadows).knowing(training).effort(30, targets) for targets in (1, 3))
+    assert one.passes == pytest.approx(shadows * 10 * 8 + (1 + shadows) * 20)
+    assert three.passes - one.passes == pytest.approx(2 * 20)
 
 
 def test_settings_are_counted_side_by_side_in_attacks() -> None:

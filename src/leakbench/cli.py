@@ -172,7 +172,7 @@ def _speedup(text: str) -> Speedup:
     except ValueError:
         low, high = 0.0, 0.0
     if not 0 < low <= high < float("inf"):
-        raise ConfigError(f"--speedup {text}: expected LOW:HIGH, two numbers above zero, such as 30:300")
+        raise ConfigError(f"--speedup {text}: expected LOW:HIGH, two numbers above zero, such as 100:1000")
     return Speedup(low, high)
 
 
@@ -279,7 +279,7 @@ def _parser() -> argparse.ArgumentParser:
     cost.add_argument(
         "--speedup",
         metavar="LOW:HIGH",
-        help="of a GPU over one core, where no record of a GPU is known (default: 30:300)",
+        help="of a GPU over one core, where no record of a GPU is known (default: 100:1000)",
     )
     cost.add_argument(
         "--gpus", type=_positive, default=8, metavar="N", help="GPUs, or cores, that compute at a time (default: 8)"

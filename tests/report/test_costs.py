@@ -140,7 +140,7 @@ def test_the_command(project: Project, capsys: pytest.CaptureFixture[str]) -> No
     found = json.loads(capsys.readouterr().out)
     assert (found["at_a_time"], found["device"], found["assumed_speedup"]) == (2, "gpu", [5, 50])
     assert main(["cost", "--device", "gpu"]) == 0
-    assert "30 to 300 multiply-adds" in capsys.readouterr().out
+    assert "100 to 1000 multiply-adds" in capsys.readouterr().out
     assert (project.root / costs_path("smoke")).is_file()
 
 

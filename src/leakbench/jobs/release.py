@@ -232,11 +232,11 @@ class ReleaseJob(JobKind):
         known = 2 * (min(members, stop - start) // 3)
         attacks = {attack.name: attack.knowing(self.training) for attack in self.membership}
         asked = [*attacks.values(), *(attacks[name] for name in self._probes)]
-        judged = Effort(FORWARD * (members + stop - start), 1)
-        attacked = reduce(Effort.plus, (attack.effort(known) for attack in asked), judged)
-        attacked = attacked.plus(self.inversion.effort(dataset.classes)).times(len(job.seeds))
-        trained = Effort(self.batch_size, 1).times(self.steps).beside(len(job.seeds))
-        return trained.plus(attacked).beside(job.defense.count)
+        settings = job.defense.count
+        judged = Effort(FORWARD * (members + stop - start), 1).plus(self.inversion.effort(dataset.classes))
+        attacked = reduce(Effort.plus, (attack.effort(known, settings) for attack in asked), judged.beside(settings))
+        trained = Effort(self.batch_size, 1).times(self.steps).beside(len(job.seeds) * settings)
+        return trained.plus(attacked.times(len(job.seeds)))
 
     def _data(self, job: Job, device: torch.device) -> _Data:
         from leakbench.attacks.released.base import Labelled

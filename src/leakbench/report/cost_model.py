@@ -22,6 +22,8 @@ PRIOR_EXPERIMENTS = 2
 """How many experiments' residuals this is worth."""
 EXTRAPOLATION = 0.15
 """Standard deviation of the power of the size that seconds grow with, about 1."""
+FARTHEST = 1.0
+"""The standard deviation that this adds at most: how fast a processor multiplies has its bounds."""
 ENOUGH = 3
 """Records of a component from which it has a rate of its own."""
 
@@ -109,7 +111,7 @@ class Rate:
         """By what seconds may differ from the estimate, as a factor; more beyond the sizes that were measured."""
         amount = size.on()
         beyond = max(0.0, math.log(amount / self.most), math.log(self.least / amount))
-        return math.exp(Z * math.hypot(self.deviation, EXTRAPOLATION * beyond))
+        return math.exp(Z * math.hypot(self.deviation, min(EXTRAPOLATION * beyond, FARTHEST)))
 
 
 class CostModel:

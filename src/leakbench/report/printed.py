@@ -51,7 +51,8 @@ def print_costs(found: dict[str, Any]) -> None:
     for title, key in (("paper", "papers"), ("kind of job", "kinds"), ("figure or table", "artifacts")):
         table = Table(title=f"scale {found['scale']}: what is left, by {title}", box=box.SIMPLE_HEAD)
         table.add_column(title, no_wrap=True)
-        for column in ("done", *(f"{device.upper()}-hours" for device in devices), "unknown", "wall hours", "storage"):
+        unknown = ("unknown",) if found["total"]["unknown"] else ()
+        for column in ("done", *(f"{device.upper()}-hours" for device in devices), *unknown, "wall hours", "storage"):
             table.add_column(column, justify="right", no_wrap=True)
         rows = found[key] + ([{"name": "all", **found["total"]}] if key != "artifacts" else [])
         for row in rows:
@@ -59,7 +60,7 @@ def print_costs(found: dict[str, Any]) -> None:
                 row["name"],
                 f"{row['done']} of {row['jobs']}",
                 *(hours(row[f"{device}_hours"]) for device in devices),
-                f"{row['unknown']} jobs" if row["unknown"] else "",
+                *(f"{row[name]} jobs" if row[name] else "" for name in unknown),
                 "?" if row["wall_hours"] is None else _number(row["wall_hours"]),
                 size(row["bytes"]),
             )
@@ -71,7 +72,7 @@ def _console() -> Console:
     """Of the terminal, or wide enough where there is none."""
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else 120)
+    return Console(width=None if sys.stdout.isatty() else 140)
 
 
 def _say(console: Console, found: dict[str, Any]) -> None:

@@ -91,13 +91,13 @@ class MembershipAttack(Component):
         """The attack of someone who knows how the target was trained."""
         return self
 
-    def effort(self, known: int) -> Effort:
-        """What it takes to attack one target.
+    def effort(self, known: int, targets: int) -> Effort:
+        """What it takes to attack so many models, which differ in their defense alone.
 
         Args:
             known: samples whose membership is known; as many are judged.
         """
-        return Effort(2 * FORWARD * known, 1)
+        return Effort(2 * FORWARD * known, 1).beside(targets)
 
     def score(
         self,

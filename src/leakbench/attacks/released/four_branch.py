@@ -111,10 +111,10 @@ class FourBranch(MembershipAttack):
     batch_size: int = Field(64, ge=1, description="samples per step")
     dropout: float = Field(0.2, ge=0, lt=1, description="part of the inputs that is dropped")
 
-    def effort(self, known: int) -> Effort:
-        """Its training counts as that of the attacked model."""
+    def effort(self, known: int, targets: int) -> Effort:
+        """Its training counts as that of the attacked models."""
         steps = self.epochs * math.ceil(known / self.batch_size)
-        return super().effort(known).plus(Effort(self.batch_size, 1).times(steps))
+        return super().effort(known, targets).plus(Effort(self.batch_size, 1).times(steps).beside(targets))
 
     def score(
         self,

@@ -36,8 +36,8 @@ class LiRA(MembershipAttack):
         description="one for all candidates of a run, as the authors advise for few shadow models, or each its own",
     )
 
-    def effort(self, known: int) -> Effort:
-        judged = super().effort(known).beside(1 + self.shadows)
+    def effort(self, known: int, targets: int) -> Effort:
+        judged = super().effort(known, targets + self.shadows)
         if self.training is None:
             return judged
         return judged.plus(Effort(self.training.batch_size, 1).times(self.training.steps).beside(self.shadows))
