@@ -48,6 +48,11 @@ class StagedDataset(Dataset):
     """Whether the Hub gives it to those alone who accepted its terms there."""
     download: ClassVar[int | None] = None
     """Bytes of the files of the splits that are read, about."""
+    published: ClassVar[dict[Split, int]] = {}
+    """How many samples its splits have as published."""
+
+    def expected(self, split: Split) -> int:
+        return self.published[split] if self.published else self.length(split)
 
     @classmethod
     def pattern(cls, split: Split) -> str:
@@ -243,6 +248,7 @@ class Mnist(StagedImages):
 
     hub_id, folder = "ylecun/mnist", "mnist"
     terms, download = "CC BY-SA 3.0", 18_200_000
+    published: ClassVar[dict[Split, int]] = {"train": 60_000, "test": 10_000}
     channels, classes = 1, 10
     mean, std = (0.1307,), (0.3081,)
     size: int = side(28)
@@ -254,6 +260,7 @@ class FashionMnist(StagedImages):
 
     hub_id, folder = "zalando-datasets/fashion_mnist", "fashion_mnist"
     terms, download = "MIT", 36_000_000
+    published: ClassVar[dict[Split, int]] = {"train": 60_000, "test": 10_000}
     channels, classes = 1, 10
     mean, std = (0.2860,), (0.3530,)
     size: int = side(28)
@@ -265,6 +272,7 @@ class Cifar10(StagedImages):
 
     hub_id, folder = "uoft-cs/cifar10", "plain_text"
     terms, download = "none named", 144_000_000
+    published: ClassVar[dict[Split, int]] = {"train": 50_000, "test": 10_000}
     image_column = "img"
     channels, classes = 3, 10
     mean, std = (0.4915, 0.4823, 0.4468), (0.2470, 0.2435, 0.2616)
@@ -277,6 +285,7 @@ class Svhn(StagedImages):
 
     hub_id, folder = "ufldl-stanford/svhn", "cropped_digits"
     terms, download = "non-commercial use only", 183_000_000
+    published: ClassVar[dict[Split, int]] = {"train": 73_257, "test": 26_032}
     channels, classes = 3, 10
     mean, std = (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)
     size: int = side(32)
@@ -292,6 +301,7 @@ class Celeba(StagedImages):
     hub_id, folder = "flwrlabs/celeba", "img_align+identity+attr"
     terms = "CelebA's release agreement: non-commercial research only, no passing on"
     download = 10_600_000_000
+    published: ClassVar[dict[Split, int]] = {"train": 162_770, "test": 19_962}
     label_columns = ("Heavy_Makeup", "Mouth_Slightly_Open", "Smiling")
     channels, classes = 3, 8
     mean, std = (0.5063, 0.4258, 0.3832), (0.3107, 0.2904, 0.2897)
@@ -309,6 +319,7 @@ class Imagenet(StagedImages):
     hub_id, folder = "ILSVRC/imagenet-1k", "data"
     terms, gated = "ImageNet's terms of access: non-commercial research and education only", True
     download = 153_000_000_000
+    published: ClassVar[dict[Split, int]] = {"train": 1_281_167, "test": 50_000}
     splits: ClassVar[dict[Split, str]] = {"train": "train", "test": "validation"}
     crop = True
     channels, classes = 3, 1000

@@ -359,6 +359,7 @@ class Cola(StagedText):
 
     hub_id, folder = "nyu-mll/glue", "cola"
     terms = "none named (published examples of linguists)"
+    published: ClassVar[dict[Split, int]] = {"train": 8551, "test": 1043}
     splits: ClassVar[dict[Split, str]] = {"train": "train", "test": "validation"}
     text_column = "sentence"
     classes = 2
@@ -371,5 +372,6 @@ class RottenTomatoes(StagedText):
 
     hub_id = "cornell-movie-review-data/rotten_tomatoes"
     terms, download = "none named", 800_000
+    published: ClassVar[dict[Split, int]] = {"train": 8530, "test": 1066}
     classes = 2
     tokens: int = sentence_length(80)
