@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leakbench.errors import LeakbenchError
+from leakbench.work import KEEP
 
 if TYPE_CHECKING:
     from leakbench.experiments import Project
@@ -189,7 +190,8 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--keep",
         action="store_true",
-        help="leave a copy of the record in work/; restore it if the record is missing",
+        default=bool(os.environ.get(KEEP)),
+        help=f"leave a copy of the record in work/; restore it if the record is missing (default: if {KEEP} is set)",
     )
 
     show = command("show", _show, "Draw the best, median and worst victims of records beside their reconstructions.")
