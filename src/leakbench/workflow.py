@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import fcntl
 import hashlib
@@ -27,7 +26,6 @@ from leakbench.report.claims import claims_inputs, claims_of, claims_path, claim
 from leakbench.report.tidy import gates_path, missing_path, table_path
 from leakbench.warm import RUN, serves, start
 from leakbench.work import KEEP, tidy
-
 
 _BESIDE = """\
 leakbench: another run works in this folder: {runs}.
@@ -187,8 +185,7 @@ class Workflow:
         """
         state.mkdir(exist_ok=True)
         self._alive = (state / "leakbench.lock").open("a+")
-        with contextlib.suppress(OSError):  # another run, or a file system without such locks: leave it to Snakemake
-            fcntl.flock(self._alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if self._lock(fcntl.LOCK_EX):
             self._alive.truncate(0)
             for left in (state / "locks").glob("*.lock"):
                 left.unlink(missing_ok=True)
@@ -198,8 +195,15 @@ class Workflow:
             print(_BESIDE.format(runs="; ".join(others)), file=sys.stderr)
         started = datetime.datetime.now().strftime("%d %B, %H:%M")
         print(f"process {os.getpid()} on {socket.gethostname()}, since {started}", file=self._alive, flush=True)
-        with contextlib.suppress(OSError):
-            fcntl.flock(self._alive, fcntl.LOCK_SH)
+        self._lock(fcntl.LOCK_SH)
+
+    def _lock(self, kind: int) -> bool:
+        """Get the kernel's lock, if another run or a file system without such locks does not prevent it."""
+        try:
+            fcntl.flock(self._alive, kind | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True
 
     def say_endings(self) -> None:
         """Print why jobs left no record."""
@@ -207,8 +211,13 @@ class Workflow:
             print(line, file=sys.stderr)
 
     def tidy_work(self) -> None:
-        """Remove what jobs left while they ran, and copies of their records, where the records are in place."""
-        tidy(self.project.root)
+        """Remove what jobs left while they ran, and copies of their records, where the records are in place.
+
+        Not beside another run: it may need the copies.
+        """
+        if self._lock(fcntl.LOCK_EX):
+            tidy(self.project.root)
+        self._lock(fcntl.LOCK_SH)
 
     def quarantine_unreadable(self, dryrun: bool, **parts: str) -> None:
         """Move the record with these path parts aside if it cannot be read, and say so; its job runs again then."""

@@ -1,7 +1,8 @@
 """A plug-in that makes jobs go wrong once, as ``faults.json`` in the checkout says: record -> what happens to it.
 
-``killed``, ``hangs`` (until something ends it), ``memory`` (takes 900 MB and hangs) and ``fails`` (always).
-It is loaded after ``quick_jobs.py``, which says what jobs find.
+``killed``; ``hangs``, until something ends it; ``third``, which hangs where two records beside it are finished;
+``memory``, which takes 900 MB and hangs; ``fails``, always. Whatever runs is noted in ``ran.txt``, with the SLURM job
+and the parent process. It is loaded after ``quick_jobs.py``, which says what jobs find.
 """
 
 from __future__ import annotations
@@ -16,21 +17,25 @@ from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
 
 
 def _goes_wrong(job: Job) -> None:
-    file = Path("faults.json")
-    fault = json.loads(file.read_text()).get(job.path) if file.is_file() else None
+    slurm_job = os.environ.get("SLURM_JOB_ID", "")
+    with Path("ran.txt").open("a") as file:
+        file.write(f"{job.path} {slurm_job} {os.getppid()}\n")
+    faults = Path("faults.json")
+    fault = json.loads(faults.read_text()).get(job.path) if faults.is_file() else None
     if fault == "fails":
         raise OSError("the disk is gone")
-    tried = Path("tried", job.digest)
+    if fault == "third" and len(list(Path(job.path).parents[2].glob("*/train/*.json"))) != 2:
+        return
+    tried = Path("tried", Path(job.path).with_suffix(""))
     if fault is None or tried.exists():
         return
-    tried.parent.mkdir(exist_ok=True)
-    tried.write_text(os.environ.get("SLURM_JOB_ID", ""))
+    tried.parent.mkdir(parents=True, exist_ok=True)
+    tried.write_text(slurm_job)
     if fault == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
-    taken = bytearray(os.urandom(1) * 900_000_000) if fault == "memory" else None
-    while True:
+    taken = bytearray(os.urandom(1) * 900_000_000) if fault == "memory" else bytearray()
+    while len(taken) != 1:  # for ever
         time.sleep(0.1)
-    del taken
 
 
 def _wrap(kind: type[JobKind]) -> None:
@@ -43,5 +48,6 @@ def _wrap(kind: type[JobKind]) -> None:
     kind.run = run  # type: ignore[method-assign, assignment]
 
 
-for _name in JOB_KINDS:
-    _wrap(JOB_KINDS.get(_name))
+if __name__.startswith("leakbench_plugin_"):
+    for _name in JOB_KINDS:
+        _wrap(JOB_KINDS.get(_name))
