@@ -1,8 +1,8 @@
 """Small cells share a SLURM job: which of them, how many, and how much time they ask for.
 
 A SLURM job costs a place in the queue and a quarter of a minute before it computes. So cells that take seconds come in
-groups, which a profile packs (``group-components``) so that a full one computes for five to ten minutes. How long a cell
-takes is what ``leakbench cost`` estimated; without an estimate every cell has a SLURM job of its own.
+groups, which a profile packs (``group-components``) so that a full one computes for five to ten minutes. How long a
+cell takes is what ``leakbench cost`` estimated; without an estimate every cell has a SLURM job of its own.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ GROWTH = 4
 def size_of(root: Path, job: Job) -> Size | None:
     """The size of a cell that shares a SLURM job, if it does.
 
-    Alone runs what nobody has estimated or what takes long; what other records must be there for, so that no group waits
-    for another; and a cell that was started before and did not end well, since it might take the others with it. A
-    finished record that waits to be put back in its place takes a second.
+    Alone runs what nobody has estimated or what takes long; what other records must be there for, so that no group
+    waits for another; and a cell that was started before and did not end well, since it might take the others with it.
+    A finished record that waits to be put back in its place takes a second.
 
     Args:
         root: the root of the project.

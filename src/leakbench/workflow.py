@@ -29,9 +29,9 @@ from leakbench.work import KEEP, tidy
 
 _BESIDE = """\
 leakbench: another run works in this folder: {runs}.
-Two runs may make different things side by side. If Snakemake refuses this one below ("Directory cannot be locked"), both
-would make the same files: wait until the other has ended, or stop it with Ctrl-C or `kill -INT`, and start this one again
-then. Do not use --unlock: a lock that nobody holds any more is removed by itself."""
+Two runs may make different things side by side. If Snakemake refuses this one below ("Directory cannot be locked"),
+both would make the same files: wait until the other has ended, or stop it with Ctrl-C or `kill -INT`, and start this
+one again then. Do not use --unlock: a lock that nobody holds any more is removed by itself."""
 
 
 class Workflow:

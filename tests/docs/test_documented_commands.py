@@ -21,6 +21,7 @@ ELSEWHERE = {
     "make replicate": ".ci/run",
     "make test": ".ci/run",
     "leakbench stage mnist fashion_mnist cifar10": "tests/data/test_staging.py",
+    "sbatch driver.sh": "tests/slurm/test_driver.py",
 }
 
 

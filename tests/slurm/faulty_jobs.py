@@ -1,8 +1,10 @@
 """A plug-in that makes jobs go wrong once, as ``faults.json`` in the checkout says: record -> what happens to it.
 
 ``killed``; ``hangs``, until something ends it; ``third``, which hangs where two records beside it are finished;
-``memory``, which takes 900 MB and hangs; ``fails``, always. Whatever runs is noted in ``ran.txt``, with the SLURM job
-and the parent process. It is loaded after ``quick_jobs.py``, which says what jobs find.
+``memory``, which takes 900 MB and hangs; ``waits``, for a file ``released``; ``fails``, always; ``long``, which takes a
+hundred steps in ten seconds, notes them in ``steps.txt``, and goes on from its checkpoint when it is started again.
+Whatever runs is noted in ``ran.txt``, with the SLURM job and the parent process. It is loaded after ``quick_jobs.py``,
+which says what jobs find.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import signal
 import time
 from pathlib import Path
 
+from leakbench import checkpoint
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
 
 
@@ -24,6 +27,9 @@ def _goes_wrong(job: Job) -> None:
     fault = json.loads(faults.read_text()).get(job.path) if faults.is_file() else None
     if fault == "fails":
         raise OSError("the disk is gone")
+    if fault == "long":
+        _take_steps()
+        return
     if fault == "third" and len(list(Path(job.path).parents[2].glob("*/train/*.json"))) != 2:
         return
     tried = Path("tried", Path(job.path).with_suffix(""))
@@ -34,8 +40,20 @@ def _goes_wrong(job: Job) -> None:
     if fault == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
     taken = bytearray(os.urandom(1) * 900_000_000) if fault == "memory" else bytearray()
-    while len(taken) != 1:  # for ever
+    while not (fault == "waits" and Path("released").exists()):
         time.sleep(0.1)
+    del taken
+
+
+def _take_steps() -> None:
+    import torch
+
+    with checkpoint.loop("step", 100) as loop:
+        for step in loop.steps:
+            with Path("steps.txt").open("a") as file:
+                file.write(f"{os.environ.get('SLURM_JOB_ID', '')} {os.getpid()} {step}\n")
+            time.sleep(0.1)
+            loop.tick(lambda: {"done": torch.ones(1)})
 
 
 def _wrap(kind: type[JobKind]) -> None:

@@ -39,7 +39,15 @@ GREEDY = f"{PAPER}/coordinates/digits16/small/optimal-0.1/fisher/all.json"
 ENDLESS = f"{PAPER}/noise/digits16/small/dpsgd/ig/all.json"
 ON_DEAD_NODE = f"{PAPER}/architecture/digits/simpleconvnet/none/inventory/all.json"
 LATE = f"{PAPER}/sgd/digits16/small/gp/train/all.json"
-FAULTS = dict.fromkeys(GROUP, "third") | {KILLED: "killed", GREEDY: "memory", ENDLESS: "hangs", ON_DEAD_NODE: "hangs"}
+LONG = f"{PAPER}/undefended/digits16/small/none/train/all.json"
+FAULTS = dict.fromkeys(GROUP, "third") | {
+    KILLED: "killed",
+    GREEDY: "memory",
+    ENDLESS: "hangs",
+    ON_DEAD_NODE: "hangs",
+    LONG: "long",
+    LATE: "waits",
+}
 
 FAILING = [
     f"{PAPER}/noise_training/digits16/small/{label}/train/all.json" for label in ("dpsgd-0.1", "none", "optimal-0.1")
@@ -65,6 +73,7 @@ class Site:
         command = [sys.executable, "-m", "snakemake", "--profile", "slurm", *FITTED, *arguments]
         path = os.pathsep.join([str(self.root / "bin"), self.cluster.environment["PATH"]])
         environment = self.cluster.environment | {"PATH": path, "PYTHONPATH": str(ROOT / "src")}
+        environment["LEAKBENCH_CHECKPOINT_S"] = "1"
         with (self.root / f"run{len(self.runs)}.log").open("wb") as output:
             run = subprocess.Popen(command, cwd=self.root, env=environment, stdout=output, stderr=output)
         self.runs.append(run)
@@ -108,6 +117,12 @@ class Site:
             found.setdefault(record, []).append((job, parent))
         return found
 
+    def steps(self) -> list[tuple[str, str, int]]:
+        """The SLURM job, the process and the number of every step of the long job."""
+        file = self.root / "steps.txt"
+        words = [line.split(" ") for line in file.read_text().splitlines()] if file.exists() else []
+        return [(job, process, int(step)) for job, process, step in words]
+
     def record(self, path: str) -> Any:
         return json.loads((self.root / path).read_text())
 
@@ -145,7 +160,7 @@ def everything_goes_wrong(site: Site) -> None:
     srun.chmod(0o755)
     site.checkout.replace("slurm/config.yaml", "  fisher:\n", "  fisher:\n    mem_mb: 700 * attempt\n")
     site.checkout.replace("slurm/config.yaml", "  attack:\n", "  attack:\n    runtime: attempt\n")
-    run = site.start(*FAULTS, LATE)
+    run = site.start(*FAULTS)
 
     def cancel() -> bool:
         number = next((found for record in GROUP if (found := site.attempted(record))), None)
@@ -167,20 +182,30 @@ def everything_goes_wrong(site: Site) -> None:
         late.touch()  # from now on nothing is late
         return True
 
+    def requeue() -> bool:
+        steps = site.steps()
+        if len(steps) < 20:
+            return False
+        site.cluster.run("scontrol", "requeue", steps[0][0])
+        return True
+
     def hurry() -> bool:
         """SLURM lets a job wait two minutes before it runs for a second time."""
-        number = site.attempted(ON_DEAD_NODE)
-        again = number is not None and site.jobs()[number].get("Restarts") == "1"
-        if again and site.jobs()[str(number)]["JobState"] == "PENDING":
-            site.cluster.run("scontrol", "update", f"JobId={number}", "StartTime=now")
-        return again
+        restarted = [job for job in site.jobs().values() if job.get("Restarts") == "1"]
+        for job in restarted:
+            if job["JobState"] == "PENDING" and job["Reason"] == "BeginTime":
+                site.cluster.run("scontrol", "update", f"JobId={job['JobId']}", "StartTime=now")
+        return len(restarted) == 2 and all(job["JobState"] != "PENDING" for job in restarted)
 
     def run_twice() -> bool:
-        if len(site.runs) == 1 and "has been submitted" in site.said(0):
-            site.start(ENDLESS)
-        return site.runs[-1] is not run and site.runs[-1].poll() is not None
+        if len(site.runs) == 1 and list((site.root / ".snakemake" / "locks").glob("*")):
+            site.start(LATE)
+        if site.runs[-1] is run or site.runs[-1].poll() is None:
+            return False
+        (site.root / "released").touch()
+        return True
 
-    to_do = [cancel, kill_node, arrive, hurry, run_twice]
+    to_do = [cancel, kill_node, arrive, requeue, hurry, run_twice]
     end = time.monotonic() + TIME_LIMIT
     while run.poll() is None and time.monotonic() < end:
         to_do = [action for action in to_do if not action()]
@@ -209,7 +234,7 @@ def again(site: Site, record: str) -> tuple[dict[str, str], dict[str, str]]:
 
 def test_one_run_copes_with_everything(site: Site) -> None:
     assert site.runs[0].returncode == 0, site.said(0)
-    for record in (*FAULTS, LATE):
+    for record in FAULTS:
         assert site.record(record)["outcome"]["status"] == "ok"
     assert not list((site.root / "work").rglob("*.json"))  # nothing is left behind
 
@@ -218,7 +243,7 @@ def test_group_is_one_job_on_one_gpu(site: Site) -> None:
     ran = site.ran()
     (first,) = {ran[record][0][0] for record in GROUP if len(ran[record]) == 2}
     job = site.jobs()[first]
-    assert job["Comment"] == "group_gpu32_train"
+    assert job["Comment"] == "rule_gpu32_train"
     assert job["TresPerJob"] == "gres:gpu:1"
     assert "cpu=1,mem=8000M" in job["TRES"]  # those of one cell
     assert job["TimeLimit"] == "00:08:00"  # two minutes for each of four
@@ -235,7 +260,7 @@ def test_cancelled_group_loses_the_current_cell_alone(site: Site) -> None:
     assert len(twice) == 1 and site.attempted(twice[0])  # the one that was running
     made_by = sorted(site.record(record)["provenance"]["slurm_job_id"] for record in GROUP)
     assert made_by.count(cancelled) == 2  # finished before: not computed again
-    assert "SLURM status is: 'CANCELLED'" in site.said(0)
+    assert f"JOB {cancelled} ON " in site.said(0) and " CANCELLED AT " in site.said(0)
 
 
 def test_killed_job_is_said_and_made_again(site: Site) -> None:
@@ -264,6 +289,17 @@ def test_job_of_a_dead_node_runs_elsewhere(site: Site) -> None:
     assert last["Restarts"] == "1" and last["JobState"] == "COMPLETED"
     assert last["NodeList"] in ("gpu1", "gpu2")  # the dead one is cpu1
     assert len(site.ran()[ON_DEAD_NODE]) == 2
+
+
+def test_long_job_goes_on_when_slurm_queues_it_again(site: Site) -> None:
+    steps = site.steps()
+    (number,) = {job for job, _, _ in steps}
+    assert site.jobs()[number]["Restarts"] == "1"
+    first, second = (
+        [step for _, process, step in steps if process == each] for each in dict.fromkeys(p for _, p, _ in steps)
+    )
+    assert first[0] == 0 and second[-1] == 99
+    assert second[0] in (first[-1], first[-1] + 1)  # told to end, it saved what it had
 
 
 def test_file_that_arrives_late_is_waited_for(site: Site) -> None:
@@ -298,6 +334,6 @@ def test_failing_cell_stops_no_other_of_its_group(cluster: Cluster, tmp_path: Pa
             assert site.record(record)["provenance"]["slurm_job_id"] == first
             assert len(ran[record]) == 1
         comments = sorted(job["Comment"] for number, job in site.jobs().items() if number != first)
-        assert comments[0] == "group_gpu32_train" and comments[1].startswith("rule_train_")
+        assert comments[0] == "rule_gpu32_train" and comments[1].startswith("rule_train_")
     finally:
         site.stop()
