@@ -16,6 +16,7 @@ from leakbench.work import KEEP
 
 if TYPE_CHECKING:
     from leakbench.experiments import Project
+    from leakbench.report.cost_model import Speedup
 
 LISTABLE = (
     "datasets",
@@ -148,11 +149,58 @@ def _report(arguments: argparse.Namespace) -> None:
     write_page(project, _relative(project, arguments.page))
 
 
+def _cost(arguments: argparse.Namespace) -> None:
+    from leakbench.report.costs import SPEEDUP, cost_report, costs, write_costs
+    from leakbench.report.printed import print_costs
+
+    project = _project(arguments)
+    speedup = _speedup(arguments.speedup) if arguments.speedup else SPEEDUP
+    found = costs(project, arguments.scale or project.settings.scale, arguments.device, speedup)
+    write_costs(project.root, found)
+    report = cost_report(project, found, arguments.gpus)
+    if arguments.json:
+        print(json.dumps(report, indent=1))
+    else:
+        print_costs(report)
+
+
+def _speedup(text: str) -> Speedup:
+    from leakbench.errors import ConfigError
+    from leakbench.report.cost_model import Speedup
+
+    try:
+        low, high = map(float, text.split(":"))
+    except ValueError:
+        low, high = 0.0, 0.0
+    if not 0 < low <= high < float("inf"):
+        raise ConfigError(f"--speedup {text}: expected LOW:HIGH, two numbers above zero, such as 30:300")
+    return Speedup(low, high)
+
+
+def _status(arguments: argparse.Namespace) -> None:
+    from leakbench.report.printed import print_status
+    from leakbench.report.status import status
+
+    found = status(_project(arguments), arguments.scale)
+    if arguments.json:
+        print(json.dumps(found, indent=1))
+    else:
+        print_status(found)
+
+
 def _schemas(arguments: argparse.Namespace) -> None:
     from leakbench.report.schemas import write_schemas
 
     for path in write_schemas(_project(arguments).root):
         print(path)
+
+
+def _positive(text: str) -> int:
+    """A count, for argparse, which turns a ValueError into words."""
+    count = int(text)
+    if count < 1:
+        raise argparse.ArgumentTypeError(f"{text}: expected 1 or more")
+    return count
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -222,6 +270,25 @@ def _parser() -> argparse.ArgumentParser:
     claims.add_argument("--json", action="store_true", help="print a JSON list of objects")
     report = command("report", _report, "Write the HTML report of a scale.")
     report.add_argument("page", metavar="PAGE", help="figures/<scale>/report.html")
+    cost = command("cost", _cost, "Estimate what computing a scale takes, from what earlier records took.")
+    cost.add_argument("--scale", help="of which scale (default: the configured one)")
+    cost.add_argument("--json", action="store_true", help="print a JSON object")
+    cost.add_argument(
+        "--device",
+        choices=("cpu", "gpu"),
+        help="what jobs run on that a cluster gives a GPU (default: as the scale says)",
+    )
+    cost.add_argument(
+        "--speedup",
+        metavar="LOW:HIGH",
+        help="of a GPU over one core, where no record of a GPU is known (default: 30:300)",
+    )
+    cost.add_argument(
+        "--gpus", type=_positive, default=8, metavar="N", help="GPUs, or cores, that compute at a time (default: 8)"
+    )
+    status = command("status", _status, "Say how far a scale is, what fails and what runs.")
+    status.add_argument("--scale", help="of which scale (default: the configured one)")
+    status.add_argument("--json", action="store_true", help="print a JSON object")
     command("schemas", _schemas, "Regenerate the JSON Schemas in workflow/schemas.")
     return parser
 

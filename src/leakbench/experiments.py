@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path, PurePosixPath
 from types import NoneType, UnionType
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -41,6 +41,10 @@ REGISTRIES: dict[str, Registry[Any]] = {
     "defenses": DEFENSES,
     "attacks": ATTACKS,
 }
+
+
+GRID = ("datasets", "models", "defenses")
+"""What every job has one of."""
 
 
 class _Strict(BaseModel):
@@ -115,6 +119,7 @@ class ScaleSpec(_Strict):
     """config/scales/<scale>.yaml."""
 
     description: str
+    device: Literal["cpu", "gpu"] = Field("cpu", description="what `leakbench cost` reckons with by default")
     papers: dict[str, dict[str, Any]] = Field({}, description="per paper, what to lay over its file")
 
 
@@ -329,7 +334,7 @@ class Plan:
         self.scale = scale
         self._scale_file = f"config/scales/{scale}.yaml"
         content = validated(ScaleSpec, read_yaml(project.root / self._scale_file), partial(place, self._scale_file))
-        self.description = content.description
+        self.description, self.device = content.description, content.device
         for paper in content.papers:
             Project._known("paper", paper, project._files("papers"), f"{self._scale_file}: papers")
         self._overlays = content.papers
@@ -425,7 +430,7 @@ class Plan:
         for name, experiment in self.papers[paper].experiments.items():
             grid = [
                 [self._variant(paper, kind, label, ("experiments", name, kind)) for label in getattr(experiment, kind)]
-                for kind in ("datasets", "models", "defenses")
+                for kind in GRID
             ]
             for kind_name, spec in experiment.jobs.items():
                 keys = ("experiments", name, "jobs", kind_name)
@@ -538,6 +543,38 @@ def _swept(label: str, component: type[C], given: Mapping[str, Any], where: Wher
     except ValidationError as error:
         raise explain(error, component, where) from None
     return variant
+
+
+def job_of(resolved: Mapping[str, Any]) -> Job:
+    """The job that a record says it is of, but for the records that it used: the inverse of :meth:`Job.resolved`.
+
+    Raises:
+        ConfigError: its components are not registered, or have other parameters by now.
+    """
+
+    def variant(registry: Registry[Any], of: Mapping[str, Any]) -> Variant[Any]:
+        return Variant(of["label"], registry.get(of["name"]), of["parameters"], of["sweep"])
+
+    try:
+        kind = resolved["kind"]
+        protocol = {"seeds": len(resolved["seeds"])} if resolved["seeds"] else {}
+        kinds: Variant[JobKind] = Variant(
+            kind["name"], JOB_KINDS.get(kind["name"]), kind["protocol"] | protocol, kind.get("sweep", {})
+        )
+        parts = {name.removesuffix("s"): variant(REGISTRIES[name], resolved[name.removesuffix("s")]) for name in GRID}
+        attack = resolved["attack"]
+        return Job(
+            **{key: resolved[key] for key in ("scale", "paper", "experiment", "part")},
+            **parts,
+            attack=variant(ATTACKS, attack) if attack else None,
+            kind=next(iter(kinds.settings()))[1],
+            seeds=tuple(resolved["seeds"]),
+            kinds=kinds if kinds.sweep else None,
+        )
+    except (KeyError, TypeError, ValidationError) as error:
+        raise ConfigError(
+            f"a record of {resolved.get('experiment')}: not a job of today's components: {error}"
+        ) from None
 
 
 def _check_protocol_sweep(kinds: Variant[JobKind], defenses: Iterable[Variant[Any]], where: Where) -> None:

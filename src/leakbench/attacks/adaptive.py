@@ -15,6 +15,7 @@ from pydantic import Field, SerializeAsAny, field_validator
 
 from leakbench.attacks.base import ATTACKS, Attack, Grant, Knowledge, Observations, Reconstruction
 from leakbench.data.covariance import moments_of
+from leakbench.effort import Effort
 from leakbench.errors import ConfigError, Infeasible, UnknownName
 from leakbench.lazy import torch
 from leakbench.randomness import Streams
@@ -59,6 +60,9 @@ class Wrapper(Attack):
 
     def against(self, adaptive: Sequence[Mapping[str, Any]]) -> Attack:
         return self.model_copy(update={"attack": self.attack.against(adaptive)})
+
+    def effort(self, samples: int) -> Effort:
+        return self.attack.effort(samples)
 
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
         return self.attack.reconstruct(self.improve(observations, knowledge, streams), knowledge, streams)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from leakbench.attacks.language.model import LanguageModel
 from leakbench.attacks.restoration.prior import Prior
+from leakbench.effort import Effort
 from leakbench.errors import Infeasible, ObservationError
 from leakbench.federated.local import ONE_STEP, LocalTraining
 from leakbench.lazy import torch
@@ -232,6 +233,14 @@ class Attack(Component):
             Infeasible: the attack asks for a declaration that the defense does not make.
         """
         return self
+
+    def effort(self, samples: int) -> Effort:
+        """What one reconstruction takes.
+
+        Args:
+            samples: how many pass through the model when the client's computation is repeated once.
+        """
+        return Effort(1, 1)
 
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
         """Reconstruct the inputs of every observation; row ``i`` draws from stream ``i``."""

@@ -12,6 +12,7 @@ from leakbench.attacks.base import ATTACKS, Knowledge, Observations, Reconstruct
 from leakbench.attacks.gradient_matching import GradientMatching, Search
 from leakbench.attacks.objectives import L1, Objective
 from leakbench.attacks.optimisers import Adam, Optimiser
+from leakbench.effort import Effort
 from leakbench.errors import Infeasible
 from leakbench.lazy import torch
 from leakbench.randomness import Streams
@@ -96,6 +97,9 @@ class Robust(Wrapper):
         if not isinstance(self.attack, GradientMatching):
             raise ValueError(f"attack: '{self.attack.name}' is no gradient matching; wrap 'robust' instead")
         return self
+
+    def effort(self, samples: int) -> Effort:
+        return Effort(self.iterations * samples, self.iterations).plus(self.attack.effort(samples))
 
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
         assert isinstance(self.attack, GradientMatching)

@@ -15,6 +15,7 @@ from leakbench.attacks.objectives import Objective
 from leakbench.attacks.optimisers import Bounds, Optimiser
 from leakbench.attacks.regularisers import Regulariser, Scene
 from leakbench.attacks.unknowns import Pixels, Unknown
+from leakbench.effort import Effort
 from leakbench.lazy import torch
 from leakbench.models.base import Network, Statistics
 from leakbench.randomness import Streams
@@ -76,6 +77,9 @@ class GradientMatching(Attack):
         if self.batch_norm == "estimated":
             needed.add("auxiliary_images")
         return frozenset(needed)
+
+    def effort(self, samples: int) -> Effort:
+        return Effort(samples, 1).times(self.iterations).beside(self.restarts)
 
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
         search = self._search(observations, knowledge)

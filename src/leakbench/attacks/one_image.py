@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from leakbench.attacks.adaptive import Wrapper
 from leakbench.attacks.base import ATTACKS, Grant, Knowledge, Observations, Reconstruction
+from leakbench.effort import Effort
 from leakbench.errors import Infeasible
 from leakbench.lazy import torch
 from leakbench.randomness import Streams
@@ -21,6 +22,9 @@ class OneImage(Wrapper):
     """
 
     adds: ClassVar[frozenset[Grant]] = frozenset({"labels"})
+
+    def effort(self, samples: int) -> Effort:
+        return self.attack.effort(1)
 
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
         batch, *shape = observations.batch_shape

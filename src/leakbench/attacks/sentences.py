@@ -20,10 +20,11 @@ from leakbench.attacks.base import (
     Reconstruction,
     Words,
 )
-from leakbench.attacks.discrete import discrete_step, nearest_tokens, start
+from leakbench.attacks.discrete import DRAWN, discrete_step, nearest_tokens, start
 from leakbench.attacks.engine import Evidence, Interlude
 from leakbench.attacks.gradient_matching import GradientMatching, Search
 from leakbench.attacks.parts import Part
+from leakbench.effort import Effort
 from leakbench.errors import Infeasible
 from leakbench.lazy import torch
 from leakbench.models.bert import table_of
@@ -85,6 +86,14 @@ class SentenceMatching(GradientMatching):
     def needs(self) -> frozenset[Grant]:
         fluent = self.reordering is not None and self.reordering.fluency > 0
         return super().needs | (frozenset({"language_model"}) if fluent else frozenset())
+
+    def effort(self, samples: int) -> Effort:
+        tried = self.starts + self.permutations
+        found = super().effort(samples).plus(Effort(tried * samples, tried / DRAWN))
+        if self.reordering is None:
+            return found
+        due = sum(self.reordering.is_due(iteration, self.iterations) for iteration in range(self.iterations))
+        return found.plus(Effort(self.reordering.candidates * samples, 1).times(due))
 
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
         if knowledge.words is None or knowledge.inputs is None:

@@ -55,6 +55,10 @@ class Dataset(Component):
         """
         raise NotImplementedError
 
+    def expected(self, split: Split) -> int:
+        """Number of samples in a split, or what is known of it while the data set is not staged."""
+        return self.length(split)
+
     def read(self, split: Split, rows: list[int]) -> Samples:
         """The samples at ``rows``, which all lie inside the split, in the order asked for.
 

@@ -42,6 +42,11 @@ class StagedDataset(Dataset):
     splits: ClassVar[dict[Split, str]] = {"train": "train", "test": "test"}
     """Our names of the splits to the names in the repository."""
     label_columns: ClassVar[tuple[str, ...]] = ("label",)
+    published: ClassVar[dict[Split, int]] = {}
+    """How many samples its splits have as published."""
+
+    def expected(self, split: Split) -> int:
+        return self.published[split] if self.published else self.length(split)
 
     @classmethod
     def pattern(cls, split: Split) -> str:
@@ -227,6 +232,7 @@ class Mnist(StagedImages):
     """MNIST: handwritten digits, 28x28 grey."""
 
     hub_id, folder = "ylecun/mnist", "mnist"
+    published: ClassVar[dict[Split, int]] = {"train": 60_000, "test": 10_000}
     channels, classes = 1, 10
     mean, std = (0.1307,), (0.3081,)
     size: int = side(28)
@@ -237,6 +243,7 @@ class FashionMnist(StagedImages):
     """Fashion-MNIST: articles of clothing, 28x28 grey."""
 
     hub_id, folder = "zalando-datasets/fashion_mnist", "fashion_mnist"
+    published: ClassVar[dict[Split, int]] = {"train": 60_000, "test": 10_000}
     channels, classes = 1, 10
     mean, std = (0.2860,), (0.3530,)
     size: int = side(28)
@@ -247,6 +254,7 @@ class Cifar10(StagedImages):
     """CIFAR-10: ten kinds of animals and vehicles, 32x32 RGB."""
 
     hub_id, folder = "uoft-cs/cifar10", "plain_text"
+    published: ClassVar[dict[Split, int]] = {"train": 50_000, "test": 10_000}
     image_column = "img"
     channels, classes = 3, 10
     mean, std = (0.4915, 0.4823, 0.4468), (0.2470, 0.2435, 0.2616)
@@ -258,6 +266,7 @@ class Svhn(StagedImages):
     """SVHN: cropped house numbers, 32x32 RGB, without the ``extra`` split."""
 
     hub_id, folder = "ufldl-stanford/svhn", "cropped_digits"
+    published: ClassVar[dict[Split, int]] = {"train": 73_257, "test": 26_032}
     channels, classes = 3, 10
     mean, std = (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)
     size: int = side(32)
@@ -271,6 +280,7 @@ class Celeba(StagedImages):
     """
 
     hub_id, folder = "flwrlabs/celeba", "img_align+identity+attr"
+    published: ClassVar[dict[Split, int]] = {"train": 162_770, "test": 19_962}
     label_columns = ("Heavy_Makeup", "Mouth_Slightly_Open", "Smiling")
     channels, classes = 3, 8
     mean, std = (0.5063, 0.4258, 0.3832), (0.3107, 0.2904, 0.2897)
@@ -286,6 +296,7 @@ class Imagenet(StagedImages):
     """ImageNet-1k: short side resized, centre-cropped. The test split is the validation split, which has labels."""
 
     hub_id, folder = "ILSVRC/imagenet-1k", "data"
+    published: ClassVar[dict[Split, int]] = {"train": 1_281_167, "test": 50_000}
     splits: ClassVar[dict[Split, str]] = {"train": "train", "test": "validation"}
     crop = True
     channels, classes = 3, 1000

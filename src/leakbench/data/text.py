@@ -348,6 +348,7 @@ class Cola(StagedText):
     """
 
     hub_id, folder = "nyu-mll/glue", "cola"
+    published: ClassVar[dict[Split, int]] = {"train": 8551, "test": 1043}
     splits: ClassVar[dict[Split, str]] = {"train": "train", "test": "validation"}
     text_column = "sentence"
     classes = 2
@@ -359,5 +360,6 @@ class RottenTomatoes(StagedText):
     """Rotten Tomatoes: sentences of film reviews, positive (1) or negative (0). Pang and Lee 2005."""
 
     hub_id = "cornell-movie-review-data/rotten_tomatoes"
+    published: ClassVar[dict[Split, int]] = {"train": 8530, "test": 1066}
     classes = 2
     tokens: int = sentence_length(80)

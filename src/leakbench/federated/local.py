@@ -24,6 +24,10 @@ class LocalTraining(BaseModel):
         """Whether the update on so many images is their gradient: one step on all of them."""
         return self.steps == 1 and self.batch_size in (None, images)
 
+    def samples(self, images: int) -> int:
+        """How many samples pass through the model for the update of a client that holds so many."""
+        return self.steps * (self.batch_size or images)
+
     def update(
         self,
         network: Network,

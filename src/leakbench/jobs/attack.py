@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -11,6 +12,7 @@ from pydantic import Field, model_validator
 
 from leakbench.attacks.base import Grant
 from leakbench.data.base import image_dataset
+from leakbench.effort import Effort
 from leakbench.errors import Infeasible
 from leakbench.federated.local import ONE_STEP, LocalTraining
 from leakbench.federated.message import gains, stacked
@@ -138,6 +140,18 @@ class AttackJob(JobKind):
         if attack is None:
             return {}
         return {kind: name for kind, name in TRAINED.items() if getattr(self, name) and name in attack.needs}
+
+    def effort(self, job: Job) -> Effort:
+        seen = self.local.samples(self.batch_size * self.users)
+        updates = Effort(seen, self.local.steps).times(self.messages)
+        attacked = job.attack_effort(seen)
+        one = updates.plus(Effort(attacked.passes, attacked.steps * self.local.steps))
+        trained = self.pretraining.effort(job.dataset.single(), self.epoch)
+        return trained.plus(one.beside(job.defense.count * self.clients)).times(len(job.seeds))
+
+    def volume(self, job: Job) -> float:
+        samples = self.clients * self.users * self.batch_size
+        return len(job.seeds) * job.defense.count * float(samples * math.prod(job.dataset.single().shape))
 
     def run(self, job: Job, device: torch.device) -> Findings:
         from leakbench.jobs.calibration import CalibrationImages

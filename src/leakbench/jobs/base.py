@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from pydantic import Field
 
+from leakbench.effort import Effort, Unit
 from leakbench.errors import Infeasible
 from leakbench.lazy import torch
 from leakbench.records import MetricInfo, Replicate, digest
@@ -47,6 +49,11 @@ class Variant(Generic[C]):
         for values in itertools.product(*self.sweep.values()):
             setting = dict(zip(self.sweep, values, strict=True))
             yield setting, self.component(**self.parameters, **setting)
+
+    @property
+    def count(self) -> int:
+        """How many combinations of the swept parameters there are."""
+        return math.prod(map(len, self.sweep.values()))
 
     def single(self) -> C:
         """The component of a variant that sweeps nothing."""
@@ -98,6 +105,27 @@ class Job:
             return
         for setting, kind in self.kinds.settings():
             yield setting, replace(self, kind=kind, kinds=None)
+
+    @property
+    def effort(self) -> Effort:
+        """What there is to compute in all combinations: see :meth:`JobKind.effort`."""
+        return reduce(Effort.plus, (job.kind.effort(job) for _, job in self.combinations()))
+
+    @property
+    def volume(self) -> float:
+        """What its record and its tensors hold, of all combinations: see :meth:`JobKind.volume`."""
+        return sum(job.kind.volume(job) for _, job in self.combinations())
+
+    def attack_effort(self, samples: int) -> Effort:
+        """What one reconstruction of its attack takes: see :meth:`~leakbench.attacks.base.Attack.effort`.
+
+        Nothing where the attack cannot face the defense.
+        """
+        assert self.attack is not None
+        try:
+            return self.attack.single().against(self.defense.component.adaptive).effort(samples)
+        except Infeasible:
+            return Effort(0, 0)
 
     @property
     def path(self) -> str:
@@ -179,6 +207,10 @@ class JobKind(Component):
     """A kind of work, with its protocol as fields."""
 
     uses_attacks: ClassVar[bool] = False
+    unit: ClassVar[Unit] = "passes"
+    """What :meth:`effort` counts."""
+    on_gpu: ClassVar[bool] = True
+    """Whether a cluster gives such a job a GPU."""
 
     seeds: int = Field(1, ge=1, description="number of repetitions; seed s is repetition s of every cell")
     split_seeds: bool = Field(False, description="one job per seed instead of one for all")
@@ -189,6 +221,21 @@ class JobKind(Component):
         They are jobs of the same paper on the same data set.
         """
         return {}
+
+    def effort(self, job: Job) -> Effort:
+        """How much ``job``, which sweeps no field of the protocol, computes: above zero, from the plan alone.
+
+        What is in proportion to that need not be counted, since it is multiplied by a measured rate: how often an
+        attack differentiates, what a defense adds. By default one pass for every seed and setting.
+        """
+        return Effort(1, 1).times(len(job.seeds) * job.defense.count)
+
+    def volume(self, job: Job) -> float:
+        """How many numbers its record and its tensors hold, up to a factor, which is measured.
+
+        By default one for every seed and setting.
+        """
+        return float(len(job.seeds) * job.defense.count)
 
     def run(self, job: Job, device: torch.device) -> Findings:
         """Do the work of ``job`` on ``device``."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
 from leakbench.data.base import image_dataset
+from leakbench.effort import Effort, Unit
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
 from leakbench.lazy import torch
 from leakbench.records import MetricInfo, Replicate, Value
@@ -62,6 +64,16 @@ class CalibrateJob(JobKind):
     images: int | None = Field(None, ge=2, description="training images that count; null: all")
     pictures: int = Field(0, ge=0, description="test images to keep, clean and as every setting changes them")
     first_index: int = Field(1, ge=0, description="where the pictures start in the test split")
+
+    unit: ClassVar[Unit] = "multiply-adds"
+    on_gpu: ClassVar[bool] = False
+
+    def effort(self, job: Job) -> Effort:
+        """The covariance of the images, and the decompositions of matrices of its size."""
+        dataset = job.dataset.single()
+        images, inputs = self.images or dataset.expected("train"), math.prod(dataset.shape)
+        decomposed = Effort(5 * inputs**3, 1).times(1 + job.defense.count)
+        return decomposed.plus(Effort(images * inputs**2, 1)).times(len(job.seeds))
 
     def run(self, job: Job, device: torch.device) -> Findings:
         from leakbench.jobs.calibration import CalibrationImages

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pydantic import Field
 
 from leakbench.checkpoint import State, loop, packed, unpacked
+from leakbench.effort import FORWARD, Effort
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.federated.training import Training
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
@@ -131,6 +132,18 @@ class FederateJob(JobKind):
     test: tuple[int, int] | None = Field(None, description="test images: from, to (exclusive); all by default")
     evaluate_every: int = Field(1, ge=1, description="rounds between evaluations; the last round is always evaluated")
     power_kw: float = Field(0.3, gt=0, description="power of the machine, for the paper's formula of carbon")
+
+    def effort(self, job: Job) -> Effort:
+        dataset = job.dataset.single()
+        start, stop = self.test or (0, dataset.expected("test"))
+        runs = len(job.seeds) * job.defense.count
+        trained = Effort(self.local.batch_size, 1).times(self.local.steps).beside(self.clients * runs)
+        judged = Effort(FORWARD * (self.validation + stop - start), 1).times(runs)
+        defended = Effort(0, 1).times(runs)
+        return trained.plus(defended).times(self.rounds).plus(judged.times(len(self.evaluated())))
+
+    def volume(self, job: Job) -> float:
+        return float(len(job.seeds) * job.defense.count * self.rounds)
 
     def run(self, job: Job, device: torch.device) -> Findings:
         settings = list(job.defense.settings())

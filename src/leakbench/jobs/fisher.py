@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from pydantic import Field
 
 from leakbench.data.base import image_dataset
+from leakbench.effort import Effort
 from leakbench.errors import Infeasible
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
 from leakbench.lazy import torch
@@ -50,6 +52,14 @@ class FisherJob(JobKind):
     probes: int = Field(100, ge=1, description="random directions per sensitivity")
     exact: bool = Field(False, description="exact sensitivities instead, along every pixel of an image")
     coordinates: bool = Field(False, description="keep the first client's gradient, sensitivities and noise variances")
+
+    def effort(self, job: Job) -> Effort:
+        directions = math.prod(job.dataset.single().shape) if self.exact else self.probes
+        one = Effort(directions, 1).plus(Effort(1, 1).times(job.defense.count))
+        return one.beside(self.clients * self.batch_size).times(len(job.seeds))
+
+    def volume(self, job: Job) -> float:
+        return float(len(job.seeds) * job.defense.count * self.clients)
 
     def run(self, job: Job, device: torch.device) -> Findings:
         replicates: list[Replicate] = []

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import Field
 
+from leakbench.effort import Unit
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
 from leakbench.lazy import torch
 from leakbench.records import MetricInfo, Replicate
@@ -17,6 +20,9 @@ class InventoryJob(JobKind):
     """
 
     seeds: int = Field(1, ge=1, le=1, description="one: nothing here is random")
+
+    unit: ClassVar[Unit] = "multiply-adds"
+    on_gpu: ClassVar[bool] = False
 
     def run(self, job: Job, device: torch.device) -> Findings:
         dataset = job.dataset.single()

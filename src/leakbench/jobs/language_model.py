@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
 from leakbench.attacks.language.model import CausalTransformer
 from leakbench.checkpoint import loop
+from leakbench.effort import FORWARD, Effort, Unit
 from leakbench.errors import ConfigError
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
 from leakbench.jobs.modules import module_state, restore_module
@@ -52,6 +53,13 @@ class LanguageModelJob(JobKind):
     steps: int = Field(10_000, ge=0, description="steps of AdamW")
     batch_size: int = Field(32, ge=1, description="sentences per step, drawn anew in every epoch")
     rate: float = Field(1e-3, gt=0, description="step size of AdamW, which falls to a tenth along a cosine")
+
+    unit: ClassVar[Unit] = "multiply-adds"
+
+    def effort(self, job: Job) -> Effort:
+        (tokens,) = job.dataset.single().shape
+        trained = Effort(self.batch_size, 1).times(self.steps).plus(Effort(FORWARD * self.held_out, 1))
+        return Effort(3 * tokens * trained.passes * self.transformer.multiply_adds, trained.steps)
 
     def run(self, job: Job, device: torch.device) -> Findings:
         from leakbench.attacks.language.model import LanguageModel, check_fit, weights_of

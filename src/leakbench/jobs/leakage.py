@@ -8,6 +8,7 @@ Source: Zhang, Kang et al. (2023), section 7, Algorithms 1 to 3.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
@@ -17,6 +18,7 @@ from pydantic import Field, field_validator
 from leakbench.attacks.base import Grant
 from leakbench.data.base import image_dataset
 from leakbench.defenses.tuned import SMALLEST_SPREAD, Tuned
+from leakbench.effort import Effort
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
 from leakbench.jobs.tuning import tuned
@@ -146,6 +148,17 @@ class LeakageJob(JobKind):
 
     def reads(self, attack: Attack | None) -> Mapping[str, str]:
         return {self.name: "constants"} if self.constants else {}
+
+    def effort(self, job: Job) -> Effort:
+        trained = Effort(self.training_batch, 1).times(self.steps).beside(self.models)
+        law = Effort(self.law_batches * self.batch_size, 1).times(self.clients)
+        one = Effort(self.batch_size, 1).plus(job.attack_effort(self.batch_size))
+        uploads = one.beside(self.models * self.attempts * self.clients).times(job.defense.count)
+        return trained.plus(law).plus(uploads).times(len(job.seeds))
+
+    def volume(self, job: Job) -> float:
+        samples = job.defense.count * len(self.thresholds) * self.clients * self.batch_size
+        return len(job.seeds) * float(samples * math.prod(job.dataset.single().shape))
 
     def metrics_of(self, defense: type[Defense]) -> dict[str, MetricInfo]:
         """What a job finds under a defense."""

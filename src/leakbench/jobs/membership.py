@@ -11,11 +11,12 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from pydantic import Field, model_validator
 
 from leakbench.data.base import image_dataset
+from leakbench.effort import Effort, Unit
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.federated.step import MEMORY_BUDGET, ClientSteps
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
@@ -109,6 +110,20 @@ class MembershipJob(JobKind):
     @property
     def _asked(self) -> int:
         return self.candidates or self.records
+
+    unit: ClassVar[Unit] = "parameters"
+
+    def effort(self, job: Job) -> Effort:
+        dataset = job.dataset.single()
+        # The gradients of all records are taken once; then each trial adds up those of its users' records.
+        population = self.auxiliary + (self.pool or dataset.expected("train") - self.auxiliary)
+        taken = sum(self._taken(defense) for _, defense in job.defense.settings())
+        trials = Effort(taken * max(self.users), 1).times(self.trials)
+        trained = self.pretraining.effort(dataset, self.epoch)
+        return trained.plus(Effort(population, 1)).plus(trials).times(len(job.seeds))
+
+    def volume(self, job: Job) -> float:
+        return float(len(job.seeds) * job.defense.count * len(self.users))
 
     def run(self, job: Job, device: torch.device) -> Findings:
         settings = [(setting, defense) for setting, defense in job.defense.settings()]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from leakbench.checkpoint import loop
+from leakbench.effort import Effort
 from leakbench.errors import ConfigError, LeakbenchError
 from leakbench.jobs.modules import module_state, restore_module
 from leakbench.lazy import torch
@@ -28,6 +30,13 @@ class Pretraining(BaseModel):
     rate: float = Field(0.01, gt=0, description="learning rate")
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD")
     optimiser: Literal["sgd", "adamw"] = Field("sgd", description="AdamW as torch has it, for transformers")
+
+    def effort(self, dataset: Dataset, epochs: int) -> Effort:
+        """What so many epochs take."""
+        if epochs == 0:
+            return Effort(0, 0)
+        samples = self.samples or dataset.expected("train")
+        return Effort(samples, math.ceil(samples / self.batch_size)).times(epochs)
 
     def over(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
         """The optimiser of these parameters."""

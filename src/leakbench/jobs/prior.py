@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
 from leakbench.attacks.restoration.prior import Restoration
 from leakbench.checkpoint import loop
 from leakbench.data.base import image_dataset
+from leakbench.effort import FORWARD, Effort, Unit
 from leakbench.errors import ConfigError
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
 from leakbench.jobs.modules import module_state, restore_module
@@ -54,6 +56,13 @@ class PriorJob(JobKind):
     steps: int = Field(20_000, ge=1, description="steps of Adam")
     batch_size: int = Field(16, ge=2, description="images per step, drawn anew in every epoch")
     rate: float = Field(1e-4, gt=0, description="step size of Adam, which falls to a tenth along a cosine")
+
+    unit: ClassVar[Unit] = "multiply-adds"
+
+    def effort(self, job: Job) -> Effort:
+        pixels = math.prod(job.dataset.single().shape[1:])
+        trained = Effort(self.batch_size, 1).times(self.steps).plus(Effort(FORWARD * self.held_out, 1))
+        return Effort(3 * trained.passes * self.networks.multiply_adds(pixels), trained.steps)
 
     def run(self, job: Job, device: torch.device) -> Findings:
         dataset = image_dataset(job.dataset.single(), "jobs of kind 'prior'")

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
+from leakbench.effort import Effort, Unit
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
 from leakbench.jobs.costs import Times
 from leakbench.lazy import torch
@@ -183,6 +184,15 @@ class ProtectionCostJob(JobKind):
                 setting: Setting = {"method": name, "key_bits": bits}
                 found.append(Method(setting, paillier_bits(d, bits, slots), k, values, packing=packing))
         return found
+
+    unit: ClassVar[Unit] = "parameters"
+    on_gpu: ClassVar[bool] = False
+
+    def effort(self, job: Job) -> Effort:
+        """Exponentiations: of a packed value they take the square of a key's bits, up to a factor."""
+        encrypted = sum(bits**2 for bits in self.key_bits)
+        rounds = Effort(self.clients * (self.batch_size + encrypted), 1)
+        return rounds.times(len(job.seeds) * (1 + self.repetitions))
 
     def run(self, job: Job, device: torch.device) -> Findings:
         from leakbench.federated.step import ClientSteps

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
@@ -14,6 +15,7 @@ from leakbench.attacks.released.inversion import MeanStart
 from leakbench.attacks.released.lira import LiRA
 from leakbench.attacks.released.threshold import Threshold
 from leakbench.data.base import image_dataset
+from leakbench.effort import FORWARD, Effort
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.federated.training import Training, Transform, train_runs
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
@@ -222,6 +224,19 @@ class ReleaseJob(JobKind):
             ]
             tensors = {}
         return Findings(self.metrics, replicates, tensors)
+
+    def effort(self, job: Job) -> Effort:
+        dataset = job.dataset.single()
+        members = self.images or dataset.expected("train")
+        start, stop = self.evaluation or (0, dataset.expected("test") // 2)
+        known = 2 * (min(members, stop - start) // 3)
+        attacks = {attack.name: attack.knowing(self.training) for attack in self.membership}
+        asked = [*attacks.values(), *(attacks[name] for name in self._probes)]
+        judged = Effort(FORWARD * (members + stop - start), 1)
+        attacked = reduce(Effort.plus, (attack.effort(known) for attack in asked), judged)
+        attacked = attacked.plus(self.inversion.effort(dataset.classes)).times(len(job.seeds))
+        trained = Effort(self.batch_size, 1).times(self.steps).beside(len(job.seeds))
+        return trained.plus(attacked).beside(job.defense.count)
 
     def _data(self, job: Job, device: torch.device) -> _Data:
         from leakbench.attacks.released.base import Labelled

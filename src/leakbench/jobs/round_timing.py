@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
 
+from leakbench.effort import Effort
 from leakbench.errors import Infeasible
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
 from leakbench.jobs.costs import Times
@@ -75,6 +76,11 @@ class RoundTimingJob(JobKind):
             "gd": DistributedNoise(**shared),
             "gsgd": WaterFilling(batch=self.batch_size, **shared),
         }
+
+    def effort(self, job: Job) -> Effort:
+        records = self.batch_size + 2 * self.images_per_client
+        rounds = Effort(self.clients * records, len(ROUND_METHODS))
+        return rounds.times(len(job.seeds) * (1 + self.repetitions))
 
     def run(self, job: Job, device: torch.device) -> Findings:
         from leakbench.jobs.victims import gather_victims

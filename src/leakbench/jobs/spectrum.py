@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field, field_validator, model_validator
 
 from leakbench.data.base import image_dataset
+from leakbench.effort import Effort, Unit
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
 from leakbench.lazy import torch
@@ -148,6 +149,23 @@ class SpectrumJob(JobKind):
     def observed(self) -> int:
         """How many users' gradients are measured."""
         return self.measured or self.users
+
+    unit: ClassVar[Unit] = "parameters"
+    on_gpu: ClassVar[bool] = False
+
+    def effort(self, job: Job) -> Effort:
+        """Gradients, and their products with each other: as many multiply-adds as a pass through a linear model."""
+        dataset = job.dataset.single()
+        count, pixels = self.observed * self.records, math.prod(dataset.shape)
+        inputs = self.features or pixels
+        rank = min(count, inputs * len(self.classes or range(dataset.classes)))
+        measured = count * (1 + (2 + self.compared) * rank + self.records)
+        trained = Effort(self.users * self.batch, 1).times(self.rounds[-1])
+        passes, steps = trained.plus(Effort(measured, self.observed).times(len(self.rounds))).times(len(job.seeds))
+        return Effort(passes * inputs / pixels, steps)
+
+    def volume(self, job: Job) -> float:
+        return float(len(job.seeds) * len(self.rounds))
 
     def run(self, job: Job, device: torch.device) -> Findings:
         metrics = GRADIENTS | NOISE | (BY_USERS if self.by_users else {})

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from leakbench.adam import Adam
+from leakbench.effort import FORWARD, Effort
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.federated.secure_training import SecureAggregation
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
@@ -136,6 +137,15 @@ class TrainJob(JobKind):
 
     def reads(self, attack: Attack | None) -> Mapping[str, str]:
         return {LeakageJob.name: "constants"} if self.constants else {}
+
+    def effort(self, job: Job) -> Effort:
+        start, stop = self.evaluation or (0, 0)
+        judged = Effort(FORWARD * (self.clients * self.images_per_client + stop - start), 1)
+        step = Effort(self.clients * self.batch_size, 1).beside(len(job.seeds)).times(job.defense.count)
+        return step.times(self.steps).plus(judged.times(len(job.seeds) * job.defense.count))
+
+    def volume(self, job: Job) -> float:
+        return float(len(job.seeds) * job.defense.count * self.steps)
 
     def run(self, job: Job, device: torch.device) -> Findings:
         from leakbench.jobs.victims import gather_victims

@@ -48,6 +48,11 @@ class CausalTransformer(Part):
             raise ValueError(f"heads ({self.heads}) must divide the width ({self.width})")
         return self
 
+    @property
+    def multiply_adds(self) -> float:
+        """Of a forward pass of one token, but for those of attention between tokens."""
+        return 12.0 * self.layers * self.width**2 + self.width * self.vocabulary
+
     def build(self) -> torch.nn.Module:
         """A module from ids ``[n, L]`` to an output with ``logits [n, L, V]``, without dropout.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from leakbench.effort import FORWARD, Effort
 from leakbench.federated.training import Training
 from leakbench.lazy import torch
 from leakbench.models.trained import TrainedModels
@@ -90,6 +91,14 @@ class MembershipAttack(Component):
         """The attack of someone who knows how the target was trained."""
         return self
 
+    def effort(self, known: int) -> Effort:
+        """What it takes to attack one target.
+
+        Args:
+            known: samples whose membership is known; as many are judged.
+        """
+        return Effort(2 * FORWARD * known, 1)
+
     def score(
         self,
         target: TrainedModels,
@@ -125,6 +134,10 @@ class Inversion(NamedTuple):
 
 class ModelInversion(Component):
     """Recovers what the images of a class look like."""
+
+    def effort(self, classes: int) -> Effort:
+        """What it takes to invert one target."""
+        return Effort(classes, 1)
 
     def invert(self, target: TrainedModels, auxiliary: torch.Tensor, labels: torch.Tensor) -> Inversion:
         """One image per run and label, all side by side; none depends on the others.

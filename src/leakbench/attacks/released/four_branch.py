@@ -10,6 +10,7 @@ from pydantic import Field
 
 from leakbench.attacks.released.base import MEMBERSHIP_ATTACKS, Labelled, MembershipAttack
 from leakbench.attacks.released.evidence import Evidence
+from leakbench.effort import Effort
 from leakbench.federated.training import MEMORY_BUDGET, Training, train_runs
 from leakbench.lazy import torch
 from leakbench.models.base import Network
@@ -109,6 +110,11 @@ class FourBranch(MembershipAttack):
     epochs: int = Field(50, ge=1, description="passes over the samples whose membership is known")
     batch_size: int = Field(64, ge=1, description="samples per step")
     dropout: float = Field(0.2, ge=0, lt=1, description="part of the inputs that is dropped")
+
+    def effort(self, known: int) -> Effort:
+        """Its training counts as that of the attacked model."""
+        steps = self.epochs * math.ceil(known / self.batch_size)
+        return super().effort(known).plus(Effort(self.batch_size, 1).times(steps))
 
     def score(
         self,

@@ -7,6 +7,7 @@ from pydantic import Field
 from leakbench.adam import Adam
 from leakbench.attacks.released.base import MODEL_INVERSIONS, Inversion, ModelInversion
 from leakbench.checkpoint import loop
+from leakbench.effort import Effort
 from leakbench.federated.training import MEMORY_BUDGET
 from leakbench.lazy import torch
 from leakbench.models.base import Statistics
@@ -23,6 +24,9 @@ class MeanStart(ModelInversion):
 
     rate: float = Field(1e-2, gt=0, description="learning rate of Adam")
     iterations: int = Field(600, ge=0, description="steps")
+
+    def effort(self, classes: int) -> Effort:
+        return Effort(classes, 1).times(1 + self.iterations)
 
     def invert(self, target: TrainedModels, auxiliary: torch.Tensor, labels: torch.Tensor) -> Inversion:
         network = target.network.in_mode("eval")

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from leakbench.attacks.released.base import MEMBERSHIP_ATTACKS, Labelled, MembershipAttack, joined
 from leakbench.attacks.released.evidence import Evidence
+from leakbench.effort import Effort
 from leakbench.errors import Infeasible
 from leakbench.federated.training import Training, train_runs
 from leakbench.lazy import torch
@@ -34,6 +35,12 @@ class LiRA(MembershipAttack):
         "pooled",
         description="one for all candidates of a run, as the authors advise for few shadow models, or each its own",
     )
+
+    def effort(self, known: int) -> Effort:
+        judged = super().effort(known).beside(1 + self.shadows)
+        if self.training is None:
+            return judged
+        return judged.plus(Effort(self.training.batch_size, 1).times(self.training.steps).beside(self.shadows))
 
     def score(
         self,

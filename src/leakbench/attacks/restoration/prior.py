@@ -31,6 +31,16 @@ class Restoration(Part):
     hidden: int = Field(64, ge=1, description="units of the network that weighs its steps")
     noise: float = Field(0.01, ge=0, description="standard deviation of the noise that super-resolution is told")
 
+    def multiply_adds(self, pixels: int) -> float:
+        """About how many a forward pass of an image of so many pixels takes: 3x3 convolutions at every level."""
+        small = pixels / self.factor**2
+
+        def levels(channels: tuple[int, ...], size: float) -> float:
+            return sum(9 * width**2 * size / 4**level for level, width in enumerate(channels))
+
+        unfolding = self.iterations * self.blocks * levels(self.unfolding_channels, pixels)
+        return levels(self.channels, pixels) + levels(self.channels, small) + unfolding
+
     def build(self, shape: tuple[int, int, int], classes: int) -> torch.nn.ModuleDict:
         """Untrained networks ``generator``, ``denoiser`` and ``unfolding`` for images ``(C, H, W)``.
 

@@ -1,0 +1,78 @@
+"""How well `leakbench cost` foretells what jobs took: of an experiment that it does not know, and of another scale.
+
+python benchmarks/cost_model.py --known smoke --asked laptop
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections import defaultdict
+from pathlib import Path
+from statistics import median
+
+from leakbench.experiments import find_root
+from leakbench.report.cost_model import CostModel, Measured
+from leakbench.report.costs import SPEEDUP, earlier_costs
+
+Pair = tuple[Measured, float, float, float]
+"""What a job took, and the estimate with its interval, in seconds."""
+
+
+def compared(known: list[Measured], asked: list[Measured]) -> list[Pair]:
+    """Estimates of one set of jobs from another, of the kinds that both have."""
+    model, pairs = CostModel(known, SPEEDUP), []
+    for each in asked:
+        estimate = model.estimate(each.size, each.device)
+        if estimate is not None:
+            pairs.append((each, estimate.seconds, estimate.low, estimate.high))
+    return pairs
+
+
+def left_out(measured: list[Measured]) -> list[Pair]:
+    """Estimates of every experiment's jobs from those of all others."""
+    pairs = []
+    for experiment in dict.fromkeys(each.experiment for each in measured):
+        others = [each for each in measured if each.experiment != experiment]
+        pairs += compared(others, [each for each in measured if each.experiment == experiment])
+    return pairs
+
+
+def table(title: str, pairs: list[Pair]) -> None:
+    """By kind: how many jobs, the median of measured over estimated seconds and of the factor between them, how often
+    the interval holds what was measured, and both sums."""
+    print(f"\n{title}\n")
+    print("| kind | jobs | measured / estimated | off by | in the interval | seconds measured | estimated |")
+    print("|---|---|---|---|---|---|---|")
+    groups: dict[str, list[Pair]] = defaultdict(list)
+    for pair in pairs:
+        groups[pair[0].size.kind].append(pair)
+    groups["all"] = pairs
+    for kind, own in groups.items():
+        ratios = [each.seconds / estimate for each, estimate, _, _ in own]
+        off = math.exp(median(abs(math.log(ratio)) for ratio in ratios))
+        inside = sum(low <= each.seconds <= high for each, _, low, high in own) / len(own)
+        sums = sum(each.seconds for each, *_ in own), sum(estimate for _, estimate, _, _ in own)
+        print(
+            f"| {kind} | {len(own)} | {median(ratios):.2f} | {off:.2f} | {inside:.0%} | {sums[0]:.0f} | {sums[1]:.0f} |"
+        )
+
+
+def main() -> None:
+    """Print both tables."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    parser.add_argument("--root", type=Path, help="the folder whose results are read (default: this checkout)")
+    parser.add_argument("--known", default="smoke", help="scale that is known (default: smoke)")
+    parser.add_argument("--asked", default="laptop", help="scale that is foretold (default: laptop)")
+    arguments = parser.parse_args()
+    found, _ = earlier_costs(arguments.root or find_root())
+    scales: dict[str, list[Measured]] = defaultdict(list)
+    for each in found:
+        scales[each.job.scale].append(each.measured)
+    table(f"{arguments.known}, every experiment from all others", left_out(scales[arguments.known]))
+    if scales[arguments.asked]:
+        table(f"{arguments.asked} from {arguments.known}", compared(scales[arguments.known], scales[arguments.asked]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,195 @@
+"""From what jobs took to what others will take: a rate per kind of job, and how far off it may be (docs/costs.md)."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal, NamedTuple
+
+Device = Literal["cpu", "gpu"]
+
+STEP = 2e7
+"""Multiply-adds that a core would do while it starts the many small operations of one step: what a step costs beside
+its work, on a GPU too. Of 1e6, 5e6, 2e7, 5e7 and 1e8 this foretells the smoke replication best."""
+Z = 1.2816
+"""Standard deviations on each side of a normal law's central 80 %."""
+PRIOR = math.log(3)
+"""Standard deviation of the logarithm of measured over estimated seconds, before anything is measured."""
+PRIOR_EXPERIMENTS = 2
+"""How many experiments' residuals this is worth."""
+EXTRAPOLATION = 0.15
+"""Standard deviation of the power of the size that seconds grow with, about 1."""
+ENOUGH = 3
+"""Records of a component from which it has a rate of its own."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """What a job computes.
+
+    Attributes:
+        kind: of job.
+        component: name of its attack, or of its defense where it has no attack.
+        operations: multiply-adds.
+        steps: computations of which each waits for the one before.
+    """
+
+    kind: str
+    component: str
+    operations: float
+    steps: float
+
+    def on(self, speed: float = 1.0) -> float:
+        """Multiply-adds of a core that take as long, where a device does so many times as many; above zero."""
+        return self.operations / speed + STEP * self.steps
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a job took.
+
+    Attributes:
+        experiment: which one it is of; records of one have more in common than others.
+        device: that it ran on.
+        seconds: of that device, above zero.
+    """
+
+    size: Size
+    experiment: str
+    device: Device
+    seconds: float
+
+
+class Speedup(NamedTuple):
+    """How many multiply-adds a GPU is assumed to do while a core of a CPU does one, from ``low`` to ``high``."""
+
+    low: float
+    high: float
+
+    @property
+    def middle(self) -> float:
+        """Their geometric mean."""
+        return math.sqrt(self.low * self.high)
+
+
+class Estimate(NamedTuple):
+    """Seconds, and an interval that holds them four times out of five.
+
+    ``basis``: which rate it rests on. ``assumed``: whether it rests on an assumed speed-up, too.
+    """
+
+    seconds: float
+    low: float
+    high: float
+    basis: str
+    assumed: bool = False
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Of some records.
+
+    Attributes:
+        rate: seconds per multiply-add of a core, or of what takes a GPU as long.
+        deviation: standard deviation of the logarithm of measured over estimated seconds.
+        least, most: the smallest and the largest size that was measured, on a core.
+        count: of records.
+    """
+
+    rate: float
+    deviation: float
+    least: float
+    most: float
+    count: int
+
+    def spread(self, size: Size) -> float:
+        """By what seconds may differ from the estimate, as a factor; more beyond the sizes that were measured."""
+        amount = size.on()
+        beyond = max(0.0, math.log(amount / self.most), math.log(self.least / amount))
+        return math.exp(Z * math.hypot(self.deviation, EXTRAPOLATION * beyond))
+
+
+class CostModel:
+    """Seconds of jobs: a rate times the size.
+
+    Args:
+        measured: what jobs took, on any device.
+        speedup: of a GPU.
+    """
+
+    def __init__(self, measured: Iterable[Measured], speedup: Speedup) -> None:
+        self.speedup = speedup
+        groups: dict[tuple[Device, str, str | None], list[Measured]] = defaultdict(list)
+        for each in measured:
+            groups[each.device, each.size.kind, None].append(each)
+            groups[each.device, each.size.kind, each.size.component].append(each)
+        self.rates = {
+            key: self._fitted(group) for key, group in groups.items() if key[2] is None or len(group) >= ENOUGH
+        }
+        """By device, kind, and component; None for all of a kind."""
+
+    def _fitted(self, group: Sequence[Measured]) -> Rate:
+        logs = [(each.experiment, math.log(self._rate_of(each))) for each in group]
+        squares = [PRIOR**2] * PRIOR_EXPERIMENTS
+        for experiment in dict.fromkeys(name for name, _ in logs):
+            others = [rate for name, rate in logs if name != experiment]
+            if others:
+                own = [(rate - median(others)) ** 2 for name, rate in logs if name == experiment]
+                squares.append(sum(own) / len(own))
+        sizes = [each.size.on() for each in group]
+        deviation = math.sqrt(sum(squares) / len(squares))
+        return Rate(math.exp(median(rate for _, rate in logs)), deviation, min(sizes), max(sizes), len(group))
+
+    def _rate_of(self, measured: Measured) -> float:
+        return measured.seconds / measured.size.on(self.speedup.middle if measured.device == "gpu" else 1.0)
+
+    def estimate(self, size: Size, device: Device) -> Estimate | None:
+        """Seconds of a job on a device; None where no record of its kind is known.
+
+        Where none is of a GPU, a GPU's seconds are those of a CPU with the assumed speed-up.
+        """
+        for own in (device, "cpu") if device == "gpu" else (device,):
+            for component in (size.component, None):
+                rate = self.rates.get((own, size.kind, component))
+                if rate is not None:
+                    return self._estimated(rate, size, own, component, device)
+        return None
+
+    def _estimated(self, rate: Rate, size: Size, own: Device, component: str | None, device: Device) -> Estimate:
+        name = " ".join(part for part in (size.kind, component) if part)
+        basis = f"{name}: {rate.count} records of a {own.upper()}"
+        assumed, spread = own != device, rate.spread(size)
+        slow, middle, fast = (1.0, 1.0, 1.0)
+        if device == "gpu":
+            middle = self.speedup.middle
+            slow, fast = self.speedup if assumed else (middle, middle)
+        return Estimate(
+            rate.rate * size.on(middle),
+            rate.rate * size.on(fast) / spread,
+            rate.rate * size.on(slow) * spread,
+            f"{basis}, assumed speed-up" if assumed else basis,
+            assumed,
+        )
+
+
+def added(estimates: Iterable[tuple[str, Estimate]]) -> tuple[float, float, float]:
+    """The sum of the estimates of jobs, with its interval.
+
+    Errors of one kind of job, and those of all that rest on the assumed speed-up, are taken to be the same error; those
+    of different kinds to be independent.
+
+    Args:
+        estimates: with the kind of the job.
+    """
+    sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+    for kind, estimate in estimates:
+        group = sums["" if estimate.assumed else kind]
+        for place, value in enumerate((estimate.seconds, estimate.low, estimate.high)):
+            group[place] += value
+    total = sum(seconds for seconds, _, _ in sums.values())
+    below = math.hypot(*(seconds - low for seconds, low, _ in sums.values()))
+    above = math.hypot(*(high - seconds for seconds, _, high in sums.values()))
+    return total, max(0.0, total - below), total + above

@@ -1,0 +1,122 @@
+"""What ``leakbench cost`` and ``leakbench status`` show on a terminal."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+WORDS = {
+    "running": "runs since {since} on {host}, process {pid}{slurm}",
+    "failed": "failed on {host}: {reason}",
+    "stopped": "killed or stopped on {host}, started {since}; run it again",
+    "stale": "{reason}",
+    "unreadable": "{reason}",
+}
+SHOWN = 20
+"""Jobs of a list that are printed; --json has all."""
+
+
+def hours(value: list[float] | None) -> str:
+    """``12 (4-40)``: the estimate and its interval."""
+    if value is None:
+        return ""
+    return f"{_number(value[0])} ({_number(value[1])} to {_number(value[2])})"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 99.5 else f"{value:.2g}" if value >= 0.001 else "0.00"
+
+
+def size(value: float | None) -> str:
+    """Bytes in decimal units."""
+    if value is None:
+        return "?"
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.3g} TB"
+
+
+def print_costs(found: dict[str, Any]) -> None:
+    """Tables by paper, kind of job and artifact, and what they rest on."""
+    from rich import box
+    from rich.table import Table
+
+    console = _console()
+    devices = [device for device in ("gpu", "cpu") if found["total"][f"{device}_hours"]]
+    for title, key in (("paper", "papers"), ("kind of job", "kinds"), ("figure or table", "artifacts")):
+        table = Table(title=f"scale {found['scale']}: what is left, by {title}", box=box.SIMPLE_HEAD)
+        table.add_column(title, no_wrap=True)
+        for column in ("done", *(f"{device.upper()}-hours" for device in devices), "unknown", "wall hours", "storage"):
+            table.add_column(column, justify="right", no_wrap=True)
+        rows = found[key] + ([{"name": "all", **found["total"]}] if key != "artifacts" else [])
+        for row in rows:
+            table.add_row(
+                row["name"],
+                f"{row['done']} of {row['jobs']}",
+                *(hours(row[f"{device}_hours"]) for device in devices),
+                f"{row['unknown']} jobs" if row["unknown"] else "",
+                "?" if row["wall_hours"] is None else _number(row["wall_hours"]),
+                size(row["bytes"]),
+            )
+        console.print(table)
+    _say(console, found)
+
+
+def _console() -> Console:
+    """Of the terminal, or wide enough where there is none."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else 120)
+
+
+def _say(console: Console, found: dict[str, Any]) -> None:
+    console.print("Hours are of devices, with the interval that holds them four times out of five.", soft_wrap=True)
+    records = ", ".join(f"{count} of a {device.upper()}" for device, count in found["records"].items())
+    console.print(f"From {records} (records below results/, of any scale). The model: docs/costs.md.", soft_wrap=True)
+    for reason, count in found["unused_records"].items():
+        console.print(f"Left out: {count} records {reason}.", soft_wrap=True)
+    if found["assumed_speedup"]:
+        low, high = found["assumed_speedup"]
+        console.print(
+            f"Assumed, for want of records of a GPU: it does {low:g} to {high:g} multiply-adds while a core does one "
+            "(--speedup LOW:HIGH), and starts a step no sooner.",
+            soft_wrap=True,
+        )
+    console.print(
+        f"Wall hours: at least, with {found['at_a_time']} GPUs or cores at a time (--gpus N), and without queues.",
+        soft_wrap=True,
+    )
+    for kind, reason in found["without_estimate"].items():
+        console.print(f"No estimate for jobs of kind '{kind}': {reason}.", soft_wrap=True)
+
+
+def print_status(found: dict[str, Any]) -> None:
+    """Tables by paper and artifact, and lists of what fails, runs or cannot be used."""
+    from rich import box
+    from rich.table import Table
+
+    console = _console()
+    every = ("running", "failed", "stopped", "stale", "unreadable", "infeasible", "diverged")
+    words = [word for word in every if found["total"][word]]
+    for title, key in (("paper", "papers"), ("figure or table", "artifacts")):
+        table = Table(title=f"scale {found['scale']}, by {title}", box=box.SIMPLE_HEAD)
+        table.add_column(title, no_wrap=True)
+        table.add_column("done", justify="right", no_wrap=True)
+        for column in words:
+            table.add_column(column, justify="right", no_wrap=True)
+        for row in found[key] + ([found["total"]] if key == "papers" else []):
+            counts = (str(row[word] or "") for word in words)
+            table.add_row(row["name"], f"{row['done']} of {row['jobs']}", *counts)
+        console.print(table)
+    for standing, words_of in WORDS.items():
+        for row in found[standing][:SHOWN]:
+            slurm = f", SLURM job {row['slurm_job_id']}" if row.get("slurm_job_id") else ""
+            text = words_of.format(**{"reason": "", **row}, slurm=slurm)
+            console.print(f"{standing}: {row['record']}: {text}", soft_wrap=True, markup=False, highlight=False)
+        if len(found[standing]) > SHOWN:
+            console.print(f"{standing}: and {len(found[standing]) - SHOWN} more; --json lists all", soft_wrap=True)

@@ -1,0 +1,65 @@
+"""Records beside the plan: which there are, whether they are of this plan, and how they ended. Needs no torch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from leakbench.errors import RecordError
+from leakbench.jobs.base import RESULTS, Job
+from leakbench.records import Record, digest, read_record
+
+State = Literal["done", "stale", "unreadable", "missing"]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The record of a job, or that there is none.
+
+    Attributes:
+        state: ``stale`` if it was made by another configuration or version than the plan has.
+        record: None where there is none that can be read.
+        reason: why it is stale or unreadable.
+        bytes: of the record and its tensors.
+        replicates: how many ended in which way, by status.
+    """
+
+    state: State
+    record: Record | None = None
+    reason: str | None = None
+    bytes: int = 0
+    replicates: Counter[str] = field(default_factory=Counter)
+
+
+def recorded(root: Path, job: Job) -> Recorded:
+    """What there is of a job below ``root``."""
+    path = root / job.path
+    try:
+        record = read_record(path)
+    except FileNotFoundError:
+        return Recorded("missing")
+    except (RecordError, OSError) as error:
+        return Recorded("unreadable", reason=str(error))
+    size = path.stat().st_size
+    if record.tensors is not None:
+        try:
+            size += path.with_name(record.tensors.file).stat().st_size
+        except OSError:
+            return Recorded("unreadable", reason=f"{path.with_name(record.tensors.file)}: its tensors are missing")
+    replicates = Counter(replicate.outcome.status for replicate in record.replicates)
+    if digest(record.job) != job.digest:
+        return Recorded("stale", record, "made by another configuration or version of a component", size, replicates)
+    return Recorded("done", record, None, size, replicates)
+
+
+def readable_records(root: Path) -> dict[str, Record]:
+    """Every record below the results of any scale that can be read, by its path relative to ``root``."""
+    found = {}
+    for path in sorted((root / RESULTS).glob("*/*/*/*/*/*/*/*.json")):
+        try:
+            found[str(path.relative_to(root))] = read_record(path)
+        except (RecordError, OSError):
+            continue  # `leakbench status` names it, and a run moves it aside
+    return found

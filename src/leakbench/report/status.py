@@ -1,0 +1,109 @@
+"""How far a scale is, by paper and figure, what fails and what runs: ``leakbench status``. Needs no torch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from leakbench.experiments import Project
+from leakbench.jobs.base import Job
+from leakbench.report.artifacts import artifacts
+from leakbench.report.costs import needed_by
+from leakbench.report.recorded import Recorded, recorded
+from leakbench.work import State, state_of
+
+Standing = Literal["done", "running", "failed", "stopped", "stale", "unreadable", "missing"]
+STANDINGS: tuple[Standing, ...] = ("done", "running", "failed", "stopped", "stale", "unreadable", "missing")
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """How far a job is.
+
+    Attributes:
+        recorded: what there is of its record.
+        state: of its newest attempt; None if there was none since the record was written.
+    """
+
+    job: Job
+    recorded: Recorded
+    state: State | None
+
+    @property
+    def standing(self) -> Standing:
+        """``done``: its record is there. Else what the newest attempt does, or what is wrong with the record."""
+        if self.recorded.state == "done":
+            return "done"
+        if self.state is not None and self.state.status == "running":
+            return "running"
+        if self.state is not None and self.state.digest == self.job.digest:  # others are of another configuration
+            return self.state.status
+        return self.recorded.state
+
+
+def job_states(project: Project, scale: str) -> dict[str, JobStatus]:
+    """Every job of a scale, by its record's path.
+
+    Raises:
+        ConfigError: there is no such scale.
+    """
+    plan = project.plan(scale, where="--scale")
+    found = {}
+    for path, job in plan.jobs.items():
+        there = recorded(project.root, job)
+        found[path] = JobStatus(job, there, None if there.state == "done" else state_of(project.root, path))
+    return found
+
+
+def _row(name: str, jobs: Iterable[JobStatus]) -> dict[str, Any]:
+    every = list(jobs)
+    standings = Counter(each.standing for each in every)
+    outcomes = Counter(
+        each.recorded.record.outcome.status for each in every if each.standing == "done" and each.recorded.record
+    )
+    return {
+        "name": name,
+        "jobs": len(every),
+        **{standing: standings[standing] for standing in STANDINGS},
+        "infeasible": outcomes["infeasible"],
+        "diverged": outcomes["diverged"],
+    }
+
+
+def status(project: Project, scale: str | None = None) -> dict[str, Any]:
+    """What ``leakbench status --json`` prints: rows by paper and artifact, and what fails, runs and cannot be used.
+
+    Of the records that are ``done``, ``infeasible`` and ``diverged`` say how many ended so, in whole or in part.
+    """
+    scale = scale or project.settings.scale
+    jobs = job_states(project, scale)
+    plan = project.plan(scale)
+
+    def listed(standing: Standing) -> list[dict[str, Any]]:
+        return [_told(path, each) for path, each in jobs.items() if each.standing == standing]
+
+    return {
+        "scale": scale,
+        "total": _row("all", jobs.values()),
+        "papers": [_row(paper, (each for each in jobs.values() if each.job.paper == paper)) for paper in plan.papers],
+        "artifacts": [
+            _row(f"{entry.paper} {entry.name}", (jobs[path] for path in needed_by(entry, plan)))
+            for entry in artifacts()
+            if entry.paper in plan.papers and entry.experiments
+        ],
+        **{standing: listed(standing) for standing in STANDINGS if standing not in ("done", "missing")},
+    }
+
+
+def _told(path: str, each: JobStatus) -> dict[str, Any]:
+    told: dict[str, Any] = {"record": path}
+    if each.state is not None and each.standing in ("running", "failed", "stopped"):
+        state = each.state
+        told |= {"since": state.started, "host": state.host, "pid": state.pid, "slurm_job_id": state.slurm_job_id}
+        if each.standing == "failed":
+            told["reason"] = state.error
+    else:
+        told["reason"] = each.recorded.reason
+    return told

@@ -1,0 +1,141 @@
+"""What jobs take, counted from the plan alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from leakbench.attacks.base import ATTACKS
+from leakbench.data.base import DATASETS
+from leakbench.effort import Effort
+from leakbench.errors import ConfigError
+from leakbench.experiments import Project, job_of
+from leakbench.jobs.base import JOB_KINDS, Job, Variant
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = Project(ROOT)
+
+
+def job(scale: str, path: str) -> Job:
+    return PROJECT.job(f"results/{scale}/{path}/all.json")
+
+
+@pytest.mark.parametrize("scale", PROJECT.scales)
+@pytest.mark.parametrize("paper", PROJECT.settings.papers)
+def test_every_shipped_job_has_an_effort(scale: str, paper: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without any data staged, except where a data set of text is bounded."""
+    monkeypatch.setenv("LEAKBENCH_DATA", "/nowhere")
+    for path, each in PROJECT.plan(scale).jobs_of(paper).items():
+        assert each.effort.passes > 0 and each.effort.steps > 0, path
+        assert each.volume > 0, path
+
+
+def test_every_kind_of_job_and_attack_is_counted_somewhere() -> None:
+    planned = [each for scale in PROJECT.scales for each in PROJECT.plan(scale).jobs.values()]
+    assert {each.kind.name for each in planned} == set(JOB_KINDS)
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_every_attack_has_an_effort(name: str) -> None:
+    component = ATTACKS.get(name)
+    given = {
+        "attack": {"name": "tag_text" if name == "sentence" else "ig_library"},
+        "objective": {"kind": "l2"},
+        "optimiser": {"kind": "adam", "rate": 0.1},
+        "iterations": 7,
+        "layers": ("fc",),
+    }
+    fields = {key: value for key, value in given.items() if key in component.model_fields}
+    found = component(**fields).effort(3)
+    assert found.passes > 0 and found.steps > 0
+
+
+def test_counting_needs_no_torch() -> None:
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom leakbench.experiments import Project\n"
+        "jobs = Project(Path.cwd()).plan('full').jobs_of('tfl_meta').values()\n"
+        "assert all(job.effort.passes > 0 for job in jobs)\nassert not {'torch', 'numpy'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+def test_gradient_matching_by_hand() -> None:
+    """8 clients of 3 seeds, each with a gradient of 1 image and as many again as there are iterations."""
+    found = job("smoke", "tfl_meta/skewed/digits8/lenet/none/leakage-dlg").effort
+    # 20 steps on 8 images; uploads of 200 batches of 2 of 4 clients; 8 attempts on 4 clients, 120 iterations each.
+    assert found.passes == 20 * 8 + 4 * 200 * 2 + 8 * 4 * (2 + 120 * 2)
+    assert found.steps == 20 + 4 + 1 + 120
+
+
+def test_training_by_hand() -> None:
+    """Two seeds, two step sizes and two settings; 20 steps of 20 clients with all of their 60 images."""
+    found = job("smoke", "secagg_dp/accuracy_all/digits16/linear-zero/gd/train").effort
+    runs = 2 * 2 * 2
+    assert found.passes == pytest.approx(runs * (20 * 20 * 60 + (20 * 60 + 500) / 3))
+    assert found.steps == 2 * 20 * 2 + runs  # seeds side by side, settings one after the other; and an evaluation each
+
+
+def test_a_release_by_hand() -> None:
+    """Three numbers of steps of two seeds, and attacks on the six models."""
+    found = job("smoke", "channel/steps/digits16/lenet5/natural-300/release").effort
+    trained = (15 + 30 + 60) * 32
+    known = 2 * (256 // 3)
+    inversion, four_branch = 41 * 10, 3 * 3 * 64
+    judged = (256 + 300) / 3 + 3 * known * 2 / 3  # both membership attacks, and one again on protected images
+    assert found.passes == pytest.approx(2 * trained + 2 * 3 * (inversion + four_branch + judged))
+
+
+def test_settings_are_counted_side_by_side_in_attacks() -> None:
+    one = job("smoke", "optimal_defense/undefended/digits16/small/none/ig")
+    five = job("smoke", "optimal_defense/pruning/digits16/small/gp/ig")
+    assert five.effort.passes == five.defense.count * one.effort.passes
+    assert five.effort.steps == one.effort.steps
+
+
+def test_wrappers_take_what_the_attack_inside_takes() -> None:
+    inside = {"name": "rog", "iterations": 10}
+    plain = ATTACKS.get("rog")(iterations=10).effort(4)
+    assert plain == Effort(40, 10)
+    assert ATTACKS.get("imputed")(attack=inside).effort(4) == plain
+    assert ATTACKS.get("robust")(attack=inside, iterations=5).effort(4) == Effort(60, 15)
+    assert ATTACKS.get("one_image")(attack={"name": "ig_library", "iterations": 10}).effort(4) == Effort(10, 10)
+
+
+def test_an_attack_that_cannot_face_the_defense_takes_nothing() -> None:
+    adaptive = Variant("adaptive", ATTACKS.get("adaptive"), {"attack": {"name": "ig_library"}}, {})
+    plain = job("smoke", "optimal_defense/undefended/digits16/small/none/ig")
+    assert replace(plain, attack=adaptive).attack_effort(3) == Effort(0, 0)
+
+
+@pytest.mark.parametrize("paper", PROJECT.settings.papers)
+def test_records_say_what_job_they_are_of(paper: str) -> None:
+    for each in PROJECT.plan("smoke").jobs_of(paper).values():
+        said = {key: value for key, value in each.resolved().items() if key != "uses"}
+        again = job_of(each.resolved())
+        assert again.resolved() == said
+        assert again.effort == each.effort
+
+
+def test_a_record_of_components_that_changed() -> None:
+    resolved = job("smoke", "optimal_defense/undefended/digits16/small/none/ig").resolved()
+    resolved["kind"]["protocol"]["shoe_size"] = 42
+    with pytest.raises(ConfigError, match="not a job of today's components"):
+        job_of(resolved)
+
+
+def test_data_sets_have_their_published_sizes_before_they_are_staged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEAKBENCH_DATA", "/nowhere")
+    assert DATASETS.get("mnist")().expected("train") == 60_000
+    assert DATASETS.get("cola")().expected("test") == 1043
+    assert DATASETS.get("digits")().expected("test") == 500
+
+
+def test_kinds_on_a_gpu_are_those_of_the_profile() -> None:
+    profile = yaml.safe_load((ROOT / "slurm" / "config.yaml").read_text())
+    asking = {rule for rule, resources in profile["set-resources"].items() if "gpu" in resources}
+    assert {name for name in JOB_KINDS if JOB_KINDS.get(name).on_gpu} == asking
