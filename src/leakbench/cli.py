@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -64,6 +65,8 @@ def _run(arguments: argparse.Namespace) -> None:
 
     project = _project(arguments)
     placement = Placement(arguments.device, arguments.threads, arguments.tf32, arguments.compile)
+    if "SLURM_JOB_ID" in os.environ:  # Snakemake shows SLURM's messages after this log, but only if this is not empty
+        print(f"SLURM job {os.environ['SLURM_JOB_ID']} on {socket.gethostname()}", flush=True)
     for path in arguments.records:
         job = project.job(_relative(project, path))
         kept = None
