@@ -1,10 +1,10 @@
 """What a SLURM job costs beside the cells in it, alone and shared; and one run on one, two and three nodes.
 
-    PYTHONPATH=. python benchmarks/cluster.py
+    python benchmarks/cluster.py
 
-Starts the one-host SLURM of tests/slurm. (a) runs training jobs of the scale smoke, each in a SLURM job and then all in one;
-what is neither queue nor computing is overhead. (b) runs jobs that sleep, two at a time per node, since the nodes of one
-host share its cores.
+Starts the one-host SLURM of tests/slurm. (a) runs training jobs of the scale smoke, each in a SLURM job and then all in
+one; what is neither queue nor computing is overhead. (b) runs jobs that sleep, two at a time per node, since the nodes
+of one host share its cores.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from leakbench.experiments import Project
 from tests.slurm.cluster import NODES, Cluster, why_not
+
+from leakbench.experiments import Project
 
 ROOT = Path(__file__).resolve().parents[1]
 QUICK = ["--jobs", "12", "--slurm-init-seconds-before-status-checks", "3", "--latency-wait", "20", "--quiet", "all"]
@@ -91,11 +92,11 @@ def overhead(cluster: Cluster, cells: int, scratch: Path) -> None:
         print(f"| {way} | {len(spans)} | {spent:.1f} | {work:.1f} | {spent - work:.1f} |", flush=True)
 
 
-def scaling(cluster: Cluster, cells: int, seconds: float, scratch: Path) -> None:
+def scaling(cluster: Cluster, nodes: tuple[str, ...], cells: int, seconds: float, scratch: Path) -> None:
     """(b): print the time from the first start to the last end."""
     records, alone = training_jobs(cells), 0.0
     print("| nodes | SLURM jobs | seconds | speed |\n|---|---|---|---|")
-    for count in range(1, len(NODES) + 1):
+    for count in range(1, len(nodes) + 1):
         folder = checkout(scratch / f"nodes{count}")
         (folder / "sleeps.py").write_text(SLEEPS.format(seconds=seconds))
         for file, old, new in (
@@ -105,7 +106,7 @@ def scaling(cluster: Cluster, cells: int, seconds: float, scratch: Path) -> None
             text = (folder / file).read_text()
             assert old in text
             (folder / file).write_text(text.replace(old, new, 1))
-        for place, node in enumerate(NODES):
+        for place, node in enumerate(nodes):
             state = ["State=resume"] if place < count else ["State=drain", "Reason=benchmark"]
             if place >= count or "DRAIN" in cluster.run("scontrol", "show", "node", node):
                 cluster.run("scontrol", "update", f"NodeName={node}", *state)
@@ -122,13 +123,16 @@ def main() -> int:
     parser.add_argument("--sleepers", type=int, default=12)
     parser.add_argument("--seconds", type=float, default=30.0, help="that a sleeper sleeps")
     arguments = parser.parse_args()
+    sys.path.insert(0, str(ROOT))
+    from tests.slurm.cluster import Cluster
+
     reason = why_not()
     if reason is not None:
         print(f"cluster.py: {reason}", file=sys.stderr)
         return 2
     with Cluster(time_limit=3600) as cluster, tempfile.TemporaryDirectory() as scratch:
         overhead(cluster, arguments.cells, Path(scratch))
-        scaling(cluster, arguments.sleepers, arguments.seconds, Path(scratch))
+        scaling(cluster, NODES, arguments.sleepers, arguments.seconds, Path(scratch))
     return 0
 
 

@@ -37,8 +37,8 @@ def endings(root: Path) -> Iterator[str]:
         if state is not None and state.status != "running" and not (root / record).exists():
             ended[record] = state
     if ended:
-        yield f"leakbench: {len(ended)} of the jobs that were started left no record. What the others made is kept; to go on,"
-        yield "run the same command again."
+        yield f"leakbench: {len(ended)} of the jobs that were started left no record. What the others made is kept;"
+        yield "to go on, run the same command again."
     for record, state in ended.items():
         log = Path("logs", *Path(record).parts[1:]).with_suffix(".log")
         yield f"  {record}: {_why(state)} ({log})"

@@ -158,8 +158,9 @@ def everything_goes_wrong(site: Site) -> None:
     srun.parent.mkdir()
     srun.write_text(LATE_SRUN.replace("RECORD", LATE))
     srun.chmod(0o755)
-    site.checkout.replace("slurm/config.yaml", "  fisher:\n", "  fisher:\n    mem_mb: 700 * attempt\n")
-    site.checkout.replace("slurm/config.yaml", "  attack:\n", "  attack:\n    runtime: attempt\n")
+    # The limits that two of the faults reach.
+    limits = "  fisher: {gpu: 1, mem_mb: 700 * attempt}\n  attack: {gpu: 1, runtime: attempt}\n"
+    site.checkout.replace("slurm/config.yaml", "  merge:\n    turn: 1\n", f"{limits}  merge:\n    turn: 1\n")
     run = site.start(*FAULTS)
 
     def cancel() -> bool:
