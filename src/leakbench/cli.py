@@ -6,12 +6,14 @@ import argparse
 import json
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leakbench.errors import LeakbenchError
+from leakbench.work import KEEP
 
 if TYPE_CHECKING:
     from leakbench.experiments import Project
@@ -63,6 +65,8 @@ def _run(arguments: argparse.Namespace) -> None:
 
     project = _project(arguments)
     placement = Placement(arguments.device, arguments.threads, arguments.tf32, arguments.compile)
+    if "SLURM_JOB_ID" in os.environ:  # Snakemake shows SLURM's messages after this log, but only if this is not empty
+        print(f"SLURM job {os.environ['SLURM_JOB_ID']} on {socket.gethostname()}", flush=True)
     for path in arguments.records:
         job = project.job(_relative(project, path))
         kept = None
@@ -249,7 +253,8 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--keep",
         action="store_true",
-        help="leave a copy of the record in work/; restore it if the record is missing",
+        default=bool(os.environ.get(KEEP)),
+        help=f"leave a copy of the record in work/; restore it if the record is missing (default: if {KEEP} is set)",
     )
 
     show = command("show", _show, "Draw the best, median and worst victims of records beside their reconstructions.")

@@ -144,6 +144,17 @@ def delegate(arguments: Sequence[str]) -> int | None:
     return status[0]
 
 
+def start(run: int) -> None:
+    """Start the warm process of a run before a job asks for it."""
+    with contextlib.suppress(OSError):  # then jobs import by themselves
+        _connect(run).close()
+
+
+def serves(run: str) -> bool:
+    """Whether a warm process of this run waits on this host."""
+    return run.isdecimal() and (folder_of(int(run)) / "socket").exists()
+
+
 def folder_of(run: int) -> Path:
     """Where the socket of a run lies on this host."""
     return Path(tempfile.gettempdir()) / f"leakbench-{os.getuid()}-{socket.gethostname()}-{run}"

@@ -31,6 +31,9 @@ STATE = "state.json"
 KEPT = "kept"
 """In a work folder: the copies of a finished record and of its tensors."""
 
+KEEP = "LEAKBENCH_KEEP"
+"""The environment variable that makes jobs leave such copies: Snakemake's jobs on a cluster do."""
+
 TOUCH_S = 15.0
 """Seconds between two signs of life of a running job."""
 
@@ -200,6 +203,21 @@ def restore(root: Path, record: str, job: str) -> Record | None:
     except (FileNotFoundError, RecordError):
         return None
     return found
+
+
+def is_kept(root: Path, record: str, job: str) -> bool:
+    """Whether :func:`restore` has something to put back.
+
+    Args:
+        root: the root of the project.
+        record: the record's path relative to it.
+        job: the digest of the job that is asked for.
+    """
+    kept = folder_of(root, record) / KEPT / Path(record).name
+    try:
+        return kept.exists() and digest(read_record(kept).job) == job
+    except RecordError:
+        return False
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
+import datetime
 import fcntl
 import hashlib
 import json
 import os
 import shlex
+import socket
 import sys
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from leakbench import sharing
+from leakbench.endings import endings
 from leakbench.errors import LeakbenchError, RecordError
 from leakbench.experiments import Project, read_yaml
 from leakbench.jobs.base import RESULTS
@@ -21,8 +24,14 @@ from leakbench.records import digest, quarantine, read_record
 from leakbench.report.artifacts import FIGURES, Artifact, artifact_of, artifacts
 from leakbench.report.claims import claims_inputs, claims_of, claims_path, claims_paths
 from leakbench.report.tidy import gates_path, missing_path, needed, table_path
-from leakbench.warm import RUN
-from leakbench.work import tidy
+from leakbench.warm import RUN, serves, start
+from leakbench.work import KEEP, tidy
+
+_BESIDE = """\
+leakbench: another run works in this folder: {runs}.
+Two runs may make different things side by side. If Snakemake refuses this one below ("Directory cannot be locked"),
+both would make the same files: wait until the other has ended, or stop it with Ctrl-C or `kill -INT`, and start this
+one again then. Do not use --unlock: a lock that nobody holds any more is removed by itself."""
 
 
 class Workflow:
@@ -42,6 +51,7 @@ class Workflow:
         options = [word for key, value in repeated.items() for word in ("--set", f"{key}={json.dumps(value)}")]
         self.command = shlex.join([sys.executable, "-m", "leakbench", *options])
         """The command line to start jobs with; it repeats the overrides of this run."""
+        self._sizes: dict[str, sharing.Size | None] = {}
 
     def targets(self) -> list[str]:
         """Everything of the configured scale.
@@ -122,11 +132,45 @@ class Workflow:
         words = {name: [paper.title, paper.citation] for name, paper in plan.papers.items()}
         return digest([_sources("report"), plan.description, words])
 
+    def share(self, *, on_gpu: bool, **parts: str) -> str | None:
+        """The group of small cells with which the job with these path parts shares a SLURM job; None: it runs alone.
+
+        Args:
+            on_gpu: whether jobs of this kind ask for a GPU on a cluster.
+            parts: of the path.
+        """
+        size = self._size(_record_path(**parts))
+        return size and size.group(on_gpu)
+
+    def minutes(self, declared: int, attempt: int, **parts: str) -> int:
+        """The time limit of a job on a cluster; see :func:`leakbench.sharing.minutes`."""
+        return sharing.minutes(self._size(_record_path(**parts)), declared, attempt)
+
+    def _size(self, path: str) -> sharing.Size | None:
+        if path not in self._sizes:  # once, since a group stays as it is while jobs come and go
+            self._sizes[path] = sharing.size_of(self.project.root, self.project.job(path))
+        return self._sizes[path]
+
     def name_run(self) -> None:
         """Tell the jobs which run they belong to: those of one run share a warm process on each host."""
         os.environ[RUN] = str(os.getpid()) if self.project.settings.warm else ""
 
-    def unlock_if_alone(self, state: Path) -> None:
+    def name_job(self, step: bool) -> None:
+        """The same within a SLURM job, which is a run of its own; and let jobs keep a copy of what they finish.
+
+        In a SLURM job one Snakemake starts a second one for each job in it, as a step. The warm process is the first
+        one's, and started by it, because SLURM ends with a step whatever was started there.
+
+        Args:
+            step: whether this is the second one.
+        """
+        os.environ[KEEP] = "1"
+        if not (step and serves(os.environ.get(RUN, ""))):
+            self.name_run()
+            if self.project.settings.warm and not step:
+                start(os.getpid())
+
+    def unlock_if_alone(self, state: Path, dryrun: bool = False) -> None:
         """Remove the locks that a killed Snakemake left, so that the same command goes on where it stopped.
 
         Snakemake's locks are files, which outlive a killed process. Beside them every run holds a shared lock of the
@@ -134,19 +178,43 @@ class Workflow:
 
         Args:
             state: Snakemake's own folder, ``.snakemake``.
+            dryrun: say nothing of other runs.
         """
         state.mkdir(exist_ok=True)
-        self._alive = (state / "leakbench.lock").open("w")
-        with contextlib.suppress(OSError):  # another run, or a file system without such locks: leave it to Snakemake
-            fcntl.flock(self._alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._alive = (state / "leakbench.lock").open("a+")
+        if self._lock(fcntl.LOCK_EX):
+            self._alive.truncate(0)
             for left in (state / "locks").glob("*.lock"):
                 left.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):
-            fcntl.flock(self._alive, fcntl.LOCK_SH)
+        self._alive.seek(0)
+        others = self._alive.read().splitlines()
+        if others and not dryrun:
+            print(_BESIDE.format(runs="; ".join(others)), file=sys.stderr)
+        started = datetime.datetime.now().strftime("%d %B, %H:%M")
+        print(f"process {os.getpid()} on {socket.gethostname()}, since {started}", file=self._alive, flush=True)
+        self._lock(fcntl.LOCK_SH)
+
+    def _lock(self, kind: int) -> bool:
+        """Get the kernel's lock, if another run or a file system without such locks does not prevent it."""
+        try:
+            fcntl.flock(self._alive, kind | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True
+
+    def say_endings(self) -> None:
+        """Print why jobs left no record."""
+        for line in endings(self.project.root):
+            print(line, file=sys.stderr)
 
     def tidy_work(self) -> None:
-        """Remove what jobs left while they ran, and copies of their records, where the records are in place."""
-        tidy(self.project.root)
+        """Remove what jobs left while they ran, and copies of their records, where the records are in place.
+
+        Not beside another run: it may need the copies.
+        """
+        if self._lock(fcntl.LOCK_EX):
+            tidy(self.project.root)
+        self._lock(fcntl.LOCK_SH)
 
     def quarantine_unreadable(self, dryrun: bool, **parts: str) -> None:
         """Move the record with these path parts aside if it cannot be read, and say so; its job runs again then."""

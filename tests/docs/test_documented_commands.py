@@ -24,6 +24,7 @@ ELSEWHERE = {
     "leakbench stage --all --scale full": "tests/data/test_needs.py",
     "leakbench stage --all --scale full --check": "tests/data/test_needs.py",
     "leakbench draw figures/smoke/optimal_defense/fig04.pdf --partial": "tests/report/test_partial.py",
+    "sbatch driver.sh": "tests/slurm/test_driver.py",
 }
 
 

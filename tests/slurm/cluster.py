@@ -9,6 +9,7 @@ By hand, from the repository root: ``python tests/slurm/cluster.py snakemake --p
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import select
@@ -106,6 +107,31 @@ class Cluster:
                 found[fields["JobId"]] = fields
         return found
 
+    def kill_node(self, node: str) -> None:
+        """Let a node die: its daemon, and what ran on it."""
+        died = [number for number, job in self.jobs().items() if job.get("NodeList") == node]
+        self._tell(f"kill {node}")
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError, ValueError):  # gone meanwhile, or somebody else's
+                environment = (process / "environ").read_bytes().split(b"\0")
+                words = (process / "cmdline").read_text().split("\0")[0]
+                if f"SLURM_CONF={self.folder / 'slurm.conf'}".encode() in environment and any(
+                    f"SLURM_JOB_ID={number}".encode() in environment or words.startswith(f"slurmstepd: [{number}.")
+                    for number in died
+                ):
+                    os.kill(int(process.name), signal.SIGKILL)
+
+    def start_node(self, node: str) -> None:
+        """Bring a node back that was killed."""
+        self._tell(f"start {node}")
+
+    def _tell(self, order: str) -> None:
+        assert self._supervisor is not None and self._supervisor.stdin is not None
+        assert self._supervisor.stdout is not None
+        self._supervisor.stdin.write(f"{order}\n")
+        self._supervisor.stdin.flush()
+        assert self._supervisor.stdout.readline().strip() == order
+
     def logs(self) -> str:
         """The last lines of every daemon's log, to say in a failed test."""
         lines = []
@@ -187,8 +213,20 @@ class Supervisor:
         # -i: a first start, without a saved state.
         self.daemon("slurmctld", "-D", "-i", "-f", str(folder / "slurm.conf"))
         for node in NODES:
-            self.daemon("slurmd", "-D", "-N", node, "-f", str(folder / "slurm.conf"), name=node)
+            self.start_node(node)
         return wait_until(self.all_idle, 60)
+
+    def start_node(self, node: str) -> None:
+        self.daemon("slurmd", "-D", "-N", node, "-f", str(self.folder / "slurm.conf"), name=node)
+
+    def obey(self, order: str) -> None:
+        """``kill NODE`` or ``start NODE``."""
+        verb, node = order.split()
+        if verb == "start":
+            self.start_node(node)
+        else:
+            self.daemons[node].kill()
+            self.daemons[node].wait()
 
     def daemon(self, *command: str, name: str | None = None) -> None:
         name = name or command[0]
@@ -233,7 +271,7 @@ class Supervisor:
 
 
 def supervise(folder: Path, time_limit: float) -> int:
-    """Start, say so, wait for the end of standard input or of the time, stop."""
+    """Start, say so, obey what standard input says until it or the time ends, stop."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: sys.exit(1))
     supervisor = Supervisor(folder)
@@ -241,8 +279,13 @@ def supervise(folder: Path, time_limit: float) -> int:
     try:
         started = supervisor.start()
         print("ready" if started else "failed", flush=True)
-        if started:
-            select.select([sys.stdin], [], [], time_limit)
+        end = time.monotonic() + time_limit
+        while started and select.select([sys.stdin], [], [], max(end - time.monotonic(), 0))[0]:
+            order = sys.stdin.readline().strip()
+            if not order:
+                break
+            supervisor.obey(order)
+            print(order, flush=True)
         return int(not started)
     finally:
         supervisor.stop()

@@ -23,7 +23,7 @@ GPU_RULES = ("rule_attack", "rule_train")
 FITTED = ["--jobs", "3", "--slurm-init-seconds-before-status-checks", "8", "--latency-wait", "20"]
 TIME_LIMIT = 900  # seconds
 
-pytestmark = [pytest.mark.slurm, pytest.mark.slow]
+pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.xdist_group("slurm")]
 
 
 @dataclass(frozen=True)

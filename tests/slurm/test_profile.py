@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shutil
@@ -14,6 +15,8 @@ import pytest
 import yaml
 
 from leakbench.experiments import Project
+from leakbench.jobs.base import JOB_KINDS
+from leakbench.sharing import SIZES
 
 if TYPE_CHECKING:
     from tests.slurm.conftest import FakeSlurm
@@ -24,8 +27,6 @@ GPU_RULES = {
     *("attack", "train", "federate", "release", "prior", "language_model", "fisher", "membership"),
     *("timing", "round_timing", "leakage"),
 }
-# Keys whose entries are rules.
-BY_RULE = ("set-resources", "set-threads", "groups", "set-scatter")
 
 
 def written_profile() -> dict[str, Any]:
@@ -44,10 +45,23 @@ def read_profile() -> Any:
 
 def test_every_rule_named_in_the_profile_exists(rules_of_workflow: set[str]) -> None:
     """Snakemake ignores settings of rules that do not exist: GPU jobs would run without a GPU."""
-    profile = written_profile()
-    named = {rule for key in BY_RULE for rule in profile.get(key, {})}
-    assert named >= GPU_RULES
+    read = read_profile()
+    named = {*read.set_resources, *written_profile()["groups"]}
+    assert {rule for rule, resources in read.set_resources.items() if "gpu" in resources} == GPU_RULES
     assert named <= rules_of_workflow
+
+
+def test_groups_of_cells_are_those_of_the_workflow() -> None:
+    expected = {size.group(on_gpu): size.members for size in SIZES for on_gpu in (True, False)}
+    assert written_profile()["group-components"] == expected
+
+
+def test_cells_of_a_group_run_one_by_one_on_the_same_kind_of_device() -> None:
+    """A rule asks for the one GPU of a group or for the one turn. The workflow knows which rules ask for no GPU."""
+    asked = {rule: set(resources) & {"gpu", "turn"} for rule, resources in read_profile().set_resources.items()}
+    assert all(len(asked[kind]) == 1 for kind in JOB_KINDS)
+    (on_cpu,) = re.findall(r"^ON_CPU = (\(.*\))$", (ROOT / "workflow" / "rules" / "jobs.smk").read_text(), re.M)
+    assert set(ast.literal_eval(on_cpu)) == {kind for kind in JOB_KINDS if asked[kind] == {"turn"}}
 
 
 def test_every_key_of_the_profile_is_an_argument_of_snakemake() -> None:
@@ -79,21 +93,22 @@ def test_a_controller_that_restarts_is_waited_for() -> None:
     assert read.slurm_status_attempts / read.max_status_checks_per_second >= 300  # seconds
 
 
-@pytest.mark.parametrize("name", ["SLURM_ACCOUNT", "SLURM_PARTITION", "SLURM_GPU_PARTITION"])
+@pytest.mark.parametrize("name", ["SLURM_ACCOUNT", "SLURM_PARTITION", "SLURM_GPU_PARTITION", "SLURM_GPU_MODEL"])
 def test_account_and_partition_come_from_the_environment_or_not_at_all(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    for one in ("SLURM_ACCOUNT", "SLURM_PARTITION", "SLURM_GPU_PARTITION"):
+    for one in ("SLURM_ACCOUNT", "SLURM_PARTITION", "SLURM_GPU_PARTITION", "SLURM_GPU_MODEL"):
         monkeypatch.delenv(one, raising=False)
     without = read_profile()
     for resources in (without.default_resources, *without.set_resources.values()):
-        assert not {"slurm_account", "slurm_partition"} & set(resources)
+        assert not {"slurm_account", "slurm_partition", "gpu_model"} & set(resources)
     monkeypatch.setenv(name, "lab-7")
     given = read_profile()
     assert ("slurm_account" in given.default_resources) == (name == "SLURM_ACCOUNT")
     assert ("slurm_partition" in given.default_resources) == (name == "SLURM_PARTITION")
     for rule in GPU_RULES:
         assert ("slurm_partition" in given.set_resources[rule]) == (name == "SLURM_GPU_PARTITION")
+        assert ("gpu_model" in given.set_resources[rule]) == (name == "SLURM_GPU_MODEL")
 
 
 def test_dry_run_with_the_profile_plans_the_full_scale_with_gpus() -> None:
@@ -166,7 +181,7 @@ def test_what_sbatch_is_asked_for(tmp_path: Path, fake_slurm: FakeSlurm) -> None
     (work / "Snakefile").write_text(SNAKEFILE)
     (fake_slurm.state / "accounts").write_text("lab-7")
     (fake_slurm.state / "instead").write_text(JOB)
-    chosen = {"SLURM_ACCOUNT": "lab-7", "SLURM_GPU_PARTITION": "gpu"}
+    chosen = {"SLURM_ACCOUNT": "lab-7", "SLURM_GPU_PARTITION": "gpu", "SLURM_GPU_MODEL": "a100"}
     quick = ["--slurm-init-seconds-before-status-checks", "1"]
     result = subprocess.run(
         [sys.executable, "-m", "snakemake", "--profile", "slurm", *quick],
@@ -190,7 +205,7 @@ def test_what_sbatch_is_asked_for(tmp_path: Path, fake_slurm: FakeSlurm) -> None
         return flags[flags.index(name) + 1]
 
     for flags in (first, second):
-        assert "--gpus=1" in flags
+        assert "--gpus=a100:1" in flags
         assert "--cpus-per-task=2" in flags
         assert value(flags, "-p") == "gpu"
     for flags in (inventory, group):

@@ -8,9 +8,11 @@ from leakbench.workflow import LeakbenchError, Workflow
 
 try:
     flow = Workflow(Path(workflow.basedir), config)
-    flow.name_run()
-    if workflow.is_main_process:
-        flow.unlock_if_alone(Path(".snakemake"))
+    if not workflow.is_main_process:
+        flow.name_job(step=workflow.local_exec)
+    else:
+        flow.name_run()
+        flow.unlock_if_alone(Path(".snakemake"), workflow.dryrun)
         if not workflow.dryrun:
             flow.tidy_work()
 except LeakbenchError as error:
@@ -25,6 +27,7 @@ onsuccess:
 onerror:
     if workflow.is_main_process:
         flow.tidy_work()
+        flow.say_endings()
 
 
 # Scales, papers and labels never hold a slash. Which of them exist is checked by looking the path up, so that a
@@ -45,3 +48,18 @@ def used_records(**parts):
     if workflow.is_main_process:
         flow.quarantine_unreadable(workflow.dryrun, **parts)
     return flow.used(**parts)
+
+
+def groups_form():
+    """Whether this Snakemake submits jobs to a cluster. One in a SLURM job gets its jobs by name."""
+    return workflow.is_main_process and not workflow.local_exec
+
+
+def shared_job(kind, wildcards):
+    """The group of small cells with which a job shares a SLURM job, if it does."""
+    return flow.share(on_gpu=kind not in ON_CPU, **wildcards) if groups_form() else None
+
+
+def time_limit(minutes, wildcards, attempt):
+    """Minutes of a job that takes some in a first attempt; fewer where small cells share the SLURM job."""
+    return flow.minutes(minutes, attempt, **wildcards) if groups_form() else minutes * attempt

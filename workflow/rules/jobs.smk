@@ -21,6 +21,9 @@ NEEDS = {
     "protection_cost": (8000, 60),
 }
 
+# Kinds that no profile gives a GPU.
+ON_CPU = ("calibrate", "spectrum", "inventory", "protection_cost")
+
 # A job that is no attack has its kind where attacks have their label, and before the label if it runs an attack too.
 OTHERS = "|".join(kind for kind in NEEDS if kind != "attack")
 ATTACKS = {"leakage": "leakage-[^/]+", "attack": f"(?!({OTHERS})/|leakage-)[^/]+"}
@@ -40,10 +43,12 @@ for kind, (memory, minutes) in NEEDS.items():
             "logs/{scale}/{paper}/{experiment}/{dataset}/{model}/{defense}/{attack}/{part}.tsv"
         wildcard_constraints:
             attack=ATTACKS.get(kind, kind),
+        group:
+            lambda wildcards, kind=kind: shared_job(kind, wildcards)
         threads: 1
         resources:
             mem_mb=lambda wildcards, attempt, memory=memory: memory * attempt,
-            runtime=lambda wildcards, attempt, minutes=minutes: minutes * attempt,
+            runtime=lambda wildcards, attempt, minutes=minutes: time_limit(minutes, wildcards, attempt),
         params:
             job=lambda wildcards: flow.job_digest(**wildcards),
         shell:
