@@ -98,15 +98,16 @@ def test_a_failing_job_shows_its_message(fresh: Checkout) -> None:
     assert state is not None and (state.status, state.error) == ("failed", "OSError: the disk is gone")
 
 
-def test_what_jobs_left_goes_with_their_records(project: Checkout) -> None:
-    """Copies of records that are in place, and states of jobs that were killed and ran again."""
-    keep(project.root, RECORD)
-    missing = TABLES[0].replace("records.parquet", "digits16/small/dpsgd/ig/all.json")
-    keep(project.root, missing)
-    (project.root / missing).unlink()
-    project.make("--dry-run", RECORD)
-    assert folder_of(project.root, RECORD).exists()
-    assert project.make(RECORD).nothing_to_do
-    assert not folder_of(project.root, RECORD).exists() and folder_of(project.root, missing).exists()
-    project.make(missing)
-    assert not (project.root / "work").exists()
+def test_what_jobs_left_goes_with_their_records(fresh: Checkout) -> None:
+    """Copies of records that are in place; those of others stay, until they have run again."""
+    missing = RECORD.replace("gp-90", "gp-80")
+    fresh.make(RECORD, missing)
+    for record in (RECORD, missing):
+        keep(fresh.root, record)
+    (fresh.root / missing).unlink()
+    fresh.make("--dry-run", RECORD)
+    assert folder_of(fresh.root, RECORD).exists()
+    assert fresh.make(RECORD).nothing_to_do
+    assert not folder_of(fresh.root, RECORD).exists() and folder_of(fresh.root, missing).exists()
+    fresh.make(missing)
+    assert not (fresh.root / "work").exists()
