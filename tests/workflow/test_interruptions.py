@@ -105,9 +105,11 @@ def test_what_jobs_left_goes_with_their_records(fresh: Checkout) -> None:
     for record in (RECORD, missing):
         keep(fresh.root, record)
     (fresh.root / missing).unlink()
-    fresh.make("--dry-run", RECORD)
+    fresh.make("--dry-run", RECORD, missing)
     assert folder_of(fresh.root, RECORD).exists()
-    assert fresh.make(RECORD).nothing_to_do
+    fresh.replace("quick_jobs.py", "def _run(", "def _run(*_):\n    raise OSError('the disk is gone')\n\n\ndef _(")
+    assert fresh.snakemake(missing).returncode != 0
     assert not folder_of(fresh.root, RECORD).exists() and folder_of(fresh.root, missing).exists()
+    fresh.replace("quick_jobs.py", "    raise OSError('the disk is gone')\n", "    return findings(_[1])\n")
     fresh.make(missing)
     assert not (fresh.root / "work").exists()

@@ -11,10 +11,14 @@ try:
     flow.name_run()
     if workflow.is_main_process:
         flow.unlock_if_alone(Path(".snakemake"))
-        if not workflow.dryrun:
-            flow.tidy_work()
 except LeakbenchError as error:
     raise WorkflowError(str(error)) from None
+
+
+# None of these is asked for in a dry run.
+onstart:
+    if workflow.is_main_process:
+        flow.tidy_work()
 
 
 onsuccess:
