@@ -275,13 +275,28 @@ def test_told_to_end_it_saves_first(
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_told_to_end_between_loops(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_told_to_end_between_loops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seldom(monkeypatch)
     with pytest.raises(Stopped) as stopped, opening(tmp_path):
         count("adding", 2)
         os.kill(os.getpid(), signal.SIGUSR1)
         pytest.fail("it went on")
     assert stopped.value.code == 128 + signal.SIGUSR1
-    assert "told to end (SIGUSR1), nothing to save" in capsys.readouterr().err
+    assert "told to end (SIGUSR1), saved between loops" in capsys.readouterr().err
+    assert files(tmp_path) == ["adding-0=2"], "what had ended"
+
+
+def test_told_to_end_before_the_next_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first loop ended early, without another step."""
+    seldom(monkeypatch)
+    with pytest.raises(Stopped), opening(tmp_path):
+        count("adding", 2)
+        with loop("other", 9, quiet=True):
+            os.kill(os.getpid(), signal.SIGTERM)
+        count("adding", 2)
+    assert files(tmp_path) == ["adding-0=2"]
 
 
 def test_told_to_end_and_the_disk_is_full(

@@ -194,6 +194,9 @@ class _Job:
 
     def enter(self, loop: Loop) -> None:
         """Give a loop its place, and its state if there is one."""
+        if self._told is not None:  # since the last step of one that ended early
+            self._save()
+            self._stop(None)
         if self._folder is None:
             self._folder = self._begin()
         inside = f"{self._open[-1].key}.{self._open[-1].done}." if self._open else ""
@@ -224,14 +227,14 @@ class _Job:
         """A signal came."""
         self._told = signal.Signals(number)
         if not self._open:
+            if self._ended:
+                self._save()
             self._stop(None)
 
     def _stop(self, loop: Loop | None) -> NoReturn:
         assert self._told is not None
-        said = "nothing to save"
-        if loop is not None:
-            where = f"{loop.done} of {loop.total} steps of '{loop.name}'"
-            said = f"not saved: {self._trouble}" if self._trouble else f"saved after {where}; run it again to go on"
+        where = "between loops" if loop is None else f"after {loop.done} of {loop.total} steps of '{loop.name}'"
+        said = f"not saved: {self._trouble}" if self._trouble else f"saved {where}; run it again to go on"
         print(f"leakbench: told to end ({self._told.name}), {said}", file=sys.stderr, flush=True)
         raise Stopped(128 + self._told)
 
