@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import signal
+import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -17,8 +18,8 @@ from typing import Any
 import pytest
 import torch
 
-from leakbench import checkpoint, records
 from leakbench.checkpoint import EVERY, FOLDER, SPENT, Spent, State, Stopped, loop, opened, packed, unpacked
+from leakbench.errors import ConfigError
 
 IDENTITY = {"job": "a", "torch": "1"}
 
@@ -88,7 +89,7 @@ def test_a_killed_loop_goes_on(tmp_path: Path, until: int) -> None:
 def test_short_loops_are_like_a_long_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What ended is written with the next state of any loop."""
     clock = [0.0]
-    monkeypatch.setattr(checkpoint.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     monkeypatch.setenv(EVERY, "10")
     with pytest.raises(Killed), opening(tmp_path):
         for number in range(4):
@@ -148,7 +149,7 @@ def test_a_state_inside_brings_the_one_around(tmp_path: Path, monkeypatch: pytes
         for number in range(3):
             outer.tick(state(float(number)))
         with loop("clients", 9, quiet=True) as inner:
-            job._every = 0.0
+            job._due = 0.0
             inner.tick(state(7.0))
         raise Killed
     assert files(tmp_path) == ["rounds-0.3.clients-0=1", "rounds-0=3"]
@@ -246,7 +247,7 @@ def test_a_full_disk_does_not_end_a_job(
         if full:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(records.os, "fsync", fsync)
+    monkeypatch.setattr(os, "fsync", fsync)
     with opening(tmp_path):
         assert count("adding", 5) == [0, 1, 2, 3, 4]
         said = capsys.readouterr().err
@@ -274,13 +275,28 @@ def test_told_to_end_it_saves_first(
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_told_to_end_between_loops(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_told_to_end_between_loops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seldom(monkeypatch)
     with pytest.raises(Stopped) as stopped, opening(tmp_path):
         count("adding", 2)
         os.kill(os.getpid(), signal.SIGUSR1)
         pytest.fail("it went on")
     assert stopped.value.code == 128 + signal.SIGUSR1
-    assert "told to end (SIGUSR1), nothing to save" in capsys.readouterr().err
+    assert "told to end (SIGUSR1), saved between loops" in capsys.readouterr().err
+    assert files(tmp_path) == ["adding-0=2"], "what had ended"
+
+
+def test_told_to_end_before_the_next_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first loop ended early, without another step."""
+    seldom(monkeypatch)
+    with pytest.raises(Stopped), opening(tmp_path):
+        count("adding", 2)
+        with loop("other", 9, quiet=True):
+            os.kill(os.getpid(), signal.SIGTERM)
+        count("adding", 2)
+    assert files(tmp_path) == ["adding-0=2"]
 
 
 def test_told_to_end_and_the_disk_is_full(
@@ -291,11 +307,34 @@ def test_told_to_end_and_the_disk_is_full(
     def fsync(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(records.os, "fsync", fsync)
+    monkeypatch.setattr(os, "fsync", fsync)
     with pytest.raises(Stopped), opening(tmp_path), loop("adding", 9, quiet=True) as steps:
         os.kill(os.getpid(), signal.SIGTERM)
         steps.tick(state(1.0))
     assert "not saved" in capsys.readouterr().err
+
+
+def test_large_states_are_saved_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A save that takes four seconds is followed by 400 seconds of work, and a quick one by 300."""
+    clock, slow = [0.0], 0.0
+    monkeypatch.delenv(EVERY)
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+
+    def state() -> State:
+        clock[0] += slow
+        return {"value": torch.zeros(1)}
+
+    with opening(tmp_path), loop("adding", 99, quiet=True) as steps:
+        for moment, slow, saved in ((299, 0.0, 0), (300, 0.0, 2), (600, 4.0, 3), (1003, 0.0, 3), (1004, 0.0, 5)):  # noqa: B007
+            clock[0] = moment
+            steps.tick(state)
+            assert files(tmp_path) == ([f"adding-0={saved}"] if saved else [])
+
+
+def test_seconds_have_to_be_a_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(EVERY, "often")
+    with pytest.raises(ConfigError, match="LEAKBENCH_CHECKPOINT_S=often: expected seconds"), opening(tmp_path):
+        pass
 
 
 @pytest.mark.parametrize("value", [None, [1, 0.1, float("inf"), None, "é"], {"a": [True, 1e-320]}])

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -33,7 +34,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, NoReturn, TypeAlias
 
-from leakbench.errors import WriteError
+from leakbench.errors import ConfigError, WriteError
 from leakbench.lazy import torch
 from leakbench.progress import Tick, progress
 from leakbench.records import atomic_write, digest
@@ -41,8 +42,11 @@ from leakbench.records import atomic_write, digest
 CHECKPOINT_S = 300.0
 """Seconds of work that a killed job loses at most, but for the step that it was at."""
 
+LARGEST_PART = 0.01
+"""Saves are rarer where they would take more than this part of the time."""
+
 EVERY = "LEAKBENCH_CHECKPOINT_S"
-"""The environment variable that sets other seconds."""
+"""The environment variable that sets other seconds, which are kept whatever saves take."""
 
 FOLDER = "checkpoint"
 IDENTITY = "identity.json"
@@ -180,8 +184,8 @@ class _Job:
         self.earlier = Spent()
         self._all, self._identity, self._spent = folder, identity, spent
         self._folder: Path | None = None
-        self._every = float(os.environ.get(EVERY) or CHECKPOINT_S)
-        self._saved_at = time.monotonic()
+        self._every, self._largest_part = _every()
+        self._due = time.monotonic() + self._every
         self._open: list[Loop] = []
         self._counts: Counter[str] = Counter()
         self._ended: dict[str, tuple[Loop, dict[str, torch.Tensor]]] = {}
@@ -190,6 +194,9 @@ class _Job:
 
     def enter(self, loop: Loop) -> None:
         """Give a loop its place, and its state if there is one."""
+        if self._told is not None:  # since the last step of one that ended early
+            self._save()
+            self._stop(None)
         if self._folder is None:
             self._folder = self._begin()
         inside = f"{self._open[-1].key}.{self._open[-1].done}." if self._open else ""
@@ -211,7 +218,7 @@ class _Job:
         if loop.done >= loop.total and loop.ends:
             self._ended[loop.key] = loop, _copied(state())
             loop.state = None
-        if self._told is not None or time.monotonic() - self._saved_at >= self._every:
+        if self._told is not None or time.monotonic() >= self._due:
             self._save()
         if self._told is not None:
             self._stop(loop)
@@ -220,14 +227,14 @@ class _Job:
         """A signal came."""
         self._told = signal.Signals(number)
         if not self._open:
+            if self._ended:
+                self._save()
             self._stop(None)
 
     def _stop(self, loop: Loop | None) -> NoReturn:
         assert self._told is not None
-        said = "nothing to save"
-        if loop is not None:
-            where = f"{loop.done} of {loop.total} steps of '{loop.name}'"
-            said = f"not saved: {self._trouble}" if self._trouble else f"saved after {where}; run it again to go on"
+        where = "between loops" if loop is None else f"after {loop.done} of {loop.total} steps of '{loop.name}'"
+        said = f"not saved: {self._trouble}" if self._trouble else f"saved {where}; run it again to go on"
         print(f"leakbench: told to end ({self._told.name}), {said}", file=sys.stderr, flush=True)
         raise Stopped(128 + self._told)
 
@@ -287,8 +294,10 @@ class _Job:
             spent = self.earlier.plus(self._spent())
             atomic_write(self._folder / SPENT, json.dumps(spent).encode())
 
+        started = time.monotonic()
         self._trying(write)
-        self._saved_at = time.monotonic()
+        ended = time.monotonic()
+        self._due = ended + max(self._every, (ended - started) / self._largest_part)
 
     def _trying(self, write: Callable[[], None]) -> None:
         """A job that cannot save goes on; it says so once."""
@@ -320,6 +329,17 @@ class _Job:
 
 
 _JOB: ContextVar[_Job | None] = ContextVar("job", default=None)
+
+
+def _every() -> tuple[float, float]:
+    """Seconds between saves, and the largest part of the time that they may take."""
+    asked = os.environ.get(EVERY)
+    if not asked:
+        return CHECKPOINT_S, LARGEST_PART
+    try:
+        return float(asked), math.inf
+    except ValueError:
+        raise ConfigError(f"{EVERY}={asked}: expected seconds") from None
 
 
 def _copied(state: State) -> dict[str, torch.Tensor]:

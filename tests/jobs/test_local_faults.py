@@ -42,7 +42,7 @@ def no_room_for(suffix: str) -> Iterator[None]:
         fsync(descriptor)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(records.os, "fsync", full)
+        patched.setattr(os, "fsync", full)
         yield
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,6 @@ from tests.jobs.test_release import release_job
 from tests.jobs.test_spectrum_job import job as spectrum_job
 from tests.jobs.test_text_attack_job import MATCHING, MakeJob, text_job
 
-from leakbench import records
 from leakbench.attacks import engine
 from leakbench.attacks.gradient_matching import GradientMatching
 from leakbench.attacks.sentences import SentenceMatching
@@ -43,7 +43,7 @@ MEASURED |= {"seconds", "energy_kwh", "carbon_kg", "carbon_formula_kg"}
 @pytest.fixture(autouse=True)
 def _disk_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hundreds of checkpoints need not reach the disk: the process lives on."""
-    monkeypatch.setattr(records.os, "fsync", lambda _: None)
+    monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 class Killed(BaseException):

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from leakbench.work import folder_of, keep, state_of
+
 if TYPE_CHECKING:
     from tests.workflow.conftest import Checkout, Finished
 
@@ -92,3 +94,22 @@ def test_a_failing_job_shows_its_message(fresh: Checkout) -> None:
     assert run.returncode != 0
     assert "the disk is gone" in run.output
     assert not (fresh.root / RECORD).exists()
+    state = state_of(fresh.root, RECORD)
+    assert state is not None and (state.status, state.error) == ("failed", "OSError: the disk is gone")
+
+
+def test_what_jobs_left_goes_with_their_records(fresh: Checkout) -> None:
+    """Copies of records that are in place; those of others stay, until they have run again."""
+    missing = RECORD.replace("gp-90", "gp-80")
+    fresh.make(RECORD, missing)
+    for record in (RECORD, missing):
+        keep(fresh.root, record)
+    (fresh.root / missing).unlink()
+    fresh.make("--dry-run", RECORD, missing)
+    assert folder_of(fresh.root, RECORD).exists()
+    fresh.replace("quick_jobs.py", "def _run(", "def _run(*_):\n    raise OSError('the disk is gone')\n\n\ndef _(")
+    assert fresh.snakemake(missing).returncode != 0
+    assert not folder_of(fresh.root, RECORD).exists() and folder_of(fresh.root, missing).exists()
+    fresh.replace("quick_jobs.py", "    raise OSError('the disk is gone')\n", "    return findings(_[1])\n")
+    fresh.make(missing)
+    assert not (fresh.root / "work").exists()

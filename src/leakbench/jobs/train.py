@@ -287,7 +287,7 @@ class TrainJob(JobKind):
                     noise.copy_(rounds.saved["noise"])
                 bits, said = unpacked(rounds.saved["said"])
                 failed = {run: (step, reason) for run, (step, reason) in said}
-            for step, (chosen, streams) in self._batches(keys, device, rounds.done):
+            for step, (chosen, streams) in enumerate(self._batches(keys, device, rounds.done), rounds.done):
                 protected = [
                     defense.protect_data(every[chosen], each[chosen], streams.child("defense"))
                     for defense, (every, each) in zip(defenses, datasets, strict=True)
@@ -389,14 +389,14 @@ class TrainJob(JobKind):
         return of_runs
 
     def _batches(
-        self, keys: Sequence[tuple[str | int, ...]], device: torch.device, begin: int
-    ) -> Iterator[tuple[int, tuple[tuple[torch.Tensor | slice, torch.Tensor | slice], Streams]]]:
+        self, keys: Sequence[tuple[str | int, ...]], device: torch.device, begin: int = 0
+    ) -> Iterator[tuple[tuple[torch.Tensor | slice, torch.Tensor | slice], Streams]]:
         """From step ``begin`` on, rows and columns of every step's images among all of them, and its streams."""
         from leakbench.randomness import Streams
 
         if self.sampling == "all":
             for step in range(begin, self.steps):
-                yield step, ((slice(None), slice(None)), Streams(keys).child("step", step))
+                yield (slice(None), slice(None)), Streams(keys).child("step", step)
             return
 
         row = torch.arange(len(keys), device=device)[:, None]
@@ -410,7 +410,7 @@ class TrainJob(JobKind):
                 shuffle = Streams(keys).child("order", epoch).uniform(self.images_per_client, device=device)
                 order = shuffle.argsort(dim=1)
             chosen = order[:, batch * self.batch_size : (batch + 1) * self.batch_size]
-            yield step, ((row, chosen), Streams(keys).child("step", step))
+            yield (row, chosen), Streams(keys).child("step", step)
 
     def _final_loss(self, trained: Trained, starts: Sequence[Victims]) -> list[float]:
         """Undefended loss on all training images of its seed, one value per run."""
