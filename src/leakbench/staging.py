@@ -151,15 +151,8 @@ def report(found: list[Found], scale: str) -> None:
 
     console = Console()
     table = Table(title=f"what scale {scale} needs, in {data_root()}", show_lines=True)
-    for column, wrapped in {
-        "name": True,
-        "for": True,
-        "state": True,
-        "size": False,
-        "terms": True,
-        "to do": True,
-    }.items():
-        table.add_column(column, no_wrap=not wrapped)
+    for column in ("name", "for", "state", "size", "terms", "to do"):
+        table.add_column(column, no_wrap=column == "size", overflow="fold")
     for each in found:
         table.add_row(
             each.need.name,

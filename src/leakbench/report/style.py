@@ -178,12 +178,15 @@ def add_mark(figure: Figure, mark: str) -> None:
     for _ in range(2):  # a layout settles in the second round, as when the figure is saved
         figure.canvas.draw()
     figure.set_layout_engine("none")  # and stays: saving would lay it out anew, and move things below the mark
-    around = figure.get_tightbbox()  # in inches, like the place of the mark
+    for legend in figure.legends:  # they stand at the edges of what is saved, and would come up to the mark
+        box = legend.get_window_extent().transformed(figure.transFigure.inverted())
+        legend.set_bbox_to_anchor(box, figure.transFigure)
+        legend.set_loc("center")
+    around = figure.get_tightbbox()  # in inches
     figure.text(
-        around.x0 + 0.06,
-        around.y1 + 0.15,
+        (around.x0 + 0.06) / figure.get_figwidth(),
+        (around.y1 + 0.15) / figure.get_figheight(),
         mark,
-        transform=figure.dpi_scale_trans,
         fontsize=11,
         fontweight="bold",
         color=MARK_COLOUR,
