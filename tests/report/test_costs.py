@@ -11,6 +11,7 @@ import pytest
 from tests.report.records import empty_project, write_bare_record
 
 from leakbench.cli import main
+from leakbench.errors import ConfigError
 from leakbench.experiments import Project
 from leakbench.models.base import MODELS
 from leakbench.report import costs as module
@@ -117,6 +118,15 @@ def test_the_file_that_the_workflow_reads(project: Project) -> None:
     fisher = rows[f"{SMOKE}/information/digits16/small/gp/fisher/all.json"]
     assert (fisher["seconds"], fisher["low"], fisher["basis"], fisher["state"]) == ("", "", "", "missing")
     assert rows[KNOWN[0]]["state"] == "done" and int(rows[KNOWN[0]]["bytes"]) > 0
+
+
+@pytest.mark.parametrize("content", ["record,kind\na,b\n", "record,seconds\na,soon\n"])
+def test_a_file_that_somebody_changed(tmp_path: Path, content: str) -> None:
+    path = tmp_path / costs_path("smoke")
+    path.parent.mkdir(parents=True)
+    path.write_text(content)
+    with pytest.raises(ConfigError, match="costs.csv: was changed; delete it, or run"):
+        planned_seconds(tmp_path, "smoke")
 
 
 def test_records_that_say_nothing_are_counted(project: Project) -> None:
