@@ -125,7 +125,7 @@ def test_a_file_that_somebody_changed(tmp_path: Path, content: str) -> None:
     path = tmp_path / costs_path("smoke")
     path.parent.mkdir(parents=True)
     path.write_text(content)
-    with pytest.raises(ConfigError, match="costs.csv: was changed; delete it, or run"):
+    with pytest.raises(ConfigError, match=r"costs\.csv: was changed; delete it, or run"):
         planned_seconds(tmp_path, "smoke")
 
 
