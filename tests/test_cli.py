@@ -55,7 +55,20 @@ print(sorted({"yaml", "pydantic", "torch", "numpy", "pandas", "matplotlib", "ric
     *text, imported = done.stdout.splitlines()
     assert imported == "[]"
     assert text[0].startswith("usage: leakbench")
-    commands = "list run show stage merge draw judge claims report cost status schemas".split()
+    commands = [
+        "list",
+        "run",
+        "show",
+        "stage",
+        "merge",
+        "draw",
+        "judge",
+        "claims",
+        "report",
+        "cost",
+        "status",
+        "schemas",
+    ]
     for command in commands:
         assert any(line.strip().startswith(command) for line in text)
 
