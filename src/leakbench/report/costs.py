@@ -151,7 +151,7 @@ def costs(project: Project, scale: str, device: Device | None = None, speedup: S
     found = {}
     for path, job in plan.jobs.items():
         there, own = recorded(project.root, job), device if job.kind.on_gpu else "cpu"
-        size = there.bytes if there.state == "done" else None
+        size = float(there.bytes) if there.state == "done" else None
         if size is None and job.kind.name in rates:
             size = median(rates[job.kind.name]) * job.volume
         estimate = model.estimate(size_of(job), own) if job.kind.name in rates else None
