@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -16,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from leakbench.errors import RecordError
+from leakbench.errors import RecordError, WriteError
 from leakbench.lazy import torch
 from leakbench.records import (
     Cost,
@@ -170,10 +171,10 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(
     before = path.read_bytes()
 
     def fail(*_: object) -> None:
-        raise OSError("no space left on device")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(step, fail)
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(WriteError, match=r"all\.json: no space left on device; make room and run it again"):
         write_record(path, a_record(0.75))
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]

@@ -105,7 +105,7 @@ def test_restoring_imports_no_torch(tmp_path: Path) -> None:
 
     def run() -> list[str]:
         command = [sys.executable, "-c", code]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120)
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=900)
         return done.stdout.splitlines()
 
     first = run()

@@ -7,12 +7,13 @@ project it or freeze the rows that diverged. Equal to ``torch.optim.Adam`` other
 from __future__ import annotations
 
 from leakbench.lazy import torch
+from leakbench.stateful import Stateful
 
 BETAS = (0.9, 0.999)
 EPSILON = 1e-8
 
 
-class Adam:
+class Adam(Stateful):
     """Moments of one tensor (Kingma and Ba 2015), with the usual constants."""
 
     def __init__(self, like: torch.Tensor) -> None:

@@ -51,5 +51,13 @@ class RecordError(LeakbenchError):
     """A record or its tensors cannot be read: half-written, altered, or of another schema."""
 
 
+class WriteError(LeakbenchError):
+    """A file cannot be written."""
+
+
+class OutOfMemory(LeakbenchError):
+    """A job needs more memory than it has."""
+
+
 class ObservationError(LeakbenchError):
     """What an attacker was given is not what the model asks for, or holds values that are not finite."""

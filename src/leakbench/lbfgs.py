@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from leakbench.lazy import torch
+from leakbench.stateful import Stateful
 
 DECREASE = 1e-4  # c1: sufficient decrease (Armijo)
 CURVATURE = 0.9  # c2: strong Wolfe
@@ -19,7 +20,7 @@ LEAST_BRACKET = 1e-9  # a bracket shorter than this, in the entry that moves mos
 LEAST_CURVATURE = 1e-10  # a pair with y.s up to here is not kept
 
 
-class LBFGS:
+class LBFGS(Stateful):
     """Limited-memory BFGS (Liu and Nocedal 1989), with the stopping rules of ``torch.optim.LBFGS``.
 
     A trial is finished when its largest absolute gradient is at most ``tolerance_gradient``, when the largest absolute
@@ -130,7 +131,7 @@ class LBFGS:
         self.points = torch.where(self.finished[:, None], self.accepted, ahead)
 
 
-class _History:
+class _History(Stateful):
     """The newest curvature pairs of each trial, and the inverse Hessian that they make.
 
     With the pairs as the columns of S and Y in the order of time, R the upper triangle of S'Y, D its diagonal and c the
@@ -203,7 +204,7 @@ class _Probe(NamedTuple):
         return _Probe(*(torch.where(mask, mine, theirs) for mine, theirs in zip(self, other, strict=True)))
 
 
-class _StrongWolfe:
+class _StrongWolfe(Stateful):
     """Line searches side by side, each in its own phase.
 
     A trial first steps outwards until it brackets a step with the strong Wolfe conditions, and then zooms in. ``_low``

@@ -1,8 +1,10 @@
-"""How the C library treats freed memory."""
+"""How the C library treats freed memory, and how torch says that there is none left."""
 
 from __future__ import annotations
 
 import ctypes
+
+from leakbench.lazy import torch
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of <malloc.h>
 
@@ -18,3 +20,8 @@ def keep_freed_memory() -> bool:
     except (OSError, AttributeError):  # not glibc
         return False
     return bool(mallopt(_M_TRIM_THRESHOLD, 2**31 - 1) and mallopt(_M_MMAP_MAX, 0))
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Whether this is torch's error for that: on a CPU a plain RuntimeError, which names its allocator."""
+    return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)

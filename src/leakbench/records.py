@@ -6,18 +6,25 @@ JSON has no NaN: a value that does not exist is null, and ``reasons`` says why.
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
 import hashlib
 import json
 import os
+import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from leakbench.errors import RecordError
+from leakbench.errors import RecordError, WriteError
 from leakbench.lazy import torch
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors of a disk, a quota or a limit that leave no room."""
 
 Value = float | None | list[float | None]
 """A metric: a number, or one number per image, victim or step, as its axis says."""
@@ -128,17 +135,46 @@ def digest(value: Any) -> str:
 
 
 def atomic_write(path: Path, content: bytes) -> None:
-    """Write a file that is either whole or absent, whenever the process is killed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Write a file that is either whole or absent, whenever the process is killed.
+
+    Raises:
+        WriteError: the disk is full, or the file cannot be written for another reason; what was there before stays.
+    """
+    temporary = path.with_name(f".{path.name}.{socket.gethostname()}-{os.getpid()}.tmp")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+    except OSError as error:
+        what = (error.strerror or str(error)).lower()
+        todo = "; make room and run it again: what is finished stays" if error.errno in FULL else ""
+        raise WriteError(f"{path}: {what}{todo}") from None
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Hold a lock of the kernel's on a folder, which is made if it is missing; without one where there are none.
+
+    Raises:
+        WriteError: the folder cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise WriteError(f"{folder}: {(error.strerror or str(error)).lower()}") from None
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def write_record(path: Path, record: Record) -> None:

@@ -6,7 +6,8 @@ what reads the configuration; once a job has needed a library that only some nee
 that a forked job is the same as one that starts by itself. It ends with its run, which sees no later edits of the code.
 
 The caller hands over its arguments, environment, folder and standard streams, waits, and ends as the job does. If the
-caller dies, so does the job. The key ``warm`` of config/config.yaml turns all of this off.
+caller dies, so does the job; what tells the caller to end it tells the job, which may save its state before. The key
+``warm`` of config/config.yaml turns all of this off.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import FrameType
 from typing import NoReturn
 
 from leakbench.torchvision_compat import import_torchvision
@@ -63,6 +65,10 @@ IDLE_S = 600.0
 """Without a caller for this long, the process gives its memory back; the next caller starts another."""
 
 STARTED = b"\x00"
+"""What the warm process says of a job, before its process id in four bytes."""
+
+RELAYED = (signal.SIGTERM, signal.SIGUSR1)
+"""Signals of the caller that are the job's: it saves its state, and ends."""
 
 
 @dataclass(frozen=True)
@@ -114,12 +120,24 @@ def delegate(arguments: Sequence[str]) -> int | None:
         connection = _connect(int(run))
         socket.send_fds(connection, [STARTED], [0, 1, 2])
         connection.sendall(json.dumps(asdict(request)).encode() + b"\n")
-        if connection.recv(1) != STARTED:
+        started = connection.recv(5, socket.MSG_WAITALL)
+        if len(started) < 5:
             raise ConnectionError("it ended")
     except OSError as error:
         print(f"leakbench: no warm process ({error}); this job imports by itself", file=sys.stderr)
         return None
+    told: list[int] = []
+
+    def relay(number: int, _: FrameType | None) -> None:
+        told.append(number)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int.from_bytes(started[1:]), number)
+
+    for number in RELAYED:
+        signal.signal(number, relay)
     status = connection.recv(1)
+    if not status and told:
+        return 128 + told[0]
     if not status:
         print("leakbench: the process of this job was killed; did it run out of memory?", file=sys.stderr)
         return 128 + signal.SIGKILL
@@ -278,7 +296,7 @@ def _work(
 
     status = 1
     try:
-        connection.sendall(STARTED)
+        connection.sendall(STARTED + os.getpid().to_bytes(4))
         _take_over(request, streams)
         threading.Thread(target=end_with_caller, daemon=True).start()
         status = main(request.arguments)

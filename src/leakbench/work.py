@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from leakbench.errors import RecordError
+from leakbench.errors import LeakbenchError, RecordError, WriteError
 from leakbench.records import Record, atomic_write, digest, read_record
 
 WORK = "work"
@@ -142,14 +142,12 @@ def _write(folder: Path, state: State) -> None:
     """A job whose state cannot be written is a job like any other."""
     try:
         atomic_write(folder / STATE, state.as_json())
-    except OSError as error:
-        print(f"leakbench: {folder / STATE}: {error.strerror or error}; going on without", file=sys.stderr)
+    except WriteError as error:
+        print(f"leakbench: {error}; going on without", file=sys.stderr)
 
 
 def in_one_line(error: BaseException) -> str:
     """What an error says, with its kind where that is not one of ours."""
-    from leakbench.errors import LeakbenchError
-
     lines = str(error).split("\n")
     said = next((line.strip() for line in lines if line.strip()), "")
     return said if isinstance(error, LeakbenchError) and said else f"{type(error).__name__}: {said}".rstrip(": ")

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from leakbench.work import folder_of, keep, state_of
+
 if TYPE_CHECKING:
     from tests.workflow.conftest import Checkout, Finished
 
@@ -92,3 +94,19 @@ def test_a_failing_job_shows_its_message(fresh: Checkout) -> None:
     assert run.returncode != 0
     assert "the disk is gone" in run.output
     assert not (fresh.root / RECORD).exists()
+    state = state_of(fresh.root, RECORD)
+    assert state is not None and (state.status, state.error) == ("failed", "OSError: the disk is gone")
+
+
+def test_what_jobs_left_goes_with_their_records(project: Checkout) -> None:
+    """Copies of records that are in place, and states of jobs that were killed and ran again."""
+    keep(project.root, RECORD)
+    missing = TABLES[0].replace("records.parquet", "digits16/small/dpsgd/ig/all.json")
+    keep(project.root, missing)
+    (project.root / missing).unlink()
+    project.make("--dry-run", RECORD)
+    assert folder_of(project.root, RECORD).exists()
+    assert project.make(RECORD).nothing_to_do
+    assert not folder_of(project.root, RECORD).exists() and folder_of(project.root, missing).exists()
+    project.make(missing)
+    assert not (project.root / "work").exists()

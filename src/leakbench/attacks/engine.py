@@ -15,10 +15,13 @@ from typing import Literal, NamedTuple, TypeAlias, TypedDict
 
 from leakbench.attacks.base import KnownInputs
 from leakbench.attacks.optimisers import Bounds, Descent, Optimiser
+from leakbench.checkpoint import loop
 from leakbench.footprint import bytes_per_row
 from leakbench.lazy import torch
+from leakbench.memory import out_of_memory
 from leakbench.models.base import Statistics
 from leakbench.progress import Tick, progress
+from leakbench.stateful import named, part_of
 
 CPU_BUDGET = 256 * 2**20
 """Working memory of one vectorised evaluation on a CPU, in bytes. On a GPU it is a part of what is free."""
@@ -105,18 +108,30 @@ def minimise(
             but for a chunk of one: other kernels then round in other places, which signed steps can amplify.
     """
     trials = torch.arange(len(points), device=points.device)
-    chunk = chunk or chunk_size(cost, points[:1], evidence(trials[:1]))
-    chunk = min(chunk, max(2, len(points)))
     parts: list[Minimum] = []
-    first = 0
-    with progress("matching gradients", iterations * len(points)) as tick:
-        while first < len(points):
-            rows = trials[first : first + chunk]
+    name = "matching gradients"
+    with progress(name, iterations * len(points)) as tick, loop(name, len(points), quiet=True) as chunks:
+        if chunks.saved:
+            size = int(chunks.saved["chunk"])
+            if chunks.done:
+                parts.append(Minimum(*(chunks.saved[field].to(points.device) for field in Minimum._fields)))
+                tick(iterations * chunks.done)
+        else:
+            size = chunk or chunk_size(cost, points[:1], evidence(trials[:1]))
+            size = min(size, max(2, len(points)))
+
+        def found_so_far() -> dict[str, torch.Tensor]:
+            found = zip(Minimum._fields, zip(*parts, strict=True), strict=True) if parts else ()
+            return {"chunk": torch.tensor(size), **{field: torch.cat(tensors) for field, tensors in found}}
+
+        chunks.stands(found_so_far)
+        while (first := chunks.done) < len(points):
+            rows = trials[first : first + size]
             # Kernels round a batch of one differently, and signs amplify that: a lone trial runs beside its copy.
             # A compiled step has one shape.
-            least = chunk if COMPILED else min(chunk, 2)
+            least = size if COMPILED else min(size, 2)
             computed = torch.cat([rows, rows[-1:].expand(least - len(rows))]) if len(rows) < least else rows
-            evaluate = evaluation(cost, vectorised=chunk > 1)
+            evaluate = evaluation(cost, vectorised=size > 1)
 
             def advance(steps: int = 1, trials: int = len(rows)) -> None:
                 tick(steps * trials)
@@ -135,12 +150,13 @@ def minimise(
                     computed,
                 )
             except RuntimeError as error:
-                if chunk == 1 or not _out_of_memory(error):
+                if size == 1 or not out_of_memory(error):
                     raise
-                chunk = (len(computed) + 1) // 2  # and once more from the start
+                size = (len(computed) + 1) // 2  # and once more from the start
+                chunks.stands(found_so_far)
                 continue
             parts.append(Minimum(*(tensor[: len(rows)] for tensor in found)))
-            first += len(rows)
+            chunks.tick(found_so_far, len(rows))
     return Minimum(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
 
 
@@ -160,26 +176,40 @@ def _descend(
     resting = torch.zeros(n, dtype=torch.bool, device=device)  # converged or good enough
     stopped = torch.zeros_like(resting)
     held, held_value = descent.points, torch.full((n,), torch.inf, device=device, dtype=descent.points.dtype)
-    for iteration in range(iterations):
-        gradient, value = evaluate(descent.points, evidence)
-        finite = value.isfinite() & gradient.isfinite().all(dim=1)
-        moving = (diverged_at < 0) & ~resting
-        diverged_at = torch.where(moving & ~finite, iteration, diverged_at)
-        moving = moving & finite
-        if keep == "best":
-            held, held_value = _hold(moving & (value < held_value), descent.points, value, held, held_value)
-        if stop_below is not None:
-            now = moving & (value < stop_below)
-            held, held_value = _hold(now, descent.points, value, held, held_value)
-            stopped, moving = stopped | now, moving & ~now
-        resting = resting | stopped | descent.tell(value, gradient, moving)
-        if interlude is not None:
-            moved = interlude(iteration, descent.points, trials)
-            descent.points = torch.where(moving[:, None], moved, descent.points)
-        tick()
-        if iteration % CHECK_EVERY == CHECK_EVERY - 1 and not bool(moving.any()):
-            tick(iterations - 1 - iteration)
-            break
+    # The size is a part of the place: what ran out of memory in one is tried again in another.
+    with loop(f"descent of {n}", iterations, quiet=True, ends=False) as steps:
+        if steps.saved:
+            descent.restore(part_of(steps.saved, "descent"))
+            diverged_at, resting, stopped, held, held_value = (
+                steps.saved[name].to(device) for name in ("diverged_at", "resting", "stopped", "held", "held_value")
+            )
+            tick(steps.done)
+
+        def state() -> dict[str, torch.Tensor]:
+            marks = {"diverged_at": diverged_at, "resting": resting, "stopped": stopped}
+            return {**named("descent", descent.state()), **marks, "held": held, "held_value": held_value}
+
+        for iteration in steps.steps:
+            gradient, value = evaluate(descent.points, evidence)
+            finite = value.isfinite() & gradient.isfinite().all(dim=1)
+            moving = (diverged_at < 0) & ~resting
+            diverged_at = torch.where(moving & ~finite, iteration, diverged_at)
+            moving = moving & finite
+            if keep == "best":
+                held, held_value = _hold(moving & (value < held_value), descent.points, value, held, held_value)
+            if stop_below is not None:
+                now = moving & (value < stop_below)
+                held, held_value = _hold(now, descent.points, value, held, held_value)
+                stopped, moving = stopped | now, moving & ~now
+            resting = resting | stopped | descent.tell(value, gradient, moving)
+            if interlude is not None:
+                moved = interlude(iteration, descent.points, trials)
+                descent.points = torch.where(moving[:, None], moved, descent.points)
+            tick()
+            if iteration % CHECK_EVERY == CHECK_EVERY - 1 and not bool(moving.any()):
+                tick(iterations - 1 - iteration)
+                break
+            steps.tick(state)
     final = torch.where(stopped[:, None], held, descent.accepted)
     _, value = evaluate(final, evidence)
     diverged_at = torch.where((diverged_at < 0) & ~value.isfinite(), iterations, diverged_at)
@@ -239,7 +269,7 @@ class _Compiled:
             found = compiled(points, evidence)
             self._run = compiled
         except Exception as error:  # the compiler's stages raise whatever they like
-            if _out_of_memory(error):
+            if out_of_memory(error):
                 raise
             reason = str(error).strip().split("\n")[0]
             print(f"compiling failed, going on without: {type(error).__name__}: {reason}", file=sys.stderr)
@@ -284,7 +314,7 @@ def rows_at_once(computation: Callable[[int], object], device: torch.device) -> 
     try:
         per_row = bytes_per_row(computation)
     except RuntimeError as error:
-        if not _out_of_memory(error):
+        if not out_of_memory(error):
             raise
         return 1
     if device.type != "cpu":
@@ -296,8 +326,3 @@ def _free(device: torch.device) -> int:
     """Bytes that a GPU has left, with those that torch keeps from earlier attacks for the next tensors."""
     kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return int(torch.cuda.mem_get_info(device)[0]) + kept
-
-
-def _out_of_memory(error: Exception) -> bool:
-    # On a CPU torch raises a plain RuntimeError, which names its allocator.
-    return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)

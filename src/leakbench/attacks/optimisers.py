@@ -13,12 +13,13 @@ from pydantic import Field
 from leakbench import adam, lbfgs
 from leakbench.attacks.parts import Part
 from leakbench.lazy import torch
+from leakbench.stateful import Stateful
 
 Bounds = tuple["torch.Tensor", "torch.Tensor"]
 """Smallest and largest valid value of every variable, ``[D]`` each."""
 
 
-class Descent(ABC):
+class Descent(Stateful, ABC):
     """The state of ``n`` trials."""
 
     points: torch.Tensor

@@ -7,22 +7,22 @@ train locally for a round of federated averaging are such runs, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from leakbench.adam import Adam
+from leakbench.checkpoint import loop
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.lazy import torch
 from leakbench.models.base import Network, Statistics
 from leakbench.models.bert import embedding_width
 from leakbench.models.stacked import StackedNetworks
 from leakbench.models.trained import TrainedModels
-from leakbench.progress import progress
 from leakbench.randomness import Streams
+from leakbench.stateful import Stateful, named, part_of
 
 MEMORY_BUDGET = 512 * 2**20
 """Working memory of the gradients that are computed together, in bytes. Only speed depends on it."""
@@ -55,7 +55,7 @@ such as noise that is drawn at every access. ``rows``: which of a run's images t
 the step."""
 
 
-class _Momentum:
+class _Momentum(Stateful):
     """The same interface as Adam's."""
 
     def __init__(self, velocity: torch.Tensor, momentum: float) -> None:
@@ -64,6 +64,9 @@ class _Momentum:
 
     def direction(self, gradient: torch.Tensor) -> torch.Tensor:
         return self._velocity.mul_(self._momentum).add_(gradient)
+
+    def restore(self, saved: Mapping[str, torch.Tensor]) -> None:
+        self._velocity.copy_(saved["_velocity"])  # which may be the caller's
 
 
 class SampleGradients(Protocol):
@@ -175,11 +178,32 @@ def train_runs(
     diverged_at = torch.full((runs,), -1, device=device)
     size = STACKED_TOGETHER if stacked else together or _together(network, training.batch_size, images, device)
     rows = None if rows is None else rows.cpu()
-    parts = [slice(first, min(first + size, runs)) for first in range(0, runs, size)]
-    optimisers = [_optimiser(training, current[part], None if velocity is None else velocity[part]) for part in parts]
     first_batch: tuple[torch.Tensor, torch.Tensor] | None = None
-    with nullcontext(_no_tick) if quiet else progress("training", training.steps) as tick:
+    with loop("training", training.steps, quiet=quiet, ends=not quiet) as steps:
+        if steps.saved:
+            size = int(steps.saved["together"])  # the free memory of a GPU decides it, and it the last digits
+        parts = [slice(first, min(first + size, runs)) for first in range(0, runs, size)]
+        optimisers = [
+            _optimiser(training, current[part], None if velocity is None else velocity[part]) for part in parts
+        ]
+        if steps.saved:
+            for tensor, name in ((current, "current"), (curves, "curves"), (diverged_at, "diverged_at")):
+                tensor.copy_(steps.saved[name])
+            for name, values in statistics.items():
+                values.copy_(steps.saved[f"statistics.{name}"])
+            for number, optimiser in enumerate(optimisers):
+                optimiser.restore(part_of(steps.saved, f"optimiser{number}"))
+
+        def state() -> dict[str, torch.Tensor]:
+            found = {"together": torch.tensor(size), "current": current, "curves": curves, "diverged_at": diverged_at}
+            found |= named("statistics", statistics)
+            for number, optimiser in enumerate(optimisers):
+                found |= named(f"optimiser{number}", optimiser.state())
+            return found
+
         for step, places in enumerate(_batches(streams, count, training)):
+            if 0 < step < steps.done:
+                continue
             chosen = (places if rows is None else rows.gather(1, places)).to(device)
             batch, targets = _take(images, chosen, shared_axes=axes + 1), _take(labels, chosen, shared_axes=1)
             drawing = transform is not None or sample_gradients is not None
@@ -187,6 +211,8 @@ def train_runs(
             if transform is not None:
                 batch = transform(batch, targets, chosen, own)
             first_batch = first_batch or (batch, targets)
+            if step < steps.done:
+                continue
             for part, optimiser in zip(parts, optimisers, strict=True):
                 before = {name: values[part] for name, values in statistics.items()}
                 if sample_gradients is None and stacked is not None:
@@ -212,7 +238,7 @@ def train_runs(
                 current[part] = torch.where(alive[:, None], moved, current[part])
                 for name, values in after.items():
                     statistics[name][part] = torch.where(alive[:, None], values, before[name])
-            tick()
+            steps.tick(state)
     models = TrainedModels(network.in_mode("eval"), current, statistics, initial)
     return TrainingRuns(models, curves, diverged_at, first_batch)
 
@@ -221,10 +247,6 @@ def _optimiser(training: Training, parameters: torch.Tensor, velocity: torch.Ten
     if training.optimiser != "sgd":
         return Adam(parameters)
     return _Momentum(torch.zeros_like(parameters) if velocity is None else velocity, training.momentum)
-
-
-def _no_tick(steps: int = 1) -> None:
-    pass
 
 
 def _sample_axes(images: torch.Tensor) -> int:

@@ -54,13 +54,25 @@ class EnergyMeter:
     Attributes:
         kwh: the energy; None where it is unknown.
         reason: why, if so.
+        earlier: that of earlier attempts of a job which goes on from a checkpoint.
     """
 
     def __init__(self) -> None:
         self.kwh: float | None = None
         self.reason = "codecarbon measured nothing"
+        self.earlier: float | None = 0.0
 
     def __enter__(self) -> EnergyMeter:
+        self._start()
+        return self
+
+    def so_far(self) -> float | None:
+        """The energy since entering, and that of earlier attempts; None where it is unknown."""
+        self._stop()
+        self._start()
+        return self.earlier
+
+    def _start(self) -> None:
         from codecarbon import OfflineEmissionsTracker
         from codecarbon.external.logger import set_logger_level
 
@@ -74,10 +86,14 @@ class EnergyMeter:
             log_level="critical",
         )
         self._tracker.start()
-        return self
 
-    def __exit__(self, *_: object) -> None:
+    def _stop(self) -> None:
+        """Add what was measured since the start to ``earlier``."""
         self._tracker.stop()
         found = getattr(self._tracker, "final_emissions_data", None)
-        if found is not None:
-            self.kwh = float(found.energy_consumed)
+        measured = None if found is None else float(found.energy_consumed)
+        self.earlier = None if measured is None or self.earlier is None else self.earlier + measured
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+        self.kwh = self.earlier

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import Field
 
+from leakbench.checkpoint import State, loop, packed, unpacked
 from leakbench.effort import FORWARD, Effort
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.federated.training import Training
@@ -17,6 +18,7 @@ from leakbench.jobs.costs import CARBON_INTENSITY, EnergyMeter, Times, carbon_kg
 from leakbench.jobs.subjects import check_defense, check_vocabulary
 from leakbench.lazy import torch
 from leakbench.records import MetricInfo, Outcome, Replicate, Value
+from leakbench.stateful import named, part_of
 
 if TYPE_CHECKING:
     from leakbench.defenses.base import Defense
@@ -256,6 +258,10 @@ class _Run:
     best_validation: float = -1.0
 
 
+SAID = ("curves", "bits", "diverged_at", "best_round", "best_validation")
+"""What a run has found out, besides times."""
+
+
 class _Federation:
     """Several runs, side by side. Row ``i * clients + c`` of every tensor of clients is client ``c`` of run ``i``."""
 
@@ -324,16 +330,42 @@ class _Federation:
 
     def replicates(self) -> list[Replicate]:
         """Train, and say what came out."""
-        from leakbench.progress import progress
-
         evaluated = set(self.kind.evaluated())
-        with self.energy, progress("rounds", self.kind.rounds) as tick:
-            for number in range(self.kind.rounds):
+        with self.energy, loop("rounds", self.kind.rounds) as rounds:
+            if rounds.saved:
+                self._restore(rounds.saved)
+            for number in rounds.steps:
                 self._round(number)
                 if number in evaluated:
                     self._evaluate(number)
-                tick()
+                rounds.tick(self._state())
         return self._findings()
+
+    def _state(self) -> Callable[[], dict[str, torch.Tensor]]:
+        """What gives the state of now during the round that follows, which adds to the momentum while clients train."""
+        velocity = None if self.velocity is None else self.velocity.clone()
+
+        def state() -> dict[str, torch.Tensor]:
+            found = {"parameters": self.parameters, "best": self.best}
+            found |= named("statistics", self.statistics) | named("best_statistics", self.best_statistics)
+            found |= {} if velocity is None else {"velocity": velocity}
+            said = [[getattr(run, name) for name in SAID] for run in self.runs]
+            times = [[run.times.wall, run.times.cpu] for run in self.runs]
+            return found | {"said": packed([said, times, self.energy.so_far()])}
+
+        return state
+
+    def _restore(self, saved: State) -> None:
+        self.parameters, self.best = (saved[name].to(self.device) for name in ("parameters", "best"))
+        for name, values in (("statistics", self.statistics), ("best_statistics", self.best_statistics)):
+            values |= {key: tensor.to(self.device) for key, tensor in part_of(saved, name).items()}
+        if self.velocity is not None:
+            self.velocity.copy_(saved["velocity"])
+        said, times, self.energy.earlier = unpacked(saved["said"])
+        for run, values_of_run, (wall, cpu) in zip(self.runs, said, times, strict=True):
+            for name, value in zip(SAID, values_of_run, strict=True):
+                setattr(run, name, value)
+            run.times = Times(wall, cpu)
 
     def _round(self, number: int) -> None:
         """Local training, defense, aggregation."""

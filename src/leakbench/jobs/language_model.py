@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import Field
 
 from leakbench.attacks.language.model import CausalTransformer
+from leakbench.checkpoint import loop
 from leakbench.effort import FORWARD, Effort, Unit
 from leakbench.errors import ConfigError
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
+from leakbench.jobs.modules import module_state, restore_module
 from leakbench.lazy import torch
-from leakbench.progress import progress
 from leakbench.randomness import generator, stream_seed
 from leakbench.records import MetricInfo, Outcome, Replicate, Value
 
@@ -129,8 +130,18 @@ class LanguageModelJob(JobKind):
         size = min(self.batch_size, len(ids))
         order = torch.empty(0, dtype=torch.int64)
         seen = torch.zeros(self.steps, device=ids.device)
-        with torch.enable_grad(), progress("training a language model", self.steps) as tick:
-            for step in range(self.steps):
+
+        def state() -> dict[str, torch.Tensor]:
+            own = {"order": order, "seen": seen, "draws": draws.get_state()}
+            return module_state(module, optimiser, schedule) | own
+
+        with torch.enable_grad(), loop("training a language model", self.steps) as steps:
+            restore_module(module, optimiser, steps.saved, schedule)
+            if steps.saved:
+                order = steps.saved["order"]
+                seen.copy_(steps.saved["seen"])
+                draws.set_state(steps.saved["draws"])
+            for step in steps.steps:
                 if len(order) < size:  # the rest of an epoch that fills no batch is left out
                     order = torch.randperm(len(ids), generator=draws)
                 rows, order = order[:size].to(ids.device), order[size:]
@@ -142,7 +153,7 @@ class LanguageModelJob(JobKind):
                 optimiser.step()
                 schedule.step()
                 seen[step] = loss.detach()
-                tick()
+                steps.tick(state)
         broken = (~seen.isfinite()).nonzero().flatten().tolist()
         spans = [float(part.mean()) for part in seen.cpu().tensor_split(min(SPANS, self.steps))]
         return [value if math.isfinite(value) else None for value in spans], broken[0] if broken else None

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from leakbench.checkpoint import loop
 from leakbench.effort import Effort
 from leakbench.errors import ConfigError, LeakbenchError
+from leakbench.jobs.modules import module_state, restore_module
 from leakbench.lazy import torch
 from leakbench.models.base import Network
-from leakbench.progress import progress
 from leakbench.randomness import generator
 
 if TYPE_CHECKING:
@@ -82,14 +83,25 @@ def pretrained(
     inputs, labels = dataset.normalise(samples.values).to(device), samples.labels.to(device)
     module = network.trainable_module()
     optimiser = pretraining.over(module.parameters())
-    with torch.enable_grad(), progress("pretraining", epoch * -(-count // pretraining.batch_size)) as tick:
-        for number in range(epoch):
+    each = -(-count // pretraining.batch_size)
+
+    def state() -> dict[str, torch.Tensor]:
+        return module_state(module, optimiser)
+
+    def check() -> None:
+        if not all(bool(tensor.isfinite().all()) for tensor in module.state_dict().values()):
+            raise Diverged(f"pretraining became non-finite in epoch {steps.done // each}")
+
+    with torch.enable_grad(), loop("pretraining", epoch * each) as steps:
+        restore_module(module, optimiser, steps.saved)
+        if steps.saved and steps.done % each == 0:
+            check()
+        for number in range(steps.done // each, epoch):
             order = torch.randperm(count, generator=generator(label, seed, "pretraining", number))
-            for rows in order.to(device).split(pretraining.batch_size):
+            for rows in order.to(device).split(pretraining.batch_size)[steps.done - number * each :]:
                 optimiser.zero_grad()
                 torch.nn.functional.cross_entropy(module(inputs[rows]), labels[rows]).backward()
                 optimiser.step()
-                tick()
-            if not all(bool(tensor.isfinite().all()) for tensor in module.state_dict().values()):
-                raise Diverged(f"pretraining became non-finite in epoch {number + 1}")
+                steps.tick(state)
+            check()
     return Network(module, device, network.batch_norm)

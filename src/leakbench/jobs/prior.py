@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import Field
 
 from leakbench.attacks.restoration.prior import Restoration
+from leakbench.checkpoint import loop
 from leakbench.data.base import image_dataset
 from leakbench.effort import FORWARD, Effort, Unit
 from leakbench.errors import ConfigError
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
+from leakbench.jobs.modules import module_state, restore_module
 from leakbench.lazy import torch
-from leakbench.progress import progress
 from leakbench.randomness import generator, stream_seed
 from leakbench.records import MetricInfo, Outcome, Replicate, Value
 
@@ -106,8 +107,18 @@ class PriorJob(JobKind):
         size = min(self.batch_size, len(images))
         order = torch.empty(0, dtype=torch.int64)
         seen = torch.zeros(self.steps, len(LOSSES), device=device)
-        with torch.enable_grad(), progress("training networks", self.steps) as tick:
-            for step in range(self.steps):
+
+        def state() -> dict[str, torch.Tensor]:
+            own = {"order": order, "seen": seen, "draws": draws.get_state()}
+            return module_state(networks, optimiser, schedule) | own
+
+        with torch.enable_grad(), loop("training networks", self.steps) as steps:
+            restore_module(networks, optimiser, steps.saved, schedule)
+            if steps.saved:
+                order = steps.saved["order"]
+                seen.copy_(steps.saved["seen"])
+                draws.set_state(steps.saved["draws"])
+            for step in steps.steps:
                 if len(order) < size:  # the rest of an epoch that fills no batch is left out
                     order = torch.randperm(len(images), generator=draws)
                 rows, order = order[:size].to(device), order[size:]
@@ -120,7 +131,7 @@ class PriorJob(JobKind):
                 optimiser.step()
                 schedule.step()
                 seen[step] = losses.detach()
-                tick()
+                steps.tick(state)
         broken = (~seen.isfinite().all(dim=1)).nonzero().flatten().tolist()
         spans = [part.mean(dim=0) for part in seen.cpu().tensor_split(min(SPANS, self.steps))]
         curves = [

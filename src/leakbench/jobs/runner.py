@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import os
 import platform
 import resource
 import subprocess
+import sys
 import time
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from leakbench import work
+import leakbench
+from leakbench import checkpoint, work
 from leakbench.compiler import defer_compiler
-from leakbench.errors import ObservationError, RecordError
+from leakbench.errors import ObservationError, OutOfMemory, RecordError
 from leakbench.jobs.base import Findings, Job
 from leakbench.lazy import torch
-from leakbench.memory import keep_freed_memory
+from leakbench.memory import keep_freed_memory, out_of_memory
 from leakbench.records import (
     Cost,
     Outcome,
     Provenance,
     Record,
     Replicate,
+    alone,
     digest,
     read_record,
     read_tensors,
@@ -33,6 +37,9 @@ from leakbench.records import (
 )
 
 PACKAGES = ("leakbench", "torch", "torchvision", "torchmetrics", "opacus", "numpy", "scikit-learn", "scikit-image")
+
+BESIDE = {"papers", "report", "cli.py", "warm.py", "work.py", "workflow.py"}
+"""Of the package, what plays no part in what a job computes."""
 
 
 @dataclass(frozen=True)
@@ -79,10 +86,12 @@ def run_job(job: Job, root: Path, placement: Placement, *, keep: bool = False) -
 
     Raises:
         ObservationError: what the attacker was given cannot be attacked.
+        OutOfMemory: it needs more memory than there is.
         RecordError: a record that the job uses is missing, unreadable, or was made by another configuration.
+        WriteError: the disk is full.
     """
-    with work.attempt(root, job.path, job.digest):
-        record = _run(job, root, placement)
+    with work.attempt(root, job.path, job.digest) as folder:
+        record = _run(job, root, placement, folder)
     if keep:
         work.keep(root, job.path)
     else:
@@ -90,7 +99,7 @@ def run_job(job: Job, root: Path, placement: Placement, *, keep: bool = False) -
     return record
 
 
-def _run(job: Job, root: Path, placement: Placement) -> Record:
+def _run(job: Job, root: Path, placement: Placement, folder: Path) -> Record:
     path = root / job.path
     job = with_kept(job, root)
     device = placement.resolve()
@@ -98,30 +107,77 @@ def _run(job: Job, root: Path, placement: Placement) -> Record:
     wall_started, cpu_started = time.perf_counter(), time.process_time()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
+
+    def spent() -> checkpoint.Spent:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        wall = time.perf_counter() - wall_started
+        if device.type == "cuda":
+            return checkpoint.Spent(wall, wall, torch.cuda.max_memory_allocated(device))
+        return checkpoint.Spent(wall, time.process_time() - cpu_started, _peak_resident_bytes())
+
+    def identity() -> dict[str, str]:
+        return _identity(job, device, placement)
+
     try:
-        findings = compute(job, device)
+        with checkpoint.opened(folder, identity, spent) as attempt:
+            findings = compute(job, device)
+            cost = attempt.earlier.plus(spent())
     except ObservationError as error:
         raise ObservationError(f"{job.path}: {error}") from None
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    wall = time.perf_counter() - wall_started
-    if device.type == "cuda":
-        device_s, memory = wall, torch.cuda.max_memory_allocated(device)
-    else:
-        device_s, memory = time.process_time() - cpu_started, _peak_resident_bytes()
-    tensors = write_tensors(path.with_suffix(".safetensors"), findings.tensors) if findings.tensors else None
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and not out_of_memory(error):
+            raise
+        raise OutOfMemory(_without_memory(job, device, error)) from error
     record = Record(
         schema="leakbench.record/1",
         job=job.resolved(),
         metrics=findings.metrics,
         replicates=findings.replicates,
         outcome=overall_outcome(findings.replicates),
-        tensors=tensors,
-        cost=Cost(wall_s=round(wall, 3), device_s=round(device_s, 3), peak_memory_bytes=memory),
+        tensors=None,
+        cost=Cost(wall_s=round(cost.wall_s, 3), device_s=round(cost.device_s, 3), peak_memory_bytes=cost.memory),
         provenance=_provenance(started, device, placement, root),
     )
-    write_record(path, record)
+    with alone(path.parent):  # two processes that make the same record do not mix their files
+        if findings.tensors:
+            record.tensors = write_tensors(path.with_suffix(".safetensors"), findings.tensors)
+        write_record(path, record)
     return record
+
+
+def _without_memory(job: Job, device: torch.device, error: Exception) -> str:
+    """What to do about it."""
+    todo = "run it on a GPU with more" if device.type == "cuda" else "give it more (mem_mb, docs/slurm.md)"
+    said = str(error).strip().split("\n")[0]
+    return f"{job.path}: out of memory on {device.type}; {todo}, or make the job smaller ({said or 'MemoryError'})"
+
+
+def _identity(job: Job, device: torch.device, placement: Placement) -> dict[str, str]:
+    """What has to be the same for a job to go on from a checkpoint to the same numbers."""
+    kind = f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
+    if device.type == "cuda":
+        kind = f"{torch.cuda.get_device_name(device)}, CUDA {torch.version.cuda}"
+    return {
+        "job": job.digest,
+        "device": f"{device.type} ({kind})",
+        "threads": str(placement.threads),
+        "tf32": str(placement.tf32),
+        "compile": str(placement.compile),
+        **{package: version(package) for package in ("torch", "numpy")},
+        "sources": _sources(),
+    }
+
+
+@cache
+def _sources() -> str:
+    """Hash of the code of ours that computes, and of plug-ins."""
+    package, found = Path(leakbench.__file__).parent, hashlib.sha256()
+    files = [path for path in sorted(package.rglob("*.py")) if path.relative_to(package).parts[0] not in BESIDE]
+    plugins = [module for name, module in sorted(sys.modules.items()) if name.startswith("leakbench_plugin_")]
+    for path in (*files, *(Path(str(module.__file__)) for module in plugins)):
+        found.update(path.name.encode() + path.read_bytes())
+    return found.hexdigest()[:16]
 
 
 def with_kept(job: Job, root: Path) -> Job:

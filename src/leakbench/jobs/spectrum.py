@@ -228,17 +228,26 @@ class _Users:
                 f"{needed / 2**30:.0f} GiB, more than {MEMORY / 2**30:.0f}; lower `measured` or take a smaller model"
             )
 
-    def replicates(self, variances: dict[str, list[float]], names: list[str]) -> Iterator[Replicate]:
+    def replicates(self, variances: dict[str, list[float]], names: list[str]) -> list[Replicate]:
         """What is found before every round that is measured; infinities are null."""
-        from leakbench.progress import progress
+        from leakbench.checkpoint import loop, packed, unpacked
 
-        with progress("rounds", self.kind.rounds[-1] + 1) as tick:
-            for number in range(self.kind.rounds[-1] + 1):
+        found: list[Replicate] = []
+
+        def state() -> dict[str, torch.Tensor]:
+            return {"parameters": self.parameters, "found": packed([each.model_dump(mode="json") for each in found])}
+
+        with loop("rounds", self.kind.rounds[-1] + 1) as rounds:
+            if rounds.saved:
+                self.parameters = rounds.saved["parameters"].to(self.parameters.device)
+                found += [Replicate.model_validate(each) for each in unpacked(rounds.saved["found"])]
+            for number in rounds.steps:
                 if number in self.kind.rounds:
-                    yield self._measure(number, variances, names)
+                    found.append(self._measure(number, variances, names))
                 if number < self.kind.rounds[-1]:
                     self._train(number)
-                tick()
+                rounds.tick(state)
+        return found
 
     def _train(self, number: int) -> None:
         """A round of SGD on batches, with clipped gradients."""

@@ -245,11 +245,12 @@ class TrainJob(JobKind):
         return statement.as_dict(), level
 
     def _train(self, job: Job, defenses: list[Defense], starts: list[Victims]) -> Trained:
+        from leakbench.checkpoint import loop, packed, unpacked
         from leakbench.federated.client_data import ClientData
         from leakbench.federated.layered_steps import LayeredSteps
         from leakbench.federated.step import ClientSteps
-        from leakbench.progress import progress
         from leakbench.randomness import Streams
+        from leakbench.stateful import named, part_of
 
         keys = [(job.dataset.label, seed, "client", client) for seed in job.seeds for client in range(self.clients)]
         images = torch.cat([start.inputs for start in starts])
@@ -269,8 +270,24 @@ class TrainJob(JobKind):
         bits = [0] * len(defenses)
         noise = torch.full((runs, self.steps, len(network.names)), torch.nan) if self.noise_per_tensor else None
         failed: dict[int, tuple[int, str]] = {}
-        with progress("training", self.steps) as tick:
-            for step, (chosen, streams) in enumerate(self._batches(keys, device)):
+
+        def state() -> dict[str, torch.Tensor]:
+            found = {"parameters": parameters, "curves": curves, "diverged_at": diverged_at}
+            found |= named("adam", adam.state()) if adam else {}
+            found |= {} if noise is None else {"noise": noise}
+            return found | {"said": packed([bits, list(failed.items())])}
+
+        with loop("training", self.steps) as rounds:
+            if rounds.saved:
+                parameters, diverged_at = (rounds.saved[name].to(device) for name in ("parameters", "diverged_at"))
+                curves.copy_(rounds.saved["curves"])
+                if adam:
+                    adam.restore(part_of(rounds.saved, "adam"))
+                if noise is not None:
+                    noise.copy_(rounds.saved["noise"])
+                bits, said = unpacked(rounds.saved["said"])
+                failed = {run: (step, reason) for run, (step, reason) in said}
+            for step, (chosen, streams) in enumerate(self._batches(keys, device, rounds.done), rounds.done):
                 protected = [
                     defense.protect_data(every[chosen], each[chosen], streams.child("defense"))
                     for defense, (every, each) in zip(defenses, datasets, strict=True)
@@ -319,7 +336,7 @@ class TrainJob(JobKind):
                 curves[:, step] = torch.where(alive, loss, torch.nan)
                 direction = adam.direction(update) if adam else update
                 parameters = torch.where(alive[:, None], parameters - self.rate * direction, parameters)
-                tick()
+                rounds.tick(state)
         return Trained(parameters, curves, diverged_at, bits, noise, failed)
 
     def _layered(self, network: Network) -> LayeredNetwork | None:
@@ -372,24 +389,24 @@ class TrainJob(JobKind):
         return of_runs
 
     def _batches(
-        self, keys: Sequence[tuple[str | int, ...]], device: torch.device
+        self, keys: Sequence[tuple[str | int, ...]], device: torch.device, begin: int = 0
     ) -> Iterator[tuple[tuple[torch.Tensor | slice, torch.Tensor | slice], Streams]]:
-        """Rows and columns of every step's images among all of them, and its streams."""
+        """From step ``begin`` on, rows and columns of every step's images among all of them, and its streams."""
         from leakbench.randomness import Streams
 
         if self.sampling == "all":
-            for step in range(self.steps):
+            for step in range(begin, self.steps):
                 yield (slice(None), slice(None)), Streams(keys).child("step", step)
             return
 
         row = torch.arange(len(keys), device=device)[:, None]
         batches_per_epoch = self.images_per_client // self.batch_size
-        for step in range(self.steps):
+        for step in range(begin, self.steps):
             epoch, batch = divmod(step, batches_per_epoch)
             if self.sampling == "independent":
                 order, batch = Streams(keys).child("batch", step).uniform(self.images_per_client).argsort(dim=1), 0
                 order = order.to(device)
-            elif batch == 0:
+            elif batch == 0 or step == begin:
                 shuffle = Streams(keys).child("order", epoch).uniform(self.images_per_client, device=device)
                 order = shuffle.argsort(dim=1)
             chosen = order[:, batch * self.batch_size : (batch + 1) * self.batch_size]

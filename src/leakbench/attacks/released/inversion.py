@@ -6,12 +6,13 @@ from pydantic import Field
 
 from leakbench.adam import Adam
 from leakbench.attacks.released.base import MODEL_INVERSIONS, Inversion, ModelInversion
+from leakbench.checkpoint import loop
 from leakbench.effort import Effort
 from leakbench.federated.training import MEMORY_BUDGET
 from leakbench.lazy import torch
 from leakbench.models.base import Statistics
 from leakbench.models.trained import TrainedModels
-from leakbench.progress import progress
+from leakbench.stateful import named, part_of
 
 
 @MODEL_INVERSIONS.register("mean_start", version=1)
@@ -42,9 +43,16 @@ class MeanStart(ModelInversion):
         together = network.rows_within(MEMORY_BUDGET, images.shape[1:])
         slope = torch.func.vmap(torch.func.grad(total, argnums=2), chunk_size=together)
         adam = Adam(images)
-        with torch.no_grad(), progress("inverting models", self.iterations) as tick:
-            for _ in range(self.iterations):
+
+        def state() -> dict[str, torch.Tensor]:
+            return {"images": images, **named("adam", adam.state())}
+
+        with torch.no_grad(), loop("inverting models", self.iterations) as steps:
+            if steps.saved:
+                images.copy_(steps.saved["images"])
+                adam.restore(part_of(steps.saved, "adam"))
+            for _ in steps.steps:
                 images -= self.rate * adam.direction(slope(target.parameters, target.statistics, images))
-                tick()
+                steps.tick(state)
             final = torch.func.vmap(losses, chunk_size=together)(target.parameters, target.statistics, images)
         return Inversion(images, final)

@@ -1,0 +1,350 @@
+"""Loops that are saved and go on: their places, what is written when, and what is of no use."""
+
+# ruff: noqa: PT012 - what is killed is a block of statements
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from leakbench.checkpoint import EVERY, FOLDER, SPENT, Spent, State, Stopped, loop, opened, packed, unpacked
+from leakbench.errors import ConfigError
+
+IDENTITY = {"job": "a", "torch": "1"}
+
+
+class Killed(BaseException):
+    """What a SIGKILL would be, in one process."""
+
+
+@pytest.fixture(autouse=True)
+def _at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(EVERY, "0")
+
+
+def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(EVERY, "1000")
+
+
+def state(value: float) -> Callable[[], State]:
+    return lambda: {"value": torch.tensor(value)}
+
+
+def files(folder: Path) -> list[str]:
+    """What is saved: ``place=steps``."""
+    return sorted(path.name.rsplit("=", 1)[0] for path in folder.rglob("*.safetensors"))
+
+
+def opening(
+    folder: Path, identity: Mapping[str, str] = IDENTITY, spent: Spent | None = None
+) -> AbstractContextManager[Any]:
+    return opened(folder, lambda: identity, lambda: spent or Spent())
+
+
+def count(name: str, total: int, until: int | None = None) -> list[int]:
+    """Steps that are done, in a loop that adds up their numbers; killed before step ``until``."""
+    done = []
+    with loop(name, total, quiet=True) as steps:
+        found = float(steps.saved["value"]) if steps.saved else 0.0
+        for step in steps.steps:
+            if step == until:
+                raise Killed
+            done.append(step)
+            found += step
+            steps.tick(state(found))
+    assert found == sum(range(total))
+    return done
+
+
+def test_outside_of_a_job_nothing_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert count("adding", 4) == [0, 1, 2, 3]
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("until", range(5))
+def test_a_killed_loop_goes_on(tmp_path: Path, until: int) -> None:
+    with pytest.raises(Killed), opening(tmp_path):
+        count("adding", 5, until)
+    with opening(tmp_path):
+        assert count("adding", 5) == list(range(until, 5))
+        assert count("adding", 5) == list(range(5)), "another loop of the same name"
+    with opening(tmp_path):
+        assert count("adding", 5) == count("adding", 5) == [], "both have ended"
+        assert count("other", 2) == [0, 1]
+    assert files(tmp_path) == ["adding-0=5", "adding-1=5", "other-0=2"]
+
+
+def test_short_loops_are_like_a_long_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What ended is written with the next state of any loop."""
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setenv(EVERY, "10")
+    with pytest.raises(Killed), opening(tmp_path):
+        for number in range(4):
+            clock[0] += 4
+            count("adding", 2)
+            assert files(tmp_path) == (["adding-0=2", "adding-1=2", "adding-2=1"] if number >= 2 else [])
+        clock[0] += 10
+        count("adding", 3, until=2)
+    assert files(tmp_path) == [f"adding-{number}={min(2, 5 - number)}" for number in range(4)] + ["adding-4=1"]
+    with opening(tmp_path):
+        assert [count("adding", 2) for _ in range(4)] == [[]] * 4
+        assert count("adding", 3) == [1, 2]
+
+
+def nested(rounds: int, inner: int, kill: tuple[int, int, int] | None = None) -> list[tuple[int, int, int]]:
+    """Two loops in every step of another; what they do, by round, loop and step."""
+    done = []
+    with loop("rounds", rounds, quiet=True) as outer:
+        total = float(outer.saved["total"]) if outer.saved else 0.0
+        for number in outer.steps:
+            parts = []
+            for place in range(2):
+                with loop("clients", inner, quiet=True) as steps:
+                    own = float(steps.saved["value"]) if steps.saved else 0.0
+                    for step in steps.steps:
+                        if kill == (number, place, step):
+                            raise Killed
+                        done.append((number, place, step))
+                        own += (1 + number) * (1 + place) * step
+                        steps.tick(state(own))
+                parts.append(own)
+            total += sum(parts)
+            outer.tick(lambda: {"total": torch.tensor(total)})  # noqa: B023
+    assert total == sum((1 + number) * 3 * step for number in range(rounds) for step in range(inner))
+    return done
+
+
+@pytest.mark.parametrize("kill", [(r, p, s) for r in range(2) for p in range(2) for s in range(3)])
+def test_loops_inside_loops(tmp_path: Path, kill: tuple[int, int, int]) -> None:
+    every = [(r, p, s) for r in range(2) for p in range(2) for s in range(3)]
+    with pytest.raises(Killed), opening(tmp_path):
+        nested(2, 3, kill)
+    number, place, step = kill
+    saved = [f"rounds-0.{number}.clients-0={3 if place else step}"] if place or step else []
+    saved += [f"rounds-0.{number}.clients-1={step}"] if place and step else []
+    assert files(tmp_path) == saved + (["rounds-0=1"] if number else []), "what earlier rounds saved is gone"
+    with opening(tmp_path):
+        assert nested(2, 3) == every[every.index(kill) :]
+    assert files(tmp_path) == ["rounds-0=2"]
+
+
+def test_a_state_inside_brings_the_one_around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the loop around has moved on since its last save, it is saved with what is inside."""
+    seldom(monkeypatch)
+    with pytest.raises(Killed), opening(tmp_path) as job, loop("rounds", 9, quiet=True) as outer:
+        outer.stands(state(0.5))
+        for number in range(3):
+            outer.tick(state(float(number)))
+        with loop("clients", 9, quiet=True) as inner:
+            job._due = 0.0
+            inner.tick(state(7.0))
+        raise Killed
+    assert files(tmp_path) == ["rounds-0.3.clients-0=1", "rounds-0=3"]
+    with opening(tmp_path), loop("rounds", 9, quiet=True) as outer:
+        assert (outer.done, float(outer.saved["value"])) == (3, 2.0)
+
+
+def test_what_stands_before_the_first_step_is_saved_too(tmp_path: Path) -> None:
+    with opening(tmp_path), loop("chunks", 9, quiet=True) as outer:
+        outer.stands(state(4.0))
+        with loop("descent", 9, quiet=True, ends=False) as inner:
+            inner.tick(state(0.0))
+    with opening(tmp_path), loop("chunks", 9, quiet=True) as outer:
+        assert (outer.done, float(outer.saved["value"])) == (0, 4.0)
+
+
+def test_a_step_may_be_many(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with opening(tmp_path), loop("adding", 10) as steps:
+        steps.tick(state(1.0), 4)
+    with opening(tmp_path), loop("adding", 10) as steps:
+        assert steps.steps == range(4, 10)
+        steps.tick(state(1.0), 6)
+    said = capsys.readouterr().err
+    assert "going on after 4 of 10 steps of 'adding'" in said and "adding: 10/10 steps" in said
+
+
+@pytest.mark.parametrize("fault", ["truncated", "altered", "empty", "no tensors"])
+def test_a_broken_file_is_named_and_removed(tmp_path: Path, fault: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(Killed), opening(tmp_path):
+        count("adding", 2)
+        count("adding", 5, until=3)
+    (broken,) = tmp_path.rglob("adding-1=3=*")
+    content = broken.read_bytes()
+    if fault == "no tensors":
+        broken.unlink()
+        broken = broken.with_name(f"adding-1=3={hashlib.sha256(b'words').hexdigest()[:16]}.safetensors")
+        content = b"words"
+    broken.write_bytes(
+        {"truncated": content[:-1], "altered": content[:-1] + b"x", "empty": b"", "no tensors": content}[fault]
+    )
+    with opening(tmp_path):
+        assert count("adding", 2) == [], "what is good is used"
+        assert count("adding", 5) == [0, 1, 2, 3, 4]
+    said = capsys.readouterr().err
+    assert f"{broken}: broken checkpoint" in said and said.count("broken checkpoint") == 1
+    assert not broken.exists()
+
+
+@pytest.mark.parametrize("other", [{"job": "b", "torch": "1"}, {"job": "a", "torch": "2"}])
+def test_a_checkpoint_of_something_else_is_discarded(
+    tmp_path: Path, other: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(Killed), opening(tmp_path, spent=Spent(1, 1, 1)):
+        count("adding", 5, until=3)
+    with opening(tmp_path, other) as job:
+        assert count("adding", 5) == [0, 1, 2, 3, 4]
+        assert job.earlier == Spent()
+    (name,) = (name for name in other if other[name] != IDENTITY[name])
+    said = f"a checkpoint with {name} {IDENTITY[name]}, and this is {other[name]}; discarded"
+    assert said in capsys.readouterr().err
+    assert files(tmp_path) == ["adding-0=5"]
+
+
+def test_a_folder_that_says_nothing_is_discarded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / FOLDER / "other").mkdir(parents=True)
+    with opening(tmp_path):
+        count("adding", 2)
+    assert "does not say what it is of; discarded" in capsys.readouterr().err
+    assert not (tmp_path / FOLDER / "other").exists()
+
+
+def test_what_attempts_took_adds_up(tmp_path: Path) -> None:
+    with pytest.raises(Killed), opening(tmp_path, spent=Spent(10, 8, 500)) as job:
+        assert job.earlier == Spent()
+        count("adding", 5, until=3)
+    with pytest.raises(Killed), opening(tmp_path, spent=Spent(2, 1, 300)) as job:
+        count("adding", 5, until=4)
+    with opening(tmp_path) as job:
+        count("adding", 5)
+        assert job.earlier == Spent(12, 9, 500)
+    (spent,) = tmp_path.rglob(SPENT)
+    spent.write_text("[")
+    with opening(tmp_path) as job:
+        count("adding", 5)
+        assert job.earlier == Spent()
+
+
+def test_a_full_disk_does_not_end_a_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """fsync raises ENOSPC, as it does where a disk is full."""
+    full = True
+
+    def fsync(_: int) -> None:
+        if full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with opening(tmp_path):
+        assert count("adding", 5) == [0, 1, 2, 3, 4]
+        said = capsys.readouterr().err
+        assert said.count("no checkpoint") == 1 and "no space left on device" in said
+        assert not [path for path in tmp_path.rglob("*") if path.is_file()], "nothing half-written"
+        full = False
+        count("other", 2)
+    assert files(tmp_path) == ["adding-0=5", "other-0=2"], "what was not written is, when there is room again"
+
+
+def test_told_to_end_it_saves_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seldom(monkeypatch)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Stopped) as stopped, opening(tmp_path), loop("adding", 9, quiet=True) as steps:
+        for step in range(9):
+            if step == 4:
+                os.kill(os.getpid(), signal.SIGTERM)
+                os.kill(os.getpid(), signal.SIGTERM)  # SLURM tells every process, and the caller tells the job
+            steps.tick(state(step))
+    assert stopped.value.code == 128 + signal.SIGTERM
+    assert "told to end (SIGTERM), saved after 5 of 9 steps of 'adding'" in capsys.readouterr().err
+    assert files(tmp_path) == ["adding-0=5"]
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_told_to_end_between_loops(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(Stopped) as stopped, opening(tmp_path):
+        count("adding", 2)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        pytest.fail("it went on")
+    assert stopped.value.code == 128 + signal.SIGUSR1
+    assert "told to end (SIGUSR1), nothing to save" in capsys.readouterr().err
+
+
+def test_told_to_end_and_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seldom(monkeypatch)
+
+    def fsync(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(Stopped), opening(tmp_path), loop("adding", 9, quiet=True) as steps:
+        os.kill(os.getpid(), signal.SIGTERM)
+        steps.tick(state(1.0))
+    assert "not saved" in capsys.readouterr().err
+
+
+def test_large_states_are_saved_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A save that takes four seconds is followed by 400 seconds of work, and a quick one by 300."""
+    clock, slow = [0.0], 0.0
+    monkeypatch.delenv(EVERY)
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+
+    def state() -> State:
+        clock[0] += slow
+        return {"value": torch.zeros(1)}
+
+    with opening(tmp_path), loop("adding", 99, quiet=True) as steps:
+        for moment, slow, saved in ((299, 0.0, 0), (300, 0.0, 2), (600, 4.0, 3), (1003, 0.0, 3), (1004, 0.0, 5)):  # noqa: B007
+            clock[0] = moment
+            steps.tick(state)
+            assert files(tmp_path) == ([f"adding-0={saved}"] if saved else [])
+
+
+def test_seconds_have_to_be_a_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(EVERY, "often")
+    with pytest.raises(ConfigError, match="LEAKBENCH_CHECKPOINT_S=often: expected seconds"), opening(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize("value", [None, [1, 0.1, float("inf"), None, "é"], {"a": [True, 1e-320]}])
+def test_packed_values_come_back(value: object) -> None:
+    assert unpacked(packed(value)) == value
+    (nan,) = unpacked(packed([float("nan")]))
+    assert nan != nan
+    assert json.dumps(unpacked(packed(value))) == json.dumps(value)
+
+
+def test_states_may_share_memory_and_be_of_any_type(tmp_path: Path) -> None:
+    one = torch.arange(6.0).view(2, 3)
+    given = {
+        "one": one,
+        "same": one,
+        "turned": one.T,
+        "spread": one[:1].expand(4, 3),
+        "empty": torch.empty(0, 3),
+        "flag": torch.tensor(True),
+        "double": one.double(),
+        "bytes": torch.arange(5, dtype=torch.uint8),
+    }
+    with opening(tmp_path), loop("adding", 2, quiet=True) as steps:
+        steps.tick(lambda: given)
+    with opening(tmp_path), loop("adding", 2, quiet=True) as steps:
+        assert steps.saved.keys() == given.keys()
+        for name, tensor in given.items():
+            assert torch.equal(steps.saved[name], tensor) and steps.saved[name].dtype == tensor.dtype, name
