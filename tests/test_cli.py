@@ -55,7 +55,21 @@ print(sorted({"yaml", "pydantic", "torch", "numpy", "pandas", "matplotlib", "ric
     *text, imported = done.stdout.splitlines()
     assert imported == "[]"
     assert text[0].startswith("usage: leakbench")
-    for command in ("list", "run", "show", "stage", "merge", "draw", "judge", "claims", "report", "schemas"):
+    commands = [
+        "list",
+        "run",
+        "show",
+        "stage",
+        "merge",
+        "draw",
+        "judge",
+        "claims",
+        "report",
+        "cost",
+        "status",
+        "schemas",
+    ]
+    for command in commands:
         assert any(line.strip().startswith(command) for line in text)
 
 

@@ -106,13 +106,17 @@ def test_settings_are_counted_side_by_side_in_attacks() -> None:
     assert five.effort.steps == one.effort.steps
 
 
+def attack_effort(name: str, samples: int, **parameters: object) -> Effort:
+    return ATTACKS.get(name).model_validate(parameters).effort(samples)
+
+
 def test_wrappers_take_what_the_attack_inside_takes() -> None:
-    inside = {"name": "rog", "iterations": 10}
-    plain = ATTACKS.get("rog")(iterations=10).effort(4)
+    inside, library = {"name": "rog", "iterations": 10}, {"name": "ig_library", "iterations": 10}
+    plain = attack_effort("rog", 4, iterations=10)
     assert plain == Effort(40, 10)
-    assert ATTACKS.get("imputed")(attack=inside).effort(4) == plain
-    assert ATTACKS.get("robust")(attack=inside, iterations=5).effort(4) == Effort(60, 15)
-    assert ATTACKS.get("one_image")(attack={"name": "ig_library", "iterations": 10}).effort(4) == Effort(10, 10)
+    assert attack_effort("imputed", 4, attack=inside) == plain
+    assert attack_effort("robust", 4, attack=inside, iterations=5) == Effort(60, 15)
+    assert attack_effort("one_image", 4, attack=library) == Effort(10, 10)
 
 
 def test_an_attack_that_cannot_face_the_defense_takes_nothing() -> None:

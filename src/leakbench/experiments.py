@@ -561,15 +561,19 @@ def job_of(resolved: Mapping[str, Any]) -> Job:
         kinds: Variant[JobKind] = Variant(
             kind["name"], JOB_KINDS.get(kind["name"]), kind["protocol"] | protocol, kind.get("sweep", {})
         )
-        parts = {name.removesuffix("s"): variant(REGISTRIES[name], resolved[name.removesuffix("s")]) for name in GRID}
-        attack = resolved["attack"]
+        dataset, model, defense = (variant(REGISTRIES[name], resolved[name.removesuffix("s")]) for name in GRID)
         return Job(
-            **{key: resolved[key] for key in ("scale", "paper", "experiment", "part")},
-            **parts,
-            attack=variant(ATTACKS, attack) if attack else None,
-            kind=next(iter(kinds.settings()))[1],
-            seeds=tuple(resolved["seeds"]),
-            kinds=kinds if kinds.sweep else None,
+            resolved["scale"],
+            resolved["paper"],
+            resolved["experiment"],
+            dataset,
+            model,
+            defense,
+            variant(ATTACKS, resolved["attack"]) if resolved["attack"] else None,
+            next(iter(kinds.settings()))[1],
+            resolved["part"],
+            tuple(resolved["seeds"]),
+            kinds if kinds.sweep else None,
         )
     except (KeyError, TypeError, ValidationError) as error:
         raise ConfigError(

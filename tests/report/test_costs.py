@@ -11,9 +11,11 @@ import pytest
 from tests.report.records import empty_project, write_bare_record
 
 from leakbench.cli import main
+from leakbench.errors import ConfigError
 from leakbench.experiments import Project
 from leakbench.models.base import MODELS
 from leakbench.report import costs as module
+from leakbench.report.artifacts import artifacts
 from leakbench.report.cost_model import Speedup
 from leakbench.report.costs import cost_report, costs, costs_path, needed_by, planned_seconds, size_of, write_costs
 
@@ -80,7 +82,7 @@ def test_rows_add_up(project: Project) -> None:
 
 def test_a_figure_needs_its_experiments_and_what_they_are_judged_by(project: Project) -> None:
     plan = project.plan("smoke")
-    (entry,) = (each for each in module.artifacts() if (each.paper, each.name) == ("optimal_defense", "fig02"))
+    (entry,) = (each for each in artifacts() if (each.paper, each.name) == ("optimal_defense", "fig02"))
     needed = needed_by(entry, plan)
     assert {plan.jobs[path].experiment for path in needed} >= {"undefended", "pruning"}
     (row,) = (row for row in reported(project)["artifacts"] if row["name"] == "optimal_defense fig02")
@@ -119,6 +121,15 @@ def test_the_file_that_the_workflow_reads(project: Project) -> None:
     assert rows[KNOWN[0]]["state"] == "done" and int(rows[KNOWN[0]]["bytes"]) > 0
 
 
+@pytest.mark.parametrize("content", ["record,kind\na,b\n", "record,seconds\na,soon\n"])
+def test_a_file_that_somebody_changed(tmp_path: Path, content: str) -> None:
+    path = tmp_path / costs_path("smoke")
+    path.parent.mkdir(parents=True)
+    path.write_text(content)
+    with pytest.raises(ConfigError, match=r"costs\.csv: was changed; delete it, or run"):
+        planned_seconds(tmp_path, "smoke")
+
+
 def test_records_that_say_nothing_are_counted(project: Project) -> None:
     write_bare_record(project, KNOWN[0], status="infeasible")
     write_bare_record(project, KNOWN[1], seconds=0)
@@ -154,8 +165,9 @@ def test_a_speedup_that_is_none(speedup: str, capsys: pytest.CaptureFixture[str]
 def test_operations_of_models_of_images_and_of_text() -> None:
     """By hand: a linear layer reads and writes its weights twice, forward and backward."""
     module._size_of_model.cache_clear()
-    assert module._size_of_model(MODELS.get("linear")(), (1, 8, 8), 10) == (2 * 640, 650)
-    small = MODELS.get("bert")(width=32, layers=1, heads=2, intermediate=64, vocabulary=50, positions=12)
+    assert module._size_of_model(MODELS.get("linear").model_validate({}), (1, 8, 8), 10) == (2 * 640, 650)
+    sizes = {"width": 32, "layers": 1, "heads": 2, "intermediate": 64, "vocabulary": 50, "positions": 12}
+    small = MODELS.get("bert").model_validate(sizes)
     operations, parameters = module._size_of_model(small, (12,), 2)
     layer = 12 * (4 * 32**2 + 2 * 32 * 64)  # attention's four and the two of the hidden layer, of 12 tokens
     assert 3 * layer < operations < 4 * layer

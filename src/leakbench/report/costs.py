@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from leakbench.errors import LeakbenchError
+from leakbench.errors import ConfigError, LeakbenchError
 from leakbench.experiments import Plan, Project, job_of
 from leakbench.jobs.base import RESULTS, Job
 from leakbench.records import Record, atomic_write
@@ -151,7 +151,7 @@ def costs(project: Project, scale: str, device: Device | None = None, speedup: S
     found = {}
     for path, job in plan.jobs.items():
         there, own = recorded(project.root, job), device if job.kind.on_gpu else "cpu"
-        size = there.bytes if there.state == "done" else None
+        size = float(there.bytes) if there.state == "done" else None
         if size is None and job.kind.name in rates:
             size = median(rates[job.kind.name]) * job.volume
         estimate = model.estimate(size_of(job), own) if job.kind.name in rates else None
@@ -270,9 +270,15 @@ def planned_seconds(root: Path, scale: str) -> dict[str, float]:
     """Expected seconds by record, as ``leakbench cost`` last wrote them; those it could not estimate are left out.
 
     Empty where it was not run.
+
+    Raises:
+        ConfigError: the file is not as it was written.
     """
+    path = costs_path(scale)
     try:
-        with (root / costs_path(scale)).open(newline="") as file:
+        with (root / path).open(newline="") as file:
             return {row["record"]: float(row["seconds"]) for row in csv.DictReader(file) if row["seconds"]}
     except FileNotFoundError:
         return {}
+    except (KeyError, TypeError, ValueError):
+        raise ConfigError(f"{path}: was changed; delete it, or run `leakbench cost --scale {scale}` again") from None

@@ -27,7 +27,7 @@ def hours(value: list[float] | None) -> str:
 
 
 def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 99.5 else f"{value:.2g}" if value >= 0.001 else "0.00"
+    return f"{value:,.0f}" if value >= 99.5 else f"{value:.2g}" if value >= 0.001 else "<0.001"
 
 
 def size(value: float | None) -> str:

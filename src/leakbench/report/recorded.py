@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -23,14 +22,12 @@ class Recorded:
         record: None where there is none that can be read.
         reason: why it is stale or unreadable.
         bytes: of the record and its tensors.
-        replicates: how many ended in which way, by status.
     """
 
     state: State
     record: Record | None = None
     reason: str | None = None
     bytes: int = 0
-    replicates: Counter[str] = field(default_factory=Counter)
 
 
 def recorded(root: Path, job: Job) -> Recorded:
@@ -48,10 +45,9 @@ def recorded(root: Path, job: Job) -> Recorded:
             size += path.with_name(record.tensors.file).stat().st_size
         except OSError:
             return Recorded("unreadable", reason=f"{path.with_name(record.tensors.file)}: its tensors are missing")
-    replicates = Counter(replicate.outcome.status for replicate in record.replicates)
     if digest(record.job) != job.digest:
-        return Recorded("stale", record, "made by another configuration or version of a component", size, replicates)
-    return Recorded("done", record, None, size, replicates)
+        return Recorded("stale", record, "made by another configuration or version of a component", size)
+    return Recorded("done", record, None, size)
 
 
 def readable_records(root: Path) -> dict[str, Record]:

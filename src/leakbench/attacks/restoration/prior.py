@@ -36,7 +36,7 @@ class Restoration(Part):
         small = pixels / self.factor**2
 
         def levels(channels: tuple[int, ...], size: float) -> float:
-            return sum(9 * width**2 * size / 4**level for level, width in enumerate(channels))
+            return sum((9.0 * width * width * size / 4.0**level for level, width in enumerate(channels)), 0.0)
 
         unfolding = self.iterations * self.blocks * levels(self.unfolding_channels, pixels)
         return levels(self.channels, pixels) + levels(self.channels, small) + unfolding
