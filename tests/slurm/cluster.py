@@ -158,12 +158,14 @@ def configure(folder: Path) -> None:
     values |= {f"{name.upper()}_PORT": str(port) for name, port in zip(("controller", *NODES), ports, strict=True)}
     for name in ("slurm.conf", "gres.conf"):
         (folder / name).write_text(string.Template((HERE / name).read_text()).substitute(values))
-    # Snakemake's SLURM plug-in hides SLURM_CONF from the srun within a job. On a real cluster srun then reads
-    # /etc/slurm; here a srun that comes first on PATH names the configuration again.
-    srun = folder / "bin" / "srun"
-    real = shutil.which("srun", path=SEARCH_PATH)
-    srun.write_text(f'#!/bin/sh\nSLURM_CONF={shlex.quote(f"{folder}/slurm.conf")} exec {real} "$@"\n')
-    srun.chmod(0o755)
+    # Snakemake's SLURM plug-in hides SLURM_CONF from the srun within a job, and where it runs in a job itself, from all
+    # commands. On a real cluster they then read /etc/slurm; here, commands that come first on PATH name the
+    # configuration again.
+    for name in ("srun", "sbatch", "squeue", "scancel", "scontrol", "sinfo"):
+        command = folder / "bin" / name
+        real = shutil.which(name, path=SEARCH_PATH)
+        command.write_text(f'#!/bin/sh\nSLURM_CONF={shlex.quote(f"{folder}/slurm.conf")} exec {real} "$@"\n')
+        command.chmod(0o755)
 
 
 def free_ports(count: int) -> list[int]:

@@ -9,7 +9,7 @@ from leakbench.workflow import LeakbenchError, Workflow
 try:
     flow = Workflow(Path(workflow.basedir), config)
     if not workflow.is_main_process:
-        flow.name_job(step=workflow.local_exec)
+        flow.name_job()
     else:
         flow.name_run()
         flow.unlock_if_alone(Path(".snakemake"), workflow.dryrun)
@@ -57,7 +57,12 @@ def groups_form():
 
 def shared_job(kind, wildcards):
     """The group of small cells with which a job shares a SLURM job, if it does."""
-    return flow.share(on_gpu=kind not in ON_CPU, **wildcards) if groups_form() else None
+    if groups_form():
+        return flow.share(on_gpu=kind not in ON_CPU, **wildcards)
+    # A cell that cannot be computed does not stop the others of its group. Snakemake hands this setting to no job, and
+    # knows its settings from when it asks for groups on.
+    if not workflow.is_main_process:
+        workflow.execution_settings.keep_going = True
 
 
 def time_limit(minutes, wildcards, attempt):
