@@ -97,13 +97,13 @@ class Cluster:
             command, env=self.environment, check=True, capture_output=True, text=True, timeout=60
         ).stdout
 
-    def jobs(self) -> dict[str, dict[str, str]]:
-        """All jobs the controller has seen so far: job id -> the fields of ``scontrol show job``."""
+    def jobs(self, folder: Path | None = None) -> dict[str, dict[str, str]]:
+        """Jobs that the controller has seen, of a folder or all: id -> the fields of ``scontrol show job``."""
         found = {}
         for line in self.run("scontrol", "show", "job", "--oneliner").splitlines():
             # Values with spaces (comments of some jobs) lose what follows the first one; no test looks at these.
             fields = dict(word.split("=", 1) for word in line.split() if "=" in word)
-            if "JobId" in fields:
+            if "JobId" in fields and folder in (None, Path(fields["WorkDir"])):
                 found[fields["JobId"]] = fields
         return found
 
