@@ -64,14 +64,17 @@ def make(cluster: Cluster, folder: Path, records: list[str], *options: str) -> l
     environment = cluster.environment | {"PYTHONPATH": str(ROOT / "src")}
     subprocess.run([*command, *records], cwd=folder, env=environment, check=True, stdout=subprocess.DEVNULL)
     jobs = [job for number, job in cluster.jobs().items() if number not in before]
-    return [
-        tuple(datetime.datetime.fromisoformat(job[at]).timestamp() for at in ("StartTime", "EndTime")) for job in jobs
-    ]
+    return [(when(job["StartTime"]), when(job["EndTime"])) for job in jobs]
+
+
+def when(text: str) -> float:
+    """A time of the controller's, in seconds since 1970."""
+    return datetime.datetime.fromisoformat(text).timestamp()
 
 
 def computed(folder: Path, records: list[str]) -> float:
     """Seconds that the jobs computed."""
-    return sum(json.loads((folder / record).read_text())["cost"]["wall_s"] for record in records)
+    return sum(float(json.loads((folder / record).read_text())["cost"]["wall_s"]) for record in records)
 
 
 def overhead(cluster: Cluster, cells: int, scratch: Path) -> None:
