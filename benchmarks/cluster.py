@@ -18,10 +18,12 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-
-from tests.slurm.cluster import NODES, Cluster, why_not
+from typing import TYPE_CHECKING
 
 from leakbench.experiments import Project
+
+if TYPE_CHECKING:
+    from tests.slurm.cluster import Cluster
 
 ROOT = Path(__file__).resolve().parents[1]
 QUICK = ["--jobs", "12", "--slurm-init-seconds-before-status-checks", "3", "--latency-wait", "20", "--quiet", "all"]
@@ -93,6 +95,8 @@ def overhead(cluster: Cluster, cells: int, scratch: Path) -> None:
         spans = make(cluster, folder, records, "--jobs", "1")  # one at a time: on one host more would share its cores
         spent, work = sum(end - start for start, end in spans) / cells, computed(folder, records) / cells
         print(f"| {way} | {len(spans)} | {spent:.1f} | {work:.1f} | {spent - work:.1f} |", flush=True)
+        found.append([json.loads((folder / record).read_text())["replicates"] for record in records])
+    assert found[0] == found[1], "cells that share a job have other numbers"
 
 
 def scaling(cluster: Cluster, nodes: tuple[str, ...], cells: int, seconds: float, scratch: Path) -> None:
