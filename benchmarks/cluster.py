@@ -81,7 +81,7 @@ def computed(folder: Path, records: list[str]) -> float:
 
 def overhead(cluster: Cluster, cells: int, scratch: Path) -> None:
     """(a): print the overhead of a cell."""
-    records = training_jobs(cells)
+    records, found = training_jobs(cells), []
     print(
         "| | SLURM jobs | seconds in them, per cell | computing, per cell | overhead per cell |\n|---|---|---|---|---|"
     )
@@ -131,7 +131,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=30.0, help="that a sleeper sleeps")
     arguments = parser.parse_args()
     sys.path.insert(0, str(ROOT))
-    from tests.slurm.cluster import Cluster
+    from tests.slurm.cluster import NODES, Cluster, why_not
 
     reason = why_not()
     if reason is not None:

@@ -25,7 +25,7 @@ RECORD = "results/smoke/optimal_defense/architecture/digits/simpleconvnet/none/i
 
 
 def test_jobs_of_a_cluster_keep_a_copy(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Snakemake sets the variable there; the command of its rules stays the same, since a new one would run all again."""
+    """Snakemake sets the variable there; were the command of its rules another one, everything would run again."""
     monkeypatch.setenv("LEAKBENCH_KEEP", "1")
     assert main(["run", RECORD]) == 0
     made = read_record(checkout / RECORD)
