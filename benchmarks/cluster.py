@@ -18,10 +18,12 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-
-from tests.slurm.cluster import NODES, Cluster, why_not
+from typing import TYPE_CHECKING
 
 from leakbench.experiments import Project
+
+if TYPE_CHECKING:
+    from tests.slurm.cluster import Cluster
 
 ROOT = Path(__file__).resolve().parents[1]
 QUICK = ["--jobs", "12", "--slurm-init-seconds-before-status-checks", "3", "--latency-wait", "20", "--quiet", "all"]
@@ -64,19 +66,22 @@ def make(cluster: Cluster, folder: Path, records: list[str], *options: str) -> l
     environment = cluster.environment | {"PYTHONPATH": str(ROOT / "src")}
     subprocess.run([*command, *records], cwd=folder, env=environment, check=True, stdout=subprocess.DEVNULL)
     jobs = [job for number, job in cluster.jobs().items() if number not in before]
-    return [
-        tuple(datetime.datetime.fromisoformat(job[at]).timestamp() for at in ("StartTime", "EndTime")) for job in jobs
-    ]
+    return [(when(job["StartTime"]), when(job["EndTime"])) for job in jobs]
+
+
+def when(text: str) -> float:
+    """A time of the controller's, in seconds since 1970."""
+    return datetime.datetime.fromisoformat(text).timestamp()
 
 
 def computed(folder: Path, records: list[str]) -> float:
     """Seconds that the jobs computed."""
-    return sum(json.loads((folder / record).read_text())["cost"]["wall_s"] for record in records)
+    return sum(float(json.loads((folder / record).read_text())["cost"]["wall_s"]) for record in records)
 
 
 def overhead(cluster: Cluster, cells: int, scratch: Path) -> None:
     """(a): print the overhead of a cell."""
-    records = training_jobs(cells)
+    records, found = training_jobs(cells), []
     print(
         "| | SLURM jobs | seconds in them, per cell | computing, per cell | overhead per cell |\n|---|---|---|---|---|"
     )
@@ -90,6 +95,8 @@ def overhead(cluster: Cluster, cells: int, scratch: Path) -> None:
         spans = make(cluster, folder, records, "--jobs", "1")  # one at a time: on one host more would share its cores
         spent, work = sum(end - start for start, end in spans) / cells, computed(folder, records) / cells
         print(f"| {way} | {len(spans)} | {spent:.1f} | {work:.1f} | {spent - work:.1f} |", flush=True)
+        found.append([json.loads((folder / record).read_text())["replicates"] for record in records])
+    assert found[0] == found[1], "cells that share a job have other numbers"
 
 
 def scaling(cluster: Cluster, nodes: tuple[str, ...], cells: int, seconds: float, scratch: Path) -> None:
@@ -124,7 +131,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=30.0, help="that a sleeper sleeps")
     arguments = parser.parse_args()
     sys.path.insert(0, str(ROOT))
-    from tests.slurm.cluster import Cluster
+    from tests.slurm.cluster import NODES, Cluster, why_not
 
     reason = why_not()
     if reason is not None:

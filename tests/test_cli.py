@@ -24,6 +24,16 @@ ROOT = Path(__file__).resolve().parents[1]
 RECORD = "results/smoke/optimal_defense/architecture/digits/simpleconvnet/none/inventory/all.json"
 
 
+def test_jobs_of_a_cluster_keep_a_copy(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Snakemake sets the variable there; were the command of its rules another one, everything would run again."""
+    monkeypatch.setenv("LEAKBENCH_KEEP", "1")
+    assert main(["run", RECORD]) == 0
+    made = read_record(checkout / RECORD)
+    (checkout / RECORD).unlink()
+    assert main(["run", RECORD]) == 0
+    assert read_record(checkout / RECORD) == made  # the same second, not only the same numbers
+
+
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The configuration in a folder of its own, which is the current one."""

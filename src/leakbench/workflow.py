@@ -155,19 +155,17 @@ class Workflow:
         """Tell the jobs which run they belong to: those of one run share a warm process on each host."""
         os.environ[RUN] = str(os.getpid()) if self.project.settings.warm else ""
 
-    def name_job(self, step: bool) -> None:
+    def name_job(self) -> None:
         """The same within a SLURM job, which is a run of its own; and let jobs keep a copy of what they finish.
 
         In a SLURM job one Snakemake starts a second one for each job in it, as a step. The warm process is the first
         one's, and started by it, because SLURM ends with a step whatever was started there.
-
-        Args:
-            step: whether this is the second one.
         """
+        step = KEEP in os.environ and serves(os.environ.get(RUN, ""))
         os.environ[KEEP] = "1"
-        if not (step and serves(os.environ.get(RUN, ""))):
+        if not step:
             self.name_run()
-            if self.project.settings.warm and not step:
+            if os.environ[RUN]:
                 start(os.getpid())
 
     def unlock_if_alone(self, state: Path, dryrun: bool = False) -> None:

@@ -97,13 +97,13 @@ class Cluster:
             command, env=self.environment, check=True, capture_output=True, text=True, timeout=60
         ).stdout
 
-    def jobs(self) -> dict[str, dict[str, str]]:
-        """All jobs the controller has seen so far: job id -> the fields of ``scontrol show job``."""
+    def jobs(self, folder: Path | None = None) -> dict[str, dict[str, str]]:
+        """Jobs that the controller has seen, of a folder or all: id -> the fields of ``scontrol show job``."""
         found = {}
         for line in self.run("scontrol", "show", "job", "--oneliner").splitlines():
             # Values with spaces (comments of some jobs) lose what follows the first one; no test looks at these.
             fields = dict(word.split("=", 1) for word in line.split() if "=" in word)
-            if "JobId" in fields:
+            if "JobId" in fields and folder in (None, Path(fields["WorkDir"])):
                 found[fields["JobId"]] = fields
         return found
 
@@ -158,12 +158,14 @@ def configure(folder: Path) -> None:
     values |= {f"{name.upper()}_PORT": str(port) for name, port in zip(("controller", *NODES), ports, strict=True)}
     for name in ("slurm.conf", "gres.conf"):
         (folder / name).write_text(string.Template((HERE / name).read_text()).substitute(values))
-    # Snakemake's SLURM plug-in hides SLURM_CONF from the srun within a job. On a real cluster srun then reads
-    # /etc/slurm; here a srun that comes first on PATH names the configuration again.
-    srun = folder / "bin" / "srun"
-    real = shutil.which("srun", path=SEARCH_PATH)
-    srun.write_text(f'#!/bin/sh\nSLURM_CONF={shlex.quote(f"{folder}/slurm.conf")} exec {real} "$@"\n')
-    srun.chmod(0o755)
+    # Snakemake's SLURM plug-in hides SLURM_CONF from the srun within a job, and where it runs in a job itself, from all
+    # commands. On a real cluster they then read /etc/slurm; here, commands that come first on PATH name the
+    # configuration again.
+    for name in ("srun", "sbatch", "squeue", "scancel", "scontrol", "sinfo"):
+        command = folder / "bin" / name
+        real = shutil.which(name, path=SEARCH_PATH)
+        command.write_text(f'#!/bin/sh\nSLURM_CONF={shlex.quote(f"{folder}/slurm.conf")} exec {real} "$@"\n')
+        command.chmod(0o755)
 
 
 def free_ports(count: int) -> list[int]:

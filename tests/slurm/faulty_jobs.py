@@ -63,7 +63,7 @@ def _wrap(kind: type[JobKind]) -> None:
         _goes_wrong(job)
         return runs(self, job, device)  # type: ignore[arg-type]
 
-    kind.run = run  # type: ignore[method-assign, assignment]
+    kind.run = run  # type: ignore[method-assign]
 
 
 if __name__.startswith("leakbench_plugin_"):

@@ -51,11 +51,11 @@ def copy_of_checkout(folder: Path) -> None:
             shutil.copy2(ROOT / name, folder / name)
 
 
-def cancel_first(cluster: Cluster, workflow: subprocess.Popen[bytes]) -> str:
+def cancel_first(cluster: Cluster, folder: Path, workflow: subprocess.Popen[bytes]) -> str:
     """Cancel the first job that runs on a GPU; its id."""
     end = time.monotonic() + 120
     while time.monotonic() < end and workflow.poll() is None:
-        for number, job in cluster.jobs().items():
+        for number, job in cluster.jobs(folder).items():
             if job["JobState"] == "RUNNING" and job["Comment"].startswith(GPU_RULES):
                 cluster.run("scancel", number)
                 return number
@@ -72,12 +72,12 @@ def run_workflow(cluster: Cluster, folder: Path) -> Run:
     with log.open("wb") as output:
         workflow = subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=output)
         try:
-            cancelled = cancel_first(cluster, workflow)
+            cancelled = cancel_first(cluster, folder, workflow)
             workflow.wait(TIME_LIMIT)
         finally:
             workflow.kill()
             workflow.wait()
-    return Run(folder, workflow.returncode, log.read_text(errors="replace"), cancelled, cluster.jobs())
+    return Run(folder, workflow.returncode, log.read_text(errors="replace"), cancelled, cluster.jobs(folder))
 
 
 def test_one_figure_with_a_job_cancelled_on_the_way(

@@ -128,7 +128,7 @@ class Site:
 
     def jobs(self) -> dict[str, dict[str, str]]:
         """This checkout's SLURM jobs."""
-        return {number: job for number, job in self.cluster.jobs().items() if job["WorkDir"] == str(self.root)}
+        return self.cluster.jobs(self.root)
 
 
 def new_site(cluster: Cluster, root: Path) -> Site:
