@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import yaml
 
 from leakbench.attacks.base import ATTACKS
 from leakbench.attacks.released.lira import LiRA
@@ -146,9 +145,3 @@ def test_data_sets_have_their_published_sizes_before_they_are_staged(monkeypatch
     assert DATASETS.get("mnist")().expected("train") == 60_000
     assert DATASETS.get("cola")().expected("test") == 1043
     assert DATASETS.get("digits")().expected("test") == 500
-
-
-def test_kinds_on_a_gpu_are_those_of_the_profile() -> None:
-    profile = yaml.safe_load((ROOT / "slurm" / "config.yaml").read_text())
-    asking = {rule for rule, resources in profile["set-resources"].items() if "gpu" in resources}
-    assert {name for name in JOB_KINDS if JOB_KINDS.get(name).on_gpu} == asking

@@ -615,7 +615,7 @@ MISTAKES: list[tuple[Any, ...]] = [
     (PAPER, "titel", "x", "unknown key 'titel'; did you mean 'title'? Allowed: citation, experiments, title"),
     (PAPER, "experiments.noise.dataset", [], "unknown key 'dataset'; did you mean 'datasets'? Allowed: datasets"),
     (PAPER, "variants.defence", {}, "unknown key 'defence'; did you mean 'defenses'? Allowed: attacks, datasets"),
-    (SMOKE, "paper", {}, "unknown key 'paper'; did you mean 'papers'? Allowed: description, papers."),
+    (SMOKE, "paper", {}, "unknown key 'paper'; did you mean 'papers'? Allowed: description, device, papers."),
     (SMOKE, f"{OVERLAY}.experiments.noise.modles", [], "unknown key 'modles'; did you mean 'models'? Allowed: "),
     # Wrong types.
     (PAPER, "experiments.noise.defenses", "dpsgd", "Input should be a valid list (found: 'dpsgd')"),

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leakbench.errors import LeakbenchError
-from leakbench.work import KEEP
 
 if TYPE_CHECKING:
     from leakbench.experiments import Project
@@ -61,18 +60,19 @@ def _relative(project: Project, path: str) -> str:
 
 def _run(arguments: argparse.Namespace) -> None:
     from leakbench.jobs.runner import Placement, run_job
-    from leakbench.work import restore
+    from leakbench.work import KEEP, restore
 
     project = _project(arguments)
     placement = Placement(arguments.device, arguments.threads, arguments.tf32, arguments.compile)
+    keep = arguments.keep or bool(os.environ.get(KEEP))
     if "SLURM_JOB_ID" in os.environ:  # Snakemake shows SLURM's messages after this log, but only if this is not empty
         print(f"SLURM job {os.environ['SLURM_JOB_ID']} on {socket.gethostname()}", flush=True)
     for path in arguments.records:
         job = project.job(_relative(project, path))
         kept = None
-        if arguments.keep and not (project.root / job.path).exists():
+        if keep and not (project.root / job.path).exists():
             kept = restore(project.root, job.path, job.digest)
-        record = kept or run_job(job, project.root, placement, keep=arguments.keep)
+        record = kept or run_job(job, project.root, placement, keep=keep)
         reason = f" ({record.outcome.reason})" if record.outcome.reason else ""
         took = "kept by an earlier run" if kept else f"{record.cost.wall_s:.1f} s"
         print(f"{job.path}: {record.outcome.status}{reason}, {took}")
@@ -253,8 +253,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--keep",
         action="store_true",
-        default=bool(os.environ.get(KEEP)),
-        help=f"leave a copy of the record in work/; restore it if the record is missing (default: if {KEEP} is set)",
+        help="leave a copy of the record in work/; restore it if the record is missing (default: in a SLURM job of a run)",
     )
 
     show = command("show", _show, "Draw the best, median and worst victims of records beside their reconstructions.")

@@ -132,15 +132,11 @@ class Workflow:
         words = {name: [paper.title, paper.citation] for name, paper in plan.papers.items()}
         return digest([_sources("report"), plan.description, words])
 
-    def share(self, *, on_gpu: bool, **parts: str) -> str | None:
-        """The group of small cells with which the job with these path parts shares a SLURM job; None: it runs alone.
-
-        Args:
-            on_gpu: whether jobs of this kind ask for a GPU on a cluster.
-            parts: of the path.
-        """
-        size = self._size(_record_path(**parts))
-        return size and size.group(on_gpu)
+    def share(self, **parts: str) -> str | None:
+        """The group of small cells with which the job with these path parts shares a SLURM job; None: it runs alone."""
+        path = _record_path(**parts)
+        size = self._size(path)
+        return size.group(self.project.job(path).kind.on_gpu) if size else None
 
     def minutes(self, declared: int, attempt: int, **parts: str) -> int:
         """The time limit of a job on a cluster; see :func:`leakbench.sharing.minutes`."""

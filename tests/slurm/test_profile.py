@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 import shutil
@@ -57,11 +56,12 @@ def test_groups_of_cells_are_those_of_the_workflow() -> None:
 
 
 def test_cells_of_a_group_run_one_by_one_on_the_same_kind_of_device() -> None:
-    """A rule asks for the one GPU of a group or for the one turn. The workflow knows which rules ask for no GPU."""
+    """A rule asks for the one GPU of a group or for the one turn."""
     asked = {rule: set(resources) & {"gpu", "turn"} for rule, resources in read_profile().set_resources.items()}
     assert all(len(asked[kind]) == 1 for kind in JOB_KINDS)
-    (on_cpu,) = re.findall(r"^ON_CPU = (\(.*\))$", (ROOT / "workflow" / "rules" / "jobs.smk").read_text(), re.M)
-    assert set(ast.literal_eval(on_cpu)) == {kind for kind in JOB_KINDS if asked[kind] == {"turn"}}
+    assert {kind for kind in JOB_KINDS if JOB_KINDS.get(kind).on_gpu} == {
+        kind for kind in JOB_KINDS if asked[kind] == {"gpu"}
+    }
 
 
 def test_every_key_of_the_profile_is_an_argument_of_snakemake() -> None:

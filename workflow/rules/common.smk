@@ -59,10 +59,10 @@ def groups_form():
     return workflow.is_main_process and not workflow.local_exec
 
 
-def shared_job(kind, wildcards):
+def shared_job(wildcards):
     """The group of small cells with which a job shares a SLURM job, if it does."""
     if groups_form():
-        return flow.share(on_gpu=kind not in ON_CPU, **wildcards)
+        return flow.share(**wildcards)
     # A cell that cannot be computed does not stop the others of its group. Snakemake hands this setting to no job, and
     # knows its settings from when it asks for groups on.
     if not workflow.is_main_process:

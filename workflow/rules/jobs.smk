@@ -21,9 +21,6 @@ NEEDS = {
     "protection_cost": (8000, 60),
 }
 
-# Kinds that no profile gives a GPU.
-ON_CPU = ("calibrate", "spectrum", "inventory", "protection_cost")
-
 # A job that is no attack has its kind where attacks have their label, and before the label if it runs an attack too.
 OTHERS = "|".join(kind for kind in NEEDS if kind != "attack")
 ATTACKS = {"leakage": "leakage-[^/]+", "attack": f"(?!({OTHERS})/|leakage-)[^/]+"}
@@ -44,7 +41,7 @@ for kind, (memory, minutes) in NEEDS.items():
         wildcard_constraints:
             attack=ATTACKS.get(kind, kind),
         group:
-            lambda wildcards, kind=kind: shared_job(kind, wildcards)
+            shared_job
         threads: 1
         resources:
             mem_mb=lambda wildcards, attempt, memory=memory: memory * attempt,
