@@ -104,6 +104,8 @@ def test_jobs_are_named_with_what_is_known(project: Project) -> None:
     )
     assert "another configuration or version" in found["stale"][0]["reason"]
     assert "not a valid record" in found["unreadable"][0]["reason"]
+    assert found["infeasible"] == [{"record": INFEASIBLE, "reason": "it was infeasible"}]
+    assert found["diverged"] == [{"record": DIVERGED, "reason": "it was diverged"}]
 
 
 def test_a_record_outlives_the_state_of_its_job(project: Project) -> None:
@@ -137,6 +139,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"failed: {FAILED}: failed on {socket.gethostname()}: OutOfMemoryError: 3 GiB" in printed
     assert f"running: {RUNNING}: runs since 2024-01-01" in printed and "SLURM job 4711" in printed
     assert f"stopped: {STOPPED}: killed or stopped" in printed
+    assert f"infeasible: {INFEASIBLE}: it was infeasible" in printed
     assert "3 of " in printed
     assert main(["status", "--json", "--scale", "laptop"]) == 0
     found = json.loads(capsys.readouterr().out)

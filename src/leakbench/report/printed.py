@@ -14,6 +14,8 @@ WORDS = {
     "stopped": "killed or stopped on {host}, started {since}; run it again",
     "stale": "{reason}",
     "unreadable": "{reason}",
+    "infeasible": "{reason}",
+    "diverged": "{reason}",
 }
 SHOWN = 20
 """Jobs of a list that are printed; --json has all."""

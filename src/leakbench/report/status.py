@@ -84,6 +84,14 @@ def status(project: Project, scale: str | None = None) -> dict[str, Any]:
     def listed(standing: Standing) -> list[dict[str, Any]]:
         return [_told(path, each) for path, each in jobs.items() if each.standing == standing]
 
+    def ended(outcome: str) -> list[dict[str, Any]]:
+        done = ((path, each.recorded.record) for path, each in jobs.items() if each.standing == "done")
+        return [
+            {"record": path, "reason": record.outcome.reason}
+            for path, record in done
+            if record is not None and record.outcome.status == outcome
+        ]
+
     return {
         "scale": scale,
         "total": _row("all", jobs.values()),
@@ -94,6 +102,7 @@ def status(project: Project, scale: str | None = None) -> dict[str, Any]:
             if entry.paper in plan.papers and entry.experiments
         ],
         **{standing: listed(standing) for standing in STANDINGS if standing not in ("done", "missing")},
+        **{outcome: ended(outcome) for outcome in ("infeasible", "diverged")},
     }
 
 
