@@ -14,9 +14,11 @@ from leakbench.report.style import (
     OTHER_COLOURS,
     REFERENCE_COLOUR,
     REFERENCES,
+    add_caption,
     colour,
     marker,
     other_marker,
+    panels,
     shades,
 )
 
@@ -59,3 +61,15 @@ def test_shades_start_at_the_mechanisms_colour_and_grow_lighter(count: int) -> N
     assert len(set(found)) == count and found[0] == colour("optimal_noise").lower()
     brightness = [sum(rgb(code)) for code in found]
     assert brightness == sorted(brightness) and brightness[-1] < 3 * 255
+
+
+def test_a_long_caption_leaves_room_for_the_axes() -> None:
+    figure, (ax,) = panels(1, height=2.0)
+    add_caption(figure, "A caption of many words. " * 60)
+    figure.canvas.draw()
+    caption = figure.texts[-1]
+    assert ax.get_tightbbox().y0 > caption.get_window_extent().y1
+    assert ax.get_window_extent().height > 0.3 * figure.dpi
+    plain, _ = panels(1, height=2.0)
+    add_caption(plain, "A caption.")
+    assert plain.get_figheight() == 2.0

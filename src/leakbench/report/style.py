@@ -165,9 +165,15 @@ def plain_ticks(axis: Axis) -> None:
 
 
 def add_caption(figure: Figure, caption: str) -> None:
-    """A caption below the axes, every line of it wrapped to the figure's width; save with ``bbox_inches="tight"``."""
+    """A caption below the axes, every line of it wrapped to the figure's width; save with ``bbox_inches="tight"``.
+
+    A figure that a long caption would take more than half of grows.
+    """
     characters = int(figure.get_figwidth() * 17)
     wrapped = [part for line in caption.splitlines() for part in textwrap.wrap(line, characters)]
+    if figure.get_layout_engine():
+        inches = len(wrapped) * 7.5 * 1.2 / 72
+        figure.set_figheight(max(figure.get_figheight(), figure.get_figheight() / 2 + inches))
     # A layout engine makes room for it; where axes have fixed places it hangs below the figure.
     place: dict[str, Any] = {} if figure.get_layout_engine() else {"y": 0.0, "va": "top"}
     figure.supxlabel("\n".join(wrapped), fontsize=7.5, x=0.01, ha="left", color="#333333", **place)
