@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.slurm.cluster import Cluster
 
 ROOT = Path(__file__).resolve().parents[1]
-QUICK = ["--jobs", "12", "--slurm-init-seconds-before-status-checks", "3", "--latency-wait", "20", "--quiet", "all"]
+QUICK = ["--quiet", "all", "--jobs", "12", "--slurm-init-seconds-before-status-checks", "3", "--latency-wait", "20"]
 SLEEPS = '''"""Training jobs that sleep."""
 
 import time
@@ -128,7 +128,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cells", type=int, default=8)
     parser.add_argument("--sleepers", type=int, default=12)
-    parser.add_argument("--seconds", type=float, default=30.0, help="that a sleeper sleeps")
+    parser.add_argument("--seconds", type=float, default=15.0, help="that a sleeper sleeps")
     arguments = parser.parse_args()
     sys.path.insert(0, str(ROOT))
     from tests.slurm.cluster import NODES, Cluster, why_not
