@@ -253,7 +253,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--keep",
         action="store_true",
-        help="leave a copy of the record in work/; restore it if the record is missing (default: in a SLURM job of a run)",
+        help="leave a copy of the record in work/, or restore it if the record is missing (in SLURM jobs: always)",
     )
 
     show = command("show", _show, "Draw the best, median and worst victims of records beside their reconstructions.")
