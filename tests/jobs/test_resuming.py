@@ -25,6 +25,7 @@ from leakbench.defenses.channel import WhiteChannel
 from leakbench.defenses.dp_sgd import DPSGD
 from leakbench.defenses.noise import GaussianNoise
 from leakbench.federated import training
+from leakbench.jobs import runner
 from leakbench.jobs.base import Job
 from leakbench.jobs.pretraining import Pretraining
 from leakbench.jobs.runner import Placement, run_job
@@ -226,3 +227,41 @@ def test_seconds_of_all_attempts_are_counted(train_job: Jobs, tmp_path: Path, mo
     monkeypatch.setattr(_Job, "after_step", slow)
     found, killed = killed_every(1, lambda: run_job(train_job(steps=6), tmp_path, CPU), monkeypatch)
     assert killed == 6 and found.cost.wall_s >= 6 * 0.05
+
+
+@pytest.mark.parametrize("other", ["job", "threads", "torch", "device", "sources"])
+def test_a_checkpoint_of_another_job_or_machine_is_discarded(
+    other: str, train_job: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(EVERY, "0")
+    after_step = _Job.after_step
+
+    def kill(self: _Job, loop: Loop, state: Any) -> None:
+        after_step(self, loop, state)
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(_Job, "after_step", kill)
+        with pytest.raises(Killed):
+            run_job(train_job(), tmp_path, CPU)
+
+    job, placement = train_job(), CPU
+    if other == "job":
+        job = train_job(rate=2e-2)
+    elif other == "threads":
+        placement = Placement(device="cpu", threads=2)
+    elif other == "torch":
+        monkeypatch.setattr(runner, "version", lambda _: "0.1")
+    elif other == "device":
+        monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "ABACUS")
+    else:
+        monkeypatch.setattr(runner, "_sources", lambda: "0123")
+    try:
+        found = run_job(job, tmp_path / "other", placement)
+        capsys.readouterr()
+        again = run_job(job, tmp_path, placement)
+    finally:
+        torch.set_num_threads(1)
+    said = capsys.readouterr().err
+    assert f"a checkpoint with {other} " in said and said.count("discarded") == 1 and "going on" not in said
+    assert numbers(again) == numbers(found)
