@@ -68,7 +68,8 @@ def test_a_long_caption_leaves_room_for_the_axes() -> None:
     add_caption(figure, "A caption of many words. " * 60)
     figure.canvas.draw()
     caption = figure.texts[-1]
-    assert ax.get_tightbbox().y0 > caption.get_window_extent().y1
+    labelled = ax.get_tightbbox()
+    assert labelled is not None and labelled.y0 > caption.get_window_extent().y1
     assert ax.get_window_extent().height > 0.3 * figure.dpi
     plain, _ = panels(1, height=2.0)
     add_caption(plain, "A caption.")
