@@ -143,7 +143,7 @@ class Workflow:
             parts: of the path.
         """
         size = self._size(_record_path(**parts))
-        return size and size.group(on_gpu)
+        return None if size is None else size.group(on_gpu)
 
     def minutes(self, declared: int, attempt: int, **parts: str) -> int:
         """The time limit of a job on a cluster; see :func:`leakbench.sharing.minutes`."""
