@@ -164,7 +164,7 @@ class Workflow:
             if os.environ[RUN]:
                 start(os.getpid())
 
-    def unlock_if_alone(self, state: Path, dryrun: bool = False) -> None:
+    def unlock_if_alone(self, state: Path) -> None:
         """Remove the locks that a killed Snakemake left, so that the same command goes on where it stopped.
 
         Snakemake's locks are files, which outlive a killed process. Beside them every run holds a shared lock of the
@@ -172,7 +172,6 @@ class Workflow:
 
         Args:
             state: Snakemake's own folder, ``.snakemake``.
-            dryrun: say nothing of other runs.
         """
         state.mkdir(exist_ok=True)
         self._alive = (state / "leakbench.lock").open("a+")
@@ -182,7 +181,7 @@ class Workflow:
                 left.unlink(missing_ok=True)
         self._alive.seek(0)
         others = self._alive.read().splitlines()
-        if others and not dryrun:
+        if others:
             print(_BESIDE.format(runs="; ".join(others)), file=sys.stderr)
         started = datetime.datetime.now().strftime("%d %B, %H:%M")
         print(f"process {os.getpid()} on {socket.gethostname()}, since {started}", file=self._alive, flush=True)

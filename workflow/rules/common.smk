@@ -12,7 +12,7 @@ try:
         flow.name_job()
     else:
         flow.name_run()
-        flow.unlock_if_alone(Path(".snakemake"), workflow.dryrun)
+        flow.unlock_if_alone(Path(".snakemake"))
 except LeakbenchError as error:
     raise WorkflowError(str(error)) from None
 
