@@ -33,8 +33,10 @@ def test_shorter_cells_share_with_more(tmp_path: Path, seconds: float, members: 
     assert size is not None and size.members == members
 
 
-def test_long_cells_and_unknown_ones_run_alone(tmp_path: Path) -> None:
-    assert size_of(tmp_path / "nothing-estimated", cell()) is None
+def test_long_cells_and_unknown_ones_run_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):
+        assert size_of(tmp_path / "nothing-estimated", cell()) is None
+    assert capsys.readouterr().err.count("`leakbench cost --scale full`") == 1
     assert size_of(estimate(tmp_path, 300), cell()) is None
 
 

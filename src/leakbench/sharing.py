@@ -7,6 +7,7 @@ cell takes is what ``leakbench cost`` estimated; without an estimate every cell 
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -79,4 +80,11 @@ def minutes(size: Size | None, declared: int, attempt: int) -> int:
 def _estimated(root: Path, scale: str) -> dict[str, float]:
     from leakbench.report.costs import planned_seconds
 
-    return planned_seconds(root, scale)
+    found = planned_seconds(root, scale)
+    if not found:
+        print(
+            "leakbench: nobody has estimated what cells take, so that each is a SLURM job of its own; "
+            f"`leakbench cost --scale {scale}` lets small ones share one (docs/slurm.md)",
+            file=sys.stderr,
+        )
+    return found

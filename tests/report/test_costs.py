@@ -147,12 +147,22 @@ def test_the_command(project: Project, capsys: pytest.CaptureFixture[str]) -> No
     total = reported(project)["total"]
     assert f"3 of {total['jobs']}" in printed and "optimal_defense fig02" in printed and "CPU-hours" in printed
     assert "No estimate for jobs of kind 'fisher'" in printed and "GPU-hours" not in printed
+    assert "Without records" not in printed
     assert main(["cost", "--json", "--gpus", "2", "--device", "gpu", "--speedup", "5:50"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["at_a_time"], found["device"], found["assumed_speedup"]) == (2, "gpu", [5, 50])
     assert main(["cost", "--device", "gpu"]) == 0
     assert "100 to 1000 multiply-adds" in capsys.readouterr().out
     assert (project.root / costs_path("smoke")).is_file()
+
+
+def test_nothing_to_learn_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    empty_project(tmp_path, "optimal_defense")
+    assert main(["cost"]) == 0
+    assert "Without records there is no estimate: `make replicate`" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("project")

@@ -94,6 +94,10 @@ def _say(console: Console, found: dict[str, Any]) -> None:
         f"Wall hours: at least, with {found['at_a_time']} GPUs or cores at a time (--gpus N), and without queues.",
         soft_wrap=True,
     )
+    if not any(found["records"].values()):
+        console.print(
+            "Without records there is no estimate: `make replicate` makes some of every kind.", soft_wrap=True
+        )
     for kind, reason in found["without_estimate"].items():
         console.print(f"No estimate for jobs of kind '{kind}': {reason}.", soft_wrap=True)
 
