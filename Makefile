@@ -20,8 +20,8 @@ READY := .venv/.ready-$(ENV)
 replicate: $(READY)
 	@$(BIN)/snakemake --cores $(CORES) --config scale=$(SCALE) --quiet rules --max-jobs-per-timespan 100/3s
 	@echo
-	@echo "Report:  figures/$(SCALE)/report.html"
-	@echo "Figures: figures/$(SCALE)/<paper>/    Records: results/$(SCALE)/    Logs: logs/$(SCALE)/"
+	@echo "Scorecard: results/$(SCALE)/scorecard.html"
+	@echo "Figures:   figures/$(SCALE)/<paper>/    Records: results/$(SCALE)/    Logs: logs/$(SCALE)/"
 
 test: $(READY)
 	$(BIN)/pytest --numprocesses auto --dist loadgroup

@@ -19,7 +19,7 @@ include: "workflow/rules/report.smk"
 
 localrules:
     all,
-    page,
+    scorecard,
 
 
 rule all:

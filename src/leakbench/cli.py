@@ -157,11 +157,11 @@ def _claims(arguments: argparse.Namespace) -> None:
         print_claims(rows)
 
 
-def _report(arguments: argparse.Namespace) -> None:
-    from leakbench.report.page import write_page
+def _scorecard(arguments: argparse.Namespace) -> None:
+    from leakbench.report.scorecard import write_scorecard
 
     project = _project(arguments)
-    write_page(project, _relative(project, arguments.page))
+    write_scorecard(project, _relative(project, arguments.page))
 
 
 def _cost(arguments: argparse.Namespace) -> None:
@@ -296,8 +296,8 @@ def _parser() -> argparse.ArgumentParser:
     claims.add_argument("--paper", help="of this paper alone")
     claims.add_argument("--scale", help="by the numbers of this scale (default: the configured one)")
     claims.add_argument("--json", action="store_true", help="print a JSON list of objects")
-    report = command("report", _report, "Write the HTML report of a scale.")
-    report.add_argument("page", metavar="PAGE", help="figures/<scale>/report.html")
+    scorecard = command("scorecard", _scorecard, "Write claims, findings, figures and tables of a scale as one page.")
+    scorecard.add_argument("page", metavar="PAGE", help="results/<scale>/scorecard.html")
     cost = command("cost", _cost, "Estimate what computing a scale takes, from what earlier records took.")
     cost.add_argument("--scale", help="of which scale (default: the configured one)")
     cost.add_argument("--json", action="store_true", help="print a JSON object")

@@ -21,9 +21,10 @@ from leakbench.errors import LeakbenchError, RecordError
 from leakbench.experiments import Project, read_yaml
 from leakbench.jobs.base import RESULTS
 from leakbench.records import digest, quarantine, read_record
-from leakbench.report.artifacts import FIGURES, Artifact, artifact_of, artifacts
+from leakbench.report.artifacts import Artifact, artifact_of, artifacts
 from leakbench.report.claims import claims_inputs, claims_of, claims_path, claims_paths
-from leakbench.report.tidy import gates_path, missing_path, needed, table_path
+from leakbench.report.scorecard import replication_page, scorecard_path
+from leakbench.report.tidy import gates_path, missing_path, needed, provenance_path, table_path
 from leakbench.warm import RUN, serves, start
 from leakbench.work import KEEP, tidy
 
@@ -60,11 +61,7 @@ class Workflow:
         """
         made = [path for entry in self._artifacts() for path in entry.paths(self.scale)]
         made += [path for paper in self._claiming() for path in claims_paths(self.scale, paper)]
-        return [*made, self.page(self.scale), *self.project.plan(self.scale).jobs]
-
-    def page(self, scale: str) -> str:
-        """The HTML report of a scale."""
-        return f"{FIGURES}/{scale}/report.html"
+        return [*made, scorecard_path(self.scale), *self.project.plan(self.scale).jobs]
 
     def _artifacts(self) -> list[Artifact]:
         return [entry for entry in artifacts() if entry.paper in self.project.settings.papers]
@@ -96,8 +93,8 @@ class Workflow:
         self.project.plan(scale, where=claims_path(scale, paper))
         return claims_inputs(self.project, scale, paper)
 
-    def page_inputs(self, scale: str) -> list[str]:
-        """Pictures, tables, verdicts, and what stands beside the tidy tables: all that the HTML report shows."""
+    def scorecard_inputs(self, scale: str) -> list[str]:
+        """Pictures, tables, verdicts, and what stands beside the tidy tables: all that the scorecard shows."""
         shown = [entry.path(scale, "png" if entry.kind == "figure" else "csv") for entry in self._artifacts()]
         shown += [claims_path(scale, paper) for paper in self._claiming()]
         plan = self.project.plan(scale)
@@ -106,7 +103,13 @@ class Workflow:
             for paper, spec in plan.papers.items()
             for experiment in spec.experiments
         ]
-        return [*shown, *tables, *map(missing_path, tables), *map(gates_path, tables)]
+        beside = [of(table) for of in (missing_path, gates_path, provenance_path) for table in tables]
+        return [*shown, *tables, *beside, *self._pages()]
+
+    def _pages(self) -> list[str]:
+        """The replication pages of the configured papers, as far as there are some."""
+        pages = map(replication_page, self.project.settings.papers)
+        return [page for page in pages if (self.project.root / page).is_file()]
 
     def merging_digest(self, scale: str, paper: str, experiment: str) -> str:
         """Hash of the code between records and pictures, and of the experiment's gates.
@@ -126,8 +129,8 @@ class Workflow:
         checked = [_sources(folder) for folder in ("defenses", "federated", "models")]
         return digest([self.drawing_digest(scale, paper), *checked])
 
-    def page_digest(self, scale: str) -> str:
-        """Hash of the code that writes the page and of the words that no picture or table brings along."""
+    def scorecard_digest(self, scale: str) -> str:
+        """Hash of the code that writes the scorecard and of the words that no picture or table brings along."""
         plan = self.project.plan(scale)
         words = {name: [paper.title, paper.citation] for name, paper in plan.papers.items()}
         return digest([_sources("report"), plan.description, words])

@@ -10,7 +10,7 @@ from tests.report.synthetic import configured, new_project
 from leakbench.experiments import Project
 from leakbench.papers.optimal_defense import theory_checks
 from leakbench.report.claims import claims_path, judge
-from leakbench.report.page import write_page
+from leakbench.report.scorecard import write_scorecard
 from leakbench.report.tidy import merge, table_path
 
 
@@ -34,5 +34,5 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> Project:
         judge(project, claims_path("smoke", "optimal_defense"))
     for entry in configured(project):
         entry.render(project, entry.paths("smoke")[0])
-    write_page(project, "figures/smoke/report.html")
+    write_scorecard(project, "results/smoke/scorecard.html")
     return project

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from matplotlib.collections import PathCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from PIL import Image
 from tests.report.synthetic import ROOT, new_project, record_of, tidy_tables
 
 from leakbench.experiments import Project
@@ -22,8 +23,8 @@ from leakbench.records import Replicate, read_record, write_record
 from leakbench.report import claims, style
 from leakbench.report.artifacts import artifact_of, artifacts
 from leakbench.report.claims import claims_path
-from leakbench.report.page import write_page
 from leakbench.report.plots import Drawing
+from leakbench.report.scorecard import write_scorecard
 from leakbench.report.style import COLOURS
 from leakbench.report.tidy import gates_path, merge, table_path, tidy_rows
 from leakbench.report.verdicts import COLUMNS, Judge, void_notes
@@ -223,6 +224,9 @@ def test_files_and_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, psnr: f
     others = [other for other in artifacts() if other is not entry and other.paper == PAPER]
     for path in (path for other in others for path in other.paths("smoke")):
         (tmp_path / path).write_text("text\nof another artifact\n")  # the page asks for all of them
+    for other in others:
+        if other.kind == "figure":
+            Image.new("RGB", (4, 4)).save(tmp_path / other.path("smoke", "png"))
     (tmp_path / claims_path("smoke", PAPER)).write_text(",".join(claims.COLUMNS) + "\n")
 
     note = (
@@ -233,9 +237,9 @@ def test_files_and_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, psnr: f
     beside = pd.read_csv(tmp_path / entry.path("smoke", "csv"))
     assert beside.loc[beside["series"] == "optimal pruning", "void"].tolist() == [void] * 4
 
-    write_page(project, "figures/smoke/report.html")
-    source = (tmp_path / "figures/smoke/report.html").read_text()
-    assert "<h3>Gates</h3>" in source
+    write_scorecard(project, "results/smoke/scorecard.html")
+    source = (tmp_path / "results/smoke/scorecard.html").read_text()
+    assert '<h2 id="gates-title">Gates</h2>' in source
     reached, verdict = ("9.12", "<strong>void</strong>") if void else ("21.5", "passed")
     missed = 0
     for experiment in ("undefended", "pruning", "noise"):

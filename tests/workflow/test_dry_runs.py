@@ -29,7 +29,7 @@ JOBS = {
 
 def closed_form(checkout: Checkout, scale: str, paper: str) -> Counter[str]:
     """How many jobs the configuration stands for, by multiplying the lengths of its lists."""
-    counts: Counter[str] = Counter(judge=1, page=1)
+    counts: Counter[str] = Counter(judge=1, scorecard=1)
     for entry in artifacts():
         counts["draw" if entry.kind == "figure" else "tabulate"] += entry.paper == paper
     for spec in Project(checkout.root, {"papers": [paper]}).plan(scale).papers[paper].experiments.values():
@@ -70,6 +70,6 @@ def test_a_figure_asks_for_its_own_records_only(untouched: Checkout) -> None:
 def test_verdicts_ask_for_the_tables_of_their_claims_only(untouched: Checkout) -> None:
     """All of the paper's claims: no pictures, and not the experiments that no claim reads."""
     run = untouched.make("--dry-run", "figures/smoke/optimal_defense/claims.md")
-    assert run.rules["judge"] == 1 and not run.rules.keys() & {"draw", "tabulate", "page", "inventory"}
+    assert run.rules["judge"] == 1 and not run.rules.keys() & {"draw", "tabulate", "scorecard", "inventory"}
     merged = {path.split("/")[3] for path in run.jobs if path.endswith(".parquet")}
     assert merged == {name for entry in claims_of("optimal_defense") for name in entry.experiments}

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 PAPER = "results/tiny/optimal_defense"
 FIGURES = "figures/tiny/optimal_defense"
 CLAIMS = f"{FIGURES}/claims.csv"  # reads all experiments here but that without a defense, and Table 1's
-PAGE = "figures/tiny/report.html"
+PAGE = "results/tiny/scorecard.html"
 
 
 def record(experiment: str, defense: str, last: str) -> str:
@@ -50,7 +50,7 @@ def test_everything_is_made(finished: Finished) -> None:
     flow = Workflow(root, {})
     jobs = closed_form(finished.checkout, "tiny", "optimal_defense")
     records = sum(jobs[kind] for kind in ("attack", "train", "fisher", "inventory"))
-    assert len(flow.targets()) == 3 * (jobs["draw"] + jobs["tabulate"] + jobs["judge"]) + jobs["page"] + records
+    assert len(flow.targets()) == 3 * (jobs["draw"] + jobs["tabulate"] + jobs["judge"]) + jobs["scorecard"] + records
     for path in flow.targets():
         assert (root / path).stat().st_size > 0, path
     assert finished.run.rules == jobs
@@ -159,7 +159,7 @@ def digests(checkout: Checkout) -> tuple[dict[str, str], str, str, str]:
     jobs = {path: job.digest for path, job in flow.project.plan("tiny").jobs.items()}
     merging = flow.merging_digest("tiny", "optimal_defense", "noise")
     drawing = flow.drawing_digest("tiny", "optimal_defense") + flow.judging_digest("tiny", "optimal_defense")
-    return jobs, merging, drawing, flow.page_digest("tiny")
+    return jobs, merging, drawing, flow.scorecard_digest("tiny")
 
 
 def test_words_change_pictures_and_no_numbers(fresh: Checkout) -> None:

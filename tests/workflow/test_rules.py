@@ -54,9 +54,9 @@ def test_lint() -> None:
 
 def test_lint_names_the_rule_and_the_fault(fresh: Checkout) -> None:
     shutil.copy(ROOT / "workflow" / "lint.py", fresh.root / "workflow")
-    fresh.replace("workflow/rules/report.smk", '    log:\n        "logs/{scale}/report.log",\n', "")
+    fresh.replace("workflow/rules/report.smk", '    log:\n        "logs/{scale}/scorecard.log",\n', "")
     fresh.replace("workflow/rules/report.smk", "{output:q} > {log:q} 2>&1", "{output:q}")
     done = lint(fresh.root)
     assert done.returncode == 1
-    assert done.stderr.startswith("page ") and "No log directive defined" in done.stderr
+    assert done.stderr.startswith("scorecard ") and "No log directive defined" in done.stderr
     assert len(done.stderr.splitlines()) == 1

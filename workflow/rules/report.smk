@@ -8,6 +8,7 @@ rule merge:
         table="results/{scale}/{paper}/{experiment}/records.parquet",
         missing="results/{scale}/{paper}/{experiment}/missing.csv",
         gates="results/{scale}/{paper}/{experiment}/gates.csv",
+        provenance="results/{scale}/{paper}/{experiment}/provenance.csv",
     log:
         "logs/{scale}/{paper}/{experiment}/merge.log",
     benchmark:
@@ -104,20 +105,20 @@ rule judge:
         "{flow.command} judge {output.csv:q} > {log:q} 2>&1"
 
 
-rule page:
+rule scorecard:
     input:
-        lambda wildcards: flow.page_inputs(wildcards.scale),
+        lambda wildcards: flow.scorecard_inputs(wildcards.scale),
     output:
-        "figures/{scale}/report.html",
+        "results/{scale}/scorecard.html",
     log:
-        "logs/{scale}/report.log",
+        "logs/{scale}/scorecard.log",
     benchmark:
-        "logs/{scale}/report.tsv"
+        "logs/{scale}/scorecard.tsv"
     threads: 1
     resources:
         mem_mb=lambda wildcards, attempt: 2000 * attempt,
         runtime=lambda wildcards, attempt: 10 * attempt,
     params:
-        code=lambda wildcards: flow.page_digest(wildcards.scale),
+        code=lambda wildcards: flow.scorecard_digest(wildcards.scale),
     shell:
-        "{flow.command} report {output:q} > {log:q} 2>&1"
+        "{flow.command} scorecard {output:q} > {log:q} 2>&1"

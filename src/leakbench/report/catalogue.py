@@ -114,7 +114,7 @@ def print_claims(rows: list[dict[str, Any]]) -> None:
             if row["paper"] == paper:
                 verdict = Text(f"{MARKS[row['verdict']]} {row['verdict']}", style=STYLES[row["verdict"]])
                 statement = Text.assemble(row["statement"], (f" ({row['source']})", "dim"))
-                for said in (row["meaning"], row["note"]):
+                for said in (f"paper: {row['printed']}" if row["printed"] else "", row["meaning"], row["note"]):
                     if said:
                         statement.append(f"\n{said}", style="dim")
                 table.add_row(row["claim"], verdict, in_numbers(row["effect"], row["low"], row["high"]), statement)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import csv
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.resources import files
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal
 
 from leakbench.errors import ConfigError, UnknownName
 from leakbench.lazy import pd
 from leakbench.records import atomic_write
-from leakbench.report.artifacts import FIGURES, Tables, artifacts, escaped
+from leakbench.report.artifacts import FIGURES, PAPERS, Tables, artifacts, escaped
 from leakbench.report.evidence import Evidence, NotRun
 from leakbench.report.statistics import Estimate
 from leakbench.report.tidy import existing, table_path
@@ -23,7 +26,7 @@ Verdict = Literal["reproduced", "contradicted", "inconclusive", "not run"]
 MARKS: Mapping[str, str] = {"reproduced": "✔", "contradicted": "✘", "inconclusive": "?", "not run": "–"}
 """A sign per verdict, so that none is told by its colour alone."""
 
-COLUMNS = ["claim", "statement", "source", "verdict", "effect", "low", "high", "meaning", "note"]
+COLUMNS = ["claim", "statement", "source", "printed", "verdict", "effect", "low", "high", "meaning", "note"]
 """Of claims.csv."""
 
 FORMATS = ("csv", "md", "tex")
@@ -157,12 +160,27 @@ class Claim:
     experiments: tuple[str, ...]
     find: Callable[[Evidence], Finding]
 
+    @property
+    def printed(self) -> str:
+        """The paper's own number and where it stands; empty where the paper prints none."""
+        return _printed(self.paper).get(self.key, "")
+
     def judge(self, tables: Tables) -> Finding:
         """The verdict that the tidy tables of its experiments give."""
         try:
             return self.find(Evidence({name: tables[name] for name in self.experiments}))
         except NotRun as reason:
             return Finding("not run", note=str(reason))
+
+
+@cache
+def _printed(paper: str) -> dict[str, str]:
+    """Numbers by the key of their claim, from ``reference/claims.csv`` of the paper's package."""
+    file = files(PAPERS) / paper / "reference" / "claims.csv"
+    if not file.is_file():
+        return {}
+    with file.open(encoding="utf-8") as lines:
+        return {row["claim"]: f"{row['printed']} ({row['where']})" for row in csv.DictReader(lines)}
 
 
 _claims: dict[tuple[str, str], Claim] = {}
@@ -232,7 +250,13 @@ def judged(project: Project, scale: str, paper: str) -> Iterator[tuple[Claim, Fi
 def verdict_rows(results: Iterable[tuple[Claim, Finding]]) -> list[dict[str, Any]]:
     """A row of claims.csv per claim, in JSON types."""
     return [
-        {"claim": entry.key, "statement": entry.statement, "source": entry.source, **asdict(finding)}
+        {
+            "claim": entry.key,
+            "statement": entry.statement,
+            "source": entry.source,
+            "printed": entry.printed,
+            **asdict(finding),
+        }
         for entry, finding in results
     ]
 
@@ -284,7 +308,7 @@ def _formats(frame: pd.DataFrame, caption: str) -> dict[str, str]:
         caption=escaped(caption),
         escape=True,  # the cells alone
         longtable=True,
-        column_format="lp{5cm}p{2cm}lrrrp{3cm}p{5cm}",
+        column_format="lp{5cm}p{2cm}p{3cm}lrrrp{3cm}p{5cm}",
     )
     markdown = shown.to_markdown(index=False, disable_numparse=True)
     return {"csv": frame.to_csv(index=False), "md": f"{markdown}\n\n{caption}\n", "tex": latex}

@@ -52,6 +52,11 @@ def gates_path(table: str) -> str:
     return str(PurePosixPath(table).with_name("gates.csv"))
 
 
+def provenance_path(table: str) -> str:
+    """Where it lies how, where and when an experiment's records were made, beside its tidy table."""
+    return str(PurePosixPath(table).with_name("provenance.csv"))
+
+
 def existing(root: Path, path: str, command: str) -> Path:
     """A file that ``command`` makes.
 
@@ -71,11 +76,13 @@ class Merged:
         numbers: the tidy table: one row per number.
         missing: the numbers that records hold as null, and why.
         gates: the verdict on each cell's attack.
+        provenance: one row per record: how it ended, what it took, and where, when and with what it was made.
     """
 
     numbers: pd.DataFrame
     missing: pd.DataFrame
     gates: pd.DataFrame
+    provenance: pd.DataFrame
 
 
 def needed(project: Project, table: str) -> list[Job]:
@@ -116,7 +123,13 @@ def merged(project: Project, table: str, records: Mapping[str, Record]) -> Merge
         [row for job, record in found for row in _missing(job, record)],
         columns=["record", "seed", "setting", "metric", "reason"],
     )
-    return Merged(numbers, missing, verdict_table(judges, found))
+    provenance = pd.DataFrame([_provenance(job, record) for job, record in found])
+    return Merged(numbers, missing, verdict_table(judges, found), provenance)
+
+
+def _provenance(job: Job, record: Record) -> dict[str, Any]:
+    made = record.provenance.model_dump() | {"versions": json.dumps(record.provenance.versions)}
+    return {"record": job.path, "status": record.outcome.status, **record.cost.model_dump(), **made}
 
 
 def _check_data(jobs: Iterable[Job], records: Mapping[str, Record]) -> None:
@@ -159,6 +172,7 @@ def merge(project: Project, table: str) -> None:
     _write_frame(project.root / table, made.numbers)
     atomic_write(project.root / missing_path(table), made.missing.to_csv(index=False).encode())
     atomic_write(project.root / gates_path(table), made.gates.to_csv(index=False).encode())
+    atomic_write(project.root / provenance_path(table), made.provenance.to_csv(index=False).encode())
 
 
 def _read(root: Path, job: Job) -> Record:

@@ -1,25 +1,29 @@
-"""The HTML page of a scale: one file that needs no other, with everything on it, and what is missing."""
+"""The scorecard of a scale: one file that needs no other, with everything on it, and what is missing."""
 
 from __future__ import annotations
 
 import base64
 import html
+import io
 import re
 import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from PIL import Image
 from tests.report.synthetic import configured
 
 from leakbench.errors import ConfigError, RecordError
 from leakbench.experiments import Project
-from leakbench.report.claims import MARKS, SMOKE_WARNING, claims_path, claims_paths
-from leakbench.report.page import write_page
+from leakbench.report.claims import MARKS, SMOKE_WARNING, claims_of, claims_path, claims_paths
+from leakbench.report.scorecard import WIDTH, named_in, write_scorecard
 
-PAGE = "figures/smoke/report.html"
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = "results/smoke/scorecard.html"
 
 
 class Page(HTMLParser):
@@ -36,7 +40,7 @@ class Page(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.add(tag)
         for name, value in attrs:
-            assert not name.startswith("on"), "no scripts"
+            assert not name.startswith("on"), "no scripts but the page's own"
             if name in {"src", "srcset", "data", "poster"} or (tag == "link" and name == "href"):
                 self.loaded.append(value or "")
             elif name == "href":
@@ -58,24 +62,35 @@ def page(source: str) -> Page:
 
 def test_it_loads_nothing(source: str, page: Page) -> None:
     assert page.loaded and all(url.startswith("data:") for url in page.loaded)
-    assert not page.tags & {"script", "iframe", "object", "embed", "base"}
+    assert not page.tags & {"iframe", "object", "embed", "base"} and source.count("<script") == 1
     assert not re.search(r"@import|url\(|https?://", source)
 
 
-def test_pictures_are_those_of_the_figures(rendered: Project, page: Page) -> None:
-    pictures = [base64.b64decode(url.partition(",")[2]) for url in page.loaded if url.startswith("data:image/png")]
+def test_pictures_are_small_ones_of_the_figures(rendered: Project, page: Page) -> None:
+    pictures = [base64.b64decode(url.partition(",")[2]) for url in page.loaded if url.startswith("data:image/webp")]
     figures = [entry for entry in configured(rendered) if entry.kind == "figure"]
-    assert pictures == [(rendered.root / entry.path("smoke", "png")).read_bytes() for entry in figures]
+    assert len(pictures) == len(figures)
+    for picture, entry in zip(pictures, figures, strict=True):
+        with Image.open(io.BytesIO(picture)) as small, Image.open(rendered.root / entry.path("smoke", "png")) as whole:
+            assert small.width <= WIDTH < whole.width
+            assert small.width / small.height == pytest.approx(whole.width / whole.height, rel=0.02)
+            of_whole = np.asarray(whole.convert("L").resize(small.size), dtype=float)
+            assert np.abs(of_whole - np.asarray(small.convert("L"), dtype=float)).mean() < 8
 
 
 def test_links_lead_to_files_beside_it_or_to_its_parts(rendered: Project, source: str, page: Page) -> None:
-    claims = len(claims_paths("smoke", "optimal_defense"))
-    assert len(page.links) == 1 + claims + sum(len(entry.paths("smoke")) for entry in configured(rendered))
+    files = {path for entry in configured(rendered) for path in entry.paths("smoke")}
+    files |= set(claims_paths("smoke", "optimal_defense"))
+    assert {f"../../{path}" for path in files} <= set(page.links)
+    folders = {link for link in page.links if link.startswith("optimal_defense/")}
+    assert folders == {
+        f"optimal_defense/{name}" for entry in claims_of("optimal_defense") for name in entry.experiments
+    }
     for link in page.links:
         if link.startswith("#"):
             assert f'id="{link[1:]}"' in source
         else:
-            assert (rendered.root / PAGE).parent.joinpath(link).is_file()
+            assert (rendered.root / PAGE).parent.joinpath(link).exists(), link
 
 
 def test_it_says_what_it_shows(rendered: Project, page: Page) -> None:
@@ -93,13 +108,14 @@ def test_it_lists_claims_with_verdicts(rendered: Project, source: str) -> None:
     """Every claim of claims.csv, its verdict as a sign and a word."""
     frame = pd.read_csv(rendered.root / claims_path("smoke", "optimal_defense"))
     found = re.findall(
-        r'<tr><td>(\w+)</td><td class="verdict ([\w-]+)"><span aria-hidden="true">(.)</span> ([\w ]+)</td>', source
+        r'<li class="claim ([\w-]+)" id="optimal_defense-(\w+)".*\n.*<span aria-hidden="true">(.)</span> ([\w ]+)<',
+        source,
     )
-    assert [row[0] for row in found] == frame["claim"].tolist() and len(found) > 25
+    assert [row[1] for row in found] == frame["claim"].tolist() and len(found) > 25
     assert [row[3] for row in found] == frame["verdict"].tolist() and len({row[3] for row in found}) > 2
-    assert all(mark == MARKS[verdict] and style == verdict.replace(" ", "-") for _, style, mark, verdict in found)
+    assert all(mark == MARKS[verdict] and style == verdict.replace(" ", "-") for style, _, mark, verdict in found)
     row = frame.dropna(subset=["low"]).iloc[0]
-    assert f"<td>{row['effect']:.3g} [{row['low']:.3g}, {row['high']:.3g}]<br>" in source
+    assert f"<dd>{row['effect']:.3g} [{row['low']:.3g}, {row['high']:.3g}]\n<svg" in source
     text = html.unescape(source)
     for column in ("statement", "source", "note"):
         assert all(words in text for words in frame[column].dropna())
@@ -133,6 +149,33 @@ def test_it_says_where_numbers_come_from(page: Page, rendered: Project) -> None:
         assert f"\n{name}{value}\n" in page.text
 
 
+def test_it_counts_verdicts(rendered: Project, source: str) -> None:
+    verdicts = pd.read_csv(rendered.root / claims_path("smoke", "optimal_defense"))["verdict"]
+    row = "".join(f"<td>{(verdicts == verdict).sum()}</td>" for verdict in MARKS)
+    assert f"optimal_defense</a></th>{row}<td>{len(verdicts)}</td></tr>" in source
+
+
+def test_it_shows_the_findings_of_the_replication_page(rendered: Project, source: str) -> None:
+    section = source.partition('<section id="findings"')[2].partition('<section id="artifacts"')[0]
+    listed = (ROOT / "docs/replication/optimal_defense.md").read_text().partition("## Errors and gaps of the paper")[2]
+    assert section.count("<li>") == len(re.findall(r"^ *- ", listed.partition("\n## ")[0], flags=re.MULTILINE)) > 10
+    assert "<strong>I3, direction.</strong>" in section and "## " not in section
+
+
+@pytest.mark.parametrize(
+    ("source", "named"),
+    [
+        ("Fig. 4", {("figure", 4)}),
+        ("Fig. 2 and 3, text of Table IV", {("figure", 2), ("figure", 3), ("table", 4)}),
+        ("Fig. 27 to 29 and 31", {("figure", 27), ("figure", 28), ("figure", 29), ("figure", 31)}),
+        ("Tables II and VIII", {("table", 2), ("table", 8)}),
+        ("Theorem 4, eq. 19", set()),
+    ],
+)
+def test_figures_and_tables_in_words(source: str, named: set[tuple[str, int]]) -> None:
+    assert named_in(source) == named
+
+
 @pytest.fixture
 def copy(rendered: Project, tmp_path: Path) -> Path:
     shutil.copytree(rendered.root, tmp_path / "copy")
@@ -143,15 +186,15 @@ def test_words_of_the_configuration_are_escaped(copy: Path) -> None:
     path = copy / "config" / "papers" / "optimal_defense.yaml"
     content = yaml.safe_load(path.read_text())
     path.write_text(yaml.safe_dump(content | {"title": "<script>alert('x')</script> & more"}))
-    write_page(Project(copy), PAGE)
+    write_scorecard(Project(copy), PAGE)
     source = (copy / PAGE).read_text()
-    assert "script" not in Page(source).tags
+    assert source.count("<script") == 1
     assert "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt; &amp; more" in source
 
 
 def test_equal_records_make_equal_pages(rendered: Project, copy: Path) -> None:
     (copy / PAGE).unlink()
-    write_page(Project(copy), PAGE)
+    write_scorecard(Project(copy), PAGE)
     assert (copy / PAGE).read_bytes() == (rendered.root / PAGE).read_bytes()
 
 
@@ -167,13 +210,13 @@ def test_equal_records_make_equal_pages(rendered: Project, copy: Path) -> None:
         ),
     ],
 )
-def test_what_is_not_made_yet_is_named(copy: Path, lost: str, command: str) -> None:
+def test_what_is_not_made_yet_isnamed_in(copy: Path, lost: str, command: str) -> None:
     (copy / lost).unlink()
     with pytest.raises(RecordError, match=f"^{lost}: missing; make it with `leakbench {command}`$"):
-        write_page(Project(copy), PAGE)
+        write_scorecard(Project(copy), PAGE)
 
 
-@pytest.mark.parametrize("path", ["figures/report.html", "results/smoke/report.html", "figures/smoke/index.html"])
+@pytest.mark.parametrize("path", ["results/scorecard.html", "results/smoke/report.html", "figures/smoke/index.html"])
 def test_paths_that_are_no_page(rendered: Project, path: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{path}: expected figures/<scale>/report.html"):
-        write_page(rendered, path)
+    with pytest.raises(ConfigError, match=f"^{path}: expected results/<scale>/scorecard.html"):
+        write_scorecard(rendered, path)

@@ -1,0 +1,324 @@
+"""The scorecard of a scale: one self-contained HTML page of claims, findings, figures, tables, gaps and provenance.
+
+It is put together from files that are there already: tidy tables' companions, verdicts, pictures. No record is read.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import math
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from leakbench.errors import ConfigError
+from leakbench.experiments import Plan, Project
+from leakbench.jobs.base import RESULTS
+from leakbench.lazy import pd
+from leakbench.records import atomic_write
+from leakbench.report.artifacts import Artifact, artifacts
+from leakbench.report.claims import MARKS, SMOKE_WARNING, Claim, claims_of, claims_path, claims_paths, in_numbers
+from leakbench.report.tidy import existing, gates_path, missing_path, provenance_path, table_path
+from leakbench.report.verdicts import in_words
+
+FINDINGS = "## Errors and gaps of the paper"
+"""The heading, in a paper's replication page, of what the scorecard shows of it."""
+
+WIDTH = 760
+"""Pixels that a picture on the page is wide at most; the whole one is linked."""
+
+ROWS = 30
+"""Rows that a table on the page has at most; the whole one is linked."""
+
+_ROMAN = {"I": 1, "II": 2, "III": 3, "IV": 4, "V": 5, "VI": 6, "VII": 7, "VIII": 8, "IX": 9, "X": 10}
+_NUMBER = r"(?:\d+|[IVX]+)\b"
+_NAMED = re.compile(rf"\b(Fig\.|Table|Tables) ({_NUMBER}(?:(?:, | and | to ){_NUMBER})*)")
+
+
+@dataclass(frozen=True)
+class Shown:
+    """An artifact on the page: a small picture as a data URI, or a table as HTML; and the files of the whole one.
+
+    Attributes:
+        size: width and height of the picture.
+        rows: of the whole table; 0 of a picture.
+    """
+
+    artifact: Artifact
+    caption: str
+    files: dict[str, str]
+    picture: str = ""
+    size: tuple[int, int] = (0, 0)
+    table: str = ""
+    rows: int = 0
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Numbers that do not exist, and why."""
+
+    experiment: str
+    metric: str
+    reason: str
+    cells: int
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A cell whose attack has a gate."""
+
+    experiment: str
+    dataset: str
+    model: str
+    attack: str
+    required: str
+    reached: str
+    passed: bool
+
+
+@dataclass(frozen=True)
+class Decided:
+    """A claim and the verdict on it.
+
+    Attributes:
+        bar: places of zero, of the interval's ends and of the effect, in percent of the bar's width; None without an
+            interval.
+        see: ids of the figures and tables on the page that show it.
+        records: experiments and the folders of their records.
+    """
+
+    claim: str
+    statement: str
+    source: str
+    mark: str
+    verdict: str
+    effect: str
+    bar: tuple[float, float, float, float] | None
+    printed: str
+    meaning: str
+    note: str
+    see: list[str]
+    records: dict[str, str]
+
+
+def scorecard_path(scale: str) -> str:
+    """Where a scale's scorecard is written, relative to the project's root."""
+    return f"{RESULTS}/{scale}/scorecard.html"
+
+
+def replication_page(paper: str) -> str:
+    """The page that says what a paper leaves open and which errors were found, relative to the project's root."""
+    return f"docs/replication/{paper}.md"
+
+
+def write_scorecard(project: Project, path: str) -> None:
+    """Write the page to ``results/<scale>/scorecard.html``; it needs no other file and no network.
+
+    Raises:
+        ConfigError: the path is not a scorecard's.
+        RecordError: a picture, table or verdict is missing; the message says which command makes it.
+    """
+    from jinja2 import Environment, PackageLoader
+
+    scale = PurePosixPath(path).parent.name
+    if path != scorecard_path(scale):
+        raise ConfigError(f"{path}: expected {scorecard_path('<scale>')}")
+    plan = project.plan(scale, where=path)
+    claims = {paper: list(_claims(project, scale, paper)) for paper in plan.papers}
+    environment = Environment(loader=PackageLoader("leakbench.report"), autoescape=True, trim_blocks=True)
+    text = environment.get_template("scorecard.html.j2").render(
+        scale=scale,
+        description=plan.description,
+        papers=plan.papers,
+        marks=MARKS,
+        counts={paper: Counter(row.verdict for row in rows) for paper, rows in claims.items()},
+        claims=claims,
+        claim_files={paper: _files(scale, claims_paths(scale, paper)) for paper in plan.papers},
+        smoke_warning=SMOKE_WARNING if scale == "smoke" else "",
+        findings={paper: _findings(project.root, paper) for paper in plan.papers},
+        pages={paper: _link(scale, replication_page(paper)) for paper in plan.papers},
+        shown={paper: list(_shown(project, scale, paper)) for paper in plan.papers},
+        most_rows=ROWS,
+        gates={paper: list(_gates(project.root, plan, paper)) for paper in plan.papers},
+        missing={paper: list(_missing(project.root, plan, paper)) for paper in plan.papers},
+        **_provenance(project.root, plan),
+    )
+    atomic_write(project.root / path, text.encode())
+
+
+def _link(scale: str, path: str) -> str:
+    """A path below the root as it is seen from the page."""
+    return PurePosixPath(os.path.relpath(path, PurePosixPath(scorecard_path(scale)).parent)).as_posix()
+
+
+def _files(scale: str, paths: list[str]) -> dict[str, str]:
+    """Formats and links."""
+    return {PurePosixPath(path).suffix[1:].upper(): _link(scale, path) for path in paths}
+
+
+def _of_paper(paper: str) -> list[Artifact]:
+    return [entry for entry in artifacts() if entry.paper == paper]
+
+
+def _shown(project: Project, scale: str, paper: str) -> Iterator[Shown]:
+    for entry in _of_paper(paper):
+        files = _files(scale, entry.paths(scale))
+        caption = entry.full_caption(project, scale)
+        path = entry.path(scale, "png" if entry.kind == "figure" else "csv")
+        file = existing(project.root, path, f"draw {path}")
+        if entry.kind == "figure":
+            picture, size = thumbnail(file)
+            yield Shown(entry, caption, files, picture=picture, size=size)
+        else:
+            frame = pd.read_csv(file)
+            table = frame.head(ROWS).to_html(index=False, na_rep="–", border=0)
+            yield Shown(entry, caption, files, table=table, rows=len(frame))
+
+
+def thumbnail(file: Path) -> tuple[str, tuple[int, int]]:
+    """A small copy of a picture as a data URI of WebP, and its width and height in pixels."""
+    from PIL import Image
+
+    with Image.open(file) as picture:
+        small = picture.convert("RGB")
+    small.thumbnail((WIDTH, 2 * WIDTH))
+    buffer = io.BytesIO()
+    small.save(buffer, format="WEBP", quality=45)
+    return f"data:image/webp;base64,{base64.b64encode(buffer.getvalue()).decode()}", small.size
+
+
+def _claims(project: Project, scale: str, paper: str) -> Iterator[Decided]:
+    known = {entry.key: entry for entry in claims_of(paper)}
+    if not known:
+        return
+    path = claims_path(scale, paper)
+    frame = pd.read_csv(existing(project.root, path, f"judge {path}"), dtype={"claim": str, "printed": str})
+    numbers = frame[["effect", "low", "high"]].astype(object).where(frame[["effect", "low", "high"]].notna(), None)
+    words = frame.fillna({"meaning": "", "note": "", "printed": ""})
+    configured = project.plan(scale).papers[paper].experiments
+    for row, (effect, low, high) in zip(words.to_dict("records"), numbers.to_numpy().tolist(), strict=True):
+        entry = known[row["claim"]]
+        yield Decided(
+            claim=row["claim"],
+            statement=row["statement"],
+            source=row["source"],
+            mark=MARKS[row["verdict"]],
+            verdict=row["verdict"],
+            effect=in_numbers(effect, low, high),
+            bar=_bar(effect, low, high),
+            printed=row["printed"],
+            meaning=row["meaning"],
+            note=row["note"],
+            see=_see(entry),
+            records={
+                name: _link(scale, str(PurePosixPath(table_path(scale, paper, name)).parent))
+                for name in entry.experiments
+                if name in configured
+            },
+        )
+
+
+def _bar(effect: float | None, low: float | None, high: float | None) -> tuple[float, float, float, float] | None:
+    if effect is None or low is None or high is None:
+        return None
+    least, most = min(0.0, low, effect), max(0.0, high, effect)
+    if least == most:
+        return None
+    zero, left, right, place = (round(2 + 96 * (x - least) / (most - least), 1) for x in (0.0, low, high, effect))
+    return zero, left, right, place
+
+
+def _see(entry: Claim) -> list[str]:
+    """The figures and tables that a claim's source names; else those that are drawn from its experiments alone."""
+    of_paper = _of_paper(entry.paper)
+    named = named_in(entry.source)
+    found = [each.name for each in of_paper if (each.kind, each.number) in named]
+    experiments = set(entry.experiments)
+    return found or [each.name for each in of_paper if each.experiments and set(each.experiments) <= experiments]
+
+
+def named_in(source: str) -> set[tuple[str, int]]:
+    """Kinds and numbers of the figures and tables that words name: ``Fig. 10, 12 to 14 and Table IV``."""
+    found = set()
+    for word, numbers in _NAMED.findall(source):
+        kind = "figure" if word == "Fig." else "table"
+        parts = re.split(r"(, | and | to )", numbers)
+        last = _arabic(parts[0])
+        found.add((kind, last))
+        for joint, number in zip(parts[1::2], parts[2::2], strict=True):
+            now = _arabic(number)
+            found |= {(kind, each) for each in (range(last, now + 1) if joint == " to " else [now])}
+            last = now
+    return found
+
+
+def _arabic(number: str) -> int:
+    return int(number) if number.isdigit() else _ROMAN.get(number, 0)
+
+
+def _findings(root: Path, paper: str) -> str:
+    """The section of the paper's replication page that lists its errors, as HTML; empty if there is none."""
+    from markdown_it import MarkdownIt
+
+    file = root / replication_page(paper)
+    if not file.is_file():
+        return ""
+    section = file.read_text(encoding="utf-8").partition(f"\n{FINDINGS}\n")[2]
+    section = re.split(r"^## ", section, flags=re.MULTILINE)[0]
+    parser = MarkdownIt("commonmark", {"html": False}).enable("table").disable(["link", "image", "autolink"])
+    found: str = parser.render(re.sub(r"^###", "####", section, flags=re.MULTILINE))
+    return found.replace("<table>", '<div class="scroll" tabindex="0"><table>').replace("</table>", "</table></div>")
+
+
+def _gates(root: Path, plan: Plan, paper: str) -> Iterator[Judged]:
+    for experiment in plan.papers[paper].experiments:
+        table = table_path(plan.scale, paper, experiment)
+        frame = pd.read_csv(existing(root, gates_path(table), f"merge {table}"))
+        for row in frame.to_dict("records"):
+            reached = "no number" if math.isnan(row["quality"]) else f"{row['quality']:.3g}"
+            cell = (row["dataset"], row["model"], row["attack"] + in_words(row["setting"]))
+            yield Judged(experiment, *cell, f"{row['metric']} {row['bound']}", reached, bool(row["passed"]))
+
+
+def _missing(root: Path, plan: Plan, paper: str) -> Iterator[Missing]:
+    for experiment in plan.papers[paper].experiments:
+        table = table_path(plan.scale, paper, experiment)
+        frame = pd.read_csv(existing(root, missing_path(table), f"merge {table}"))
+        for (metric, reason), rows in frame.groupby(["metric", "reason"]):
+            yield Missing(experiment, str(metric), str(reason), len(rows))
+
+
+def _provenance(root: Path, plan: Plan) -> dict[str, dict[str, str] | dict[str, int]]:
+    """How the records ended, what they share, in words, and what they cost together."""
+    tables = [table_path(plan.scale, paper, name) for paper, spec in plan.papers.items() for name in spec.experiments]
+    rows = pd.concat(
+        [
+            pd.read_csv(existing(root, provenance_path(table), f"merge {table}"), dtype={"commit": str, "data": str})
+            for table in tables
+        ]
+    )
+
+    def several(values: Iterator[str]) -> str:
+        return ", ".join(sorted(set(values)))
+
+    commits = rows[["commit", "dirty"]].drop_duplicates().itertuples(index=False)
+    versions = [json.loads(each) for each in rows["versions"].unique()]
+    said = {
+        "records": str(len(rows)),
+        "made": f"{rows['started'].min()} to {rows['started'].max()}",
+        "commit": several(
+            ("unknown" if pd.isna(commit) else str(commit)[:12]) + (" with changes" if dirty is True else "")
+            for commit, dirty in commits
+        ),
+        "devices": several(iter(rows["device"].unique())),
+        "versions": several(f"{name} {version}" for each in versions for name, version in each.items()),
+        "data": several(iter(rows["data"].dropna().unique())) or "none staged",
+        "computing time": f"{rows['device_s'].sum():.0f} s",
+        "largest job": f"{rows['peak_memory_bytes'].max() / 2**30:.2f} GiB",
+    }
+    return {"outcomes": dict(Counter(rows["status"])), "provenance": said}
