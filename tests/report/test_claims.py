@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 
@@ -30,12 +31,16 @@ from leakbench.report.claims import (
     in_numbers,
     judge,
     judged,
+    unsure,
+    verdict_rows,
 )
-from leakbench.report.evidence import Evidence, NotRun, bootstrap, same_points, same_seeds
+from leakbench.report.evidence import Evidence, NotRun, Series, bootstrap, same_points, same_seeds
+from leakbench.report.scorecard import named_in
 from leakbench.report.statistics import Estimate
 from leakbench.report.tidy import merge
 
 NAN = math.nan
+NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:e\d+)?")
 ONES = np.ones((2, 3, 2))  # settings, seeds, batches
 
 
@@ -222,6 +227,52 @@ def test_every_cell_can_be_judged() -> None:
     lonely = Evidence({"pruning": table(frames[0]), "noise": table(*frames[1:])})
     with pytest.raises(NotRun, match="pruning and noise share no data set with a model"):
         lonely.cells("pruning", "noise")
+
+
+def measured(value: float, at_least: float = 0.0) -> Part:
+    """A part whose effect is resampled: 20 seeds around ``value``, whose mean has a standard error of 0.1."""
+    series = Series("x", (0.0,), tuple(range(20)), np.linspace(-0.75, 0.75, 20)[None, :, None] + value)
+    resamples = bootstrap(series)
+    return Part("here", resamples.estimate(resamples.mean(series.values[0])), "difference", at_least)
+
+
+def test_p_values_follow_the_verdict() -> None:
+    """All parts have to hold; one that fails is enough, but there were several to choose from."""
+    clear, near, bad = measured(1.0), measured(0.24), measured(-0.3)
+    assert 2 / 2001 == clear.p < bad.p < near.p < 0.05
+    evidence = Evidence({})
+    assert decide(evidence, [clear, near]).p == near.p
+    assert decide(evidence, [clear, bad]).p == 2 * bad.p
+    unclear = measured(0.05)
+    assert decide(evidence, [clear, unclear]).p == unclear.p > 0.05
+    assert decide(evidence, [clear, GOOD]).p is None  # GOOD is exact, so that nothing is left to chance there
+
+
+def test_holm_over_the_claims_of_a_paper() -> None:
+    """Three p-values: the least counts three times, the next twice; claims without one do not count."""
+    findings = [Finding("reproduced", 1.0, p=p) for p in (0.01, None, 0.03, 0.02)]
+    entries = [Claim("p", f"A{i}", "s", "Fig. 1", (), lambda _: findings[0]) for i in range(4)]
+    found = verdict_rows(zip(entries, findings, strict=True))
+    assert [row["p_holm"] for row in found] == [0.03, None, 0.04, 0.04]
+    assert [row["p"] for row in found] == [0.01, None, 0.03, 0.02]
+    assert all(list(row) == COLUMNS and row["verdict"] == "reproduced" for row in found)
+    assert unsure("reproduced", 0.06) and not unsure("reproduced", 0.04) and not unsure("inconclusive", 0.5)
+
+
+@pytest.mark.parametrize("paper", ["cdpa", "channel"])
+def test_printed_numbers_are_those_of_the_papers_tables(paper: str) -> None:
+    """Each number beside a claim stands in the table or figure that is named with it, as it is kept here."""
+    folder = Path(claims.__file__).parents[1] / "papers" / paper / "reference"
+    listed = pd.read_csv(folder / "claims.csv", dtype=str)
+    assert set(listed["claim"]) <= {entry.key for entry in claims_of(paper)} and len(listed) > 2
+    for row in listed.to_dict("records"):
+        ((kind, number),) = named_in(row["where"])
+        reference = folder / f"{'fig' if kind == 'figure' else 'table'}{number:02d}.csv"
+        there = {float(x) for x in NUMBER.findall(reference.read_text())}
+        said = re.sub(r"ROUGE-[1L]|\b[A-Z]\w*\d+\b", "", row["printed"])
+        numbers = [float(x) for x in NUMBER.findall(said)]
+        assert numbers and all(abs(x) in there or x in there for x in numbers), row
+    assert any(entry.printed.endswith(f"({listed['where'][0]})") for entry in claims_of(paper))
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
-"""Means and intervals over seeds, against scipy's t-distribution; crossed resamples and dominance, against loops."""
+"""Statistics against scipy where it has the same, against loops where not; intervals against their coverage."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -12,7 +13,17 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from leakbench.report.statistics import CrossedBootstrap, Estimate, dominance, over_seeds
+from leakbench.report.statistics import (
+    CrossedBootstrap,
+    Estimate,
+    dominance,
+    holm,
+    interquartile_mean,
+    over_seeds,
+    paired_differences,
+    probability_of_improvement,
+    stratified_bootstrap,
+)
 
 NAN = math.nan
 
@@ -226,3 +237,132 @@ def test_intervals_cover_the_mean(by_seed: float, by_batch: float, by_cell: floa
     assert ((low <= 0) & (high >= 0)).mean() >= 0.86
     naive = 1.96 * values.std(axis=(1, 2)) / math.sqrt(seeds * batches)
     assert by_seed == 0 or (abs(means[0]) <= naive).mean() < 0.75
+
+
+def test_interquartile_mean_by_hand() -> None:
+    """Of 8 values the middle 4; of 5 all but the least and the largest."""
+    assert interquartile_mean(np.array([100.0, 1, 2, 3, 4, 5, 6, -100])) == 3.5
+    assert interquartile_mean(np.array([9.0, 1, 2, 3, -9])) == 2.0
+    assert np.isnan(interquartile_mean(np.array([1.0, NAN, 3.0])))
+
+
+@given(values=st.lists(st.floats(-100, 100), min_size=1, max_size=30))
+def test_interquartile_mean_is_that_of_scipy(values: list[float]) -> None:
+    assert interquartile_mean(np.array(values)) == pytest.approx(stats.trim_mean(values, 0.25), abs=1e-9)
+
+
+def test_strata_are_resampled_apart() -> None:
+    """However far apart, each stratum has its share in every resample; the interval is that of what varies within."""
+    draw = np.random.default_rng(7)
+    near, far = draw.normal(size=20), 1000 + draw.normal(size=20)
+    found = stratified_bootstrap([near, far], lambda values: values.mean(axis=-1), np.random.default_rng(0))
+    assert found.value == pytest.approx(np.concatenate([near, far]).mean())
+    assert found.low < found.value < found.high < found.low + 2
+
+
+def test_one_stratum_is_the_bootstrap_of_scipy() -> None:
+    values = np.random.default_rng(8).exponential(size=25)
+    found = stratified_bootstrap([values], interquartile_mean, np.random.default_rng(0), resamples=20000)
+    theirs = stats.bootstrap(
+        (values,),
+        lambda sample, axis: stats.trim_mean(sample, 0.25, axis=axis),
+        n_resamples=20000,
+        method="percentile",
+        rng=np.random.default_rng(1),
+    )
+    low, high = theirs.confidence_interval
+    assert (found.low, found.high) == pytest.approx((low, high), abs=0.02)
+
+
+def test_the_generator_is_the_callers() -> None:
+    values = [np.random.default_rng(9).normal(size=10)]
+    one, same, other = (
+        stratified_bootstrap(values, interquartile_mean, np.random.default_rng(seed)) for seed in (3, 3, 4)
+    )
+    assert one == same and one != other
+
+
+def test_stratified_intervals_cover() -> None:
+    """Three strata of 12, 300 times: an interval of 95 % has the interquartile mean in 90 to 98 % of them."""
+    draw, generator = np.random.default_rng(10), np.random.default_rng(11)
+    shifts, hits = np.array([-1.0, 0.0, 2.0]), 0
+    population = np.concatenate([np.random.default_rng(12).normal(size=(2000, 12)) + shift for shift in shifts], axis=1)
+    truth = interquartile_mean(population).mean()
+    for _ in range(300):
+        strata = list(draw.normal(size=(3, 12)) + shifts[:, None])
+        found = stratified_bootstrap(strata, interquartile_mean, generator, resamples=400)
+        hits += found.low <= truth <= found.high
+    assert 0.90 <= hits / 300 <= 0.98
+
+
+def test_differences_by_seed_and_victim() -> None:
+    rows = [(seed, index) for seed in range(3) for index in range(2)]
+    first = pd.DataFrame({"seed": s, "index": i, "value": 10.0 * s + i} for s, i in rows)
+    second = first.assign(value=first["value"] - first["index"]).sample(frac=1, random_state=0).iloc[1:]
+    found = paired_differences(first, second)
+    assert len(found) == 5 and (found["difference"] == found["index"]).all()
+    with pytest.raises(pd.errors.MergeError):
+        paired_differences(first, pd.concat([second, second]))
+
+
+@given(
+    first=st.lists(st.integers(0, 5), min_size=1, max_size=8),
+    second=st.lists(st.integers(0, 5), min_size=1, max_size=8),
+)
+def test_probability_of_improvement_is_mann_whitneys(first: list[int], second: list[int]) -> None:
+    a, b = np.array(first, dtype=float), np.array(second, dtype=float)
+    found = probability_of_improvement(a, b, np.random.default_rng(0), resamples=20)
+    assert found.value == pytest.approx(stats.mannwhitneyu(a, b).statistic / (len(a) * len(b)))
+
+
+def test_probability_of_improvement_covers() -> None:
+    """Normal samples one standard deviation apart: the probability is Phi(1 / sqrt 2)."""
+    draw, generator = np.random.default_rng(13), np.random.default_rng(14)
+    truth, hits = stats.norm.cdf(1 / math.sqrt(2)), 0
+    for _ in range(300):
+        found = probability_of_improvement(draw.normal(1, size=20), draw.normal(size=20), generator, resamples=400)
+        hits += found.low <= truth <= found.high
+    assert 0.90 <= hits / 300 <= 0.98
+
+
+def test_holm_by_hand() -> None:
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.6, NAN, 0.7])[::2] == [1.0, 1.0] and math.isnan(holm([0.6, NAN, 0.7])[1])
+    assert holm([]) == []
+
+
+@given(p_values=st.lists(st.floats(0, 1), min_size=1, max_size=5))
+def test_holm_is_the_closed_test_of_bonferroni(p_values: list[float]) -> None:
+    """A hypothesis is rejected if every set of hypotheses that has it is, each by Bonferroni."""
+    numbers = range(len(p_values))
+    sets = [chosen for n in numbers for chosen in itertools.combinations(numbers, n + 1)]
+    closed = [max(min(1.0, len(c) * min(p_values[j] for j in c)) for c in sets if i in c) for i in numbers]
+    assert holm(p_values) == pytest.approx(closed)
+
+
+def test_holm_errs_in_one_family_of_twenty() -> None:
+    """Ten true hypotheses and two false ones, 4,000 families: a true one is rejected in 5 % of them at most."""
+    draw = np.random.default_rng(15)
+    families = np.concatenate([draw.uniform(size=(4000, 10)), np.full((4000, 2), 1e-6)], axis=1)
+    wrong = np.mean([min(holm(list(family))[:10]) < 0.05 for family in families])
+    plain = np.mean((families[:, :10] < 0.05).any(axis=1))
+    assert 0.03 < wrong < 0.06 < 0.3 < plain
+
+
+def test_p_values_are_the_other_side_of_intervals() -> None:
+    found = CrossedBootstrap(6, 1).estimate(CrossedBootstrap(6, 1).mean(np.arange(6.0)[:, None]))
+    assert found.p_value(found.value) > 0.5
+    for end, outwards in ((found.low, -1), (found.high, 1)):
+        assert found.p_value(end + outwards * 0.4) < 0.05 < found.p_value(end - outwards * 0.4)
+    assert found.p_value(100.0) == 2 / 2001
+    assert math.isnan(Estimate(1.0, 1.0, 1.0).p_value(0.0))
+
+
+def test_p_values_of_true_hypotheses_are_even() -> None:
+    """Of 600 samples of 30 seeds, a mean of zero is rejected at 5 and 20 % about that often."""
+    draw = np.random.default_rng(16)
+    resamples = CrossedBootstrap(30, 1, resamples=500)
+    means = resamples.mean(draw.normal(size=(600, 30, 1)))
+    p_values = np.array([resamples.estimate(means[:, i]).p_value(0.0) for i in range(600)])
+    assert 0.03 <= (p_values < 0.05).mean() <= 0.09
+    assert 0.16 <= (p_values < 0.2).mean() <= 0.26

@@ -16,7 +16,7 @@ from leakbench.lazy import pd
 from leakbench.records import atomic_write
 from leakbench.report.artifacts import FIGURES, PAPERS, Tables, artifacts, escaped
 from leakbench.report.evidence import Evidence, NotRun
-from leakbench.report.statistics import Estimate
+from leakbench.report.statistics import CONFIDENCE, Estimate, holm
 from leakbench.report.tidy import existing, table_path
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ Verdict = Literal["reproduced", "contradicted", "inconclusive", "not run"]
 MARKS: Mapping[str, str] = {"reproduced": "✔", "contradicted": "✘", "inconclusive": "?", "not run": "–"}
 """A sign per verdict, so that none is told by its colour alone."""
 
-COLUMNS = ["claim", "statement", "source", "printed", "verdict", "effect", "low", "high", "meaning", "note"]
+_NUMBERS = ["effect", "low", "high", "p", "p_holm"]
+COLUMNS = ["claim", "statement", "source", "printed", "verdict", *_NUMBERS, "meaning", "note"]
 """Of claims.csv."""
 
 FORMATS = ("csv", "md", "tex")
@@ -39,6 +40,7 @@ class Finding:
 
     Attributes:
         effect: of the sample; None where there is none, as ``low`` and ``high``, its 95 % interval.
+        p: two-sided p-value of the verdict; None where no interval decides.
         meaning: what the effect is and its unit, in words.
         note: which part of the claim fails, how much was measured, what is missing.
     """
@@ -47,6 +49,7 @@ class Finding:
     effect: float | None = None
     low: float | None = None
     high: float | None = None
+    p: float | None = None
     meaning: str = ""
     note: str = ""
 
@@ -77,6 +80,12 @@ class Part:
         if math.isnan(low) or any(low <= threshold <= high for threshold in (self.at_least, self.at_most)):
             return "inconclusive"
         return "reproduced" if self.at_least < value < self.at_most else "contradicted"
+
+    @property
+    def p(self) -> float:
+        """Of the effect being at its nearer threshold; NaN without resamples."""
+        thresholds = [each for each in (self.at_least, self.at_most) if math.isfinite(each)]
+        return max((self.estimate.p_value(each) for each in thresholds), default=math.nan)
 
     @property
     def slack(self) -> float:
@@ -123,14 +132,28 @@ def decide(evidence: Evidence, parts: Sequence[Part], *, gated: bool = True) -> 
     estimate = deciding.estimate
     meaning = deciding.meaning + (f"; {deciding.name}" if deciding.name else "")
     meaning += f" (the part that decides, of {len(parts)})" if len(parts) > 1 else ""
+    void = bool(evidence.void and gated)
     return Finding(
-        "inconclusive" if evidence.void and gated else verdict,
+        "inconclusive" if void else verdict,
         _number(estimate.value),
         _number(estimate.low),
         _number(estimate.high),
+        None if void else _number(_p_value(parts, verdict)),
         meaning,
         ". ".join([*(evidence.void if gated else []), *notes, *evidence.notes()]),
     )
+
+
+def _p_value(parts: Sequence[Part], verdict: Verdict) -> float:
+    """Of the claim: of all parts the largest, since all have to hold; of those that fail the smallest, times all parts.
+
+    NaN if a part that decides has none.
+    """
+    failing = verdict == "contradicted"
+    values = [part.p for part in parts if not failing or part.verdict == verdict]
+    if any(map(math.isnan, values)):
+        return math.nan
+    return min(1.0, len(parts) * min(values)) if failing else max(values)
 
 
 def _how_bad(part: Part) -> float:
@@ -248,17 +271,30 @@ def judged(project: Project, scale: str, paper: str) -> Iterator[tuple[Claim, Fi
 
 
 def verdict_rows(results: Iterable[tuple[Claim, Finding]]) -> list[dict[str, Any]]:
-    """A row of claims.csv per claim, in JSON types."""
-    return [
+    """A row of claims.csv per claim of one paper, in JSON types.
+
+    ``p_holm`` is ``p`` after Holm's correction over those of the paper's claims that have one. Verdicts are those of
+    each claim alone.
+    """
+    results = list(results)
+    adjusted = holm([math.nan if finding.p is None else finding.p for _, finding in results])
+    rows = [
         {
             "claim": entry.key,
             "statement": entry.statement,
             "source": entry.source,
             "printed": entry.printed,
             **asdict(finding),
+            "p_holm": _number(p_holm),
         }
-        for entry, finding in results
+        for (entry, finding), p_holm in zip(results, adjusted, strict=True)
     ]
+    return [{column: row[column] for column in COLUMNS} for row in rows]
+
+
+def unsure(verdict: str, p_holm: float | None) -> bool:
+    """Whether a verdict does not outlive the correction for the number of a paper's claims."""
+    return verdict in ("reproduced", "contradicted") and p_holm is not None and p_holm >= 1 - CONFIDENCE
 
 
 def in_numbers(effect: float | None, low: float | None, high: float | None) -> str:
@@ -301,14 +337,14 @@ def judge(project: Project, path: str) -> None:
 def _formats(frame: pd.DataFrame, caption: str) -> dict[str, str]:
     """As CSV, where numbers keep all their digits, and as tables to read."""
     shown = frame.astype(object)
-    for column in ("effect", "low", "high"):
+    for column in _NUMBERS:
         shown[column] = ["" if math.isnan(value) else f"{value:.3g}" for value in frame[column].astype(float)]
     latex = shown.to_latex(
         index=False,
         caption=escaped(caption),
         escape=True,  # the cells alone
         longtable=True,
-        column_format="lp{5cm}p{2cm}p{3cm}lrrrp{3cm}p{5cm}",
+        column_format="lp{5cm}p{2cm}p{3cm}lrrrrrp{3cm}p{5cm}",
     )
     markdown = shown.to_markdown(index=False, disable_numparse=True)
     return {"csv": frame.to_csv(index=False), "md": f"{markdown}\n\n{caption}\n", "tex": latex}

@@ -22,7 +22,16 @@ from leakbench.jobs.base import RESULTS
 from leakbench.lazy import pd
 from leakbench.records import atomic_write
 from leakbench.report.artifacts import Artifact, artifacts
-from leakbench.report.claims import MARKS, SMOKE_WARNING, Claim, claims_of, claims_path, claims_paths, in_numbers
+from leakbench.report.claims import (
+    MARKS,
+    SMOKE_WARNING,
+    Claim,
+    claims_of,
+    claims_path,
+    claims_paths,
+    in_numbers,
+    unsure,
+)
 from leakbench.report.tidy import existing, gates_path, missing_path, provenance_path, table_path
 from leakbench.report.verdicts import in_words
 
@@ -88,6 +97,8 @@ class Decided:
     Attributes:
         bar: places of zero, of the interval's ends and of the effect, in percent of the bar's width; None without an
             interval.
+        p_holm: p-value of the verdict after Holm's correction over the paper's claims.
+        unsure: the verdict does not outlive that correction.
         see: ids of the figures and tables on the page that show it.
         records: experiments and the folders of their records.
     """
@@ -99,6 +110,8 @@ class Decided:
     verdict: str
     effect: str
     bar: tuple[float, float, float, float] | None
+    p_holm: str
+    unsure: bool
     printed: str
     meaning: str
     note: str
@@ -198,10 +211,11 @@ def _claims(project: Project, scale: str, paper: str) -> Iterator[Decided]:
         return
     path = claims_path(scale, paper)
     frame = pd.read_csv(existing(project.root, path, f"judge {path}"), dtype={"claim": str, "printed": str})
-    numbers = frame[["effect", "low", "high"]].astype(object).where(frame[["effect", "low", "high"]].notna(), None)
+    numbers = frame[["effect", "low", "high", "p_holm"]].astype(object)
+    numbers = numbers.where(numbers.notna(), None)
     words = frame.fillna({"meaning": "", "note": "", "printed": ""})
     configured = project.plan(scale).papers[paper].experiments
-    for row, (effect, low, high) in zip(words.to_dict("records"), numbers.to_numpy().tolist(), strict=True):
+    for row, (effect, low, high, p_holm) in zip(words.to_dict("records"), numbers.to_numpy().tolist(), strict=True):
         entry = known[row["claim"]]
         yield Decided(
             claim=row["claim"],
@@ -211,6 +225,8 @@ def _claims(project: Project, scale: str, paper: str) -> Iterator[Decided]:
             verdict=row["verdict"],
             effect=in_numbers(effect, low, high),
             bar=_bar(effect, low, high),
+            p_holm="" if p_holm is None else f"{p_holm:.2g}",
+            unsure=unsure(row["verdict"], p_holm),
             printed=row["printed"],
             meaning=row["meaning"],
             note=row["note"],

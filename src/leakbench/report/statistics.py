@@ -1,9 +1,9 @@
-"""Means with intervals over seeds, and statistics with intervals over seeds and attacked batches."""
+"""Statistics with intervals: over seeds, over seeds and attacked batches, of two defenses, and of many claims."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from leakbench.lazy import np, pd
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 CONFIDENCE = 0.95
 RESAMPLES = 2000
 BOOTSTRAP_SEED = 0
+PAIRED = ("seed", "index")
+"""What makes numbers of two defenses a pair: the seed, and so the model, and the victim."""
 
 
 def over_seeds(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
@@ -62,12 +64,26 @@ class Estimate:
         value: NaN if the sample does not have the statistic.
         low: NaN, as ``high``, where nothing could be resampled or most resamples lack the statistic.
         lost: part of the resamples that lack the statistic, in [0, 1].
+        resampled: the statistic of the resamples that have it, where there is an interval; else nothing.
     """
 
     value: float
     low: float
     high: float
     lost: float = 0.0
+    resampled: Array | None = field(default=None, repr=False, compare=False)
+
+    def p_value(self, threshold: float) -> float:
+        """Two-sided p-value of the hypothesis that the statistic is ``threshold``, in (0, 1]; NaN without resamples.
+
+        Twice the part of the resamples on the rarer side, each side and the total counted one more (Davison and Hinkley
+        1997, *Bootstrap Methods and their Application*, section 4.4): of R resamples it is at least ``2 / (R + 1)``. It
+        is as optimistic as the interval, of which it is the other way to read.
+        """
+        if self.resampled is None:
+            return np.nan
+        sides = ((self.resampled <= threshold).sum(), (self.resampled >= threshold).sum())
+        return min(1.0, 2 * (1 + int(min(sides))) / (len(self.resampled) + 1))
 
 
 class CrossedBootstrap:
@@ -119,13 +135,116 @@ class CrossedBootstrap:
 
     def estimate(self, statistic: Array) -> Estimate:
         """The sample's statistic and the percentile interval of the resampled ones, from ``[1 + R]`` values."""
-        value, resampled = float(statistic[0]), statistic[1:]
-        known = resampled[~np.isnan(resampled)]
-        lost = 1 - len(known) / len(resampled)
-        if self.seeds * self.batches == 1 or np.isnan(value) or lost > 0.5:
-            return Estimate(value, np.nan, np.nan, lost)
-        low, high = np.quantile(known, [0.5 - CONFIDENCE / 2, 0.5 + CONFIDENCE / 2])
-        return Estimate(value, float(low), float(high), lost)
+        return _percentiles(statistic, single=self.seeds * self.batches == 1)
+
+
+def interquartile_mean(values: Array) -> Array:
+    """The mean of the middle half along the last axis: a quarter of the values, rounded down, is cut off at each end.
+
+    NaN where a value is NaN.
+    """
+    cut = values.shape[-1] // 4
+    middle = np.sort(values, axis=-1)[..., cut : values.shape[-1] - cut]
+    mean: Array = np.where(np.isnan(values).any(axis=-1), np.nan, middle.mean(axis=-1))
+    return mean
+
+
+def stratified_bootstrap(
+    strata: Sequence[Array],
+    statistic: Callable[[Array], Array],
+    generator: np.random.Generator,
+    resamples: int = RESAMPLES,
+) -> Estimate:
+    """A statistic with its percentile interval, where replicates are resampled within each stratum.
+
+    As Agarwal et al. (2021), *Deep Reinforcement Learning at the Edge of the Statistical Precipice*, do for runs of
+    several tasks: a stratum is a data set, a model or a setting, which nobody drew at random, and its replicates are
+    seeds.
+
+    Args:
+        strata: arrays ``[n]``; they may differ in length.
+        statistic: from ``[..., N]``, all strata behind one another, to ``[...]``.
+        generator: draws the resamples.
+        resamples: R.
+    """
+    drawn = [part[generator.integers(len(part), size=(resamples, len(part)))] for part in strata]
+    sample = np.concatenate(strata)
+    values = np.concatenate([np.atleast_1d(statistic(sample)), statistic(np.concatenate(drawn, axis=-1))])
+    return _percentiles(values, single=all(len(part) == 1 for part in strata))
+
+
+def paired_differences(
+    first: pd.DataFrame, second: pd.DataFrame, by: Sequence[str] = ("seed", "index")
+) -> pd.DataFrame:
+    """``value`` of the first minus that of the second, for each seed and victim that both have.
+
+    Defenses of one experiment see the same models and victims, so that a difference has none of their variance.
+
+    Args:
+        first: rows of a tidy table: one metric of one defense in one setting.
+        second: the same of another defense.
+        by: what a row of the one shares with a row of the other.
+
+    Returns:
+        The columns ``by`` and ``difference``, which is NaN where one of the two is.
+
+    Raises:
+        pandas.errors.MergeError: two rows of one table agree in ``by``.
+    """
+    keys = list(by)
+    both = first[[*keys, "value"]].merge(second[[*keys, "value"]], on=keys, validate="one_to_one")
+    return both[keys].assign(difference=both["value_x"] - both["value_y"])
+
+
+def probability_of_improvement(
+    first: Array, second: Array, generator: np.random.Generator, resamples: int = RESAMPLES
+) -> Estimate:
+    """How often a replicate of the first is larger than one of the second; equal ones count half.
+
+    That is the Mann-Whitney statistic over the number of pairs; both samples are resampled, apart.
+
+    Args:
+        first: ``[n]``.
+        second: ``[m]``.
+        generator: draws the resamples.
+        resamples: R.
+    """
+    draws = [part[generator.integers(len(part), size=(resamples, len(part)))] for part in (first, second)]
+    a, b = (np.concatenate([part[None], drawn]) for part, drawn in zip((first, second), draws, strict=True))
+    larger = (a[:, :, None] > b[:, None]).mean(axis=(1, 2)) + (a[:, :, None] == b[:, None]).mean(axis=(1, 2)) / 2
+    return _percentiles(larger, single=len(first) == len(second) == 1)
+
+
+def _percentiles(statistic: Array, *, single: bool) -> Estimate:
+    """The sample's statistic and the percentile interval of the resampled ones, from ``[1 + R]`` values.
+
+    Args:
+        single: nothing could be resampled.
+    """
+    value, resampled = float(statistic[0]), statistic[1:]
+    known = resampled[~np.isnan(resampled)]
+    lost = 1 - len(known) / len(resampled)
+    if single or np.isnan(value) or lost > 0.5:
+        return Estimate(value, np.nan, np.nan, lost)
+    low, high = np.quantile(known, [0.5 - CONFIDENCE / 2, 0.5 + CONFIDENCE / 2])
+    return Estimate(value, float(low), float(high), lost, known)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """P-values adjusted for their number (Holm 1979): rejecting those below 5 % errs once in 5 % of such families.
+
+    Args:
+        p_values: in [0, 1]; a NaN is no test, and stays one.
+
+    Returns:
+        In the same order; each in [0, 1].
+    """
+    tested = [i for i in np.argsort(p_values, kind="stable") if not np.isnan(p_values[i])]
+    adjusted, least = [float("nan")] * len(p_values), 0.0
+    for rank, i in enumerate(tested):
+        least = max(least, min(1.0, (len(tested) - rank) * p_values[i]))
+        adjusted[i] = least
+    return adjusted
 
 
 def dominance(baseline: tuple[Array, Array], optimal: tuple[Array, Array]) -> Array:
