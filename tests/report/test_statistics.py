@@ -354,7 +354,13 @@ def test_p_values_are_the_other_side_of_intervals() -> None:
     assert found.p_value(found.value) > 0.5
     for end, outwards in ((found.low, -1), (found.high, 1)):
         assert found.p_value(end + outwards * 0.4) < 0.05 < found.p_value(end - outwards * 0.4)
-    assert found.p_value(100.0) == 2 / 2001
+    assert found.resampled is not None
+    beyond = found.resampled.max() + 0.1
+    normal = 2 * stats.norm.sf((beyond - found.value) / found.resampled.std())
+    assert found.p_value(beyond) == pytest.approx(min(normal, 2 / 2001))
+    assert found.p_value(beyond) > found.p_value(100.0)
+    constant = CrossedBootstrap(6, 1).estimate(np.ones(2001))
+    assert constant.p_value(0.0) == 0.0 and constant.p_value(1.0) == 1.0
     assert math.isnan(Estimate(1.0, 1.0, 1.0).p_value(0.0))
 
 
