@@ -225,7 +225,7 @@ def _claims(project: Project, scale: str, paper: str) -> Iterator[Decided]:
             verdict=row["verdict"],
             effect=in_numbers(effect, low, high),
             bar=_bar(effect, low, high),
-            p_holm="" if p_holm is None else f"{p_holm:.2g}",
+            p_holm="" if p_holm is None else "below 0.001" if p_holm < 1e-3 else f"{p_holm:.2g}",
             unsure=unsure(row["verdict"], p_holm),
             printed=row["printed"],
             meaning=row["meaning"],
