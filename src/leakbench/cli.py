@@ -27,6 +27,7 @@ LISTABLE = (
     "model_inversions",
     "experiments",
     "artifacts",
+    "compared",
 )
 
 
