@@ -72,6 +72,13 @@ class Defense(Component):
     """What it changes: images alone, the gradients of single samples (``DPSGD`` and its kind), or whatever a client
     sends. Only the first two defend training whose steps nobody sees."""
 
+    biased: ClassVar[str] = ""
+    """Why what the server decodes is on average not the gradient, where no :class:`Law` of the message says what it is;
+    empty: it is the gradient."""
+
+    together: ClassVar[int] = 1
+    """How many clients, in consecutive rows, share randomness; one sends the same whoever is in its batch."""
+
     def calibrate(self, data: ClientData) -> Defense:
         """The mechanism made ready for clients whose whole training data it sees: a new one, or itself.
 
