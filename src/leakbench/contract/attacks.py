@@ -13,6 +13,7 @@ from leakbench.attacks.adaptive import Wrapper
 from leakbench.attacks.base import Attack, Grant, Knowledge, Observations, Reconstruction
 from leakbench.contract.check import Checks, NotAsked, made
 from leakbench.effort import Effort
+from leakbench.errors import Infeasible
 from leakbench.federated.step import ClientSteps
 from leakbench.lazy import torch
 from leakbench.models.base import build_network
@@ -84,7 +85,16 @@ class AttackCase:
 
     @cached_property
     def found(self) -> Reconstruction:
-        return self.run()
+        """What it makes of all clients, once that is known to be well formed."""
+        try:
+            found: Any = self.run()
+        except (Infeasible, NotAsked):
+            raise
+        except Exception:
+            found = None
+        if not isinstance(found, Reconstruction):
+            raise NotAsked("it returns no Reconstruction; mend that first")
+        return found
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -105,10 +115,9 @@ def needs(case: AttackCase) -> str | None:
 @checks("shape")
 def shape(case: AttackCase) -> str | None:
     """Images as large as the clients'."""
-    if not isinstance(case.found, Reconstruction):
-        return (
-            f"reconstruct returns a {type(case.found).__name__}; return Reconstruction(images, objective, diverged_at)"
-        )
+    found: Any = case.run()
+    if not isinstance(found, Reconstruction):
+        return f"reconstruct returns a {type(found).__name__}; return Reconstruction(images, objective, diverged_at)"
     if tuple(case.found.images.shape) != case.shape:
         return f"images are {list(case.found.images.shape)}; the clients' are {list(case.shape)}: return as much"
     return None
@@ -161,7 +170,7 @@ def batch_mates(case: AttackCase) -> str | None:
 @checks("effort")
 def effort(case: AttackCase) -> str | None:
     """`leakbench cost` reckons with it."""
-    found = case.attack.effort(1)
+    found: Any = case.attack.effort(1)
     if not isinstance(found, Effort):
         return f"effort returns a {type(found).__name__}; return Effort(samples, steps)"
     return None

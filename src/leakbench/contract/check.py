@@ -180,8 +180,12 @@ def _guess(field: FieldInfo) -> Any:
     annotation = field.annotation
     if get_origin(annotation) is Literal:
         return get_args(annotation)[0]
-    low = next((getattr(b, "ge", getattr(b, "gt", None)) for b in _constraints(field) if isinstance(b, Ge | Gt)), 0)
-    high = next((getattr(b, "le", getattr(b, "lt", None)) for b in _constraints(field) if isinstance(b, Le | Lt)), None)
+    low: Any = next(
+        (getattr(b, "ge", getattr(b, "gt", None)) for b in _constraints(field) if isinstance(b, Ge | Gt)), 0
+    )
+    high: Any = next(
+        (getattr(b, "le", getattr(b, "lt", None)) for b in _constraints(field) if isinstance(b, Le | Lt)), None
+    )
     strict = any(isinstance(bound, Gt) for bound in _constraints(field))
     if annotation is bool:
         return False
