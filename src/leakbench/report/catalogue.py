@@ -82,8 +82,11 @@ def print_table(title: str, rows: list[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    if not rows:
+        Console().print(f"{title}: none")
+        return
     table = Table(title=title)
-    for column in rows[0] if rows else ():
+    for column in rows[0]:
         table.add_column(column)
     for row in rows:
         table.add_row(*(", ".join(value) if isinstance(value, dict) else str(value) for value in row.values()))
