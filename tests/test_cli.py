@@ -133,9 +133,15 @@ def test_list_artifacts(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.usefixtures("checkout")
 @pytest.mark.parametrize("what", LISTABLE)
 def test_list_for_people(capsys: pytest.CaptureFixture[str], what: str) -> None:
-    assert main(["list", what]) == 0
+    assert main(["--set", "compare={name: gaussian_noise, scale: 0.1}", "list", what]) == 0
     printed = capsys.readouterr().out
     assert what in printed and len(printed.splitlines()) > 4
+
+
+@pytest.mark.usefixtures("checkout")
+def test_an_empty_list_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "compared"]) == 0
+    assert capsys.readouterr().out == "compared: none\n"
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ LISTABLE = (
     "model_inversions",
     "experiments",
     "artifacts",
+    "compared",
 )
 
 
@@ -96,6 +97,27 @@ def _list(arguments: argparse.Namespace) -> None:
         print(json.dumps(rows, indent=1))
     else:
         print_table(arguments.what, rows)
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    import yaml
+
+    from leakbench.contract.kit import answers
+    from leakbench.errors import ConfigError
+    from leakbench.report.printed import print_answers
+
+    given = {}
+    for assignment in arguments.parameters:
+        key, equals, value = assignment.partition("=")
+        if not equals:
+            raise ConfigError(f"leakbench check: {assignment}: expected NAME=VALUE")
+        given[key] = yaml.safe_load(value)
+    found = list(answers(arguments.source, given))
+    if arguments.json:
+        print(json.dumps([vars(answer) for answer in found], indent=1))
+    else:
+        print_answers(found)
+    return int(any(answer.verdict == "wrong" for answer in found))
 
 
 def _stage(arguments: argparse.Namespace) -> int:
@@ -239,6 +261,11 @@ def _parser() -> argparse.ArgumentParser:
     listing.add_argument("what", choices=LISTABLE)
     listing.add_argument("--json", action="store_true", help="print a JSON list of objects")
     listing.add_argument("--scale", help="scale of experiments and artifacts (default: the configured one)")
+
+    check = command("check", _check, "Say whether a defense, attack, data set or model keeps to its contract.")
+    check.add_argument("source", metavar="SOURCE", help="path/to/file.py, package.module, either:Class, or a name")
+    check.add_argument("parameters", nargs="*", metavar="NAME=VALUE", help="parameters to check with")
+    check.add_argument("--json", action="store_true", help="print a JSON list of objects")
 
     run = command("run", _run, "Run exactly the job that a record's path names, and write the record.")
     run.add_argument("records", nargs="+", metavar="RECORD", help="results/<scale>/<paper>/.../<part>.json")

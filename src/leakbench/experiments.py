@@ -17,10 +17,11 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from leakbench.attacks.adaptive import Wrapper
 from leakbench.attacks.base import ATTACKS
+from leakbench.comparing import ComparedSpec, Comparison, defense_named, left_out
 from leakbench.data.base import DATASETS
 from leakbench.defenses.base import DEFENSES
 from leakbench.errors import ConfigError, UnknownName
@@ -60,7 +61,16 @@ class Settings(_Strict):
     plugins: list[str] = Field(
         [], description="modules (package.module) or files (path/to/file.py) of your own components"
     )
+    compare: list[str | ComparedSpec] = Field(
+        [], description="defenses (module:Class, path/to/file.py:Class, a name) to put into every applicable experiment"
+    )
     warm: bool = Field(True, description="fork jobs from a process that has imported the libraries already")
+
+    @field_validator("compare", mode="before")
+    @classmethod
+    def _one_is_a_list(cls, given: Any) -> Any:
+        """``--config compare=my_defense.py:MyDefense`` names one."""
+        return [given] if isinstance(given, str | Mapping) else given
 
 
 class VariantSpec(BaseModel):
@@ -238,6 +248,7 @@ class Project:
         self.settings = validated(Settings, content, self._where)
         for plugin in self.settings.plugins:
             load_plugin(str(root / plugin) if plugin.endswith(".py") else plugin, self._where("plugins"))
+        self.compared = list(self._compared())
         for paper in self.settings.papers:
             self._known("paper", paper, self._files("papers"), self._where("papers"))
         self._known("scale", self.settings.scale, self.scales, self._where("scale"))
@@ -246,6 +257,19 @@ class Project:
     def _where(self, *keys: str | int) -> str:
         """What has the last word on a key of config.yaml: the file, or the command line."""
         return place("command line" if set(keys[:1]) & set(self._overrides) else "config/config.yaml", *keys)
+
+    def _compared(self) -> Iterator[Variant[Any]]:
+        """The defenses that ``compare`` names, under labels that differ."""
+        labels: set[str] = set()
+        for number, given in enumerate(self.settings.compare):
+            spec = ComparedSpec(name=given) if isinstance(given, str) else given
+            where = partial(self._where, "compare", number)
+            component = defense_named(spec.name, self.root, where())
+            variant = _swept(spec.label or component.name, component, spec.model_extra or {}, where)
+            if variant.label in labels:
+                raise ConfigError(f"{where()}: '{variant.label}' is compared twice; give one of them another 'label'")
+            labels.add(variant.label)
+            yield variant
 
     @property
     def scales(self) -> list[str]:
@@ -338,6 +362,8 @@ class Plan:
         for paper in content.papers:
             Project._known("paper", paper, project._files("papers"), f"{self._scale_file}: papers")
         self._overlays = content.papers
+        self._compared = project.compared
+        self._comparisons: dict[str, list[Comparison]] = {}
         self.papers: dict[str, PaperSpec] = {}
         self._jobs: dict[str, dict[str, Job]] = {}
         for paper in project.settings.papers:
@@ -426,7 +452,30 @@ class Plan:
                 Project._known("experiment", spec.undefended, list(experiments), where("undefended"))
             yield from gates_of(experiment, attack, spec, jobs, where)
 
+    def comparisons(self) -> list[Comparison]:
+        """Where the compared defenses belong, and where not and why."""
+        return [found for paper in self.papers if self.jobs_of(paper) for found in self._comparisons[paper]]
+
+    def _joining(
+        self, paper: str, experiment: str, grid: Sequence[Sequence[Variant[Any]]], kinds: Variant[JobKind]
+    ) -> list[Variant[Any]]:
+        """The compared defenses that belong to the jobs of one kind of an experiment."""
+        datasets, _, listed = grid
+        joining = []
+        for defense in self._compared:
+            if defense.label in {*self.papers[paper].variants.defenses, *(variant.label for variant in listed)}:
+                raise ConfigError(
+                    f"compare: '{defense.label}' is a defense of {_paper_file(paper)} already; "
+                    f"write {{name: {defense.component.name}, label: another}}"
+                )
+            reason = left_out(defense, listed, datasets, kinds)
+            self._comparisons[paper].append(Comparison(defense.label, paper, experiment, kinds.label, reason))
+            if reason is None:
+                joining.append(defense)
+        return joining
+
     def _grids_of(self, paper: str) -> Iterator[Job]:
+        self._comparisons[paper] = []
         for name, experiment in self.papers[paper].experiments.items():
             grid = [
                 [self._variant(paper, kind, label, ("experiments", name, kind)) for label in getattr(experiment, kind)]
@@ -450,8 +499,11 @@ class Plan:
                 attacks: list[Variant[Any] | None] = [
                     self._variant(paper, "attacks", label, (*keys, "attacks")) for label in spec.attacks
                 ] or [None]
+                defenses = [*grid[2], *self._joining(paper, name, grid, kinds)]
                 undefended = {variant.label for variant in grid[2] if variant.component.name == "none"}
-                for (dataset, model, defense), attack in itertools.product(itertools.product(*grid), attacks):
+                for (dataset, model, defense), attack in itertools.product(
+                    itertools.product(*grid[:2], defenses), attacks
+                ):
                     if attack and not attack.component.observes and defense.label not in undefended:
                         continue  # a reference attacker says the same whatever the defense
                     for part, seeds in _parts(kind):

@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict
@@ -117,8 +118,10 @@ class Registry(Generic[C]):
         return self._classes[name]
 
 
-def load_plugin(source: str, where: str = "") -> None:
+def load_plugin(source: str, where: str = "") -> ModuleType:
     """Import a module by dotted name, or a Python file by path, so that its components register themselves.
+
+    A file that was imported already is not run again.
 
     Raises:
         ConfigError: nothing importable is there.
@@ -127,7 +130,7 @@ def load_plugin(source: str, where: str = "") -> None:
         path = Path(source).resolve()
         name = f"leakbench_plugin_{path.stem}"
         if getattr(sys.modules.get(name), "__file__", None) == str(path):
-            return
+            return sys.modules[name]
         spec = importlib.util.spec_from_file_location(name, path)
         if not path.is_file() or spec is None or spec.loader is None:
             raise ConfigError(f"{where or 'plugins'}: no Python file at '{source}'")
@@ -138,9 +141,9 @@ def load_plugin(source: str, where: str = "") -> None:
         except BaseException:
             del sys.modules[name]
             raise
-        return
+        return module
     try:
-        importlib.import_module(source)
+        return importlib.import_module(source)
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"{where or 'plugins'}: cannot import '{source}' ({error}); name a module or a .py file"

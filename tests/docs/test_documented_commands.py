@@ -8,10 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
-
-from leakbench.experiments import Project, overlay
-from leakbench.jobs.runner import Placement, run_job
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "benchmarks" / "README.md"]
@@ -24,6 +20,11 @@ ELSEWHERE = {
     "leakbench stage --all --scale full": "tests/data/test_needs.py",
     "leakbench stage --all --scale full --check": "tests/data/test_needs.py",
     "leakbench draw figures/smoke/optimal_defense/fig04.pdf --partial": "tests/report/test_partial.py",
+    "leakbench check sign_noise.py": "tests/docs/test_add_a_defense.py",
+    "leakbench --set compare=../mine/sign_noise.py:SignNoise list compared": "tests/docs/test_add_a_defense.py",
+    "snakemake --cores 2 figures/smoke/optimal_defense/fig04.pdf --config compare=../mine/sign_noise.py:SignNoise": (
+        "tests/docs/test_add_a_defense.py"
+    ),
     "sbatch driver.sh": "tests/slurm/test_driver.py",
 }
 
@@ -83,40 +84,3 @@ def test_command(command: str, checkout: Path) -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name}: {target}"
-
-
-def test_defense_tutorial(checkout: Path) -> None:
-    page = ROOT / "docs" / "add-a-defense.md"
-    code, _ = blocks(page, "python")
-    settings, paper, _ = (yaml.safe_load(block) for block in blocks(page, "yaml"))
-    (checkout / "sign_noise.py").write_text(code)
-    for file, addition in (("config.yaml", settings), ("papers/optimal_defense.yaml", paper)):
-        path = checkout / "config" / file
-        path.write_text(yaml.safe_dump(overlay(yaml.safe_load(path.read_text()), addition)))
-
-    assert "sign_noise" in run([sys.executable, "-m", "leakbench", "list", "defenses", "--json"], checkout)
-    record = "results/smoke/optimal_defense/pruning/digits16/small/signs/train/all.json"
-    assert "ok" in run([sys.executable, "-m", "leakbench", "run", record], checkout)
-    plan = run(
-        [sys.executable, "-m", "snakemake", "--cores", "1", "figures/smoke/optimal_defense/fig04.pdf", "-n"], checkout
-    )
-    assert "signs/ig/all.json" in plan
-    assert "signs/train/all.json" in plan
-
-
-@pytest.mark.usefixtures("clean_registries")
-def test_adaptive_attacker_of_the_tutorial(checkout: Path) -> None:
-    page = ROOT / "docs" / "add-a-defense.md"
-    settings, _, paper = (yaml.safe_load(block) for block in blocks(page, "yaml"))
-    (checkout / "sign_noise.py").write_text("\n".join(blocks(page, "python")))
-    short = {"papers": {"optimal_defense": {"variants": {"attacks": {"ig": {"iterations": 3}}}}}}
-    additions = {"config.yaml": settings, "papers/optimal_defense.yaml": paper, "scales/smoke.yaml": short}
-    for file, addition in additions.items():
-        path = checkout / "config" / file
-        path.write_text(yaml.safe_dump(overlay(yaml.safe_load(path.read_text()), addition)))
-    job = Project(checkout).job("results/smoke/optimal_defense/pruning/digits16/small/random-90/clever/all.json")
-    record = run_job(job, checkout, Placement(device="cpu"))
-    assert record.outcome.status == "ok"
-    attack = record.job["attack"]
-    assert (attack["name"], attack["against"]["name"]) == ("adaptive", "masked")
-    assert attack["against"]["attack"]["name"] == "ig_optimal_defense"

@@ -13,6 +13,9 @@ from leakbench.lazy import torch
 from leakbench.randomness import Streams
 from leakbench.registry import Component, Registry
 
+ActsOn = Literal["data", "samples", "updates"]
+"""What a defense changes: images, gradients of single samples, or whatever a client sends."""
+
 
 @dataclass(frozen=True)
 class PrivacyStatement:
@@ -65,9 +68,16 @@ class Defense(Component):
     adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ()
     """The natural adaptive attacker: wrappers of attacks by name, with parameters, from the inside out."""
 
-    acts_on: ClassVar[Literal["data", "samples", "updates"]] = "updates"
+    acts_on: ClassVar[ActsOn] = "updates"
     """What it changes: images alone, the gradients of single samples (``DPSGD`` and its kind), or whatever a client
     sends. Only the first two defend training whose steps nobody sees."""
+
+    biased: ClassVar[str] = ""
+    """Why what the server decodes is on average not the gradient, where no :class:`Law` of the message says what it is;
+    empty: it is the gradient."""
+
+    together: ClassVar[int] = 1
+    """How many clients, in consecutive rows, share randomness; one sends the same whoever is in its batch."""
 
     def calibrate(self, data: ClientData) -> Defense:
         """The mechanism made ready for clients whose whole training data it sees: a new one, or itself.
@@ -133,7 +143,7 @@ DEFENSES: Registry[Defense] = Registry("defense", "leakbench.defenses")
 class NoDefense(Defense):
     """The undefended gradient."""
 
-    acts_on: ClassVar[Literal["data", "samples", "updates"]] = "data"
+    acts_on: ClassVar[ActsOn] = "data"
 
     def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
         law = Law(mean=steps.gradient, passing=torch.ones_like(steps.gradient, dtype=torch.bool))

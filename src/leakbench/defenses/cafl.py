@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -68,6 +68,8 @@ class CAFL(Defense):
     ``as_released``: as in the code of Deng et al. (2024), where the transform is along an axis of length one, and so a
     multiplication by 2; the perturbation covers the zeros as well, so everything travels; nothing is transformed back.
     """
+
+    biased: ClassVar[str] = "the server looks for the update that is sparsest, and shrinks it"
 
     epsilon: float = Field(gt=0, description="of the two-point perturbation; see privacy() for what it is worth")
     fraction: float = Field(gt=0, le=1, description="part of the measurements that are sent; ceil(fraction * N)")

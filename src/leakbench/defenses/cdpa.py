@@ -123,6 +123,7 @@ class CDPA(Defense):
     """Words with randomly flipped high bits, which the server votes on bit by bit (Deng et al. 2024)."""
 
     adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "masked"},)
+    biased: ClassVar[str] = "bits are flipped, and the server takes their vote; only the variant 'corrected' undoes it"
 
     variant: Literal["as_printed", "as_released", "as_released_text", "corrected"] = Field(
         "corrected",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -81,6 +81,8 @@ class MaskedPair(InFixedPoint):
 
     Clients 2i and 2i + 1 are a pair, and their mask is drawn from the stream of the first.
     """
+
+    together: ClassVar[int] = 2
 
     bound: float = Field(gt=0, allow_inf_nan=False, description="largest magnitude of the mask, r")
 

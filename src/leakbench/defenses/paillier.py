@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field, model_validator
 
@@ -30,7 +30,9 @@ class Paillier(Defense):
     who reads the code; the attacks here do not.
     """
 
-    key_bits: int = Field(2048, description="of the modulus n: multiples of 8 from 1024 to 4096; toy: 16 to 1016")
+    biased: ClassVar[str] = "the server sees ciphertexts; the mean that it has decrypted is exact"
+
+    key_bits: int = Field(2048, ge=1, description="of the modulus n: multiples of 8 from 1024 to 4096; toy: 16 to 1016")
     toy: bool = Field(False, description="a modulus that anyone can factor")
     clients: int = Field(ge=1, description="most clients whose updates are summed, K")
     fraction_bits: int = Field(32, ge=0, description="binary places that are kept of a coordinate, f")

@@ -24,6 +24,8 @@ class SignSGD(Defense):
     BatchNorm's running statistics are no part of the update.
     """
 
+    biased: ClassVar[str] = "signs alone are sent, and the server takes the majority"
+
     scale: Literal["none", "mean_abs"] = Field(
         "none", description="what signs are multiplied by: nothing, or each tensor's mean magnitude, one float more"
     )

@@ -41,7 +41,7 @@ class Soteria(Defense):
     adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "masked"},)
 
     fraction: float = Field(ge=0, le=1, description="part of the features to prune; exactly floor(fraction * F)")
-    layer: int = Field(-1, description="which fully connected layer, in the model's order; -1: the last")
+    layer: int = Field(-1, ge=-64, description="which fully connected layer, in the model's order; -1: the last")
     form: Literal["exact", "as_released"] = Field("exact", description="which score and threshold; see the class")
 
     def pruned_features(self, sensitivity: FeatureSensitivity) -> torch.Tensor:

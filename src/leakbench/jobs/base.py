@@ -21,7 +21,7 @@ from leakbench.registry import Component, Registry
 if TYPE_CHECKING:
     from leakbench.attacks.base import Attack
     from leakbench.data.base import Dataset
-    from leakbench.defenses.base import Defense
+    from leakbench.defenses.base import ActsOn, Defense
     from leakbench.models.base import Model
 
 C = TypeVar("C", bound=Component)
@@ -211,6 +211,9 @@ class JobKind(Component):
     """What :meth:`effort` counts."""
     on_gpu: ClassVar[bool] = True
     """Whether a cluster gives such a job a GPU."""
+    faces: ClassVar[frozenset[ActsOn]] = frozenset({"data", "samples", "updates"})
+    """What a defense may act on (:attr:`~leakbench.defenses.base.Defense.acts_on`) for such a job to say something of
+    it: where ``compare`` puts a defense. What an experiment lists runs anyway, and may be infeasible."""
 
     seeds: int = Field(1, ge=1, description="number of repetitions; seed s is repetition s of every cell")
     split_seeds: bool = Field(False, description="one job per seed instead of one for all")

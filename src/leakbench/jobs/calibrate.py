@@ -16,7 +16,7 @@ from leakbench.records import MetricInfo, Replicate, Value
 if TYPE_CHECKING:
     from leakbench.data.base import ImageDataset
     from leakbench.data.covariance import Moments
-    from leakbench.defenses.base import Defense
+    from leakbench.defenses.base import ActsOn, Defense
     from leakbench.defenses.channel import DataChannel
 
 DIRECTIONS = 32
@@ -59,6 +59,8 @@ class CalibrateJob(JobKind):
 
     Nothing is trained and nothing attacked. One client holds all the images.
     """
+
+    faces: ClassVar[frozenset[ActsOn]] = frozenset({"data"})
 
     seeds: int = Field(1, ge=1, le=1, description="one: only the pictures are random")
     images: int | None = Field(None, ge=2, description="training images that count; null: all")

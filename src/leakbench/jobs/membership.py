@@ -27,7 +27,7 @@ from leakbench.records import MetricInfo, Outcome, Replicate
 
 if TYPE_CHECKING:
     from leakbench.attacks.membership_of_sums import Background, Coordinates, Mechanism
-    from leakbench.defenses.base import Defense, PrivacyStatement
+    from leakbench.defenses.base import ActsOn, Defense, PrivacyStatement
     from leakbench.models.base import Network
     from leakbench.randomness import Streams
 
@@ -74,6 +74,8 @@ class MembershipJob(JobKind):
     seed draws the model, the batches and the mechanisms' randomness. The mean is taken in the clear: it is what secure
     aggregation decodes, and there are hundreds.
     """
+
+    faces: ClassVar[frozenset[ActsOn]] = frozenset({"samples", "updates"})
 
     users: tuple[int, ...] = Field(min_length=1, description="numbers of users, N; a setting of the record each")
     records: int = Field(ge=2, description="records of each user, D")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
@@ -27,7 +27,7 @@ from leakbench.registry import Component, Registry
 if TYPE_CHECKING:
     from leakbench.attacks.released.base import Labelled, MembershipSplit
     from leakbench.data.base import Dataset
-    from leakbench.defenses.base import Defense
+    from leakbench.defenses.base import ActsOn, Defense
     from leakbench.federated.training import SampleGradients, TrainingRuns
     from leakbench.models.base import Network
     from leakbench.models.trained import TrainedModels
@@ -111,6 +111,8 @@ class ReleaseJob(JobKind):
 
     DP-SGD's epsilon is that of Poisson sampling, though batches are those of shuffled epochs, as in common practice.
     """
+
+    faces: ClassVar[frozenset[ActsOn]] = frozenset({"data", "samples"})
 
     images: int | None = Field(None, ge=6, description="the victim's: the first of the train split; all by default")
     evaluation: tuple[int, int] | None = Field(

@@ -54,7 +54,7 @@ class ConvNet(Model):
     """
 
     width: int = Field(64, ge=1, description="channels of the first layer; the other layers scale with it")
-    activation: Activation = "leaky_relu"
+    activation: Activation = Field("leaky_relu", description="of the hidden layers")
 
     def build(self, shape: tuple[int, ...], classes: int) -> torch.nn.Module:
         shape = image_shape(shape, self)

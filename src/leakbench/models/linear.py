@@ -31,7 +31,7 @@ class MLP(Model):
     """One hidden layer on the flattened image; both layers have biases."""
 
     width: int = Field(64, ge=1, description="hidden units")
-    activation: Literal["relu", "sigmoid"] = "relu"
+    activation: Literal["relu", "sigmoid"] = Field("relu", description="of the hidden layers")
 
     def build(self, shape: tuple[int, ...], classes: int) -> torch.nn.Module:
         channels, height, width = image_shape(shape, self)

@@ -21,8 +21,8 @@ def catalogue(project: Project, what: str, scale: str | None = None) -> list[dic
     """The rows of a listing: each has a ``name``; all values are of JSON types.
 
     Args:
-        what: a key of :data:`COMPONENTS`, or experiments or artifacts.
-        scale: of experiments and artifacts; the configured one by default.
+        what: a key of :data:`COMPONENTS`, or experiments, artifacts or compared: where ``compare`` puts defenses.
+        scale: of experiments, artifacts and comparisons; the configured one by default.
     """
     scale = scale or project.settings.scale
     if what in COMPONENTS:
@@ -52,6 +52,17 @@ def catalogue(project: Project, what: str, scale: str | None = None) -> list[dic
             for paper, content in plan.papers.items()
             for name, spec in content.experiments.items()
         ]
+    if what == "compared":
+        return [
+            {
+                "name": found.label,
+                "paper": found.paper,
+                "experiment": found.experiment,
+                "kind": found.kind,
+                "left out": found.left_out or "",
+            }
+            for found in plan.comparisons()
+        ]
     return [
         {
             "name": entry.name,
@@ -71,8 +82,11 @@ def print_table(title: str, rows: list[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    if not rows:
+        Console().print(f"{title}: none")
+        return
     table = Table(title=title)
-    for column in rows[0] if rows else ():
+    for column in rows[0]:
         table.add_column(column)
     for row in rows:
         table.add_row(*(", ".join(value) if isinstance(value, dict) else str(value) for value in row.values()))

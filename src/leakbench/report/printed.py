@@ -1,12 +1,15 @@
-"""What ``leakbench cost`` and ``leakbench status`` show on a terminal."""
+"""What ``leakbench cost``, ``leakbench status`` and ``leakbench check`` show on a terminal."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from leakbench.contract.check import Answer
 
 WORDS = {
     "running": "runs since {since} on {host}, process {pid}{slurm}",
@@ -127,3 +130,27 @@ def print_status(found: dict[str, Any]) -> None:
             console.print(f"{standing}: {row['record']}: {text}", soft_wrap=True, markup=False, highlight=False)
         if len(found[standing]) > SHOWN:
             console.print(f"{standing}: and {len(found[standing]) - SHOWN} more; --json lists all", soft_wrap=True)
+
+
+def print_answers(answers: Sequence[Answer]) -> None:
+    """What the contract's checks found: a sign, a word and a colour for each, and a line of how many are wrong."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    signs = {"ok": ("+", "bold blue"), "wrong": ("x", "bold red"), "not asked": ("-", "dim")}
+    console = Console()
+    for component in dict.fromkeys(answer.component for answer in answers):
+        table = Table(title=component)
+        for column in ("check", "", "what is wrong, and what to do"):
+            table.add_column(column, no_wrap=column != "what is wrong, and what to do")
+        for answer in answers:
+            if answer.component == component:
+                sign, style = signs[answer.verdict]
+                said = Text(answer.said, style="dim" if answer.verdict == "not asked" else "")
+                table.add_row(answer.check, Text(f"{sign} {answer.verdict}", style=style), said)
+        console.print(table)
+    wrong = sum(answer.verdict == "wrong" for answer in answers)
+    console.print(
+        "Nothing is wrong." if not wrong else f"{wrong} of {len(answers)} checks say that something is wrong."
+    )

@@ -1,0 +1,105 @@
+"""Your own defense beside the published ones: what the key ``compare`` names, and which jobs it belongs to.
+
+A compared defense joins every experiment that compares mechanisms. That is decided from the plan alone; what shows only
+while a job computes (a law that the message does not state, an attack without an adaptive attacker) becomes the outcome
+``infeasible`` there, as for any defense.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from leakbench.defenses.base import DEFENSES, Defense, NoDefense
+from leakbench.errors import ConfigError
+from leakbench.registry import load_plugin
+
+if TYPE_CHECKING:
+    from leakbench.jobs.base import JobKind, Variant
+
+
+class ComparedSpec(BaseModel):
+    """A defense to compare. The other keys are its parameters, and any may be ``{sweep: [values]}``."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str = Field(description="module:Class, path/to/file.py:Class, an entry point, or a registered name")
+    label: str | None = Field(
+        None,
+        pattern="^[A-Za-z0-9][A-Za-z0-9._+=-]*$",
+        description="its name in paths and figures (default: the name that the class is registered under)",
+    )
+
+
+class Comparison(NamedTuple):
+    """Whether a compared defense belongs to the jobs of one kind of an experiment."""
+
+    label: str
+    paper: str
+    experiment: str
+    kind: str
+    left_out: str | None
+    """Why it does not belong there; None where it does."""
+
+
+def defense_named(name: str, root: Path, where: str) -> type[Defense]:
+    """The class that ``module:Class``, ``file.py:Class``, an entry point or a registered name stands for.
+
+    Args:
+        root: what a file is relative to.
+        where: what holds the name, for the error message.
+
+    Raises:
+        ConfigError: there is nothing of this name, or it is no registered defense.
+    """
+    source, colon, attribute = name.rpartition(":")
+    found: Any
+    if colon:
+        module = load_plugin(str(root / source) if source.endswith(".py") else source, where)
+        found = getattr(module, attribute, None)
+        if found is None:
+            raise ConfigError(f"{where}: '{source}' has no class '{attribute}'")
+    elif name.endswith(".py"):
+        raise ConfigError(f"{where}: which class of '{name}'? Give it as {name}:MyDefense")
+    else:
+        entries = [entry.load() for entry in entry_points(group=DEFENSES.package, name=name)]
+        found = next((entry for entry in entries if isinstance(entry, type)), None) or DEFENSES.get(name, where)
+    if not (isinstance(found, type) and issubclass(found, Defense)):
+        raise ConfigError(f"{where}: '{name}' is no defense; derive it from leakbench.defenses.base.Defense")
+    if "name" not in vars(found):
+        raise ConfigError(
+            f"{where}: '{name}' is not registered; put @DEFENSES.register(\"its_name\", version=1) above the class"
+        )
+    return found
+
+
+def left_out(
+    defense: Variant[Defense],
+    listed: Sequence[Variant[Defense]],
+    datasets: Sequence[Variant[Any]],
+    kinds: Variant[JobKind],
+) -> str | None:
+    """Why a compared defense has no jobs of this kind in an experiment, in words; None where it has.
+
+    Args:
+        listed: the defenses of the experiment.
+        datasets: the data sets of the experiment.
+        kinds: a kind of job of the experiment, with its protocol.
+    """
+    mechanisms = {variant.component for variant in listed}
+    if mechanisms <= {NoDefense}:
+        return "the experiment holds the undefended reference alone"
+    if len(mechanisms) == 1:
+        return f"the experiment is about settings of one mechanism, '{listed[0].component.name}'"
+    acts_on = defense.component.acts_on
+    if acts_on not in kinds.component.faces:
+        return f"jobs of kind '{kinds.label}' say nothing of a defense that acts on {acts_on}"
+    if acts_on == "data" and all(variant.component.unit == "sentences" for variant in datasets):
+        return "a defense that acts on data changes images, and the clients hold sentences"
+    if both := sorted(set(defense.sweep) & set(kinds.sweep)):
+        return f"the protocol sweeps '{both[0]}' too, and a setting has one value under each name"
+    return None

@@ -1,0 +1,508 @@
+"""What a defense is asked: one small computation of a few clients, and what the contract says of it."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from functools import cached_property
+from typing import Any, get_args
+
+from leakbench.attacks.adaptive import Adaptive, Wrapper
+from leakbench.attacks.base import Knowledge, Observations
+from leakbench.contract.check import Checks, NotAsked, made
+from leakbench.defenses.base import ActsOn, Defense, PrivacyStatement, Schedule
+from leakbench.errors import ConfigError, Infeasible
+from leakbench.federated.client_data import ClientData
+from leakbench.federated.message import Law, Message
+from leakbench.federated.step import ClientSteps
+from leakbench.lazy import np, torch
+from leakbench.models.base import Network, build_network
+from leakbench.models.convnets import SimpleConvNet
+from leakbench.randomness import Streams, generator
+
+CLIENTS, BATCH, SIDE, CLASSES = 4, 4, 8, 10
+DRAWS = 512
+"""Messages of one client with randomness of their own, for what is said on average."""
+DEVIATIONS = 6.0
+"""Standard errors by which an average may miss: normal means of a few hundred coordinates do once in a million runs."""
+ROUNDING = 1e-4
+"""Of a value, relative to the largest of its row: what the order of additions may change."""
+
+
+class _Steps(ClientSteps):
+    """Steps whose update is given: computed beside other clients, it would differ in its last digits."""
+
+    def __init__(self, given: torch.Tensor, *steps: Any) -> None:
+        super().__init__(*steps)
+        self._given = given
+
+    @property
+    def gradient(self) -> torch.Tensor:
+        return self._given
+
+
+class DefenseCase:
+    """A defense at work for four clients with four images of 8 x 8 each, and what came of it.
+
+    Args:
+        component: the class.
+        given: parameters; required ones that are missing get a plain value.
+    """
+
+    def __init__(self, component: type[Defense], given: Mapping[str, Any]) -> None:
+        self.component = component
+        self._given = given
+
+    def made(self) -> Defense:
+        """The component with its parameters.
+
+        Raises:
+            ConfigError: no parameters fit that can be guessed.
+        """
+        found = made(self.component, self._given)
+        assert isinstance(found, Defense)
+        return found
+
+    @cached_property
+    def defense(self) -> Defense:
+        return self.made()
+
+    @cached_property
+    def network(self) -> Network:
+        """A small network, the same every time."""
+        return build_network(SimpleConvNet(width=2), (1, SIDE, SIDE), CLASSES, seed=3)
+
+    @cached_property
+    def images(self) -> torch.Tensor:
+        return torch.randn(CLIENTS, BATCH, 1, SIDE, SIDE, generator=generator("contract", "images"))
+
+    @cached_property
+    def labels(self) -> torch.Tensor:
+        return torch.randint(CLASSES, (CLIENTS, BATCH), generator=generator("contract", "labels"))
+
+    def streams(self, draw: int = 0, rows: range = range(CLIENTS)) -> Streams:
+        """One stream per client."""
+        return Streams([("contract", draw, row) for row in rows])
+
+    def steps(self, rows: range = range(CLIENTS), draw: int = 0) -> ClientSteps:
+        """What clients compute, from images as the defense changes them."""
+        part = slice(rows.start, rows.stop)
+        found = self._steps(self.images[part], self.labels[part], self.streams(draw, rows))
+        if draw == 0:
+            given = self._gradients[part].clone()
+            found = _Steps(given, found.network, found.parameters, found.images, found.labels, found.streams)
+        return found
+
+    @cached_property
+    def _gradients(self) -> torch.Tensor:
+        return self._steps(self.images, self.labels, self.streams()).gradient
+
+    def groups(self) -> Iterator[range]:
+        """Rows of clients that have to be computed together: one each, for most defenses."""
+        size = self.component.together
+        return (range(start, start + size) for start in range(0, CLIENTS, size))
+
+    def _steps(self, images: torch.Tensor, labels: torch.Tensor, streams: Streams) -> ClientSteps:
+        ready = self.ready
+        images, labels = ready.protect_dataset(images, labels, streams.child("data"))
+        images, labels = ready.protect_data(images, labels, streams.child("defense"))
+        return ClientSteps(self.network, self.network.parameters, images, labels, streams.child("steps"))
+
+    @cached_property
+    def ready(self) -> Defense:
+        """The defense, calibrated on images that one row stands for."""
+        many = torch.randn(1, 4 * SIDE * SIDE, 1, SIDE, SIDE, generator=generator("contract", "calibration"))
+        return self.defense.calibrate(ClientData(many))
+
+    def sent(self, draw: int = 0, rows: range = range(CLIENTS)) -> Message:
+        """What the clients of ``rows`` send together."""
+        return self.ready.protect_update(self.steps(rows, draw), self.streams(draw, rows).child("update"))
+
+    @cached_property
+    def message(self) -> Message:
+        """What all clients send, once it is known that they send a message."""
+        try:
+            found: Any = self.sent()
+        except Infeasible:
+            raise
+        except Exception:
+            found = None
+        if not isinstance(found, Message):
+            raise NotAsked("no message comes back; mend that first")
+        return found
+
+    @cached_property
+    def view(self) -> torch.Tensor:
+        """What the server decodes of it."""
+        found = self.message.view()
+        if not isinstance(found, torch.Tensor) or found.shape != self.shape:
+            raise NotAsked("the message has another shape than the gradients; mend that first")
+        return found
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return CLIENTS, self.network.dimension
+
+    @cached_property
+    def law(self) -> Law:
+        """What the message says of its distribution."""
+        if self.message.law is None:
+            raise NotAsked("the message states no law")
+        return self.message.law
+
+    @cached_property
+    def draws(self) -> tuple[Message, torch.Tensor]:
+        """Many messages of one client's images with other randomness each, and its gradients, ``[DRAWS, d]``."""
+        streams = Streams([("contract", "draws", row) for row in range(DRAWS)])
+        images, labels = self.images[:1].expand(DRAWS, *self.images.shape[1:]), self.labels[:1].expand(DRAWS, -1)
+        steps = self._steps(images, labels, streams)
+        gradient = steps.gradient.clone()
+        return self.ready.protect_update(steps, streams.child("update")), gradient
+
+
+checks: Checks[DefenseCase] = Checks()
+
+
+def _close(found: torch.Tensor, expected: torch.Tensor) -> bool:
+    room = ROUNDING * expected.abs().amax(dim=1, keepdim=True).clamp(min=1e-12)
+    return bool(((found - expected).abs() <= room).all())
+
+
+def _overrides(component: type[Defense], verb: str) -> bool:
+    return getattr(component, verb) is not getattr(Defense, verb)
+
+
+@checks("acts_on")
+def acts_on(case: DefenseCase) -> str | None:
+    """The plan decides by it where the defense belongs."""
+    component = case.component
+    if component.acts_on not in get_args(ActsOn):
+        return f"acts_on is {component.acts_on!r}; it is one of {', '.join(map(repr, get_args(ActsOn)))}"
+    on_data = any(_overrides(component, verb) for verb in ("protect_data", "protect_dataset"))
+    if on_data and not _overrides(component, "protect_update") and component.acts_on != "data":
+        return f"it changes images alone, and acts_on says '{component.acts_on}'; write acts_on = \"data\""
+    if component.acts_on == "data" and not on_data and _overrides(component, "protect_update"):
+        law = case.message.law
+        if law is None or not torch.equal(case.view, case.steps().gradient):
+            return 'it changes updates, and acts_on says "data"; leave acts_on out'
+    return None
+
+
+@checks("data")
+def data(case: DefenseCase) -> str | None:
+    """The verbs on data return images and labels of the same shape and type."""
+    if not any(_overrides(case.component, verb) for verb in ("protect_data", "protect_dataset")):
+        raise NotAsked("it leaves data as they are")
+    for verb in ("protect_dataset", "protect_data"):
+        images, labels = getattr(case.ready, verb)(case.images, case.labels, case.streams())
+        if images.shape != case.images.shape or images.dtype != case.images.dtype:
+            return (
+                f"{verb} turns images {list(case.images.shape)} {case.images.dtype} into {list(images.shape)} "
+                f"{images.dtype}; keep shape and type"
+            )
+        if labels.shape != case.labels.shape or labels.dtype != case.labels.dtype:
+            return f"{verb} turns labels {list(case.labels.shape)} into {list(labels.shape)}; keep shape and type"
+    return None
+
+
+@checks("message")
+def message(case: DefenseCase) -> str | None:
+    """What is sent is a Message."""
+    found: Any = case.sent()
+    if not isinstance(found, Message):
+        return (
+            f"protect_update returns a {type(found).__name__}; return a Message, such as "
+            "DenseMessage(values) or SparseMessage(values, kept) of leakbench.federated.message"
+        )
+    return None
+
+
+@checks("shape")
+def shape(case: DefenseCase) -> str | None:
+    """One row per client, one column per parameter."""
+    found = tuple(case.message.view().shape)
+    if found != case.shape:
+        return f"view() is {list(found)}; steps.gradient is {list(case.shape)}, [clients, parameters]: return as much"
+    return None
+
+
+@checks("type")
+def dtype(case: DefenseCase) -> str | None:
+    """float32, like the gradients."""
+    expected = case.steps().gradient.dtype
+    if case.view.dtype != expected:
+        return f"view() is {case.view.dtype}; gradients are {expected}: end with .to(steps.gradient)"
+    return None
+
+
+@checks("device")
+def device(case: DefenseCase) -> str | None:
+    """On the device of the gradients; 'meta' stands for a GPU where there is none."""
+    expected = case.steps().gradient.device
+    if case.view.device != expected:
+        return f"view() is on {case.view.device}, gradients on {expected}; give device=steps.gradient.device to draws"
+    return None
+
+
+@checks("finite")
+def finite(case: DefenseCase) -> str | None:
+    """No attack and no training works with anything else."""
+    broken = int((~case.view.isfinite()).sum())
+    return f"{broken} of {case.view.numel()} values are not finite; look for a division by zero" if broken else None
+
+
+@checks("gradients unchanged")
+def unchanged(case: DefenseCase) -> str | None:
+    """All settings and defenses of a step share its gradients."""
+    steps = case.steps()
+    before = [tensor.clone() for tensor in (steps.gradient, steps.images, steps.labels)]
+    case.ready.protect_update(steps, case.streams().child("update"))
+    after = (steps.gradient, steps.images, steps.labels)
+    for name, old, new in zip(("gradient", "images", "labels"), before, after, strict=True):
+        if not torch.equal(old, new):
+            return f"protect_update writes into steps.{name}, which others read; work on a copy: steps.{name}.clone()"
+    return None
+
+
+@checks("global randomness")
+def global_randomness(case: DefenseCase) -> str | None:
+    """Draws come from the clients' streams alone."""
+    case.steps()
+    before = torch.get_rng_state(), random.getstate(), str(np.random.get_state(legacy=False))
+    case.sent()
+    after = torch.get_rng_state(), random.getstate(), str(np.random.get_state(legacy=False))
+    drawn = (
+        not torch.equal(before[0], after[0]),
+        before[1] != after[1],
+        before[2] != after[2],
+    )
+    for used, name in zip(drawn, ("torch", "Python", "numpy"), strict=True):
+        if used:
+            return f"it draws from {name}'s global generator, so runs do not repeat; draw with streams.normal(d)"
+    return None
+
+
+@checks("repeats")
+def repeats(case: DefenseCase) -> str | None:
+    """The same streams make the same message."""
+    if not torch.equal(case.sent().view(), case.view):
+        return "the same streams made another message; keep no state between calls, and draw from streams alone"
+    return None
+
+
+@checks("noise")
+def noise(case: DefenseCase) -> str | None:
+    """Other streams make other noise, where a law claims noise."""
+    variance = case.law.variance
+    if variance is None or not bool((variance > 0).any()):
+        raise NotAsked("the law claims no noise")
+    if torch.equal(case.sent(draw=1).view(), case.view):
+        return "the law claims noise, and other streams made the same message; draw the noise from streams"
+    return None
+
+
+@checks("batch mates")
+def batch_mates(case: DefenseCase) -> str | None:
+    """A client alone sends what it sends beside others."""
+    for rows in case.groups():
+        alone = case.sent(rows=rows).view()
+        if not _close(alone, case.view[rows.start : rows.stop]):
+            return (
+                f"client {rows.start} alone sends something else than beside others; compute row by row "
+                "(dim=1, keepdim=True), and draw with streams, which holds one stream per client"
+            )
+    return None
+
+
+@checks("bits")
+def bits(case: DefenseCase) -> str | None:
+    """The size of one client's message."""
+    found = case.message.bits
+    if not isinstance(found, int) or isinstance(found, bool):
+        return f"bits is {found!r}; give a whole number: int(...)"
+    if found < 1:
+        return f"bits is {found}; a message has a size"
+    alone = max(case.sent(rows=rows).bits for rows in case.groups())
+    if found != alone:
+        return (
+            f"bits is {found} for {CLIENTS} clients and {alone} for the largest alone; say that of one client's message"
+        )
+    values = int(case.view.count_nonzero(dim=1).max())
+    if found * 32 < values:
+        return (
+            f"bits is {found} for {values} values that are not zero, less than a bit for 32 of them; count what travels"
+        )
+    return None
+
+
+@checks("nothing else travels")
+def nothing_else(case: DefenseCase) -> str | None:
+    """No attribute of the message holds what clients keep to themselves."""
+    sent: Any = case.message
+    held: dict[str, Any] = dict(vars(sent)) if hasattr(sent, "__dict__") else {}
+    if is_dataclass(sent):
+        held |= {field.name: getattr(sent, field.name) for field in fields(sent)}
+    private = {"images": case.images, "labels": case.labels}
+    for name, value in held.items():
+        if isinstance(value, ClientSteps):
+            return f"the message holds the clients' computation as '{name}'; keep in it what travels alone"
+        for what, truth in private.items():
+            if isinstance(value, torch.Tensor) and value.shape == truth.shape and torch.equal(value, truth):
+                return f"the message holds the clients' {what} as '{name}'; keep in it what travels alone"
+    if not torch.equal(sent.view(), sent.view()):
+        return "two calls of view() differ; draw in protect_update, and let view() decode what was sent"
+    return None
+
+
+@checks("marked")
+def marked(case: DefenseCase) -> str | None:
+    """Coordinates that the message shows to be changed."""
+    found = case.message.marked
+    if found is None:
+        raise NotAsked("the message marks nothing")
+    if found.shape != case.shape or found.dtype != torch.bool:
+        return f"marked is {list(found.shape)} {found.dtype}; it is boolean, {list(case.shape)}"
+    return None
+
+
+@checks("law")
+def law(case: DefenseCase) -> str | None:
+    """Shapes and types of what the message says of its distribution."""
+    parts = {"mean": case.law.mean, "passing": case.law.passing, "variance": case.law.variance}
+    for name, part in parts.items():
+        if part is not None and tuple(part.shape) != case.shape:
+            return f"law.{name} is {list(part.shape)}; it is {list(case.shape)}, [clients, parameters]: use expand_as"
+    if case.law.passing.dtype != torch.bool:
+        return f"law.passing is {case.law.passing.dtype}; it is boolean: which coordinates follow the gradient"
+    if case.law.variance is not None and not bool((case.law.variance >= 0).all()):
+        return "law.variance is negative or not finite somewhere; it is the square of the noise's standard deviation"
+    return None
+
+
+@checks("variance as stated")
+def variance_as_stated(case: DefenseCase) -> str | None:
+    """The noise is as large as the law says, over many draws."""
+    if case.law.variance is None or not bool((case.law.variance > 0).any()):
+        raise NotAsked("the law claims no noise")
+    many, _ = case.draws
+    stated = many.law
+    if stated is None or stated.variance is None:
+        return "the law is stated in one message and not in another"
+    noisy = stated.variance.mean(dim=0) > 0
+    found = (many.view() - stated.mean).square().mean(dim=0)[noisy].double().sum()
+    claimed = stated.variance.mean(dim=0)[noisy].double().sum()
+    if not 0.8 < float(found / claimed) < 1.25:
+        return f"the noise's variance is {float(found / claimed):.3g} times what law.variance says; state what you draw"
+    return None
+
+
+@checks("bias")
+def bias(case: DefenseCase) -> str | None:
+    """What is decoded on average: the law's mean, or the gradient; or the class says that it is biased."""
+    many, gradient = case.draws
+    view = many.view()
+    stated = many.law
+    if stated is None and case.component.biased:
+        raise NotAsked(f"declared biased: {case.component.biased}")
+    if stated is None and case.component.acts_on == "data":
+        gradient = view
+    expected = gradient if stated is None else stated.mean
+    if not _missed(view - expected, expected, None if stated is None else stated.variance):
+        return None
+    if stated is None:
+        return (
+            'on average the server does not decode the gradient; if that is meant, say so: biased = "why", or state '
+            "what it decodes in the message's law"
+        )
+    return "on average the server decodes something else than law.mean; state there what it decodes"
+
+
+def _missed(residual: torch.Tensor, expected: torch.Tensor, variance: torch.Tensor | None) -> bool:
+    """Whether the mean of residuals ``[draws, d]`` is further from zero than chance and rounding explain."""
+    spread = residual.double().std(dim=0)
+    if variance is not None:
+        spread = torch.maximum(spread, variance.double().mean(dim=0).sqrt())
+    room = DEVIATIONS * spread / math.sqrt(len(residual)) + ROUNDING * expected.abs().max().clamp(min=1e-12)
+    return bool((residual.double().mean(dim=0).abs() > room).any())
+
+
+@checks("aggregate")
+def aggregate(case: DefenseCase) -> str | None:
+    """The server's update: ``[servers, d]``, and the mean of what clients sent."""
+    update = case.ready.aggregate(case.message, 2)
+    expected = (CLIENTS // 2, case.shape[1])
+    if tuple(update.shape) != expected:
+        return (
+            f"aggregate(message, clients=2) of {CLIENTS} messages is {list(update.shape)}; consecutive rows belong to "
+            f"one server: return {list(expected)}"
+        )
+    if not _overrides(case.component, "aggregate") or case.component.biased:
+        return None
+    many, gradient = case.draws
+    view, stated = many.view(), many.law
+    meant = (gradient if stated is None else stated.mean).mean(dim=0, keepdim=True)
+    found = case.ready.aggregate(many, 2).mean(dim=0, keepdim=True)
+    room = DEVIATIONS * view.std(dim=0) / math.sqrt(DRAWS) + ROUNDING * meant.abs().max()
+    if bool(((found - meant).abs() > room).any()):
+        return (
+            "the server's update is on average not the mean of what clients mean to send; divide by their number, or "
+            'declare it: biased = "why"'
+        )
+    return None
+
+
+@checks("privacy")
+def privacy(case: DefenseCase) -> str | None:
+    """A statement, with what it rests on."""
+    found: Any = case.ready.privacy(Schedule(dimension=case.shape[1], rounds=2, clients=CLIENTS))
+    if not isinstance(found, PrivacyStatement):
+        return f"privacy returns a {type(found).__name__}; return PrivacyStatement(epsilon, delta, basis)"
+    if not found.basis:
+        return "the privacy statement has no basis; say what it rests on, or why there is no guarantee"
+    if (found.epsilon is None) != (found.delta is None):
+        return "epsilon and delta belong together; give both, or None for both"
+    if found.epsilon is not None and not found.epsilon >= 0:
+        return f"epsilon is {found.epsilon}; it is zero or more, or None where there is no guarantee"
+    if found.delta is not None and not 0 <= found.delta < 1:
+        return f"delta is {found.delta}; it is from 0 to below 1"
+    return None
+
+
+@checks("adaptive attacker")
+def adaptive(case: DefenseCase) -> str | None:
+    """Every declared wrapper exists, takes its parameters, and can work with a message of this defense."""
+    if not case.component.adaptive:
+        raise NotAsked("it declares none; an attacker who ignores a defense flatters it: see adaptive in the tutorial")
+    try:
+        attack: Any = Adaptive.model_validate({"attack": {"name": "dlg"}}).against(case.component.adaptive)
+    except (ConfigError, ValueError) as error:
+        return f"adaptive names an attacker that cannot be made: {error}"
+    sent = case.message
+    seen = Observations(
+        case.network,
+        case.network.parameters,
+        sent.view(),
+        tuple(case.images.shape[1:]),
+        marked=sent.marked,
+        gain=torch.full((CLIENTS, 1), sent.gain),
+    )
+    images = case.images.flatten(0, 1)
+    bounds = torch.stack([images.amin(dim=(0, 2, 3))[:, None, None], images.amax(dim=(0, 2, 3))[:, None, None]])
+    known = Knowledge(
+        labels=case.labels,
+        pixel_range=bounds,
+        auxiliary_images=images,
+        noise_variance=sent.noise_variance,
+        data_noise=case.ready.image_noise() or None,
+    )
+    while isinstance(attack, Wrapper):
+        try:
+            seen = attack.improve(seen, known, case.streams())
+        except NotImplementedError:  # it changes the reconstruction and not what is seen
+            return None
+        except Infeasible as reason:
+            return f"the declared attacker '{attack.name}' cannot face its messages: {reason}"
+        attack = attack.attack
+    return None

@@ -1,0 +1,267 @@
+"""Every check, and a component that it alone is there to find."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from leakbench.cli import main
+
+HEAD = '''"""A component that does not keep to the contract."""
+
+from pydantic import Field
+
+from leakbench.attacks.base import ATTACKS, Attack, Reconstruction
+from leakbench.data.base import DATASETS, ImageDataset, Samples, side
+from leakbench.defenses.base import DEFENSES, Defense, PrivacyStatement
+from leakbench.effort import Effort
+from leakbench.federated.message import CodedMessage, DenseMessage, Law
+from leakbench.lazy import np, torch
+from leakbench.models.base import MODELS, Model
+
+
+@DEFENSES.register("broken", version={version})
+class Broken(Defense):
+    """Something wrong."""
+
+'''
+
+VERB = "    def protect_update(self, steps, streams):\n        "
+NORMAL = "streams.normal(steps.gradient.shape[1])"
+
+
+def of_law(
+    mean: str = "steps.gradient", passing: str = "", variance: str = "None", values: str = "steps.gradient"
+) -> str:
+    passing = passing or "torch.ones_like(steps.gradient, dtype=torch.bool)"
+    return f"{VERB}return DenseMessage({values}, law=Law({mean}, {passing}, {variance}))\n"
+
+
+# check -> the class's body, and a part of the sentence
+DEFENSES = {
+    "version": ("    pass\n", "write version=1"),
+    "parameters described": ("    strength: float = Field(0.5, ge=0)\n", "nothing says what 'strength' is"),
+    "parameters bounded": (
+        "    strength: float = Field(0.5, description='of it')\n",
+        "'strength' may be any number; say what is allowed: Field(ge=0)",
+    ),
+    "parameters fit": ("    words: dict = Field(description='of it')\n", "after the file: NAME=VALUE"),
+    "acts_on": ("    acts_on = 'images'\n", "it is one of 'data', 'samples', 'updates'"),
+    "data": (
+        "    acts_on = 'data'\n    def protect_data(self, images, labels, streams):\n"
+        "        return images[:, :2], labels[:, :2]\n",
+        "protect_data turns images [4, 4, 1, 8, 8]",
+    ),
+    "message": (f"{VERB}return steps.gradient\n", "returns a Tensor; return a Message"),
+    "shape": (f"{VERB}return DenseMessage(steps.gradient[:, 1:])\n", "[clients, parameters]: return as much"),
+    "type": (f"{VERB}return DenseMessage(steps.gradient.double())\n", "gradients are torch.float32"),
+    "device": (f"{VERB}return DenseMessage(steps.gradient.to('meta'))\n", "view() is on meta, gradients on cpu"),
+    "finite": (f"{VERB}return DenseMessage(steps.gradient / 0)\n", "look for a division by zero"),
+    "gradients unchanged": (f"{VERB}return DenseMessage(steps.gradient.mul_(1.0).add_(1.0))\n", "work on a copy"),
+    "global randomness": (
+        f"{VERB}return DenseMessage(steps.gradient + torch.randn(steps.gradient.shape))\n",
+        "it draws from torch's global generator",
+    ),
+    "repeats": (
+        "    calls: list = Field([], description='state')\n"
+        f"{VERB}self.calls.append(1)\n        return DenseMessage(steps.gradient * len(self.calls))\n",
+        "keep no state between calls",
+    ),
+    "noise": (of_law(variance="torch.ones_like(steps.gradient)"), "draw the noise from streams"),
+    "batch mates": (f"{VERB}return DenseMessage(steps.gradient - steps.gradient.mean(0))\n", "compute row by row"),
+    "bits": (
+        f"{VERB}return CodedMessage(steps.gradient, size=32 * steps.gradient.numel())\n",
+        "say that of one client's message",
+    ),
+    "nothing else travels": (
+        f"{VERB}message = DenseMessage(steps.gradient)\n"
+        "        object.__setattr__(message, 'kept', steps.images)\n        return message\n",
+        "the message holds the clients' images as 'kept'",
+    ),
+    "marked": (
+        f"{VERB}return DenseMessage(steps.gradient, marked=steps.gradient > 0.1)\n".replace(
+            "steps.gradient > 0.1", "steps.gradient"
+        ),
+        "it is boolean",
+    ),
+    "law": (of_law(mean="steps.gradient.mean(1)"), "law.mean is [4]"),
+    "variance as stated": (
+        of_law(variance="torch.full_like(steps.gradient, 0.5)", values=f"steps.gradient + {NORMAL}"),
+        "times what law.variance says",
+    ),
+    "bias": (f"{VERB}return DenseMessage(steps.gradient / 2)\n", 'if that is meant, say so: biased = "why"'),
+    "aggregate": (
+        "    def aggregate(self, message, clients):\n        return message.view().unflatten(0, (-1, 2)).sum(1)\n",
+        "divide by their number",
+    ),
+    "privacy": (
+        "    def privacy(self, schedule):\n        return PrivacyStatement(1.0, None, 'some')\n",
+        "epsilon and delta belong together",
+    ),
+    "adaptive attacker": ("    adaptive = ({'name': 'masked'},)\n", "'masked' cannot face its messages"),
+}
+
+
+def checked(file: Path, text: str, capsys: pytest.CaptureFixture[str], *given: str) -> dict[str, str]:
+    """What is wrong, by the name of the check."""
+    file.write_text(text)
+    status = main(["check", str(file), "--json", *given])
+    wrong = {row["check"]: row["said"] for row in json.loads(capsys.readouterr().out) if row["verdict"] == "wrong"}
+    assert status == int(bool(wrong))
+    return wrong
+
+
+pytestmark = pytest.mark.usefixtures("clean_registries")
+
+
+@pytest.mark.parametrize("check", DEFENSES)
+def test_a_broken_defense(check: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    body, sentence = DEFENSES[check]
+    text = HEAD.replace("{version}", "0" if check == "version" else "1") + body
+    assert sentence in checked(tmp_path / "broken.py", text, capsys)[check]
+
+
+def test_an_import_of_torch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "import torch\n" + HEAD.replace("{version}", "1") + "    pass\n"
+    wrong = checked(tmp_path / "broken.py", text.replace("import np, torch", "import np"), capsys)
+    assert "write: from leakbench.lazy import torch" in wrong["plans without torch"]
+
+
+def test_no_docstring(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = HEAD.replace("{version}", "1").replace('    """Something wrong."""\n', "    pass\n")
+    assert "begin it with a docstring" in checked(tmp_path / "broken.py", text, capsys)["summary"]
+
+
+def test_a_file_that_registers_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty.py").write_text("x = 1\n")
+    assert main(["check", str(tmp_path / "empty.py")]) == 1
+    assert "it registers nothing; put @DEFENSES.register" in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "halt.py").write_text("1 / 0\n")
+    assert main(["check", str(tmp_path / "halt.py")]) == 1
+    assert "it cannot be imported: ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_a_good_one_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "good.py").write_text(HEAD.replace("{version}", "1") + "    pass\n")
+    assert main(["check", str(tmp_path / "good.py")]) == 0
+    assert "Nothing is wrong." in capsys.readouterr().out
+
+
+ATTACK = '''
+
+@ATTACKS.register("broken_attack", version=1)
+class BrokenAttack(Attack):
+    """Something wrong."""
+
+    @property
+    def needs(self):
+        return frozenset({needs})
+
+    def effort(self, samples):
+        return {effort}
+
+    def reconstruct(self, observations, knowledge, streams):
+        images = streams.normal(*observations.batch_shape)
+        diverged = torch.full((len(images),), -1)
+        return Reconstruction({images}, None, {diverged})
+'''
+FINE = {"needs": "()", "effort": "Effort(1, 1)", "images": "images", "diverged": "diverged"}
+ATTACKS = {
+    "needs": ({"needs": "('truth',)"}, "needs names truth"),
+    "shape": ({"images": "images[:, 0]"}, "the clients' are [3, 1, 1, 8, 8]"),
+    "beside the images": ({"diverged": "diverged[:1]"}, "one number per client"),
+    "finite": ({"images": "images / 0"}, "say at which step"),
+    "repeats": ({"images": "torch.randn(images.shape)"}, "never from torch's global generator"),
+    "batch mates": ({"images": "images - images.mean(0)"}, "compute and draw row by row"),
+    "effort": ({"effort": "7"}, "return Effort(samples, steps)"),
+}
+
+
+@pytest.mark.parametrize("check", ATTACKS)
+def test_a_broken_attack(check: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    change, sentence = ATTACKS[check]
+    text = HEAD[: HEAD.index("@DEFENSES")] + ATTACK.format(**{**FINE, **change})
+    assert sentence in checked(tmp_path / "broken.py", text, capsys)[check]
+
+
+DATA = '''
+
+@DATASETS.register("broken_data", version=1)
+class BrokenData(ImageDataset):
+    """Something wrong."""
+
+    channels, classes, mean, std = 1, 2, {mean}, (0.5,)
+    size: int = side(8)
+
+    def length(self, split):
+        return {length}
+
+    def read(self, split, rows):
+        which = torch.tensor({rows})
+        images = (which / 10).view(-1, 1, 1, 1).expand(-1, 1, 8, 8)
+        return Samples({images}, which % 2)
+'''
+FINE_DATA = {"mean": "(0.5,)", "length": "4", "rows": "rows", "images": "images"}
+DATASETS = {
+    "splits": ({"length": "4 if split == 'train' else 0"}, "at least one sample"),
+    "samples": ({"images": "images[:, 0]"}, "they are [3, 1, 8, 8]"),
+    "range": ({"images": "images * 255"}, "divide by 255?"),
+    "order": ({"rows": "sorted(rows)"}, "in the order of the rows asked for"),
+}
+
+
+@pytest.mark.parametrize("check", DATASETS)
+def test_a_broken_data_set(check: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    change, sentence = DATASETS[check]
+    text = HEAD[: HEAD.index("@DEFENSES")] + DATA.format(**{**FINE_DATA, **change})
+    assert sentence in checked(tmp_path / "broken.py", text, capsys)[check]
+
+
+def test_a_normalisation_that_is_not_taken_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = HEAD[: HEAD.index("@DEFENSES")] + DATA.format(**FINE_DATA)
+    text += "\n    def denormalise(self, values):\n        return values\n"
+    assert "is not values" in checked(tmp_path / "broken.py", text, capsys)["normalisation"]
+
+
+MODEL = '''
+
+@MODELS.register("broken_model", version=1)
+class BrokenModel(Model):
+    """Something wrong."""
+
+    width: int = Field(2, ge=1, description="of it")
+
+    def build(self, shape, classes):
+        class Net(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.last = torch.nn.Linear(3 * 32 * 32, {classes})
+                {start}
+
+            def forward(self, images):
+                return self.last({inputs})
+
+        return Net()
+'''
+FINE_MODEL = {"classes": "classes", "start": "pass", "inputs": "images.flatten(1).sin()"}
+MODELS = {
+    "logits": ({"classes": "classes + 1"}, "give [4, 8]"),
+    "initialisation": (
+        {"start": "self.last.weight.data += torch.from_numpy(np.random.default_rng().normal(size=1)).float()"},
+        "initialises another model",
+    ),
+    "differentiable": ({"inputs": "images.flatten(1).detach()"}, "leave detach() and no_grad() out"),
+    "samples apart": ({"inputs": "(images - images.mean(0)).flatten(1)"}, "depend on the rest of its batch"),
+}
+
+
+@pytest.mark.parametrize("check", MODELS)
+def test_a_broken_model(check: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    change, sentence = MODELS[check]
+    text = HEAD[: HEAD.index("@DEFENSES")] + MODEL.format(**{**FINE_MODEL, **change})
+    assert sentence in checked(tmp_path / "broken.py", text, capsys)[check]

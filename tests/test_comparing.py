@@ -1,0 +1,191 @@
+"""`compare`: whose defense, and which jobs it joins."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leakbench import comparing
+from leakbench.errors import ConfigError
+from leakbench.experiments import Project
+from leakbench.jobs.base import Job
+
+ROOT = Path(__file__).resolve().parents[1]
+
+MINE = '''"""Three defenses, one of which is not registered."""
+
+from pydantic import Field
+
+from leakbench.defenses.base import DEFENSES, Defense
+
+
+@DEFENSES.register("mine", version=1)
+class Mine(Defense):
+    """Nothing."""
+
+    strength: float = Field(0.5, ge=0, le=1, description="of nothing")
+    rate: float = Field(0.5, description="of nothing either")
+
+
+@DEFENSES.register("my_images", version=1)
+class MyImages(Defense):
+    """Nothing, to images."""
+
+    acts_on = "data"
+
+
+class Forgotten(Mine):
+    """Not registered."""
+
+
+def function():
+    return 0
+'''
+
+pytestmark = pytest.mark.usefixtures("clean_registries")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    shutil.copytree(ROOT / "config", tmp_path / "checkout" / "config")
+    (tmp_path / "mine.py").write_text(MINE)
+    return tmp_path / "checkout"
+
+
+def jobs(root: Path, *compare: Any, scale: str = "smoke", **overrides: Any) -> dict[str, Job]:
+    return Project(root, {"compare": list(compare), **overrides}).plan(scale).jobs
+
+
+def fault(root: Path, *compare: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        jobs(root, *compare)
+    return str(caught.value)
+
+
+def joined(root: Path, compare: Any, scale: str = "smoke") -> dict[tuple[str, str, str], str | None]:
+    found = Project(root, {"compare": compare}).plan(scale).comparisons()
+    return {(each.paper, each.experiment, each.kind): each.left_out for each in found}
+
+
+@pytest.mark.parametrize("scale", ["smoke", "laptop", "full"])
+def test_the_other_jobs_stay_as_they_are(root: Path, scale: str) -> None:
+    before = {path: job.digest for path, job in jobs(root, scale=scale).items()}
+    after = {path: job.digest for path, job in jobs(root, "../mine.py:Mine", scale=scale).items()}
+    new = set(after) - set(before)
+    assert {path: after[path] for path in before} == before
+    assert {Path(path).parts[6] for path in new} == {"mine"}
+    assert {Path(path).parts[2] for path in new} == {"optimal_defense", "channel", "cdpa", "secagg_dp", "tfl_meta"}
+
+
+def test_every_attack_of_an_experiment_attacks_it(root: Path) -> None:
+    planned = jobs(root, "../mine.py:Mine")
+    for experiment, neighbour in (("pruning", "gp"), ("adaptive", "gp"), ("equal_utility", "dpsgd-u2")):
+        folder = f"results/smoke/optimal_defense/{experiment}/digits16/small"
+        by = {
+            label: {
+                job.path.rpartition(f"/{label}/")[2] for path, job in planned.items() if f"{folder}/{label}/" in path
+            }
+            for label in ("mine", neighbour)
+        }
+        assert by["mine"] == by[neighbour] != set()
+
+
+def test_where_a_defense_of_updates_belongs(root: Path) -> None:
+    found = joined(root, "../mine.py:Mine")
+    assert found["optimal_defense", "pruning", "attack"] is None
+    assert found["cdpa", "text_utility", "federate"] is None
+    assert found["tfl_meta", "swept", "leakage"] is None
+    assert "reference alone" in str(found["optimal_defense", "undefended", "attack"])
+    assert "settings of one mechanism, 'cdpa'" in str(found["cdpa", "utility_p", "federate"])
+    assert "acts on updates" in str(found["channel", "dp", "release"])
+    assert found["channel", "compression", "attack"] is None
+    assert "acts on updates" in str(found["channel", "compression", "calibrate"])
+
+
+def test_where_a_defense_of_images_belongs(root: Path) -> None:
+    found = joined(root, "../mine.py:MyImages")
+    assert found["channel", "dp", "release"] is found["channel", "calibration", "calibrate"] is None
+    assert "acts on data" in str(found["secagg_dp", "membership", "membership"])
+    assert "sentences" in str(found["cdpa", "text_attacks", "attack"])
+
+
+def test_a_sweep_that_the_protocol_makes_too_is_left_out(root: Path) -> None:
+    found = joined(root, {"name": "../mine.py:Mine", "rate": {"sweep": [1, 2]}}, "full")
+    assert "sweeps 'rate' too" in str(found["secagg_dp", "accuracy_all", "train"])
+    assert found["secagg_dp", "membership", "membership"] is None
+
+
+def test_parameters_sweeps_and_labels(root: Path) -> None:
+    planned = jobs(
+        root,
+        {"name": "../mine.py:Mine", "label": "weak", "strength": {"sweep": [0.1, 0.2]}},
+        {"name": "../mine.py:Mine", "label": "strong", "strength": 0.9},
+    )
+    folder = "results/smoke/optimal_defense/pruning/digits16/small"
+    assert planned[f"{folder}/weak/ig/all.json"].defense.sweep == {"strength": [0.1, 0.2]}
+    assert planned[f"{folder}/strong/ig/all.json"].defense.parameters == {"strength": 0.9}
+
+
+def test_a_registered_name_a_module_and_an_entry_point_are_the_same(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = EntryPoint("theirs", "leakbench.defenses.noise:GaussianNoise", "leakbench.defenses")
+    monkeypatch.setattr(comparing, "entry_points", lambda name, **_: [entry] if name == "theirs" else [])
+    ways = ("gaussian_noise", "leakbench.defenses.noise:GaussianNoise", "theirs")
+    by_name, by_module, by_entry = (set(jobs(root, {"name": way, "scale": 0.1})) for way in ways)
+    assert by_name == by_module == by_entry
+    assert "results/smoke/optimal_defense/pruning/digits16/small/gaussian_noise/ig/all.json" in by_name
+
+
+@pytest.mark.parametrize(
+    ("compare", "message"),
+    [
+        ("../mine.py:Forgotten", "is not registered; put @DEFENSES.register"),
+        ("../mine.py:function", "is no defense; derive it from leakbench.defenses.base.Defense"),
+        ("../mine.py:Missing", "has no class 'Missing'"),
+        ("../mine.py", "Give it as ../mine.py:MyDefense"),
+        ("../nowhere.py:Mine", "no Python file at"),
+        ("no_such_package:Mine", "cannot import 'no_such_package'"),
+        ("gausian_noise", "did you mean 'gaussian_noise'"),
+        ("gaussian_noise", "compare.0.scale: this key is missing"),
+        ({"name": "../mine.py:Mine", "strength": 2}, "compare.0.strength: Input should be less than or equal to 1"),
+        ({"name": "../mine.py:Mine", "strenght": 1}, "unknown key 'strenght'; did you mean 'strength'?"),
+        ({"name": "../mine.py:Mine", "label": "gp"}, "'gp' is a defense of config/papers/optimal_defense.yaml already"),
+    ],
+)
+def test_what_is_wrong_is_said(root: Path, compare: Any, message: str) -> None:
+    assert message in fault(root, compare)
+
+
+def test_two_need_two_labels(root: Path) -> None:
+    assert "'mine' is compared twice" in fault(root, "../mine.py:Mine", {"name": "../mine.py:Mine", "strength": 0.1})
+
+
+def test_one_may_be_named_without_a_list(root: Path) -> None:
+    assert set(Project(root, {"compare": "../mine.py:Mine"}).plan("smoke").jobs) == set(jobs(root, "../mine.py:Mine"))
+
+
+def test_snakemake_runs_the_new_cells(root: Path) -> None:
+    """The paths of all workflows: Snakemake, the rule's command with its overrides, the job."""
+    for name in ("workflow", "Snakefile", "slurm"):
+        source = ROOT / name
+        shutil.copytree(source, root / name) if source.is_dir() else shutil.copy(source, root)
+    record = "results/smoke/optimal_defense/pruning_training/digits16/small/mine/train/all.json"
+    command = ["snakemake", "--cores", "1", "--config", "compare=../mine.py:Mine", "--", record]
+    done = subprocess.run([sys.executable, "-m", *command], cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    job = json.loads((root / record).read_text())["job"]
+    assert job["defense"] == {
+        "label": "mine",
+        "name": "mine",
+        "version": 1,
+        "parameters": {"strength": 0.5, "rate": 0.5},
+        "sweep": {},
+    }
