@@ -187,7 +187,7 @@ flow = Workflow(Path(sys.argv[1]), {})
 for scale in flow.project.scales:
     for job in flow.project.plan(scale).jobs.values():
         assert flow.project.job(job.path).digest
-assert flow.targets() and flow.page_inputs("full")
+assert flow.targets() and flow.scorecard_inputs("full")
 print(sorted({"torch", "numpy", "pandas", "matplotlib", "scipy", "torchvision", "sklearn"} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", code, str(ROOT)], capture_output=True, text=True, check=True)

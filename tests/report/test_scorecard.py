@@ -210,9 +210,18 @@ def test_equal_records_make_equal_pages(rendered: Project, copy: Path) -> None:
         ),
     ],
 )
-def test_what_is_not_made_yet_isnamed_in(copy: Path, lost: str, command: str) -> None:
+def test_what_is_not_made_yet_is_named(copy: Path, lost: str, command: str) -> None:
     (copy / lost).unlink()
     with pytest.raises(RecordError, match=f"^{lost}: missing; make it with `leakbench {command}`$"):
+        write_scorecard(Project(copy), PAGE)
+
+
+def test_claims_of_another_version(copy: Path) -> None:
+    path = claims_path("smoke", "optimal_defense")
+    pd.read_csv(copy / path).drop(columns="p_holm").to_csv(copy / path, index=False)
+    with pytest.raises(
+        RecordError, match=f"^{path}: made by another version; make it again with `leakbench judge {path}`"
+    ):
         write_scorecard(Project(copy), PAGE)
 
 

@@ -16,13 +16,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from leakbench.errors import ConfigError
+from leakbench.errors import ConfigError, RecordError
 from leakbench.experiments import Plan, Project
 from leakbench.jobs.base import RESULTS
 from leakbench.lazy import pd
 from leakbench.records import atomic_write
 from leakbench.report.artifacts import Artifact, artifacts
 from leakbench.report.claims import (
+    COLUMNS,
     MARKS,
     SMOKE_WARNING,
     Claim,
@@ -211,6 +212,8 @@ def _claims(project: Project, scale: str, paper: str) -> Iterator[Decided]:
         return
     path = claims_path(scale, paper)
     frame = pd.read_csv(existing(project.root, path, f"judge {path}"), dtype={"claim": str, "printed": str})
+    if list(frame.columns) != COLUMNS or not set(frame["claim"]) <= set(known):
+        raise RecordError(f"{path}: made by another version; make it again with `leakbench judge {path}`")
     numbers = frame[["effect", "low", "high", "p_holm"]].astype(object)
     numbers = numbers.where(numbers.notna(), None)
     words = frame.fillna({"meaning": "", "note": "", "printed": ""})
