@@ -24,9 +24,9 @@ from leakbench.attacks.base import Knowledge, Observations
 from leakbench.attacks.engine import evaluation
 from leakbench.attacks.gradient_matching import Search
 from leakbench.attacks.presets import DLG, IGScript
-from leakbench.footprint import footprint
 from leakbench.jobs.runner import Placement
 from leakbench.models.base import MODELS, Network, build_network
+from leakbench.numerics.footprint import footprint
 from leakbench.randomness import Streams
 
 SHAPE, CLASSES = (3, 32, 32), 10

@@ -19,7 +19,7 @@ import torch
 
 from leakbench.federated.fixed_point import FixedPoint, unbiased_mean, vote
 from leakbench.federated.lattice import Lattice, Rounding, dequantise, quantise
-from leakbench.memory import keep_freed_memory
+from leakbench.libraries.memory import keep_freed_memory
 from leakbench.randomness import Streams
 from leakbench.theory.bit_votes import least_ones
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 
 from leakbench.attacks.optimisers import LBFGS, Adam
-from leakbench.checkpoint import CHECKPOINT_S, EVERY, State, loop, opened
-from leakbench.stateful import named
+from leakbench.numerics.stateful import named
+from leakbench.running.checkpoint import CHECKPOINT_S, EVERY, State, loop, opened
 
 TRIALS, IMAGE = 64, 3 * 32 * 32
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import torch
 
 from leakbench.federated.training import Training, train_runs
-from leakbench.memory import keep_freed_memory
+from leakbench.libraries.memory import keep_freed_memory
 from leakbench.models.base import MODELS, Network, build_network
 from leakbench.models.stacked import StackedNetworks
 from leakbench.randomness import Streams

@@ -21,9 +21,9 @@ import torch
 
 from leakbench.federated.sensitivity import random_directions
 from leakbench.federated.step import ClientSteps
-from leakbench.footprint import footprint
 from leakbench.jobs.runner import Placement
 from leakbench.models.base import MODELS, build_network
+from leakbench.numerics.footprint import footprint
 from leakbench.randomness import Streams, generator
 
 CASES = {

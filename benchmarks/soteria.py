@@ -17,10 +17,10 @@ import torch
 
 from benchmarks.sensitivities import fastest
 from leakbench.federated.features import FeatureJacobian
-from leakbench.footprint import footprint
 from leakbench.jobs.runner import Placement
 from leakbench.models.base import Network, build_network
 from leakbench.models.convnets import ConvNet
+from leakbench.numerics.footprint import footprint
 from leakbench.randomness import generator
 
 

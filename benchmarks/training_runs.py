@@ -14,7 +14,7 @@ from collections.abc import Callable
 import torch
 
 from leakbench.federated.training import Training, train_runs
-from leakbench.memory import keep_freed_memory
+from leakbench.libraries.memory import keep_freed_memory
 from leakbench.models.base import MODELS, build_network
 from leakbench.randomness import Streams
 

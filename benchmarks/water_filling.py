@@ -19,8 +19,8 @@ from pathlib import Path
 import torch
 
 from benchmarks.sensitivities import fastest
-from leakbench.footprint import footprint
 from leakbench.jobs.runner import Placement
+from leakbench.numerics.footprint import footprint
 from leakbench.randomness import generator
 from leakbench.theory.water_filling import added_noise, update_spectrum
 

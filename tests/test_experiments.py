@@ -21,7 +21,7 @@ from leakbench.experiments import REGISTRIES, Project, find_root, overlay
 from leakbench.gates import Gate
 from leakbench.jobs.base import JOB_KINDS, Job, Variant
 from leakbench.report.schemas import schema_texts
-from leakbench.workflow import Workflow
+from leakbench.workflow.snakefile import Workflow
 
 ROOT = Path(__file__).resolve().parents[1]
 SCALES = sorted(path.stem for path in (ROOT / "config" / "scales").glob("*.yaml"))
@@ -182,7 +182,7 @@ def test_configuration_is_read_without_heavy_imports() -> None:
     code = """
 import sys
 from pathlib import Path
-from leakbench.workflow import Workflow
+from leakbench.workflow.snakefile import Workflow
 flow = Workflow(Path(sys.argv[1]), {})
 for scale in flow.project.scales:
     for job in flow.project.plan(scale).jobs.values():

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from tests.workflow.conftest import HALVED
 
-from leakbench.warm import RUN, folder_of
+from leakbench.workflow.warm import RUN, folder_of
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +30,7 @@ import os
 import time
 from pathlib import Path
 
-from leakbench import checkpoint
+from leakbench.running import checkpoint
 
 _after_step = checkpoint._Job.after_step
 _wait = Path("wait")

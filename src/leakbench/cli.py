@@ -61,7 +61,7 @@ def _relative(project: Project, path: str) -> str:
 
 def _run(arguments: argparse.Namespace) -> None:
     from leakbench.jobs.runner import Placement, run_job
-    from leakbench.work import KEEP, restore
+    from leakbench.running.work import KEEP, restore
 
     project = _project(arguments)
     placement = Placement(arguments.device, arguments.threads, arguments.tf32, arguments.compile)

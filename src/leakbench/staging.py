@@ -15,10 +15,10 @@ from leakbench.errors import LeakbenchError, MissingData
 from leakbench.experiments import Plan
 from leakbench.jobs.attack import AttackJob
 from leakbench.jobs.base import Job
-from leakbench.manifest import Staged
 from leakbench.metrics.image import LPIPS_SIDE
 from leakbench.metrics.staging import WEIGHTS, stage_weights, staged_weights
 from leakbench.models.staging import stage_model, staged_model
+from leakbench.staged.manifest import Staged
 
 State = Literal["staged", "ships with the installation", "missing", "broken"]
 

@@ -12,7 +12,7 @@ from leakbench.cli import main
 from leakbench.data.staged import StagedImages
 from leakbench.errors import MissingData
 from leakbench.experiments import Project
-from leakbench.manifest import MANIFEST
+from leakbench.staged.manifest import MANIFEST
 from leakbench.staging import Need, look, needs, to_do
 
 ROOT = Path(__file__).resolve().parents[2]

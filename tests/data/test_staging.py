@@ -19,7 +19,7 @@ from leakbench.data.staged import Mnist, StagedImages
 from leakbench.data.staging import stage
 from leakbench.data.text import BertVocabulary, StagedText
 from leakbench.errors import MissingData, UnknownName
-from leakbench.manifest import read_manifest
+from leakbench.staged.manifest import read_manifest
 
 Fake = Callable[..., StagedImages]
 

@@ -289,7 +289,7 @@ def test_real_rotten_tomatoes() -> None:
 
 def test_real_pieces_are_those_of_transformers() -> None:
     cola = real(Cola())
-    from leakbench.torchvision_compat import import_torchvision
+    from leakbench.libraries.torchvision_compat import import_torchvision
 
     import_torchvision()
     from transformers import BertTokenizer

@@ -10,9 +10,9 @@ from leakbench.federated import sensitivity
 from leakbench.federated.local import ONE_STEP, LocalTraining
 from leakbench.federated.sensitivity import InputJacobian
 from leakbench.federated.step import ClientSteps
-from leakbench.footprint import footprint
 from leakbench.models.base import Network, build_network
 from leakbench.models.convnets import ConvNet
+from leakbench.numerics.footprint import footprint
 from leakbench.randomness import Streams, generator
 
 TWO_STEPS = LocalTraining(steps=2, rate=0.5)

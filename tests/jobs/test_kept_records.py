@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from tests.test_work import ended_process
 
-from leakbench import work
 from leakbench.defenses.noise import GaussianNoise
 from leakbench.jobs.base import Job, JobKind
 from leakbench.jobs.runner import Placement, run_job
 from leakbench.lazy import torch
 from leakbench.records import read_record, read_tensors
-from leakbench.work import KEPT, STATE, State, folder_of, keep, restore, state_of, tidy
+from leakbench.running import work
+from leakbench.running.work import KEPT, STATE, State, folder_of, keep, restore, state_of, tidy
 
 Jobs = Callable[..., Job]
 CPU = Placement(device="cpu")

@@ -15,12 +15,12 @@ import pytest
 import torch
 
 from leakbench import records
-from leakbench.checkpoint import EVERY
 from leakbench.errors import OutOfMemory, WriteError
 from leakbench.jobs.base import Job, JobKind
 from leakbench.jobs.runner import Placement, run_job
 from leakbench.records import read_record, read_tensors
-from leakbench.work import state_of
+from leakbench.running.checkpoint import EVERY
+from leakbench.running.work import state_of
 
 Jobs = Callable[..., Job]
 CPU = Placement(device="cpu")
@@ -89,7 +89,7 @@ def test_a_checkpoint_that_cannot_be_written(
             raise WriteError(f"{path}: no space left on device")
         write(path, content)
 
-    monkeypatch.setattr("leakbench.checkpoint.atomic_write", only_records)
+    monkeypatch.setattr("leakbench.running.checkpoint.atomic_write", only_records)
     record = run_job(train_job(), tmp_path, CPU)
     assert record.outcome.status == "ok" and read_record(tmp_path / train_job().path) == record
     assert capsys.readouterr().err.count("no checkpoint: ") == 1

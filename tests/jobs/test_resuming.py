@@ -20,7 +20,6 @@ from tests.jobs.test_text_attack_job import MATCHING, MakeJob, text_job
 from leakbench.attacks import engine
 from leakbench.attacks.gradient_matching import GradientMatching
 from leakbench.attacks.sentences import SentenceMatching
-from leakbench.checkpoint import EVERY, Loop, _Job
 from leakbench.defenses.channel import WhiteChannel
 from leakbench.defenses.dp_sgd import DPSGD
 from leakbench.defenses.noise import GaussianNoise
@@ -32,6 +31,7 @@ from leakbench.jobs.runner import Placement, run_job
 from leakbench.models.convnets import ConvNet
 from leakbench.models.resnet import ResNet10
 from leakbench.records import Record, read_tensors
+from leakbench.running.checkpoint import EVERY, Loop, _Job
 
 __all__ = ["text_job"]  # a fixture
 

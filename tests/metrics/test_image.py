@@ -12,6 +12,7 @@ import pytest
 import torch
 from skimage.metrics import structural_similarity
 
+from leakbench.libraries.torchvision_compat import import_torchvision
 from leakbench.metrics import image
 from leakbench.metrics.image import (
     IMAGE_METRICS,
@@ -23,7 +24,6 @@ from leakbench.metrics.image import (
     ssim_global,
 )
 from leakbench.randomness import generator
-from leakbench.torchvision_compat import import_torchvision
 
 
 def pictures(n: int, channels: int, side: int) -> torch.Tensor:

@@ -16,10 +16,10 @@ from safetensors.torch import load_file, save_file
 from torch.func import grad, vmap
 
 from leakbench.errors import ConfigError, MissingData
+from leakbench.libraries.torchvision_compat import import_torchvision
 from leakbench.models.base import Network, build_network
 from leakbench.models.bert import Bert, DistilBert, TextModel, embed, table_of, word_embeddings
 from leakbench.models.convnets import ConvNet
-from leakbench.torchvision_compat import import_torchvision
 
 TINY: dict[str, Any] = {
     "width": 8,

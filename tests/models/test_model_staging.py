@@ -11,10 +11,10 @@ import torch
 import transformers
 
 from leakbench.errors import MissingData
-from leakbench.manifest import read_manifest
 from leakbench.models.base import build_network
 from leakbench.models.bert import DistilBert, transformers_library
 from leakbench.models.staging import stage_model
+from leakbench.staged.manifest import read_manifest
 
 TINY = {"width": 8, "layers": 1, "heads": 2, "intermediate": 12, "vocabulary": 20, "positions": 10}
 

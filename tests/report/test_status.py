@@ -14,7 +14,7 @@ from tests.report.records import empty_project, write_bare_record
 from leakbench.cli import main
 from leakbench.experiments import Project
 from leakbench.report.status import STANDINGS, status
-from leakbench.work import STATE, State, folder_of
+from leakbench.running.work import STATE, State, folder_of
 
 SMALL = "results/smoke/optimal_defense/undefended/digits16/small/none"
 DONE, INFEASIBLE, DIVERGED = (f"{SMALL}/{label}/all.json" for label in ("ig", "mean_image", "grey"))

@@ -15,8 +15,8 @@ import signal
 import time
 from pathlib import Path
 
-from leakbench import checkpoint
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
+from leakbench.running import checkpoint
 
 
 def _goes_wrong(job: Job) -> None:

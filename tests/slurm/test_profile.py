@@ -15,7 +15,7 @@ import yaml
 
 from leakbench.experiments import Project
 from leakbench.jobs.base import JOB_KINDS
-from leakbench.sharing import SIZES
+from leakbench.workflow.sharing import SIZES
 
 if TYPE_CHECKING:
     from tests.slurm.conftest import FakeSlurm

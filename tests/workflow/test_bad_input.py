@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from leakbench.errors import ConfigError
-from leakbench.workflow import Workflow
+from leakbench.workflow.snakefile import Workflow
 
 if TYPE_CHECKING:
     from tests.workflow.conftest import Checkout

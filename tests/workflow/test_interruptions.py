@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leakbench.work import folder_of, keep, state_of
+from leakbench.running.work import folder_of, keep, state_of
 
 if TYPE_CHECKING:
     from tests.workflow.conftest import Checkout, Finished

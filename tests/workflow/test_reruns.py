@@ -12,7 +12,7 @@ from tests.workflow.test_dry_runs import closed_form
 
 from leakbench.records import read_record
 from leakbench.report.artifacts import artifacts
-from leakbench.workflow import Workflow
+from leakbench.workflow.snakefile import Workflow
 
 if TYPE_CHECKING:
     from tests.workflow.conftest import Checkout, Finished

@@ -1,10 +1,10 @@
-# The plan behind the rules. All of the logic is in src/leakbench/workflow.py; nothing here imports torch.
+# The plan behind the rules. All of the logic is in src/leakbench/workflow/; nothing here imports torch.
 
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 
-from leakbench.workflow import LeakbenchError, Workflow
+from leakbench.workflow.snakefile import LeakbenchError, Workflow
 
 try:
     flow = Workflow(Path(workflow.basedir), config)

@@ -15,13 +15,13 @@ from typing import Literal, NamedTuple, TypeAlias, TypedDict
 
 from leakbench.attacks.base import KnownInputs
 from leakbench.attacks.optimisers import Bounds, Descent, Optimiser
-from leakbench.checkpoint import loop
-from leakbench.footprint import bytes_per_row
 from leakbench.lazy import torch
-from leakbench.memory import out_of_memory
+from leakbench.libraries.memory import out_of_memory
 from leakbench.models.base import Statistics
-from leakbench.progress import Tick, progress
-from leakbench.stateful import named, part_of
+from leakbench.numerics.footprint import bytes_per_row
+from leakbench.numerics.stateful import named, part_of
+from leakbench.running.checkpoint import loop
+from leakbench.running.progress import Tick, progress
 
 CPU_BUDGET = 256 * 2**20
 """Working memory of one vectorised evaluation on a CPU, in bytes. On a GPU it is a part of what is free."""

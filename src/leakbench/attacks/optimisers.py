@@ -10,10 +10,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from leakbench import adam, lbfgs
 from leakbench.attacks.parts import Part
 from leakbench.lazy import torch
-from leakbench.stateful import Stateful
+from leakbench.numerics import adam, lbfgs
+from leakbench.numerics.stateful import Stateful
 
 Bounds = tuple["torch.Tensor", "torch.Tensor"]
 """Smallest and largest valid value of every variable, ``[D]`` each."""

@@ -12,7 +12,7 @@ from pydantic import Field
 from leakbench.errors import ConfigError
 from leakbench.lazy import np, torch
 from leakbench.registry import Component, Registry
-from leakbench.root import data_root as data_root
+from leakbench.staged.root import data_root as data_root
 
 Split = Literal["train", "test"]
 

@@ -12,7 +12,7 @@ from leakbench.data.base import DATASETS, Split, data_root
 from leakbench.data.staged import StagedDataset
 from leakbench.data.text import BERT, BERT_FILE, VOCABULARY, StagedText
 from leakbench.errors import MissingData
-from leakbench.manifest import Staged, note, note_if_possible
+from leakbench.staged.manifest import Staged, note, note_if_possible
 
 if TYPE_CHECKING:
     import datasets

@@ -13,16 +13,16 @@ from typing import Literal, Protocol, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from leakbench.adam import Adam
-from leakbench.checkpoint import loop
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.lazy import torch
 from leakbench.models.base import Network, Statistics
 from leakbench.models.bert import embedding_width
 from leakbench.models.stacked import StackedNetworks
 from leakbench.models.trained import TrainedModels
+from leakbench.numerics.adam import Adam
+from leakbench.numerics.stateful import Stateful, named, part_of
 from leakbench.randomness import Streams
-from leakbench.stateful import Stateful, named, part_of
+from leakbench.running.checkpoint import loop
 
 MEMORY_BUDGET = 512 * 2**20
 """Working memory of the gradients that are computed together, in bytes. Only speed depends on it."""

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import Field
 
-from leakbench.checkpoint import State, loop, packed, unpacked
 from leakbench.effort import FORWARD, Effort
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.federated.training import Training
@@ -17,8 +16,9 @@ from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
 from leakbench.jobs.costs import CARBON_INTENSITY, EnergyMeter, Times, carbon_kg
 from leakbench.jobs.subjects import check_defense, check_vocabulary
 from leakbench.lazy import torch
+from leakbench.numerics.stateful import named, part_of
 from leakbench.records import MetricInfo, Outcome, Replicate, Value
-from leakbench.stateful import named, part_of
+from leakbench.running.checkpoint import State, loop, packed, unpacked
 
 if TYPE_CHECKING:
     from leakbench.defenses.base import Defense

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import Field
 
 from leakbench.attacks.language.model import CausalTransformer
-from leakbench.checkpoint import loop
 from leakbench.effort import FORWARD, Effort, Unit
 from leakbench.errors import ConfigError
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
@@ -16,6 +15,7 @@ from leakbench.jobs.modules import module_state, restore_module
 from leakbench.lazy import torch
 from leakbench.randomness import generator, stream_seed
 from leakbench.records import MetricInfo, Outcome, Replicate, Value
+from leakbench.running.checkpoint import loop
 
 if TYPE_CHECKING:
     from leakbench.data.base import Dataset

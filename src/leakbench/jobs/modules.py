@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from leakbench.checkpoint import State, packed, unpacked
 from leakbench.lazy import torch
-from leakbench.stateful import named, part_of
+from leakbench.numerics.stateful import named, part_of
+from leakbench.running.checkpoint import State, packed, unpacked
 
 
 def module_state(

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from leakbench.checkpoint import loop
 from leakbench.effort import Effort
 from leakbench.errors import ConfigError, LeakbenchError
 from leakbench.jobs.modules import module_state, restore_module
 from leakbench.lazy import torch
 from leakbench.models.base import Network
 from leakbench.randomness import generator
+from leakbench.running.checkpoint import loop
 
 if TYPE_CHECKING:
     from leakbench.data.base import Dataset

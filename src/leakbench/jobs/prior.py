@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import Field
 
 from leakbench.attacks.restoration.prior import Restoration
-from leakbench.checkpoint import loop
 from leakbench.data.base import image_dataset
 from leakbench.effort import FORWARD, Effort, Unit
 from leakbench.errors import ConfigError
@@ -17,6 +16,7 @@ from leakbench.jobs.modules import module_state, restore_module
 from leakbench.lazy import torch
 from leakbench.randomness import generator, stream_seed
 from leakbench.records import MetricInfo, Outcome, Replicate, Value
+from leakbench.running.checkpoint import loop
 
 if TYPE_CHECKING:
     from leakbench.data.base import Samples

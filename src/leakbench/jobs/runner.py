@@ -16,13 +16,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import leakbench
-from leakbench import checkpoint, work
-from leakbench.compiler import defer_compiler
 from leakbench.errors import DataChanged, ObservationError, OutOfMemory, RecordError
 from leakbench.jobs.base import Findings, Job
 from leakbench.lazy import torch
-from leakbench.manifest import fingerprint
-from leakbench.memory import keep_freed_memory, out_of_memory
+from leakbench.libraries.compiler import defer_compiler
+from leakbench.libraries.memory import keep_freed_memory, out_of_memory
 from leakbench.records import (
     Cost,
     Outcome,
@@ -36,10 +34,12 @@ from leakbench.records import (
     write_record,
     write_tensors,
 )
+from leakbench.running import checkpoint, work
+from leakbench.staged.manifest import fingerprint
 
 PACKAGES = ("leakbench", "torch", "torchvision", "torchmetrics", "opacus", "numpy", "scikit-learn", "scikit-image")
 
-BESIDE = {"papers", "report", "cli.py", "warm.py", "work.py", "workflow.py"}
+BESIDE = {"papers", "report", "contract", "workflow", "cli.py"}
 """Of the package, what plays no part in what a job computes."""
 
 
@@ -82,8 +82,8 @@ def run_job(job: Job, root: Path, placement: Placement, *, keep: bool = False) -
         job: what to run.
         root: the root of the project.
         placement: where and how.
-        keep: leave a copy of the record in the job's work folder, from which :func:`leakbench.work.restore` brings it
-            back. Else the folder goes when the record is written.
+        keep: leave a copy of the record in the job's work folder, from which :func:`leakbench.running.work.restore`
+            brings it back. Else the folder goes when the record is written.
 
     Raises:
         DataChanged: the files of the data set were changed meanwhile, or since a record was made that the job uses; no

@@ -230,7 +230,7 @@ class _Users:
 
     def replicates(self, variances: dict[str, list[float]], names: list[str]) -> list[Replicate]:
         """What is found before every round that is measured; infinities are null."""
-        from leakbench.checkpoint import loop, packed, unpacked
+        from leakbench.running.checkpoint import loop, packed, unpacked
 
         found: list[Replicate] = []
 

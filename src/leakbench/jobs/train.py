@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from leakbench.adam import Adam
 from leakbench.effort import FORWARD, Effort
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.federated.secure_training import SecureAggregation
@@ -20,6 +19,7 @@ from leakbench.jobs.sums import only_sums
 from leakbench.jobs.tuning import tuned
 from leakbench.lazy import torch
 from leakbench.models.base import BatchNorm
+from leakbench.numerics.adam import Adam
 from leakbench.records import MetricInfo, Outcome, Replicate
 
 if TYPE_CHECKING:
@@ -245,12 +245,12 @@ class TrainJob(JobKind):
         return statement.as_dict(), level
 
     def _train(self, job: Job, defenses: list[Defense], starts: list[Victims]) -> Trained:
-        from leakbench.checkpoint import loop, packed, unpacked
         from leakbench.federated.client_data import ClientData
         from leakbench.federated.layered_steps import LayeredSteps
         from leakbench.federated.step import ClientSteps
+        from leakbench.numerics.stateful import named, part_of
         from leakbench.randomness import Streams
-        from leakbench.stateful import named, part_of
+        from leakbench.running.checkpoint import loop, packed, unpacked
 
         keys = [(job.dataset.label, seed, "client", client) for seed in job.seeds for client in range(self.clients)]
         images = torch.cat([start.inputs for start in starts])

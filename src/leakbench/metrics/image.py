@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 
 from leakbench.lazy import torch
+from leakbench.libraries.torchvision_compat import import_torchvision
 from leakbench.records import MetricInfo
-from leakbench.torchvision_compat import import_torchvision
 
 IMAGE_METRICS = {
     "mse": MetricInfo(unit="squared pixel value, pixels in [0, 1]", direction="lower", axis="image"),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from leakbench.errors import MissingData
-from leakbench.manifest import Staged
+from leakbench.libraries.torchvision_compat import import_torchvision
 from leakbench.metrics.image import lpips_weights
-from leakbench.torchvision_compat import import_torchvision
+from leakbench.staged.manifest import Staged
 
 WEIGHTS = ("lpips",)
 

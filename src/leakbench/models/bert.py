@@ -20,9 +20,9 @@ from pydantic import Field, model_validator
 
 from leakbench.errors import ConfigError, MissingData
 from leakbench.lazy import torch
+from leakbench.libraries.torchvision_compat import import_torchvision
 from leakbench.models.base import MODELS, Model, Network
-from leakbench.root import data_root
-from leakbench.torchvision_compat import import_torchvision
+from leakbench.staged.root import data_root
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig

@@ -7,9 +7,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from leakbench.errors import MissingData
-from leakbench.manifest import Staged, note, note_if_possible
 from leakbench.models.bert import WEIGHT_FILES, transformers_library
-from leakbench.root import data_root
+from leakbench.staged.manifest import Staged, note, note_if_possible
+from leakbench.staged.root import data_root
 
 KNOWN = {
     "google-bert/bert-base-uncased": ("Apache-2.0", 440_000_000),

@@ -12,7 +12,7 @@ from leakbench.jobs.base import Job
 from leakbench.report.artifacts import artifacts
 from leakbench.report.costs import needed_by
 from leakbench.report.recorded import Recorded, recorded
-from leakbench.work import State, state_of
+from leakbench.running.work import State, state_of
 
 Standing = Literal["done", "running", "failed", "stopped", "stale", "unreadable", "missing"]
 STANDINGS: tuple[Standing, ...] = ("done", "running", "failed", "stopped", "stale", "unreadable", "missing")

@@ -15,8 +15,8 @@ from pydantic import Field, model_validator
 from leakbench.attacks.parts import Part
 from leakbench.errors import ConfigError, MissingData
 from leakbench.lazy import torch
-from leakbench.root import data_root
-from leakbench.torchvision_compat import import_torchvision
+from leakbench.libraries.torchvision_compat import import_torchvision
+from leakbench.staged.root import data_root
 
 BUDGET = 256 * 2**20
 """Bytes of logits and of their logarithms that are held at a time. Only speed and memory depend on it."""

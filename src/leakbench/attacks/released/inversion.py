@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from leakbench.adam import Adam
 from leakbench.attacks.released.base import MODEL_INVERSIONS, Inversion, ModelInversion
-from leakbench.checkpoint import loop
 from leakbench.effort import Effort
 from leakbench.federated.training import MEMORY_BUDGET
 from leakbench.lazy import torch
 from leakbench.models.base import Statistics
 from leakbench.models.trained import TrainedModels
-from leakbench.stateful import named, part_of
+from leakbench.numerics.adam import Adam
+from leakbench.numerics.stateful import named, part_of
+from leakbench.running.checkpoint import loop
 
 
 @MODEL_INVERSIONS.register("mean_start", version=1)

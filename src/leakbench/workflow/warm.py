@@ -35,7 +35,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from leakbench.torchvision_compat import import_torchvision
+from leakbench.libraries.torchvision_compat import import_torchvision
 
 RUN = "LEAKBENCH_WARM"
 """The environment variable that names the run by the process id of its Snakemake; empty: start every job by itself."""
@@ -188,7 +188,7 @@ def _connect(run: int) -> socket.socket:
                 listener.bind(str(path))
                 listener.listen(128)
                 subprocess.Popen(
-                    [sys.executable, "-m", "leakbench.warm", str(run), str(listener.fileno())],
+                    [sys.executable, "-m", "leakbench.workflow.warm", str(run), str(listener.fileno())],
                     pass_fds=[listener.fileno()],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,

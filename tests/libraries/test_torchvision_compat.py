@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from leakbench import torchvision_compat
+from leakbench.libraries import torchvision_compat
 
 SYMPTOM = "operator torchvision::nms does not exist"
 
@@ -106,7 +106,7 @@ except RuntimeError as error:
     broken = "operator torchvision::nms does not exist" in str(error)
     for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
         del sys.modules[name]
-from leakbench import torchvision_compat
+from leakbench.libraries import torchvision_compat
 first, second = (torchvision_compat.import_torchvision() for _ in range(2))
 import torch
 import torchvision

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from leakbench.jobs.base import RESULTS
-from leakbench.work import STATE, WORK, State, state_of
+from leakbench.running.work import STATE, WORK, State, state_of
 
 REASONS = {
     "CANCELLED": "somebody cancelled it",

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from leakbench.lazy import torch
-from leakbench.stateful import Stateful
+from leakbench.numerics.stateful import Stateful
 
 DECREASE = 1e-4  # c1: sufficient decrease (Armijo)
 CURVATURE = 0.9  # c2: strong Wolfe

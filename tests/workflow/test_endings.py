@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from leakbench import endings, work
+from leakbench.running import work
+from leakbench.workflow import endings
 
 RECORD = "results/full/paper/experiment/data/model/defense/train/all.json"
 LOG = "logs/full/paper/experiment/data/model/defense/train/all.log"

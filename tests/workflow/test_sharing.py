@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from leakbench import work
-from leakbench.sharing import SIZES, Size, minutes, size_of
+from leakbench.running import work
+from leakbench.workflow.sharing import SIZES, Size, minutes, size_of
 
 RECORD = "results/full/paper/experiment/data/model/defense/train/all.json"
 

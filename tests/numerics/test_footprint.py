@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leakbench.footprint import Footprint, bytes_per_row, footprint
+from leakbench.numerics.footprint import Footprint, bytes_per_row, footprint
 
 
 def test_what_is_freed_in_between_does_not_count() -> None:

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leakbench.lbfgs import CURVATURE, DECREASE, LBFGS
+from leakbench.numerics.lbfgs import CURVATURE, DECREASE, LBFGS
 from leakbench.randomness import generator
 
 Search = Literal["none", "strong_wolfe"]

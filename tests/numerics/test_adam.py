@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from leakbench.adam import Adam
+from leakbench.numerics.adam import Adam
 from leakbench.randomness import generator
 
 

@@ -8,6 +8,6 @@ import sys
 
 
 def test_glibc_takes_the_settings() -> None:
-    code = "from leakbench.memory import keep_freed_memory; print(keep_freed_memory())"
+    code = "from leakbench.libraries.memory import keep_freed_memory; print(keep_freed_memory())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(platform.libc_ver()[0] == "glibc")

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from leakbench.adam import Adam
-from leakbench.lbfgs import LBFGS
-from leakbench.stateful import Stateful, named, part_of
+from leakbench.numerics.adam import Adam
+from leakbench.numerics.lbfgs import LBFGS
+from leakbench.numerics.stateful import Stateful, named, part_of
 
 
 class Pair(NamedTuple):

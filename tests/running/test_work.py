@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from leakbench import work
 from leakbench.errors import ConfigError
-from leakbench.work import SILENT_S, STATE, State, folder_of, remove, state_of
+from leakbench.running import work
+from leakbench.running.work import SILENT_S, STATE, State, folder_of, remove, state_of
 
 RECORD = "results/smoke/paper/experiment/digits/small/none/train/seed3.json"
 
@@ -96,7 +96,7 @@ def test_removing_leaves_the_neighbours(tmp_path: Path) -> None:
 def test_restoring_imports_no_torch(tmp_path: Path) -> None:
     """A group that failed after many cells gets them back in no time."""
     record = "results/smoke/optimal_defense/architecture/digits/simpleconvnet/none/inventory/all.json"
-    root = Path(__file__).resolve().parents[1]
+    root = Path(__file__).resolve().parents[2]
     (tmp_path / "config").symlink_to(root / "config")
     code = (
         "import sys; from leakbench.cli import main; "

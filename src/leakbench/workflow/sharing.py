@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leakbench import work
+from leakbench.running import work
 
 if TYPE_CHECKING:
     from leakbench.jobs.base import Job

@@ -7,7 +7,7 @@ import sys
 
 DERIVATIVES = """
 import sys, torch
-from leakbench.compiler import defer_compiler
+from leakbench.libraries.compiler import defer_compiler
 defer_compiler()
 x = torch.tensor([1.0, 2.0, 3.0])
 cube = lambda v: (v * v * v).sum()

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from leakbench.torchvision_compat import import_torchvision
-from leakbench.warm import LIBRARIES, OCCASIONAL, RUN, Needs, folder_of, serve
+from leakbench.libraries.torchvision_compat import import_torchvision
+from leakbench.workflow.warm import LIBRARIES, OCCASIONAL, RUN, Needs, folder_of, serve
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 # A plug-in is code that every job runs: what it does here is what a job does.
 PLUGINS = {
@@ -168,7 +168,7 @@ def test_it_ends_with_its_run(root: Path, run: subprocess.Popen[bytes]) -> None:
 
 
 def test_one_that_nobody_calls_leaves_nothing(run: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leakbench.warm.IDLE_S", 0.0)
+    monkeypatch.setattr("leakbench.workflow.warm.IDLE_S", 0.0)
     folder = folder_of(run.pid)
     folder.mkdir()
     before = signal.getsignal(signal.SIGCHLD)

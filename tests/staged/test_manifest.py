@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from leakbench import manifest
 from leakbench.errors import MissingData
-from leakbench.manifest import MANIFEST, Staged, fingerprint, note, note_if_possible, read_manifest
+from leakbench.staged import manifest
+from leakbench.staged.manifest import MANIFEST, Staged, fingerprint, note, note_if_possible, read_manifest
 
 
 @pytest.fixture

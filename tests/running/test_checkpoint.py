@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 import torch
 
-from leakbench.checkpoint import EVERY, FOLDER, SPENT, Spent, State, Stopped, loop, opened, packed, unpacked
 from leakbench.errors import ConfigError
+from leakbench.running.checkpoint import EVERY, FOLDER, SPENT, Spent, State, Stopped, loop, opened, packed, unpacked
 
 IDENTITY = {"job": "a", "torch": "1"}
 

@@ -15,8 +15,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from leakbench import sharing
-from leakbench.endings import endings
 from leakbench.errors import LeakbenchError, RecordError
 from leakbench.experiments import Project, read_yaml
 from leakbench.jobs.base import RESULTS
@@ -25,8 +23,10 @@ from leakbench.report.artifacts import Artifact, artifact_of, artifacts
 from leakbench.report.claims import claims_inputs, claims_of, claims_path, claims_paths
 from leakbench.report.scorecard import replication_page, scorecard_path
 from leakbench.report.tidy import gates_path, missing_path, needed, provenance_path, table_path
-from leakbench.warm import RUN, serves, start
-from leakbench.work import KEEP, tidy
+from leakbench.running.work import KEEP, tidy
+from leakbench.workflow import sharing
+from leakbench.workflow.endings import endings
+from leakbench.workflow.warm import RUN, serves, start
 
 _BESIDE = """\
 leakbench: another run works in this folder: {runs}.
@@ -142,7 +142,7 @@ class Workflow:
         return size.group(self.project.job(path).kind.on_gpu) if size else None
 
     def minutes(self, declared: int, attempt: int, **parts: str) -> int:
-        """The time limit of a job on a cluster; see :func:`leakbench.sharing.minutes`."""
+        """The time limit of a job on a cluster; see :func:`leakbench.workflow.sharing.minutes`."""
         return sharing.minutes(self._size(_record_path(**parts)), declared, attempt)
 
     def _size(self, path: str) -> sharing.Size | None:
@@ -233,7 +233,7 @@ def _record_path(
 def _sources(folder: str) -> str:
     """Hash of the Python files and templates in a folder of the package."""
     found = hashlib.sha256()
-    for path in sorted((Path(__file__).parent / folder).rglob("*")):
+    for path in sorted((Path(__file__).parents[1] / folder).rglob("*")):
         if path.suffix in {".py", ".csv", ".j2"}:
             found.update(path.name.encode() + path.read_bytes())
     return found.hexdigest()

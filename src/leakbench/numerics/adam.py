@@ -7,7 +7,7 @@ project it or freeze the rows that diverged. Equal to ``torch.optim.Adam`` other
 from __future__ import annotations
 
 from leakbench.lazy import torch
-from leakbench.stateful import Stateful
+from leakbench.numerics.stateful import Stateful
 
 BETAS = (0.9, 0.999)
 EPSILON = 1e-8

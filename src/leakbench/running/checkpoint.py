@@ -36,8 +36,8 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 from leakbench.errors import ConfigError, WriteError
 from leakbench.lazy import torch
-from leakbench.progress import Tick, progress
 from leakbench.records import atomic_write, digest
+from leakbench.running.progress import Tick, progress
 
 CHECKPOINT_S = 300.0
 """Seconds of work that a killed job loses at most, but for the step that it was at."""

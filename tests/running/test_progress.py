@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from leakbench import progress as module
-from leakbench.progress import LOG_EVERY_SECONDS, progress
+from leakbench.running import progress as module
+from leakbench.running.progress import LOG_EVERY_SECONDS, progress
 
 
 class Clock:

@@ -1,0 +1,1 @@
+"""Staged files: where they lie and what they hold."""
