@@ -21,6 +21,7 @@ def catalogue(project: Project, what: str, scale: str | None = None) -> list[dic
     """The rows of a listing: each has a ``name``; all values are of JSON types.
 
     Args:
+        project: whose configuration is listed.
         what: a key of :data:`COMPONENTS`, or experiments, artifacts or compared: where ``compare`` puts defenses.
         scale: of experiments, artifacts and comparisons; the configured one by default.
     """

@@ -226,6 +226,7 @@ def _percentiles(statistic: Array, *, single: bool) -> Estimate:
     """The sample's statistic and the percentile interval of the resampled ones, from ``[1 + R]`` values.
 
     Args:
+        statistic: of the sample first, then of its resamples.
         single: nothing could be resampled.
     """
     value, resampled = float(statistic[0]), statistic[1:]
