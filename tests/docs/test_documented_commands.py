@@ -110,6 +110,29 @@ def test_commands_within_sentences(command: str) -> None:
     assert said_of(program, *own)
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_that_are_named_are_there(page: Path) -> None:
+    """Of the checkout, or of the package: ``theory/capacity.py``."""
+    tops = {folder: {each.name for each in folder.iterdir()} for folder in (ROOT, ROOT / "src", ROOT / "src/leakbench")}
+    for path in re.findall(r"`((?:[\w.-]+/)+[\w.-]*\.(?:py|smk|ya?ml|sh|csv|json))(?:::\w+)?`", page.read_text()):
+        under = [folder for folder, names in tops.items() if path.partition("/")[0] in names]
+        assert not under or any((folder / path).exists() for folder in under), path
+
+
+def test_the_house_is_as_it_is_drawn() -> None:
+    """The page has every room and every file of the package that stands in none, and no others."""
+    house = (ROOT / "docs" / "architecture.md").read_text().partition("## The house")[2].split("```")[1]
+    package = ROOT / "src" / "leakbench"
+    tops = {each.name + "/" * each.is_dir() for each in package.iterdir() if not each.name.startswith("_")} - {
+        "py.typed"
+    }
+    assert tops <= set(re.findall(r"[\w.]+/?", house))
+    there = {
+        each.name for folder in (package, ROOT / "lint", ROOT / "config", ROOT / "slurm") for each in folder.rglob("*")
+    }
+    assert set(re.findall(r"\b\w+\.(?:py|yaml)\b", house)) <= there
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
