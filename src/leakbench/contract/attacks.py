@@ -52,6 +52,7 @@ class AttackCase:
 
     @cached_property
     def attack(self) -> Attack:
+        """Against an undefended message."""
         return self.made().against(())
 
     @cached_property
@@ -98,6 +99,7 @@ class AttackCase:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Of all clients' images, ``(clients, B, C, H, W)``."""
         return CLIENTS, 1, 1, SIDE, SIDE
 
 

@@ -34,10 +34,12 @@ class DatasetCase:
 
     @cached_property
     def dataset(self) -> Dataset:
+        """The component, made once."""
         return self.made()
 
     @cached_property
     def samples(self) -> Samples:
+        """Some rows of the train split."""
         return self.dataset.load("train", ROWS)
 
 
@@ -121,10 +123,12 @@ class ModelCase:
 
     @cached_property
     def model(self) -> Model:
+        """The component, made once."""
         return self.made()
 
     @cached_property
     def network(self) -> Network:
+        """One that all checks share."""
         return self.fresh()
 
     def fresh(self) -> Network:
@@ -135,16 +139,19 @@ class ModelCase:
 
     @property
     def text(self) -> bool:
+        """Whether it reads sentences."""
         from leakbench.models.bert import TextModel
 
         return issubclass(self.component, TextModel)
 
     @property
     def shape(self) -> tuple[int, int, int]:
+        """Of an image, ``(C, H, W)``."""
         return 3, 32, 32
 
     @cached_property
     def images(self) -> torch.Tensor:
+        """A batch of network inputs, ``[4, C, H, W]``."""
         return torch.linspace(-1, 1, 4 * 3 * 32 * 32).sin().view(4, *self.shape)
 
 

@@ -67,6 +67,7 @@ class DefenseCase:
 
     @cached_property
     def defense(self) -> Defense:
+        """The component, made once and not calibrated."""
         return self.made()
 
     @cached_property
@@ -76,10 +77,12 @@ class DefenseCase:
 
     @cached_property
     def images(self) -> torch.Tensor:
+        """What clients hold, ``[clients, B, C, H, W]``."""
         return torch.randn(CLIENTS, BATCH, 1, SIDE, SIDE, generator=generator("contract", "images"))
 
     @cached_property
     def labels(self) -> torch.Tensor:
+        """Of the images, ``[clients, B]``."""
         return torch.randint(CLASSES, (CLIENTS, BATCH), generator=generator("contract", "labels"))
 
     def streams(self, draw: int = 0, rows: range = range(CLIENTS)) -> Streams:
@@ -135,7 +138,7 @@ class DefenseCase:
 
     @cached_property
     def view(self) -> torch.Tensor:
-        """What the server decodes of it."""
+        """What the server decodes of it, ``[clients, d]``."""
         found = self.message.view()
         if not isinstance(found, torch.Tensor) or found.shape != self.shape:
             raise NotAsked("the message has another shape than the gradients; mend that first")
@@ -143,6 +146,7 @@ class DefenseCase:
 
     @property
     def shape(self) -> tuple[int, int]:
+        """Of all clients' gradients, ``(clients, d)``."""
         return CLIENTS, self.network.dimension
 
     @cached_property
