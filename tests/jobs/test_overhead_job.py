@@ -11,11 +11,12 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from pydantic import ValidationError
+from tests.test_fingerprints import PARAMETERS
 
 from leakbench.data.base import Dataset
 from leakbench.data.embedded import Digits
 from leakbench.data.sentences import Sentences
-from leakbench.defenses.base import Defense, NoDefense
+from leakbench.defenses.base import DEFENSES, Defense, NoDefense
 from leakbench.defenses.cdpa import CDPA
 from leakbench.defenses.channel import NaturalChannel
 from leakbench.defenses.dp_sgd import DPSGD
@@ -226,12 +227,24 @@ class TestVerbs:
             assert replicate.outcome.status == "ok" and bits_of(replicate) == (bits, bits / (32 * D))
 
     def test_the_server_votes(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        told = []
-        vote = CDPA.aggregate
-        monkeypatch.setattr(CDPA, "aggregate", lambda *given: told.append(given[2]) or vote(*given))
+        told, vote = list[int](), CDPA.aggregate
+
+        def heard(defense: CDPA, message: Message, clients: int) -> torch.Tensor:
+            told.append(clients)
+            return vote(defense, message, clients)
+
+        monkeypatch.setattr(CDPA, "aggregate", heard)
         (replicate,) = replicates(overhead_job(CDPA, {"variant": "as_printed"}, clients=3))
         assert told == [3] * 3 and replicate.outcome.status == "ok"
         assert 0 < float(str(replicate.metrics["bits_ratio"])) < 1
+
+    @pytest.mark.parametrize("name", DEFENSES)
+    def test_of_all_shipped(self, name: str) -> None:
+        parameters = PARAMETERS.get(f"defense/{name}", [{}])[0]
+        (replicate,) = replicates(
+            overhead_job(DEFENSES.get(name), parameters, clients=2 if name == "masked_pair" else 3)
+        )
+        assert replicate.outcome.status == ("infeasible" if name == "tuned" else "ok"), replicate.outcome
 
     def test_of_sentences(self) -> None:
         texts: Variant[Dataset] = Variant("sentences", Sentences, {}, {})
