@@ -294,7 +294,7 @@ def at_loss(losses: Array, leakages: Array, allowed: float, *, between: bool) ->
         start, end = np.where(crossing, before, 0.0), np.where(crossing, after, 1.0)
         part = (allowed - start) / (end - start)
         within = np.concatenate([within, np.where(crossing, first + part * (second - first), np.inf)], axis=-1)
-    least: Array = np.nan_to_num(within, nan=np.inf).min(axis=-1)
+    least: Array = np.where(np.isnan(within), np.inf, within).min(axis=-1)
     return np.where(np.isfinite(least), least, np.nan)
 
 

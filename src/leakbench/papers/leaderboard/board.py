@@ -60,7 +60,8 @@ class Defended:
         strongest: label of that attack in the sample, per setting.
         loss: of accuracy, ``[1 + R, P]``; inf where training diverged.
         bits: over those of the undefended message, ``[P]``.
-        overhead: time of a step under the defense over that of an undefended one, minus one, ``[P]``; NaN if not known.
+        overhead: time of a step under the defense over that of an undefended one, minus one, ``[P]``: the median over
+            seeds and repetitions; NaN if not known.
     """
 
     label: str
@@ -78,6 +79,11 @@ class Defended:
         """Whether there are settings between those that were computed: one parameter is swept, and it is a number."""
         names = {name for setting in self.settings for name, _ in setting}
         return len(names) == 1 and all(isinstance(value, int | float) for ((_, value),) in self.settings)
+
+    @property
+    def unattacked(self) -> bool:
+        """Whether no attack applies to it, in any setting."""
+        return bool(np.isnan(self.leakage[0]).all())
 
     def at(self, allowed: float) -> Array:
         """The least leakage at no more than this loss, ``[1 + R]``."""
@@ -132,9 +138,16 @@ class Board:
 
     @cached_property
     def places(self) -> list[Place]:
-        """From the least leakage at :data:`HEADLINE` on; last those whose every setting loses more, by that loss."""
+        """From the least leakage at :data:`HEADLINE` on.
+
+        Then those whose every setting loses more, by that loss, and last those that no attack applies to.
+        """
         at = {defense.label: defense.at(HEADLINE) for defense in self.defenses}
-        ranked = sorted(self.defenses, key=lambda one: (np.nan_to_num(at[one.label][0], nan=np.inf), one.loss[0].min()))
+        known = {label: not np.isnan(leakage[0]) for label, leakage in at.items()}
+        ranked = sorted(
+            self.defenses,
+            key=lambda one: (0, at[one.label][0]) if known[one.label] else (1 + one.unattacked, one.loss[0].min()),
+        )
         best = at[ranked[0].label]
         behind = [self.bootstrap.estimate(at[one.label] - best) for one in ranked]
         tested = [np.nan, *(one.p_value(0.0) for one in behind[1:])]
@@ -251,14 +264,14 @@ def _defended(
         strongest=tuple(names[place] for place in every[:, 0].argmax(axis=0)),
         loss=bootstrap.drawn(losses[..., None]).mean(axis=-1),
         bits=np.array([_mean(_trained(part), "bits") for part in parts]) / _mean(_trained(bare), "bits"),
-        overhead=np.array([_mean(part[part["kind"] == "overhead"], "overhead") for part in parts]),
+        overhead=np.array([float(values_of(part, "overhead")["value"].median()) for part in parts]),
     )
 
 
 def _settings(rows: pd.DataFrame) -> tuple[Setting, ...]:
     """In the order of the table, which is that of the sweep."""
     columns = [name for name in setting_columns(rows) if rows[name].notna().any()]
-    found = rows[columns].drop_duplicates().to_dict("records")
+    found = rows[columns].drop_duplicates().to_dict("records") if columns else [{}]
     return tuple(tuple((str(name).removeprefix(SETTING), value) for name, value in one.items()) for one in found)
 
 
@@ -272,7 +285,8 @@ def _losses(part: pd.DataFrame, bare: pd.DataFrame, seeds: Array) -> Array:
     """Accuracy lost against undefended training of the same seed, ``[S]``; inf where training diverged."""
     first, second = (values_of(_trained(rows), "accuracy") for rows in (bare, part))
     difference = paired_differences(first, second, by=["seed"]).rename(columns={"difference": "value"})
-    return np.nan_to_num(_by_seed(difference, seeds), nan=np.inf)
+    lost = _by_seed(difference, seeds)
+    return np.where(np.isnan(lost), np.inf, lost)
 
 
 def _trained(rows: pd.DataFrame) -> pd.DataFrame:

@@ -74,9 +74,11 @@ def _ranking(ax: Axes, board: Board) -> list[dict[str, Any]]:
         if math.isnan(leakage.value):
             least = one.loss[0].min()
             said = "training diverges" if math.isinf(least) else f"loses {percent(least)} points or more"
-            if np.isnan(one.leakage[0]).all():
+            if one.unattacked:
                 said = "no attack applies"
-            ax.text(board.guess.value, line, f"  {said}", va="center", fontsize=7.5, color=REFERENCE_COLOUR)
+            ax.text(
+                board.undefended.value, line, f"{said}  ", va="center", ha="right", fontsize=7.5, color=REFERENCE_COLOUR
+            )
         else:
             ax.plot([leakage.low, leakage.high], [line, line], color=tint, linewidth=1.6)
             face = tint if together else "white"
@@ -128,7 +130,7 @@ def ratio(value: float) -> str:
     2,
     title="The front of privacy, utility and cost",
     caption=f"Every computed setting of every defense. {MEASURED} The area of a point grows with the bits that a "
-    "client sends over those of an undefended step. Bright, with their names: settings that no other one beats in "
+    "client sends over those of an undefended step. Bright and numbered: settings that no other one beats in "
     "leakage, loss and bits at once; faint: the others. What loses more than 15 points is beyond the axes.",
 )
 def fig02(tables: Tables) -> Drawing:
@@ -191,7 +193,7 @@ def _front(ax: Axes, board: Board, points: pd.DataFrame) -> None:
     _name(ax, shown[shown["front"]])
     for bits in (0.1, 1.0, 8.0):
         ax.scatter([], [], s=_area(bits), color=REFERENCE_COLOUR, label=f"{bits:g}x the bits")
-    ax.legend(loc="upper right", bbox_to_anchor=(1.0, 0.9), fontsize="small", labelspacing=1.0)
+    ax.legend(loc="upper right", bbox_to_anchor=(1.0, 0.88), fontsize="small", labelspacing=1.0)
     ax.set(xlabel="accuracy lost (percentage points)", ylabel=LEAKAGE)
     ax.set_title(f"{board.dataset}, {board.model}", loc="left")
 
@@ -202,21 +204,15 @@ def _area(bits: float) -> float:
 
 
 def _name(ax: Axes, best: pd.DataFrame) -> None:
-    """Names beside the points of the front, far enough apart to be read, each with a thin line to its point."""
-    bottom, top = ax.get_ylim()
-    apart, free = (top - bottom) / 26, math.inf
-    for row in best.sort_values(["leakage_db", "loss"], ascending=False).to_dict("records"):
-        free = min(row["leakage_db"], free - apart)
-        name = f"{row['defense']} ({row['setting']})" if row["setting"] else row["defense"]
-        ax.annotate(
-            name,
-            (row["loss"], row["leakage_db"]),
-            (row["loss"] + 0.5, free),
-            fontsize=6.5,
-            va="center",
-            color=colour(row["mechanism"]),
-            arrowprops={"arrowstyle": "-", "linewidth": 0.4, "color": colour(row["mechanism"])},
-        )
+    """A number beside every point of the front, by rising loss, and a list of their names at the right of the axes."""
+    ordered = best.sort_values(["loss", "leakage_db"], ascending=[True, False])
+    apart = min(0.05, 1.0 / max(len(ordered), 1))
+    for number, row in enumerate(ordered.to_dict("records"), start=1):
+        tint = colour(row["mechanism"])
+        place = (row["loss"], row["leakage_db"])
+        ax.annotate(str(number), place, (6, 4), textcoords="offset points", fontsize=7.5, color=tint)
+        name = f"{number}  {row['defense']}" + (f", {row['setting']}" if row["setting"] else "")
+        ax.text(1.02, 1 - number * apart, name, transform=ax.transAxes, fontsize=7.5, color=tint, va="center")
 
 
 def _levels(ax: Axes, board: Board) -> None:
@@ -252,6 +248,10 @@ def _matrix(ax: Axes, board: Board) -> list[dict[str, Any]]:
 
     held = [place for place in board.places if place.setting is not None]
     attacks = list(dict.fromkeys(name for place in held for name in place.defense.quality))
+    if not held:
+        ax.text(0.5, 0.5, f"every defense loses more than {percent(HEADLINE)} points", ha="center", va="center")
+        ax.set_axis_off()
+        return []
     cells = np.array([[_reached(place, name) for name in attacks] for place in held]).reshape(len(held), len(attacks))
     low, high = board.guess.value, board.undefended.value
     ax.imshow(np.where(np.isfinite(cells), cells, np.nan), cmap="cividis", vmin=low, vmax=high, aspect="auto")
