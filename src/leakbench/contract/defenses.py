@@ -498,11 +498,15 @@ def adaptive(case: DefenseCase) -> str | None:
         data_noise=case.ready.image_noise() or None,
     )
     while isinstance(attack, Wrapper):
+        improves = type(attack).improve is not Wrapper.improve
+        if not improves and type(attack).reconstruct is Wrapper.reconstruct:
+            return f"the declared attacker '{attack.name}' does nothing: give it improve, or a reconstruct of its own"
         try:
-            seen = attack.improve(seen, known, case.streams())
-        except NotImplementedError:  # it changes the reconstruction and not what is seen
-            return None
+            if improves:  # else it changes the reconstruction, and not what is seen
+                seen = attack.improve(seen, known, case.streams())
         except Infeasible as reason:
             return f"the declared attacker '{attack.name}' cannot face its messages: {reason}"
+        except Exception as error:
+            return f"the declared attacker '{attack.name}' raises {type(error).__name__}: {error}"
         attack = attack.attack
     return None
