@@ -198,6 +198,16 @@ def read_record(path: Path) -> Record:
         raise RecordError(f"{path}: not a valid record: {where}: {first['msg']}") from None
 
 
+def size_on_disk(path: Path, record: Record) -> int:
+    """Bytes of a record and of the tensors beside it.
+
+    Raises:
+        FileNotFoundError: one of the two is missing.
+    """
+    files = [path, path.with_name(record.tensors.file)] if record.tensors else [path]
+    return sum(file.stat().st_size for file in files)
+
+
 def quarantine(path: Path) -> Path:
     """Move an unreadable record aside, so that its job runs again; returns where it went."""
     aside = path.with_name(f"{path.name}.corrupt-{time.strftime('%Y%m%d-%H%M%S')}")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from leakbench.errors import ConfigError, LeakbenchError
 from leakbench.experiments import Plan, Project, job_of
 from leakbench.jobs.base import RESULTS, Job
-from leakbench.records import Record, atomic_write
+from leakbench.records import Record, atomic_write, size_on_disk
 from leakbench.report.artifacts import Artifact, artifacts
 from leakbench.report.cost_model import CostModel, Device, Estimate, Measured, Size, Speedup, added
 from leakbench.report.recorded import Recorded, readable_records, recorded
@@ -118,9 +118,7 @@ def earlier_costs(root: Path) -> tuple[list[Earlier], dict[str, int]]:
             reason = "without a measured cost"
         else:
             try:
-                size = (root / path).stat().st_size
-                if record.tensors is not None:
-                    size += (root / path).with_name(record.tensors.file).stat().st_size
+                size = size_on_disk(root / path, record)
                 found.append(Earlier(job_of(record.job), device_of(record), record.cost.device_s, size))
                 continue
             except LeakbenchError:
