@@ -19,7 +19,7 @@ from leakbench.errors import ConfigError, UnknownName
 from leakbench.lazy import pd
 from leakbench.records import atomic_write
 from leakbench.report.kept import Kept
-from leakbench.report.tidy import existing, gates_path, table_path
+from leakbench.report.tidy import existing, gates_path, needed, table_path
 from leakbench.report.verdicts import void_notes
 
 if TYPE_CHECKING:
@@ -90,6 +90,17 @@ class Artifact:
 
     def _tables(self, scale: str) -> list[str]:
         return [table_path(scale, self.paper, experiment) for experiment in self.experiments]
+
+    def records(self, project: Project, scale: str) -> set[str]:
+        """Paths of the records it takes: those of its tables, of their gates, and those that these jobs read."""
+        jobs = [job for table in self._tables(scale) for job in needed(project, table)]
+        found: set[str] = set()
+        while jobs:
+            job = jobs.pop()
+            if job.path not in found:
+                found.add(job.path)
+                jobs += job.uses.values()
+        return found
 
     def full_caption(self, project: Project, scale: str) -> str:
         """The caption, with the number; where it reads experiments, with what was computed and what the scale means."""
