@@ -23,6 +23,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from leakbench.errors import RecordError, WriteError
 from leakbench.lazy import torch
 
+RESULTS = "results"
+"""The folder of all records, in the root of the project."""
+
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Errors of a disk, a quota or a limit that leave no room."""
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from leakbench.errors import ConfigError, LeakbenchError
 from leakbench.experiments import Project, job_of
-from leakbench.jobs.base import RESULTS, Job
-from leakbench.records import Record, atomic_write, size_on_disk
+from leakbench.jobs.base import Job
+from leakbench.records import RESULTS, Record, atomic_write, size_on_disk
 from leakbench.report.artifacts import artifacts
 from leakbench.report.cost_model import CostModel, Device, Estimate, Measured, Size, Speedup, added
 from leakbench.report.recorded import Recorded, readable_records, recorded

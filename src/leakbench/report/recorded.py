@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 from leakbench.errors import RecordError
-from leakbench.jobs.base import RESULTS, Job
-from leakbench.records import Record, digest, read_record, size_on_disk
+from leakbench.jobs.base import Job
+from leakbench.records import RESULTS, Record, digest, read_record, size_on_disk
 
 State = Literal["done", "stale", "unreadable", "missing"]
 
