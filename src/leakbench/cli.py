@@ -25,6 +25,7 @@ LISTABLE = (
     "attacks",
     "membership_attacks",
     "model_inversions",
+    "papers",
     "experiments",
     "artifacts",
     "compared",

@@ -224,7 +224,14 @@ def _kinds(annotation: Any) -> dict[str, Any]:
 
 
 def find_root(start: Path | None = None) -> Path:
-    """The nearest folder, from ``start`` upwards, that holds ``config/config.yaml``."""
+    """The nearest folder, from ``start`` upwards, that holds ``config/config.yaml``.
+
+    Args:
+        start: the current folder by default.
+
+    Raises:
+        ConfigError: none of them does.
+    """
     start = (start or Path.cwd()).resolve()
     for folder in (start, *start.parents):
         if (folder / "config" / "config.yaml").is_file():
@@ -528,6 +535,9 @@ class Plan:
         """The variant that a label names: a declared one, or a component by its own name and with its defaults.
 
         Args:
+            paper: whose variants are declared.
+            kind: of component: dataset, model, defense, attack or job.
+            label: as the experiment names it.
             asked: the keys that hold the label.
             wrappers: labels of the attacks around this one.
         """

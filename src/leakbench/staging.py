@@ -123,6 +123,7 @@ def look(need: Need, *, check: bool) -> Found:
     """What is there of a need; touches no network.
 
     Args:
+        need: what a plan reads.
         check: read all files, and compare them with the digests that were noted when they were staged.
     """
     staged = need.staged

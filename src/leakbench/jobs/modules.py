@@ -66,8 +66,11 @@ def train(
 
     Args:
         name: of the loop, as its checkpoints and its progress show it.
+        module: what is trained.
+        optimiser: of its parameters, at the rate of the first step.
         losses: of the rows of a batch, ``[B]``: one or more losses ``[k]``, whose sum is minimised.
         samples: how many rows there are.
+        batch_size: rows of a step; all where there are fewer.
         steps: at least one.
         draws: draws the orders, and what ``losses`` takes from it.
         device: of the module and of the rows.

@@ -148,6 +148,7 @@ def notes_on_void(tables: Tables, verdicts: Iterable[pd.DataFrame]) -> list[str]
     """What the attacks reached whose cells are void, in words.
 
     Args:
+        tables: the tidy tables of the artifact.
         verdicts: gates.csv of every experiment.
     """
     rows = pd.concat(tables.values())
@@ -158,6 +159,7 @@ def formats(made: Made, caption: Sequence[str], share: str = "") -> dict[str, by
     """The content of every file of an artifact, by its extension.
 
     Args:
+        made: the picture or the table.
         caption: lines of it.
         share: how many of its records are there, where not all need be, such as ``5 of 8 records``: pictures and tables
             are marked as partial then, and CSV has a column ``partial``.

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from leakbench.attacks.released.base import MEMBERSHIP_ATTACKS, MODEL_INVERSIONS
 from leakbench.errors import UnknownName
 from leakbench.experiments import REGISTRIES, Project
+from leakbench.lazy import pd
 from leakbench.registry import Registry
 from leakbench.report.artifacts import artifacts
-from leakbench.report.claims import judged, verdict_rows
+from leakbench.report.claims import MARKS, claims_of, claims_path, judged, verdict_rows
 
 COMPONENTS: dict[str, Registry[Any]] = REGISTRIES | {
     "membership_attacks": MEMBERSHIP_ATTACKS,
@@ -21,8 +23,13 @@ def catalogue(project: Project, what: str, scale: str | None = None) -> list[dic
     """The rows of a listing: each has a ``name``; all values are of JSON types.
 
     Args:
-        what: a key of :data:`COMPONENTS`, or experiments, artifacts or compared: where ``compare`` puts defenses.
-        scale: of experiments, artifacts and comparisons; the configured one by default.
+        project: whose configuration is listed.
+        what: a key of :data:`COMPONENTS`, or papers, experiments, artifacts, or compared: where ``compare`` puts
+            defenses.
+        scale: of all but components; the configured one by default.
+
+    Raises:
+        ConfigError: no such scale.
     """
     scale = scale or project.settings.scale
     if what in COMPONENTS:
@@ -52,6 +59,8 @@ def catalogue(project: Project, what: str, scale: str | None = None) -> list[dic
             for paper, content in plan.papers.items()
             for name, spec in content.experiments.items()
         ]
+    if what == "papers":
+        return [_paper(project, scale, name) for name in plan.papers]
     if what == "compared":
         return [
             {
@@ -75,6 +84,17 @@ def catalogue(project: Project, what: str, scale: str | None = None) -> list[dic
         for entry in artifacts()
         if entry.paper in plan.papers
     ]
+
+
+def _paper(project: Project, scale: str, name: str) -> dict[str, Any]:
+    """How many artifacts and claims a paper has here, and the verdicts that a run of the scale has written."""
+    kinds = Counter(entry.kind for entry in artifacts() if entry.paper == name)
+    row = {"name": name, "figures": kinds["figure"], "tables": kinds["table"], "claims": len(claims_of(name))}
+    written = project.root / claims_path(scale, name)
+    if not written.is_file():
+        return row | dict.fromkeys(MARKS, "")
+    verdict = pd.read_csv(written, usecols=["verdict"])["verdict"]
+    return row | {each: int((verdict == each).sum()) for each in MARKS}
 
 
 def verdicts(project: Project, scale: str | None = None, paper: str | None = None) -> list[dict[str, Any]]:

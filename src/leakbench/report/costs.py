@@ -133,6 +133,8 @@ def costs(project: Project, scale: str, device: Device | None = None, speedup: S
     """What a scale takes, estimated from all records below the project's results.
 
     Args:
+        project: whose records are read.
+        scale: whose jobs are estimated.
         device: what jobs run on that a cluster gives a GPU; by default what the scale says.
         speedup: of a GPU over a core, where there are no records of a GPU.
 

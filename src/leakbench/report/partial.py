@@ -83,6 +83,7 @@ def draw_partly(project: Project, path: str) -> list[str]:
     ones are the workflow's alone.
 
     Args:
+        project: whose records are read.
         path: of the whole artifact, as :func:`artifact_of` takes it.
 
     Raises:

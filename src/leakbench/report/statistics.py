@@ -248,7 +248,12 @@ def probability_of_improvement(
 
 
 def _percentiles(statistic: Array, freedom: float) -> Estimate:
-    """The sample's statistic and the percentile interval of the resampled ones, from ``[1 + R]`` values."""
+    """The sample's statistic and the percentile interval of the resampled ones.
+
+    Args:
+        statistic: of the sample first, then of its resamples, ``[1 + R]``.
+        freedom: degrees of freedom; 0 where nothing could be resampled.
+    """
     value, resampled = float(statistic[0]), statistic[1:]
     known = resampled[~np.isnan(resampled)]
     lost = 1 - len(known) / len(resampled)

@@ -101,6 +101,8 @@ def merged(project: Project, table: str, records: Mapping[str, Record]) -> Merge
     """The tables of an experiment from its records, or from those of them that are there.
 
     Args:
+        project: that plans the experiment.
+        table: path of its tidy table.
         records: by their paths. A gate whose undefended records are not among them is missed.
 
     Raises:
