@@ -19,7 +19,7 @@ from leakbench.errors import ConfigError, UnknownName
 from leakbench.lazy import pd
 from leakbench.records import atomic_write
 from leakbench.report.kept import Kept
-from leakbench.report.tidy import existing, gates_path, table_path
+from leakbench.report.tidy import existing, gates_path, needed, table_path
 from leakbench.report.verdicts import void_notes
 
 if TYPE_CHECKING:
@@ -91,6 +91,17 @@ class Artifact:
     def _tables(self, scale: str) -> list[str]:
         return [table_path(scale, self.paper, experiment) for experiment in self.experiments]
 
+    def records(self, project: Project, scale: str) -> set[str]:
+        """Paths of the records it takes: those of its tables, of their gates, and those that these jobs read."""
+        jobs = [job for table in self._tables(scale) for job in needed(project, table)]
+        found: set[str] = set()
+        while jobs:
+            job = jobs.pop()
+            if job.path not in found:
+                found.add(job.path)
+                jobs += job.uses.values()
+        return found
+
     def full_caption(self, project: Project, scale: str) -> str:
         """The caption, with the number; where it reads experiments, with what was computed and what the scale means."""
         plan = project.plan(scale)
@@ -137,6 +148,7 @@ def notes_on_void(tables: Tables, verdicts: Iterable[pd.DataFrame]) -> list[str]
     """What the attacks reached whose cells are void, in words.
 
     Args:
+        tables: the tidy tables of the artifact.
         verdicts: gates.csv of every experiment.
     """
     rows = pd.concat(tables.values())
@@ -147,6 +159,7 @@ def formats(made: Made, caption: Sequence[str], share: str = "") -> dict[str, by
     """The content of every file of an artifact, by its extension.
 
     Args:
+        made: the picture or the table.
         caption: lines of it.
         share: how many of its records are there, where not all need be, such as ``5 of 8 records``: pictures and tables
             are marked as partial then, and CSV has a column ``partial``.

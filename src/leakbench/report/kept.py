@@ -33,6 +33,7 @@ class Kept:
         """Every tensor of one record by its key.
 
         Args:
+            experiment: one of those in ``jobs``.
             defense: the defense's label.
             work: the attack's label, or the kind of a job that runs none, as in the record's path.
             seed: one that the record holds; matters where every seed has a record of its own.

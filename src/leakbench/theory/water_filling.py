@@ -94,6 +94,11 @@ def isotropic_suffices(gradients: torch.Tensor, batch: float, variance: float) -
 
     Certain where ``sigma^2 >= C^2 / B`` and gradients are clipped at ``C``.
 
+    Args:
+        gradients: per-record gradients as columns, ``[..., K, D]``.
+        batch: ``B``.
+        variance: ``sigma^2``, the floor.
+
     Raises:
         ConfigError: ``B`` or the variance is not positive.
     """
@@ -241,6 +246,11 @@ def filled(covariance: torch.Tensor, variance: float) -> torch.Tensor:
 
 def block_spectra(gradients: torch.Tensor, batch: float, blocks: int) -> list[UpdateSpectrum]:
     """Spectra of ``k`` blocks of coordinates of nearly equal size, in order.
+
+    Args:
+        gradients: per-record gradients as columns, ``[..., K, D]``.
+        batch: ``B``.
+        blocks: ``k``.
 
     Raises:
         ConfigError: there are fewer coordinates than blocks, or no blocks; as :func:`update_spectrum`.
