@@ -377,10 +377,10 @@ def _attempted(job: Job, kind: LeakageJob) -> dict[str, Any]:
 
 def _pictures(job: Job, kind: AttackJob) -> dict[str, Any]:
     """Images of the experiments whose pictures are drawn, and all sentences; only these import torch."""
+    settings = len(list(job.defense.settings()))
     if job.dataset.component.unit == "sentences":
         said = [[f"[CLS] {number} words. [SEP]"] * kind.batch_size for number in range(kind.clients)]
         packed = {f"seed{seed}/victims": pack(said) for seed in job.seeds}
-        settings = len(list(job.defense.settings()))
         return packed | {f"seed{seed}/reconstructions": pack(said).expand(settings, -1, -1, -1) for seed in job.seeds}
     if "pictures" not in job.experiment:
         return {}
@@ -391,8 +391,8 @@ def _pictures(job: Job, kind: AttackJob) -> dict[str, Any]:
     for seed in job.seeds:
         victims, reconstructions = (torch.Generator().manual_seed(seed + offset) for offset in (0, 1000))
         found[f"seed{seed}/victims"] = torch.rand(shape, generator=victims)
-        found[f"seed{seed}/reconstructions"] = torch.rand(1, *shape, generator=reconstructions)
-        found[f"seed{seed}/assignment"] = torch.arange(kind.batch_size).flip(0).expand(1, kind.clients, -1)
+        found[f"seed{seed}/reconstructions"] = torch.rand(settings, *shape, generator=reconstructions)
+        found[f"seed{seed}/assignment"] = torch.arange(kind.batch_size).flip(0).expand(settings, kind.clients, -1)
     return found
 
 
