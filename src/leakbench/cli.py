@@ -33,22 +33,37 @@ LISTABLE = (
 
 
 def _project(arguments: argparse.Namespace) -> Project:
-    import yaml
-
-    from leakbench.errors import ConfigError
     from leakbench.experiments import Project, find_root
 
-    overrides = {}
-    for assignment in arguments.set:
-        key, equals, value = assignment.partition("=")
-        if not equals:
-            raise ConfigError(f"--set {assignment}: expected KEY=VALUE")
-        overrides[key] = yaml.safe_load(value)
+    overrides = _assigned(arguments.set, "--set", "KEY=VALUE")
     root = Path(arguments.root) if arguments.root else find_root()
     project = Project(root, overrides)
     if project.settings.data_root and not os.environ.get("LEAKBENCH_DATA"):
         os.environ["LEAKBENCH_DATA"] = str(root / project.settings.data_root)
     return project
+
+
+def _assigned(assignments: Sequence[str], where: str, form: str) -> dict[str, Any]:
+    """Keys with their values, which are YAML.
+
+    Raises:
+        ConfigError: an assignment has not this form, or its value is no YAML; ``where`` begins the message.
+    """
+    import yaml
+
+    from leakbench.errors import ConfigError
+
+    found = {}
+    for assignment in assignments:
+        key, equals, value = assignment.partition("=")
+        if not equals:
+            raise ConfigError(f"{where} {assignment}: expected {form}")
+        try:
+            found[key] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            said = " ".join(str(error).split())
+            raise ConfigError(f"{where} {assignment}: the value is no YAML: {said}") from None
+    return found
 
 
 def _relative(project: Project, path: str) -> str:
@@ -91,28 +106,21 @@ def _show(arguments: argparse.Namespace) -> None:
 
 
 def _list(arguments: argparse.Namespace) -> None:
-    from leakbench.report.catalogue import catalogue, print_table
+    from leakbench.report.catalogue import catalogue
+    from leakbench.report.terminal import print_rows
 
     rows = catalogue(_project(arguments), arguments.what, arguments.scale)
     if arguments.json:
         print(json.dumps(rows, indent=1))
     else:
-        print_table(arguments.what, rows)
+        print_rows(arguments.what, rows)
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    import yaml
-
     from leakbench.contract.kit import answers
-    from leakbench.errors import ConfigError
-    from leakbench.report.printed import print_answers
+    from leakbench.report.terminal import print_answers
 
-    given = {}
-    for assignment in arguments.parameters:
-        key, equals, value = assignment.partition("=")
-        if not equals:
-            raise ConfigError(f"leakbench check: {assignment}: expected NAME=VALUE")
-        given[key] = yaml.safe_load(value)
+    given = _assigned(arguments.parameters, "leakbench check:", "NAME=VALUE")
     found = list(answers(arguments.source, given))
     if arguments.json:
         print(json.dumps([vars(answer) for answer in found], indent=1))
@@ -123,7 +131,8 @@ def _check(arguments: argparse.Namespace) -> int:
 
 def _stage(arguments: argparse.Namespace) -> int:
     from leakbench.errors import ConfigError
-    from leakbench.staging import fetch, fetch_all, look, needs, report
+    from leakbench.report.terminal import print_staged
+    from leakbench.staging import fetch, fetch_all, look, needs
 
     project = _project(arguments)
     if arguments.all == bool(arguments.names):
@@ -139,7 +148,7 @@ def _stage(arguments: argparse.Namespace) -> int:
     if not arguments.check:
         fetch_all(wanted)
     found = [look(need, check=arguments.check) for need in wanted]
-    report(found, scale)
+    print_staged(found, scale)
     return 0 if all(each.ready for each in found) else 1
 
 
@@ -171,7 +180,8 @@ def _judge(arguments: argparse.Namespace) -> None:
 
 
 def _claims(arguments: argparse.Namespace) -> None:
-    from leakbench.report.catalogue import print_claims, verdicts
+    from leakbench.report.catalogue import verdicts
+    from leakbench.report.terminal import print_claims
 
     rows = verdicts(_project(arguments), arguments.scale, arguments.paper)
     if arguments.json:
@@ -189,7 +199,7 @@ def _scorecard(arguments: argparse.Namespace) -> None:
 
 def _cost(arguments: argparse.Namespace) -> None:
     from leakbench.report.costs import SPEEDUP, cost_report, costs, write_costs
-    from leakbench.report.printed import print_costs
+    from leakbench.report.terminal import print_costs
 
     project = _project(arguments)
     speedup = _speedup(arguments.speedup) if arguments.speedup else SPEEDUP
@@ -216,8 +226,8 @@ def _speedup(text: str) -> Speedup:
 
 
 def _status(arguments: argparse.Namespace) -> None:
-    from leakbench.report.printed import print_status
     from leakbench.report.status import status
+    from leakbench.report.terminal import print_status
 
     found = status(_project(arguments), arguments.scale)
     if arguments.json:

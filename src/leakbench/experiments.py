@@ -26,8 +26,9 @@ from leakbench.data.base import DATASETS
 from leakbench.defenses.base import DEFENSES
 from leakbench.errors import ConfigError, UnknownName
 from leakbench.gates import Gate, GateSpec, gates_of
-from leakbench.jobs.base import JOB_KINDS, RESULTS, Job, JobKind, Variant
+from leakbench.jobs.base import JOB_KINDS, Job, JobKind, Variant
 from leakbench.models.base import MODELS
+from leakbench.records import RESULTS
 from leakbench.registry import Component, Registry, load_plugin
 
 C = TypeVar("C", bound=Component)

@@ -9,7 +9,7 @@ import importlib
 import io
 import pkgutil
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import PurePosixPath
@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Literal, Union
 from leakbench.errors import ConfigError, UnknownName
 from leakbench.lazy import pd
 from leakbench.records import atomic_write
+from leakbench.report.compared import settings_apart
 from leakbench.report.kept import Kept
-from leakbench.report.tidy import existing, gates_path, table_path
+from leakbench.report.tidy import existing, gates_path, needed, table_path
 from leakbench.report.verdicts import void_notes
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ class Artifact:
         experiments: names of the experiments whose tidy tables it reads; none for what formulas alone say.
         make: the function without side effects from tidy tables to a drawing (figures) or a data frame (tables).
         tensors: those of the experiments whose records' tensors it reads too, through a :class:`Kept`.
+        leaves_out: why it does not show a defense that ``compare`` puts into its experiments, as the end of a sentence;
+            empty where it shows them.
     """
 
     paper: str
@@ -58,6 +61,7 @@ class Artifact:
     experiments: tuple[str, ...]
     make: Make
     tensors: tuple[str, ...] = ()
+    leaves_out: str = ""
 
     @property
     def name(self) -> str:
@@ -91,6 +95,17 @@ class Artifact:
     def _tables(self, scale: str) -> list[str]:
         return [table_path(scale, self.paper, experiment) for experiment in self.experiments]
 
+    def records(self, project: Project, scale: str) -> set[str]:
+        """Paths of the records it takes: those of its tables, of their gates, and those that these jobs read."""
+        jobs = [job for table in self._tables(scale) for job in needed(project, table)]
+        found: set[str] = set()
+        while jobs:
+            job = jobs.pop()
+            if job.path not in found:
+                found.add(job.path)
+                jobs += job.uses.values()
+        return found
+
     def full_caption(self, project: Project, scale: str) -> str:
         """The caption, with the number; where it reads experiments, with what was computed and what the scale means."""
         plan = project.plan(scale)
@@ -113,9 +128,8 @@ class Artifact:
             experiment: pd.read_parquet(existing(project.root, table, f"merge {table}"))
             for experiment, table in zip(self.experiments, self._tables(scale), strict=True)
         }
-        made = self.made(
-            tables, Kept(project.root, {name: plan.experiment_jobs(self.paper, name) for name in self.tensors})
-        )
+        kept = Kept(project.root, {name: plan.experiment_jobs(self.paper, name) for name in self.tensors})
+        made = self.made(tables, kept, [variant.label for variant in project.compared])
         caption = [self.full_caption(project, scale)]
         if shows_void(made):
             paths = [existing(project.root, gates_path(table), f"merge {table}") for table in self._tables(scale)]
@@ -123,8 +137,13 @@ class Artifact:
         for extension, content in formats(made, caption).items():
             atomic_write(project.root / self.path(scale, extension), content)
 
-    def made(self, tables: Tables, kept: Kept) -> Made:
-        """What its function makes of tidy tables."""
+    def made(self, tables: Tables, kept: Kept, compared: Collection[str]) -> Made:
+        """What its function makes of tidy tables.
+
+        Args:
+            compared: labels of compared defenses, of which it sees every setting as a defense.
+        """
+        tables = {name: settings_apart(frame, compared) for name, frame in tables.items()}
         return self.make(tables, kept) if self.tensors else self.make(tables)
 
 
@@ -217,6 +236,7 @@ def artifact(
     caption: str,
     experiments: tuple[str, ...],
     tensors: tuple[str, ...] = (),
+    leaves_out: str = "",
 ) -> Callable[[Make], Make]:
     """Decorator that registers the function that makes an artifact; the arguments are :class:`Artifact`'s.
 
@@ -227,7 +247,7 @@ def artifact(
     def register(make: Make) -> Make:
         if isinstance(number, str) and not re.fullmatch("S[1-9][0-9]*", number):
             raise ConfigError(f"{paper}: '{number}' numbers no {kind}; expected the paper's own number, or S1, S2, ...")
-        entry = Artifact(paper, kind, number, title, caption, experiments, make, tensors)
+        entry = Artifact(paper, kind, number, title, caption, experiments, make, tensors, leaves_out)
         if not set(tensors) <= set(experiments):
             raise ConfigError(f"{paper}: {entry.name} asks for tensors of experiments that it does not name")
         if (paper, entry.name) in _artifacts:

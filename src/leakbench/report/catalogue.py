@@ -1,4 +1,4 @@
-"""What ``leakbench list`` and ``leakbench claims`` show."""
+"""What ``leakbench list`` and ``leakbench claims`` show, as rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from leakbench.experiments import REGISTRIES, Project
 from leakbench.lazy import pd
 from leakbench.registry import Registry
 from leakbench.report.artifacts import artifacts
-from leakbench.report.claims import MARKS, SMOKE_WARNING, claims_of, claims_path, in_numbers, judged, verdict_rows
+from leakbench.report.claims import MARKS, claims_of, claims_path, judged, verdict_rows
 
 COMPONENTS: dict[str, Registry[Any]] = REGISTRIES | {
     "membership_attacks": MEMBERSHIP_ATTACKS,
@@ -97,22 +97,6 @@ def _paper(project: Project, scale: str, name: str) -> dict[str, Any]:
     return row | {each: int((verdict == each).sum()) for each in MARKS}
 
 
-def print_table(title: str, rows: list[dict[str, Any]]) -> None:
-    """Rows as a table on the terminal."""
-    from rich.console import Console
-    from rich.table import Table
-
-    if not rows:
-        Console().print(f"{title}: none")
-        return
-    table = Table(title=title)
-    for column in rows[0]:
-        table.add_column(column)
-    for row in rows:
-        table.add_row(*(", ".join(value) if isinstance(value, dict) else str(value) for value in row.values()))
-    Console().print(table)
-
-
 def verdicts(project: Project, scale: str | None = None, paper: str | None = None) -> list[dict[str, Any]]:
     """A verdict for each claim of every configured paper, or of one, from the tidy tables that exist.
 
@@ -128,30 +112,3 @@ def verdicts(project: Project, scale: str | None = None, paper: str | None = Non
         for name in ([paper] if paper else plan.papers)
         for row in verdict_rows(judged(project, scale, name))
     ]
-
-
-STYLES = {"reproduced": "bold blue", "contradicted": "bold yellow", "inconclusive": "magenta", "not run": "dim"}
-
-
-def print_claims(rows: list[dict[str, Any]]) -> None:
-    """Verdicts on the terminal: each a sign, a word and a colour."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console()
-    for paper, scale in dict.fromkeys((row["paper"], row["scale"]) for row in rows):
-        table = Table(title=f"claims of {paper}, scale {scale}", show_lines=True)
-        for column in ("claim", "verdict", "effect", "statement"):
-            table.add_column(column, no_wrap=column in ("claim", "verdict"))
-        for row in rows:
-            if row["paper"] == paper:
-                verdict = Text(f"{MARKS[row['verdict']]} {row['verdict']}", style=STYLES[row["verdict"]])
-                statement = Text.assemble(row["statement"], (f" ({row['source']})", "dim"))
-                for said in (f"paper: {row['printed']}" if row["printed"] else "", row["meaning"], row["note"]):
-                    if said:
-                        statement.append(f"\n{said}", style="dim")
-                table.add_row(row["claim"], verdict, in_numbers(row["effect"], row["low"], row["high"]), statement)
-        console.print(table)
-    if any(row["scale"] == "smoke" for row in rows):
-        console.print(SMOKE_WARNING)

@@ -13,10 +13,11 @@ from pathlib import PurePosixPath
 from leakbench.errors import LeakbenchError, RecordError
 from leakbench.experiments import Project
 from leakbench.jobs.base import Job
-from leakbench.records import Record, atomic_write, read_record
+from leakbench.records import Record, atomic_write
 from leakbench.report.artifacts import Artifact, artifact_of, formats, notes_on_void, shows_void
 from leakbench.report.kept import Kept
-from leakbench.report.tidy import merged, needed, staleness, table_path
+from leakbench.report.recorded import recorded
+from leakbench.report.tidy import merged, needed, table_path
 
 FOLDER = "partial"
 
@@ -45,18 +46,11 @@ class Share:
         records: dict[str, Record] = {}
         faults: dict[str, str] = {}
         for job in every:
-            path = project.root / job.path
-            if not path.is_file():
-                continue
-            try:
-                record = read_record(path)
-            except (RecordError, OSError) as error:
-                faults[job.path] = str(error).removeprefix(f"{path}: ")
-                continue
-            if fault := staleness(job, record):
-                faults[job.path] = fault
-            else:
-                records[job.path] = record
+            there = recorded(project.root, job)
+            if there.reason:
+                faults[job.path] = there.reason
+            elif there.record:
+                records[job.path] = there.record
         return cls(every, records, faults)
 
     @property
@@ -109,10 +103,10 @@ def draw_partly(project: Project, path: str) -> list[str]:
     kept = Kept(project.root, {name: plan.experiment_jobs(entry.paper, name) for name in entry.tensors}, share.records)
     caption = [f"Records that are there: {share.by_experiment()}."] if jobs else []
     try:
-        made = entry.made({experiment: each.numbers for experiment, each in tables.items()}, kept)
+        numbers = {experiment: each.numbers for experiment, each in tables.items()}
+        made = entry.made(numbers, kept, [variant.label for variant in project.compared])
         caption += [entry.full_caption(project, scale)]
         if shows_void(made):
-            numbers = {experiment: each.numbers for experiment, each in tables.items()}
             caption += notes_on_void(numbers, [each.gates for each in tables.values()])
         contents = formats(made, caption, str(share))
     except Exception as error:  # what functions that expect a whole grid raise from a part of it, in many ways

@@ -18,9 +18,8 @@ from pathlib import Path, PurePosixPath
 
 from leakbench.errors import ConfigError, RecordError
 from leakbench.experiments import Plan, Project
-from leakbench.jobs.base import RESULTS
 from leakbench.lazy import pd
-from leakbench.records import atomic_write
+from leakbench.records import RESULTS, atomic_write
 from leakbench.report.artifacts import Artifact, artifacts
 from leakbench.report.claims import (
     COLUMNS,
