@@ -10,6 +10,7 @@ import pytest
 from leakbench.experiments import Project
 from leakbench.report.artifacts import artifacts
 from leakbench.report.claims import claims_of
+from leakbench.report.claims import claims_of
 
 if TYPE_CHECKING:
     from tests.workflow.conftest import Checkout
@@ -30,7 +31,8 @@ JOBS = {
 
 def closed_form(checkout: Checkout, scale: str, paper: str) -> Counter[str]:
     """How many jobs the configuration stands for, by multiplying the lengths of its lists."""
-    counts: Counter[str] = Counter(judge=1, scorecard=1)
+    counts: Counter[str] = Counter(scorecard=1)
+    counts["judge"] += bool(claims_of(paper))
     for entry in artifacts():
         counts["draw" if entry.kind == "figure" else "tabulate"] += entry.paper == paper
     for spec in Project(checkout.root, {"papers": [paper]}).plan(scale).papers[paper].experiments.values():
