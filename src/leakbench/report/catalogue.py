@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from leakbench.attacks.released.base import MEMBERSHIP_ATTACKS, MODEL_INVERSIONS
 from leakbench.errors import UnknownName
-from leakbench.experiments import REGISTRIES, Project
+from leakbench.experiments import REGISTRIES, Plan, Project
 from leakbench.registry import Registry
 from leakbench.report.artifacts import artifacts
 from leakbench.report.claims import MARKS, SMOKE_WARNING, in_numbers, judged, verdict_rows
@@ -59,10 +60,11 @@ def catalogue(project: Project, what: str, scale: str | None = None) -> list[dic
                 "paper": found.paper,
                 "experiment": found.experiment,
                 "kind": found.kind,
+                "artifact": "",
                 "left out": found.left_out or "",
             }
             for found in plan.comparisons()
-        ]
+        ] + list(_artifacts_with_compared(plan))
     return [
         {
             "name": entry.name,
@@ -75,6 +77,17 @@ def catalogue(project: Project, what: str, scale: str | None = None) -> list[dic
         for entry in artifacts()
         if entry.paper in plan.papers
     ]
+
+
+def _artifacts_with_compared(plan: Plan) -> Iterator[dict[str, Any]]:
+    """Figures and tables that read experiments which a compared defense joins."""
+    joined = {(found.label, found.paper, found.experiment) for found in plan.comparisons() if found.left_out is None}
+    for label in dict.fromkeys(found.label for found in plan.comparisons()):
+        for entry in artifacts():
+            found = [name for name in entry.experiments if (label, entry.paper, name) in joined]
+            if found:
+                where = {"name": label, "paper": entry.paper, "experiment": ", ".join(found), "kind": ""}
+                yield where | {"artifact": entry.name, "left out": entry.leaves_out}
 
 
 def print_table(title: str, rows: list[dict[str, Any]]) -> None:

@@ -120,7 +120,7 @@ def _panel(ax: Axes, frame: pd.DataFrame) -> None:
                 "color": tint(label, rows["mechanism"].iloc[0]),
                 "label": name_of(label, experiment),
             }
-            look["linestyle"] = STYLES.get(label, OTHERWISE.get(experiment, "-"))
+            look["linestyle"] = STYLES.get(label, "-") if label in NAMES else OTHERWISE.get(experiment, "-")
             for mean in rows.loc[rows["epsilon"].isna(), "mean"]:
                 ax.axhline(mean, **look)
             rows = rows[rows["epsilon"].notna()]
