@@ -28,13 +28,15 @@ def settings_apart(frame: pd.DataFrame, labels: Collection[str]) -> pd.DataFrame
     columns = [name for name in setting_columns(frame) if own.any() and frame.loc[~own, name].isna().all()]
     if not columns:
         return frame
-    found = frame.drop(columns=columns)
-    settings = frame.loc[own, columns].to_dict("records")
-    found.loc[own, "defense"] = [
-        in_setting(label, {name.removeprefix(SETTING): value for name, value in setting.items() if not pd.isna(value)})
-        for label, setting in zip(frame.loc[own, "defense"], settings, strict=True)
+    settings = [
+        {str(name).removeprefix(SETTING): value for name, value in setting.items() if not pd.isna(value)}
+        for setting in frame[columns].to_dict("records")
     ]
-    return found
+    names = [
+        in_setting(label, setting) if label in labels else label
+        for label, setting in zip(frame["defense"], settings, strict=True)
+    ]
+    return frame.drop(columns=columns).assign(defense=names)
 
 
 def in_setting(label: str, setting: Mapping[str, Any]) -> str:

@@ -126,7 +126,7 @@ def _panel(ax: Axes, frame: pd.DataFrame) -> None:
             rows = rows[rows["epsilon"].notna()]
             if len(rows):
                 whiskers = [rows["mean"] - rows["low"], rows["high"] - rows["mean"]]
-                marks = {"marker": "o", "markersize": 3.5, "elinewidth": 1, "capsize": 2}
+                marks: dict[str, Any] = {"marker": "o", "markersize": 3.5, "elinewidth": 1, "capsize": 2}
                 ax.errorbar(rows["epsilon"], rows["mean"], yerr=whiskers, **look, **marks)
     free = frame[(frame["mechanism"] == "none") & (frame["experiment"] == "accuracy_all")]
     for mean in free["mean"].dropna():
