@@ -10,7 +10,6 @@ import pytest
 from leakbench.experiments import Project
 from leakbench.report.artifacts import artifacts
 from leakbench.report.claims import claims_of
-from leakbench.report.claims import claims_of
 
 if TYPE_CHECKING:
     from tests.workflow.conftest import Checkout

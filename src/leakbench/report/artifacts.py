@@ -141,6 +141,8 @@ class Artifact:
         """What its function makes of tidy tables.
 
         Args:
+            tables: the tidy tables of :attr:`experiments`.
+            kept: where tensors are read, if :attr:`tensors` names any.
             compared: labels of compared defenses, of which it sees every setting as a defense.
         """
         tables = {name: settings_apart(frame, compared) for name, frame in tables.items()}

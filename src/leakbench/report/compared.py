@@ -22,6 +22,7 @@ def settings_apart(frame: pd.DataFrame, labels: Collection[str]) -> pd.DataFrame
     Parameters that other defenses of the table have as well stay columns, since figures have an axis for them.
 
     Args:
+        frame: tidy table of an experiment.
         labels: of the compared defenses.
     """
     own = frame["defense"].isin(labels)

@@ -51,7 +51,10 @@ class Kept:
         """The victims of a seed and what an attack made of them, one row per setting of the defense.
 
         Args:
+            experiment: one of those in ``jobs``.
             defense: its label, or one of its settings' as :func:`~leakbench.report.compared.in_setting` names them.
+            attack: its label.
+            seed: one that the record holds.
 
         Raises:
             RecordError: there is no such job, its record or its tensors are missing or altered, or it has no images.

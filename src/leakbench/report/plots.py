@@ -147,7 +147,9 @@ def draw_level(ax: Axes, rows: pd.DataFrame, name: str) -> list[dict[str, object
     """A horizontal line at the mean of a defense that does not have the parameter of the axis; returns the number.
 
     Args:
+        ax: where to draw.
         rows: of one metric and one defense; there may be none.
+        name: of the defense, in the legend.
     """
     if rows.empty:
         return []
