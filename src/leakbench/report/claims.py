@@ -210,6 +210,7 @@ class Claim:
         """The verdict on the paper's defenses, and in the note how compared ones do in the place of the champion.
 
         Args:
+            tables: the tidy tables of its experiments, and others.
             compared: labels of the compared defenses, of which the verdict knows nothing.
         """
         tables = {name: tables[name] for name in self.experiments}

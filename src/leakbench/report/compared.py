@@ -64,6 +64,7 @@ def stand_ins(
     Only defenses that every table has which has the champion.
 
     Args:
+        tables: by the names of their experiments.
         labels: of the compared defenses.
         champion: label of the defense whose place they take.
         parameter: that the champion is compared over: the one parameter that a compared defense sweeps stands for it,
