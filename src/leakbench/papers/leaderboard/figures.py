@@ -32,6 +32,8 @@ STRONGEST = "#D55E00"
 """Of the frame around the strongest attack."""
 ROW = 0.235
 """Inches of a line of the ranking."""
+BEYOND = 15.0
+"""Loss in percentage points at which Figure 2 ends."""
 DOMINATED = 0.25
 """Opacity of what another one beats in everything."""
 
@@ -130,8 +132,9 @@ def ratio(value: float) -> str:
     2,
     title="The front of privacy, utility and cost",
     caption=f"Every computed setting of every defense. {MEASURED} The area of a point grows with the bits that a "
-    "client sends over those of an undefended step. Bright and numbered: settings that no other one beats in "
-    "leakage, loss and bits at once; faint: the others, with the names of defenses that have none on the front under the list. What loses more than 15 points is beyond the axes.",
+    "client sends over those of an undefended step. Bright and numbered: settings that no other one beats in leakage, "
+    "loss and bits at once; faint: the others. Below the list: defenses that have no setting among the best. What loses "
+    f"more than {BEYOND:g} points is beyond the axes.",
 )
 def fig02(tables: Tables) -> Drawing:
     """A panel per data set and model, a point per setting."""
@@ -168,10 +171,6 @@ def _unbeaten(points: pd.DataFrame) -> pd.Series:
     if known.any():
         best[known] = nondominated(weighed.to_numpy())
     return best
-
-
-BEYOND = 15.0
-"""Loss in percentage points at which Figure 2 ends."""
 
 
 def _front(ax: Axes, board: Board, points: pd.DataFrame) -> None:
