@@ -132,9 +132,9 @@ def ratio(value: float) -> str:
     2,
     title="The front of privacy, utility and cost",
     caption=f"Every computed setting of every defense. {MEASURED} The area of a point grows with the bits that a "
-    "client sends over those of an undefended step. Bright and numbered: settings that no other one beats in leakage, "
-    "loss and bits at once; faint: the others. Below the list: defenses that have no setting among the best. What loses "
-    f"more than {BEYOND:g} points is beyond the axes.",
+    "client sends over those of an undefended step. Bright and numbered: settings that no other one beats in "
+    "leakage, loss and bits at once; faint: the others. Below the list: defenses that have no setting among the best. "
+    f"What loses more than {BEYOND:g} points is beyond the axes.",
 )
 def fig02(tables: Tables) -> Drawing:
     """A panel per data set and model, a point per setting."""
@@ -190,7 +190,7 @@ def _front(ax: Axes, board: Board, points: pd.DataFrame) -> None:
                 alpha=1.0 if best else DOMINATED,
             )
     _name(ax, shown)
-    for bits in (0.1, 1.0, 8.0):
+    for bits in (0.05, 0.25, 1.0):
         ax.scatter([], [], s=_area(bits), color=REFERENCE_COLOUR, label=f"{bits:g}x the bits")
     ax.legend(loc="upper right", bbox_to_anchor=(1.0, 0.88), fontsize="small", labelspacing=1.0)
     ax.set(xlabel="accuracy lost (percentage points)", ylabel=LEAKAGE)
