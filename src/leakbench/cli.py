@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +76,14 @@ def _relative(project: Project, path: str) -> str:
     return path
 
 
+def _tell(arguments: argparse.Namespace, found: Any, show: Callable[[Any], None]) -> None:
+    """Print what a command found: as JSON if that is asked for, else for people."""
+    if arguments.json:
+        print(json.dumps(found, indent=1))
+    else:
+        show(found)
+
+
 def _run(arguments: argparse.Namespace) -> None:
     from leakbench.jobs.runner import Placement, run_job
     from leakbench.running.work import KEEP, restore
@@ -110,10 +119,7 @@ def _list(arguments: argparse.Namespace) -> None:
     from leakbench.report.terminal import print_rows
 
     rows = catalogue(_project(arguments), arguments.what, arguments.scale)
-    if arguments.json:
-        print(json.dumps(rows, indent=1))
-    else:
-        print_rows(arguments.what, rows)
+    _tell(arguments, rows, partial(print_rows, arguments.what))
 
 
 def _check(arguments: argparse.Namespace) -> int:
@@ -122,10 +128,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
     given = _assigned(arguments.parameters, "leakbench check:", "NAME=VALUE")
     found = list(answers(arguments.source, given))
-    if arguments.json:
-        print(json.dumps([vars(answer) for answer in found], indent=1))
-    else:
-        print_answers(found)
+    _tell(arguments, [vars(answer) for answer in found], lambda _: print_answers(found))
     return int(any(answer.verdict == "wrong" for answer in found))
 
 
@@ -184,10 +187,7 @@ def _claims(arguments: argparse.Namespace) -> None:
     from leakbench.report.terminal import print_claims
 
     rows = verdicts(_project(arguments), arguments.scale, arguments.paper)
-    if arguments.json:
-        print(json.dumps(rows, indent=1))
-    else:
-        print_claims(rows)
+    _tell(arguments, rows, print_claims)
 
 
 def _scorecard(arguments: argparse.Namespace) -> None:
@@ -206,10 +206,7 @@ def _cost(arguments: argparse.Namespace) -> None:
     found = costs(project, arguments.scale or project.settings.scale, arguments.device, speedup)
     write_costs(project.root, found)
     report = cost_report(project, found, arguments.gpus)
-    if arguments.json:
-        print(json.dumps(report, indent=1))
-    else:
-        print_costs(report)
+    _tell(arguments, report, print_costs)
 
 
 def _speedup(text: str) -> Speedup:
@@ -230,10 +227,7 @@ def _status(arguments: argparse.Namespace) -> None:
     from leakbench.report.terminal import print_status
 
     found = status(_project(arguments), arguments.scale)
-    if arguments.json:
-        print(json.dumps(found, indent=1))
-    else:
-        print_status(found)
+    _tell(arguments, found, print_status)
 
 
 def _schemas(arguments: argparse.Namespace) -> None:

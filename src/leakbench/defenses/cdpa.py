@@ -72,11 +72,6 @@ class WordMessage(Message):
     def bits(self) -> int:
         return self.form.width * self.words.shape[1] + self.rest.bits
 
-    @property
-    def saturations(self) -> torch.Tensor:
-        """Number of protected values of each client that no word can hold, ``[n]``."""
-        return self.saturated.sum(dim=1)
-
     @cached_property
     def others(self) -> torch.Tensor:
         """What the server decodes of the coordinates that are not protected, ``[n, d - k]``."""

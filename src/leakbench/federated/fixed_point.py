@@ -144,15 +144,6 @@ class FixedPoint:
         return self.sign(words) * shrink * mean / self.scale, variance / self.scale**2
 
 
-def count_ones(words: torch.Tensor, bit: int) -> torch.Tensor:
-    """How many clients sent a one in the bit of weight ``bit``, ``[..., R, d] -> [..., d]``, int64."""
-    return ((words & _as_int16(bit)) != 0).sum(dim=-2)
-
-
-def _as_int16(word: int) -> int:
-    return word - 2**16 if word >= 2**15 else word
-
-
 def vote(words: torch.Tensor, least: int) -> torch.Tensor:
     """The word whose every bit is one where at least ``least`` clients sent a one (eq. 2 counts all bits alike).
 

@@ -222,16 +222,6 @@ def added_trace(eigenvalues: torch.Tensor, variance: torch.Tensor | float, dimen
     return dimension * floor - eigenvalues.minimum(floor.unsqueeze(-1)).sum(dim=-1)
 
 
-def total_trace(eigenvalues: torch.Tensor, variance: torch.Tensor | float, dimension: int) -> torch.Tensor:
-    """``tr Sigma_+ = K sigma^2 + sum_j max(lambda_j - sigma^2, 0)``, ``[...]``; arguments of :func:`added_trace`.
-
-    Raises:
-        ConfigError: the variance is not positive.
-    """
-    floor = positive(variance, "the variance of noise", eigenvalues)
-    return dimension * floor + (eigenvalues - floor.unsqueeze(-1)).clamp(min=0).sum(dim=-1)
-
-
 def filled(covariance: torch.Tensor, variance: float) -> torch.Tensor:
     """``Sigma_+`` of a covariance ``[..., K, K]`` by its definition: for small ``K``, and to compare with.
 
