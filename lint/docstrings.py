@@ -1,7 +1,7 @@
 """What ruff does not ask of docstrings: ``python lint/docstrings.py`` from the repository root.
 
-In the rooms below, public functions and classes give the shapes of their arrays and say when they raise errors, and a
-method without a docstring overrides one that has it. Modules of formulas, mechanisms and presets name their source.
+Public functions and classes give the shapes of their arrays and say when they raise errors; a method without a
+docstring overrides one that has it. Modules of formulas, mechanisms and presets name their source.
 """
 
 from __future__ import annotations
@@ -17,13 +17,6 @@ from leakbench import errors
 
 PACKAGE = Path("src/leakbench")
 
-ROOMS = (
-    *("attacks", "data", "defenses", "federated", "jobs", "libraries", "metrics", "models", "numerics", "report"),
-    *("running", "staged", "theory", "comparing.py", "experiments.py", "gates.py", "randomness.py", "records.py"),
-    *("registry.py", "staging.py"),
-)
-"""Not papers/ and contract/, whose functions are figures, claims and questions by contract; nor workflow/, cli.py."""
-
 SOURCED = ("theory", "defenses", "attacks/presets.py")
 
 OURS = {
@@ -36,7 +29,8 @@ _ARRAY = re.compile(r"\b(Tensor|ndarray|NDArray)\b")
 _NO_ONE_SHAPE = re.compile(r"\b(dict|Mapping)\[[^\[\]]*\b(Tensor|ndarray)\]|Callable\[\[.*?\], .*?\]")
 _SHAPE = re.compile(r"``[^`]*\[[^`\]]+\][^`]*``|``\([A-Z, ]+\)``|\bscalars?\b|\bshapes?\b|\belementwise\b")
 _YEAR = re.compile(r"\b(19|20)\d\d\b")
-_IMPOSSIBLE = {"AssertionError", "NotImplementedError"}
+_UNSAID = {"AssertionError", "NotImplementedError", "NotAsked", "NotRun"}
+"""What cannot happen; and how every check of the contract kit, and every claim, says that it has nothing to say."""
 
 Fault = tuple[int, str]
 
@@ -53,14 +47,14 @@ class Documented:
             self._bases.setdefault(node.name, set()).update(map(_name_of, node.bases))
 
     def inherits(self, owner: ast.ClassDef, method: str) -> bool:
-        """Whether a base has a docstring for a method; the bases of other libraries have one."""
+        """Whether a base has a docstring for a method; of other libraries' methods only torch's ``forward`` counts."""
         bases, seen = set(map(_name_of, owner.bases)), {owner.name}
         while todo := bases - seen:
-            if any(base not in self._methods or method in self._methods[base] for base in todo):
+            if any(method in self._methods.get(base, ()) for base in todo):
                 return True
             seen |= todo
-            bases = set().union(*(self._bases[base] for base in todo))
-        return False
+            bases = set().union(*(self._bases.get(base, ()) for base in todo))
+        return method == "forward" and "Module" in seen
 
 
 def _name_of(base: ast.expr) -> str:
@@ -75,19 +69,14 @@ def faults(tree: ast.Module, name: str, documented: Documented) -> Iterator[Faul
         name: its path in the package, which says what is asked of it.
         documented: all classes that it may derive from.
     """
-    if _lies_in(name, ROOMS):
-        yield from _of(tree, "", documented)
-    if _lies_in(name, SOURCED) and not name.endswith("__init__.py"):
+    yield from _of(tree, "", documented)
+    if any(name == place or name.startswith(f"{place}/") for place in SOURCED) and not name.endswith("__init__.py"):
         nodes = (each for each in ast.walk(tree) if isinstance(each, ast.Module | ast.ClassDef | ast.FunctionDef))
         sourced = any(_YEAR.search(ast.get_docstring(each) or "") for each in nodes)
         if not sourced and name not in OURS:
             yield 1, "no docstring names a paper and its year"
         if sourced and name in OURS:
             yield 1, "it names a source; remove it from OURS in lint/docstrings.py"
-
-
-def _lies_in(name: str, places: tuple[str, ...]) -> bool:
-    return any(name == place or name.startswith(f"{place}/") for place in places)
 
 
 def _of(owner: ast.Module | ast.ClassDef, around: str, documented: Documented) -> Iterator[Fault]:
@@ -129,7 +118,7 @@ def _raised(body: list[ast.stmt], caught: set[str]) -> Iterator[str]:
     for node in body:
         if isinstance(node, ast.Raise):
             error = _name_of(node.exc.func if isinstance(node.exc, ast.Call) else node.exc) if node.exc else ""
-            if error[:1].isupper() and error not in _IMPOSSIBLE and not _ancestry(error) & caught:
+            if error[:1].isupper() and error not in _UNSAID and not _ancestry(error) & caught:
                 yield error
         elif not isinstance(node, ast.FunctionDef | ast.ClassDef):
             handlers = getattr(node, "handlers", [])

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,13 @@ class FixedSteps(ClientSteps):
 @pytest.fixture
 def clean_registries() -> Iterator[None]:
     """Plug-ins do not outlive a test: neither what they register nor what they replace in jobs and claims."""
+    with registries_as_they_were():
+        yield
+
+
+@contextmanager
+def registries_as_they_were() -> Iterator[None]:
+    """Undoes what plug-ins register, and what they replace in jobs and claims."""
     registries = [*REGISTRIES.values(), JOB_KINDS]
     known = [dict(registry._classes) for registry in registries if list(registry)]
     replaceable: list[tuple[Any, str]] = [(JOB_KINDS.get(name), "run") for name in JOB_KINDS]

@@ -113,7 +113,7 @@ def test_list_components(capsys: pytest.CaptureFixture[str], what: str) -> None:
 
 @pytest.mark.usefixtures("checkout")
 def test_list_experiments(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = {row["name"]: row for row in listing(capsys, "experiments")}
+    rows = {row["name"]: row for row in listing(capsys, "experiments") if row["paper"] == "optimal_defense"}
     assert rows["undefended"]["jobs"] == 5 and rows["noise"]["jobs"] == 4 and rows["architecture"]["jobs"] == 1
     assert {row["scale"] for row in rows.values()} == {"smoke"}
     assert {row["scale"] for row in listing(capsys, "experiments", "--scale", "full")} == {"full"}

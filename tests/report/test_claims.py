@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from tests.report.synthetic import new_project
+from tests.report.synthetic import ROOT, new_project
 from tests.report.tables import rows, table
 
 from leakbench.errors import ConfigError, RecordError
@@ -259,10 +259,28 @@ def test_holm_over_the_claims_of_a_paper() -> None:
     assert unsure("reproduced", 0.06) and not unsure("reproduced", 0.04) and not unsure("inconclusive", 0.5)
 
 
-@pytest.mark.parametrize("paper", ["cdpa", "channel"])
+def papers_that_print(numbers: bool) -> list[str]:
+    """Those with numbers beside their claims, or those without."""
+    papers = sorted({entry.paper for entry in artifacts()})
+    return [paper for paper in papers if (printed_in(paper) / "claims.csv").is_file() is numbers]
+
+
+def printed_in(paper: str) -> Path:
+    """The folder of what a paper prints."""
+    return Path(claims.__file__).parents[1] / "papers" / paper / "reference"
+
+
+@pytest.mark.parametrize("paper", papers_that_print(False))
+def test_a_paper_without_printed_numbers_is_said_to_have_none(paper: str) -> None:
+    page = (ROOT / "docs" / "replication" / f"{paper}.md").read_text()
+    assert "prints no number that a verdict could stand beside" in " ".join(page.split())
+    assert not any(entry.printed for entry in claims_of(paper))
+
+
+@pytest.mark.parametrize("paper", papers_that_print(True))
 def test_printed_numbers_are_those_of_the_papers_tables(paper: str) -> None:
     """Each number beside a claim stands in the table or figure that is named with it, as it is kept here."""
-    folder = Path(claims.__file__).parents[1] / "papers" / paper / "reference"
+    folder = printed_in(paper)
     listed = pd.read_csv(folder / "claims.csv", dtype=str)
     assert set(listed["claim"]) <= {entry.key for entry in claims_of(paper)} and len(listed) > 2
     for row in listed.to_dict("records"):

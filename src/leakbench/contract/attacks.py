@@ -40,6 +40,7 @@ class AttackCase(Case[Attack]):
 
     @cached_property
     def attack(self) -> Attack:
+        """Against an undefended message."""
         return self.made.against(())
 
     @cached_property
@@ -86,6 +87,7 @@ class AttackCase(Case[Attack]):
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Of all clients' images, ``(clients, B, C, H, W)``."""
         return CLIENTS, 1, 1, SIDE, SIDE
 
 

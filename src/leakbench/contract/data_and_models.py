@@ -18,6 +18,7 @@ class DatasetCase(Case[Dataset]):
 
     @cached_property
     def samples(self) -> Samples:
+        """Some rows of the train split."""
         return self.made.load("train", ROWS)
 
 
@@ -87,6 +88,7 @@ class ModelCase(Case[Model]):
 
     @cached_property
     def network(self) -> Network:
+        """One that all checks share."""
         return self.fresh()
 
     def fresh(self) -> Network:
@@ -97,16 +99,19 @@ class ModelCase(Case[Model]):
 
     @property
     def text(self) -> bool:
+        """Whether it reads sentences."""
         from leakbench.models.bert import TextModel
 
         return issubclass(self.component, TextModel)
 
     @property
     def shape(self) -> tuple[int, int, int]:
+        """Of an image, ``(C, H, W)``."""
         return 3, 32, 32
 
     @cached_property
     def images(self) -> torch.Tensor:
+        """A batch of network inputs, ``[4, C, H, W]``."""
         return torch.linspace(-1, 1, 4 * 3 * 32 * 32).sin().view(4, *self.shape)
 
 

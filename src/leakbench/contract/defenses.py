@@ -53,10 +53,12 @@ class DefenseCase(Case[Defense]):
 
     @cached_property
     def images(self) -> torch.Tensor:
+        """What clients hold, ``[clients, B, C, H, W]``."""
         return torch.randn(CLIENTS, BATCH, 1, SIDE, SIDE, generator=generator("contract", "images"))
 
     @cached_property
     def labels(self) -> torch.Tensor:
+        """Of the images, ``[clients, B]``."""
         return torch.randint(CLASSES, (CLIENTS, BATCH), generator=generator("contract", "labels"))
 
     def streams(self, draw: int = 0, rows: range = range(CLIENTS)) -> Streams:
@@ -112,7 +114,7 @@ class DefenseCase(Case[Defense]):
 
     @cached_property
     def view(self) -> torch.Tensor:
-        """What the server decodes of it."""
+        """What the server decodes of it, ``[clients, d]``."""
         found = self.message.view()
         if not isinstance(found, torch.Tensor) or found.shape != self.shape:
             raise NotAsked("the message has another shape than the gradients; mend that first")
@@ -120,6 +122,7 @@ class DefenseCase(Case[Defense]):
 
     @property
     def shape(self) -> tuple[int, int]:
+        """Of all clients' gradients, ``(clients, d)``."""
         return CLIENTS, self.network.dimension
 
     @cached_property

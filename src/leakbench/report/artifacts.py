@@ -9,7 +9,7 @@ import importlib
 import io
 import pkgutil
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import PurePosixPath
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Literal, Union
 from leakbench.errors import ConfigError, UnknownName
 from leakbench.lazy import pd
 from leakbench.records import atomic_write
+from leakbench.report.compared import settings_apart
 from leakbench.report.kept import Kept
 from leakbench.report.tidy import existing, gates_path, needed, table_path
 from leakbench.report.verdicts import void_notes
@@ -48,6 +49,8 @@ class Artifact:
         experiments: names of the experiments whose tidy tables it reads; none for what formulas alone say.
         make: the function without side effects from tidy tables to a drawing (figures) or a data frame (tables).
         tensors: those of the experiments whose records' tensors it reads too, through a :class:`Kept`.
+        leaves_out: why it does not show a defense that ``compare`` puts into its experiments, as the end of a sentence;
+            empty where it shows them.
     """
 
     paper: str
@@ -58,6 +61,7 @@ class Artifact:
     experiments: tuple[str, ...]
     make: Make
     tensors: tuple[str, ...] = ()
+    leaves_out: str = ""
 
     @property
     def name(self) -> str:
@@ -124,9 +128,8 @@ class Artifact:
             experiment: pd.read_parquet(existing(project.root, table, f"merge {table}"))
             for experiment, table in zip(self.experiments, self._tables(scale), strict=True)
         }
-        made = self.made(
-            tables, Kept(project.root, {name: plan.experiment_jobs(self.paper, name) for name in self.tensors})
-        )
+        kept = Kept(project.root, {name: plan.experiment_jobs(self.paper, name) for name in self.tensors})
+        made = self.made(tables, kept, [variant.label for variant in project.compared])
         caption = [self.full_caption(project, scale)]
         if shows_void(made):
             paths = [existing(project.root, gates_path(table), f"merge {table}") for table in self._tables(scale)]
@@ -134,8 +137,15 @@ class Artifact:
         for extension, content in formats(made, caption).items():
             atomic_write(project.root / self.path(scale, extension), content)
 
-    def made(self, tables: Tables, kept: Kept) -> Made:
-        """What its function makes of tidy tables."""
+    def made(self, tables: Tables, kept: Kept, compared: Collection[str]) -> Made:
+        """What its function makes of tidy tables.
+
+        Args:
+            tables: the tidy tables of :attr:`experiments`.
+            kept: where tensors are read, if :attr:`tensors` names any.
+            compared: labels of compared defenses, of which it sees every setting as a defense.
+        """
+        tables = {name: settings_apart(frame, compared) for name, frame in tables.items()}
         return self.make(tables, kept) if self.tensors else self.make(tables)
 
 
@@ -228,6 +238,7 @@ def artifact(
     caption: str,
     experiments: tuple[str, ...],
     tensors: tuple[str, ...] = (),
+    leaves_out: str = "",
 ) -> Callable[[Make], Make]:
     """Decorator that registers the function that makes an artifact; the arguments are :class:`Artifact`'s.
 
@@ -238,7 +249,7 @@ def artifact(
     def register(make: Make) -> Make:
         if isinstance(number, str) and not re.fullmatch("S[1-9][0-9]*", number):
             raise ConfigError(f"{paper}: '{number}' numbers no {kind}; expected the paper's own number, or S1, S2, ...")
-        entry = Artifact(paper, kind, number, title, caption, experiments, make, tensors)
+        entry = Artifact(paper, kind, number, title, caption, experiments, make, tensors, leaves_out)
         if not set(tensors) <= set(experiments):
             raise ConfigError(f"{paper}: {entry.name} asks for tensors of experiments that it does not name")
         if (paper, entry.name) in _artifacts:

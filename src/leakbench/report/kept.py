@@ -11,6 +11,7 @@ from leakbench.errors import RecordError
 from leakbench.jobs.base import Job
 from leakbench.lazy import torch
 from leakbench.records import Record, read_record, read_tensors
+from leakbench.report.compared import in_setting, of_setting
 from leakbench.report.reconstructions import Row, reconstructions
 from leakbench.report.tidy import existing
 
@@ -49,18 +50,38 @@ class Kept:
     def reconstructions(self, experiment: str, defense: str, attack: str, seed: int = 0) -> list[Row]:
         """The victims of a seed and what an attack made of them, one row per setting of the defense.
 
+        Args:
+            experiment: one of those in ``jobs``.
+            defense: its label, or one of its settings' as :func:`~leakbench.report.compared.in_setting` names them.
+            attack: its label.
+            seed: one that the record holds.
+
         Raises:
             RecordError: there is no such job, its record or its tensors are missing or altered, or it has no images.
         """
         path, record = self._record(experiment, defense, attack, seed)
-        found = reconstructions(self.root, path, record, seed)
+        found = reconstructions(self.root, path, record, seed, of_setting(defense)[1])
         rows = [row for row in found if isinstance(row, Row)]
         if not rows:
             raise RecordError(f"{path}: holds sentences, and no images")
         return rows
 
+    def place(self, experiment: str, defense: str, work: str, seed: int = 0) -> int:
+        """Which of its record's settings a name of :func:`~leakbench.report.compared.in_setting` is, in their order.
+
+        Raises:
+            RecordError: there is no such job, or its record is missing.
+        """
+        _, record = self._record(experiment, defense, work, seed)
+        _, wanted = of_setting(defense)
+        settings = [replicate.setting for replicate in record.replicates if replicate.seed == seed]
+        names = list(wanted)
+        different = list(dict.fromkeys(in_setting("", {name: each[name] for name in names}) for each in settings))
+        return different.index(in_setting("", wanted))
+
     def _record(self, experiment: str, defense: str, work: str, seed: int) -> tuple[str, Record]:
         """A record and its path; of several data sets or models, that of the first."""
+        defense, _ = of_setting(defense)
         for job in self.jobs[experiment]:
             does = job.attack.label if job.attack else job.kind.name
             if (job.defense.label, does) == (defense, work) and seed in job.seeds:

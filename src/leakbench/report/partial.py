@@ -103,10 +103,10 @@ def draw_partly(project: Project, path: str) -> list[str]:
     kept = Kept(project.root, {name: plan.experiment_jobs(entry.paper, name) for name in entry.tensors}, share.records)
     caption = [f"Records that are there: {share.by_experiment()}."] if jobs else []
     try:
-        made = entry.made({experiment: each.numbers for experiment, each in tables.items()}, kept)
+        numbers = {experiment: each.numbers for experiment, each in tables.items()}
+        made = entry.made(numbers, kept, [variant.label for variant in project.compared])
         caption += [entry.full_caption(project, scale)]
         if shows_void(made):
-            numbers = {experiment: each.numbers for experiment, each in tables.items()}
             caption += notes_on_void(numbers, [each.gates for each in tables.values()])
         contents = formats(made, caption, str(share))
     except Exception as error:  # what functions that expect a whole grid raise from a part of it, in many ways

@@ -143,6 +143,22 @@ def draw_swept(
     ]
 
 
+def draw_level(ax: Axes, rows: pd.DataFrame, name: str) -> list[dict[str, object]]:
+    """A horizontal line at the mean of a defense that does not have the parameter of the axis; returns the number.
+
+    Args:
+        ax: where to draw.
+        rows: of one metric and one defense; there may be none.
+        name: of the defense, in the legend.
+    """
+    if rows.empty:
+        return []
+    (row,) = judged(rows, ["metric", "mechanism"]).to_dict("records")
+    mechanism, void = str(row.pop("mechanism")), bool(row["void"])
+    ax.axhline(row["mean"], color=colour(mechanism), linestyle="--" if void else "-", label=named(name, void))
+    return [{"series": name, **{str(key): value for key, value in row.items()}}]
+
+
 def against_parameter(
     frame: pd.DataFrame,
     parameter: str,
@@ -154,6 +170,8 @@ def against_parameter(
     log: bool = False,
 ) -> Drawing:
     """One panel per metric: its mean against a swept parameter of the defense, with intervals over seeds.
+
+    Added defenses that do not sweep it are horizontal lines.
 
     Args:
         frame: tidy table of an experiment.
@@ -169,8 +187,10 @@ def against_parameter(
     shown: list[dict[str, object]] = []
     for ax, (metric, ylabel) in zip(axes, metrics.items(), strict=True):
         shown += draw_undefended_and_references(ax, frame, metric, attack)
-        for defense, name in series_of(frame, names, parameter).items():
-            shown += draw_swept(ax, values_of(frame, metric, defense=defense, attack=attack), parameter, name)
+        for defense, name in series_of(frame, names).items():
+            rows = values_of(frame, metric, defense=defense, attack=attack)
+            found = draw_swept(ax, rows, parameter, name)
+            shown += found or draw_level(ax, rows, name)
         ax.set(xlabel=xlabel, ylabel=ylabel)
         if log:
             ax.set_xscale("log")

@@ -219,7 +219,7 @@ def thumbnail(file: Path) -> tuple[str, tuple[int, int]]:
         small = picture.convert("RGB")
     small.thumbnail((WIDTH, 2 * WIDTH))
     buffer = io.BytesIO()
-    small.save(buffer, format="WEBP", quality=45)
+    small.save(buffer, format="WEBP", quality=45, method=2)  # half the time of the default, 5 % more bytes
     return f"data:image/webp;base64,{base64.b64encode(buffer.getvalue()).decode()}", small.size
 
 

@@ -148,6 +148,24 @@ class CrossedBootstrap:
         means: Array = np.divide(sums, counts, out=np.full_like(sums, np.nan), where=counts > 0)
         return means
 
+    def drawn(self, values: Array) -> Array:
+        """The values themselves, of the sample and then of every resample, for statistics other than means.
+
+        Args:
+            values: ``[..., S, K]``, or ``[..., S, 1]`` for numbers that no batch changes.
+
+        Returns:
+            ``[1 + R, ..., S * K]``.
+        """
+        rows, columns = (
+            np.repeat(np.tile(np.arange(n), len(counts)), counts.astype(int).ravel()).reshape(len(counts), n)
+            for counts, n in zip(self._weights, (self.seeds, self.batches), strict=True)
+        )
+        if values.shape[-1] == 1:
+            columns = np.zeros((len(rows), 1), dtype=int)
+        taken = np.moveaxis(values[..., rows[:, :, None], columns[:, None, :]], -3, 0)
+        return taken.reshape(*taken.shape[:-2], -1)
+
     def estimate(self, statistic: Array) -> Estimate:
         """The sample's statistic and the percentile interval of the resampled ones, from ``[1 + R]`` values."""
         return _percentiles(statistic, self._freedom(statistic))
@@ -278,6 +296,32 @@ def holm(p_values: Sequence[float]) -> list[float]:
         least = max(least, min(1.0, (len(tested) - rank) * p_values[i]))
         adjusted[i] = least
     return adjusted
+
+
+def at_loss(losses: Array, leakages: Array, allowed: float, *, between: bool) -> Array:
+    """The least leakage that a defense reaches while it loses no more than is allowed.
+
+    Its settings are points; where ``between``, neighbours are joined by lines, so that a grid that has no point at the
+    allowed loss is not to the defense's disadvantage. What loses infinitely much is joined to nothing.
+
+    Args:
+        losses: ``[..., P]``, of settings from one end of their range to the other.
+        leakages: ``[..., P]``; a setting whose leakage is NaN is left out.
+        allowed: the largest loss, in the losses' unit.
+        between: the settings are values of one parameter.
+
+    Returns:
+        ``[...]``; NaN where every setting loses more.
+    """
+    within = np.where(losses <= allowed, leakages, np.inf)
+    if between and losses.shape[-1] > 1:
+        (before, after), (first, second) = ((part[..., :-1], part[..., 1:]) for part in (losses, leakages))
+        crossing = ((before <= allowed) != (after <= allowed)) & np.isfinite(before) & np.isfinite(after)
+        start, end = np.where(crossing, before, 0.0), np.where(crossing, after, 1.0)
+        part = (allowed - start) / (end - start)
+        within = np.concatenate([within, np.where(crossing, first + part * (second - first), np.inf)], axis=-1)
+    least: Array = np.where(np.isnan(within), np.inf, within).min(axis=-1)
+    return np.where(np.isfinite(least), least, np.nan)
 
 
 def dominance(baseline: tuple[Array, Array], optimal: tuple[Array, Array]) -> Array:

@@ -13,7 +13,7 @@ from leakbench.papers.cdpa.attacked import (
     shown_defenses,
 )
 from leakbench.papers.cdpa.common import INTERVALS, figure
-from leakbench.papers.cdpa.tables_attacks import ADAPTIVE, INFORMED, adaptive_rows
+from leakbench.papers.cdpa.tables_attacks import ABOUT_CDPA, ADAPTIVE, INFORMED, adaptive_rows
 from leakbench.report.artifacts import Tables
 from leakbench.report.plots import Drawing, having, judged, named, values_of
 from leakbench.report.style import REFERENCE_COLOUR, REFERENCES, colour, marker, panels
@@ -166,6 +166,7 @@ def _pairs(tables: Tables) -> Iterator[tuple[str, pd.DataFrame, pd.DataFrame]]:
     caption=f"{INFORMED} Mean PSNR of reconstructions under CDPA at p = 0.98; black: the undefended update; grey "
     f"lines: attackers that never see an update. {INTERVALS}",
     experiments=("inversion", "inversion_adaptive", "rog", "rog_adaptive"),
+    leaves_out=ABOUT_CDPA,
 )
 def fig_s3(tables: Tables) -> Drawing:
     """One panel per attack: a row per attacker."""

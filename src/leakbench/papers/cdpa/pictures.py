@@ -202,4 +202,5 @@ for number, entry in GRIDS.items():
         f"setting is not shown. {CHOSEN}",
         experiments=("rog", "rog_grids"),
         tensors=("rog", "rog_grids"),
+        leaves_out="it is about the settings of one kind of defense; Figure 6 compares defenses",
     )(partial(grid, shown=entry))

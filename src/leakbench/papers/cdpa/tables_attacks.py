@@ -60,6 +60,7 @@ def table03(tables: Tables) -> pd.DataFrame:
     "other coordinates, or by zero, and runs ROG; beside it ROG without that (the paper's: its Table VIII). Imputing "
     f"also replaces honest values that large. {SIMILARITY} {INTERVALS}",
     experiments=("rog", "rog_p"),
+    leaves_out="it is about the outliers that CDPA's flipped bits make",
 )
 def table07(tables: Tables) -> pd.DataFrame:
     """A row per probability of keeping a bit and metric; the first rows are the undefended update."""
@@ -104,6 +105,7 @@ ADAPTIVE: Mapping[str, Mapping[str, str]] = {
 """Attack -> what attackers who know CDPA do first, by their labels."""
 UNDEFENDED = {"Inverting Gradients": ("inversion", "inversion_adaptive"), "ROG": ("rog", "rog_adaptive")}
 """Attack -> experiments: of the undefended update and the references, and of attackers who know CDPA."""
+ABOUT_CDPA = "its attackers know the bits that CDPA flips"
 PROTECTED = {"cdpa-rog": "CDPA, linear layers", "cdpa-rog-all": "CDPA, all layers"}
 INFORMED = (
     "The paper argues that nobody can undo the flipped bits and runs no such attacker. 'Masked bits cleared' sets them "
@@ -145,6 +147,7 @@ def _summary(frame: pd.DataFrame, metric: str, named: str, attacker: str, **equa
     caption=f"{INFORMED} Mean PSNR (dB) and SSIM of reconstructions under CDPA at p = 0.98, beside those of the "
     f"undefended update and of attackers that never see one. {INTERVALS}",
     experiments=("inversion", "inversion_adaptive", "rog", "rog_adaptive"),
+    leaves_out=ABOUT_CDPA,
 )
 def table_s1(tables: Tables) -> pd.DataFrame:
     """A row per attack, defense and attacker."""

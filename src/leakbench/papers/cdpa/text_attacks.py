@@ -11,7 +11,7 @@ from leakbench.lazy import pd
 from leakbench.metrics.assignment import reorder
 from leakbench.metrics.text import rouge, rouge_floor, without_special
 from leakbench.papers.cdpa.common import INTERVALS, NONE, figure, printed, table
-from leakbench.papers.cdpa.tables_attacks import cell
+from leakbench.papers.cdpa.tables_attacks import ABOUT_CDPA, cell
 from leakbench.papers.cdpa.text_attacked import (
     ATTACKED,
     CHOICE,
@@ -191,6 +191,7 @@ STATISTICS = ("mean", "low", "high", "seeds", "lost", "void")
     "tokens under CDPA at p = 0.999 on all layers; black: the undefended gradient; grey lines: attackers that never "
     f"see an update. {INTERVALS}",
     experiments=(ATTACKED, INFORMED),
+    leaves_out=ABOUT_CDPA,
 )
 def fig_s4(tables: Tables) -> Drawing:
     """One panel per attack: a row per attacker."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -24,7 +25,8 @@ MSE = "MSE (squared normalised inputs)"
 INVERTED = (
     "Inverting Gradients of single images on an untrained model, with the true labels; mean over images and over seeds "
     "of the initialisation. Channels add noise to the images once; reconstructions are compared with the clean images. "
-    "Below each panel what the same attack makes of undefended gradients, and attackers that never see a gradient."
+    "Below each panel what the same attack makes of undefended gradients, and attackers that never see a gradient; and "
+    "defenses that have no capacity, if there are any."
 )
 
 
@@ -49,10 +51,14 @@ def _heatmaps(
     drawn, axes = panels(len(datasets), width=width, height=2.6, stacked=stacked)
     numbers: list[dict[Any, Any]] = []
     for ax, dataset in zip(axes, datasets, strict=True):
-        own = values_of(frame, metric, attack=attack, dataset=dataset)
-        own = own[own[KAPPA].notna()]
+        every = values_of(frame, metric, attack=attack, dataset=dataset)
+        own = every[every[KAPPA].notna()]
         points = judged(own, ["defense", KAPPA])
         beside = _references(references, metric, dataset)
+        others = every[every[KAPPA].isna() & (every["mechanism"] != "none")]
+        beside += [
+            {str(key): value for key, value in row.items()} for row in judged(others, ["defense"]).to_dict("records")
+        ]
         numbers += [{"dataset": dataset, "metric": metric, **row} for row in points.to_dict("records")]
         numbers += [{"dataset": dataset, "metric": metric, **row} for row in beside]
         _heatmap(ax, points, {**CHANNELS, **series_of(own, CHANNELS)}, hotter_is)
@@ -109,12 +115,9 @@ def fig05(tables: Tables, kept: Kept) -> Drawing:
     import matplotlib.pyplot as plt
 
     frame = having(tables["pictures"], "kappa")
-    names = {label: name for label, name in CHANNELS.items() if label in set(frame["defense"])}
+    names = series_of(frame, CHANNELS)
     found = {label: kept.tensors("pictures", label, "calibrate") for label in names}
-    grids = {
-        label: list(dict.fromkeys(frame.loc[(frame["defense"] == label) & frame[KAPPA].notna(), KAPPA]))
-        for label in names
-    }
+    grids = {label: _capacities(frame, kept, label) for label in names}
     images = len(next(iter(found.values()))["seed0/clean"])
     columns = 1 + max(map(len, grids.values()))
     size = (max(1.2 + 0.85 * columns, 5.5), 0.25 + 0.95 * images * len(names))
@@ -129,11 +132,17 @@ def fig05(tables: Tables, kept: Kept) -> Drawing:
             _show(row[0], clean[image], "clean" if image == 0 else "")
             if image == 0:
                 row[0].text(-0.15, 0.5, name, transform=row[0].transAxes, ha="right", va="center")
-            for place, kappa in enumerate(grids[label]):
-                _show(row[1 + place], noisy[place, image], f"{kappa:g}" if image == 0 else "")
+            for column, (place, kappa) in enumerate(grids[label].items(), 1):
+                _show(row[column], noisy[place, image], f"{kappa:g}" if image == 0 and kappa == kappa else "")
                 error = (noisy[place, image] - clean[image]).square().mean()
                 numbers.append({"series": name, "kappa": kappa, "image": image, "mse_pixels": float(error)})
     return Drawing(drawn, pd.DataFrame(numbers))
+
+
+def _capacities(frame: pd.DataFrame, kept: Kept, label: str) -> dict[int, float]:
+    """The places of a defense's settings in its record, each with its capacity; of one without capacity, NaN."""
+    capacities = list(dict.fromkeys(frame.loc[(frame["defense"] == label) & frame[KAPPA].notna(), KAPPA]))
+    return dict(enumerate(capacities)) or {kept.place("pictures", label, "calibrate"): math.nan}
 
 
 def _show(ax: Axes, image: torch.Tensor, title: str) -> None:
@@ -185,6 +194,7 @@ def fig06(tables: Tables) -> Drawing:
     "number of inputs, which is the least error left where everything else is reconstructed exactly, on average over "
     "the training images. Intervals: 95 % t-intervals over seeds of the initialisation.",
     experiments=("compression",),
+    leaves_out="it is about the direction that one mechanism takes out of the images",
 )
 def fig08(tables: Tables) -> Drawing:
     """MSE per data set and removed direction."""
@@ -297,6 +307,7 @@ for number, entry in HEATMAPS.items():
     "input. Right: the least mean squared error of any attacker who sees the noisy image, for normal images, over the "
     "images' variance.",
     experiments=("calibration",),
+    leaves_out="it is about the capacity kappa of the paper's channels",
 )
 def fig_s2(tables: Tables) -> Drawing:
     """Capacity, noise and least error against kappa."""

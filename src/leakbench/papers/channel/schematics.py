@@ -49,6 +49,7 @@ def _middle(frame: pd.DataFrame) -> float:
     "shown carry the rest. Noise of the personalized channel is not independent between these directions, and its "
     "capacity is solved for by an upper bound, so it stays below what is asked for.",
     experiments=("calibration",),
+    leaves_out="it is a sketch with the paper's channels",
 )
 def fig01(tables: Tables) -> Drawing:
     """Signal and noise by eigen-direction, and the capacity of each."""
@@ -98,6 +99,7 @@ def _half_log(value: float) -> float:
     "one draw for all visits, of which nothing more can be learnt. Right: the factor exp(-2 I / d) by which each "
     "lowers the error bound of Theorem 1, for d inputs per image.",
     experiments=("calibration",),
+    leaves_out="it is a sketch with one channel",
 )
 def fig02(tables: Tables) -> Drawing:
     """Nats against visits under three ways of counting, and the factor on the error bound."""

@@ -135,6 +135,7 @@ def _deviations(ax: Axes, deviations: dict[str, torch.Tensor], isotropic: float)
     caption="Mean standard deviation of the noise in every parameter tensor during federated training with "
     f"optimal noise at scale 0.1, mean of {WINDOW} steps; left weights, right biases. {INTERVALS}",
     experiments=("noise_training",),
+    leaves_out="it takes the noise of one mechanism apart",
 )
 def fig14(tables: Tables) -> Drawing:
     """Noise per parameter tensor against the step, for optimal noise and, as one level, for isotropic noise."""

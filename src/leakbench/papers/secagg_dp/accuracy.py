@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from leakbench.lazy import pd
 from leakbench.papers.secagg_dp.common import NONE, figure, table
@@ -32,7 +32,15 @@ NAMES = {
     "sgd-amplified": "SGD-DP with delta / q",
     "sgd-epochs": "SGD-DP, an epoch is all batches",
 }
+ROUNDS = {
+    "accuracy_all": "all records",
+    "accuracy_batches": "random batches",
+    "accuracy_epochs": "an epoch is all batches",
+}
+"""Experiment -> what a round takes, behind the name of a defense that is in all of them."""
 STYLES = {"sgd-epochs": "--", "sgd-amplified": ":", "gsgd-repaired": "--", "gsgd-printed": ":"}
+OTHERWISE = {"accuracy_batches": "--", "accuracy_epochs": ":"}
+"""Styles of a defense that is in all experiments."""
 METHODS = {"gd": "gd", "gsgd": "gsgd", "sgd": "sgd"}
 """Of the timing, by the label before the first hyphen."""
 CHOICE = (
@@ -60,9 +68,9 @@ def chosen(frame: pd.DataFrame) -> pd.DataFrame:
     return every.merge(rows, on=CELL, how="left", sort=False).rename(columns={RATE: "rate", EPSILON: "epsilon"})
 
 
-def name_of(label: str) -> str:
-    """Of a series; others keep their label."""
-    return NAMES.get(label, label)
+def name_of(label: str, experiment: str) -> str:
+    """Of a series; others keep their label, with what a round takes."""
+    return NAMES.get(label) or f"{label}, {ROUNDS[experiment]}"
 
 
 def tint(label: str, mechanism: str) -> str:
@@ -84,8 +92,8 @@ def trained(tables: Tables) -> pd.DataFrame:
     "SGD-DP: isotropic noise on random batches; dashed blue: an epoch is all of a user's batches, a round each; "
     "dotted blue: with the amplification of delta, which the paper leaves out (I14). GSGD-DP: Gaussian sampling "
     "and water-filling; dashed and dotted: other bounds, of which row 6 is false. GD-DP: isotropic noise on all "
-    f"records. Black: all records without noise and clipping. {CHOICE}. Intervals: 95 % t-intervals over seeds; of two "
-    "seeds, their range.",
+    f"records. Black: all records without noise and clipping. Defenses without an epsilon are horizontal. {CHOICE}. "
+    "Intervals: 95 % t-intervals over seeds; of two seeds, their range.",
     experiments=TRAINED,
 )
 def fig05(tables: Tables) -> Drawing:
@@ -100,26 +108,26 @@ def fig05(tables: Tables) -> Drawing:
     handles = {name: handle for ax in axes for handle, name in zip(*ax.get_legend_handles_labels(), strict=True)}
     drawn.legend(handles.values(), handles.keys(), loc="outside right center", fontsize="small")
     numbers = frame[["dataset", "model", "defense", "epsilon", "rate", "mean", "low", "high", "seeds", "lost"]]
-    return Drawing(drawn, numbers.assign(series=[name_of(label) for label in frame["defense"]]))
+    return Drawing(drawn, numbers.assign(series=list(map(name_of, frame["defense"], frame["experiment"]))))
 
 
 def _panel(ax: Axes, frame: pd.DataFrame) -> None:
     for label in ordered(frame):
-        rows = frame[(frame["defense"] == label) & frame["epsilon"].notna()].sort_values("epsilon")
-        if rows.empty:
-            continue
-        ax.errorbar(
-            rows["epsilon"],
-            rows["mean"],
-            yerr=[rows["mean"] - rows["low"], rows["high"] - rows["mean"]],
-            color=tint(label, rows["mechanism"].iloc[0]),
-            linestyle=STYLES.get(label, "-"),
-            marker="o",
-            markersize=3.5,
-            elinewidth=1,
-            capsize=2,
-            label=name_of(label),
-        )
+        own = frame[frame["defense"] == label]
+        for experiment in own["experiment"].unique():
+            rows = own[own["experiment"] == experiment].sort_values("epsilon")
+            look: dict[str, Any] = {
+                "color": tint(label, rows["mechanism"].iloc[0]),
+                "label": name_of(label, experiment),
+            }
+            look["linestyle"] = STYLES.get(label, OTHERWISE.get(experiment, "-"))
+            for mean in rows.loc[rows["epsilon"].isna(), "mean"]:
+                ax.axhline(mean, **look)
+            rows = rows[rows["epsilon"].notna()]
+            if len(rows):
+                whiskers = [rows["mean"] - rows["low"], rows["high"] - rows["mean"]]
+                marks = {"marker": "o", "markersize": 3.5, "elinewidth": 1, "capsize": 2}
+                ax.errorbar(rows["epsilon"], rows["mean"], yerr=whiskers, **look, **marks)
     free = frame[(frame["mechanism"] == "none") & (frame["experiment"] == "accuracy_all")]
     for mean in free["mean"].dropna():
         ax.axhline(float(mean), color=colour("none"), linewidth=1, label="no defense")
@@ -164,8 +172,8 @@ def table_s3(tables: Tables) -> pd.DataFrame:
         rows.append(
             {
                 "model": f"{row['model']}, {row['dataset']}",
-                "mechanism": f"no defense, {kind}" if undefended else name_of(row["defense"]),
-                "epsilon": NONE if undefended else f"{row['epsilon']:g}",
+                "mechanism": f"no defense, {kind}" if undefended else name_of(row["defense"], row["experiment"]),
+                "epsilon": NONE if math.isnan(row["epsilon"]) else f"{row['epsilon']:g}",
                 "test accuracy": "diverged" if diverged else f"{row['mean']:.3f}",
                 "interval": NONE if diverged else f"{row['low']:.3f} to {row['high']:.3f}",
                 "learning rate": NONE if diverged else f"{row['rate']:g}",

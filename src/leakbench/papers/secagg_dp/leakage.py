@@ -156,16 +156,20 @@ def with_intervals(rows: pd.DataFrame, kind: str = "auc", score: str = SCORE) ->
     experiments=(MEMBERSHIP, BATCHES),
 )
 def fig_s4(tables: Tables) -> Drawing:
-    """A row of panels per data set and model: randomness of sampling, isotropic noise, water-filling."""
+    """A row of panels per data set and model: sampling alone, isotropic noise, water-filling, other defenses."""
     frame, batches = tables[MEMBERSHIP], tables[BATCHES]
     cells = cells_of(frame)
-    families = [("gaussian_sampling",), ("distributed_noise",), ("water_filling",)]
-    titles = ("sampling alone", "isotropic noise", "water-filling")
+    families = {"sampling alone": ["gaussian_sampling"], "isotropic noise": ["distributed_noise"]}
+    families["water-filling"] = ["water_filling"]
+    if others := [mechanism for mechanism in frame["mechanism"].unique() if mechanism not in MECHANISMS]:
+        families["other defenses"] = others
     use_style()
     import matplotlib.pyplot as plt
 
-    size = (10.0, 2.8 * len(cells) + 0.9)
-    drawn, grid = plt.subplots(len(cells), 3, figsize=size, squeeze=False, sharey=True, layout="constrained")
+    size = (10.0 / 3 * len(families), 2.8 * len(cells) + 0.9)
+    drawn, grid = plt.subplots(
+        len(cells), len(families), figsize=size, squeeze=False, sharey=True, layout="constrained"
+    )
     numbers = []
     for place, (axes, (dataset, model)) in enumerate(zip(grid, cells, strict=True)):
         own = frame[(frame["dataset"] == dataset) & (frame["model"] == model)]
@@ -173,7 +177,7 @@ def fig_s4(tables: Tables) -> Drawing:
         lines = lines_of(own)
         numbers += [_areas(line, dataset, model) for line in lines]
         beside = batches[(batches["dataset"] == dataset) & (batches["model"] == model)]
-        for ax, family, title in zip(axes, families, titles, strict=True):
+        for ax, (title, family) in zip(axes, families.items(), strict=True):
             for line in lines:
                 if line.mechanism in ("none", *family):
                     _plot(ax, with_intervals(line.rows), line)
@@ -181,7 +185,7 @@ def fig_s4(tables: Tables) -> Drawing:
                     ax.plot(
                         bound[USERS], bound["mean"], color=colour(line.mechanism), linewidth=0.8, linestyle=line.style
                     )
-            if title == titles[0]:
+            if ax is axes[0]:
                 for kind, label in (("auc_drawn", "batches: in the batch"), ("auc", "batches: in the data set")):
                     points = with_intervals(beside, kind)
                     shown = Line(label, "none", ":" if kind == "auc" else "--", beside)

@@ -66,6 +66,7 @@ AT = 1.0
     "a key that is in use, which have no parameter. Paillier's n* has a bit or two and is no key. Toy keys are easily "
     "factored; no training is run under them.",
     experiments=EXPERIMENTS,
+    leaves_out="it has a column for each of the paper's mechanisms and its parameter; Figure S9 compares settings",
 )
 def fig_s4(tables: Tables) -> Drawing:
     """Three rows of panels per data set and model, a column per mechanism."""

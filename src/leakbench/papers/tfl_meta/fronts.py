@@ -18,6 +18,7 @@ from leakbench.papers.tfl_meta.measured import (
     ENCRYPTED,
     IN_USE,
     MASKED,
+    MASKED_DLG,
     MECHANISMS,
     PAIRS,
     SHARES,
@@ -39,7 +40,7 @@ from leakbench.report.verdicts import VOID
 from leakbench.theory.pareto import Front, Mechanism, hypervolume, nondominated, pareto_front
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -84,6 +85,7 @@ def points(tables: Tables) -> pd.DataFrame:
         if len(own) and len(lost):
             bits = bits_over_plain(own, constants, ["defense"])["mean"].iloc[0]
             found.append(_setting(own, name, "", mechanism).assign(loss=lost["mean"].iloc[0], bits=bits))
+    found += [_added(tables, label) for label in added(swept)]
     frame = pd.concat(found, ignore_index=True).dropna(subset=OBJECTIVES)
     frame["loss"] = frame["loss"].clip(lower=0)
     return frame.round(DIGITS).reset_index(drop=True)
@@ -126,6 +128,25 @@ def _swept(tables: Tables, entry: Swept) -> pd.DataFrame:
         best = max(attacked, key=lambda each: float(each["recovered"].iloc[0]))
         found.append(best.assign(loss=losses[value], bits=bits[value]))
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
+
+
+def added(swept: pd.DataFrame) -> list[str]:
+    """Defenses that are none of the paper's."""
+    known = {SHARES, *(entry.label for entry in MECHANISMS)}
+    return [label for label in swept["defense"].unique() if label not in known]
+
+
+def _added(tables: Tables, label: str) -> pd.DataFrame:
+    """One of :func:`added`, attacked by the attacker that recovers most."""
+    lost = accuracy_loss(tables[UTILITY][tables[UTILITY]["defense"].isin(["none", label])], ["defense"])
+    found = []
+    for experiment, attack in {SWEPT: "DLG", MASKED: MASKED_DLG}.items():
+        rows = first_threshold(tables[experiment][tables[experiment]["defense"] == label])
+        if len(rows):
+            bits = bits_over_plain(rows, tables[CONSTANTS], ["defense"])["mean"].iloc[0]
+            found.append(_setting(rows, label, "", str(rows["mechanism"].iloc[0]), attack).assign(bits=bits))
+    best = max(found, key=lambda each: float(each["recovered"].iloc[0]))
+    return best.assign(loss=lost.loc[lost["defense"] == label, "mean"].max())
 
 
 def _tuned(tables: Tables, entry: Swept) -> pd.DataFrame:
@@ -237,8 +258,8 @@ def fig_s9(tables: Tables) -> Drawing:
     for axes, cell in zip(grid, cells, strict=True):
         own = measured.of_cell(tables, *cell)
         frame, volume = judged_points(own)
-        _measured(axes[0], frame, "loss")
-        _measured(axes[1], frame, "bits")
+        for ax, objective in zip(axes[:2], ("loss", "bits"), strict=True):
+            _measured(ax, frame, objective, added(own[SWEPT]))
         axes[0].set(xlabel="recovered", ylabel="loss of accuracy (points)")
         axes[1].set(xlabel="recovered", ylabel="bits over plain", yscale="log")
         axes[0].set_yscale("symlog", linthresh=1.0)
@@ -258,7 +279,8 @@ def fig_s9(tables: Tables) -> Drawing:
     return Drawing(drawn, shown)
 
 
-def _measured(ax: Axes, frame: pd.DataFrame, objective: str) -> None:
+def _measured(ax: Axes, frame: pd.DataFrame, objective: str, others: Collection[str]) -> None:
+    """Points of :func:`judged_points`; the ``others`` have no colour in the legend, and their name beside them."""
     for row in frame.sort_values("best").to_dict("records"):
         tint = colour(row["mechanism"])
         style: dict[str, Any] = {"markersize": 7, "markeredgecolor": "black", "markeredgewidth": 1.0, "zorder": 3}
@@ -267,6 +289,9 @@ def _measured(ax: Axes, frame: pd.DataFrame, objective: str) -> None:
         face = "none" if row["void"] else tint
         mark = marker(row["mechanism"])
         ax.plot([row["recovered"]], [row[objective]], mark, color=tint, markerfacecolor=face, **style)
+        if row["name"] in others:
+            place = (row["recovered"], row[objective])
+            ax.annotate(row["name"], place, (5, 5), textcoords="offset points", fontsize="x-small")
     ax.set_xlim(-0.05, 1.05)
 
 
@@ -332,20 +357,24 @@ def _legend(drawn: Figure, void: bool) -> None:
     title="Settings that none other beats",
     caption=f"The front of Fig. S9. {STRONGEST}. Settings with the same numbers are listed once, with how many more "
     "there are. Share: the part of the hypervolume that no other setting adds. Leakage in nats^(1/2), null prior, "
-    "alpha = 0.001. Void: the attack is too weak without protection.",
+    "alpha = 0.001. Void: the attack is too weak without protection. Defenses that are not the paper's are listed also "
+    "where they are beaten.",
     experiments=EXPERIMENTS,
 )
 def table_s6(tables: Tables) -> pd.DataFrame:
-    """A row per setting on the front, by what is recovered."""
+    """A row per setting on the front, by what is recovered; and per setting of other defenses than the paper's."""
     rows = []
     for cell in measured.cells_of(tables[SWEPT]):
-        frame, _ = judged_points(measured.of_cell(tables, *cell))
-        frame = frame[frame["best"]]
-        for _, same in sorted(frame.groupby(OBJECTIVES)):
+        own = measured.of_cell(tables, *cell)
+        frame, _ = judged_points(own)
+        other = frame["name"].where(frame["name"].isin(added(own[SWEPT])), "")
+        shown = frame.assign(other=other)[frame["best"] | (other != "")]
+        for _, same in shown.groupby([*OBJECTIVES, "other"]):
             row = same.iloc[0]
             found = {"data set": cell[0], "model": cell[1], "mechanism": row["name"]}
             found |= {"setting": row["setting"] or NONE, "attack": row["attack"] + (" (void)" if row["void"] else "")}
             found |= {"recovered": f"{row['recovered']:.2f}", "leakage": f"{row['leakage']:.3f}"}
             found |= {"loss of accuracy": f"{row['loss']:.1f}", "bits over plain": f"{row['bits']:.2f}"}
-            rows.append(found | {"share (%)": f"{100 * row['share']:.1f}", "equal ones": str(len(same) - 1)})
+            share = f"{100 * row['share']:.1f}" if row["best"] else "beaten"
+            rows.append(found | {"share (%)": share, "equal ones": str(len(same) - 1)})
     return pd.DataFrame(rows)

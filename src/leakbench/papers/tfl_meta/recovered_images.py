@@ -8,6 +8,7 @@ from typing import NamedTuple
 from leakbench.lazy import pd, torch
 from leakbench.metrics.image import psnr
 from leakbench.papers.tfl_meta.common import figure
+from leakbench.papers.tfl_meta.fronts import added
 from leakbench.papers.tfl_meta.measured import (
     CONSTANTS,
     ENCRYPTED,
@@ -79,17 +80,19 @@ def fig_s8(tables: Tables, kept: Kept) -> Drawing:
     victims: torch.Tensor | None = None
     images: dict[str, torch.Tensor] = {}
     void = False
-    for shown in ROWS:
+    for shown in (*ROWS, *(Shown(label, SWEPT, label) for label in added(tables[SWEPT]))):
         frame = tables[shown.experiment]
         frame = frame[(frame["defense"] == shown.defense) & (frame["attack"] == shown.attack)]
         if frame.empty:
             continue
         frame = frame[frame["dataset"] == cells_of(frame)[0][0]]
         place, value = setting(frame, shown)
+        if shown.defense in added(tables[SWEPT]):
+            place = kept.place(shown.experiment, shown.defense, shown.attack, SEED)
         tensors = kept.tensors(shown.experiment, shown.defense, shown.attack, SEED)
         if victims is None:
             victims = tensors[f"seed{SEED}/victims"].flatten(0, 1)
-        name = shown.name.format(value=value)
+        name = shown.name.format(value=value) if shown.parameter else shown.name
         images[name] = tensors[f"seed{SEED}/reconstructions"][place].flatten(0, 1)
         void |= bool(frame["void"].any())
     assert victims is not None
