@@ -16,6 +16,7 @@ from leakbench import comparing
 from leakbench.errors import ConfigError
 from leakbench.experiments import Project
 from leakbench.jobs.base import Job
+from leakbench.report.catalogue import catalogue
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -120,6 +121,15 @@ def test_a_sweep_that_the_protocol_makes_too_is_left_out(root: Path) -> None:
     found = joined(root, {"name": "../mine.py:Mine", "rate": {"sweep": [1, 2]}}, "full")
     assert "sweeps 'rate' too" in str(found["secagg_dp", "accuracy_all", "train"])
     assert found["secagg_dp", "membership", "membership"] is None
+
+
+def test_figures_that_leave_it_out_are_listed_with_the_reason(root: Path) -> None:
+    rows = catalogue(Project(root, {"compare": "../mine.py:Mine"}), "compared", "smoke")
+    found = {(row["paper"], row["artifact"]): row for row in rows if row["artifact"]}
+    assert found["optimal_defense", "fig04"]["left out"] == ""
+    assert found["optimal_defense", "fig04"]["experiment"] == "pruning"
+    assert found["optimal_defense", "fig14"]["left out"] == "it takes the noise of one mechanism apart"
+    assert ("optimal_defense", "table01") not in found
 
 
 def test_parameters_sweeps_and_labels(root: Path) -> None:

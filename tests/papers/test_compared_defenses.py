@@ -17,6 +17,7 @@ from tests.workflow.quick_jobs import findings
 from leakbench.experiments import Plan, Project
 from leakbench.records import write_record, write_tensors
 from leakbench.report.artifacts import Artifact, Made, Tables, artifacts
+from leakbench.report.claims import Claim, claims_of
 from leakbench.report.compared import settings_apart
 from leakbench.report.kept import Kept
 
@@ -85,9 +86,10 @@ def evaluated(tables: dict[str, pd.DataFrame]) -> Tables:
     return tables
 
 
-def defenses_of(tables: Tables) -> set[str]:
-    """The compared ones, each setting by its name."""
-    names = {name for frame in tables.values() for name in settings_apart(frame, LABELS)["defense"].unique()}
+def defenses_of(tables: Tables, *, apart: bool) -> set[str]:
+    """The compared ones, each setting by its name if it stands apart."""
+    frames = [settings_apart(frame, LABELS) if apart else frame for frame in tables.values()]
+    names = {name for frame in frames for name in frame["defense"].unique()}
     return {name for name in names if name.startswith(LABELS)}
 
 
@@ -104,7 +106,7 @@ def shown(made: Made) -> list[str]:
 @pytest.mark.parametrize("entry", artifacts(), ids=lambda entry: f"{entry.paper}-{entry.name}")
 def test_it_shows_compared_defenses_or_says_why_not(compared: Compared, entry: Artifact) -> None:
     tables = {name: compared.tables[entry.paper][name] for name in entry.experiments}
-    there = defenses_of(tables)
+    there = defenses_of(tables, apart=not entry.any_sweep)
     if entry.leaves_out:
         assert there, "nothing is left out of it"
         assert not entry.leaves_out.endswith("."), "the end of a sentence"
@@ -114,3 +116,19 @@ def test_it_shows_compared_defenses_or_says_why_not(compared: Compared, entry: A
         found = shown(entry.made(tables, compared.kept(entry), LABELS))
     missing = {name for name in there for text in found if name not in text}
     assert missing == (there if entry.leaves_out else set())
+
+
+CLAIMS = [entry for paper in dict.fromkeys(each.paper for each in artifacts()) for entry in claims_of(paper)]
+
+
+@pytest.mark.parametrize(
+    "entry", [entry for entry in CLAIMS if entry.champion], ids=lambda entry: f"{entry.paper}-{entry.key}"
+)
+def test_claims_stay_the_papers(compared: Compared, entry: Claim) -> None:
+    tables = {name: compared.tables[entry.paper][name] for name in entry.experiments}
+    alone = entry.judge({name: frame[~frame["defense"].isin(LABELS)] for name, frame in tables.items()})
+    beside = entry.judge_beside(tables, LABELS)
+    assert replace(beside, note=alone.note) == alone
+    if alone.verdict != "not run":
+        assert f"with myplain in the place of {entry.champion}: " in beside.note
+        assert f"with myswept{'' if entry.over else ', strength=0.371'} in the place of" in beside.note

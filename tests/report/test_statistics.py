@@ -16,6 +16,7 @@ from scipy import stats
 from leakbench.report.statistics import (
     CrossedBootstrap,
     Estimate,
+    at_loss,
     dominance,
     holm,
     interquartile_mean,
@@ -401,3 +402,45 @@ def test_degrees_of_freedom_are_those_of_what_varies() -> None:
     cases = [np.broadcast_to(part, (5, 21)) for part in (by_seed, by_batch, by_seed + by_batch)]
     found = [resamples.estimate(resamples.mean(values)).freedom for values in cases]
     assert found == pytest.approx([4, 20, 4 / (1 / 4 + 1 / 20)], rel=0.1)
+
+
+@given(st.integers(1, 4), st.integers(1, 5), st.booleans())
+def test_drawn_values_have_the_resampled_means(seeds: int, batches: int, by_seed: bool) -> None:
+    """Each resample holds what its weights count, of several arrays at once."""
+    resamples = CrossedBootstrap(seeds, batches, resamples=20)
+    values = np.random.default_rng(seeds + batches).normal(size=(3, seeds, 1 if by_seed else batches))
+    drawn = resamples.drawn(values)
+    assert drawn.shape == (21, 3, values[0].size)
+    np.testing.assert_allclose(drawn.mean(axis=-1), resamples.mean(values))
+    np.testing.assert_array_equal(np.sort(drawn[0]), np.sort(values.reshape(3, -1)))
+
+
+LOSSES = st.one_of(st.floats(0, 1), st.just(math.inf))
+LEAKAGES = st.one_of(st.floats(-50, 50), st.just(NAN))
+
+
+@given(st.lists(st.tuples(LOSSES, LEAKAGES), min_size=1, max_size=6), st.floats(0, 1), st.booleans())
+def test_leakage_at_a_loss_against_a_fine_grid(
+    points: list[tuple[float, float]], allowed: float, between: bool
+) -> None:
+    """The least of the settings within, and of a thousand points on every line between two neighbours."""
+    within = [leakage for loss, leakage in points if loss <= allowed and not math.isnan(leakage)]
+    for (a, x), (b, y) in itertools.pairwise(points) if between else ():
+        if math.isfinite(a + b + x + y):
+            steps = np.linspace(0, 1, 1001)
+            on_line = (x + steps * (y - x))[a + steps * (b - a) <= allowed]
+            within += on_line.tolist()
+    losses, leakages = (np.array(part, dtype=float) for part in zip(*points, strict=True))
+    found = float(at_loss(losses, leakages, allowed, between=between))
+    if within:
+        assert found <= min(within) + 1e-9
+        assert found >= min(within) - 0.11  # a thousandth of the steepest line
+    else:
+        assert math.isnan(found)
+
+
+def test_leakage_at_a_loss_of_many_resamples_at_once() -> None:
+    """Each row by itself: at 2 of 1 to 3 half of the way, at 0 nothing."""
+    found = at_loss(np.array([[1.0, 3.0], [0.0, 4.0]]), np.array([[30.0, 20.0], [30.0, 10.0]]), 2.0, between=True)
+    assert found == pytest.approx([25.0, 20.0])
+    assert math.isnan(at_loss(np.array([1.0, 3.0]), np.array([30.0, 20.0]), 0.0, between=True))

@@ -51,6 +51,8 @@ class Artifact:
         tensors: those of the experiments whose records' tensors it reads too, through a :class:`Kept`.
         leaves_out: why it does not show a defense that ``compare`` puts into its experiments, as the end of a sentence;
             empty where it shows them.
+        any_sweep: it reads the settings of any defense, whatever it sweeps. Elsewhere every setting of a compared
+            defense is a defense by itself, since figures know the parameters of the paper's defenses alone.
     """
 
     paper: str
@@ -62,6 +64,7 @@ class Artifact:
     make: Make
     tensors: tuple[str, ...] = ()
     leaves_out: str = ""
+    any_sweep: bool = False
 
     @property
     def name(self) -> str:
@@ -143,9 +146,10 @@ class Artifact:
         Args:
             tables: the tidy tables of :attr:`experiments`.
             kept: where tensors are read, if :attr:`tensors` names any.
-            compared: labels of compared defenses, of which it sees every setting as a defense.
+            compared: labels of compared defenses; see :attr:`any_sweep`.
         """
-        tables = {name: settings_apart(frame, compared) for name, frame in tables.items()}
+        if not self.any_sweep:
+            tables = {name: settings_apart(frame, compared) for name, frame in tables.items()}
         return self.make(tables, kept) if self.tensors else self.make(tables)
 
 
@@ -239,6 +243,7 @@ def artifact(
     experiments: tuple[str, ...],
     tensors: tuple[str, ...] = (),
     leaves_out: str = "",
+    any_sweep: bool = False,
 ) -> Callable[[Make], Make]:
     """Decorator that registers the function that makes an artifact; the arguments are :class:`Artifact`'s.
 
@@ -249,7 +254,7 @@ def artifact(
     def register(make: Make) -> Make:
         if isinstance(number, str) and not re.fullmatch("S[1-9][0-9]*", number):
             raise ConfigError(f"{paper}: '{number}' numbers no {kind}; expected the paper's own number, or S1, S2, ...")
-        entry = Artifact(paper, kind, number, title, caption, experiments, make, tensors, leaves_out)
+        entry = Artifact(paper, kind, number, title, caption, experiments, make, tensors, leaves_out, any_sweep)
         if not set(tensors) <= set(experiments):
             raise ConfigError(f"{paper}: {entry.name} asks for tensors of experiments that it does not name")
         if (paper, entry.name) in _artifacts:

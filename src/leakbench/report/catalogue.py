@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from leakbench.attacks.released.base import MEMBERSHIP_ATTACKS, MODEL_INVERSIONS
 from leakbench.errors import UnknownName
-from leakbench.experiments import REGISTRIES, Project
+from leakbench.experiments import REGISTRIES, Plan, Project
 from leakbench.lazy import pd
 from leakbench.registry import Registry
 from leakbench.report.artifacts import artifacts
@@ -68,10 +69,11 @@ def catalogue(project: Project, what: str, scale: str | None = None) -> list[dic
                 "paper": found.paper,
                 "experiment": found.experiment,
                 "kind": found.kind,
+                "artifact": "",
                 "left out": found.left_out or "",
             }
             for found in plan.comparisons()
-        ]
+        ] + list(_artifacts_with_compared(plan))
     return [
         {
             "name": entry.name,
@@ -95,6 +97,17 @@ def _paper(project: Project, scale: str, name: str) -> dict[str, Any]:
         return row | dict.fromkeys(MARKS, "")
     verdict = pd.read_csv(written, usecols=["verdict"])["verdict"]
     return row | {each: int((verdict == each).sum()) for each in MARKS}
+
+
+def _artifacts_with_compared(plan: Plan) -> Iterator[dict[str, Any]]:
+    """Figures and tables that read experiments which a compared defense joins."""
+    joined = {(found.label, found.paper, found.experiment) for found in plan.comparisons() if found.left_out is None}
+    for label in dict.fromkeys(found.label for found in plan.comparisons()):
+        for entry in artifacts():
+            found = [name for name in entry.experiments if (label, entry.paper, name) in joined]
+            if found:
+                where = {"name": label, "paper": entry.paper, "experiment": ", ".join(found), "kind": ""}
+                yield where | {"artifact": entry.name, "left out": entry.leaves_out}
 
 
 def verdicts(project: Project, scale: str | None = None, paper: str | None = None) -> list[dict[str, Any]]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import PurePosixPath
@@ -15,6 +15,7 @@ from leakbench.errors import ConfigError, UnknownName
 from leakbench.lazy import pd
 from leakbench.records import atomic_write
 from leakbench.report.artifacts import FIGURES, PAPERS, Tables, artifacts, escaped
+from leakbench.report.compared import stand_ins, without
 from leakbench.report.evidence import Evidence, NotRun
 from leakbench.report.statistics import CONFIDENCE, Estimate, holm
 from leakbench.report.tidy import existing, table_path
@@ -29,6 +30,9 @@ MARKS: Mapping[str, str] = {"reproduced": "✔", "contradicted": "✘", "inconcl
 _NUMBERS = ["effect", "low", "high", "p", "p_holm"]
 COLUMNS = ["claim", "statement", "source", "printed", "verdict", *_NUMBERS, "meaning", "note"]
 """Of claims.csv."""
+
+NO_SWEEP = "the claim is of a trade-off, and takes a sweep of one of its parameters"
+"""Why a compared defense cannot take the place of another one."""
 
 FORMATS = ("csv", "md", "tex")
 SMOKE_WARNING = "Smoke scale: small models and embedded data; verdicts say little about the paper."
@@ -176,6 +180,9 @@ class Claim:
         source: where the paper says it.
         experiments: whose tidy tables it reads; none for theory.
         find: the pure function from what the tables hold to a finding. It may raise :class:`NotRun`.
+        champion: label of the defense that the claim says does well; the note says what becomes of the claim if a
+            compared defense takes its place. Empty where the claim is of something else.
+        over: the parameter that the champion is compared over, if any; a compared defense has its own.
     """
 
     paper: str
@@ -184,6 +191,8 @@ class Claim:
     source: str
     experiments: tuple[str, ...]
     find: Callable[[Evidence], Finding]
+    champion: str = ""
+    over: str = ""
 
     @property
     def printed(self) -> str:
@@ -196,6 +205,24 @@ class Claim:
             return self.find(Evidence({name: tables[name] for name in self.experiments}))
         except NotRun as reason:
             return Finding("not run", note=str(reason))
+
+    def judge_beside(self, tables: Tables, compared: Collection[str]) -> Finding:
+        """The verdict on the paper's defenses, and in the note how compared ones do in the place of the champion.
+
+        Args:
+            tables: the tidy tables of its experiments, and others.
+            compared: labels of the compared defenses, of which the verdict knows nothing.
+        """
+        tables = {name: tables[name] for name in self.experiments}
+        found = self.judge({name: without(frame, compared) for name, frame in tables.items()})
+        if not (self.champion and compared) or found.verdict == "not run":
+            return found
+        notes = [found.note] if found.note else []
+        for name, others in stand_ins(tables, compared, self.champion, self.over):
+            other = Finding("not run", note=NO_SWEEP) if others is None else self.judge(others)
+            words = in_numbers(other.effect, other.low, other.high) or other.note
+            notes.append(f"with {name} in the place of {self.champion}: {other.verdict} ({words})")
+        return replace(found, note=". ".join(notes))
 
 
 @cache
@@ -212,9 +239,16 @@ _claims: dict[tuple[str, str], Claim] = {}
 
 
 def claim(
-    paper: str, key: str, statement: str, *, source: str, experiments: tuple[str, ...] = ()
+    paper: str,
+    key: str,
+    statement: str,
+    *,
+    source: str,
+    experiments: tuple[str, ...] = (),
+    champion: str = "",
+    over: str = "",
 ) -> Callable[[Callable[[Evidence], Finding]], Callable[[Evidence], Finding]]:
-    """Decorator that registers the function that judges a claim.
+    """Decorator that registers the function that judges a claim; the arguments are :class:`Claim`'s.
 
     Raises:
         ConfigError: the paper's key is taken.
@@ -223,7 +257,7 @@ def claim(
     def register(find: Callable[[Evidence], Finding]) -> Callable[[Evidence], Finding]:
         if (paper, key) in _claims:
             raise ConfigError(f"{paper}: claim {key} is registered twice")
-        _claims[paper, key] = Claim(paper, key, statement, source, experiments, find)
+        _claims[paper, key] = Claim(paper, key, statement, source, experiments, find, champion, over)
         return find
 
     return register
@@ -269,7 +303,7 @@ def judged(project: Project, scale: str, paper: str) -> Iterator[tuple[Claim, Fi
             for name in entry.experiments:
                 if name not in tables:
                     tables[name] = pd.read_parquet(project.root / paths[name])
-            yield entry, entry.judge(tables)
+            yield entry, entry.judge_beside(tables, [variant.label for variant in project.compared])
 
 
 def verdict_rows(results: Iterable[tuple[Claim, Finding]]) -> list[dict[str, Any]]:

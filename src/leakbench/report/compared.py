@@ -6,11 +6,14 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from leakbench.lazy import pd
 from leakbench.report.tidy import SETTING, setting_columns
+
+Frames = Mapping[str, "pd.DataFrame"]
+"""Tidy tables by the name of their experiment."""
 
 
 def settings_apart(frame: pd.DataFrame, labels: Collection[str]) -> pd.DataFrame:
@@ -26,13 +29,15 @@ def settings_apart(frame: pd.DataFrame, labels: Collection[str]) -> pd.DataFrame
     columns = [name for name in setting_columns(frame) if own.any() and frame.loc[~own, name].isna().all()]
     if not columns:
         return frame
-    found = frame.drop(columns=columns)
-    settings = frame.loc[own, columns].to_dict("records")
-    found.loc[own, "defense"] = [
-        in_setting(label, {name.removeprefix(SETTING): value for name, value in setting.items() if not pd.isna(value)})
-        for label, setting in zip(frame.loc[own, "defense"], settings, strict=True)
+    settings = [
+        {str(name).removeprefix(SETTING): value for name, value in setting.items() if not pd.isna(value)}
+        for setting in frame[columns].to_dict("records")
     ]
-    return found
+    names = [
+        in_setting(label, setting) if label in labels else label
+        for label, setting in zip(frame["defense"], settings, strict=True)
+    ]
+    return frame.drop(columns=columns).assign(defense=names)
 
 
 def in_setting(label: str, setting: Mapping[str, Any]) -> str:
@@ -49,3 +54,52 @@ def of_setting(name: str) -> tuple[str, dict[str, str]]:
     """The label and the setting, as text, of what :func:`in_setting` names; labels have no commas."""
     label, *setting = name.split(", ")
     return label, dict(part.split("=", 1) for part in setting)
+
+
+def stand_ins(
+    tables: Frames, labels: Collection[str], champion: str, parameter: str
+) -> Iterator[tuple[str, Frames | None]]:
+    """The tables with compared defenses in the place of another one, one after the other, each under its name.
+
+    Only defenses that every table has which has the champion.
+
+    Args:
+        tables: by the names of their experiments.
+        labels: of the compared defenses.
+        champion: label of the defense whose place they take.
+        parameter: that the champion is compared over: the one parameter that a compared defense sweeps stands for it,
+            and there are no tables of one that does not sweep one. Empty: each of its settings takes the place.
+    """
+    if not parameter:
+        tables = {name: settings_apart(frame, labels) for name, frame in tables.items()}
+    with_champion = [frame["defense"] for frame in tables.values() if (frame["defense"] == champion).any()]
+    for name in dict.fromkeys(name for defenses in with_champion for name in defenses):
+        if of_setting(name)[0] not in labels or not all((defenses == name).any() for defenses in with_champion):
+            continue
+        swept = {
+            column
+            for frame in tables.values()
+            for column in setting_columns(frame)
+            if frame.loc[frame["defense"] == name, column].notna().any()
+        }
+        if parameter and len(swept) != 1:
+            yield name, None
+            continue
+        renamed = dict.fromkeys(swept, SETTING + parameter) if parameter else {}
+        yield name, {key: _in_its_place(frame, name, labels, champion, renamed) for key, frame in tables.items()}
+
+
+def _in_its_place(
+    frame: pd.DataFrame, name: str, labels: Collection[str], champion: str, renamed: Mapping[str, str]
+) -> pd.DataFrame:
+    """One defense as the champion, its columns renamed; the champion and the other compared ones are gone."""
+    own = frame[frame["defense"] == name].assign(defense=champion)
+    own = own.drop(columns=set(renamed.values()) - set(renamed), errors="ignore").rename(columns=renamed)
+    of_labels = [of_setting(each)[0] in labels for each in frame["defense"]]
+    others = frame[~(pd.Series(of_labels, frame.index) | (frame["defense"] == champion))]
+    return pd.concat([others, own], ignore_index=True)
+
+
+def without(frame: pd.DataFrame, labels: Collection[str]) -> pd.DataFrame:
+    """A tidy table without the compared defenses."""
+    return frame[~frame["defense"].isin(labels)]

@@ -211,6 +211,8 @@ class Evidence:
         numbers = rows[rows["metric"] == metric]
         if numbers.empty:
             raise NotRun(f"there is no {name}" + "".join(f", {key} {wanted}" for key, wanted in (where or {}).items()))
+        if sweep and numbers[SETTING + sweep].isna().all():
+            raise NotRun(f"{name} sweeps no {sweep}")
         if numbers["void"].any():
             self._note_void(attack)
         axis = numbers["axis"].iloc[0]

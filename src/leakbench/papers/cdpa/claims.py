@@ -164,6 +164,7 @@ def _worse(a: Series, b: Series, name: str, metric: str, grows: bool) -> Part:
     "Under ROG the reconstructions from CDPA have the smallest PSNR and SSIM and the largest LPIPS of all rows.",
     source="Table III, Fig. 6",
     experiments=("rog",),
+    champion=SENT,
 )
 def e1(evidence: Evidence) -> Finding:
     """CDPA against every row, by every metric that was measured, without and with the networks behind ROG."""
@@ -211,6 +212,7 @@ def e2(evidence: Evidence) -> Finding:
     "Under DLG and under Inverting Gradients, CDPA has the largest LPIPS of all defenses.",
     source="Fig. 8 and its text",
     experiments=("inversion",),
+    champion=SENT,
 )
 def e3(evidence: Evidence) -> Finding:
     """CDPA against every other defense."""
@@ -269,6 +271,7 @@ def _size(one: Evidence, defense: str) -> float:
     "CDPA is at least as accurate as every other defense, for every model, to a tenth of a point.",
     source="Table IV, Fig. 5",
     experiments=("utility",),
+    champion=CDPA,
 )
 def e6a(evidence: Evidence) -> Finding:
     """CDPA minus the others."""
@@ -286,6 +289,7 @@ def e6a(evidence: Evidence) -> Finding:
     "CDPA loses at most a tenth of a point of FedAvg's accuracy, for every model.",
     source="Table IV",
     experiments=("utility",),
+    champion=CDPA,
 )
 def e6b(evidence: Evidence) -> Finding:
     """CDPA minus FedAvg."""
@@ -301,6 +305,7 @@ def e6b(evidence: Evidence) -> Finding:
     "On ConvNet and ResNet18 CDPA is more accurate than FedAvg.",
     source="Table IV, +0.4 points each, of one run",
     experiments=("utility",),
+    champion=CDPA,
 )
 def e6c(evidence: Evidence) -> Finding:
     """CDPA minus FedAvg on the two larger models."""

@@ -175,6 +175,7 @@ def _ahead(evidence: Evidence, ahead: str, behind: str, at_least: float) -> Find
     "CDPA learns as well as no defense: its Matthews correlation is at most 0.05 lower, wherever anything is learnt.",
     source="Fig. 11, 'closely aligns'; the margin is ours",
     experiments=(TRAINED,),
+    champion=LEARNT,
 )
 def e21a(evidence: Evidence) -> Finding:
     """CDPA minus no defense."""

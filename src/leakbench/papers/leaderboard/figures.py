@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from leakbench.report.statistics import Array
 
-figure = partial(artifact, PAPER, "figure", experiments=(UNDEFENDED, DEFENDED))
+figure = partial(artifact, PAPER, "figure", experiments=(UNDEFENDED, DEFENDED), any_sweep=True)
 
 LEAKAGE = "PSNR of the best reconstruction (dB)"
 MEASURED = (
@@ -32,6 +32,8 @@ STRONGEST = "#D55E00"
 """Of the frame around the strongest attack."""
 ROW = 0.235
 """Inches of a line of the ranking."""
+BEYOND = 15.0
+"""Loss in percentage points at which Figure 2 ends."""
 DOMINATED = 0.25
 """Opacity of what another one beats in everything."""
 
@@ -131,7 +133,8 @@ def ratio(value: float) -> str:
     title="The front of privacy, utility and cost",
     caption=f"Every computed setting of every defense. {MEASURED} The area of a point grows with the bits that a "
     "client sends over those of an undefended step. Bright and numbered: settings that no other one beats in "
-    "leakage, loss and bits at once; faint: the others. What loses more than 15 points is beyond the axes.",
+    "leakage, loss and bits at once; faint: the others. Below the list: defenses that have no setting among the best. "
+    f"What loses more than {BEYOND:g} points is beyond the axes.",
 )
 def fig02(tables: Tables) -> Drawing:
     """A panel per data set and model, a point per setting."""
@@ -170,10 +173,6 @@ def _unbeaten(points: pd.DataFrame) -> pd.Series:
     return best
 
 
-BEYOND = 15.0
-"""Loss in percentage points at which Figure 2 ends."""
-
-
 def _front(ax: Axes, board: Board, points: pd.DataFrame) -> None:
     shown = points[points["loss"] <= BEYOND]
     _levels(ax, board)
@@ -190,8 +189,8 @@ def _front(ax: Axes, board: Board, points: pd.DataFrame) -> None:
                 marker=marker(mechanism),
                 alpha=1.0 if best else DOMINATED,
             )
-    _name(ax, shown[shown["front"]])
-    for bits in (0.1, 1.0, 8.0):
+    _name(ax, shown)
+    for bits in (0.05, 0.25, 1.0):
         ax.scatter([], [], s=_area(bits), color=REFERENCE_COLOUR, label=f"{bits:g}x the bits")
     ax.legend(loc="upper right", bbox_to_anchor=(1.0, 0.88), fontsize="small", labelspacing=1.0)
     ax.set(xlabel="accuracy lost (percentage points)", ylabel=LEAKAGE)
@@ -203,16 +202,22 @@ def _area(bits: float) -> float:
     return 10 + 35 * math.sqrt(bits)
 
 
-def _name(ax: Axes, best: pd.DataFrame) -> None:
-    """A number beside every point of the front, by rising loss, and a list of their names at the right of the axes."""
-    ordered = best.sort_values(["loss", "leakage_db"], ascending=[True, False])
-    apart = min(0.05, 1.0 / max(len(ordered), 1))
-    for number, row in enumerate(ordered.to_dict("records"), start=1):
-        tint = colour(row["mechanism"])
-        place = (row["loss"], row["leakage_db"])
+def _name(ax: Axes, shown: pd.DataFrame) -> None:
+    """A number beside every point of the front, by rising loss; a list of their names, and of the other defenses."""
+    best = shown[shown["front"]].sort_values(["loss", "leakage_db"], ascending=[True, False])
+    names = []
+    for number, row in enumerate(best.to_dict("records"), start=1):
+        place, tint = (row["loss"], row["leakage_db"]), colour(row["mechanism"])
         ax.annotate(str(number), place, (6, 4), textcoords="offset points", fontsize=7.5, color=tint)
-        name = f"{number}  {row['defense']}" + (f", {row['setting']}" if row["setting"] else "")
-        ax.text(1.02, 1 - number * apart, name, transform=ax.transAxes, fontsize=7.5, color=tint, va="center")
+        names.append((f"{number}  {row['defense']}" + (f", {row['setting']}" if row["setting"] else ""), tint))
+    others = shown[~shown["defense"].isin(best["defense"])].drop_duplicates("defense")
+    names += [
+        (f"–  {name}", colour(mechanism))
+        for name, mechanism in zip(others["defense"], others["mechanism"], strict=True)
+    ]
+    apart = min(0.05, 1.0 / max(len(names), 1))
+    for line, (name, tint) in enumerate(names):
+        ax.text(1.02, 0.98 - line * apart, name, transform=ax.transAxes, fontsize=7.5, color=tint, va="center")
 
 
 def _levels(ax: Axes, board: Board) -> None:

@@ -15,7 +15,7 @@ from leakbench.report.artifacts import Tables, artifact
 if TYPE_CHECKING:
     from leakbench.report.statistics import Estimate
 
-table = partial(artifact, PAPER, "table", experiments=(UNDEFENDED, DEFENDED))
+table = partial(artifact, PAPER, "table", experiments=(UNDEFENDED, DEFENDED), any_sweep=True)
 
 NONE = "–"
 

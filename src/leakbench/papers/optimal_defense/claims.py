@@ -140,6 +140,8 @@ def _dominance(
     "pruning.",
     source="Fig. 4",
     experiments=("pruning",),
+    champion=PRUNING.optimal,
+    over=PRUNING.sweep,
 )
 def e1(evidence: Evidence) -> Finding:
     """Trade-off of pruning on MNIST."""
@@ -152,6 +154,8 @@ def e1(evidence: Evidence) -> Finding:
     "pruning.",
     source="Fig. 9",
     experiments=("cifar_pruning",),
+    champion=CIFAR_PRUNING.optimal,
+    over=CIFAR_PRUNING.sweep,
 )
 def e2(evidence: Evidence) -> Finding:
     """Trade-off of pruning on CIFAR-10."""
@@ -164,6 +168,8 @@ def e2(evidence: Evidence) -> Finding:
     "isotropic noise.",
     source="Fig. 7",
     experiments=("noise",),
+    champion=NOISE.optimal,
+    over=NOISE.sweep,
 )
 def e3(evidence: Evidence) -> Finding:
     """Trade-off of noise on MNIST."""
@@ -417,6 +423,8 @@ UNADAPTED = "Not in the paper, whose attacker does not adapt; "
     "alone.",
     source=f"{UNADAPTED}beside Fig. 4",
     experiments=("pruning", "adaptive"),
+    champion=PRUNING.optimal,
+    over=PRUNING.sweep,
 )
 def e15a(evidence: Evidence) -> Finding:
     """E1 against masked matching."""
@@ -429,6 +437,8 @@ def e15a(evidence: Evidence) -> Finding:
     "alone.",
     source=f"{UNADAPTED}beside Fig. 9",
     experiments=("cifar_pruning", "cifar_adaptive"),
+    champion=CIFAR_PRUNING.optimal,
+    over=CIFAR_PRUNING.sweep,
 )
 def e15b(evidence: Evidence) -> Finding:
     """E2 against masked matching."""
@@ -441,6 +451,8 @@ def e15b(evidence: Evidence) -> Finding:
     "variance of their noise.",
     source=f"{UNADAPTED}beside Fig. 7",
     experiments=("noise", "adaptive"),
+    champion=NOISE.optimal,
+    over=NOISE.sweep,
 )
 def e15c(evidence: Evidence) -> Finding:
     """E3 against weighted matching; isotropic noise gives all coordinates the same weight, so its attack stays."""
@@ -532,6 +544,8 @@ def x3(evidence: Evidence) -> Finding:
     "At equal utility U2, optimal noise has the better trade-off of error and loss, by the paper's attacker.",
     source="Not in the paper's figures: the comparison that Theorems 2 and 3 make",
     experiments=("equal_utility",),
+    champion=EQUAL_UTILITY.optimal,
+    over=EQUAL_UTILITY.sweep,
 )
 def x4(evidence: Evidence) -> Finding:
     """Noise at equal utility, attack not adapted."""
@@ -544,6 +558,8 @@ def x4(evidence: Evidence) -> Finding:
     "attacker and the one who knows the noise.",
     source="Not in the paper's figures: the comparison that Theorems 2 and 3 make",
     experiments=("equal_utility",),
+    champion=EQUAL_UTILITY.optimal,
+    over=EQUAL_UTILITY.sweep,
 )
 def x5(evidence: Evidence) -> Finding:
     """Noise at equal utility; at each setting the attack with the smaller mean error counts."""
@@ -605,6 +621,8 @@ def _above_bound(name: str, error: Series, information: Series) -> Part:
     "and U2 speak, and not Adam.",
     source="Not in the paper: Fig. 4 with the optimiser of its theory",
     experiments=("pruning", "sgd"),
+    champion=PRUNING.optimal,
+    over=PRUNING.sweep,
 )
 def x8(evidence: Evidence) -> Finding:
     """E1 with losses of SGD."""
@@ -617,6 +635,8 @@ def x8(evidence: Evidence) -> Finding:
     "and U2 speak, and not Adam.",
     source="Not in the paper: Fig. 7 with the optimiser of its theory",
     experiments=("noise", "sgd"),
+    champion=NOISE.optimal,
+    over=NOISE.sweep,
 )
 def x9(evidence: Evidence) -> Finding:
     """E3 with losses of SGD."""

@@ -120,13 +120,13 @@ def _panel(ax: Axes, frame: pd.DataFrame) -> None:
                 "color": tint(label, rows["mechanism"].iloc[0]),
                 "label": name_of(label, experiment),
             }
-            look["linestyle"] = STYLES.get(label, OTHERWISE.get(experiment, "-"))
+            look["linestyle"] = STYLES.get(label, "-") if label in NAMES else OTHERWISE.get(experiment, "-")
             for mean in rows.loc[rows["epsilon"].isna(), "mean"]:
                 ax.axhline(mean, **look)
             rows = rows[rows["epsilon"].notna()]
             if len(rows):
                 whiskers = [rows["mean"] - rows["low"], rows["high"] - rows["mean"]]
-                marks = {"marker": "o", "markersize": 3.5, "elinewidth": 1, "capsize": 2}
+                marks: dict[str, Any] = {"marker": "o", "markersize": 3.5, "elinewidth": 1, "capsize": 2}
                 ax.errorbar(rows["epsilon"], rows["mean"], yerr=whiskers, **look, **marks)
     free = frame[(frame["mechanism"] == "none") & (frame["experiment"] == "accuracy_all")]
     for mean in free["mean"].dropna():

@@ -112,6 +112,7 @@ for _key, (_statement, _source, _better, _worse, _margin) in ORDERS.items():
         _statement,
         source=_source,
         experiments=tuple(dict.fromkeys(HOME[each] + ending for ending in ENDINGS for each in (_better, _worse))),
+        champion=_better,
     )(partial(_ordered, better=_better, worse=_worse, at_least=_margin))
 
 
