@@ -13,11 +13,13 @@ from leakbench.report.evidence import Evidence, bootstrap
 from leakbench.report.tidy import setting_columns
 
 POINTS = (0.1, 0.5)
+OWN = ("mine", "plain", "other", "best", "worst")
 LOSSES = np.array([[[1.0], [1.1]], [[2.0], [2.1]]])  # of two points, two seeds
 
 
 def of(defense: str, sweep: str | None, losses: np.ndarray = LOSSES) -> pd.DataFrame:
-    return rows(defense, "final_loss", losses if sweep else losses[:1], points=POINTS, sweep=sweep)
+    found = rows(defense, "final_loss", losses if sweep else losses[:1], points=POINTS, sweep=sweep)
+    return found.assign(mechanism="own" if defense in OWN else "pruning")
 
 
 @pytest.mark.parametrize("setting", [{}, {"p": 0.1}, {"p": 1 / 3, "form": "as_printed"}, {"bits": 2.0}])
@@ -33,13 +35,14 @@ def test_settings_of_unknown_parameters_are_defenses() -> None:
     apart = settings_apart(frame, ["mine", "plain"])
     assert list(apart["defense"].unique()) == ["op", "mine, strength=0.1", "mine, strength=0.5", "plain"]
     assert setting_columns(apart) == ["setting.fraction"]
+    assert apart["mechanism"].unique().tolist() == ["pruning", "own", "own (2)", "own (3)"]
     assert apart.loc[apart["defense"] == "mine, strength=0.5", "value"].tolist() == [2.0, 2.1]
     assert settings_apart(frame, []) is frame
 
 
 def test_known_parameters_stay_columns() -> None:
     frame = table(of("op", "fraction"), of("mine", "fraction"))
-    assert settings_apart(frame, ["mine"]) is frame
+    pd.testing.assert_frame_equal(settings_apart(frame, ["mine"]), frame)
 
 
 def test_stand_ins() -> None:

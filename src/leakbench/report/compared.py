@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from leakbench.lazy import pd
+from leakbench.report.style import setting_of_mechanism
 from leakbench.report.tidy import SETTING, setting_columns
 
 Frames = Mapping[str, "pd.DataFrame"]
@@ -19,24 +20,25 @@ Frames = Mapping[str, "pd.DataFrame"]
 def settings_apart(frame: pd.DataFrame, labels: Collection[str]) -> pd.DataFrame:
     """A tidy table in which every setting of a compared defense is a defense: ``signs, probability=0.1``.
 
-    Parameters that other defenses of the table have as well stay columns, since figures have an axis for them.
+    Parameters that other defenses of the table have as well stay columns, since figures have an axis for them. What
+    shares a mechanism has numbered ones, so that colours and markers differ.
 
     Args:
         labels: of the compared defenses.
     """
     own = frame["defense"].isin(labels)
-    columns = [name for name in setting_columns(frame) if own.any() and frame.loc[~own, name].isna().all()]
-    if not columns:
+    if not own.any():
         return frame
-    settings = [
-        {str(name).removeprefix(SETTING): value for name, value in setting.items() if not pd.isna(value)}
-        for setting in frame[columns].to_dict("records")
-    ]
-    names = [
-        in_setting(label, setting) if label in labels else label
-        for label, setting in zip(frame["defense"], settings, strict=True)
-    ]
-    return frame.drop(columns=columns).assign(defense=names)
+    columns = [name for name in setting_columns(frame) if frame.loc[~own, name].isna().all()]
+    keys = ["defense", "mechanism", *columns]
+    found = frame.drop(columns=columns)
+    numbers = dict[str, int]()
+    for (label, mechanism, *values), rows in frame[own].groupby(keys, sort=False, dropna=False):
+        setting = dict(zip((name.removeprefix(SETTING) for name in columns), values, strict=True))
+        number = numbers[mechanism] = numbers.get(mechanism, -1) + 1
+        found.loc[rows.index, "defense"] = in_setting(label, {k: v for k, v in setting.items() if not pd.isna(v)})
+        found.loc[rows.index, "mechanism"] = setting_of_mechanism(mechanism, number)
+    return found
 
 
 def in_setting(label: str, setting: Mapping[str, Any]) -> str:
