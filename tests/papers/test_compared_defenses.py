@@ -18,7 +18,7 @@ from leakbench.experiments import Plan, Project
 from leakbench.records import write_record, write_tensors
 from leakbench.report.artifacts import Artifact, Made, Tables, artifacts
 from leakbench.report.claims import Claim, claims_of
-from leakbench.report.compared import settings_apart
+from leakbench.report.compared import places_of, settings_apart
 from leakbench.report.kept import Kept
 
 MINE = '''"""A defense of updates and one of images."""
@@ -42,6 +42,7 @@ class MyImages(Mine):
     acts_on = "data"
 '''
 LABELS = ("myplain", "myswept", "myimages")
+PLACES = {"myplain": 0, "myswept": 1, "myimages": 0}
 SWEEP = {"sweep": [0.371, 0.642]}
 
 
@@ -75,7 +76,9 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compared]:
         {"name": of_images, "label": LABELS[2], "strength": SWEEP},
     ]
     with registries_as_they_were():
-        plan = Project(ROOT, {"compare": specs}).plan("smoke")
+        project = Project(ROOT, {"compare": specs})
+        assert places_of(project.compared) == PLACES
+        plan = project.plan("smoke")
         yield Compared(root, plan, {paper: evaluated(tidy_tables(plan, paper)) for paper in plan.papers})
 
 
@@ -88,7 +91,7 @@ def evaluated(tables: dict[str, pd.DataFrame]) -> Tables:
 
 def defenses_of(tables: Tables, *, apart: bool) -> set[str]:
     """The compared ones, each setting by its name if it stands apart."""
-    frames = [settings_apart(frame, LABELS) if apart else frame for frame in tables.values()]
+    frames = [settings_apart(frame, PLACES) if apart else frame for frame in tables.values()]
     names = {name for frame in frames for name in frame["defense"].unique()}
     return {name for name in names if name.startswith(LABELS)}
 
@@ -113,7 +116,7 @@ def test_it_shows_compared_defenses_or_says_why_not(compared: Compared, entry: A
     if not there:
         return
     with pd.option_context("display.max_colwidth", None):
-        found = shown(entry.made(tables, compared.kept(entry), LABELS))
+        found = shown(entry.made(tables, compared.kept(entry), PLACES))
     missing = {name for name in there for text in found if name not in text}
     assert missing == (there if entry.leaves_out else set())
 
@@ -127,7 +130,7 @@ CLAIMS = [entry for paper in dict.fromkeys(each.paper for each in artifacts()) f
 def test_claims_stay_the_papers(compared: Compared, entry: Claim) -> None:
     tables = {name: compared.tables[entry.paper][name] for name in entry.experiments}
     alone = entry.judge({name: frame[~frame["defense"].isin(LABELS)] for name, frame in tables.items()})
-    beside = entry.judge_beside(tables, LABELS)
+    beside = entry.judge_beside(tables, PLACES)
     assert replace(beside, note=alone.note) == alone
     if alone.verdict != "not run":
         assert f"with myplain in the place of {entry.champion}: " in beside.note

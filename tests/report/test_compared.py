@@ -13,11 +13,13 @@ from leakbench.report.evidence import Evidence, bootstrap
 from leakbench.report.tidy import setting_columns
 
 POINTS = (0.1, 0.5)
+OWN = ("mine", "plain", "other", "best", "worst")
 LOSSES = np.array([[[1.0], [1.1]], [[2.0], [2.1]]])  # of two points, two seeds
 
 
 def of(defense: str, sweep: str | None, losses: np.ndarray = LOSSES) -> pd.DataFrame:
-    return rows(defense, "final_loss", losses if sweep else losses[:1], points=POINTS, sweep=sweep)
+    found = rows(defense, "final_loss", losses if sweep else losses[:1], points=POINTS, sweep=sweep)
+    return found.assign(mechanism="own" if defense in OWN else "pruning")
 
 
 @pytest.mark.parametrize("setting", [{}, {"p": 0.1}, {"p": 1 / 3, "form": "as_printed"}, {"bits": 2.0}])
@@ -30,21 +32,22 @@ def test_names_of_settings(setting: dict[str, object]) -> None:
 
 def test_settings_of_unknown_parameters_are_defenses() -> None:
     frame = table(of("op", "fraction"), of("mine", "strength"), of("plain", None))
-    apart = settings_apart(frame, ["mine", "plain"])
+    apart = settings_apart(frame, {"mine": 0, "plain": 2})
     assert list(apart["defense"].unique()) == ["op", "mine, strength=0.1", "mine, strength=0.5", "plain"]
     assert setting_columns(apart) == ["setting.fraction"]
+    assert apart["mechanism"].unique().tolist() == ["pruning", "own", "own (2)", "own (3)"]
     assert apart.loc[apart["defense"] == "mine, strength=0.5", "value"].tolist() == [2.0, 2.1]
-    assert settings_apart(frame, []) is frame
+    assert settings_apart(frame, {}) is frame
 
 
 def test_known_parameters_stay_columns() -> None:
     frame = table(of("op", "fraction"), of("mine", "fraction"))
-    assert settings_apart(frame, ["mine"]) is frame
+    pd.testing.assert_frame_equal(settings_apart(frame, {"mine": 0}), frame)
 
 
 def test_stand_ins() -> None:
     tables = {"a": table(of("op", None), of("mine", "strength")), "b": table(of("gp", None), of("other", None))}
-    found = dict(stand_ins(tables, ["mine", "other"], "op", ""))
+    found = dict(stand_ins(tables, {"mine": 0, "other": 2}, "op", ""))
     assert list(found) == ["mine, strength=0.1", "mine, strength=0.5"]  # "other" is not where "op" is
     replaced = found["mine, strength=0.5"]
     assert replaced is not None and replaced["a"]["defense"].tolist() == ["op", "op"]
@@ -54,7 +57,7 @@ def test_stand_ins() -> None:
 def test_stand_ins_of_a_trade_off() -> None:
     """What a defense sweeps takes the place of the parameter; one that sweeps nothing takes none."""
     frame = table(of("op", "fraction"), of("gp", "fraction"), of("mine", "strength"), of("plain", None))
-    found = dict(stand_ins({"a": frame}, ["mine", "plain"], "op", "fraction"))
+    found = dict(stand_ins({"a": frame}, {"mine": 0, "plain": 2}, "op", "fraction"))
     assert found["plain"] is None and found["mine"] is not None
     series = Evidence(found["mine"]).series("a", "final_loss", defense="op", sweep="fraction")
     assert series.points == POINTS and series.values.tolist() == LOSSES.tolist()
@@ -77,15 +80,15 @@ def test_a_verdict_knows_nothing_of_compared_defenses() -> None:
     papers = table(of("op", None), of("gp", None, LOSSES + 1))
     both = table(papers, of("best", None, LOSSES - 5), of("worst", None, LOSSES + 5))
     claim = Claim("p", "E1", "Op is best.", "Fig. 1", ("a",), lower, champion="op")
-    alone, beside = claim.judge({"a": papers}), claim.judge_beside({"a": both}, ["best", "worst"])
+    alone, beside = claim.judge({"a": papers}), claim.judge_beside({"a": both}, {"best": 0, "worst": 1})
     assert (beside.verdict, beside.effect, beside.p) == (alone.verdict, alone.effect, alone.p)
     assert alone.verdict == "reproduced" and beside.note.startswith(alone.note)
     assert "with best in the place of op: reproduced (6 [" in beside.note
     assert "with worst in the place of op: contradicted (-4 [" in beside.note
-    assert claim.judge_beside({"a": papers}, []) == alone
+    assert claim.judge_beside({"a": papers}, {}) == alone
 
 
 def test_a_claim_that_is_not_run_has_no_stand_ins() -> None:
     claim = Claim("p", "E1", "Op is best.", "Fig. 1", ("a",), lower, champion="op")
-    found = claim.judge_beside({"a": table(of("gp", None), of("best", None))}, ["best"])
+    found = claim.judge_beside({"a": table(of("gp", None), of("best", None))}, {"best": 0})
     assert found.verdict == "not run" and "best" not in found.note

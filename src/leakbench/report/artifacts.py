@@ -9,7 +9,7 @@ import importlib
 import io
 import pkgutil
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import PurePosixPath
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal, Union
 from leakbench.errors import ConfigError, UnknownName
 from leakbench.lazy import pd
 from leakbench.records import atomic_write
-from leakbench.report.compared import settings_apart
+from leakbench.report.compared import Places, places_of, settings_apart
 from leakbench.report.kept import Kept
 from leakbench.report.tidy import existing, gates_path, needed, table_path
 from leakbench.report.verdicts import void_notes
@@ -132,7 +132,7 @@ class Artifact:
             for experiment, table in zip(self.experiments, self._tables(scale), strict=True)
         }
         kept = Kept(project.root, {name: plan.experiment_jobs(self.paper, name) for name in self.tensors})
-        made = self.made(tables, kept, [variant.label for variant in project.compared])
+        made = self.made(tables, kept, places_of(project.compared))
         caption = [self.full_caption(project, scale)]
         if shows_void(made):
             paths = [existing(project.root, gates_path(table), f"merge {table}") for table in self._tables(scale)]
@@ -140,13 +140,13 @@ class Artifact:
         for extension, content in formats(made, caption).items():
             atomic_write(project.root / self.path(scale, extension), content)
 
-    def made(self, tables: Tables, kept: Kept, compared: Collection[str]) -> Made:
+    def made(self, tables: Tables, kept: Kept, compared: Places) -> Made:
         """What its function makes of tidy tables.
 
         Args:
             tables: the tidy tables of :attr:`experiments`.
             kept: where tensors are read, if :attr:`tensors` names any.
-            compared: labels of compared defenses; see :attr:`any_sweep`.
+            compared: places of compared defenses; see :attr:`any_sweep`.
         """
         if not self.any_sweep:
             tables = {name: settings_apart(frame, compared) for name, frame in tables.items()}

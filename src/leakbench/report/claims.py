@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.resources import files
@@ -15,7 +15,7 @@ from leakbench.errors import ConfigError, UnknownName
 from leakbench.lazy import pd
 from leakbench.records import atomic_write
 from leakbench.report.artifacts import FIGURES, PAPERS, Tables, artifacts, escaped
-from leakbench.report.compared import stand_ins, without
+from leakbench.report.compared import Places, places_of, stand_ins, without
 from leakbench.report.evidence import Evidence, NotRun
 from leakbench.report.statistics import CONFIDENCE, Estimate, holm
 from leakbench.report.tidy import existing, table_path
@@ -206,12 +206,12 @@ class Claim:
         except NotRun as reason:
             return Finding("not run", note=str(reason))
 
-    def judge_beside(self, tables: Tables, compared: Collection[str]) -> Finding:
+    def judge_beside(self, tables: Tables, compared: Places) -> Finding:
         """The verdict on the paper's defenses, and in the note how compared ones do in the place of the champion.
 
         Args:
             tables: the tidy tables of its experiments, and others.
-            compared: labels of the compared defenses, of which the verdict knows nothing.
+            compared: the compared defenses, of which the verdict knows nothing.
         """
         tables = {name: tables[name] for name in self.experiments}
         found = self.judge({name: without(frame, compared) for name, frame in tables.items()})
@@ -303,7 +303,7 @@ def judged(project: Project, scale: str, paper: str) -> Iterator[tuple[Claim, Fi
             for name in entry.experiments:
                 if name not in tables:
                     tables[name] = pd.read_parquet(project.root / paths[name])
-            yield entry, entry.judge_beside(tables, [variant.label for variant in project.compared])
+            yield entry, entry.judge_beside(tables, places_of(project.compared))
 
 
 def verdict_rows(results: Iterable[tuple[Claim, Finding]]) -> list[dict[str, Any]]:

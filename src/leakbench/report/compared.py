@@ -6,38 +6,59 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from leakbench.lazy import pd
+from leakbench.report.style import setting_of_mechanism
 from leakbench.report.tidy import SETTING, setting_columns
+
+if TYPE_CHECKING:
+    from leakbench.jobs.base import Variant
 
 Frames = Mapping[str, "pd.DataFrame"]
 """Tidy tables by the name of their experiment."""
+Places = Mapping[str, int]
+"""Labels of compared defenses, each with how many settings of its mechanism come before its own."""
 
 
-def settings_apart(frame: pd.DataFrame, labels: Collection[str]) -> pd.DataFrame:
+def places_of(compared: Iterable[Variant[Any]]) -> Places:
+    """The :data:`Places` of the defenses that ``compare`` names."""
+    counts = dict[str, int]()
+    places = {}
+    for variant in compared:
+        name = variant.component.name
+        places[variant.label] = counts.get(name, 0)
+        counts[name] = places[variant.label] + len(list(variant.settings()))
+    return places
+
+
+def settings_apart(frame: pd.DataFrame, places: Places) -> pd.DataFrame:
     """A tidy table in which every setting of a compared defense is a defense: ``signs, probability=0.1``.
 
-    Parameters that other defenses of the table have as well stay columns, since figures have an axis for them.
+    Parameters that other defenses of the table have as well stay columns, since figures have an axis for them. What
+    shares a mechanism has numbered ones, so that colours and markers differ.
 
     Args:
         frame: tidy table of an experiment.
-        labels: of the compared defenses.
+        places: of the compared defenses.
     """
-    own = frame["defense"].isin(labels)
-    columns = [name for name in setting_columns(frame) if own.any() and frame.loc[~own, name].isna().all()]
-    if not columns:
+    own = frame["defense"].isin(places)
+    if not own.any():
         return frame
-    settings = [
-        {str(name).removeprefix(SETTING): value for name, value in setting.items() if not pd.isna(value)}
-        for setting in frame[columns].to_dict("records")
-    ]
-    names = [
-        in_setting(label, setting) if label in labels else label
-        for label, setting in zip(frame["defense"], settings, strict=True)
-    ]
-    return frame.drop(columns=columns).assign(defense=names)
+    columns = [name for name in setting_columns(frame) if frame.loc[~own, name].isna().all()]
+    keys = ["defense", "mechanism", *columns]
+    found = frame.drop(columns=columns)
+    numbers = dict(places)
+    for _, rows in frame[own].groupby(keys, sort=False, dropna=False):
+        (row,) = rows[keys].head(1).to_dict("records")
+        label, there = row["defense"], frame.index.isin(rows.index)
+        setting = {name.removeprefix(SETTING): row[name] for name in columns if not pd.isna(row[name])}
+        numbered = setting_of_mechanism(row["mechanism"], numbers[label])
+        found["defense"] = found["defense"].mask(there, in_setting(label, setting))
+        found["mechanism"] = found["mechanism"].mask(there, numbered)
+        numbers[label] += 1
+    return found
 
 
 def in_setting(label: str, setting: Mapping[str, Any]) -> str:
@@ -56,25 +77,23 @@ def of_setting(name: str) -> tuple[str, dict[str, str]]:
     return label, dict(part.split("=", 1) for part in setting)
 
 
-def stand_ins(
-    tables: Frames, labels: Collection[str], champion: str, parameter: str
-) -> Iterator[tuple[str, Frames | None]]:
+def stand_ins(tables: Frames, places: Places, champion: str, parameter: str) -> Iterator[tuple[str, Frames | None]]:
     """The tables with compared defenses in the place of another one, one after the other, each under its name.
 
     Only defenses that every table has which has the champion.
 
     Args:
         tables: by the names of their experiments.
-        labels: of the compared defenses.
+        places: of the compared defenses.
         champion: label of the defense whose place they take.
         parameter: that the champion is compared over: the one parameter that a compared defense sweeps stands for it,
             and there are no tables of one that does not sweep one. Empty: each of its settings takes the place.
     """
     if not parameter:
-        tables = {name: settings_apart(frame, labels) for name, frame in tables.items()}
+        tables = {name: settings_apart(frame, places) for name, frame in tables.items()}
     with_champion = [frame["defense"] for frame in tables.values() if (frame["defense"] == champion).any()]
     for name in dict.fromkeys(name for defenses in with_champion for name in defenses):
-        if of_setting(name)[0] not in labels or not all((defenses == name).any() for defenses in with_champion):
+        if of_setting(name)[0] not in places or not all((defenses == name).any() for defenses in with_champion):
             continue
         swept = {
             column
@@ -86,7 +105,7 @@ def stand_ins(
             yield name, None
             continue
         renamed = dict.fromkeys(swept, SETTING + parameter) if parameter else {}
-        yield name, {key: _in_its_place(frame, name, labels, champion, renamed) for key, frame in tables.items()}
+        yield name, {key: _in_its_place(frame, name, places, champion, renamed) for key, frame in tables.items()}
 
 
 def _in_its_place(

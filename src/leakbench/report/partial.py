@@ -15,6 +15,7 @@ from leakbench.experiments import Project
 from leakbench.jobs.base import Job
 from leakbench.records import Record, atomic_write
 from leakbench.report.artifacts import Artifact, artifact_of, formats, notes_on_void, shows_void
+from leakbench.report.compared import places_of
 from leakbench.report.kept import Kept
 from leakbench.report.recorded import recorded
 from leakbench.report.tidy import merged, needed, table_path
@@ -104,7 +105,7 @@ def draw_partly(project: Project, path: str) -> list[str]:
     caption = [f"Records that are there: {share.by_experiment()}."] if jobs else []
     try:
         numbers = {experiment: each.numbers for experiment, each in tables.items()}
-        made = entry.made(numbers, kept, [variant.label for variant in project.compared])
+        made = entry.made(numbers, kept, places_of(project.compared))
         caption += [entry.full_caption(project, scale)]
         if shows_void(made):
             caption += notes_on_void(numbers, [each.gates for each in tables.values()])

@@ -190,7 +190,7 @@ def against_parameter(
         for defense, name in series_of(frame, names).items():
             rows = values_of(frame, metric, defense=defense, attack=attack)
             found = draw_swept(ax, rows, parameter, name)
-            shown += found or draw_level(ax, rows, name)
+            shown += found if found or defense in names else draw_level(ax, rows, name)
         ax.set(xlabel=xlabel, ylabel=ylabel)
         if log:
             ax.set_xscale("log")

@@ -86,25 +86,47 @@ STYLE = {
 }
 
 
+FURTHER = (("v", 0.4), ("P", -0.35), ("X", 0.65), ("<", -0.6), (">", 0.2))
+"""Of further settings of a mechanism that are told apart: marker, and how far its colour goes to white or, below zero,
+to black."""
+
+
+def setting_of_mechanism(mechanism: str, number: int) -> str:
+    """The name under which :func:`colour` and :func:`marker` tell a setting of a mechanism from the first, number 0."""
+    return f"{mechanism} ({number + 1})" if number else mechanism
+
+
+def _numbered(mechanism: str) -> tuple[str, int]:
+    """A mechanism and the number of its setting."""
+    name, bracket, number = mechanism.removesuffix(")").rpartition(" (")
+    return (name, int(number) - 1) if bracket else (mechanism, 0)
+
+
 def colour(mechanism: str) -> str:
     """The colour of a mechanism; unknown ones get a fixed colour derived from their name."""
-    return COLOURS.get(mechanism) or OTHER_COLOURS[sum(mechanism.encode()) % len(OTHER_COLOURS)]
+    name, number = _numbered(mechanism)
+    own = COLOURS.get(name) or OTHER_COLOURS[sum(name.encode()) % len(OTHER_COLOURS)]
+    return _blended(own, FURTHER[(number - 1) % len(FURTHER)][1]) if number else own
 
 
 def marker(mechanism: str) -> str:
     """The marker of a mechanism, so that series differ without colour too."""
-    return MARKERS.get(mechanism, "o")
+    name, number = _numbered(mechanism)
+    return FURTHER[(number - 1) % len(FURTHER)][0] if number else MARKERS.get(name, "o")
+
+
+def _blended(tint: str, part: float) -> str:
+    """A colour on its way to white, or to black where the part is below zero."""
+    from matplotlib.colors import to_hex, to_rgb
+
+    end = 1.0 if part > 0 else 0.0
+    red, green, blue = ((1 - abs(part)) * channel + abs(part) * end for channel in to_rgb(tint))
+    return to_hex((red, green, blue))
 
 
 def shades(mechanism: str, count: int) -> list[str]:
     """Colours of things that share a mechanism, from its own colour towards white."""
-    from matplotlib.colors import to_hex, to_rgb
-
-    red, green, blue = to_rgb(colour(mechanism))
-    parts = [0.65 * place / max(count - 1, 1) for place in range(count)]
-    return [
-        to_hex((white + (1 - white) * red, white + (1 - white) * green, white + (1 - white) * blue)) for white in parts
-    ]
+    return [_blended(colour(mechanism), 0.65 * place / max(count - 1, 1)) for place in range(count)]
 
 
 def other_marker(mechanism: str) -> str:

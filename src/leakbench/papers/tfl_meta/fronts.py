@@ -40,7 +40,7 @@ from leakbench.report.verdicts import VOID
 from leakbench.theory.pareto import Front, Mechanism, hypervolume, nondominated, pareto_front
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable
 
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -258,8 +258,8 @@ def fig_s9(tables: Tables) -> Drawing:
     for axes, cell in zip(grid, cells, strict=True):
         own = measured.of_cell(tables, *cell)
         frame, volume = judged_points(own)
-        for ax, objective in zip(axes[:2], ("loss", "bits"), strict=True):
-            _measured(ax, frame, objective, added(own[SWEPT]))
+        _measured(axes[0], frame, "loss")
+        _measured(axes[1], frame, "bits")
         axes[0].set(xlabel="recovered", ylabel="loss of accuracy (points)")
         axes[1].set(xlabel="recovered", ylabel="bits over plain", yscale="log")
         axes[0].set_yscale("symlog", linthresh=1.0)
@@ -275,12 +275,12 @@ def fig_s9(tables: Tables) -> Drawing:
         ]
     shown = pd.concat(numbers, ignore_index=True)
     shown["void"] = shown["void"].astype("boolean").fillna(False).astype(bool)
-    _legend(drawn, bool(shown["void"].any()))
+    others = shown[shown["name"].isin(added(tables[SWEPT]))]
+    _legend(drawn, dict(zip(others["mechanism"], others["name"], strict=True)), bool(shown["void"].any()))
     return Drawing(drawn, shown)
 
 
-def _measured(ax: Axes, frame: pd.DataFrame, objective: str, others: Collection[str]) -> None:
-    """Points of :func:`judged_points`; the ``others`` have no colour in the legend, and their name beside them."""
+def _measured(ax: Axes, frame: pd.DataFrame, objective: str) -> None:
     for row in frame.sort_values("best").to_dict("records"):
         tint = colour(row["mechanism"])
         style: dict[str, Any] = {"markersize": 7, "markeredgecolor": "black", "markeredgewidth": 1.0, "zorder": 3}
@@ -289,9 +289,6 @@ def _measured(ax: Axes, frame: pd.DataFrame, objective: str, others: Collection[
         face = "none" if row["void"] else tint
         mark = marker(row["mechanism"])
         ax.plot([row["recovered"]], [row[objective]], mark, color=tint, markerfacecolor=face, **style)
-        if row["name"] in others:
-            place = (row["recovered"], row[objective])
-            ax.annotate(row["name"], place, (5, 5), textcoords="offset points", fontsize="x-small")
     ax.set_xlim(-0.05, 1.05)
 
 
@@ -330,7 +327,8 @@ def _bound_panels(axes: Any, curves: pd.DataFrame, front: Front) -> None:
     axes[0].set_title("the paper's bounds", fontsize="medium")
 
 
-def _legend(drawn: Figure, void: bool) -> None:
+def _legend(drawn: Figure, others: dict[str, str], void: bool) -> None:
+    """Mechanisms by their colours, the ``others`` too, under their names."""
     from matplotlib.lines import Line2D
 
     names = {
@@ -343,13 +341,14 @@ def _legend(drawn: Figure, void: bool) -> None:
     }
     handles: list[Any] = [
         Line2D([], [], color=colour(key), linestyle="none", marker=marker(key), label=name)
-        for key, name in names.items()
+        for key, name in (names | others).items()
     ]
     frame: dict[str, Any] = {"markeredgecolor": "black", "markersize": 7, "label": "not beaten"}
     handles.append(Line2D([], [], color=REFERENCE_COLOUR, linestyle="none", marker="o", **frame))
     if void:
         handles.append(Line2D([], [], color=REFERENCE_COLOUR, linestyle="none", marker="o", mfc="none", label=VOID))
-    drawn.legend(handles=handles, loc="outside upper center", ncols=len(handles), fontsize="small")
+    columns = len(handles) - len(others)
+    drawn.legend(handles=handles, loc="outside upper center", ncols=columns, fontsize="small")
 
 
 @table(
