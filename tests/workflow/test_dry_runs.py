@@ -24,7 +24,7 @@ JOBS = {
     "secagg_dp": {"attack": 8, "train": 16, "membership": 10, "spectrum": 3, "round_timing": 2}
     | {"draw": 7, "tabulate": 7},
     "tfl_meta": {"leakage": 20, "train": 17, "protection_cost": 1, "draw": 9, "tabulate": 7},
-    "leaderboard": {"attack": 110, "train": 22, "overhead": 21, "draw": 3, "tabulate": 2},
+    "leaderboard": {"attack": 132, "train": 22, "overhead": 21, "draw": 3, "tabulate": 2},
 }
 
 
