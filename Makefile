@@ -32,7 +32,8 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/snakefmt --check Snakefile workflow
-	$(BIN)/python workflow/lint.py
+	$(BIN)/python lint/snakefile.py
+	$(BIN)/python lint/docstrings.py
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

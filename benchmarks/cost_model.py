@@ -39,8 +39,11 @@ def left_out(measured: list[Measured]) -> list[Pair]:
 
 
 def table(title: str, pairs: list[Pair]) -> None:
-    """By kind: how many jobs, the median of measured over estimated seconds and of the factor between them, how often
-    the interval holds what was measured, and both sums."""
+    """By kind of job, how well its cost is estimated.
+
+    How many jobs, the median of measured over estimated seconds and of the factor between them, how often the interval
+    holds what was measured, and both sums.
+    """
     print(f"\n{title}\n")
     print("| kind | jobs | measured / estimated | off by | in the interval | seconds measured | estimated |")
     print("|---|---|---|---|---|---|---|")

@@ -29,8 +29,10 @@ WEIGHT = 0.2
 
 
 def counts(name: str) -> bool:
-    """Whether a tensor's cosine is more than rounding: attention does not see the biases of keys, whose gradients are
-    zero but for it; nor have word embeddings any here."""
+    """Whether a tensor's cosine is more than rounding.
+
+    Attention does not see the biases of keys, whose gradients are zero but for it; nor have word embeddings any here.
+    """
     return "word_embeddings" not in name and not name.endswith("key.bias")
 
 

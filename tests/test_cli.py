@@ -113,7 +113,7 @@ def test_list_components(capsys: pytest.CaptureFixture[str], what: str) -> None:
 
 @pytest.mark.usefixtures("checkout")
 def test_list_experiments(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = {row["name"]: row for row in listing(capsys, "experiments")}
+    rows = {row["name"]: row for row in listing(capsys, "experiments") if row["paper"] == "optimal_defense"}
     assert rows["undefended"]["jobs"] == 5 and rows["noise"]["jobs"] == 4 and rows["architecture"]["jobs"] == 1
     assert {row["scale"] for row in rows.values()} == {"smoke"}
     assert {row["scale"] for row in listing(capsys, "experiments", "--scale", "full")} == {"full"}
@@ -165,9 +165,8 @@ def test_claims(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.usefixtures("checkout", "quick_theorems")
-def test_claims_for_people(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_claims_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     """Each verdict is a sign and a word; at the scale smoke they come with a warning."""
-    monkeypatch.setenv("COLUMNS", "160")
     assert main(["claims"]) == 0
     printed = capsys.readouterr().out
     assert "claims of optimal_defense, scale smoke" in printed
@@ -255,6 +254,8 @@ def test_run_in_another_checkout(
         (["--set", "sclae=full", "list", "models"], "command line: sclae: unknown key 'sclae'; did you mean 'scale'?"),
         (["--set", "scale", "list", "models"], "--set scale: expected KEY=VALUE"),
         (["list", "artifacts", "--scale", "ful"], "--scale: unknown scale 'ful'; did you mean 'full'?"),
+        (["--set", "scale=[", "list", "models"], "--set scale=[: the value is no YAML: while parsing"),
+        (["check", "none", "scale"], "leakbench check: scale: expected NAME=VALUE"),
         (["merge", "results/smoke/optimal_defense/nosie/records.parquet"], "unknown experiment 'nosie'; did you mean"),
         (["merge", "results/smoke/records.parquet"], "not a tidy table's path; expected results/<scale>/<paper>/"),
         (["merge", "results/smoke/optimal_defense/architecture/records.parquet"], "all.json: missing; make it with"),

@@ -266,6 +266,7 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
         {"clients": 3, "images_per_client": 5, "alpha": 0.5, "batch_size": 1, "models": 1, "attempts": 2, "steps": 0}
         | {"rate": 0.1, "law_batches": 3, "similarity": "ssim", "thresholds": (0.0,), "resamples": 20},
     ],
+    "job/overhead": [{"clients": 2, "batch_size": 2, "images_per_client": 4, "repetitions": 1}],
     "job/protection_cost": [
         {"clients": 2, "batch_size": 2, "key_bits": (1024,), "unpacked_values": 2, "repetitions": 1, "keep": (0.5,)},
     ],

@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ LISTABLE = (
     "attacks",
     "membership_attacks",
     "model_inversions",
+    "papers",
     "experiments",
     "artifacts",
     "compared",
@@ -32,22 +34,37 @@ LISTABLE = (
 
 
 def _project(arguments: argparse.Namespace) -> Project:
-    import yaml
-
-    from leakbench.errors import ConfigError
     from leakbench.experiments import Project, find_root
 
-    overrides = {}
-    for assignment in arguments.set:
-        key, equals, value = assignment.partition("=")
-        if not equals:
-            raise ConfigError(f"--set {assignment}: expected KEY=VALUE")
-        overrides[key] = yaml.safe_load(value)
+    overrides = _assigned(arguments.set, "--set", "KEY=VALUE")
     root = Path(arguments.root) if arguments.root else find_root()
     project = Project(root, overrides)
     if project.settings.data_root and not os.environ.get("LEAKBENCH_DATA"):
         os.environ["LEAKBENCH_DATA"] = str(root / project.settings.data_root)
     return project
+
+
+def _assigned(assignments: Sequence[str], where: str, form: str) -> dict[str, Any]:
+    """Keys with their values, which are YAML.
+
+    Raises:
+        ConfigError: an assignment has not this form, or its value is no YAML; ``where`` begins the message.
+    """
+    import yaml
+
+    from leakbench.errors import ConfigError
+
+    found = {}
+    for assignment in assignments:
+        key, equals, value = assignment.partition("=")
+        if not equals:
+            raise ConfigError(f"{where} {assignment}: expected {form}")
+        try:
+            found[key] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            said = " ".join(str(error).split())
+            raise ConfigError(f"{where} {assignment}: the value is no YAML: {said}") from None
+    return found
 
 
 def _relative(project: Project, path: str) -> str:
@@ -57,6 +74,14 @@ def _relative(project: Project, path: str) -> str:
         if absolute.is_relative_to(root):
             return str(absolute.relative_to(root))
     return path
+
+
+def _tell(arguments: argparse.Namespace, found: Any, show: Callable[[Any], None]) -> None:
+    """Print what a command found: as JSON if that is asked for, else for people."""
+    if arguments.json:
+        print(json.dumps(found, indent=1))
+    else:
+        show(found)
 
 
 def _run(arguments: argparse.Namespace) -> None:
@@ -90,39 +115,27 @@ def _show(arguments: argparse.Namespace) -> None:
 
 
 def _list(arguments: argparse.Namespace) -> None:
-    from leakbench.report.catalogue import catalogue, print_table
+    from leakbench.report.catalogue import catalogue
+    from leakbench.report.terminal import print_rows
 
     rows = catalogue(_project(arguments), arguments.what, arguments.scale)
-    if arguments.json:
-        print(json.dumps(rows, indent=1))
-    else:
-        print_table(arguments.what, rows)
+    _tell(arguments, rows, partial(print_rows, arguments.what))
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    import yaml
-
     from leakbench.contract.kit import answers
-    from leakbench.errors import ConfigError
-    from leakbench.report.printed import print_answers
+    from leakbench.report.terminal import print_answers
 
-    given = {}
-    for assignment in arguments.parameters:
-        key, equals, value = assignment.partition("=")
-        if not equals:
-            raise ConfigError(f"leakbench check: {assignment}: expected NAME=VALUE")
-        given[key] = yaml.safe_load(value)
+    given = _assigned(arguments.parameters, "leakbench check:", "NAME=VALUE")
     found = list(answers(arguments.source, given))
-    if arguments.json:
-        print(json.dumps([vars(answer) for answer in found], indent=1))
-    else:
-        print_answers(found)
+    _tell(arguments, [vars(answer) for answer in found], lambda _: print_answers(found))
     return int(any(answer.verdict == "wrong" for answer in found))
 
 
 def _stage(arguments: argparse.Namespace) -> int:
     from leakbench.errors import ConfigError
-    from leakbench.staging import fetch, fetch_all, look, needs, report
+    from leakbench.report.terminal import print_staged
+    from leakbench.staging import fetch, fetch_all, look, needs
 
     project = _project(arguments)
     if arguments.all == bool(arguments.names):
@@ -138,7 +151,7 @@ def _stage(arguments: argparse.Namespace) -> int:
     if not arguments.check:
         fetch_all(wanted)
     found = [look(need, check=arguments.check) for need in wanted]
-    report(found, scale)
+    print_staged(found, scale)
     return 0 if all(each.ready for each in found) else 1
 
 
@@ -170,13 +183,11 @@ def _judge(arguments: argparse.Namespace) -> None:
 
 
 def _claims(arguments: argparse.Namespace) -> None:
-    from leakbench.report.catalogue import print_claims, verdicts
+    from leakbench.report.catalogue import verdicts
+    from leakbench.report.terminal import print_claims
 
     rows = verdicts(_project(arguments), arguments.scale, arguments.paper)
-    if arguments.json:
-        print(json.dumps(rows, indent=1))
-    else:
-        print_claims(rows)
+    _tell(arguments, rows, print_claims)
 
 
 def _scorecard(arguments: argparse.Namespace) -> None:
@@ -188,17 +199,14 @@ def _scorecard(arguments: argparse.Namespace) -> None:
 
 def _cost(arguments: argparse.Namespace) -> None:
     from leakbench.report.costs import SPEEDUP, cost_report, costs, write_costs
-    from leakbench.report.printed import print_costs
+    from leakbench.report.terminal import print_costs
 
     project = _project(arguments)
     speedup = _speedup(arguments.speedup) if arguments.speedup else SPEEDUP
     found = costs(project, arguments.scale or project.settings.scale, arguments.device, speedup)
     write_costs(project.root, found)
     report = cost_report(project, found, arguments.gpus)
-    if arguments.json:
-        print(json.dumps(report, indent=1))
-    else:
-        print_costs(report)
+    _tell(arguments, report, print_costs)
 
 
 def _speedup(text: str) -> Speedup:
@@ -215,14 +223,11 @@ def _speedup(text: str) -> Speedup:
 
 
 def _status(arguments: argparse.Namespace) -> None:
-    from leakbench.report.printed import print_status
     from leakbench.report.status import status
+    from leakbench.report.terminal import print_status
 
     found = status(_project(arguments), arguments.scale)
-    if arguments.json:
-        print(json.dumps(found, indent=1))
-    else:
-        print_status(found)
+    _tell(arguments, found, print_status)
 
 
 def _schemas(arguments: argparse.Namespace) -> None:

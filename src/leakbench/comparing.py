@@ -50,6 +50,7 @@ def defense_named(name: str, root: Path, where: str) -> type[Defense]:
     """The class that ``module:Class``, ``file.py:Class``, an entry point or a registered name stands for.
 
     Args:
+        name: as the configuration says it.
         root: what a file is relative to.
         where: what holds the name, for the error message.
 
@@ -86,6 +87,7 @@ def left_out(
     """Why a compared defense has no jobs of this kind in an experiment, in words; None where it has.
 
     Args:
+        defense: the compared one.
         listed: the defenses of the experiment.
         datasets: the data sets of the experiment.
         kinds: a kind of job of the experiment, with its protocol.

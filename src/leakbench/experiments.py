@@ -26,8 +26,9 @@ from leakbench.data.base import DATASETS
 from leakbench.defenses.base import DEFENSES
 from leakbench.errors import ConfigError, UnknownName
 from leakbench.gates import Gate, GateSpec, gates_of
-from leakbench.jobs.base import JOB_KINDS, RESULTS, Job, JobKind, Variant
+from leakbench.jobs.base import JOB_KINDS, Job, JobKind, Variant
 from leakbench.models.base import MODELS
+from leakbench.records import RESULTS
 from leakbench.registry import Component, Registry, load_plugin
 
 C = TypeVar("C", bound=Component)
@@ -223,7 +224,14 @@ def _kinds(annotation: Any) -> dict[str, Any]:
 
 
 def find_root(start: Path | None = None) -> Path:
-    """The nearest folder, from ``start`` upwards, that holds ``config/config.yaml``."""
+    """The nearest folder, from ``start`` upwards, that holds ``config/config.yaml``.
+
+    Args:
+        start: the current folder by default.
+
+    Raises:
+        ConfigError: none of them does.
+    """
     start = (start or Path.cwd()).resolve()
     for folder in (start, *start.parents):
         if (folder / "config" / "config.yaml").is_file():
@@ -527,6 +535,9 @@ class Plan:
         """The variant that a label names: a declared one, or a component by its own name and with its defaults.
 
         Args:
+            paper: whose variants are declared.
+            kind: of component: dataset, model, defense, attack or job.
+            label: as the experiment names it.
             asked: the keys that hold the label.
             wrappers: labels of the attacks around this one.
         """

@@ -96,7 +96,9 @@ def gates_of(
     """The gates of an experiment's cells with one attack.
 
     Args:
+        experiment: name of the experiment that asks for the gate.
         attack: label of the attack that the gate is for.
+        spec: what the configuration says of the gate.
         jobs: of every experiment of the paper.
         where: from keys below the gate to the words that error messages name a place with.
 

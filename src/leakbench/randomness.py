@@ -83,6 +83,7 @@ class Streams:
         Args:
             trials: how many trials each row has.
             probability: of a success, in [0, 1].
+            device: where the places are put; the CPU by default.
         """
         return [_successes(trials, probability, g).to(device) for g in self._generators]
 

@@ -23,6 +23,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from leakbench.errors import RecordError, WriteError
 from leakbench.lazy import torch
 
+RESULTS = "results"
+"""The folder of all records, in the root of the project."""
+
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Errors of a disk, a quota or a limit that leave no room."""
 
@@ -196,6 +199,16 @@ def read_record(path: Path) -> Record:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the file"
         raise RecordError(f"{path}: not a valid record: {where}: {first['msg']}") from None
+
+
+def size_on_disk(path: Path, record: Record) -> int:
+    """Bytes of a record and of the tensors beside it.
+
+    Raises:
+        FileNotFoundError: one of the two is missing.
+    """
+    files = [path, path.with_name(record.tensors.file)] if record.tensors else [path]
+    return sum(file.stat().st_size for file in files)
 
 
 def quarantine(path: Path) -> Path:

@@ -107,6 +107,7 @@ class Registry(Generic[C]):
         """The class registered as ``name``.
 
         Args:
+            name: as the configuration says it.
             where: what holds the name (a file and key, or a path), for the error message.
 
         Raises:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from leakbench.data.base import DATASETS, Dataset, ImageDataset, data_root
+from leakbench.data.base import DATASETS, Dataset, ImageDataset
 from leakbench.data.staging import stage, staged_dataset, staged_vocabulary
 from leakbench.data.text import VOCABULARY, BertVocabulary, TextDataset
 from leakbench.errors import LeakbenchError, MissingData
@@ -123,6 +123,7 @@ def look(need: Need, *, check: bool) -> Found:
     """What is there of a need; touches no network.
 
     Args:
+        need: what a plan reads.
         check: read all files, and compare them with the digests that were noted when they were staged.
     """
     staged = need.staged
@@ -141,41 +142,6 @@ def look(need: Need, *, check: bool) -> Found:
     files_of = f"{staged.folder}: no digest was noted of {', '.join(unnoted)}"
     said = f"{files_of}; `leakbench stage {need.name}` notes what is there"
     return Found(need, "staged", size, (said,) if unnoted else ())
-
-
-def report(found: list[Found], scale: str) -> None:
-    """Print what is there and what is missing, as a table, with the sums, and what is wrong."""
-    from rich.console import Console
-    from rich.filesize import decimal
-    from rich.table import Table
-
-    console = Console()
-    table = Table(title=f"what scale {scale} needs, in {data_root()}", show_lines=True)
-    for column in ("name", "for", "state", "size", "terms", "to do"):
-        table.add_column(column, no_wrap=column == "size", overflow="fold")
-    for each in found:
-        table.add_row(
-            each.need.name,
-            ", ".join(each.need.papers),
-            each.state,
-            ("" if each.need.staged is None else "?") if each.size is None else decimal(each.size),
-            each.need.staged.terms if each.need.staged else "",
-            to_do(each),
-        )
-    console.print(table)
-    there = sum(each.size or 0 for each in found if each.ready)
-    console.print(f"staged: {decimal(there)} on disk", highlight=False)
-    absent = [each for each in found if not each.ready]
-    if absent:
-        unknown = sum(each.size is None for each in absent)
-        to_fetch = decimal(sum(each.size or 0 for each in absent)) + (
-            f" and {unknown} of unknown size" if unknown else ""
-        )
-        names = ", ".join(each.need.name for each in absent)
-        console.print(f"missing: {names}; to fetch: about {to_fetch}", highlight=False)
-    for each in found:
-        for fault in each.faults:
-            console.print(fault, highlight=False, soft_wrap=True, markup=False)
 
 
 def to_do(found: Found) -> str:

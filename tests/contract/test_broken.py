@@ -123,6 +123,36 @@ def test_a_broken_defense(check: str, tmp_path: Path, capsys: pytest.CaptureFixt
     assert sentence in checked(tmp_path / "broken.py", text, capsys)[check]
 
 
+WRAPPER = '''
+from leakbench.attacks.adaptive import Wrapper
+
+
+@ATTACKS.register("around", version=1)
+class Around(Wrapper):
+    """Of the defense's own file."""
+
+'''
+WRAPPERS = {
+    "nothing": ("    pass\n", "'around' does nothing: give it improve"),
+    "not implemented": (
+        "    def improve(self, observations, knowledge, streams):\n        raise NotImplementedError('later')\n",
+        "'around' raises NotImplementedError: later",
+    ),
+    "another one inside": (
+        "    def reconstruct(self, observations, knowledge, streams):\n        return None\n",
+        "'masked' cannot face its messages",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", WRAPPERS)
+def test_a_broken_attacker_of_a_stack(fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What a wrapper lacks is said, and one that changes the reconstruction alone hides none inside it."""
+    body, sentence = WRAPPERS[fault]
+    text = HEAD.replace("{version}", "1") + "    adaptive = ({'name': 'masked'}, {'name': 'around'})\n" + WRAPPER + body
+    assert sentence in checked(tmp_path / "broken.py", text, capsys)["adaptive attacker"]
+
+
 def test_an_import_of_torch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = "import torch\n" + HEAD.replace("{version}", "1") + "    pass\n"
     wrong = checked(tmp_path / "broken.py", text.replace("import np, torch", "import np"), capsys)

@@ -118,13 +118,13 @@ class TestWords:
         gradient = updates(2, tiny_network)
         gradient[0, -1], gradient[1, -2], gradient[1, -12] = 4.0, -4.0, 5.0
         saturating = sent(CDPA(layers="all", p=1.0), steps_of(gradient))
-        assert saturating.saturations.tolist() == [1, 2]
+        assert saturating.saturated.sum(dim=1).tolist() == [1, 2]
         values = saturating.view()
         assert [float(values[0, -1]), float(values[1, -2]), float(values[1, -12])] == pytest.approx(
             [3.2767, -3.2767, 3.2767]
         )
         wrapping = sent(CDPA(layers="all", p=1.0, variant="as_released"), steps_of(gradient))
-        assert wrapping.saturations.tolist() == [1, 2]
+        assert wrapping.saturated.sum(dim=1).tolist() == [1, 2]
         values = wrapping.view()
         assert [float(values[0, -1]), float(values[1, -2]), float(values[1, -12])] == pytest.approx(
             [-0.7232, -0.7232, -1.7232], abs=5e-4
@@ -241,7 +241,7 @@ class TestText:
         steps.network = SimpleNamespace(names=["weight"], sizes=[400_000])  # type: ignore[assignment]
         message = sent(CDPA(**self.SETTINGS, bits=24), steps)
         noise = message.view() - message.form.decode(message.before)
-        assert message.saturations.tolist() == [0, 0]
+        assert message.saturated.sum(dim=1).tolist() == [0, 0]
         assert noise[1].amax() == 0 and noise[0].amin() == 0  # away from zero, whatever the sign
         values = noise[0].mul(1e5).round().unique().tolist()
         assert values in ([0, 512, 1024], [0, 512, 1024, 1536])
@@ -257,7 +257,7 @@ class TestText:
         gradient = updates(2, tiny_network)
         gradient[0, -1], gradient[1, -2] = 0.4, -3.0
         message = sent(CDPA(**{**self.SETTINGS, "p": 1.0}), steps_of(gradient))
-        assert message.saturations.tolist() == [1, 1]
+        assert message.saturated.sum(dim=1).tolist() == [1, 1]
         values = message.view()
         assert float(values[0, -1]) == pytest.approx(0.32767) and float(values[1, -2]) == pytest.approx(-0.32767)
         assert message.bits == 16 * 160

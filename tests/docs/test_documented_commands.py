@@ -5,12 +5,16 @@ import shlex
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from leakbench.report.artifacts import artifact_of
+
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "benchmarks" / "README.md"]
+FOLDERS = ("benchmarks", "figures", "results")
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *(ROOT / each / "README.md" for each in FOLDERS)]
 
 # Commands that cannot be run here as they stand, and the test that runs them.
 ELSEWHERE = {
@@ -78,6 +82,55 @@ def test_command(command: str, checkout: Path) -> None:
         run([sys.executable, str(ROOT / arguments[0]), "--help"], checkout)
     else:
         pytest.fail(f"no test runs the documented command '{command}'")
+
+
+def inline() -> list[str]:
+    found = (re.findall(r"`((?:leakbench|snakemake|make) [^`]+)`", page.read_text()) for page in PAGES)
+    return sorted(set().union(*found))
+
+
+@cache
+def said_of(*command: str) -> str:
+    return run([sys.executable, "-m", *command, "--help"], ROOT)
+
+
+@pytest.mark.parametrize("command", inline())
+def test_commands_within_sentences(command: str) -> None:
+    """What they name exists: the subcommand or the target of make, its options, the figure."""
+    program, *words = command.split()
+    if program == "make":
+        assert re.search(rf"^{words[0]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        return
+    own = [words[0]] if program == "leakbench" and not words[0].startswith("-") else []
+    for option in (word for word in words if word.startswith("-")):
+        assert re.search(rf"(?<![\w-]){option}(?![\w-])", said_of(program, *own))
+    for path in (word for word in words if word.startswith("figures/") and "{" not in word):
+        artifact_of(path)
+    assert own or program == "snakemake" or "--help" in words
+    assert said_of(program, *own)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_that_are_named_are_there(page: Path) -> None:
+    """Of the checkout, or of the package: ``theory/capacity.py``."""
+    tops = {folder: {each.name for each in folder.iterdir()} for folder in (ROOT, ROOT / "src", ROOT / "src/leakbench")}
+    for path in re.findall(r"`((?:[\w.-]+/)+[\w.-]*\.(?:py|smk|ya?ml|sh|csv|json))(?:::\w+)?`", page.read_text()):
+        under = [folder for folder, names in tops.items() if path.partition("/")[0] in names]
+        assert not under or any((folder / path).exists() for folder in under), path
+
+
+def test_the_house_is_as_it_is_drawn() -> None:
+    """The page has every room and every file of the package that stands in none, and no others."""
+    house = (ROOT / "docs" / "architecture.md").read_text().partition("## The house")[2].split("```")[1]
+    package = ROOT / "src" / "leakbench"
+    tops = {each.name + "/" * each.is_dir() for each in package.iterdir() if not each.name.startswith("_")} - {
+        "py.typed"
+    }
+    assert tops <= set(re.findall(r"[\w.]+/?", house))
+    there = {
+        each.name for folder in (package, ROOT / "lint", ROOT / "config", ROOT / "slurm") for each in folder.rglob("*")
+    }
+    assert set(re.findall(r"\b\w+\.(?:py|yaml)\b", house)) <= there
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leakbench.federated.fixed_point import FixedPoint, count_ones, unbiased_mean, vote
+from leakbench.federated.fixed_point import FixedPoint, unbiased_mean, vote
 from leakbench.randomness import Streams
 from leakbench.theory.bit_votes import least_ones
 
@@ -257,7 +257,6 @@ class TestVotes:
     def test_every_count_and_every_threshold(self, clients: int) -> None:
         """Coordinate c holds c ones in every bit."""
         words = torch.where(torch.arange(clients)[:, None] < torch.arange(clients + 1), -1, 0).to(torch.int16)
-        assert torch.equal(count_ones(words, 1 << 15), torch.arange(clients + 1))
         for least in range(1, clients + 3):
             expected = torch.where(torch.arange(clients + 1) >= least, -1, 0).to(torch.int16)
             assert torch.equal(vote(words, least), expected)
@@ -306,7 +305,7 @@ class TestUnbiasedMean:
         expected = (words & ~mask).double().mean(dim=0)
         for position in positions:
             weight = FORM.mask([position])
-            expected += weight * (count_ones(words, weight) / clients - (1 - keep)) / (2 * keep - 1)
+            expected += weight * (((words & weight) != 0).sum(dim=-2) / clients - (1 - keep)) / (2 * keep - 1)
         found = unbiased_mean(words, FORM, positions, keep)
         torch.testing.assert_close(found.double(), expected / 10**4, rtol=1e-5, atol=1e-6)
 

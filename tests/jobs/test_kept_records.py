@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.test_work import ended_process
+from tests.running.test_work import ended_process
 
 from leakbench.defenses.noise import GaussianNoise
 from leakbench.jobs.base import Job, JobKind

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
-from leakbench.metrics.communication import mebi_elements, megabits, released_mebi_elements
+from leakbench.metrics.communication import mebi_elements, megabits
 from leakbench.models.base import build_network
 from leakbench.models.resnet import ResNet18
 
@@ -38,9 +37,3 @@ def test_the_papers_unit(bits: float, expected: float) -> None:
 def test_megabits() -> None:
     assert megabits(32 * STATE) == pytest.approx(357.874624)
     assert megabits(16 * STATE) == pytest.approx(178.937312)
-
-
-def test_what_the_released_code_counts() -> None:
-    update = torch.tensor([[1.0, 0.0, -2.0, 0.0], [0.0, 0.0, 0.0, 3.0]])
-    assert released_mebi_elements(update).tolist() == pytest.approx([2 / 2**20, 1 / 2**20])
-    assert released_mebi_elements(update, 16).tolist() == pytest.approx([1 / 2**20, 0.5 / 2**20])

@@ -89,9 +89,10 @@ def evaluated(tables: dict[str, pd.DataFrame]) -> Tables:
     return tables
 
 
-def defenses_of(tables: Tables) -> set[str]:
-    """The compared ones, each setting by its name."""
-    names = {name for frame in tables.values() for name in settings_apart(frame, PLACES)["defense"].unique()}
+def defenses_of(tables: Tables, *, apart: bool) -> set[str]:
+    """The compared ones, each setting by its name if it stands apart."""
+    frames = [settings_apart(frame, PLACES) if apart else frame for frame in tables.values()]
+    names = {name for frame in frames for name in frame["defense"].unique()}
     return {name for name in names if name.startswith(LABELS)}
 
 
@@ -108,7 +109,7 @@ def shown(made: Made) -> list[str]:
 @pytest.mark.parametrize("entry", artifacts(), ids=lambda entry: f"{entry.paper}-{entry.name}")
 def test_it_shows_compared_defenses_or_says_why_not(compared: Compared, entry: Artifact) -> None:
     tables = {name: compared.tables[entry.paper][name] for name in entry.experiments}
-    there = defenses_of(tables)
+    there = defenses_of(tables, apart=not entry.any_sweep)
     if entry.leaves_out:
         assert there, "nothing is left out of it"
         assert not entry.leaves_out.endswith("."), "the end of a sentence"

@@ -18,6 +18,7 @@ from leakbench.experiments import Project
 from leakbench.report import artifacts as module
 from leakbench.report.artifacts import FORMATS, Artifact, Tables, artifact, artifact_of, artifacts
 from leakbench.report.catalogue import catalogue
+from leakbench.report.claims import MARKS, claims_path
 
 NAMES = [
     *(f"fig{number:02d}" for number in range(1, 15)),
@@ -99,6 +100,18 @@ def test_listing(rendered: Project) -> None:
     assert list(rows) == NAMES
     assert rows["figS1"]["number"] == "S1" and rows["fig14"]["number"] == 14
     assert rows["tableS2"]["path"] == "figures/smoke/optimal_defense/tableS2.csv"
+
+
+def test_papers_are_counted(rendered: Project) -> None:
+    """Artifacts and claims of each; verdicts of the scales that were run."""
+    (row,) = catalogue(rendered, "papers")
+    figures = sum(name.startswith("fig") for name in NAMES)
+    assert (row["name"], row["figures"], row["tables"]) == ("optimal_defense", figures, len(NAMES) - figures)
+    found = pd.read_csv(rendered.root / claims_path("smoke", "optimal_defense"))["verdict"]
+    assert {each: row[each] for each in MARKS} == {each: (found == each).sum() for each in MARKS}
+    assert row["claims"] == len(found)
+    (row,) = catalogue(rendered, "papers", "laptop")
+    assert row["claims"] == len(found) and {row[each] for each in MARKS} == {""}
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from leakbench.models.base import MODELS
 from leakbench.report import costs as module
 from leakbench.report.artifacts import artifacts
 from leakbench.report.cost_model import Speedup
-from leakbench.report.costs import cost_report, costs, costs_path, needed_by, planned_seconds, size_of, write_costs
+from leakbench.report.costs import cost_report, costs, costs_path, planned_seconds, size_of, write_costs
 
 SMOKE = "results/smoke/optimal_defense"
 SMALL = f"{SMOKE}/undefended/digits16/small/none"
@@ -83,7 +83,7 @@ def test_rows_add_up(project: Project) -> None:
 def test_a_figure_needs_its_experiments_and_what_they_are_judged_by(project: Project) -> None:
     plan = project.plan("smoke")
     (entry,) = (each for each in artifacts() if (each.paper, each.name) == ("optimal_defense", "fig02"))
-    needed = needed_by(entry, plan)
+    needed = entry.records(project, "smoke")
     assert {plan.jobs[path].experiment for path in needed} >= {"undefended", "pruning"}
     (row,) = (row for row in reported(project)["artifacts"] if row["name"] == "optimal_defense fig02")
     assert row["jobs"] == len(needed) < len(plan.jobs) and row["done"] == len(needed & set(KNOWN))

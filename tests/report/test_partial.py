@@ -19,7 +19,7 @@ from tests.workflow.quick_jobs import findings
 from leakbench.cli import main
 from leakbench.errors import RecordError, UnknownName
 from leakbench.experiments import Project
-from leakbench.records import write_record, write_tensors
+from leakbench.records import Tensors, write_record, write_tensors
 from leakbench.report.artifacts import artifact_of
 from leakbench.report.partial import draw_partly, partial_path
 from leakbench.report.style import add_caption, add_mark, panels
@@ -158,17 +158,20 @@ def test_nothing_missing_is_marked_all_the_same(checkout: Make) -> None:
 
 def test_stale_and_broken_records_count_as_missing(checkout: Make) -> None:
     project = checkout(FIG03)
-    stale, broken = TRAINED.format("gp-80"), TRAINED.format("none")
+    stale, broken, bare = TRAINED.format("gp-80"), TRAINED.format("none"), TRAINED.format("op-80")
     record = record_of(project.job(stale))
     write_record(project.root / stale, record.model_copy(update={"job": record.job | {"seeds": [7]}}))
     (project.root / broken).write_text("{")
+    without = record_of(project.job(bare)).model_copy(update={"tensors": Tensors(file="gone", sha256="", keys=[])})
+    write_record(project.root / bare, without)
     before = files(project.root)
     n = len(jobs_of(project, FIG03))
     said = draw_partly(project, FIG03)
-    assert f"{n - 2} of {n} records" in said[0]
+    assert f"{n - 3} of {n} records" in said[0]
     lines = said[1].splitlines()[1:]
     assert f"Counts as missing: {stale}: made by another configuration or version of a component" in lines
     assert any(line.startswith(f"Counts as missing: {broken}: not a valid record: ") for line in lines)
+    assert any(line.startswith(f"Counts as missing: {bare}: ") and "its tensors are missing" in line for line in lines)
     assert before.items() <= files(project.root).items()  # neither moved aside nor removed
 
 

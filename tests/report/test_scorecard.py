@@ -82,15 +82,33 @@ def test_links_lead_to_files_beside_it_or_to_its_parts(rendered: Project, source
     files = {path for entry in configured(rendered) for path in entry.paths("smoke")}
     files |= set(claims_paths("smoke", "optimal_defense"))
     assert {f"../../{path}" for path in files} <= set(page.links)
-    folders = {link for link in page.links if link.startswith("optimal_defense/")}
-    assert folders == {
-        f"optimal_defense/{name}" for entry in claims_of("optimal_defense") for name in entry.experiments
-    }
     for link in page.links:
         if link.startswith("#"):
             assert f'id="{link[1:]}"' in source
         else:
             assert (rendered.root / PAGE).parent.joinpath(link).exists(), link
+
+
+def test_claims_lead_to_their_records(rendered: Project, source: str, page: Page) -> None:
+    """Every record is linked once, below its experiment; and every claim to the experiments that it was judged by."""
+    jobs = rendered.plan("smoke").jobs
+    assert sorted(link for link in page.links if link.endswith(".json")) == sorted(
+        path.removeprefix("results/smoke/") for path in jobs
+    )
+    parts = re.findall(
+        r'<details id="records-optimal_defense-(\w+)"><summary>.*?, (\d+) records?:(.*?)</details>', source, re.S
+    )
+    assert [name for name, _, _ in parts] == list(rendered.plan("smoke").papers["optimal_defense"].experiments)
+    for name, count, listed in parts:
+        links = re.findall(r'<li><a href="optimal_defense/(\w+)/.*?\.json">', listed)
+        assert links == [name] * int(count)
+    for entry in claims_of("optimal_defense"):
+        claim = source.partition(f'id="optimal_defense-{entry.key}"')[2].partition("</li>")[0]
+        assert re.findall(r'href="#records-optimal_defense-(\w+)"', claim) == list(entry.experiments)
+
+
+def test_records_that_did_not_end_well(source: str) -> None:
+    assert len(re.findall(r"<li><a [^>]*>dpsgd, train</a>: diverged\n", source)) == 2
 
 
 def test_it_says_what_it_shows(rendered: Project, page: Page) -> None:

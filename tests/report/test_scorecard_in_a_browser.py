@@ -88,6 +88,14 @@ def test_filters(page: Browser) -> None:
     assert shown(page) == every
 
 
+def test_a_claim_opens_its_records(page: Browser) -> None:
+    listed = "document.querySelector('#records details[open] li a')"
+    assert page.run(f"return {listed}") is None
+    page.run("document.querySelector('.claim a[href^=\"#records-\"]').click()")
+    page.run("return new Promise(done => setTimeout(done, 100))")
+    assert page.run(f"return {listed}.checkVisibility() && {listed}.href.endsWith('.json')")
+
+
 def test_without_scripts_it_is_a_plain_list(page: Browser, rendered: Project) -> None:
     every = shown(page)
     page.command("Emulation.setScriptExecutionDisabled", value=True)

@@ -16,6 +16,7 @@ from scipy import stats
 from leakbench.report.statistics import (
     CrossedBootstrap,
     Estimate,
+    at_loss,
     dominance,
     holm,
     interquartile_mean,
@@ -214,7 +215,7 @@ def test_one_number_has_no_interval() -> None:
 def test_resamples_without_the_statistic_are_counted() -> None:
     resamples = CrossedBootstrap(3, 1)
     statistic = np.concatenate([[1.0], np.full(1500, 2.0), np.full(500, NAN)])
-    assert resamples.estimate(statistic) == Estimate(1.0, 2.0, 2.0, lost=0.25)
+    assert resamples.estimate(statistic) == Estimate(1.0, 2.0, 2.0, lost=0.25, freedom=2)
     few = resamples.estimate(np.concatenate([[1.0], np.full(900, 2.0), np.full(1100, NAN)]))
     assert few.value == 1.0 and math.isnan(few.low)
 
@@ -350,25 +351,96 @@ def test_holm_errs_in_one_family_of_twenty() -> None:
 
 
 def test_p_values_are_the_other_side_of_intervals() -> None:
-    found = CrossedBootstrap(6, 1).estimate(CrossedBootstrap(6, 1).mean(np.arange(6.0)[:, None]))
+    resamples = CrossedBootstrap(40, 1)
+    found = resamples.estimate(resamples.mean(np.arange(40.0)[:, None]))
     assert found.p_value(found.value) > 0.5
     for end, outwards in ((found.low, -1), (found.high, 1)):
         assert found.p_value(end + outwards * 0.4) < 0.05 < found.p_value(end - outwards * 0.4)
-    assert found.resampled is not None
-    beyond = found.resampled.max() + 0.1
-    normal = 2 * stats.norm.sf((beyond - found.value) / found.resampled.std())
-    assert found.p_value(beyond) == pytest.approx(min(normal, 2 / 2001))
-    assert found.p_value(beyond) > found.p_value(100.0)
-    constant = CrossedBootstrap(6, 1).estimate(np.ones(2001))
-    assert constant.p_value(0.0) == 0.0 and constant.p_value(1.0) == 1.0
     assert math.isnan(Estimate(1.0, 1.0, 1.0).p_value(0.0))
 
 
-def test_p_values_of_true_hypotheses_are_even() -> None:
-    """Of 600 samples of 30 seeds, a mean of zero is rejected at 5 and 20 % about that often."""
+def test_p_values_beyond_all_resamples_are_those_of_a_t_test() -> None:
+    """Counting says no more than 2 / 2001 there; six replicates never say as much as a normal law would."""
+    values = np.array([4.1, 3.9, 4.0, 4.2, 3.8, 4.05])
+    resamples = CrossedBootstrap(1, 6)
+    found = resamples.estimate(resamples.mean(values[None, :]))
+    assert found.freedom == pytest.approx(5)
+    for threshold in (0.0, 3.0, 5.0):
+        assert found.p_value(threshold) == pytest.approx(stats.ttest_1samp(values, threshold).pvalue, rel=0.5)
+    assert found.p_value(0.0) > 1e-9 > 2 * stats.norm.sf(found.value / values.std())
+    constant = resamples.estimate(np.ones(2001))
+    assert constant.p_value(0.0) == 2 / 2001 and constant.p_value(1.0) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("seeds", "batches", "by_seed", "by_batch", "rooms"),
+    [
+        (30, 1, 1.0, 0.0, (0.008, 0.017, 0.031)),  # three standard errors
+        (3, 1, 1.0, 0.0, (0.008, 0.017, 0.031)),
+        (1, 6, 0.0, 1.0, (0.008, 0.017, 0.031)),
+        (5, 20, 1.0, 1.0, (0.02, 0.03, 0.04)),  # Satterthwaite's degrees of freedom are estimates
+    ],
+)
+def test_p_values_of_true_hypotheses_are_even(
+    seeds: int, batches: int, by_seed: float, by_batch: float, rooms: tuple[float, ...]
+) -> None:
+    """Of 1,500 samples, a mean of zero is rejected at 1, 5 and 20 % about that often, however few there are."""
     draw = np.random.default_rng(16)
-    resamples = CrossedBootstrap(30, 1, resamples=500)
-    means = resamples.mean(draw.normal(size=(600, 30, 1)))
-    p_values = np.array([resamples.estimate(means[:, i]).p_value(0.0) for i in range(600)])
-    assert 0.03 <= (p_values < 0.05).mean() <= 0.09
-    assert 0.16 <= (p_values < 0.2).mean() <= 0.26
+    resamples = CrossedBootstrap(seeds, batches, resamples=500)
+    values = by_seed * draw.normal(size=(1500, seeds, 1)) + by_batch * draw.normal(size=(1500, 1, batches))
+    means = resamples.mean(values + 0.5 * draw.normal(size=(1500, seeds, batches)))
+    p_values = np.array([resamples.estimate(means[:, i]).p_value(0.0) for i in range(1500)])
+    for level, room in zip((0.01, 0.05, 0.2), rooms, strict=True):
+        assert (p_values < level).mean() == pytest.approx(level, abs=room)
+
+
+def test_degrees_of_freedom_are_those_of_what_varies() -> None:
+    """Of numbers that differ by seed alone they are S - 1, by batch K - 1, and by both equally something between."""
+    resamples = CrossedBootstrap(5, 21)
+    seeds, batches = np.linspace(-1, 1, 5)[:, None], np.linspace(-1, 1, 21)[None, :]
+    by_seed, by_batch = (part / part.std(ddof=1) * np.sqrt(part.size) for part in (seeds, batches))
+    cases = [np.broadcast_to(part, (5, 21)) for part in (by_seed, by_batch, by_seed + by_batch)]
+    found = [resamples.estimate(resamples.mean(values)).freedom for values in cases]
+    assert found == pytest.approx([4, 20, 4 / (1 / 4 + 1 / 20)], rel=0.1)
+
+
+@given(st.integers(1, 4), st.integers(1, 5), st.booleans())
+def test_drawn_values_have_the_resampled_means(seeds: int, batches: int, by_seed: bool) -> None:
+    """Each resample holds what its weights count, of several arrays at once."""
+    resamples = CrossedBootstrap(seeds, batches, resamples=20)
+    values = np.random.default_rng(seeds + batches).normal(size=(3, seeds, 1 if by_seed else batches))
+    drawn = resamples.drawn(values)
+    assert drawn.shape == (21, 3, values[0].size)
+    np.testing.assert_allclose(drawn.mean(axis=-1), resamples.mean(values))
+    np.testing.assert_array_equal(np.sort(drawn[0]), np.sort(values.reshape(3, -1)))
+
+
+LOSSES = st.one_of(st.floats(0, 1), st.just(math.inf))
+LEAKAGES = st.one_of(st.floats(-50, 50), st.just(NAN))
+
+
+@given(st.lists(st.tuples(LOSSES, LEAKAGES), min_size=1, max_size=6), st.floats(0, 1), st.booleans())
+def test_leakage_at_a_loss_against_a_fine_grid(
+    points: list[tuple[float, float]], allowed: float, between: bool
+) -> None:
+    """The least of the settings within, and of a thousand points on every line between two neighbours."""
+    within = [leakage for loss, leakage in points if loss <= allowed and not math.isnan(leakage)]
+    for (a, x), (b, y) in itertools.pairwise(points) if between else ():
+        if math.isfinite(a + b + x + y):
+            steps = np.linspace(0, 1, 1001)
+            on_line = (x + steps * (y - x))[a + steps * (b - a) <= allowed]
+            within += on_line.tolist()
+    losses, leakages = (np.array(part, dtype=float) for part in zip(*points, strict=True))
+    found = float(at_loss(losses, leakages, allowed, between=between))
+    if within:
+        assert found <= min(within) + 1e-9
+        assert found >= min(within) - 0.11  # a thousandth of the steepest line
+    else:
+        assert math.isnan(found)
+
+
+def test_leakage_at_a_loss_of_many_resamples_at_once() -> None:
+    """Each row by itself: at 2 of 1 to 3 half of the way, at 0 nothing."""
+    found = at_loss(np.array([[1.0, 3.0], [0.0, 4.0]]), np.array([[30.0, 20.0], [30.0, 10.0]]), 2.0, between=True)
+    assert found == pytest.approx([25.0, 20.0])
+    assert math.isnan(at_loss(np.array([1.0, 3.0]), np.array([30.0, 20.0]), 0.0, between=True))

@@ -15,7 +15,7 @@ import pytest
 
 from leakbench.errors import ConfigError
 from leakbench.running import work
-from leakbench.running.work import SILENT_S, STATE, State, folder_of, remove, state_of
+from leakbench.running.work import SILENT_S, STATE, State, folder_of, record_of, remove, state_of
 
 RECORD = "results/smoke/paper/experiment/digits/small/none/train/seed3.json"
 
@@ -79,6 +79,10 @@ def test_a_file_that_is_no_state_says_nothing(tmp_path: Path, content: str) -> N
     file.parent.mkdir(parents=True)
     file.write_text(content)
     assert state_of(tmp_path, RECORD) is None
+
+
+def test_a_work_folder_names_its_record(tmp_path: Path) -> None:
+    assert record_of(tmp_path, folder_of(tmp_path, RECORD)) == RECORD
 
 
 def test_removing_leaves_the_neighbours(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROFILE = ROOT / "slurm" / "config.yaml"
 GPU_RULES = {
     *("attack", "train", "federate", "release", "prior", "language_model", "fisher", "membership"),
-    *("timing", "round_timing", "leakage"),
+    *("timing", "round_timing", "overhead", "leakage"),
 }
 
 

@@ -23,6 +23,7 @@ from leakbench.jobs.inventory import InventoryJob
 from leakbench.jobs.language_model import LANGUAGE_MODEL_METRICS, LanguageModelJob
 from leakbench.jobs.leakage import LeakageJob
 from leakbench.jobs.membership import MEMBERSHIP_METRICS, MembershipJob
+from leakbench.jobs.overhead import OVERHEAD_METRICS, OverheadJob
 from leakbench.jobs.prior import PRIOR_METRICS, PriorJob
 from leakbench.jobs.protection_cost import COST_METRICS, PARTS, ProtectionCostJob
 from leakbench.jobs.release import ReleaseJob
@@ -79,6 +80,8 @@ def findings(job: Job) -> Findings:
         return Findings(COST_METRICS, list(_costs(job, job.kind)), {})
     if isinstance(job.kind, RoundTimingJob):
         return Findings(ROUND_TIMING_METRICS, list(_rounds_timed(job, job.kind)), {})
+    if isinstance(job.kind, OverheadJob):
+        return Findings(OVERHEAD_METRICS, list(_overheads(job, job.kind)), {})
     if isinstance(job.kind, TimingJob):
         return Findings(TIMING_METRICS, list(_timing(job, job.kind)), {})
     if isinstance(job.kind, SpectrumJob):
@@ -311,6 +314,19 @@ def _rounds_timed(job: Job, kind: RoundTimingJob) -> Iterator[Replicate]:
             yield Replicate(seed=seed, setting={"method": method}, metrics=metrics)
 
 
+def _overheads(job: Job, kind: OverheadJob) -> Iterator[Replicate]:
+    """A defense takes about half as long again, and sends half; none takes no longer and sends all."""
+    more, sent = (0.0, 1.0) if job.defense.label == "none" else (0.5, 0.5)
+    for seed, setting, draw in _cells(job):
+        metrics: dict[str, Any] = {
+            name: [1.0 + more + draw.random() / 10 for _ in range(kind.repetitions)] if info.axis else 0.1
+            for name, info in OVERHEAD_METRICS.items()
+        }
+        metrics["overhead"] = [more + (draw.random() - 0.5) / 10 for _ in range(kind.repetitions)]
+        metrics |= {"bits": sent * 32 * 2410, "bits_ratio": sent}
+        yield Replicate(seed=seed, setting=setting, metrics=metrics)
+
+
 def _costs(job: Job, kind: ProtectionCostJob) -> Iterator[Replicate]:
     """Bits by the formulas; in their order, each method takes a second more than the one before."""
     d = 2410
@@ -403,7 +419,8 @@ def _run(_: JobKind, job: Job, device: object) -> Findings:
 if __name__.startswith("leakbench_plugin_"):  # a test that imports this file wants its functions alone
     kinds = (
         *(AttackJob, TrainJob, FederateJob, FisherJob, CalibrateJob, InventoryJob, PriorJob, LanguageModelJob),
-        *(LeakageJob, MembershipJob, ReleaseJob, TimingJob, RoundTimingJob, SpectrumJob, ProtectionCostJob),
+        *(LeakageJob, MembershipJob, ReleaseJob, TimingJob, RoundTimingJob, OverheadJob, SpectrumJob),
+        ProtectionCostJob,
     )
     for kind_of_job in kinds:
         kind_of_job.run = _run  # type: ignore[method-assign, assignment]

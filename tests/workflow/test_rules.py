@@ -43,7 +43,7 @@ def test_every_rule_logs_and_says_what_it_needs(rule: str) -> None:
 
 
 def lint(folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(folder / "workflow" / "lint.py")]
+    command = [sys.executable, str(folder / "lint" / "snakefile.py")]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
@@ -53,7 +53,7 @@ def test_lint() -> None:
 
 
 def test_lint_names_the_rule_and_the_fault(fresh: Checkout) -> None:
-    shutil.copy(ROOT / "workflow" / "lint.py", fresh.root / "workflow")
+    shutil.copytree(ROOT / "lint", fresh.root / "lint")
     fresh.replace("workflow/rules/report.smk", '    log:\n        "logs/{scale}/scorecard.log",\n', "")
     fresh.replace("workflow/rules/report.smk", "{output:q} > {log:q} 2>&1", "{output:q}")
     done = lint(fresh.root)

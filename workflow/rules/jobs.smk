@@ -18,6 +18,7 @@ NEEDS = {
     "inventory": (2000, 10),
     "timing": (8000, 120),
     "round_timing": (8000, 60),
+    "overhead": (8000, 60),
     "protection_cost": (8000, 60),
 }
 

@@ -206,7 +206,12 @@ def _ordered(inputs: torch.Tensor, sentence: int, trials: torch.Tensor, orders: 
 
 
 def candidates_at_once(matching: Matching, inputs: torch.Tensor) -> int:
-    """How many candidates to score side by side, by the memory that one more takes. It scores three."""
+    """How many candidates to score side by side, by the memory that one more takes. It scores three.
+
+    Args:
+        matching: what scores them.
+        inputs: batches of embedded sentences, ``[n, B, L, E]``, whose first is scored.
+    """
 
     def computation(rows: int) -> object:
         trials = torch.zeros(rows, dtype=torch.int64, device=inputs.device)

@@ -205,7 +205,7 @@ class Search:
         return images, variables[..., self.variables :].unflatten(-1, (self.shape[0], -1))
 
     def evidence(self, trials: torch.Tensor) -> Evidence:
-        """What is known of each trial."""
+        """What is known of the trials ``[m]``: gradients to match, ``[m, d]``, and what is granted beside them."""
         seen = self.observations
         rows = trials // self.attack.restarts
         evidence: Evidence = {"target": seen.gradients[rows]}

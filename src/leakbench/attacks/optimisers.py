@@ -35,6 +35,8 @@ class Descent(Stateful, ABC):
         """Move on from the values ``[n]`` and gradients ``[n, D]`` at :attr:`points`.
 
         Args:
+            value: of the objective.
+            gradient: of the objective, by the points.
             moving: boolean ``[n]``; the other trials stay where they are.
 
         Returns:

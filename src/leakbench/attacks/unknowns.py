@@ -32,6 +32,7 @@ class _Unknown(Part):
         """Where the search starts: network inputs of the shape of the latents to latents, ``[..., *shape]``.
 
         Args:
+            start: network inputs, one for each latent.
             pixel_range: smallest and largest valid input, ``[2, C, 1, 1]``; None where it is not granted.
         """
         raise NotImplementedError
@@ -46,6 +47,8 @@ class _Unknown(Part):
         """From latents ``[..., *shape]`` to network inputs ``[..., *batch_shape]``; differentiable.
 
         Args:
+            batch_shape: ``(B, C, H, W)`` of what a client holds.
+            pixel_range: smallest and largest valid input, ``[2, C, 1, 1]``; None where it is not granted.
             like: a tensor of the precision, on the device, of the latents.
         """
         raise NotImplementedError

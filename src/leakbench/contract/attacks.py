@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 from leakbench.attacks.adaptive import Wrapper
 from leakbench.attacks.base import Attack, Grant, Knowledge, Observations, Reconstruction
-from leakbench.contract.check import Checks, NotAsked, made
+from leakbench.contract.check import Case, Checks, NotAsked
 from leakbench.effort import Effort
 from leakbench.errors import Infeasible
 from leakbench.federated.step import ClientSteps
@@ -25,7 +25,7 @@ ROUNDING = 1e-3
 """Of a pixel: what the order of additions may change in a few steps of a search."""
 
 
-class AttackCase:
+class AttackCase(Case[Attack]):
     """An attack on the undefended gradients of three clients with an image of 8 x 8 each.
 
     Args:
@@ -34,25 +34,14 @@ class AttackCase:
     """
 
     def __init__(self, component: type[Attack], given: Mapping[str, Any]) -> None:
-        self.component = component
         short = {"iterations": ITERATIONS} if "iterations" in component.model_fields else {}
         inside = {"attack": {"name": "dlg", "iterations": ITERATIONS}} if issubclass(component, Wrapper) else {}
-        self._given = {**inside, **given}
-        self._short = short
-
-    def made(self) -> Attack:
-        """The component with its parameters.
-
-        Raises:
-            ConfigError: no parameters fit that can be guessed.
-        """
-        found = made(self.component, {**self._short, **self._given})
-        assert isinstance(found, Attack)
-        return found
+        super().__init__(component, {**short, **inside, **given})
 
     @cached_property
     def attack(self) -> Attack:
-        return self.made().against(())
+        """Against an undefended message."""
+        return self.made.against(())
 
     @cached_property
     def _of_clients(self) -> tuple[Observations, Knowledge]:
@@ -98,6 +87,7 @@ class AttackCase:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Of all clients' images, ``(clients, B, C, H, W)``."""
         return CLIENTS, 1, 1, SIDE, SIDE
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from types import UnionType
 from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin
 
@@ -17,6 +18,7 @@ from leakbench.errors import ConfigError, Infeasible, MissingData
 from leakbench.registry import Component
 
 T = TypeVar("T")
+C = TypeVar("C", bound=Component)
 
 HEAVY = ("torch", "numpy", "pandas")
 """What planning must not import: it takes seconds, in every job."""
@@ -157,7 +159,7 @@ def imports_of(source: str) -> list[str]:
     return done.stdout.split()
 
 
-def made(component: type[Component], given: Mapping[str, Any]) -> Component:
+def made(component: type[C], given: Mapping[str, Any]) -> C:
     """The component with given parameters; those without a default get a plain value inside their bounds.
 
     Raises:
@@ -173,6 +175,28 @@ def made(component: type[Component], given: Mapping[str, Any]) -> Component:
             f"{component.name}: {place}: {first['msg']}. Say which parameters to check it with, "
             f"after the file: NAME=VALUE"
         ) from None
+
+
+class Case(Generic[C]):
+    """A component at work, for the checks to look at.
+
+    Args:
+        component: the class.
+        given: parameters; required ones that are missing get a plain value.
+    """
+
+    def __init__(self, component: type[C], given: Mapping[str, Any]) -> None:
+        self.component = component
+        self.given = given
+
+    @cached_property
+    def made(self) -> C:
+        """The component with its parameters.
+
+        Raises:
+            ConfigError: no parameters fit that can be guessed.
+        """
+        return made(self.component, self.given)
 
 
 def _guess(field: FieldInfo) -> Any:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
 
-from leakbench.contract.check import Checks, NotAsked, made
+from leakbench.contract.check import Case, Checks, NotAsked
 from leakbench.data.base import Dataset, ImageDataset, Samples
 from leakbench.lazy import torch
 from leakbench.models.base import Model, Network, build_network
@@ -15,30 +13,13 @@ ROWS = [3, 0, 2]
 CLASSES = 7
 
 
-class DatasetCase:
+class DatasetCase(Case[Dataset]):
     """The first samples of a data set."""
-
-    def __init__(self, component: type[Dataset], given: Mapping[str, Any]) -> None:
-        self.component = component
-        self._given = given
-
-    def made(self) -> Dataset:
-        """The component with its parameters.
-
-        Raises:
-            ConfigError: no parameters fit that can be guessed.
-        """
-        found = made(self.component, self._given)
-        assert isinstance(found, Dataset)
-        return found
-
-    @cached_property
-    def dataset(self) -> Dataset:
-        return self.made()
 
     @cached_property
     def samples(self) -> Samples:
-        return self.dataset.load("train", ROWS)
+        """Some rows of the train split."""
+        return self.made.load("train", ROWS)
 
 
 data_checks: Checks[DatasetCase] = Checks()
@@ -48,7 +29,7 @@ data_checks: Checks[DatasetCase] = Checks()
 def splits(case: DatasetCase) -> str | None:
     """A train and a test split, each with samples."""
     for split in ("train", "test"):
-        found = case.dataset.length(split)
+        found = case.made.length(split)
         if not isinstance(found, int) or found < 1:
             return f"length('{split}') is {found!r}; there is at least one sample in 'train' and in 'test'"
     return None
@@ -58,8 +39,8 @@ def splits(case: DatasetCase) -> str | None:
 def samples(case: DatasetCase) -> str | None:
     """Shapes and types of what is read."""
     values, labels = case.samples
-    expected = (len(ROWS), *case.dataset.shape)
-    kind = torch.float32 if isinstance(case.dataset, ImageDataset) else torch.int64
+    expected = (len(ROWS), *case.made.shape)
+    kind = torch.float32 if isinstance(case.made, ImageDataset) else torch.int64
     if tuple(values.shape) != expected or values.dtype != kind:
         return f"values are {list(values.shape)} {values.dtype}; they are {list(expected)} {kind}"
     if tuple(labels.shape) != (len(ROWS),) or labels.dtype != torch.int64:
@@ -71,10 +52,10 @@ def samples(case: DatasetCase) -> str | None:
 def in_range(case: DatasetCase) -> str | None:
     """Pixels in [0, 1]; labels below the number of classes."""
     values, labels = case.samples
-    if isinstance(case.dataset, ImageDataset) and not bool(((values >= 0) & (values <= 1)).all()):
+    if isinstance(case.made, ImageDataset) and not bool(((values >= 0) & (values <= 1)).all()):
         return f"pixels run from {float(values.min()):g} to {float(values.max()):g}; they lie in [0, 1]: divide by 255?"
-    if not bool(((labels >= 0) & (labels < case.dataset.classes)).all()):
-        last = case.dataset.classes - 1
+    if not bool(((labels >= 0) & (labels < case.made.classes)).all()):
+        last = case.made.classes - 1
         return f"labels run from {int(labels.min())} to {int(labels.max())}; they lie in 0 to {last}, as classes says"
     return None
 
@@ -83,7 +64,7 @@ def in_range(case: DatasetCase) -> str | None:
 def order(case: DatasetCase) -> str | None:
     """A sample is the same whatever is read beside it, and whenever."""
     for place, row in enumerate(ROWS):
-        alone = case.dataset.load("train", [row])
+        alone = case.made.load("train", [row])
         if (
             not torch.equal(alone.values[0], case.samples.values[place])
             or alone.labels[0] != case.samples.labels[place]
@@ -96,55 +77,41 @@ def order(case: DatasetCase) -> str | None:
 def normalisation(case: DatasetCase) -> str | None:
     """denormalise takes back what normalise does."""
     values = case.samples.values
-    back = case.dataset.denormalise(case.dataset.normalise(values))
+    back = case.made.denormalise(case.made.normalise(values))
     if not torch.allclose(back.to(torch.float64), values.to(torch.float64), atol=1e-5):
         return "denormalise(normalise(values)) is not values; give mean and std one number per channel"
     return None
 
 
-class ModelCase:
+class ModelCase(Case[Model]):
     """A model for images of 32 x 32, initialised twice."""
-
-    def __init__(self, component: type[Model], given: Mapping[str, Any]) -> None:
-        self.component = component
-        self._given = given
-
-    def made(self) -> Model:
-        """The component with its parameters.
-
-        Raises:
-            ConfigError: no parameters fit that can be guessed.
-        """
-        found = made(self.component, self._given)
-        assert isinstance(found, Model)
-        return found
-
-    @cached_property
-    def model(self) -> Model:
-        return self.made()
 
     @cached_property
     def network(self) -> Network:
+        """One that all checks share."""
         return self.fresh()
 
     def fresh(self) -> Network:
         """Initialised from the same seed, every time."""
         if self.text:
             raise NotAsked("it reads text; the check has images")
-        return build_network(self.model, self.shape, CLASSES, seed=0)
+        return build_network(self.made, self.shape, CLASSES, seed=0)
 
     @property
     def text(self) -> bool:
+        """Whether it reads sentences."""
         from leakbench.models.bert import TextModel
 
         return issubclass(self.component, TextModel)
 
     @property
     def shape(self) -> tuple[int, int, int]:
+        """Of an image, ``(C, H, W)``."""
         return 3, 32, 32
 
     @cached_property
     def images(self) -> torch.Tensor:
+        """A batch of network inputs, ``[4, C, H, W]``."""
         return torch.linspace(-1, 1, 4 * 3 * 32 * 32).sin().view(4, *self.shape)
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from functools import cached_property
 from typing import Any, get_args
 
 from leakbench.attacks.adaptive import Adaptive, Wrapper
 from leakbench.attacks.base import Knowledge, Observations
-from leakbench.contract.check import Checks, NotAsked, made
+from leakbench.contract.check import Case, Checks, NotAsked
 from leakbench.defenses.base import ActsOn, Defense, PrivacyStatement, Schedule
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.federated.client_data import ClientData
@@ -43,31 +43,8 @@ class _Steps(ClientSteps):
         return self._given
 
 
-class DefenseCase:
-    """A defense at work for four clients with four images of 8 x 8 each, and what came of it.
-
-    Args:
-        component: the class.
-        given: parameters; required ones that are missing get a plain value.
-    """
-
-    def __init__(self, component: type[Defense], given: Mapping[str, Any]) -> None:
-        self.component = component
-        self._given = given
-
-    def made(self) -> Defense:
-        """The component with its parameters.
-
-        Raises:
-            ConfigError: no parameters fit that can be guessed.
-        """
-        found = made(self.component, self._given)
-        assert isinstance(found, Defense)
-        return found
-
-    @cached_property
-    def defense(self) -> Defense:
-        return self.made()
+class DefenseCase(Case[Defense]):
+    """A defense at work for four clients with four images of 8 x 8 each, and what came of it."""
 
     @cached_property
     def network(self) -> Network:
@@ -76,10 +53,12 @@ class DefenseCase:
 
     @cached_property
     def images(self) -> torch.Tensor:
+        """What clients hold, ``[clients, B, C, H, W]``."""
         return torch.randn(CLIENTS, BATCH, 1, SIDE, SIDE, generator=generator("contract", "images"))
 
     @cached_property
     def labels(self) -> torch.Tensor:
+        """Of the images, ``[clients, B]``."""
         return torch.randint(CLASSES, (CLIENTS, BATCH), generator=generator("contract", "labels"))
 
     def streams(self, draw: int = 0, rows: range = range(CLIENTS)) -> Streams:
@@ -114,7 +93,7 @@ class DefenseCase:
     def ready(self) -> Defense:
         """The defense, calibrated on images that one row stands for."""
         many = torch.randn(1, 4 * SIDE * SIDE, 1, SIDE, SIDE, generator=generator("contract", "calibration"))
-        return self.defense.calibrate(ClientData(many))
+        return self.made.calibrate(ClientData(many))
 
     def sent(self, draw: int = 0, rows: range = range(CLIENTS)) -> Message:
         """What the clients of ``rows`` send together."""
@@ -135,7 +114,7 @@ class DefenseCase:
 
     @cached_property
     def view(self) -> torch.Tensor:
-        """What the server decodes of it."""
+        """What the server decodes of it, ``[clients, d]``."""
         found = self.message.view()
         if not isinstance(found, torch.Tensor) or found.shape != self.shape:
             raise NotAsked("the message has another shape than the gradients; mend that first")
@@ -143,6 +122,7 @@ class DefenseCase:
 
     @property
     def shape(self) -> tuple[int, int]:
+        """Of all clients' gradients, ``(clients, d)``."""
         return CLIENTS, self.network.dimension
 
     @cached_property
@@ -498,11 +478,15 @@ def adaptive(case: DefenseCase) -> str | None:
         data_noise=case.ready.image_noise() or None,
     )
     while isinstance(attack, Wrapper):
+        improves = type(attack).improve is not Wrapper.improve
+        if not improves and type(attack).reconstruct is Wrapper.reconstruct:
+            return f"the declared attacker '{attack.name}' does nothing: give it improve, or a reconstruct of its own"
         try:
-            seen = attack.improve(seen, known, case.streams())
-        except NotImplementedError:  # it changes the reconstruction and not what is seen
-            return None
+            if improves:  # else it changes the reconstruction, and not what is seen
+                seen = attack.improve(seen, known, case.streams())
         except Infeasible as reason:
             return f"the declared attacker '{attack.name}' cannot face its messages: {reason}"
+        except Exception as error:
+            return f"the declared attacker '{attack.name}' raises {type(error).__name__}: {error}"
         attack = attack.attack
     return None

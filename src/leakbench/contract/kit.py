@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from leakbench.contract import attacks, data_and_models, defenses
-from leakbench.contract.check import HEAVY, Answer, Checks, about_classes, imports_of
+from leakbench.contract.check import HEAVY, Answer, Case, Checks, about_classes, imports_of
 from leakbench.errors import ConfigError
 from leakbench.experiments import REGISTRIES
 from leakbench.registry import Component, load_plugin
 
-KINDS: dict[str, tuple[Checks[Any], Callable[[Any, Mapping[str, Any]], Any]]] = {
+KINDS: dict[str, tuple[Checks[Any], type[Case[Any]]]] = {
     "defenses": (defenses.checks, defenses.DefenseCase),
     "attacks": (attacks.checks, attacks.AttackCase),
     "datasets": (data_and_models.data_checks, data_and_models.DatasetCase),
@@ -82,11 +82,12 @@ def answers(source: str, given: Mapping[str, Any]) -> Iterator[Answer]:
 
 def check_component(kind: str, component: type[Component], given: Mapping[str, Any]) -> Iterator[Answer]:
     """What all checks say of one component of a kind of :data:`REGISTRIES`."""
-    checks, case = KINDS[kind]
+    checks, case_of = KINDS[kind]
     yield from about_classes.answers(component.name, component)
+    case = case_of(component, given)
     try:
-        case(component, given).made()
+        _ = case.made
     except ConfigError as error:
         yield Answer(component.name, "parameters fit", "wrong", str(error))
         return
-    yield from checks.answers(component.name, case(component, given))
+    yield from checks.answers(component.name, case)

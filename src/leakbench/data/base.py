@@ -128,11 +128,11 @@ class ImageDataset(Dataset):
         return torch.tensor(values, dtype=like.dtype, device=like.device).view(-1, 1, 1)
 
     def normalise(self, values: torch.Tensor) -> torch.Tensor:
-        """Pixels in [0, 1] to network inputs; any leading axes."""
+        """Pixels in [0, 1], ``[..., C, H, W]``, to network inputs."""
         return (values - self._channelwise(self.mean, values)) / self._channelwise(self.std, values)
 
     def denormalise(self, values: torch.Tensor) -> torch.Tensor:
-        """Network inputs to pixels; any leading axes."""
+        """Network inputs ``[..., C, H, W]`` to pixels."""
         return values * self._channelwise(self.std, values) + self._channelwise(self.mean, values)
 
     def pixel_range(self, device: torch.device) -> torch.Tensor:
@@ -145,6 +145,7 @@ def image_dataset(dataset: Dataset, what: str) -> ImageDataset:
     """The same data set, known to hold images.
 
     Args:
+        dataset: any data set.
         what: what needs images, for the error message.
 
     Raises:

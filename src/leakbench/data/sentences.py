@@ -213,7 +213,10 @@ Tokens = list[Token]
 
 
 class Draws:
-    """Choices of a fixed seed. (``random()`` alone is promised to draw the same in every version of Python.)"""
+    """Choices of a fixed seed.
+
+    ``random()`` alone is promised to draw the same in every version of Python.
+    """
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)

@@ -115,7 +115,12 @@ class StagedDataset(Dataset):
 
     @classmethod
     def labelled(cls, split: Split, rows: np.ndarray, decode: Callable[[dict[str, Any]], V]) -> Iterator[tuple[V, int]]:
-        """The rows (sorted, unique, inside the split) one by one: what ``decode`` makes of each, and its class.
+        """Rows one by one: what ``decode`` makes of each, and its class.
+
+        Args:
+            split: which files.
+            rows: sorted, unique, inside the split, int64 ``[n]``.
+            decode: makes a value of a row, which it gets as a column -> entry mapping.
 
         Raises:
             MissingData: the data set is not staged, or ``decode`` raises, or the label of a row is unknown.

@@ -88,6 +88,7 @@ class Tokenizer:
         """Sentences from token ids ``[n, L]``: blanks part tokens, but not pieces of words.
 
         Args:
+            ids: of this vocabulary.
             special: keep [CLS], [SEP] and [PAD], wherever they stand; they are left out otherwise.
         """
         sentences: list[str] = self._pipeline.decode_batch(ids.tolist(), skip_special_tokens=not special)

@@ -1,8 +1,8 @@
-"""CAFL: compressive sensing and a two-point perturbation (Miao et al. 2022, "Compressed Federated Learning Based on
-Adaptive Local Differential Privacy"), as Deng et al. (2024) compare with it.
+"""CAFL: compressive sensing and a two-point perturbation, as Deng et al. (2024) compare with it.
 
-A client sends few linear measurements of every tensor, each of them perturbed. The server decodes by looking for the
-update whose cosine transform is sparse and that has these measurements. An attacker who is the server decodes likewise.
+Source: Miao et al. 2022, "Compressed Federated Learning Based on Adaptive Local Differential Privacy". A client sends
+few linear measurements of every tensor, each of them perturbed. The server decodes by looking for the update whose
+cosine transform is sparse and that has these measurements. An attacker who is the server decodes likewise.
 """
 
 from __future__ import annotations

@@ -72,11 +72,6 @@ class WordMessage(Message):
     def bits(self) -> int:
         return self.form.width * self.words.shape[1] + self.rest.bits
 
-    @property
-    def saturations(self) -> torch.Tensor:
-        """Number of protected values of each client that no word can hold, ``[n]``."""
-        return self.saturated.sum(dim=1)
-
     @cached_property
     def others(self) -> torch.Tensor:
         """What the server decodes of the coordinates that are not protected, ``[n, d - k]``."""
@@ -90,7 +85,7 @@ class WordMessage(Message):
         return whole
 
     def view(self) -> torch.Tensor:
-        """The words of each client alone, read as they came. (The vote of a single client changes nothing.)"""
+        """The words of each client alone, read as they came: the vote of a single client changes nothing."""
         return self.assemble(self.misread * self.unit * self.form.decode(self.words), self.others)
 
     @cached_property
@@ -219,7 +214,8 @@ class CDPA(Defense):
     def aggregate(self, message: Message, clients: int) -> torch.Tensor:
         """The vote, or under ``corrected`` the unbiased mean, of protected coordinates; the mean of the others.
 
-        A single client's vote is its own words. Of two clients one is enough: their vote is the union of their ones.
+        As ``[n / clients, d]``. A single client's vote is its own words. Of two clients one is enough: their vote is
+        the union of their ones.
         """
         assert isinstance(message, WordMessage)
         words = message.words.unflatten(0, (-1, clients))

@@ -29,7 +29,7 @@ class ClippedGradients(Defense):
     clip: float = Field(1.0, gt=0, description="bound on the norm of an image's gradient, S")
 
     def factors(self, norms: torch.Tensor) -> torch.Tensor:
-        """What gradients of these norms are multiplied by."""
+        """What gradients of norms ``[...]`` are multiplied by, ``[...]``."""
         return (self.clip / norms).clamp(max=1.0)  # a gradient of zero: infinity, then one
 
     def bounded_sum(self, gradients: torch.Tensor) -> torch.Tensor:
@@ -102,9 +102,11 @@ class PrivateRuns:
     defenses: Sequence[DPSGD]
 
     def contribution(self, gradients: torch.Tensor, runs: slice) -> torch.Tensor:
+        """Sums of the bounded gradients ``[m, b, d]`` of some runs, ``[m, d]``."""
         own = zip(self.defenses[runs], gradients.split(1), strict=True)
         return torch.cat([defense.bounded_sum(part) for defense, part in own])
 
     def release(self, total: torch.Tensor, batch_size: int, streams: Streams, runs: slice) -> torch.Tensor:
+        """What is released of the sums ``[m, d]`` of batches: their means with noise, ``[m, d]``."""
         own = zip(self.defenses[runs], total.split(1), streams.keys, strict=True)
         return torch.cat([defense.noisy_mean(part, batch_size, Streams([key])).view() for defense, part, key in own])

@@ -32,8 +32,11 @@ def add_noise_clipped(
     The message marks what the server sees at the bound or, by noise, beyond it; its law knows what was clipped.
 
     Args:
+        gradient: ``[n, d]``.
+        clip: the bound on every coordinate.
         clipped: the coordinates that no longer follow the gradient, boolean ``[n, d]``.
         variance: of the noise, ``[n, d]``.
+        streams: one per client; they draw the noise.
     """
     message = add_noise(gradient.clamp(-clip, clip), variance, streams)
     assert message.law is not None

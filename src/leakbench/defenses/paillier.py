@@ -1,4 +1,4 @@
-"""Updates under Paillier encryption, which the server adds without reading them."""
+"""Updates under Paillier encryption, which the server adds without reading them (Paillier 1999)."""
 
 from __future__ import annotations
 

@@ -89,19 +89,19 @@ class FixedPoint:
         return read.to(torch.int32).to(torch.int16), beyond
 
     def magnitude(self, words: torch.Tensor) -> torch.Tensor:
-        """All bits but the sign, int16."""
+        """All bits but the sign, int16, of words of any shape."""
         return words & self.limit
 
     def sign(self, words: torch.Tensor) -> torch.Tensor:
-        """1 or -1, int16."""
+        """1 or -1, int16, for words of any shape."""
         return 1 - 2 * ((words >> (self.width - 1)) & 1)
 
     def integers(self, words: torch.Tensor) -> torch.Tensor:
-        """The integers that words stand for, int16; a negative zero is zero."""
+        """The integers that words of any shape stand for, int16; a negative zero is zero."""
         return self.sign(words).mul_(self.magnitude(words))
 
     def decode(self, words: torch.Tensor) -> torch.Tensor:
-        """The values that words stand for, float32."""
+        """The values that words of any shape stand for, float32."""
         return self.integers(words).float().div_(self.scale)
 
     def flip(self, words: torch.Tensor, positions: Sequence[int], keep: float, streams: Streams) -> torch.Tensor:
@@ -142,15 +142,6 @@ class FixedPoint:
         shrink = 2 * keep - 1 if sign else 1.0
         variance += (1 - shrink**2) * mean.square()
         return self.sign(words) * shrink * mean / self.scale, variance / self.scale**2
-
-
-def count_ones(words: torch.Tensor, bit: int) -> torch.Tensor:
-    """How many clients sent a one in the bit of weight ``bit``, ``[..., R, d] -> [..., d]``, int64."""
-    return ((words & _as_int16(bit)) != 0).sum(dim=-2)
-
-
-def _as_int16(word: int) -> int:
-    return word - 2**16 if word >= 2**15 else word
 
 
 def vote(words: torch.Tensor, least: int) -> torch.Tensor:

@@ -218,7 +218,7 @@ class EncryptedMessage(Message):
 
     Attributes:
         vectors: of the same key, packing and length.
-        like: as in :class:`RingMessage`.
+        like: what views are like, of any shape: their type and device.
     """
 
     vectors: tuple[EncryptedVector, ...]
@@ -229,5 +229,5 @@ class EncryptedMessage(Message):
         return self.vectors[0].bits
 
     def view(self) -> torch.Tensor:
-        """What stands in the place of gradients for one without the key: see :meth:`EncryptedVector.fractions`."""
+        """What one without the key has for gradients ``[n, d]``: see :meth:`EncryptedVector.fractions`."""
         return torch.from_numpy(np.stack([vector.fractions() for vector in self.vectors])).to(self.like)

@@ -55,12 +55,11 @@ TRAINED: dict[str, Grant] = {PriorJob.name: "prior", LanguageModelJob.name: "lan
 
 @JOB_KINDS.register("attack", version=3)
 class AttackJob(JobKind):
-    """Reconstruct the samples of clients, images or sentences, from the defended update that each sends: by default one
-    gradient.
+    """Reconstruct the samples of clients, images or sentences, from the defended update that each sends.
 
-    The model that they attack is untrained, or was trained without a defense on samples of no client. Where secure
-    aggregation sums several users, a client stands for all of them: the server sees the mean of their updates, each
-    defended by its user, and reconstructs the samples of all.
+    By default that is one gradient. The model that they attack is untrained, or was trained without a defense on
+    samples of no client. Where secure aggregation sums several users, a client stands for all of them: the server sees
+    the mean of their updates, each defended by its user, and reconstructs the samples of all.
     """
 
     uses_attacks: ClassVar[bool] = True
@@ -364,7 +363,10 @@ class AttackJob(JobKind):
 
         Args:
             given: what is of the samples, for one setting.
+            victims: of one setting.
             statistics: of each setting's batches.
+            variance: of the noise on gradients, ``[settings * n, d]``; None where there is none.
+            image_noise: covariance of the noise on every client's images, for all settings; empty where there is none.
         """
         from leakbench.attacks.base import Knowledge
 
@@ -404,6 +406,8 @@ def _replicate(
     """The metrics of one setting; a diverged trial's values are null, with the reason.
 
     Args:
+        seed: of the repetition.
+        setting: values of the swept parameters.
         values: per metric one value per client ``[n]`` or per sample ``[n * B]``, or the reason why there is none.
         diverged_at: ``[n]``.
     """

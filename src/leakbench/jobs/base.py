@@ -15,7 +15,7 @@ from pydantic import Field
 from leakbench.effort import Effort, Unit
 from leakbench.errors import Infeasible
 from leakbench.lazy import torch
-from leakbench.records import MetricInfo, Replicate, digest
+from leakbench.records import RESULTS, MetricInfo, Replicate, digest
 from leakbench.registry import Component, Registry
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound=Component)
 Setting = Mapping[str, float | int | str | bool]
-
-RESULTS = "results"
 
 
 @dataclass(frozen=True)

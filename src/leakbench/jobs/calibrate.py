@@ -176,6 +176,7 @@ def least_error(moments: Moments, noise: torch.Tensor) -> float:
     """Mean squared error per pixel of the best estimate of normal images under noise, by the cheapest formula.
 
     Args:
+        moments: of the clean images, with ``d`` pixels.
         noise: covariance, variances ``[d]`` above zero or a matrix ``[d, d]``.
     """
     from leakbench.theory.reconstruction_bound import diagonal_error, gaussian_error

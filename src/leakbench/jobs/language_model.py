@@ -11,17 +11,13 @@ from leakbench.attacks.language.model import CausalTransformer
 from leakbench.effort import FORWARD, Effort, Unit
 from leakbench.errors import ConfigError
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
-from leakbench.jobs.modules import module_state, restore_module
+from leakbench.jobs.modules import SPANS, train
 from leakbench.lazy import torch
 from leakbench.randomness import generator, stream_seed
 from leakbench.records import MetricInfo, Outcome, Replicate, Value
-from leakbench.running.checkpoint import loop
 
 if TYPE_CHECKING:
     from leakbench.data.base import Dataset
-
-SPANS = 100
-"""Training is described by the mean losses of so many spans of equal length."""
 
 CLIP = 1.0
 """The largest norm of a step's gradient."""
@@ -124,39 +120,24 @@ class LanguageModelJob(JobKind):
 
         if not self.steps:
             return [], None
-        module.train()
-        optimiser = torch.optim.AdamW(module.parameters(), lr=self.rate)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, self.steps, eta_min=self.rate / 10)
-        size = min(self.batch_size, len(ids))
-        order = torch.empty(0, dtype=torch.int64)
-        seen = torch.zeros(self.steps, device=ids.device)
 
-        def state() -> dict[str, torch.Tensor]:
-            own = {"order": order, "seen": seen, "draws": draws.get_state()}
-            return module_state(module, optimiser, schedule) | own
+        def loss(rows: torch.Tensor) -> torch.Tensor:
+            nats, counts = losses(module, ids[rows])
+            return (nats.sum() / counts.sum())[None]
 
-        with torch.enable_grad(), loop("training a language model", self.steps) as steps:
-            restore_module(module, optimiser, steps.saved, schedule)
-            if steps.saved:
-                order = steps.saved["order"]
-                seen.copy_(steps.saved["seen"])
-                draws.set_state(steps.saved["draws"])
-            for step in steps.steps:
-                if len(order) < size:  # the rest of an epoch that fills no batch is left out
-                    order = torch.randperm(len(ids), generator=draws)
-                rows, order = order[:size].to(ids.device), order[size:]
-                nats, counts = losses(module, ids[rows])
-                loss = nats.sum() / counts.sum()
-                optimiser.zero_grad()
-                loss.backward()
-                torch.nn.utils.clip_grad_norm_(module.parameters(), CLIP)
-                optimiser.step()
-                schedule.step()
-                seen[step] = loss.detach()
-                steps.tick(state)
-        broken = (~seen.isfinite()).nonzero().flatten().tolist()
-        spans = [float(part.mean()) for part in seen.cpu().tensor_split(min(SPANS, self.steps))]
-        return [value if math.isfinite(value) else None for value in spans], broken[0] if broken else None
+        (curve,), diverged = train(
+            "training a language model",
+            module.train(),
+            torch.optim.AdamW(module.parameters(), lr=self.rate),
+            loss,
+            samples=len(ids),
+            batch_size=self.batch_size,
+            steps=self.steps,
+            draws=draws,
+            device=ids.device,
+            clip=CLIP,
+        )
+        return curve, diverged
 
 
 def unigram_perplexity(sentences: torch.Tensor, held_out: torch.Tensor, vocabulary: int) -> float:

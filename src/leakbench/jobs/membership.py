@@ -467,6 +467,7 @@ def _judged(replicate: Replicate, scores: torch.Tensor, drawn: torch.Tensor) -> 
     """Areas under the curve of all trials together, with intervals.
 
     Args:
+        replicate: what the areas are noted in.
         scores: ``[scores, T, 2 c]``, members first.
         drawn: which members the user has taken, ``[T, c]``.
     """

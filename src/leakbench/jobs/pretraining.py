@@ -65,7 +65,12 @@ def pretrained(
 
     Args:
         network: where training starts; it is not changed.
+        dataset: whose train split the network sees.
         label: the data set's label, which names the random streams.
+        seed: of the repetition; it orders the samples.
+        epoch: how many epochs.
+        pretraining: how a step is taken.
+        device: where to compute.
 
     Raises:
         ConfigError: the train split has fewer samples than ``pretraining.samples``.

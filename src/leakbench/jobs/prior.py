@@ -12,17 +12,13 @@ from leakbench.data.base import image_dataset
 from leakbench.effort import FORWARD, Effort, Unit
 from leakbench.errors import ConfigError
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
-from leakbench.jobs.modules import module_state, restore_module
+from leakbench.jobs.modules import SPANS, train
 from leakbench.lazy import torch
 from leakbench.randomness import generator, stream_seed
 from leakbench.records import MetricInfo, Outcome, Replicate, Value
-from leakbench.running.checkpoint import loop
 
 if TYPE_CHECKING:
     from leakbench.data.base import Samples
-
-SPANS = 100
-"""Training is described by the mean losses of so many spans of equal length."""
 
 LOSSES = ("generator", "unfolding", "denoiser")
 PRIOR_METRICS = {
@@ -102,42 +98,24 @@ class PriorJob(JobKind):
         draws = generator(job.dataset.label, seed, "prior", "training")
         images, labels = samples.values.to(device), samples.labels.to(device)
         small = downsample(images, self.networks.factor)
-        optimiser = torch.optim.Adam(networks.parameters(), lr=self.rate)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, self.steps, eta_min=self.rate / 10)
-        size = min(self.batch_size, len(images))
-        order = torch.empty(0, dtype=torch.int64)
-        seen = torch.zeros(self.steps, len(LOSSES), device=device)
 
-        def state() -> dict[str, torch.Tensor]:
-            own = {"order": order, "seen": seen, "draws": draws.get_state()}
-            return module_state(networks, optimiser, schedule) | own
+        def losses(rows: torch.Tensor) -> torch.Tensor:
+            noisy = self._noisy(small[rows], draws)
+            generated, unfolded, denoised = restored(self.networks, networks, noisy, labels[rows])
+            pairs = ((generated, images[rows]), (unfolded, images[rows]), (denoised, small[rows]))
+            return torch.stack([(ours - theirs).abs().mean() for ours, theirs in pairs])
 
-        with torch.enable_grad(), loop("training networks", self.steps) as steps:
-            restore_module(networks, optimiser, steps.saved, schedule)
-            if steps.saved:
-                order = steps.saved["order"]
-                seen.copy_(steps.saved["seen"])
-                draws.set_state(steps.saved["draws"])
-            for step in steps.steps:
-                if len(order) < size:  # the rest of an epoch that fills no batch is left out
-                    order = torch.randperm(len(images), generator=draws)
-                rows, order = order[:size].to(device), order[size:]
-                noisy = self._noisy(small[rows], draws)
-                generated, unfolded, denoised = restored(self.networks, networks, noisy, labels[rows])
-                pairs = ((generated, images[rows]), (unfolded, images[rows]), (denoised, small[rows]))
-                losses = torch.stack([(ours - theirs).abs().mean() for ours, theirs in pairs])
-                optimiser.zero_grad()
-                losses.sum().backward()
-                optimiser.step()
-                schedule.step()
-                seen[step] = losses.detach()
-                steps.tick(state)
-        broken = (~seen.isfinite().all(dim=1)).nonzero().flatten().tolist()
-        spans = [part.mean(dim=0) for part in seen.cpu().tensor_split(min(SPANS, self.steps))]
-        curves = [
-            [float(value) if bool(value.isfinite()) else None for value in curve] for curve in zip(*spans, strict=True)
-        ]
-        return curves, broken[0] if broken else None
+        return train(
+            "training networks",
+            networks,
+            torch.optim.Adam(networks.parameters(), lr=self.rate),
+            losses,
+            samples=len(images),
+            batch_size=self.batch_size,
+            steps=self.steps,
+            draws=draws,
+            device=device,
+        )
 
     def _noisy(self, small: torch.Tensor, draws: torch.Generator) -> torch.Tensor:
         """Normal noise; its standard deviation is uniform, one per image."""

@@ -326,8 +326,10 @@ class ReleaseJob(JobKind):
     def _train(
         self, runs: Sequence[_Run], networks: Mapping[int, Network], data: _Data
     ) -> tuple[TrainingRuns, torch.Tensor]:
-        """Trained models, and the images that they were trained on: ``[N, C, H, W]`` where nobody changed them, else
-        ``[runs, N, C, H, W]``."""
+        """Trained models, and the images that they were trained on.
+
+        Those are ``[N, C, H, W]`` where nobody changed them, else ``[runs, N, C, H, W]``.
+        """
         from leakbench.defenses.dp_sgd import DPSGD, PrivateRuns
         from leakbench.randomness import Streams
 
@@ -404,7 +406,11 @@ class ReleaseJob(JobKind):
         """Areas of one attack, by name of the metric.
 
         Args:
+            attack: one of the protocol's.
+            label: its label, which names the metrics.
+            models: the released ones.
             parts: known members, known non-members, members and non-members to judge.
+            key: words that name the random streams of this data set and seed.
         """
         from leakbench.attacks.released.base import joined
         from leakbench.metrics.membership import auc
@@ -443,8 +449,10 @@ class ReleaseJob(JobKind):
     def _protected_memberships(
         self, models: TrainedModels, data: _Data, seed: int, defenses: Sequence[Defense], trained_on: torch.Tensor
     ) -> dict[str, torch.Tensor | str]:
-        """Areas of some attacks when all samples are as the defense changes them: members with the noise that they were
-        trained with, if that was drawn once, and others with noise of the same law."""
+        """Areas of some attacks when all samples are as the defense changes them.
+
+        Members have the noise that they were trained with, if that was drawn once, and others noise of the same law.
+        """
         from leakbench.attacks.released.base import Labelled
         from leakbench.randomness import Streams
 

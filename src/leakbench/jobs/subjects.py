@@ -57,6 +57,7 @@ class Subject(ABC):
         """Fields of :class:`Knowledge` that concern samples; those per observation are of ``n`` victims.
 
         Args:
+            victims: whose samples they are.
             granted: names of side knowledge.
             auxiliary: how many samples of the train split, at most, the attacker holds.
         """

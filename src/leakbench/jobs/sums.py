@@ -52,6 +52,7 @@ def averaged(message: Message, users: int, secure: SecureAggregation | None = No
     single messages mark does not reach the server.
 
     Args:
+        message: of all users of all servers.
         users: of each mean; one: the message itself.
         secure: the protocol by which the server gets the sum, with fresh keys for each; in the clear by default.
 

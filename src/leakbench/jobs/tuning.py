@@ -36,6 +36,7 @@ def tuned(defense: Defense, kept: Mapping[str, torch.Tensor] | None) -> Tuning |
     """A defense tuned to its budget; None if it has none.
 
     Args:
+        defense: any; only those that have a budget are tuned.
         kept: of the job that estimated the constants; None if the protocol names none.
 
     Raises:

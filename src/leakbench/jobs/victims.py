@@ -55,8 +55,14 @@ def gather_victims(
     randomness of defenses and attacks. Of the train split the seed draws the samples, too, at random from all of it.
 
     Args:
+        dataset: whose samples are attacked.
         label: the data set's label, which names the random streams.
+        model: what the clients compute with.
+        seed: of the repetition.
+        clients: how many, n.
+        batch_size: samples that each holds, B.
         first_index: of the test split alone.
+        device: where to put them.
         split: where the samples are from.
 
     Raises:

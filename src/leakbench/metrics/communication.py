@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from leakbench.lazy import torch
-
 FLOAT_BITS = 32
 
 
@@ -19,11 +17,3 @@ def mebi_elements(bits: float) -> float:
     the same in 16 bits half of it.
     """
     return bits / FLOAT_BITS / 2**20
-
-
-def released_mebi_elements(update: torch.Tensor, bits_per_element: float = FLOAT_BITS) -> torch.Tensor:
-    """The same as the released code counts it: of the numbers of an update that are not zero, ``[n, d] -> [n]``.
-
-    Dead units make it smaller than what travels, and the positions of what is left are free.
-    """
-    return update.ne(0).sum(dim=1) * (bits_per_element / FLOAT_BITS / 2**20)

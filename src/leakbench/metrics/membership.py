@@ -8,7 +8,7 @@ from leakbench.lazy import np, torch
 
 
 class AUC(NamedTuple):
-    """Area under the ROC curve and its confidence interval, float64, one per row of scores."""
+    """Area under the ROC curve and its confidence interval, float64 ``[...]``: one per row of scores."""
 
     value: torch.Tensor
     low: torch.Tensor

@@ -164,15 +164,19 @@ class Network:
 
     @property
     def state_size(self) -> int:
-        """Number of elements of the module's state: parameters, and buffers such as BatchNorm's statistics and counters
-        of batches; without buffers that torch does not save, such as the positions of tokens."""
+        """Number of elements of the module's state: parameters, and buffers that torch saves.
+
+        Saved are BatchNorm's statistics and counters of batches, but not the positions of tokens, for example.
+        """
         saved = self._module.state_dict()
         return self.dimension + sum(buffer.numel() for name, buffer in self._buffers.items() if name in saved)
 
     @property
     def couples_samples(self) -> bool:
-        """Whether the logits of a sample depend on the rest of its batch: BatchNorm normalises with the batch's
-        statistics. (Other layers of torch treat samples alone.)"""
+        """Whether the logits of a sample depend on the rest of its batch.
+
+        They do where BatchNorm normalises with the batch's statistics; other layers of torch treat samples alone.
+        """
         return any(
             isinstance(layer, torch.nn.modules.batchnorm._BatchNorm)
             and (self.batch_norm == "train" or layer.running_mean is None)
@@ -249,6 +253,8 @@ class Network:
         """``[B, classes]`` for parameters ``[d]`` and images ``[B, C, H, W]``.
 
         Args:
+            parameters: flat, in the order of the module.
+            images: network inputs.
             statistics: what BatchNorm normalises with, in either mode, instead of running or batch statistics.
         """
         if self.batch_norm == "train" and not statistics:
@@ -308,6 +314,9 @@ class Network:
         Args:
             running: the statistics before.
             batch: those of the batch, with unbiased variances.
+
+        Raises:
+            ConfigError: a layer averages over all batches (``momentum=None``).
         """
         moved: Statistics = {}
         for key, before in running.items():

@@ -19,8 +19,11 @@ def named(name: str, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tenso
 
 
 class Stateful:
-    """An object whose state are its attributes that are tensors, named tuples of tensors, integers, booleans, or
-    objects like it; all others are settings."""
+    """An object whose state is tensors.
+
+    The state are its attributes that are tensors, named tuples of tensors, integers, booleans, or objects like it; all
+    others are settings.
+    """
 
     def state(self) -> dict[str, torch.Tensor]:
         """The state by name; tensors are not copied."""

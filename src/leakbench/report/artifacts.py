@@ -20,7 +20,7 @@ from leakbench.lazy import pd
 from leakbench.records import atomic_write
 from leakbench.report.compared import Places, places_of, settings_apart
 from leakbench.report.kept import Kept
-from leakbench.report.tidy import existing, gates_path, table_path
+from leakbench.report.tidy import existing, gates_path, needed, table_path
 from leakbench.report.verdicts import void_notes
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ class Artifact:
         tensors: those of the experiments whose records' tensors it reads too, through a :class:`Kept`.
         leaves_out: why it does not show a defense that ``compare`` puts into its experiments, as the end of a sentence;
             empty where it shows them.
+        any_sweep: it reads the settings of any defense, whatever it sweeps. Elsewhere every setting of a compared
+            defense is a defense by itself, since figures know the parameters of the paper's defenses alone.
     """
 
     paper: str
@@ -62,6 +64,7 @@ class Artifact:
     make: Make
     tensors: tuple[str, ...] = ()
     leaves_out: str = ""
+    any_sweep: bool = False
 
     @property
     def name(self) -> str:
@@ -94,6 +97,17 @@ class Artifact:
 
     def _tables(self, scale: str) -> list[str]:
         return [table_path(scale, self.paper, experiment) for experiment in self.experiments]
+
+    def records(self, project: Project, scale: str) -> set[str]:
+        """Paths of the records it takes: those of its tables, of their gates, and those that these jobs read."""
+        jobs = [job for table in self._tables(scale) for job in needed(project, table)]
+        found: set[str] = set()
+        while jobs:
+            job = jobs.pop()
+            if job.path not in found:
+                found.add(job.path)
+                jobs += job.uses.values()
+        return found
 
     def full_caption(self, project: Project, scale: str) -> str:
         """The caption, with the number; where it reads experiments, with what was computed and what the scale means."""
@@ -130,9 +144,12 @@ class Artifact:
         """What its function makes of tidy tables.
 
         Args:
-            compared: compared defenses, of which it sees every setting as a defense.
+            tables: the tidy tables of :attr:`experiments`.
+            kept: where tensors are read, if :attr:`tensors` names any.
+            compared: the compared defenses; see :attr:`any_sweep`.
         """
-        tables = {name: settings_apart(frame, compared) for name, frame in tables.items()}
+        if not self.any_sweep:
+            tables = {name: settings_apart(frame, compared) for name, frame in tables.items()}
         return self.make(tables, kept) if self.tensors else self.make(tables)
 
 
@@ -145,6 +162,7 @@ def notes_on_void(tables: Tables, verdicts: Iterable[pd.DataFrame]) -> list[str]
     """What the attacks reached whose cells are void, in words.
 
     Args:
+        tables: the tidy tables of the artifact.
         verdicts: gates.csv of every experiment.
     """
     rows = pd.concat(tables.values())
@@ -155,6 +173,7 @@ def formats(made: Made, caption: Sequence[str], share: str = "") -> dict[str, by
     """The content of every file of an artifact, by its extension.
 
     Args:
+        made: the picture or the table.
         caption: lines of it.
         share: how many of its records are there, where not all need be, such as ``5 of 8 records``: pictures and tables
             are marked as partial then, and CSV has a column ``partial``.
@@ -224,6 +243,7 @@ def artifact(
     experiments: tuple[str, ...],
     tensors: tuple[str, ...] = (),
     leaves_out: str = "",
+    any_sweep: bool = False,
 ) -> Callable[[Make], Make]:
     """Decorator that registers the function that makes an artifact; the arguments are :class:`Artifact`'s.
 
@@ -234,7 +254,7 @@ def artifact(
     def register(make: Make) -> Make:
         if isinstance(number, str) and not re.fullmatch("S[1-9][0-9]*", number):
             raise ConfigError(f"{paper}: '{number}' numbers no {kind}; expected the paper's own number, or S1, S2, ...")
-        entry = Artifact(paper, kind, number, title, caption, experiments, make, tensors, leaves_out)
+        entry = Artifact(paper, kind, number, title, caption, experiments, make, tensors, leaves_out, any_sweep)
         if not set(tensors) <= set(experiments):
             raise ConfigError(f"{paper}: {entry.name} asks for tensors of experiments that it does not name")
         if (paper, entry.name) in _artifacts:

@@ -1,16 +1,18 @@
-"""What ``leakbench list`` and ``leakbench claims`` show."""
+"""What ``leakbench list`` and ``leakbench claims`` show, as rows."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 from leakbench.attacks.released.base import MEMBERSHIP_ATTACKS, MODEL_INVERSIONS
 from leakbench.errors import UnknownName
 from leakbench.experiments import REGISTRIES, Plan, Project
+from leakbench.lazy import pd
 from leakbench.registry import Registry
 from leakbench.report.artifacts import artifacts
-from leakbench.report.claims import MARKS, SMOKE_WARNING, in_numbers, judged, verdict_rows
+from leakbench.report.claims import MARKS, claims_of, claims_path, judged, verdict_rows
 
 COMPONENTS: dict[str, Registry[Any]] = REGISTRIES | {
     "membership_attacks": MEMBERSHIP_ATTACKS,
@@ -22,8 +24,13 @@ def catalogue(project: Project, what: str, scale: str | None = None) -> list[dic
     """The rows of a listing: each has a ``name``; all values are of JSON types.
 
     Args:
-        what: a key of :data:`COMPONENTS`, or experiments, artifacts or compared: where ``compare`` puts defenses.
-        scale: of experiments, artifacts and comparisons; the configured one by default.
+        project: whose configuration is listed.
+        what: a key of :data:`COMPONENTS`, or papers, experiments, artifacts, or compared: where ``compare`` puts
+            defenses.
+        scale: of all but components; the configured one by default.
+
+    Raises:
+        ConfigError: no such scale.
     """
     scale = scale or project.settings.scale
     if what in COMPONENTS:
@@ -53,6 +60,8 @@ def catalogue(project: Project, what: str, scale: str | None = None) -> list[dic
             for paper, content in plan.papers.items()
             for name, spec in content.experiments.items()
         ]
+    if what == "papers":
+        return [_paper(project, scale, name) for name in plan.papers]
     if what == "compared":
         return [
             {
@@ -79,6 +88,17 @@ def catalogue(project: Project, what: str, scale: str | None = None) -> list[dic
     ]
 
 
+def _paper(project: Project, scale: str, name: str) -> dict[str, Any]:
+    """How many artifacts and claims a paper has here, and the verdicts that a run of the scale has written."""
+    kinds = Counter(entry.kind for entry in artifacts() if entry.paper == name)
+    row = {"name": name, "figures": kinds["figure"], "tables": kinds["table"], "claims": len(claims_of(name))}
+    written = project.root / claims_path(scale, name)
+    if not written.is_file():
+        return row | dict.fromkeys(MARKS, "")
+    verdict = pd.read_csv(written, usecols=["verdict"])["verdict"]
+    return row | {each: int((verdict == each).sum()) for each in MARKS}
+
+
 def _artifacts_with_compared(plan: Plan) -> Iterator[dict[str, Any]]:
     """Figures and tables that read experiments which a compared defense joins."""
     joined = {(found.label, found.paper, found.experiment) for found in plan.comparisons() if found.left_out is None}
@@ -88,22 +108,6 @@ def _artifacts_with_compared(plan: Plan) -> Iterator[dict[str, Any]]:
             if found:
                 where = {"name": label, "paper": entry.paper, "experiment": ", ".join(found), "kind": ""}
                 yield where | {"artifact": entry.name, "left out": entry.leaves_out}
-
-
-def print_table(title: str, rows: list[dict[str, Any]]) -> None:
-    """Rows as a table on the terminal."""
-    from rich.console import Console
-    from rich.table import Table
-
-    if not rows:
-        Console().print(f"{title}: none")
-        return
-    table = Table(title=title)
-    for column in rows[0]:
-        table.add_column(column)
-    for row in rows:
-        table.add_row(*(", ".join(value) if isinstance(value, dict) else str(value) for value in row.values()))
-    Console().print(table)
 
 
 def verdicts(project: Project, scale: str | None = None, paper: str | None = None) -> list[dict[str, Any]]:
@@ -121,30 +125,3 @@ def verdicts(project: Project, scale: str | None = None, paper: str | None = Non
         for name in ([paper] if paper else plan.papers)
         for row in verdict_rows(judged(project, scale, name))
     ]
-
-
-STYLES = {"reproduced": "bold blue", "contradicted": "bold yellow", "inconclusive": "magenta", "not run": "dim"}
-
-
-def print_claims(rows: list[dict[str, Any]]) -> None:
-    """Verdicts on the terminal: each a sign, a word and a colour."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console()
-    for paper, scale in dict.fromkeys((row["paper"], row["scale"]) for row in rows):
-        table = Table(title=f"claims of {paper}, scale {scale}", show_lines=True)
-        for column in ("claim", "verdict", "effect", "statement"):
-            table.add_column(column, no_wrap=column in ("claim", "verdict"))
-        for row in rows:
-            if row["paper"] == paper:
-                verdict = Text(f"{MARKS[row['verdict']]} {row['verdict']}", style=STYLES[row["verdict"]])
-                statement = Text.assemble(row["statement"], (f" ({row['source']})", "dim"))
-                for said in (f"paper: {row['printed']}" if row["printed"] else "", row["meaning"], row["note"]):
-                    if said:
-                        statement.append(f"\n{said}", style="dim")
-                table.add_row(row["claim"], verdict, in_numbers(row["effect"], row["low"], row["high"]), statement)
-        console.print(table)
-    if any(row["scale"] == "smoke" for row in rows):
-        console.print(SMOKE_WARNING)

@@ -32,16 +32,16 @@ class Checked:
 
 
 def checked(slacks: list[torch.Tensor], trials: int, what: str) -> Checked:
-    """The smallest slack of all; none may be negative, or NaN."""
+    """The smallest slack of all tensors, of any shapes; none may be negative, or NaN."""
     margin = float(torch.stack([slack.amin().double() for slack in slacks]).amin())
     return Checked(margin >= 0, margin, trials, what)  # NaN does not hold
 
 
 def agreement(actual: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
-    """Slack of an equality: what is left of the tolerance."""
+    """Slack of an equality of numbers, elementwise: what is left of the relative tolerance :data:`EXACT`."""
     return EXACT - (actual / expected - 1).abs()
 
 
 def required(slack: torch.Tensor) -> torch.Tensor:
-    """A slack that matters where it is negative, and does not hide the margin of interest where it is not."""
+    """A slack, elementwise, that matters where it is negative, and does not hide the margin of interest elsewhere."""
     return torch.where(slack >= 0, torch.inf, slack)

@@ -114,6 +114,8 @@ def decide(evidence: Evidence, parts: Sequence[Part], *, gated: bool = True) -> 
     furthest on the wrong side of its threshold, or nearest to it, in widths of its interval.
 
     Args:
+        evidence: where the parts' numbers were read, which says what of it is void.
+        parts: of the claim, each with its estimate.
         gated: False where the claim is of the attacks themselves, so that what a weak one reached is what it asks, or
             of what no attack changes.
 
@@ -208,6 +210,7 @@ class Claim:
         """The verdict on the paper's defenses, and in the note how compared ones do in the place of the champion.
 
         Args:
+            tables: the tidy tables of its experiments, and others.
             compared: the compared defenses, of which the verdict knows nothing.
         """
         tables = {name: tables[name] for name in self.experiments}
@@ -341,6 +344,7 @@ def judge(project: Project, path: str) -> None:
     """Judge a paper's claims and write the verdicts in all formats.
 
     Args:
+        project: whose tidy tables are read.
         path: ``figures/<scale>/<paper>/claims.<format>``.
 
     Raises:

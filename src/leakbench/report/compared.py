@@ -40,6 +40,7 @@ def settings_apart(frame: pd.DataFrame, places: Places) -> pd.DataFrame:
     shares a mechanism has numbered ones, so that colours and markers differ.
 
     Args:
+        frame: tidy table of an experiment.
         places: of the compared defenses.
     """
     own = frame["defense"].isin(places)
@@ -82,6 +83,7 @@ def stand_ins(tables: Frames, places: Places, champion: str, parameter: str) -> 
     Only defenses that every table has which has the champion.
 
     Args:
+        tables: by the names of their experiments.
         places: of the compared defenses.
         champion: label of the defense whose place they take.
         parameter: that the champion is compared over: the one parameter that a compared defense sweeps stands for it,

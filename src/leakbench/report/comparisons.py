@@ -69,8 +69,10 @@ def trend(series: Series, name: str, against: str, *, rises: bool) -> Part:
     "non-decreasing" would allow.
 
     Args:
+        series: the metric over the values of one swept parameter.
         name: where, such as ``cifar10 with lenet5``.
         against: what is swept.
+        rises: whether it should rise.
 
     Raises:
         NotRun: there is one point alone.

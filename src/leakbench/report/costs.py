@@ -13,10 +13,10 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from leakbench.errors import ConfigError, LeakbenchError
-from leakbench.experiments import Plan, Project, job_of
-from leakbench.jobs.base import RESULTS, Job
-from leakbench.records import Record, atomic_write
-from leakbench.report.artifacts import Artifact, artifacts
+from leakbench.experiments import Project, job_of
+from leakbench.jobs.base import Job
+from leakbench.records import RESULTS, Record, atomic_write, size_on_disk
+from leakbench.report.artifacts import artifacts
 from leakbench.report.cost_model import CostModel, Device, Estimate, Measured, Size, Speedup, added
 from leakbench.report.recorded import Recorded, readable_records, recorded
 
@@ -118,9 +118,7 @@ def earlier_costs(root: Path) -> tuple[list[Earlier], dict[str, int]]:
             reason = "without a measured cost"
         else:
             try:
-                size = (root / path).stat().st_size
-                if record.tensors is not None:
-                    size += (root / path).with_name(record.tensors.file).stat().st_size
+                size = size_on_disk(root / path, record)
                 found.append(Earlier(job_of(record.job), device_of(record), record.cost.device_s, size))
                 continue
             except LeakbenchError:
@@ -135,6 +133,8 @@ def costs(project: Project, scale: str, device: Device | None = None, speedup: S
     """What a scale takes, estimated from all records below the project's results.
 
     Args:
+        project: whose records are read.
+        scale: whose jobs are estimated.
         device: what jobs run on that a cluster gives a GPU; by default what the scale says.
         speedup: of a GPU over a core, where there are no records of a GPU.
 
@@ -158,24 +158,6 @@ def costs(project: Project, scale: str, device: Device | None = None, speedup: S
         found[path] = JobCost(job, there, own, estimate, size)
     counts = {name: sum(e.device == name for e in earlier) for name in ("cpu", "gpu")}
     return Costs(scale, device, speedup, found, counts, unused)
-
-
-def needed_by(entry: Artifact, plan: Plan) -> set[str]:
-    """The records that an artifact needs: of its experiments, of their gates, and those that these jobs use."""
-    jobs = [job for name in entry.experiments for job in plan.experiment_jobs(entry.paper, name)]
-    jobs += [
-        job
-        for name in entry.experiments
-        for gate in plan.experiment_gates(entry.paper, name)
-        for job in gate.undefended
-    ]
-    found: set[str] = set()
-    while jobs:
-        job = jobs.pop()
-        if job.path not in found:
-            found.add(job.path)
-            jobs += job.uses.values()
-    return found
 
 
 def summary(found: Iterable[JobCost], at_a_time: int) -> dict[str, Any]:
@@ -217,7 +199,7 @@ def cost_report(project: Project, found: Costs, at_a_time: int) -> dict[str, Any
     for path, each in jobs.items():
         kinds.setdefault(each.job.kind.name, []).append(path)
     shown = {
-        f"{entry.paper} {entry.name}": needed_by(entry, plan)
+        f"{entry.paper} {entry.name}": entry.records(project, found.scale)
         for entry in artifacts()
         if entry.paper in plan.papers and entry.experiments
     }

@@ -191,6 +191,10 @@ class Evidence:
         """A metric of a defense.
 
         Args:
+            experiment: whose table is read.
+            metric: as the table names it.
+            defense: its label.
+            attack: its label; None for training, which no attack sees.
             sweep: the parameter whose values are the points; without one, and for a curve over steps, there is one
                 setting.
             where: values of other swept parameters.

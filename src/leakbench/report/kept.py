@@ -34,6 +34,7 @@ class Kept:
         """Every tensor of one record by its key.
 
         Args:
+            experiment: one of those in ``jobs``.
             defense: the defense's label.
             work: the attack's label, or the kind of a job that runs none, as in the record's path.
             seed: one that the record holds; matters where every seed has a record of its own.
@@ -50,7 +51,10 @@ class Kept:
         """The victims of a seed and what an attack made of them, one row per setting of the defense.
 
         Args:
+            experiment: one of those in ``jobs``.
             defense: its label, or one of its settings' as :func:`~leakbench.report.compared.in_setting` names them.
+            attack: its label.
+            seed: one that the record holds.
 
         Raises:
             RecordError: there is no such job, its record or its tensors are missing or altered, or it has no images.

@@ -13,11 +13,12 @@ from pathlib import PurePosixPath
 from leakbench.errors import LeakbenchError, RecordError
 from leakbench.experiments import Project
 from leakbench.jobs.base import Job
-from leakbench.records import Record, atomic_write, read_record
+from leakbench.records import Record, atomic_write
 from leakbench.report.artifacts import Artifact, artifact_of, formats, notes_on_void, shows_void
 from leakbench.report.compared import places_of
 from leakbench.report.kept import Kept
-from leakbench.report.tidy import merged, needed, staleness, table_path
+from leakbench.report.recorded import recorded
+from leakbench.report.tidy import merged, needed, table_path
 
 FOLDER = "partial"
 
@@ -46,18 +47,11 @@ class Share:
         records: dict[str, Record] = {}
         faults: dict[str, str] = {}
         for job in every:
-            path = project.root / job.path
-            if not path.is_file():
-                continue
-            try:
-                record = read_record(path)
-            except (RecordError, OSError) as error:
-                faults[job.path] = str(error).removeprefix(f"{path}: ")
-                continue
-            if fault := staleness(job, record):
-                faults[job.path] = fault
-            else:
-                records[job.path] = record
+            there = recorded(project.root, job)
+            if there.reason:
+                faults[job.path] = there.reason
+            elif there.record:
+                records[job.path] = there.record
         return cls(every, records, faults)
 
     @property
@@ -90,6 +84,7 @@ def draw_partly(project: Project, path: str) -> list[str]:
     ones are the workflow's alone.
 
     Args:
+        project: whose records are read.
         path: of the whole artifact, as :func:`artifact_of` takes it.
 
     Raises:

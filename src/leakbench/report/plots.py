@@ -63,6 +63,7 @@ def series_of(frame: pd.DataFrame, names: Mapping[str, str], parameter: str | No
     """The named defenses of an experiment, and those that a user added to it, under their labels.
 
     Args:
+        frame: tidy table of the experiment.
         names: defense label -> name.
         parameter: only added defenses that sweep it.
     """
@@ -78,6 +79,8 @@ def undefended_and_references(
     """Lines that every comparison carries: label -> (statistics, colour, line style).
 
     Args:
+        frame: tidy table, with the undefended cells and the reference attackers.
+        metric: whose values are drawn.
         attack: label of the attack on the undefended gradient; None where no attack is compared, but a training.
     """
     lines = {"no defense": (attack, colour("none"), "-")}
@@ -108,7 +111,10 @@ def draw_swept(
     """A line of means against a swept parameter with a band of intervals; returns the numbers that they show.
 
     Args:
+        ax: where to draw.
         rows: of one metric and one defense; hollow and dashed where they are void.
+        parameter: the swept one, without ``setting.``.
+        name: of the series, in the legend.
         style: line style, where several series share a mechanism and so a colour.
         mark: marker, empty for none; by default the mechanism's.
     """
@@ -141,7 +147,9 @@ def draw_level(ax: Axes, rows: pd.DataFrame, name: str) -> list[dict[str, object
     """A horizontal line at the mean of a defense that does not have the parameter of the axis; returns the number.
 
     Args:
+        ax: where to draw.
         rows: of one metric and one defense; there may be none.
+        name: of the defense, in the legend.
     """
     if rows.empty:
         return []
@@ -171,6 +179,7 @@ def against_parameter(
         metrics: metric -> axis label.
         names: defense label -> name in the legend.
         attack: label of the attack that is plotted; None for metrics of training.
+        xlabel: of all panels.
         log: logarithmic horizontal axis.
     """
     frame = having(frame, parameter)
@@ -195,8 +204,11 @@ def draw_curve(
     """A metric against the step, smoothed by a trailing mean; returns the numbers that it shows.
 
     Args:
+        ax: where to draw.
         rows: of one metric and one defense, one value per step and seed; with intervals over seeds.
+        name: of the series, in the legend.
         window: steps of the trailing mean.
+        style: of the line.
         tint: colour; by default the mechanism's.
     """
     ordered = rows.sort_values(["seed", "index"])
@@ -223,6 +235,7 @@ def training_curves(
     Args:
         frame: tidy table of a training experiment.
         names: defense label -> name in the legend.
+        window: steps of the trailing mean.
         styles: defense label -> line style, where several labels share a mechanism and so a colour.
     """
     figure, (ax,) = panels(1, width=6.2, height=3.4)

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 from leakbench.errors import RecordError
-from leakbench.jobs.base import RESULTS, Job
-from leakbench.records import Record, digest, read_record
+from leakbench.jobs.base import Job
+from leakbench.records import RESULTS, Record, digest, read_record, size_on_disk
 
 State = Literal["done", "stale", "unreadable", "missing"]
 
@@ -38,16 +38,18 @@ def recorded(root: Path, job: Job) -> Recorded:
     except FileNotFoundError:
         return Recorded("missing")
     except (RecordError, OSError) as error:
-        return Recorded("unreadable", reason=str(error))
-    size = path.stat().st_size
-    if record.tensors is not None:
-        try:
-            size += path.with_name(record.tensors.file).stat().st_size
-        except OSError:
-            return Recorded("unreadable", reason=f"{path.with_name(record.tensors.file)}: its tensors are missing")
-    if digest(record.job) != job.digest:
-        return Recorded("stale", record, "made by another configuration or version of a component", size)
-    return Recorded("done", record, None, size)
+        return Recorded("unreadable", reason=str(error).removeprefix(f"{path}: "))
+    try:
+        size = size_on_disk(path, record)
+    except OSError as error:
+        return Recorded("unreadable", reason=f"{error.filename}: its tensors are missing")
+    fault = staleness(job, record)
+    return Recorded("stale" if fault else "done", record, fault, size)
+
+
+def staleness(job: Job, record: Record) -> str | None:
+    """What is wrong with a record that is not that of the job as it is planned now; None if it is."""
+    return None if digest(record.job) == job.digest else "made by another configuration or version of a component"
 
 
 def readable_records(root: Path) -> dict[str, Record]:

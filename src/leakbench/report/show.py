@@ -1,5 +1,4 @@
-"""The victims of attack records beside their reconstructions, whatever records they come from: images as rows of one
-picture, sentences as lines."""
+"""The victims of attack records beside their reconstructions: images as rows of one picture, sentences as lines."""
 
 from __future__ import annotations
 
@@ -22,8 +21,7 @@ FORMATS = ("png", "pdf", "svg")
 def show(
     root: Path, paths: Sequence[str], *, seed: int | None = None, settings: Sequence[str] = (), output: Path | None
 ) -> Iterator[str]:
-    """Draw the victims of records that attack the same images, ranked by the first row; write the picture. Of records
-    that attack sentences, tell them.
+    """Draw the victims of records that attack the same images, ranked by the first row; of sentences, tell them.
 
     Args:
         root: the checkout.

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 CONFIDENCE = 0.95
 RESAMPLES = 2000
 BOOTSTRAP_SEED = 0
+ROUNDING = 1e-12
+"""Spread of resamples that is none, as a part of their distance from a threshold."""
 PAIRED = ("seed", "index")
 """What makes numbers of two defenses a pair: the seed, and so the model, and the victim."""
 
@@ -64,6 +66,7 @@ class Estimate:
         value: NaN if the sample does not have the statistic.
         low: NaN, as ``high``, where nothing could be resampled or most resamples lack the statistic.
         lost: part of the resamples that lack the statistic, in [0, 1].
+        freedom: degrees of freedom of the resamples' spread; 0 where nothing could be resampled.
         resampled: the statistic of the resamples that have it, where there is an interval; else nothing.
     """
 
@@ -71,26 +74,31 @@ class Estimate:
     low: float
     high: float
     lost: float = 0.0
+    freedom: float = 0.0
     resampled: Array | None = field(default=None, repr=False, compare=False)
 
     def p_value(self, threshold: float) -> float:
         """Two-sided p-value of the hypothesis that the statistic is ``threshold``, in [0, 1]; NaN without resamples.
 
-        Twice the part of the resamples on the rarer side, each side and the total counted one more (Davison and Hinkley
-        1997, *Bootstrap Methods and their Application*, section 4.4). Where one side has none, they say no more than
-        that it is ``2 / (R + 1)`` or less, which outlives no correction for many tests: there the tail is that of a
-        normal law with the resamples' standard deviation. It is as optimistic as the interval is narrow.
+        The larger of two: twice the part of the resamples on the rarer side, each side and the total counted one more
+        (Davison and Hinkley 1997, *Bootstrap Methods and their Application*, section 4.4), and the tail of Student's
+        law with the resamples' standard deviation, which knows how few replicates there are. Beyond all resamples,
+        where counting says no more than ``2 / (R + 1)`` or less, it is Student's tail alone, and where they do not
+        differ, counting alone.
         """
-        from scipy.special import ndtr  # importing scipy.stats takes a second
+        from scipy.special import stdtr  # Student's distribution; importing scipy.stats takes a second
 
         if self.resampled is None:
             return np.nan
         rarer = int(min((self.resampled <= threshold).sum(), (self.resampled >= threshold).sum()))
-        p = min(1.0, 2 * (1 + rarer) / (len(self.resampled) + 1))
-        if rarer:
-            return p
-        spread, distance = self.resampled.std(), abs(self.value - threshold)
-        return min(p, 2 * float(ndtr(-distance / spread))) if spread > 0 else 0.0
+        counted = min(1.0, 2 * (1 + rarer) / (len(self.resampled) + 1))
+        distance = abs(self.value - threshold)
+        # Of a mean of n replicates, the variance of resamples is too small by the factor (n - 1) / n.
+        spread = self.resampled.std() * np.sqrt(1 + 1 / self.freedom)
+        if spread <= ROUNDING * distance:
+            return counted
+        tail = 2 * float(stdtr(self.freedom, -distance / spread))
+        return max(counted, tail) if rarer else tail
 
 
 class CrossedBootstrap:
@@ -140,9 +148,44 @@ class CrossedBootstrap:
         means: Array = np.divide(sums, counts, out=np.full_like(sums, np.nan), where=counts > 0)
         return means
 
+    def drawn(self, values: Array) -> Array:
+        """The values themselves, of the sample and then of every resample, for statistics other than means.
+
+        Args:
+            values: ``[..., S, K]``, or ``[..., S, 1]`` for numbers that no batch changes.
+
+        Returns:
+            ``[1 + R, ..., S * K]``.
+        """
+        rows, columns = (
+            np.repeat(np.tile(np.arange(n), len(counts)), counts.astype(int).ravel()).reshape(len(counts), n)
+            for counts, n in zip(self._weights, (self.seeds, self.batches), strict=True)
+        )
+        if values.shape[-1] == 1:
+            columns = np.zeros((len(rows), 1), dtype=int)
+        taken = np.moveaxis(values[..., rows[:, :, None], columns[:, None, :]], -3, 0)
+        return taken.reshape(*taken.shape[:-2], -1)
+
     def estimate(self, statistic: Array) -> Estimate:
         """The sample's statistic and the percentile interval of the resampled ones, from ``[1 + R]`` values."""
-        return _percentiles(statistic, single=self.seeds * self.batches == 1)
+        return _percentiles(statistic, self._freedom(statistic))
+
+    def _freedom(self, statistic: Array) -> float:
+        """Degrees of freedom: Satterthwaite's, of what seeds and what batches contribute to the variance.
+
+        The contributions are squared covariances of the statistic with how often each was drawn (Efron 2014,
+        *Estimation and Accuracy after Model Selection*). They are a little too many where few seeds vary little by
+        chance.
+        """
+        known = np.concatenate([[False], ~np.isnan(statistic[1:])])
+        deviations = statistic[known] - statistic[known].mean() if known.any() else np.zeros(0)
+        variance = squares = free = 0.0
+        for drawn in self._weights:
+            n = drawn.shape[1]
+            if n > 1:
+                part = n / (n - 1) * float(((deviations @ drawn[known] / max(len(deviations), 1)) ** 2).sum())
+                variance, squares, free = variance + part, squares + part**2 / (n - 1), free + n - 1
+        return variance**2 / squares if squares else free
 
 
 def interquartile_mean(values: Array) -> Array:
@@ -177,7 +220,7 @@ def stratified_bootstrap(
     drawn = [part[generator.integers(len(part), size=(resamples, len(part)))] for part in strata]
     sample = np.concatenate(strata)
     values = np.concatenate([np.atleast_1d(statistic(sample)), statistic(np.concatenate(drawn, axis=-1))])
-    return _percentiles(values, single=all(len(part) == 1 for part in strata))
+    return _percentiles(values, freedom=len(sample) - len(strata))
 
 
 def paired_differences(
@@ -219,22 +262,23 @@ def probability_of_improvement(
     draws = [part[generator.integers(len(part), size=(resamples, len(part)))] for part in (first, second)]
     a, b = (np.concatenate([part[None], drawn]) for part, drawn in zip((first, second), draws, strict=True))
     larger = (a[:, :, None] > b[:, None]).mean(axis=(1, 2)) + (a[:, :, None] == b[:, None]).mean(axis=(1, 2)) / 2
-    return _percentiles(larger, single=len(first) == len(second) == 1)
+    return _percentiles(larger, freedom=len(first) + len(second) - 2)
 
 
-def _percentiles(statistic: Array, *, single: bool) -> Estimate:
-    """The sample's statistic and the percentile interval of the resampled ones, from ``[1 + R]`` values.
+def _percentiles(statistic: Array, freedom: float) -> Estimate:
+    """The sample's statistic and the percentile interval of the resampled ones.
 
     Args:
-        single: nothing could be resampled.
+        statistic: of the sample first, then of its resamples, ``[1 + R]``.
+        freedom: degrees of freedom; 0 where nothing could be resampled.
     """
     value, resampled = float(statistic[0]), statistic[1:]
     known = resampled[~np.isnan(resampled)]
     lost = 1 - len(known) / len(resampled)
-    if single or np.isnan(value) or lost > 0.5:
-        return Estimate(value, np.nan, np.nan, lost)
+    if not freedom or np.isnan(value) or lost > 0.5:
+        return Estimate(value, np.nan, np.nan, lost, freedom)
     low, high = np.quantile(known, [0.5 - CONFIDENCE / 2, 0.5 + CONFIDENCE / 2])
-    return Estimate(value, float(low), float(high), lost, known)
+    return Estimate(value, float(low), float(high), lost, freedom, known)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -252,6 +296,32 @@ def holm(p_values: Sequence[float]) -> list[float]:
         least = max(least, min(1.0, (len(tested) - rank) * p_values[i]))
         adjusted[i] = least
     return adjusted
+
+
+def at_loss(losses: Array, leakages: Array, allowed: float, *, between: bool) -> Array:
+    """The least leakage that a defense reaches while it loses no more than is allowed.
+
+    Its settings are points; where ``between``, neighbours are joined by lines, so that a grid that has no point at the
+    allowed loss is not to the defense's disadvantage. What loses infinitely much is joined to nothing.
+
+    Args:
+        losses: ``[..., P]``, of settings from one end of their range to the other.
+        leakages: ``[..., P]``; a setting whose leakage is NaN is left out.
+        allowed: the largest loss, in the losses' unit.
+        between: the settings are values of one parameter.
+
+    Returns:
+        ``[...]``; NaN where every setting loses more.
+    """
+    within = np.where(losses <= allowed, leakages, np.inf)
+    if between and losses.shape[-1] > 1:
+        (before, after), (first, second) = ((part[..., :-1], part[..., 1:]) for part in (losses, leakages))
+        crossing = ((before <= allowed) != (after <= allowed)) & np.isfinite(before) & np.isfinite(after)
+        start, end = np.where(crossing, before, 0.0), np.where(crossing, after, 1.0)
+        part = (allowed - start) / (end - start)
+        within = np.concatenate([within, np.where(crossing, first + part * (second - first), np.inf)], axis=-1)
+    least: Array = np.where(np.isnan(within), np.inf, within).min(axis=-1)
+    return np.where(np.isfinite(least), least, np.nan)
 
 
 def dominance(baseline: tuple[Array, Array], optimal: tuple[Array, Array]) -> Array:

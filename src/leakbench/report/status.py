@@ -10,7 +10,6 @@ from typing import Any, Literal
 from leakbench.experiments import Project
 from leakbench.jobs.base import Job
 from leakbench.report.artifacts import artifacts
-from leakbench.report.costs import needed_by
 from leakbench.report.recorded import Recorded, recorded
 from leakbench.running.work import State, state_of
 
@@ -97,7 +96,7 @@ def status(project: Project, scale: str | None = None) -> dict[str, Any]:
         "total": _row("all", jobs.values()),
         "papers": [_row(paper, (each for each in jobs.values() if each.job.paper == paper)) for paper in plan.papers],
         "artifacts": [
-            _row(f"{entry.paper} {entry.name}", (jobs[path] for path in needed_by(entry, plan)))
+            _row(f"{entry.paper} {entry.name}", (jobs[path] for path in entry.records(project, scale)))
             for entry in artifacts()
             if entry.paper in plan.papers and entry.experiments
         ],

@@ -10,10 +10,11 @@ from typing import Any
 
 from leakbench.errors import DataChanged, RecordError
 from leakbench.experiments import Project
-from leakbench.jobs.base import RESULTS, Job
+from leakbench.jobs.base import Job
 from leakbench.jobs.runner import data_fingerprint
 from leakbench.lazy import pd
-from leakbench.records import Record, atomic_write, quarantine, read_record
+from leakbench.records import RESULTS, Record, atomic_write, quarantine, read_record
+from leakbench.report.recorded import staleness
 from leakbench.report.verdicts import Judge, is_void, verdict_table
 
 SETTING = "setting."
@@ -100,6 +101,8 @@ def merged(project: Project, table: str, records: Mapping[str, Record]) -> Merge
     """The tables of an experiment from its records, or from those of them that are there.
 
     Args:
+        project: that plans the experiment.
+        table: path of its tidy table.
         records: by their paths. A gate whose undefended records are not among them is missed.
 
     Raises:
@@ -187,11 +190,6 @@ def _read(root: Path, job: Job) -> Record:
     if fault := staleness(job, record):
         raise RecordError(f"{job.path}: {fault}; run snakemake again without --rerun-triggers, or delete the file")
     return record
-
-
-def staleness(job: Job, record: Record) -> str | None:
-    """What is wrong with a record that is not that of the job as it is planned now; None if it is."""
-    return None if record.job == job.resolved() else "made by another configuration or version of a component"
 
 
 def tidy_rows(job: Job, record: Record, judges: Sequence[Judge] = ()) -> Iterator[dict[str, Any]]:

@@ -64,6 +64,10 @@ def draw_pairs(
     """Points of :func:`pairs` with intervals in both directions, joined by a line; returns the numbers that they show.
 
     Args:
+        ax: where to draw.
+        points: one row per setting, with ``mean_x``, ``mean_y`` and their intervals.
+        parameter: the swept one.
+        name: of the series, in the legend.
         sizes: of the points, in square points of print.
         other: a second series of the same mechanism, with another marker and a dotted line.
     """
@@ -107,6 +111,8 @@ def strongest(frame: pd.DataFrame, attacks: Collection[str], metric: str) -> pd.
     """The table with the strongest of some attacks alone, in every setting of every defense, labelled ``strongest``.
 
     Args:
+        frame: tidy table of attacks.
+        attacks: labels of those to choose from.
         metric: an error of the reconstruction; the attack with the smallest mean is the strongest.
     """
     among = frame[frame["attack"].isin(attacks)]
@@ -120,6 +126,8 @@ def draw_trade_off(ax: Axes, shown: TradeOff, privacy: str, utility: str) -> lis
     """Attack error against training loss: one point per setting, its area growing with the parameter.
 
     Args:
+        ax: where to draw.
+        shown: what is compared, and under which names.
         privacy: metric of the attack jobs, horizontal.
         utility: metric of the training jobs, vertical.
 

@@ -75,12 +75,12 @@ class Spent(NamedTuple):
 
 
 def packed(value: Any) -> torch.Tensor:
-    """A value of JSON, NaN and infinities included, as a tensor of bytes; floats come back as they were."""
+    """A value of JSON, NaN and infinities included, as bytes ``[length]``; floats come back as they were."""
     return torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
 
 
 def unpacked(content: torch.Tensor) -> Any:
-    """The value that :func:`packed` was given."""
+    """The value that :func:`packed` made bytes ``[length]`` of."""
     return json.loads(bytes(content.cpu().numpy()))
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Literal
 
 from leakbench.errors import LeakbenchError, RecordError, WriteError
-from leakbench.records import Record, atomic_write, digest, read_record
+from leakbench.records import RESULTS, Record, atomic_write, digest, read_record
 
 WORK = "work"
 """The folder of all such folders, in the root of the project."""
@@ -97,6 +97,12 @@ def folder_of(root: Path, record: str) -> Path:
         record: the record's path relative to it, ``results/<scale>/<paper>/.../<part>.json``.
     """
     return (root / WORK).joinpath(*Path(record).parts[1:]).with_suffix("")
+
+
+def record_of(root: Path, folder: Path) -> str:
+    """The record that a work folder belongs to, as a path relative to the root of the project."""
+    place = Path(RESULTS, *folder.relative_to(root / WORK).parts)
+    return str(place.with_name(f"{place.name}.json"))
 
 
 def state_of(root: Path, record: str) -> State | None:
@@ -254,11 +260,10 @@ def tidy(root: Path) -> None:
     marks = [mark for name in (STATE, KEPT) for mark in (root / WORK).rglob(name)]
     for folder in sorted({mark.parent for mark in marks}):
         state = _read(folder / STATE)
-        place = Path("results", *folder.relative_to(root / WORK).parts)
-        record = place.with_name(f"{place.name}.json")
+        record = record_of(root, folder)
         if state and state.status == "running":
             continue
         with contextlib.suppress(OSError, RecordError):
             made = digest(read_record(root / record).job)
             if state is None or state.digest == made:
-                remove(root, str(record))
+                remove(root, record)

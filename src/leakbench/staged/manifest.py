@@ -107,6 +107,8 @@ def note(folder: Path, paths: Iterable[Path], *, fetched: bool = False) -> None:
     """Note the digests of files below a folder in its manifest. Those that it has are kept.
 
     Args:
+        folder: that holds the manifest.
+        paths: files below it.
         fetched: the files are new, so what the manifest says of them is replaced.
 
     Raises:

@@ -12,6 +12,7 @@ def positive_number(value: float, what: str) -> float:
     """``value``, without a tensor.
 
     Args:
+        value: what has to be positive.
         what: its name, for the message.
 
     Raises:
@@ -23,10 +24,12 @@ def positive_number(value: float, what: str) -> float:
 
 
 def positive(value: torch.Tensor | float, what: str, like: torch.Tensor | None = None) -> torch.Tensor:
-    """``value`` as a tensor of the type and device of ``like``, or float64.
+    """``value`` as a tensor of its shape, of the type and device of ``like``, or float64.
 
     Args:
+        value: of any shape; a number becomes a scalar.
         what: the name of the value, for the message.
+        like: whose type and device the result has; float64 on the CPU by default.
 
     Raises:
         ConfigError: some of it is not a positive finite number.

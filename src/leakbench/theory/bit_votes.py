@@ -86,6 +86,11 @@ def aggregation_error(
     """``xi (1 - p_gamma2)``, the expected error of one masked bit after the vote (eq. 4).
 
     Args:
+        clients: ``R``, who vote.
+        keep: ``p``, the probability that a bit is not flipped.
+        position: of the bit in the word, from the left; the sign is 0.
+        decimals: ``z``, that the fixed-point form keeps.
+        width: bits of a word, ``b``.
         true_bit: what the rule of eq. 2 does to a bit of this value; None for the printed formula.
     """
     error = recovery_error(clients, keep) if true_bit is None else vote_errors(clients, keep)[1 - true_bit]
@@ -158,8 +163,8 @@ def convergence_bound(
     It bounds the mean excess risk over T rounds. The second term grows with T, so it does not show convergence.
 
     Args:
-        gap: ``L(theta_0) - E L(theta_T)``.
-        rounds: T.
+        gap: ``L(theta_0) - E L(theta_T)``, ``[...]``.
+        rounds: T, ``[...]``.
         rate: eta.
         radius: gamma.
         variance: ``sigma^2`` of the clients' gradients.
@@ -197,6 +202,13 @@ def gradient_gap_bound(
     """Theorem 2, second part: ``C xi (1 - p_gamma2)``, whose constant the paper prints in two ways.
 
     Args:
+        clients: ``R``, who vote.
+        keep: ``p``, the probability that a bit is not flipped.
+        weight: ``xi``, what the bit is worth (:func:`bit_weight`).
+        rho: Lipschitz constant of the model's output by its parameters.
+        beta: that of the output's gradient by the parameters.
+        beta1: that of the loss by the output.
+        beta2: that of the loss's gradient by the output.
         place: ``statement``: ``C = rho beta2 + beta1``; ``proof``: ``C = rho^2 beta2 + beta beta1``.
     """
     constant = rho * beta2 + beta1 if place == "statement" else smoothness(rho, beta, beta1, beta2)

@@ -56,11 +56,6 @@ def spectrum(covariance: torch.Tensor) -> torch.Tensor:
     return clipped_spectrum(torch.linalg.eigvalsh(covariance))
 
 
-def numerical_rank(eigenvalues: torch.Tensor) -> torch.Tensor:
-    """How many eigenvalues are not zero, int64 ``[...]``."""
-    return (clipped_spectrum(eigenvalues) > 0).sum(dim=-1)
-
-
 def directional_information(eigenvalues: torch.Tensor, variances: torch.Tensor) -> torch.Tensor:
     """What every eigen-direction carries, ``1/2 ln(1 + lambda_i / sigma_i)`` nats, ``[..., d]``.
 

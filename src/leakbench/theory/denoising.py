@@ -1,4 +1,8 @@
-"""What a noisy image tells of the clean one, if the covariances of both images and noise are known."""
+"""What a noisy image tells of the clean one, if the covariances of both images and noise are known.
+
+The linear estimate of least mean squared error, of Wiener (1949), *Extrapolation, Interpolation, and Smoothing of
+Stationary Time Series*, for vectors.
+"""
 
 from __future__ import annotations
 

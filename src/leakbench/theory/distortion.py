@@ -27,7 +27,7 @@ _CHUNK = 2_000_000
 
 
 def dimension(value: torch.Tensor | float, what: str = "the number of coordinates") -> torch.Tensor:
-    """``m`` as a float64 tensor.
+    """``m`` as a float64 tensor of its shape.
 
     Raises:
         ConfigError: some of it is below 1 or not finite.

@@ -33,6 +33,7 @@ def law(values: torch.Tensor, what: str) -> torch.Tensor:
     """``values`` as discrete laws, float64 ``[..., D]``.
 
     Args:
+        values: probabilities, ``[..., D]``.
         what: their name, for the message.
 
     Raises:
@@ -48,7 +49,7 @@ def law(values: torch.Tensor, what: str) -> torch.Tensor:
 
 
 def not_negative(value: torch.Tensor | float, what: str) -> torch.Tensor:
-    """``value`` as a float64 tensor.
+    """``value`` as a float64 tensor of its shape.
 
     Raises:
         ConfigError: some of it is negative or NaN.

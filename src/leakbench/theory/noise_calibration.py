@@ -1,10 +1,11 @@
 """The least noise with which rounds of aggregation reach a total (epsilon, delta), by each way of accounting.
 
-Rounds are equal. ``composition`` is the paper's: the least epsilon over orders of a round, composed by Theorem 3.4 of
-Kairouz, Oh and Viswanath; ``optimal`` composes by their exact Theorem 3.3; ``renyi`` sums Rényi divergences and
-converts once; ``sampled_renyi`` does so for batches that are Poisson samples (``sgd`` alone), whose neighbours differ
-by one record added or removed: an indication for batches of fixed size and a replaced record, and no proof.
-Half of delta is the rounds', in equal parts, and half the slack of composition; Rényi accounting spends it at once.
+Rounds are equal. ``composition`` is that of Zhang et al. (2024): the least epsilon over orders of a round, composed by
+Theorem 3.4 of Kairouz, Oh and Viswanath; ``optimal`` composes by their exact Theorem 3.3; ``renyi`` sums Rényi
+divergences and converts once; ``sampled_renyi`` does so for batches that are Poisson samples (``sgd`` alone), whose
+neighbours differ by one record added or removed: an indication for batches of fixed size and a replaced record, and no
+proof. Half of delta is the rounds', in equal parts, and half the slack of composition; Rényi accounting spends it at
+once.
 """
 
 from __future__ import annotations
@@ -138,6 +139,12 @@ def calibrated_variance(
     Args:
         setting: ``N``, ``D``, ``B`` and ``C``.
         epsilon: of all rounds; the other arguments are those of :func:`total_epsilon`.
+        rounds: ``T``.
+        delta: of all rounds, in (0, 1).
+        mechanism: a row of Table 1.
+        form: which bound of the row.
+        accounting: how rounds add up; see the module.
+        conversion: from Rényi divergence.
 
     Raises:
         ConfigError: epsilon is not positive; as :func:`total_epsilon`.

@@ -1,8 +1,8 @@
-"""Optimal diagonal noise and pruning of Chen, Gürsoy and Lei (2024), *Optimal Defenses Against Gradient
-Reconstruction Attacks*, in their local form: one gradient ``g`` and its input sensitivities ``a_i = ||grad_x g_i||^2``.
+"""Optimal diagonal noise and pruning, in their local form: one gradient and its sensitivities to the input.
 
-All functions take and return tensors of any floating type, ``[..., d]``, and treat every row by itself.
-Variances, not standard deviations, carry the ratio.
+Source: Chen, Gürsoy and Lei (2024), *Optimal Defenses Against Gradient Reconstruction Attacks*. The gradient is ``g``,
+and ``a_i = ||grad_x g_i||^2``. All functions take and return tensors of any floating type, ``[..., d]``, and treat
+every row by itself. Variances, not standard deviations, carry the ratio.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ RATIO_CEILING = 1e6
 def variance_ratio(
     sensitivity: torch.Tensor, gradient: torch.Tensor, form: Form = "corrected", released_floor: float = 1e-8
 ) -> torch.Tensor:
-    """The ratio ``r_i`` to which the optimal variance of coordinate ``i`` is proportional.
+    """The ratio ``r_i`` to which the optimal variance of coordinate ``i`` is proportional, ``[..., d]``.
 
     Args:
-        sensitivity: ``a_i``, non-negative.
-        gradient: ``g_i``.
+        sensitivity: ``a_i``, non-negative, ``[..., d]``.
+        gradient: ``g_i``, ``[..., d]``.
         form: ``corrected`` is ``sqrt(a_i) / max(|g_i|, 1e-6)`` (eq. 8, with the floor of Algorithm 1);
             ``as_printed`` is ``a_i / max(|g_i|, 1e-6)`` (eq. 19, which squares the norm by mistake);
             ``as_released`` is the first with the floor of the released code.
@@ -39,11 +39,11 @@ def variance_ratio(
 
 
 def scale_variance(ratio: torch.Tensor, gradient: torch.Tensor, scale: float, mode: ScaleMode) -> torch.Tensor:
-    """Variances proportional to ``ratio`` whose size is ``scale`` in the sense of ``mode``.
+    """Variances ``[..., d]`` proportional to ``ratio`` whose size is ``scale`` in the sense of ``mode``.
 
     Args:
-        ratio: ``r_i >= 0``; all ones give isotropic noise.
-        gradient: ``g_i``; used by ``u2`` alone.
+        ratio: ``r_i >= 0``, ``[..., d]``; all ones give isotropic noise.
+        gradient: ``g_i``, ``[..., d]``; used by ``u2`` alone.
         scale: the noise scale, ``s >= 0``.
         mode: ``rms``: the root-mean-square standard deviation is ``s`` (the released code);
             ``fro``: the Frobenius norm of the covariance is ``s`` (the caption of Fig. 5);
@@ -64,6 +64,7 @@ def pruned(ratio: torch.Tensor, fraction: float, form: Form = "corrected") -> to
     """Which coordinates to prune, boolean, given the ratios ``r_i`` of :func:`variance_ratio` (Theorem 4, eq. 17).
 
     Args:
+        ratio: ``r_i >= 0``, ``[..., d]``.
         fraction: the part to prune, in [0, 1].
         form: ``corrected`` prunes exactly ``floor(fraction * d)`` coordinates, the largest ratios, the earlier first
             among equals; ``as_printed`` prunes the smallest, as the theorem's wording says (its proof, and the

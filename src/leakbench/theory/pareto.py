@@ -51,7 +51,7 @@ class Mechanism:
             raise ConfigError(f"'{self.name}' on a logarithmic scale has a parameter above 0, found {self.low:g}")
 
     def parameter(self, place: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Values of the parameter at places in [0, 1] of its range."""
+        """Values of the parameter, ``[n]``, at places in [0, 1] of its range."""
         if self.logarithmic:
             ratio: NDArray[np.float64] = self.low * (self.high / self.low) ** place
             return ratio

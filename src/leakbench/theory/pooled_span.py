@@ -1,8 +1,8 @@
 """The span of more gradients than memory holds: its dimension, and who leaves it (see :mod:`leakbench.theory.span`).
 
-Gradients come in chunks of columns, ``[K, p]``. Of more than ``K`` of them no more than a triangular factor ``[K, K]``
-and as many rows again are kept; a matrix is never multiplied with itself, which would halve the digits of its
-singular values.
+The spans are those of Zhang et al. (2024). Gradients come in chunks of columns, ``[K, p]``. Of more than ``K`` of them
+no more than a triangular factor ``[K, K]`` and as many rows again are kept; a matrix is never multiplied with itself,
+which would halve the digits of its singular values.
 """
 
 from __future__ import annotations
@@ -68,8 +68,11 @@ class PooledSpan:
 
 
 def _distances(weights: torch.Tensor, values: torch.Tensor, free: float) -> torch.Tensor:
-    """Of gradients with coordinates ``[p, r]`` in the row space: one over the root of the pseudo-inverse Gram matrix's
-    diagonal where no null vector of the gradients has an entry, else 0."""
+    """How far gradients are from the span of the others, ``[p]``, by their coordinates ``[p, r]`` in the row space.
+
+    One over the root of the pseudo-inverse Gram matrix's diagonal where no null vector of the gradients has an entry,
+    else 0.
+    """
     leverage = weights.square().sum(dim=1)
     inverse = (weights / values).square().sum(dim=1)
     leaves = (1 - leverage < free) & (inverse > 0)

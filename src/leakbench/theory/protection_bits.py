@@ -22,6 +22,7 @@ def paillier_bits(d: int, key_bits: int, slots: int) -> float:
     """``2 log2(n) ceil(d / slots)``: each ciphertext is a number modulo ``n^2``.
 
     Args:
+        d: number of coordinates.
         key_bits: of the modulus n.
         slots: values in a plaintext; see :func:`paillier_slots`.
     """
@@ -42,7 +43,9 @@ def mask_bits(d: int, bound: float, fraction_bits: int = 32) -> float:
     """``d log2(2 r 2^f)``: a mask on the multiples of ``2^-f`` in ``[-r, r)``, which one client tells another.
 
     Args:
+        d: number of coordinates.
         bound: r.
+        fraction_bits: f.
     """
     return d * math.log2(2 * bound * 2.0**fraction_bits)
 
@@ -56,6 +59,7 @@ def sparse_bits(d: int, keep: float) -> float:
     """``min(rho d (32 + ceil(log2 d)), 32 rho d + 64)``: floats with their places, or with the seed of the mask.
 
     Args:
+        d: number of coordinates.
         keep: rho, the part of the coordinates that are kept.
     """
     return min(keep * d * (FLOAT_BITS + index_bits(d)), FLOAT_BITS * keep * d + SEED_BITS)

@@ -44,8 +44,10 @@ def in_unit_interval(value: float, what: str) -> float:
 
 
 def converted(divergence: float, order: float, delta: float, conversion: Conversion = "classical") -> float:
-    """Epsilon of one order: ``classical`` adds ``ln(1 / delta) / (a - 1)``;
-    ``improved`` adds ``ln(1 - 1/a) - ln(delta a) / (a - 1)``, and is 0 at least.
+    """Epsilon of one order.
+
+    ``classical`` adds ``ln(1 / delta) / (a - 1)``; ``improved`` adds ``ln(1 - 1/a) - ln(delta a) / (a - 1)``, and is 0
+    at least.
 
     Args:
         divergence: ``e(a)``, not negative.

@@ -94,6 +94,11 @@ def isotropic_suffices(gradients: torch.Tensor, batch: float, variance: float) -
 
     Certain where ``sigma^2 >= C^2 / B`` and gradients are clipped at ``C``.
 
+    Args:
+        gradients: per-record gradients as columns, ``[..., K, D]``.
+        batch: ``B``.
+        variance: ``sigma^2``, the floor.
+
     Raises:
         ConfigError: ``B`` or the variance is not positive.
     """
@@ -217,16 +222,6 @@ def added_trace(eigenvalues: torch.Tensor, variance: torch.Tensor | float, dimen
     return dimension * floor - eigenvalues.minimum(floor.unsqueeze(-1)).sum(dim=-1)
 
 
-def total_trace(eigenvalues: torch.Tensor, variance: torch.Tensor | float, dimension: int) -> torch.Tensor:
-    """``tr Sigma_+ = K sigma^2 + sum_j max(lambda_j - sigma^2, 0)``, ``[...]``; arguments of :func:`added_trace`.
-
-    Raises:
-        ConfigError: the variance is not positive.
-    """
-    floor = positive(variance, "the variance of noise", eigenvalues)
-    return dimension * floor + (eigenvalues - floor.unsqueeze(-1)).clamp(min=0).sum(dim=-1)
-
-
 def filled(covariance: torch.Tensor, variance: float) -> torch.Tensor:
     """``Sigma_+`` of a covariance ``[..., K, K]`` by its definition: for small ``K``, and to compare with.
 
@@ -241,6 +236,11 @@ def filled(covariance: torch.Tensor, variance: float) -> torch.Tensor:
 
 def block_spectra(gradients: torch.Tensor, batch: float, blocks: int) -> list[UpdateSpectrum]:
     """Spectra of ``k`` blocks of coordinates of nearly equal size, in order.
+
+    Args:
+        gradients: per-record gradients as columns, ``[..., K, D]``.
+        batch: ``B``.
+        blocks: ``k``.
 
     Raises:
         ConfigError: there are fewer coordinates than blocks, or no blocks; as :func:`update_spectrum`.

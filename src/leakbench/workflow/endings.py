@@ -7,8 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from leakbench.jobs.base import RESULTS
-from leakbench.running.work import STATE, WORK, State, state_of
+from leakbench.running.work import STATE, WORK, State, record_of, state_of
 
 REASONS = {
     "CANCELLED": "somebody cancelled it",
@@ -31,8 +30,7 @@ def endings(root: Path) -> Iterator[str]:
     """
     ended = {}
     for mark in sorted((root / WORK).rglob(STATE)):
-        place = Path(RESULTS, *mark.parent.relative_to(root / WORK).parts)
-        record = str(place.with_name(f"{place.name}.json"))
+        record = record_of(root, mark.parent)
         state = state_of(root, record)
         if state is not None and state.status != "running" and not (root / record).exists():
             ended[record] = state

@@ -17,8 +17,7 @@ from typing import Any
 
 from leakbench.errors import LeakbenchError, RecordError
 from leakbench.experiments import Project, read_yaml
-from leakbench.jobs.base import RESULTS
-from leakbench.records import digest, quarantine, read_record
+from leakbench.records import RESULTS, digest, quarantine, read_record
 from leakbench.report.artifacts import Artifact, artifact_of, artifacts
 from leakbench.report.claims import claims_inputs, claims_of, claims_path, claims_paths
 from leakbench.report.scorecard import replication_page, scorecard_path

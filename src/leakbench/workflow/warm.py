@@ -80,6 +80,7 @@ class Needs:
 
     @classmethod
     def open(cls) -> Needs:
+        """A new pipe."""
         return cls(*os.pipe())
 
     def tell(self, before: Collection[str]) -> None:

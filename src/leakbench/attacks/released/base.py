@@ -96,6 +96,7 @@ class MembershipAttack(Component):
 
         Args:
             known: samples whose membership is known; as many are judged.
+            targets: number of models.
         """
         return Effort(2 * FORWARD * known, 1).beside(targets)
 

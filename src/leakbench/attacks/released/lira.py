@@ -50,7 +50,7 @@ class LiRA(MembershipAttack):
         candidates: Labelled,
         streams: Streams,
     ) -> torch.Tensor:
-        """As the class says.
+        """How likely each candidate is a member, by its loss against that of shadow models, ``[runs, n]``.
 
         With a pooled variance the scale of a run's scores depends on all candidates; their order does not.
 

@@ -108,6 +108,8 @@ class Prior:
         """Pixels ``[n, C, H, W]`` for pixels ``[n, C, h, w]`` and labels ``[n]``, in evaluation.
 
         Args:
+            small: what an attack found, reduced to ``[n, C, h, w]``.
+            labels: ``[n]``; the generator is told the class.
             generator: part of the generator's image in the mean; the rest is super-resolution's.
         """
         with torch.no_grad():
@@ -129,6 +131,8 @@ def restored(
     Super-resolution sees the denoiser's images, and hands no derivative on to it.
 
     Args:
+        restoration: what the networks are, and the noise that super-resolution is told.
+        networks: ``generator``, ``denoiser`` and ``unfolding``.
         small: ``[n, C, h, w]``.
         labels: ``[n]``.
     """

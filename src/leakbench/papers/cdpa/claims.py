@@ -565,7 +565,12 @@ def _restored(
     """PSNR of the best informed attacker minus that of the undefended attack.
 
     Args:
+        one: where numbers are read.
+        attack: the undefended one.
         experiments: with the undefended cell, and with the informed attackers.
+        defense: its label.
+        informed: labels of the attackers that know the defense.
+        name: of the part.
 
     Raises:
         NotRun: no informed attacker has numbers.

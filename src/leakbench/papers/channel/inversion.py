@@ -38,7 +38,9 @@ def _heatmaps(
     Args:
         frame: table of the channels.
         references: table of the undefended cells and reference attackers.
-        metric: what is shown, named ``label`` with its unit.
+        metric: what is shown.
+        label: what panels call the metric, with its unit.
+        attack: label of the attack that is shown.
         hotter_is: "higher" or "lower": which values are dark; dark is more leakage.
     """
     frame = having(frame, "kappa")

@@ -89,6 +89,8 @@ def against(tables: Tables, *, experiment: str, measure: Measure, parameter: str
 
     Args:
         tables: the undefended one and that of ``experiment``.
+        experiment: the one that sweeps the parameter.
+        measure: which metric, and what its axis says.
         parameter: what that sweeps.
     """
     undefended, frame = tables[UNDEFENDED], having(tables[experiment], parameter)

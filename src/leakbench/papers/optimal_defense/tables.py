@@ -75,6 +75,7 @@ def _by_setting(
     """A row per defense and setting of its swept parameters, a column per metric.
 
     Args:
+        frame: tidy table of an experiment.
         names: defense label -> name.
         settings: the name of the column that says the setting in words.
         metrics: metric -> name of its column.

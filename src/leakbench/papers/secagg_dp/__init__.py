@@ -1,4 +1,4 @@
-"""Zhang et al. (2024), *Differentially Private Federated Learning without Noise Addition: When is it Possible?*"""
+"""*Differentially Private Federated Learning without Noise Addition: When is it Possible?*, Zhang et al. (2024)."""
 
 from __future__ import annotations
 

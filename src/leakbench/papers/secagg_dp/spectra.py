@@ -231,8 +231,7 @@ def fig_s2(tables: Tables) -> Drawing:
 
 
 def by_users(frame: pd.DataFrame) -> pd.DataFrame:
-    """Columns ``clip``, ``round``, ``N``, and means over seeds of the metrics by users; ``lost``: seeds "
-    "without epsilon."""
+    """Columns ``clip``, ``round``, ``N``, means over seeds of metrics by users, and ``lost``: seeds without epsilon."""
     frame = frame[(frame["dataset"] == frame["dataset"].iloc[0]) & (frame["model"] == frame["model"].iloc[0])]
     return pd.DataFrame(_by_users(frame))
 

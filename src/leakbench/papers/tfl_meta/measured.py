@@ -158,6 +158,7 @@ def accuracy_loss(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
 
     Args:
         frame: of training, with the undefended runs; of one data set and model.
+        by: columns that tell the rows of the result apart.
     """
     rows = values_of(frame, "accuracy")
     plain = rows[rows["defense"] == "none"].groupby("seed")["value"].mean()

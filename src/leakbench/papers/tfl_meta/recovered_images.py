@@ -122,6 +122,7 @@ def setting(frame: pd.DataFrame, shown: Shown) -> tuple[int, float]:
 
     Args:
         frame: of one job, in the order of its record.
+        shown: the row of pictures.
     """
     if not shown.parameter:
         return 0, math.nan

@@ -1,4 +1,4 @@
-"""Snakemake's own lint, where a waived check has to say why: ``python workflow/lint.py`` from the repository root.
+"""Snakemake's own lint, where a waived check has to say why: ``python lint/snakefile.py`` from the repository root.
 
 ``snakemake --lint`` fails on any lint, and has no way to waive one.
 """

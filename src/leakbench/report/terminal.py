@@ -1,4 +1,4 @@
-"""What ``leakbench cost``, ``leakbench status`` and ``leakbench check`` show on a terminal."""
+"""What commands show on a terminal: tables, and what is to be said of them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,22 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from leakbench.report.claims import MARKS, SMOKE_WARNING, in_numbers
+from leakbench.staged.root import data_root
+from leakbench.staging import Found, to_do
+
 if TYPE_CHECKING:
     from rich.console import Console
 
     from leakbench.contract.check import Answer
+
+
+def _console() -> Console:
+    """Of the terminal, or wide enough where there is none."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else 140)
+
 
 WORDS = {
     "running": "runs since {since} on {host}, process {pid}{slurm}",
@@ -73,13 +85,6 @@ def print_costs(found: dict[str, Any]) -> None:
     _say(console, found)
 
 
-def _console() -> Console:
-    """Of the terminal, or wide enough where there is none."""
-    from rich.console import Console
-
-    return Console(width=None if sys.stdout.isatty() else 140)
-
-
 def _say(console: Console, found: dict[str, Any]) -> None:
     console.print("Hours are of devices, with the interval that holds them four times out of five.", soft_wrap=True)
     records = ", ".join(f"{count} of a {device.upper()}" for device, count in found["records"].items())
@@ -134,12 +139,11 @@ def print_status(found: dict[str, Any]) -> None:
 
 def print_answers(answers: Sequence[Answer]) -> None:
     """What the contract's checks found: a sign, a word and a colour for each, and a line of how many are wrong."""
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     signs = {"ok": ("+", "bold blue"), "wrong": ("x", "bold red"), "not asked": ("-", "dim")}
-    console = Console()
+    console = _console()
     for component in dict.fromkeys(answer.component for answer in answers):
         table = Table(title=component)
         for column in ("check", "", "what is wrong, and what to do"):
@@ -154,3 +158,79 @@ def print_answers(answers: Sequence[Answer]) -> None:
     console.print(
         "Nothing is wrong." if not wrong else f"{wrong} of {len(answers)} checks say that something is wrong."
     )
+
+
+def print_rows(title: str, rows: list[dict[str, Any]]) -> None:
+    """Rows as a table on the terminal."""
+    from rich.table import Table
+
+    console = _console()
+    if not rows:
+        console.print(f"{title}: none")
+        return
+    table = Table(title=title)
+    for column in rows[0]:
+        table.add_column(column)
+    for row in rows:
+        table.add_row(*(", ".join(value) if isinstance(value, dict) else str(value) for value in row.values()))
+    console.print(table)
+
+
+VERDICTS = {"reproduced": "bold blue", "contradicted": "bold yellow", "inconclusive": "magenta", "not run": "dim"}
+
+
+def print_claims(rows: list[dict[str, Any]]) -> None:
+    """Verdicts on the terminal: each a sign, a word and a colour."""
+    from rich.table import Table
+    from rich.text import Text
+
+    console = _console()
+    for paper, scale in dict.fromkeys((row["paper"], row["scale"]) for row in rows):
+        table = Table(title=f"claims of {paper}, scale {scale}", show_lines=True)
+        for column in ("claim", "verdict", "effect", "statement"):
+            table.add_column(column, no_wrap=column in ("claim", "verdict"))
+        for row in rows:
+            if row["paper"] == paper:
+                verdict = Text(f"{MARKS[row['verdict']]} {row['verdict']}", style=VERDICTS[row["verdict"]])
+                statement = Text.assemble(row["statement"], (f" ({row['source']})", "dim"))
+                for said in (f"paper: {row['printed']}" if row["printed"] else "", row["meaning"], row["note"]):
+                    if said:
+                        statement.append(f"\n{said}", style="dim")
+                table.add_row(row["claim"], verdict, in_numbers(row["effect"], row["low"], row["high"]), statement)
+        console.print(table)
+    if any(row["scale"] == "smoke" for row in rows):
+        console.print(SMOKE_WARNING)
+
+
+def print_staged(found: Sequence[Found], scale: str) -> None:
+    """Print what is there and what is missing, as a table, with the sums, and what is wrong."""
+    from rich.filesize import decimal
+    from rich.table import Table
+
+    console = _console()
+    table = Table(title=f"what scale {scale} needs, in {data_root()}", show_lines=True)
+    for column in ("name", "for", "state", "size", "terms", "to do"):
+        table.add_column(column, no_wrap=column == "size", overflow="fold")
+    for each in found:
+        table.add_row(
+            each.need.name,
+            ", ".join(each.need.papers),
+            each.state,
+            ("" if each.need.staged is None else "?") if each.size is None else decimal(each.size),
+            each.need.staged.terms if each.need.staged else "",
+            to_do(each),
+        )
+    console.print(table)
+    there = sum(each.size or 0 for each in found if each.ready)
+    console.print(f"staged: {decimal(there)} on disk", highlight=False)
+    absent = [each for each in found if not each.ready]
+    if absent:
+        unknown = sum(each.size is None for each in absent)
+        to_fetch = decimal(sum(each.size or 0 for each in absent)) + (
+            f" and {unknown} of unknown size" if unknown else ""
+        )
+        names = ", ".join(each.need.name for each in absent)
+        console.print(f"missing: {names}; to fetch: about {to_fetch}", highlight=False)
+    for each in found:
+        for fault in each.faults:
+            console.print(fault, highlight=False, soft_wrap=True, markup=False)

@@ -1,0 +1,224 @@
+"""What a step of training costs under a defense, over what it costs undefended: in seconds, and in bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field, model_validator
+
+from leakbench.effort import Effort
+from leakbench.errors import Infeasible
+from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
+from leakbench.jobs.costs import Times
+from leakbench.lazy import torch
+from leakbench.models.base import BatchNorm
+from leakbench.records import MetricInfo, Outcome, Replicate, Value
+
+if TYPE_CHECKING:
+    from leakbench.defenses.base import Defense
+
+OVERHEAD_METRICS = {
+    f"{part}_{clock}_s": MetricInfo(
+        unit=f"seconds of {words}, not reproducible: {what}",
+        direction="lower",
+        axis=None if part == "once" else "repetition",
+    )
+    for part, what in {
+        "client": "a step of one client, its share of what all compute side by side",
+        "server": "the server's update from the messages of all clients",
+        "once": "what one client does before training, likewise its share",
+    }.items()
+    for clock, words in {"cpu": "processor time", "wall": "wall time"}.items()
+} | {
+    "overhead": MetricInfo(
+        unit="seconds of a step of all clients and the server, over those of the undefended step in the same "
+        "repetition, minus one; not reproducible: processor time on a CPU, wall time on a GPU",
+        direction="lower",
+        axis="repetition",
+    ),
+    "bits": MetricInfo(unit="bits on the wire per client and step, the largest message", direction="lower"),
+    "bits_ratio": MetricInfo(unit="these bits over those of the undefended message", direction="lower"),
+}
+
+
+@JOB_KINDS.register("overhead", version=1)
+class OverheadJob(JobKind):
+    """Time the step of every setting of a defense and the undefended one, on one machine, in one process, in turns.
+
+    A repetition draws a batch of every client and takes the step of each once, in random order, at the model's
+    initialisation. All clients are computed side by side; nothing is shared between the steps. The client's part is
+    what it does with its batch: changing it, the gradient, the message. The server's part is ``aggregate``, and with
+    it what clients do there, such as adding shares up. What a message states of its distribution is counted where the
+    defense computes it with the message.
+
+    Calibration and ``protect_dataset`` come once, before training, and are timed once. A mechanism that looks for its
+    parameter when it is first needed does so in the first step, which sets up and is not timed.
+    """
+
+    clients: int = Field(ge=1, description="clients per round, n")
+    batch_size: int = Field(ge=1, description="images per client and step, B")
+    images_per_client: int = Field(ge=1, description="size of a client's data, which defenses are calibrated with")
+    repetitions: int = Field(10, ge=1, description="times that every step is timed")
+    split: Literal["test", "train"] = Field(
+        "test",
+        description="which split the clients' images are of: of the test split those from first_index on, of the train "
+        "split as many drawn at random, anew for each seed",
+    )
+    first_index: int = Field(1, ge=0, description="where the clients' images start in the test split")
+    batch_norm: BatchNorm = Field("eval", description="what the clients' BatchNorm layers normalise with")
+
+    @model_validator(mode="after")
+    def _part_of_all(self) -> OverheadJob:
+        if self.batch_size > self.images_per_client:
+            raise ValueError(
+                f"batch_size ({self.batch_size}) must be at most images_per_client ({self.images_per_client})"
+            )
+        return self
+
+    def effort(self, job: Job) -> Effort:
+        step = Effort(self.clients * self.batch_size, 1)
+        return step.times(len(job.seeds) * (1 + self.repetitions) * (1 + job.defense.count))
+
+    def volume(self, job: Job) -> float:
+        return float(len(job.seeds) * job.defense.count * self.repetitions)
+
+    def run(self, job: Job, device: torch.device) -> Findings:
+        from leakbench.jobs.subjects import check_vocabulary
+
+        check_vocabulary(job.dataset.single(), job.model.single())
+        with torch.no_grad():
+            found = [replicate for seed in job.seeds for replicate in _Bench(self, job, seed, device).replicates()]
+        return Findings(OVERHEAD_METRICS, found, {})
+
+
+@dataclass
+class _Contender:
+    """A setting of the defense, or none, and what its steps took.
+
+    Attributes:
+        defense: calibrated.
+        data: the images ``[n, N, C, H, W]`` and labels ``[n, N]`` that its clients train on.
+        once: seconds of calibrating it and of changing the data.
+        steps: of all clients (``client``) and of the server, by repetition.
+        bits: of one client's largest message.
+        outcome: not ok where its steps cannot be taken, or lead nowhere.
+    """
+
+    setting: Setting
+    defense: Defense
+    data: tuple[torch.Tensor, torch.Tensor]
+    once: Times = field(default_factory=Times)
+    steps: list[Times] = field(default_factory=list)
+    bits: int = 0
+    outcome: Outcome = field(default_factory=Outcome)
+
+
+class _Bench:
+    """The clients of one seed, and all that is timed on them."""
+
+    def __init__(self, kind: OverheadJob, job: Job, seed: int, device: torch.device) -> None:
+        from leakbench.defenses.base import NoDefense
+        from leakbench.jobs.calibration import looks_at_data
+        from leakbench.jobs.victims import gather_victims
+
+        self.kind, self.dataset, self.seed, self.device = kind, job.dataset.single(), seed, device
+        self.victims = gather_victims(
+            self.dataset,
+            job.dataset.label,
+            job.model.single(),
+            seed,
+            clients=kind.clients,
+            batch_size=kind.images_per_client,
+            first_index=kind.first_index,
+            device=device,
+            split=kind.split,
+        ).in_mode(kind.batch_norm)
+        if looks_at_data(job.defense.component):  # what the libraries do at their first call is nobody's cost
+            torch.linalg.eigh(torch.eye(8, dtype=torch.float64, device=device))
+        self.undefended = self._contender({}, NoDefense())
+        self.contenders = [self._contender(setting, defense) for setting, defense in job.defense.settings()]
+
+    def _contender(self, setting: Setting, defense: Defense) -> _Contender:
+        """A setting that is ready for training. What is found in the images is found anew for each."""
+        from leakbench.federated.client_data import ClientData
+        from leakbench.jobs.calibration import looks_at_data
+        from leakbench.jobs.subjects import check_defense
+
+        images, labels = self.victims.inputs, self.victims.labels
+        made, streams = _Contender(setting, defense, (images, labels)), self.victims.streams.child("data")
+        try:
+            check_defense(self.dataset, defense)
+            with made.once.of("once", self.device):
+                if looks_at_data(type(defense)):
+                    made.defense = defense.calibrate(ClientData(images))
+                made.data = made.defense.protect_dataset(images, labels, streams)
+        except Infeasible as error:
+            made.outcome = Outcome(status="infeasible", reason=str(error))
+        return made
+
+    def replicates(self) -> Iterator[Replicate]:
+        """One per setting, with a list over repetitions of every time."""
+        every = [self.undefended, *self.contenders]
+        for number in range(1 + self.kind.repetitions):
+            order = torch.randperm(len(every), generator=torch.Generator().manual_seed(number))
+            for contender in (every[place] for place in order.tolist()):
+                if contender.outcome.status == "ok":
+                    taken = self._step(contender, number)
+                    contender.steps += [taken] if number else []  # the first step of each sets up, and is not timed
+        for contender in self.contenders:
+            yield self._replicate(contender)
+
+    def _step(self, contender: _Contender, number: int) -> Times:
+        """One step of all clients and of the server; notes bits, and what keeps it from being taken."""
+        from leakbench.federated.step import ClientSteps
+
+        victims, defense, times = self.victims, contender.defense, Times()
+        streams = victims.streams.child("step", number)
+        for_data, for_update = streams.child("defense"), streams.child("defense")
+        order = victims.streams.child("batch", number).uniform(self.kind.images_per_client).argsort(dim=1)
+        chosen = order[:, : self.kind.batch_size].to(self.device)
+        row = torch.arange(self.kind.clients, device=self.device)[:, None]
+        images, labels = (values[row, chosen] for values in contender.data)
+        try:
+            with times.of("client", self.device):
+                images, labels = defense.protect_data(images, labels, for_data)
+                steps = ClientSteps(victims.network, victims.parameters, images, labels, streams)
+                message = defense.protect_update(steps, for_update)
+            with times.of("server", self.device):
+                update = defense.aggregate(message, self.kind.clients)
+        except Infeasible as error:
+            contender.outcome = Outcome(status="infeasible", reason=str(error), step=number)
+            return times
+        contender.bits = max(contender.bits, message.bits)
+        if not bool(update.isfinite().all()):
+            contender.outcome = Outcome(
+                status="diverged", reason=f"the server's update became non-finite at step {number}", step=number
+            )
+        return times
+
+    def _replicate(self, contender: _Contender) -> Replicate:
+        outcome, undefended = contender.outcome, self.undefended
+        if outcome.status == "ok" and undefended.outcome.status != "ok":
+            outcome = undefended.outcome.model_copy(update={"reason": f"undefended, {undefended.outcome.reason}"})
+        if outcome.status != "ok":
+            return Replicate(
+                seed=self.seed,
+                setting=dict(contender.setting),
+                outcome=outcome,
+                metrics=dict.fromkeys(OVERHEAD_METRICS),
+                reasons=dict.fromkeys(OVERHEAD_METRICS, str(outcome.reason)),
+            )
+        n, metrics = self.kind.clients, dict[str, Value]()
+        for clock in ("cpu", "wall"):
+            taken = [getattr(step, clock) for step in contender.steps]
+            metrics[f"client_{clock}_s"] = [seconds["client"] / n for seconds in taken]
+            metrics[f"server_{clock}_s"] = [seconds["server"] for seconds in taken]
+            metrics[f"once_{clock}_s"] = getattr(contender.once, clock)["once"] / n
+        both = zip(contender.steps, undefended.steps, strict=True)
+        pairs = [(own.computing(self.device), plain.computing(self.device)) for own, plain in both]
+        metrics["overhead"] = overhead = [own / plain - 1 if plain > 0 else None for own, plain in pairs]
+        metrics |= {"bits": float(contender.bits), "bits_ratio": contender.bits / undefended.bits}
+        reasons = {"overhead": "the undefended step took less than the clock can tell"} if None in overhead else {}
+        return Replicate(seed=self.seed, setting=dict(contender.setting), metrics=metrics, reasons=reasons)
