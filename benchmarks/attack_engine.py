@@ -11,15 +11,13 @@ import argparse
 import json
 import math
 import resource
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
+from benchmarks.measuring import in_a_process
 from leakbench.attacks.base import Knowledge, Observations
 from leakbench.attacks.engine import evaluation
 from leakbench.attacks.gradient_matching import Search
@@ -193,16 +191,7 @@ def measure(arguments: argparse.Namespace, **options: object) -> dict[str, float
     given = {"device": arguments.device, "threads": arguments.threads, **options}
     words = [word for key, value in given.items() for word in (f"--{key}", str(value))]
     flags = [f"--{name}" for name in ("tf32", "compile") if getattr(arguments, name)]
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.attack_engine", *words, *flags],
-        cwd=Path(__file__).parents[1],
-        check=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return in_a_process("attack_engine", *words, *flags, quiet=True)
 
 
 def main() -> None:

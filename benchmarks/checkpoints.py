@@ -1,6 +1,6 @@
 """What saving the state of a long loop costs: seconds by size, their share of a long job, and of steps between saves.
 
-python benchmarks/checkpoints.py
+python -m benchmarks.checkpoints
 """
 
 from __future__ import annotations

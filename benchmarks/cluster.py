@@ -1,6 +1,6 @@
 """What a SLURM job costs beside the cells in it, alone and shared; and one run on one, two and three nodes.
 
-    python benchmarks/cluster.py
+    python -m benchmarks.cluster
 
 Starts the one-host SLURM of tests/slurm. (a) runs training jobs of the scale smoke, each in a SLURM job and then all in
 one; what is neither queue nor computing is overhead. (b) runs jobs that sleep, two at a time per node, since the nodes

@@ -1,6 +1,6 @@
 """How well `leakbench cost` foretells what jobs took: of an experiment that it does not know, and of another scale.
 
-python benchmarks/cost_model.py --known smoke --asked laptop
+python -m benchmarks.cost_model --known smoke --asked laptop
 """
 
 from __future__ import annotations

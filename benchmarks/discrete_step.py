@@ -15,7 +15,7 @@ from unittest import mock
 
 import torch
 
-from benchmarks.sensitivities import fastest
+from benchmarks.measuring import fastest
 from leakbench.attacks.discrete import Reordered, candidates_at_once, discrete_step, propose
 from leakbench.attacks.language.model import CausalTransformer, LanguageModel, weights_of
 from leakbench.attacks.objectives import CosinePerTensor

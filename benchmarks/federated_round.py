@@ -9,11 +9,11 @@ lengths, in turns; the smallest of each counts.
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable
 
 import torch
 
+from benchmarks.measuring import marginal_row
 from leakbench.federated.training import Training, train_runs
 from leakbench.libraries.memory import keep_freed_memory
 from leakbench.models.base import MODELS, Network, build_network
@@ -98,28 +98,8 @@ def measure(name: str, clients: int, steps: int, turns: int, device: torch.devic
     stacked = StackedNetworks.of(network)
     works = [modules, ours(1), ours(clients), *([ours(None, stacked)] if stacked else [])]
     steps = min(steps, IMAGES // BATCH - 1)
-    results = [work(2) for work in works]  # and warms up
-    for other in results[1:]:
-        torch.testing.assert_close(other, results[0], rtol=1e-3, atol=1e-4)
-    costs = [float("inf")] * len(works)
-    for _ in range(turns):
-        for index, work in enumerate(works):
-            short, long = (seconds(work, count, device) for count in (1, 1 + steps))
-            costs[index] = min(costs[index], (long - short) / steps)
-    cells = [f"{1e3 * cost:.1f} ({costs[0] / cost:.2f}x)" for cost in costs[1:]] + ["none"] * (4 - len(costs))
-    print(f"| {name} | {network.dimension:,} | {1e3 * costs[0]:.1f} | {' | '.join(cells)} |", flush=True)
-
-
-def seconds(work: Callable[[int], torch.Tensor], steps: int, device: torch.device) -> float:
-    """Processor time on a CPU, by the clock on a GPU."""
-    clock = time.process_time if device.type == "cpu" else time.perf_counter
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    started = clock()
-    work(steps)
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return clock() - started
+    row = marginal_row(works, steps, turns, device) + " | none" * (4 - len(works))
+    print(f"| {name} | {network.dimension:,} | {row} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ The loop is how public code runs it: ``torch.optim.LBFGS`` on one batch, derivat
 ``create_graph``; it may use both cores. The search runs as jobs do: one thread, and one process per core. Both make the
 same number of evaluations per attempt.
 
-    python benchmarks/leakage_attempts.py
+    python -m benchmarks.leakage_attempts
 """
 
 from __future__ import annotations

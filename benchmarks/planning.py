@@ -3,7 +3,7 @@
 Prints wall and CPU seconds of fresh processes, the best of a few, and their largest resident set; beside them an empty
 Python process. Plans of N jobs are those of the main paper, one job per seed.
 
-    python benchmarks/planning.py
+    python -m benchmarks.planning
 """
 
 from __future__ import annotations

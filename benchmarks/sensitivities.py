@@ -11,14 +11,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
-import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 
+from benchmarks.measuring import fastest, in_a_process, taken
 from leakbench.federated.sensitivity import random_directions
 from leakbench.federated.step import ClientSteps
 from leakbench.jobs.runner import Placement
@@ -71,22 +68,6 @@ def gradients(steps: ClientSteps) -> None:
     """The gradient of one client after the other."""
     for images, labels in zip(steps.images, steps.labels, strict=True):
         steps.network.gradient(steps.parameters, images, labels)
-
-
-def taken(work: Callable[[], object], device: torch.device) -> float:
-    """Seconds: of the process on a CPU, of the clock on a GPU."""
-    clock = time.process_time if device.type == "cpu" else time.perf_counter
-    started = clock()
-    work()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return clock() - started
-
-
-def fastest(works: dict[str, Callable[[], object]], device: torch.device, repeats: int) -> dict[str, float]:
-    """The smallest number of seconds that each took, of ``repeats`` turns."""
-    turns = [{name: taken(work, device) for name, work in works.items()} for _ in range(repeats)]
-    return {name: min(turn[name] for turn in turns) for name in works}
 
 
 def cell(arguments: argparse.Namespace) -> dict[str, float]:
@@ -142,15 +123,8 @@ def main() -> None:
     numbers = ("threads", "clients", "probes", "repeats")
     words = ["--device", arguments.device, *(f"--{name}={getattr(arguments, name)}" for name in numbers)]
     for model in arguments.models:
-        done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.sensitivities", *words, "--model", model]
-            + (["--exact", model] if model in arguments.exact else []),
-            cwd=Path(__file__).parents[1],
-            check=True,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        found = json.loads(done.stdout.splitlines()[-1])
+        exactly = ["--exact", model] if model in arguments.exact else []
+        found = in_a_process("sensitivities", *words, "--model", model, *exactly)
         exact = f"{found['exact']:,.0f}" if "exact" in found else ""
         print(
             f"| {model} | {found['parameters']:,} | {CASES[model][3]} | {1e3 * found['gradient']:.1f} "

@@ -14,7 +14,7 @@ from functools import partial
 
 import torch
 
-from benchmarks.sensitivities import fastest
+from benchmarks.measuring import fastest
 from leakbench.attacks.base import Knowledge, KnownInputs, Observations, Words
 from leakbench.attacks.engine import evaluation
 from leakbench.attacks.gradient_matching import Search

@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import torch
 
-from benchmarks.sensitivities import fastest
+from benchmarks.measuring import fastest, in_a_process
 from leakbench.federated.features import FeatureJacobian
 from leakbench.jobs.runner import Placement
 from leakbench.models.base import Network, build_network
@@ -82,14 +79,7 @@ def main() -> None:
     print("|---" * 6 + "|")
     words = [f"--{name}={getattr(arguments, name)}" for name in ("device", "threads", "repeats", "features")]
     for width in arguments.widths:
-        done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.soteria", *words, f"--width={width}"],
-            cwd=Path(__file__).parents[1],
-            check=True,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        found = json.loads(done.stdout.splitlines()[-1])
+        found = in_a_process("soteria", *words, f"--width={width}")
         print(
             f"| ConvNet {width} | {found['features']:,} | {found['peer']:.1f} | {found['ours']:.2f} "
             f"| {found['peer'] / found['ours']:.1f} "

@@ -1,6 +1,6 @@
 """What a small job costs beside its work: started by itself, without and with compiled bytecode, and forked warm.
 
-    python benchmarks/start_up.py
+    python -m benchmarks.start_up
 
 One training job of the scale smoke, in a copy of the configuration; seconds by the clock, rounds of all ways in turn.
 """

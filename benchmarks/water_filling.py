@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 
-from benchmarks.sensitivities import fastest
+from benchmarks.measuring import fastest, in_a_process
 from leakbench.jobs.runner import Placement
 from leakbench.numerics.footprint import footprint
 from leakbench.randomness import generator
@@ -92,14 +89,7 @@ def main() -> None:
     words = [f"--{name}={getattr(arguments, name)}" for name in numbers]
     words.append(f"--dense-up-to={arguments.dense_up_to}")
     for size in arguments.sizes:
-        done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.water_filling", *words, f"--size={size}"],
-            cwd=Path(__file__).parents[1],
-            check=True,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        found = json.loads(done.stdout.splitlines()[-1])
+        found = in_a_process("water_filling", *words, f"--size={size}")
         peer, ratio, peak = "", "", ""
         if "peer" in found:
             peer, ratio = f"{found['peer']:.2f}", f"{found['peer'] / found['ours']:.0f}"

@@ -60,6 +60,7 @@ def run(command: list[str], folder: Path) -> str:
 def test_documentation_holds_commands() -> None:
     assert "make replicate" in commands()
     assert len(commands()) > 8
+    assert set(commands()) >= ELSEWHERE.keys()
 
 
 @pytest.mark.parametrize("command", commands())

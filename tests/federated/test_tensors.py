@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -43,3 +45,11 @@ def test_smallest_is_a_stable_sort_of_every_tensor(sizes: list[int], fraction: f
             expected = sorted(range(size), key=part.__getitem__)[: int(fraction * size)]
             assert [place for place in range(size) if chosen[first + place]] == sorted(expected)
             first += size
+
+
+def test_smallest_of_what_is_not_finite() -> None:
+    """As many are chosen as ever: NaN and infinity are the largest, of which the first come first."""
+    flat = torch.tensor([[math.nan, 2.0, math.inf, -math.inf, 1.0, math.nan]])
+    for count in range(7):
+        (chosen,) = Tensors([6]).smallest(flat, count / 6 + 1e-9).tolist()
+        assert [place for place in range(6) if chosen[place]] == sorted([3, 4, 1, 0, 2, 5][:count])

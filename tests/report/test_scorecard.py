@@ -216,6 +216,15 @@ def test_equal_records_make_equal_pages(rendered: Project, copy: Path) -> None:
     assert (copy / PAGE).read_bytes() == (rendered.root / PAGE).read_bytes()
 
 
+def test_what_has_no_claims_and_no_findings_has_no_empty_sections(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leakbench.report.scorecard.claims_of", lambda _: [])
+    (copy / "docs/replication/optimal_defense.md").unlink()
+    write_scorecard(Project(copy), PAGE)
+    source = (copy / PAGE).read_text()
+    assert "claims-optimal_defense" not in source and '<section class="findings"' not in source
+    assert 'id="optimal_defense-fig04"' in source and 'id="records-optimal_defense-noise"' in source
+
+
 @pytest.mark.parametrize(
     ("lost", "command"),
     [

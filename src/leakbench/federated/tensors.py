@@ -40,12 +40,17 @@ class Tensors:
     def smallest(self, values: torch.Tensor, fraction: float) -> torch.Tensor:
         """The ``floor(fraction * size)`` smallest entries of every tensor, boolean ``[n, d]``.
 
-        Of equal ones those that come first.
+        Of equal ones those that come first; NaN counts as infinity. By the threshold, which is found faster
+        than an order.
         """
 
         def of_tensor(part: torch.Tensor) -> torch.Tensor:
-            order = part.argsort(dim=1, stable=True)
-            chosen = torch.zeros_like(part, dtype=torch.bool)
-            return chosen.scatter_(1, order[:, : int(fraction * part.shape[1])], True)
+            count = int(fraction * part.shape[1])
+            if not count:
+                return torch.zeros_like(part, dtype=torch.bool)
+            threshold = part.kthvalue(count, dim=1, keepdim=True).values
+            below, equal = part < threshold, part == threshold
+            return below | (equal & (equal.cumsum(dim=1) <= count - below.sum(dim=1, keepdim=True)))
 
-        return torch.cat([of_tensor(part) for part in values.split(list(self.sizes), dim=1)], dim=1)
+        finite = values.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
+        return torch.cat([of_tensor(part) for part in finite.split(list(self.sizes), dim=1)], dim=1)

@@ -146,7 +146,7 @@ class Artifact:
         Args:
             tables: the tidy tables of :attr:`experiments`.
             kept: where tensors are read, if :attr:`tensors` names any.
-            compared: the compared defenses; see :attr:`any_sweep`.
+            compared: places of compared defenses; see :attr:`any_sweep`.
         """
         apart = defenses_apart if self.any_sweep else settings_apart
         tables = {name: apart(frame, compared) for name, frame in tables.items()}

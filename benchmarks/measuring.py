@@ -1,0 +1,68 @@
+"""What benchmarks measure with: seconds, the fastest of several turns, the price of a step, a process for each cell."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+
+
+def taken(work: Callable[[], object], device: torch.device) -> float:
+    """Seconds: of the process on a CPU, of the clock on a GPU."""
+    clock = time.process_time if device.type == "cpu" else time.perf_counter
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    started = clock()
+    work()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return clock() - started
+
+
+def fastest(works: dict[str, Callable[[], object]], device: torch.device, repeats: int) -> dict[str, float]:
+    """The smallest number of seconds that each took, of ``repeats`` turns."""
+    turns = [{name: taken(work, device) for name, work in works.items()} for _ in range(repeats)]
+    return {name: min(turn[name] for turn in turns) for name in works}
+
+
+def marginal_row(works: Sequence[Callable[[int], torch.Tensor]], steps: int, turns: int, device: torch.device) -> str:
+    """Milliseconds per step of works that take a number of steps and compute the same, as cells of a table.
+
+    What it costs to start is left out; in brackets, how often the first is as slow as the others.
+    """
+    results = [work(2) for work in works]  # and warms up
+    for other in results[1:]:
+        torch.testing.assert_close(other, results[0], rtol=1e-3, atol=1e-4)
+    costs = [float("inf")] * len(works)
+    for _ in range(turns):
+        for index, work in enumerate(works):
+            short, long = (taken(partial(work, count), device) for count in (1, 1 + steps))
+            costs[index] = min(costs[index], (long - short) / steps)
+    cells = [f"{1e3 * cost:.1f} ({costs[0] / cost:.2f}x)" for cost in costs[1:]]
+    return " | ".join([f"{1e3 * costs[0]:.1f}", *cells])
+
+
+def in_a_process(module: str, *words: str, quiet: bool = False) -> dict[str, float]:
+    """What ``python -m benchmarks.<module>`` prints last, as JSON: memory that one cell took is not the next one's.
+
+    Args:
+        module: a benchmark.
+        words: of its command line.
+        quiet: without what it says on standard error.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.{module}", *words],
+        cwd=Path(__file__).parents[1],
+        check=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL if quiet else None,
+        text=True,
+    )
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
