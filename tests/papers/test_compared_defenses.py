@@ -16,7 +16,7 @@ from tests.workflow.quick_jobs import findings
 
 from leakbench.experiments import Plan, Project
 from leakbench.records import write_record, write_tensors
-from leakbench.report.artifacts import Artifact, Made, Tables, artifacts
+from leakbench.report.artifacts import Artifact, Made, Tables, artifact_of, artifacts
 from leakbench.report.claims import Claim, claims_of
 from leakbench.report.compared import places_of, settings_apart
 from leakbench.report.kept import Kept
@@ -119,6 +119,19 @@ def test_it_shows_compared_defenses_or_says_why_not(compared: Compared, entry: A
         found = shown(entry.made(tables, compared.kept(entry), PLACES))
     missing = {name for name in there for text in found if name not in text}
     assert missing == (there if entry.leaves_out else set())
+
+
+def test_a_trade_off_joins_the_settings_of_a_defense(compared: Compared) -> None:
+    entry = artifact_of("figures/smoke/optimal_defense/fig04.csv")
+    tables = {name: compared.tables[entry.paper][name] for name in entry.experiments}
+    made = entry.made(tables, compared.kept(entry), PLACES)
+    assert not isinstance(made, pd.DataFrame)
+    numbers = made.numbers[made.numbers["series"] == "myswept"]
+    assert numbers["strength"].tolist() == SWEEP["sweep"]
+    own = tables["pruning"]
+    own = own[(own["defense"] == "myswept") & (own["metric"] == "final_loss")]
+    expected = [own.loc[own["setting.strength"] == value, "value"].mean() for value in SWEEP["sweep"]]
+    assert numbers["y"].tolist() == pytest.approx(expected)
 
 
 CLAIMS = [entry for paper in dict.fromkeys(each.paper for each in artifacts()) for entry in claims_of(paper)]

@@ -8,7 +8,7 @@ import pytest
 from tests.report.tables import rows, table
 
 from leakbench.report.claims import Claim, Finding, Part, decide
-from leakbench.report.compared import in_setting, of_setting, settings_apart, stand_ins
+from leakbench.report.compared import defenses_apart, in_setting, of_setting, settings_apart, stand_ins
 from leakbench.report.evidence import Evidence, bootstrap
 from leakbench.report.tidy import setting_columns
 
@@ -38,6 +38,17 @@ def test_settings_of_unknown_parameters_are_defenses() -> None:
     assert apart["mechanism"].unique().tolist() == ["pruning", "own", "own (2)", "own (3)"]
     assert apart.loc[apart["defense"] == "mine, strength=0.5", "value"].tolist() == [2.0, 2.1]
     assert settings_apart(frame, {}) is frame
+
+
+def test_defenses_of_one_mechanism_are_told_apart() -> None:
+    frame = table(of("op", "fraction"), of("mine", "strength"), of("plain", None))
+    apart = defenses_apart(frame, {"mine": 0, "plain": 2})
+    assert apart.groupby("defense")["mechanism"].unique().map(list).to_dict() == {
+        "op": ["pruning"],
+        "mine": ["own"],
+        "plain": ["own (3)"],
+    }
+    pd.testing.assert_frame_equal(apart.drop(columns="mechanism"), frame.drop(columns="mechanism"))
 
 
 def test_known_parameters_stay_columns() -> None:

@@ -19,6 +19,7 @@ from leakbench.report.style import (
     marker,
     other_marker,
     panels,
+    setting_of_mechanism,
     shades,
 )
 
@@ -74,3 +75,10 @@ def test_a_long_caption_leaves_room_for_the_axes() -> None:
     plain, _ = panels(1, height=2.0)
     add_caption(plain, "A caption.")
     assert plain.get_figheight() == 2.0
+
+
+@pytest.mark.parametrize("mechanism", ["optimal_noise", "mine"])
+def test_settings_of_a_mechanism_differ_in_colour_and_marker(mechanism: str) -> None:
+    names = [setting_of_mechanism(mechanism, number) for number in range(6)]
+    assert names[0] == mechanism and len({(colour(name), marker(name)) for name in names}) == 6
+    assert len({colour(name) for name in names}) == 6

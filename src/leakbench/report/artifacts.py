@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal, Union
 from leakbench.errors import ConfigError, UnknownName
 from leakbench.lazy import pd
 from leakbench.records import atomic_write
-from leakbench.report.compared import Places, places_of, settings_apart
+from leakbench.report.compared import Places, defenses_apart, places_of, settings_apart
 from leakbench.report.kept import Kept
 from leakbench.report.tidy import existing, gates_path, needed, table_path
 from leakbench.report.verdicts import void_notes
@@ -148,8 +148,8 @@ class Artifact:
             kept: where tensors are read, if :attr:`tensors` names any.
             compared: places of compared defenses; see :attr:`any_sweep`.
         """
-        if not self.any_sweep:
-            tables = {name: settings_apart(frame, compared) for name, frame in tables.items()}
+        apart = defenses_apart if self.any_sweep else settings_apart
+        tables = {name: apart(frame, compared) for name, frame in tables.items()}
         return self.make(tables, kept) if self.tensors else self.make(tables)
 
 

@@ -61,6 +61,19 @@ def settings_apart(frame: pd.DataFrame, places: Places) -> pd.DataFrame:
     return found
 
 
+def defenses_apart(frame: pd.DataFrame, places: Places) -> pd.DataFrame:
+    """A tidy table in which compared defenses that share a mechanism have numbered ones, as in :func:`settings_apart`.
+
+    Args:
+        frame: tidy table of an experiment.
+        places: of the compared defenses.
+    """
+    if not frame["defense"].isin(places).any():
+        return frame
+    named = zip(frame["defense"], frame["mechanism"], strict=True)
+    return frame.assign(mechanism=[setting_of_mechanism(name, places.get(label, 0)) for label, name in named])
+
+
 def in_setting(label: str, setting: Mapping[str, Any]) -> str:
     """The name of a defense in one of its settings."""
     return ", ".join([label, *(f"{name}={_in_words(value)}" for name, value in setting.items())])

@@ -55,6 +55,9 @@ def pairs(horizontal: pd.DataFrame, vertical: pd.DataFrame, parameter: str) -> p
         parameter: the swept parameter that both have; NaN where they sweep nothing.
     """
     keys = ["mechanism", SETTING + parameter]
+    for column in setting_columns(horizontal):
+        if column not in keys and horizontal[column].notna().any() and vertical[column].notna().any():
+            keys.append(column)  # a compared defense has parameters of its own
     return judged(horizontal, keys).merge(over_seeds(vertical, keys), on=keys, suffixes=("_x", "_y"))
 
 
@@ -93,8 +96,10 @@ def draw_pairs(
         label=named(name, void),
         zorder=3,
     )
+    others = [column for column in setting_columns(points) if column != SETTING + parameter]
     return [
         {"series": name, parameter: row[SETTING + parameter]}
+        | {column.removeprefix(SETTING): row[column] for column in others}
         | {"x": row["mean_x"], "x_low": row["low_x"], "x_high": row["high_x"], "x_lost": row["lost_x"]}
         | {"y": row["mean_y"], "y_low": row["low_y"], "y_high": row["high_y"], "y_lost": row["lost_y"]}
         | {"seeds": row["seeds_x"], "void": row["void"]}

@@ -38,6 +38,7 @@ def _small_scales(frame: pd.DataFrame) -> pd.DataFrame:
     title="Pruning on CIFAR-10: reconstruction error against training loss",
     caption=f"{TRADED.format(optimiser='Adam')} {INTERVALS} {REFERENCES}",
     experiments=("cifar_references", "cifar_pruning"),
+    any_sweep=True,
 )
 def fig09(tables: Tables) -> Drawing:
     """Trade-off of gradient pruning and optimal pruning."""
@@ -50,6 +51,7 @@ def fig09(tables: Tables) -> Drawing:
     caption=f"{TRADED.format(optimiser='Adam')} Noise scales up to {SMALL:g}; the larger ones are in Figures 12 "
     f"and 13. {INTERVALS} {REFERENCES}",
     experiments=("cifar_references", "cifar_noise"),
+    any_sweep=True,
 )
 def fig11(tables: Tables) -> Drawing:
     """Trade-off of clipped noise and optimal noise at small scales."""

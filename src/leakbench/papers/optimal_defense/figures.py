@@ -56,6 +56,7 @@ def fig03(tables: Tables) -> Drawing:
     title="Pruning: reconstruction error against training loss",
     caption=f"{TRADED.format(optimiser='Adam')} {INTERVALS} {REFERENCES}",
     experiments=("undefended", "pruning"),
+    any_sweep=True,
 )
 def fig04(tables: Tables) -> Drawing:
     """Trade-off of gradient pruning and optimal pruning."""
@@ -96,6 +97,7 @@ def fig06(tables: Tables) -> Drawing:
     title="Noise: reconstruction error against training loss",
     caption=f"{TRADED.format(optimiser='Adam')} {INTERVALS} {REFERENCES}",
     experiments=("undefended", "noise"),
+    any_sweep=True,
 )
 def fig07(tables: Tables) -> Drawing:
     """Trade-off of clipped noise and optimal noise."""

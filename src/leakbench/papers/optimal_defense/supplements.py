@@ -68,6 +68,7 @@ KNOWING = (
     "the axis). Below: trade-off for whichever attacker errs less. A better defense lies lower and further right. "
     f"{KNOWING} {INTERVALS}",
     experiments=("undefended", "equal_utility"),
+    any_sweep=True,
 )
 def fig_s1(tables: Tables) -> Drawing:
     """MSE and bound against the budget; trade-off for the stronger attacker."""
@@ -121,6 +122,7 @@ def bounds(information: pd.DataFrame, prior: float) -> pd.DataFrame:
     title="Trade-offs when the attacker knows the defense",
     caption=f"Figures 4 and 7 with both attackers. {TRADED.format(optimiser='Adam')} {KNOWING} {INTERVALS} {BLIND}",
     experiments=("undefended", "pruning", "noise", "adaptive"),
+    any_sweep=True,
 )
 def fig_s2(tables: Tables) -> Drawing:
     """Trade-offs of pruning and of noise, for the paper's attacker and for one who knows the defense."""
@@ -206,6 +208,7 @@ def _information_against_utility(ax: Axes, frame: pd.DataFrame) -> list[dict[str
     caption=f"Figures 4 and 7 with the optimiser of which U1 and U2 speak. {TRADED.format(optimiser='SGD')} "
     f"{INTERVALS} {REFERENCES}",
     experiments=("undefended", "pruning", "noise", "sgd"),
+    any_sweep=True,
 )
 def fig_s4(tables: Tables) -> Drawing:
     """Trade-offs of pruning and of noise, with the losses of plain SGD and the errors of Figures 4 and 7."""
