@@ -261,8 +261,8 @@ def test_holm_over_the_claims_of_a_paper() -> None:
 
 def papers_that_print(numbers: bool) -> list[str]:
     """Those with numbers beside their claims, or those without."""
-    papers = sorted({entry.paper for entry in artifacts()})
-    return [paper for paper in papers if claims_of(paper) and (printed_in(paper) / "claims.csv").is_file() is numbers]
+    papers = sorted({entry.paper for entry in artifacts() if claims_of(entry.paper)})
+    return [paper for paper in papers if (printed_in(paper) / "claims.csv").is_file() is numbers]
 
 
 def printed_in(paper: str) -> Path:
