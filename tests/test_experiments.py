@@ -261,7 +261,9 @@ def test_seeds_can_be_jobs_of_their_own(checkout: Checkout) -> None:
         (
             REGISTRIES["attacks"],
             "ig_optimal_defense",
-            lambda job: job.paper == "optimal_defense" and job.attack and job.attack.label.startswith("ig"),
+            lambda job: (
+                job.paper in ("optimal_defense", "leaderboard") and job.attack and job.attack.label.startswith("ig")
+            ),
         ),
         (REGISTRIES["models"], "simpleconvnet", lambda job: job.model.component.name == "simpleconvnet"),
         (REGISTRIES["datasets"], "digits", lambda job: job.dataset.component.name == "digits"),

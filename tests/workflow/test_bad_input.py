@@ -18,7 +18,7 @@ SETTINGS = {
     "scale=typo": "command line: scale: unknown scale 'typo'. Allowed: full, laptop, smoke, tiny.",
     "sclae=smoke": "command line: sclae: unknown key 'sclae'; did you mean 'scale'?",
     "papers=[x]": "command line: papers: unknown paper 'x'. "
-    "Allowed: cdpa, channel, optimal_defense, secagg_dp, tfl_meta.",
+    "Allowed: cdpa, channel, leaderboard, optimal_defense, secagg_dp, tfl_meta.",
     "papers=optimal_defense": "command line: papers: Input should be a valid list (found: 'optimal_defense')",
     "scale=": "command line: scale: Input should be a valid string (found: None)",
     "plugins=[typo.py]": "command line: plugins: no Python file at",
