@@ -214,3 +214,13 @@ def test_a_matrix_without_a_defense_says_why() -> None:
     drawing = draw("fig03", tables(swept([0.3], [20.0])), paper=PAPER)
     (said,) = drawing.figure.axes[0].texts
     assert said.get_text() == "every defense loses more than 2 points" and drawing.numbers.empty
+
+
+def test_a_missing_training_is_not_a_diverged_one() -> None:
+    """As in figures that are drawn while records are missing."""
+    rows = [each for each in defended() if (each["defense"], each["kind"]) != ("odd", "train")]
+    place = next(place for place in board(rows).places if place.defense.label == "odd")
+    assert np.isnan(place.defense.loss).all() and place.setting is None
+    words = [text.get_text() for text in draw("fig01", tables(rows), paper=PAPER).figure.axes[0].texts]
+    assert "training is missing" in " ".join(words) and "training diverges" not in " ".join(words)
+    assert make("table02", tables(rows), paper=PAPER).set_index("defense").loc["odd", "loss"] == "–"

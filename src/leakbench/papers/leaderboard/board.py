@@ -58,7 +58,7 @@ class Defended:
         leakage: by the strongest attack or the best guess, ``[1 + R, P]``: of the sample, then of every resample; NaN
             where no attack applies, since nothing is known then.
         strongest: label of that attack in the sample, per setting.
-        loss: of accuracy, ``[1 + R, P]``; inf where training diverged.
+        loss: of accuracy, ``[1 + R, P]``; inf where training diverged, NaN where it is missing.
         bits: over those of the undefended message, ``[P]``.
         overhead: time of a step under the defense over that of an undefended one, minus one, ``[P]``: the median over
             seeds and repetitions; NaN if not known.
@@ -84,6 +84,12 @@ class Defended:
     def unattacked(self) -> bool:
         """Whether no attack applies to it, in any setting."""
         return bool(np.isnan(self.leakage[0]).all())
+
+    @property
+    def least_loss(self) -> float:
+        """In the setting that loses least; inf if every training diverged or is missing."""
+        known = self.loss[0][~np.isnan(self.loss[0])]
+        return float(known.min(initial=np.inf))
 
     def at(self, allowed: float) -> Array:
         """The least leakage at no more than this loss, ``[1 + R]``."""
@@ -146,7 +152,7 @@ class Board:
         known = {label: not np.isnan(leakage[0]) for label, leakage in at.items()}
         ranked = sorted(
             self.defenses,
-            key=lambda one: (0, at[one.label][0]) if known[one.label] else (1 + one.unattacked, one.loss[0].min()),
+            key=lambda one: (0, at[one.label][0]) if known[one.label] else (1 + one.unattacked, one.least_loss),
         )
         best = at[ranked[0].label]
         behind = [self.bootstrap.estimate(at[one.label] - best) for one in ranked]
@@ -285,8 +291,7 @@ def _losses(part: pd.DataFrame, bare: pd.DataFrame, seeds: Array) -> Array:
     """Accuracy lost against undefended training of the same seed, ``[S]``; inf where training diverged."""
     first, second = (values_of(_trained(rows), "accuracy") for rows in (bare, part))
     difference = paired_differences(first, second, by=["seed"]).rename(columns={"difference": "value"})
-    lost = _by_seed(difference, seeds)
-    return np.where(np.isnan(lost), np.inf, lost)
+    return _by_seed(difference.fillna({"value": np.inf}), seeds)
 
 
 def _trained(rows: pd.DataFrame) -> pd.DataFrame:

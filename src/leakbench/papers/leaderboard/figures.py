@@ -74,8 +74,9 @@ def _ranking(ax: Axes, board: Board) -> list[dict[str, Any]]:
         for allowed, small in ((LOSSES[0], "<"), (LOSSES[-1], ">")):
             ax.plot(place.leakage[allowed].value, line, small, color=tint, markersize=3.5, alpha=0.7)
         if math.isnan(leakage.value):
-            least = one.loss[0].min()
-            said = "training diverges" if math.isinf(least) else f"loses {percent(least)} points or more"
+            said = f"loses {percent(one.least_loss)} points or more"
+            if math.isinf(one.least_loss):
+                said = "training is missing" if np.isnan(one.loss[0]).all() else "training diverges"
             if one.unattacked:
                 said = "no attack applies"
             ax.text(

@@ -69,6 +69,10 @@ def p_value(value: float) -> str:
     return "< 0.01" if value < 0.01 else f"{value:.2f}"
 
 
+def _loss(points: float) -> str:
+    return NONE if math.isnan(points) else "diverged" if math.isinf(points) else f"{points:.1f}"
+
+
 @table(
     2,
     title="Every setting of every defense",
@@ -89,7 +93,7 @@ def table02(tables: Tables) -> pd.DataFrame:
                     "setting": points["setting"],
                     "leakage": points["leakage_db"].map("{:.1f}".format),
                     "strongest attack": points["strongest"],
-                    "loss": points["loss"].map(lambda loss: f"{loss:.1f}" if math.isfinite(loss) else "diverged"),
+                    "loss": points["loss"].map(_loss),
                     "bits": points["bits"].map(ratio),
                     "time": points["time"].map(ratio),
                     "front": points["front"].map({True: "yes", False: ""}),
