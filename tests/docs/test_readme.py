@@ -50,6 +50,6 @@ def test_signs_of_verdicts() -> None:
 
 def test_picture() -> None:
     (picture,) = re.findall(r"!\[.{20,}\]\((.*)\)", README)
-    assert (ROOT / picture).stat().st_size < 200_000
+    assert (ROOT / picture).stat().st_size < 300_000
     (command,) = re.findall(r"`snakemake --cores all (figures/.*\.png)`", README)
     assert artifact_of(command).kind == "figure"
