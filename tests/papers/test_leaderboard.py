@@ -12,6 +12,7 @@ from tests.papers.drawn import draw, make, smoke_tables
 
 from leakbench.errors import RecordError
 from leakbench.papers.leaderboard.board import Board, boards
+from leakbench.report.plots import Drawing
 
 SEEDS, VICTIMS = 4, 10
 PAPER = "leaderboard"
@@ -117,6 +118,8 @@ def test_a_defense_that_no_attack_applies_to_is_not_said_to_protect() -> None:
     place = board([*defended(), *silent]).places[-1]
     assert place.defense.label == "silent" and place.setting is None
     assert math.isnan(place.leakage[0.02].value)
+    front = draw("fig02", tables([*defended(), *silent]), paper=PAPER).numbers.set_index("defense")["front"]
+    assert not front["silent"] and front["even"]
 
 
 def test_failed_trials_of_one_attack_leave_another_as_the_strongest() -> None:
@@ -136,6 +139,8 @@ def test_void_attacks_are_left_out() -> None:
     found = board(rows, bare)
     assert found.void == ("dlg",) and all("dlg" not in one.quality for one in found.defenses)
     assert found.undefended.value < 40
+    drawing = draw_from(rows, bare)
+    assert drawing.figure.axes[0].get_xlabel().endswith("too weak: dlg")
 
 
 def test_strengths_between_those_computed_are_joined_by_lines() -> None:
@@ -182,6 +187,11 @@ def test_the_front_holds_what_nothing_beats() -> None:
 def tables(rows: Rows) -> dict[str, pd.DataFrame]:
     """The tables of the leaderboard's experiments."""
     return {"undefended": pd.DataFrame(BARE), "defended": pd.DataFrame(rows)}
+
+
+def draw_from(rows: Rows, bare: Rows) -> Drawing:
+    """The matrix of these rows."""
+    return draw("fig03", {"undefended": pd.DataFrame(bare), "defended": pd.DataFrame(rows)}, paper=PAPER)
 
 
 def test_the_matrix_frames_the_strongest_attack() -> None:

@@ -11,6 +11,7 @@ from leakbench.papers.leaderboard import PAPER
 from leakbench.papers.leaderboard.board import DEFENDED, HEADLINE, LOSSES, UNDEFENDED, Board, Place, boards, in_words
 from leakbench.report.artifacts import Tables, artifact
 from leakbench.report.plots import Drawing
+from leakbench.report.statistics import interquartile_mean
 from leakbench.report.style import REFERENCE_COLOUR, colour, marker, panels
 from leakbench.theory.pareto import nondominated
 
@@ -89,7 +90,9 @@ def _ranking(ax: Axes, board: Board) -> list[dict[str, Any]]:
         _costs(ax, line, place)
         rows.append(
             {"place": line + 1, "defense": one.label, "mechanism": one.mechanism, "leakage_db": leakage.value}
-            | {"low": leakage.low, "high": leakage.high, "p_holm": place.p_value, "like_the_first": together}
+            | {"low": leakage.low, "high": leakage.high, "above_first_db": place.above_best.value}
+            | {"above_first_low": place.above_best.low, "above_first_high": place.above_best.high}
+            | {"p_holm": place.p_value, "like_the_first": together}
             | {f"leakage_db_at_{percent(allowed)}": place.leakage[allowed].value for allowed in LOSSES}
             | {"setting": "" if place.setting is None else in_words(one.settings[place.setting])}
         )
@@ -99,14 +102,19 @@ def _ranking(ax: Axes, board: Board) -> list[dict[str, Any]]:
     return rows
 
 
+def _ends(board: Board) -> list[tuple[float, str, dict[str, Any]]]:
+    """Where nothing is defended, and where nothing is seen: leakage, name, and how their lines look."""
+    return [
+        (board.undefended.value, "no defense", {"color": colour("none"), "linestyle": "-", "linewidth": 1}),
+        (board.guess.value, "best guess", {"color": REFERENCE_COLOUR, "linestyle": "--", "linewidth": 1}),
+    ]
+
+
 def _span(ax: Axes, board: Board) -> None:
-    """Lines where nothing is defended, and where nothing is seen."""
-    for value, name, style in (
-        (board.undefended.value, "no defense", "-"),
-        (board.guess.value, "best guess", "--"),
-    ):
-        ax.axvline(value, color=colour("none") if style == "-" else REFERENCE_COLOUR, linestyle=style, linewidth=1)
-        ax.text(value, -0.75, f" {name}", fontsize=7.5, ha="left" if style == "--" else "right", va="center")
+    """The ends as vertical lines, with their names inside."""
+    for (value, name, look), side in zip(_ends(board), ("right", "left"), strict=True):
+        ax.axvline(value, **look)
+        ax.text(value, -0.75, f" {name}", fontsize=7.5, ha=side, va="center")
 
 
 def _costs(ax: Axes, line: int, place: Place) -> None:
@@ -165,7 +173,7 @@ def settings_of(board: Board) -> pd.DataFrame:
 
 
 def _unbeaten(points: pd.DataFrame) -> pd.Series:
-    known = np.isfinite(points["loss"]) & np.isfinite(points["bits"])
+    known = np.isfinite(points[["leakage_db", "loss", "bits"]]).all(axis=1)
     weighed = points.loc[known, ["leakage_db", "loss", "bits"]].round({"leakage_db": 1, "loss": 1, "bits": 2})
     weighed["loss"] = weighed["loss"].clip(lower=0.0)
     best = pd.Series(False, index=points.index)
@@ -222,11 +230,9 @@ def _name(ax: Axes, shown: pd.DataFrame) -> None:
 
 
 def _levels(ax: Axes, board: Board) -> None:
-    for value, name, style in (
-        (board.undefended.value, "no defense", "-"),
-        (board.guess.value, "best guess", "--"),
-    ):
-        ax.axhline(value, color=colour("none") if style == "-" else REFERENCE_COLOUR, linestyle=style, linewidth=1)
+    """The ends as horizontal lines."""
+    for value, name, look in _ends(board):
+        ax.axhline(value, **look)
         ax.text(1.0, value, name, transform=ax.get_yaxis_transform(), fontsize=7.5, ha="right", va="bottom")
 
 
@@ -283,13 +289,13 @@ def _matrix(ax: Axes, board: Board) -> list[dict[str, Any]]:
     ax.set_yticks(range(len(held)), [place.defense.label for place in held])
     ax.grid(visible=False)
     ax.xaxis.tick_top()
-    ax.set_xlabel(f"{board.dataset}, {board.model}: best guess {low:.1f} dB, undefended {high:.1f} dB")
+    ends = f"best guess {low:.1f} dB, undefended {high:.1f} dB and {percent(board.accuracy.value)} % accuracy"
+    left_out = f"; too weak: {', '.join(board.void)}" if board.void else ""
+    ax.set_xlabel(f"{board.dataset}, {board.model}: {ends}{left_out}")
     return rows
 
 
 def _reached(place: Place, attack: str) -> float:
-    from leakbench.report.statistics import interquartile_mean
-
     assert place.setting is not None
     values: Array = place.defense.quality[attack][place.setting]
     value = float(interquartile_mean(values.ravel()))
