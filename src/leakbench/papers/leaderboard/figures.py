@@ -173,7 +173,7 @@ def settings_of(board: Board) -> pd.DataFrame:
 
 
 def _unbeaten(points: pd.DataFrame) -> pd.Series:
-    known = np.isfinite(points[["leakage_db", "loss", "bits"]]).all(axis=1)
+    known = np.isfinite(points["leakage_db"]) & np.isfinite(points["loss"]) & np.isfinite(points["bits"])
     weighed = points.loc[known, ["leakage_db", "loss", "bits"]].round({"leakage_db": 1, "loss": 1, "bits": 2})
     weighed["loss"] = weighed["loss"].clip(lower=0.0)
     best = pd.Series(False, index=points.index)
