@@ -25,6 +25,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from leakbench.errors import ConfigError, UnknownName
+from leakbench.paper_folders import paper_rooms
 
 
 class Component(BaseModel):
@@ -55,8 +56,9 @@ C = TypeVar("C", bound=Component)
 class Registry(Generic[C]):
     """Components of one kind by name.
 
-    The modules of ``package`` and the entry points of the group ``package`` (of any installed distribution) are
-    imported at the first look-up.
+    At the first look-up these are imported: the modules of ``package``, those of the papers' sub-packages of the same
+    name (``leakbench.jobs`` and ``<a paper's package>.jobs``), and the entry points of the group ``package`` of any
+    installed distribution.
     """
 
     def __init__(self, kind: str, package: str) -> None:
@@ -90,9 +92,9 @@ class Registry(Generic[C]):
             return
         self._loaded = True  # first: a module may look names up while it is imported
         try:
-            package = importlib.import_module(self.package)
-            for module in pkgutil.iter_modules(package.__path__):
-                importlib.import_module(f"{self.package}.{module.name}")
+            _import_with_modules(self.package)
+            for package in paper_rooms(self.package.removeprefix("leakbench.")):
+                _import_with_modules(package)
             for entry in entry_points(group=self.package):
                 entry.load()
         except BaseException:
@@ -117,6 +119,13 @@ class Registry(Generic[C]):
         if name not in self._classes:
             raise UnknownName(self.kind, name, self._classes, where)
         return self._classes[name]
+
+
+def _import_with_modules(name: str) -> None:
+    """Import a package and the modules in it, not those of packages in it; or a module."""
+    package = importlib.import_module(name)
+    for module in pkgutil.iter_modules(getattr(package, "__path__", ())):
+        importlib.import_module(f"{name}.{module.name}")
 
 
 def load_plugin(source: str, where: str = "") -> ModuleType:

@@ -5,9 +5,7 @@ What the paper does not have is a supplement of ours, numbered S1, S2, ...
 
 from __future__ import annotations
 
-import importlib
 import io
-import pkgutil
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +15,7 @@ from typing import TYPE_CHECKING, Literal, Union
 
 from leakbench.errors import ConfigError, UnknownName
 from leakbench.lazy import pd
+from leakbench.paper_folders import import_modules, paper_folders
 from leakbench.records import atomic_write
 from leakbench.report.compared import Places, defenses_apart, places_of, settings_apart
 from leakbench.report.kept import Kept
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from leakbench.report.plots import Drawing
 
 FIGURES = "figures"
-PAPERS = "leakbench.papers"
-"""Its packages register their artifacts here when they are imported; by name, since imports point downwards."""
 FORMATS = {"figure": ("pdf", "png", "csv"), "table": ("csv", "md", "tex")}
 
 Tables = Mapping[str, "pd.DataFrame"]
@@ -268,9 +265,8 @@ def artifact(
 @cache
 def artifacts() -> tuple[Artifact, ...]:
     """Every artifact of every paper: by paper, figures first, supplements after the paper's own, by number."""
-    package = importlib.import_module(PAPERS)
-    for module in pkgutil.walk_packages(package.__path__, f"{PAPERS}."):
-        importlib.import_module(module.name)
+    for paper in paper_folders().values():
+        import_modules(paper.package)
     return tuple(sorted(_artifacts.values(), key=lambda entry: entry.order))
 
 

@@ -7,14 +7,14 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from importlib.resources import files
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal
 
 from leakbench.errors import ConfigError, UnknownName
 from leakbench.lazy import pd
+from leakbench.paper_folders import paper_folders
 from leakbench.records import atomic_write
-from leakbench.report.artifacts import FIGURES, PAPERS, Tables, artifacts, escaped
+from leakbench.report.artifacts import FIGURES, Tables, artifacts, escaped
 from leakbench.report.compared import Places, places_of, stand_ins, without
 from leakbench.report.evidence import Evidence, NotRun
 from leakbench.report.statistics import CONFIDENCE, Estimate, holm
@@ -228,8 +228,9 @@ class Claim:
 @cache
 def _printed(paper: str) -> dict[str, str]:
     """Numbers by the key of their claim, from ``reference/claims.csv`` of the paper's package."""
-    file = files(PAPERS) / paper / "reference" / "claims.csv"
-    if not file.is_file():
+    papers = paper_folders()
+    file = papers[paper].reference / "claims.csv" if paper in papers else None
+    if file is None or not file.is_file():
         return {}
     with file.open(encoding="utf-8") as lines:
         return {row["claim"]: f"{row['printed']} ({row['where']})" for row in csv.DictReader(lines)}
