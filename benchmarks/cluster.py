@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leakbench.experiments import Project
+from leakbench.planning.project import Project
 
 if TYPE_CHECKING:
     from tests.slurm.cluster import Cluster

@@ -11,7 +11,7 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import median
 
-from leakbench.experiments import find_root
+from leakbench.planning.project import find_root
 from leakbench.report.cost_model import CostModel, Measured
 from leakbench.report.costs import SPEEDUP, earlier_costs
 

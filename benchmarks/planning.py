@@ -19,7 +19,7 @@ from pathlib import Path
 
 import yaml
 
-from leakbench.experiments import Project
+from leakbench.planning.project import Project
 
 ROOT = Path(__file__).parents[1]
 SNAKEMAKE = [sys.executable, "-m", "snakemake", "--cores", "2", "--quiet", "all"]

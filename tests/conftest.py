@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from leakbench.experiments import REGISTRIES
 from leakbench.federated.sensitivity import Probes
 from leakbench.federated.step import ClientSteps
 from leakbench.jobs.base import JOB_KINDS
@@ -21,6 +20,7 @@ from leakbench.jobs.runner import Placement
 from leakbench.lazy import torch
 from leakbench.models.base import Network, build_network
 from leakbench.models.convnets import SimpleConvNet
+from leakbench.planning.variants import REGISTRIES
 from leakbench.report.claims import Claim
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run in several processes; torch is not loaded yet

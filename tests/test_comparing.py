@@ -14,8 +14,8 @@ import pytest
 
 from leakbench import comparing
 from leakbench.errors import ConfigError
-from leakbench.experiments import Project
 from leakbench.jobs.base import Job
+from leakbench.planning.project import Project
 from leakbench.report.catalogue import catalogue
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -167,7 +167,7 @@ def test_a_registered_name_a_module_and_an_entry_point_are_the_same(
         ("gaussian_noise", "compare.0.scale: this key is missing"),
         ({"name": "../mine.py:Mine", "strength": 2}, "compare.0.strength: Input should be less than or equal to 1"),
         ({"name": "../mine.py:Mine", "strenght": 1}, "unknown key 'strenght'; did you mean 'strength'?"),
-        ({"name": "../mine.py:Mine", "label": "gp"}, "'gp' is a defense of config/papers/optimal_defense.yaml already"),
+        ({"name": "../mine.py:Mine", "label": "gp"}, "'gp' is a defense of paper 'optimal_defense' already"),
     ],
 )
 def test_what_is_wrong_is_said(root: Path, compare: Any, message: str) -> None:

@@ -14,9 +14,10 @@ from leakbench.attacks.released.lira import LiRA
 from leakbench.data.base import DATASETS
 from leakbench.effort import Effort
 from leakbench.errors import ConfigError
-from leakbench.experiments import Project, job_of
 from leakbench.federated.training import Training
 from leakbench.jobs.base import JOB_KINDS, Job, Variant
+from leakbench.planning.project import Project
+from leakbench.planning.recorded import job_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = Project(ROOT)
@@ -58,7 +59,7 @@ def test_every_attack_has_an_effort(name: str) -> None:
 
 def test_counting_needs_no_torch() -> None:
     code = (
-        "import sys\nfrom pathlib import Path\nfrom leakbench.experiments import Project\n"
+        "import sys\nfrom pathlib import Path\nfrom leakbench.planning.project import Project\n"
         "jobs = Project(Path.cwd()).plan('full').jobs_of('tfl_meta').values()\n"
         "assert all(job.effort.passes > 0 for job in jobs)\nassert not {'torch', 'numpy'} & set(sys.modules)\n"
     )

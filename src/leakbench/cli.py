@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from leakbench.errors import LeakbenchError
 
 if TYPE_CHECKING:
-    from leakbench.experiments import Project
+    from leakbench.planning.project import Project
     from leakbench.report.cost_model import Speedup
 
 LISTABLE = (
@@ -34,7 +34,7 @@ LISTABLE = (
 
 
 def _project(arguments: argparse.Namespace) -> Project:
-    from leakbench.experiments import Project, find_root
+    from leakbench.planning.project import Project, find_root
 
     overrides = _assigned(arguments.set, "--set", "KEY=VALUE")
     root = Path(arguments.root) if arguments.root else find_root()

@@ -12,12 +12,12 @@ from leakbench.data.base import DATASETS, Dataset, ImageDataset
 from leakbench.data.staging import stage, staged_dataset, staged_vocabulary
 from leakbench.data.text import VOCABULARY, BertVocabulary, TextDataset
 from leakbench.errors import LeakbenchError, MissingData
-from leakbench.experiments import Plan
 from leakbench.jobs.attack import AttackJob
 from leakbench.jobs.base import Job
 from leakbench.metrics.image import LPIPS_SIDE
 from leakbench.metrics.staging import WEIGHTS, stage_weights, staged_weights
 from leakbench.models.staging import stage_model, staged_model
+from leakbench.planning.plan import Plan
 from leakbench.staged.manifest import Staged
 
 State = Literal["staged", "ships with the installation", "missing", "broken"]

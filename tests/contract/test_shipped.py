@@ -10,7 +10,7 @@ from leakbench.contract.kit import check_component
 from leakbench.data.staged import StagedDataset
 from leakbench.data.text import TextDataset
 from leakbench.errors import MissingData
-from leakbench.experiments import REGISTRIES
+from leakbench.planning.variants import REGISTRIES
 
 # Parameters that have no default and that no plain value can be guessed for.
 GIVEN: dict[str, dict[str, Any]] = {

@@ -11,7 +11,7 @@ from leakbench import staging
 from leakbench.cli import main
 from leakbench.data.staged import StagedImages
 from leakbench.errors import MissingData
-from leakbench.experiments import Project
+from leakbench.planning.project import Project
 from leakbench.staged.manifest import MANIFEST
 from leakbench.staging import Need, look, needs, to_do
 

@@ -13,8 +13,9 @@ import pytest
 import yaml
 from tests.docs.test_documented_commands import ROOT, blocks
 
-from leakbench.experiments import Project, overlay
 from leakbench.jobs.runner import Placement, run_job
+from leakbench.planning.layers import overlay
+from leakbench.planning.project import Project
 
 PAGE = ROOT / "docs" / "add-a-defense.md"
 RECORD = "results/smoke/optimal_defense/{}/digits16/small/{}/all.json"

@@ -23,9 +23,10 @@ from leakbench.attacks.released.base import MEMBERSHIP_ATTACKS, MODEL_INVERSIONS
 from leakbench.attacks.sentences import Reordering, SentenceMatching
 from leakbench.attacks.unknowns import Pixels, Upsampled
 from leakbench.defenses.base import DEFENSES
-from leakbench.experiments import Project, overlay
 from leakbench.jobs.attack import AttackJob
 from leakbench.jobs.release import ReleaseJob
+from leakbench.planning.layers import overlay
+from leakbench.planning.project import Project
 from leakbench.records import read_record
 from leakbench.registry import Registry
 

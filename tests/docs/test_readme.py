@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from leakbench.experiments import Project
+from leakbench.planning.project import Project
 from leakbench.report.artifacts import artifact_of
 from leakbench.report.catalogue import catalogue
 from leakbench.report.claims import MARKS

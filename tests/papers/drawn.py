@@ -13,7 +13,7 @@ from matplotlib.collections import PathCollection
 from scipy import stats
 from tests.report.synthetic import ROOT, tidy_tables
 
-from leakbench.experiments import Project
+from leakbench.planning.project import Project
 from leakbench.report.artifacts import artifact_of
 from leakbench.report.plots import Drawing
 

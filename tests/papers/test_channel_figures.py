@@ -11,7 +11,7 @@ import torch
 from tests.papers.drawn import Tables, draw, per_seed, smoke_tables
 from tests.report.synthetic import ROOT
 
-from leakbench.experiments import Project
+from leakbench.planning.project import Project
 from leakbench.report.artifacts import artifact_of
 
 PAPER = "channel"

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tests.papers.drawn import interval
 from tests.report.synthetic import ROOT, tidy_tables
 
-from leakbench.experiments import Project
 from leakbench.papers.channel.balance import hypervolume, improvements, pareto
 from leakbench.papers.channel.released import MIA, SHOWN, judged_by_strongest, strongest_membership
+from leakbench.planning.project import Project
 from leakbench.report.artifacts import Tables, artifact_of
 from leakbench.report.plots import Drawing
 

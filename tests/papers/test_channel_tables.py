@@ -15,12 +15,12 @@ import pytest
 from scipy import stats
 from tests.report.synthetic import ROOT, record_of, tidy_tables
 
-from leakbench.experiments import Project
 from leakbench.jobs.runner import overall_outcome
 from leakbench.jobs.timing import METHODS
 from leakbench.lazy import torch
 from leakbench.papers.channel.common import printed
 from leakbench.papers.channel.tables import _interval, architecture_of
+from leakbench.planning.project import Project
 from leakbench.report.artifacts import artifact_of
 from leakbench.report.tidy import tidy_rows
 

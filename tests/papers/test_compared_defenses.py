@@ -14,7 +14,8 @@ from tests.conftest import registries_as_they_were
 from tests.report.synthetic import ROOT, record_of, tidy_tables
 from tests.workflow.quick_jobs import findings
 
-from leakbench.experiments import Plan, Project
+from leakbench.planning.plan import Plan
+from leakbench.planning.project import Project
 from leakbench.records import write_record, write_tensors
 from leakbench.report.artifacts import Artifact, Made, Tables, artifact_of, artifacts
 from leakbench.report.claims import Claim, claims_of

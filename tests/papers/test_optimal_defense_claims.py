@@ -14,9 +14,9 @@ from numpy.typing import ArrayLike
 from tests.report.synthetic import ROOT
 from tests.report.tables import rows, table
 
-from leakbench.experiments import Project
 from leakbench.papers.optimal_defense import theory_checks
 from leakbench.papers.optimal_defense.claims import _trailing_mean
+from leakbench.planning.project import Project
 from leakbench.report.claims import Claim, Finding, claims_of
 
 SEEDS, BATCHES = 5, 4

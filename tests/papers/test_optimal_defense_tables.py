@@ -6,9 +6,9 @@ import pandas as pd
 import pytest
 from tests.report.synthetic import ROOT, record_of
 
-from leakbench.experiments import Project
 from leakbench.jobs.runner import overall_outcome
 from leakbench.lazy import torch
+from leakbench.planning.project import Project
 from leakbench.report.artifacts import _table_formats, artifact_of
 from leakbench.report.tidy import tidy_rows
 

@@ -10,10 +10,10 @@ import pytest
 from tests.papers.drawn import draw, interval, make, per_seed, series, smoke_tables
 from tests.report.synthetic import ROOT
 
-from leakbench.experiments import Project
 from leakbench.papers.secagg_dp import PAPER
 from leakbench.papers.secagg_dp import leakage_claims as claims
 from leakbench.papers.secagg_dp.leakage import BATCHES, INVERSION, MEMBERSHIP
+from leakbench.planning.project import Project
 from leakbench.report.claims import Finding, claims_of
 from leakbench.report.evidence import Evidence, NotRun
 

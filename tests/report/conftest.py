@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 from tests.report.synthetic import configured, new_project
 
-from leakbench.experiments import Project
 from leakbench.papers.optimal_defense import theory_checks
+from leakbench.planning.project import Project
 from leakbench.report.claims import claims_path, judge
 from leakbench.report.scorecard import write_scorecard
 from leakbench.report.tidy import merge, table_path

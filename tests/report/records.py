@@ -8,7 +8,7 @@ from typing import Literal
 
 import yaml
 
-from leakbench.experiments import Project
+from leakbench.planning.project import Project
 from leakbench.records import Cost, Outcome, Provenance, Record, Replicate, write_record
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,9 +9,10 @@ import pandas as pd
 import yaml
 from tests.workflow.quick_jobs import findings
 
-from leakbench.experiments import Plan, Project
 from leakbench.jobs.base import Job
 from leakbench.jobs.runner import overall_outcome
+from leakbench.planning.plan import Plan
+from leakbench.planning.project import Project
 from leakbench.records import Cost, Provenance, Record, write_record, write_tensors
 from leakbench.report.artifacts import Artifact, artifacts
 from leakbench.report.tidy import tidy_rows

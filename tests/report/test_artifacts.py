@@ -14,7 +14,7 @@ import pytest
 from tests.report.synthetic import configured
 
 from leakbench.errors import ConfigError, RecordError
-from leakbench.experiments import Project
+from leakbench.planning.project import Project
 from leakbench.report import artifacts as module
 from leakbench.report.artifacts import FORMATS, Artifact, Tables, artifact, artifact_of, artifacts
 from leakbench.report.catalogue import catalogue

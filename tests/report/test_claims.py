@@ -15,7 +15,7 @@ from tests.report.synthetic import ROOT, new_project
 from tests.report.tables import rows, table
 
 from leakbench.errors import ConfigError, RecordError
-from leakbench.experiments import Project
+from leakbench.planning.project import Project
 from leakbench.report import claims
 from leakbench.report.artifacts import artifacts
 from leakbench.report.claims import (

@@ -12,8 +12,8 @@ from tests.report.records import empty_project, write_bare_record
 
 from leakbench.cli import main
 from leakbench.errors import ConfigError
-from leakbench.experiments import Project
 from leakbench.models.base import MODELS
+from leakbench.planning.project import Project
 from leakbench.report import costs as module
 from leakbench.report.artifacts import artifacts
 from leakbench.report.cost_model import Speedup

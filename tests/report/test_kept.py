@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from leakbench.errors import RecordError
-from leakbench.experiments import Project
 from leakbench.jobs.base import Job
+from leakbench.planning.project import Project
 from leakbench.records import read_record, read_tensors
 from leakbench.report.artifacts import artifact_of
 from leakbench.report.kept import Kept

@@ -18,7 +18,7 @@ from tests.workflow.quick_jobs import findings
 
 from leakbench.cli import main
 from leakbench.errors import RecordError, UnknownName
-from leakbench.experiments import Project
+from leakbench.planning.project import Project
 from leakbench.records import Tensors, write_record, write_tensors
 from leakbench.report.artifacts import artifact_of
 from leakbench.report.partial import draw_partly, partial_path

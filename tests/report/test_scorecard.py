@@ -18,7 +18,7 @@ from PIL import Image
 from tests.report.synthetic import configured
 
 from leakbench.errors import ConfigError, RecordError
-from leakbench.experiments import Project
+from leakbench.planning.project import Project
 from leakbench.report.claims import MARKS, SMOKE_WARNING, claims_of, claims_path, claims_paths
 from leakbench.report.scorecard import WIDTH, named_in, write_scorecard
 

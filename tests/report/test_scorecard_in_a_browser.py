@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.report.browser import Browser, browser, installed
 
-from leakbench.experiments import Project
+from leakbench.planning.project import Project
 from leakbench.report.claims import MARKS
 
 PROGRAMS = installed()

@@ -12,7 +12,7 @@ import pytest
 from tests.report.records import empty_project, write_bare_record
 
 from leakbench.cli import main
-from leakbench.experiments import Project
+from leakbench.planning.project import Project
 from leakbench.report.status import STANDINGS, status
 from leakbench.running.work import STATE, State, folder_of
 

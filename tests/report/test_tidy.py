@@ -13,7 +13,7 @@ import yaml
 from tests.report.synthetic import ROOT, new_project, record_of
 
 from leakbench.errors import ConfigError, DataChanged, RecordError
-from leakbench.experiments import Project
+from leakbench.planning.project import Project
 from leakbench.records import MetricInfo, Outcome, Record, Replicate, write_record
 from leakbench.report.tidy import SETTING, merge, missing_path, needed, table_path, tidy_rows
 

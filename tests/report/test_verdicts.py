@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 from tests.report.synthetic import ROOT, new_project, record_of, tidy_tables
 
-from leakbench.experiments import Project
 from leakbench.gates import Gate, GateSpec
+from leakbench.planning.project import Project
 from leakbench.records import Replicate, read_record, write_record
 from leakbench.report import claims, style
 from leakbench.report.artifacts import artifact_of, artifacts

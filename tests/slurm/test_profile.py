@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from leakbench.experiments import Project
 from leakbench.jobs.base import JOB_KINDS
+from leakbench.planning.project import Project
 from leakbench.workflow.sharing import SIZES
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leakbench.experiments import Project
+from leakbench.planning.project import Project
 from leakbench.report.artifacts import artifacts
 from leakbench.report.claims import claims_of
 

@@ -9,7 +9,7 @@ from typing import Any
 from leakbench.contract import attacks, data_and_models, defenses
 from leakbench.contract.check import HEAVY, Answer, Case, Checks, about_classes, imports_of
 from leakbench.errors import ConfigError
-from leakbench.experiments import REGISTRIES
+from leakbench.planning.variants import REGISTRIES
 from leakbench.registry import Component, load_plugin
 
 KINDS: dict[str, tuple[Checks[Any], type[Case[Any]]]] = {

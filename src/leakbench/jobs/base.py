@@ -71,7 +71,7 @@ class Variant(Generic[C]):
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Job:
     """One cell: dataset x model x defense x attack, with the kind of work and its protocol.
 

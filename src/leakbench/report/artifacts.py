@@ -23,7 +23,7 @@ from leakbench.report.tidy import existing, gates_path, needed, table_path
 from leakbench.report.verdicts import void_notes
 
 if TYPE_CHECKING:
-    from leakbench.experiments import Project
+    from leakbench.planning.project import Project
     from leakbench.report.plots import Drawing
 
 FIGURES = "figures"

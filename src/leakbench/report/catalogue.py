@@ -8,8 +8,10 @@ from typing import Any
 
 from leakbench.attacks.released.base import MEMBERSHIP_ATTACKS, MODEL_INVERSIONS
 from leakbench.errors import UnknownName
-from leakbench.experiments import REGISTRIES, Plan, Project
 from leakbench.lazy import pd
+from leakbench.planning.plan import Plan
+from leakbench.planning.project import Project
+from leakbench.planning.variants import REGISTRIES
 from leakbench.registry import Registry
 from leakbench.report.artifacts import artifacts
 from leakbench.report.claims import MARKS, claims_of, claims_path, judged, verdict_rows

@@ -21,7 +21,7 @@ from leakbench.report.statistics import CONFIDENCE, Estimate, holm
 from leakbench.report.tidy import existing, table_path
 
 if TYPE_CHECKING:
-    from leakbench.experiments import Project
+    from leakbench.planning.project import Project
 
 Verdict = Literal["reproduced", "contradicted", "inconclusive", "not run"]
 MARKS: Mapping[str, str] = {"reproduced": "✔", "contradicted": "✘", "inconclusive": "?", "not run": "–"}

@@ -13,8 +13,9 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from leakbench.errors import ConfigError, LeakbenchError
-from leakbench.experiments import Project, job_of
 from leakbench.jobs.base import Job
+from leakbench.planning.project import Project
+from leakbench.planning.recorded import job_of
 from leakbench.records import RESULTS, Record, atomic_write, size_on_disk
 from leakbench.report.artifacts import artifacts
 from leakbench.report.cost_model import CostModel, Device, Estimate, Measured, Size, Speedup, added

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from leakbench.errors import LeakbenchError, RecordError
-from leakbench.experiments import Project
 from leakbench.jobs.base import Job
+from leakbench.planning.project import Project
 from leakbench.records import Record, atomic_write
 from leakbench.report.artifacts import Artifact, artifact_of, formats, notes_on_void, shows_void
 from leakbench.report.compared import places_of

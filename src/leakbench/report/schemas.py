@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from leakbench.experiments import PaperSpec, ScaleSpec, Settings
+from leakbench.planning.schemas import PaperSpec, ScaleSpec, Settings
 from leakbench.records import Record, atomic_write
 
 SCHEMAS: dict[str, type[BaseModel]] = {"config": Settings, "paper": PaperSpec, "scale": ScaleSpec, "record": Record}

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from leakbench.errors import ConfigError, RecordError
-from leakbench.experiments import Plan, Project
 from leakbench.lazy import pd
+from leakbench.planning.plan import Plan
+from leakbench.planning.project import Project
 from leakbench.records import RESULTS, atomic_write
 from leakbench.report.artifacts import Artifact, artifacts
 from leakbench.report.claims import (

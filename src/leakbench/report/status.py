@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from leakbench.experiments import Project
 from leakbench.jobs.base import Job
+from leakbench.planning.project import Project
 from leakbench.report.artifacts import artifacts
 from leakbench.report.recorded import Recorded, recorded
 from leakbench.running.work import State, state_of

@@ -9,10 +9,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from leakbench.errors import DataChanged, RecordError
-from leakbench.experiments import Project
 from leakbench.jobs.base import Job
 from leakbench.jobs.runner import data_fingerprint
 from leakbench.lazy import pd
+from leakbench.planning.project import Project
 from leakbench.records import RESULTS, Record, atomic_write, quarantine, read_record
 from leakbench.report.recorded import staleness
 from leakbench.report.verdicts import Judge, is_void, verdict_table

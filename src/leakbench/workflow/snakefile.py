@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from leakbench.errors import LeakbenchError, RecordError
-from leakbench.experiments import Project, read_yaml
+from leakbench.planning.layers import read_yaml
+from leakbench.planning.project import Project
 from leakbench.records import RESULTS, digest, quarantine, read_record
 from leakbench.report.artifacts import Artifact, artifact_of, artifacts
 from leakbench.report.claims import claims_inputs, claims_of, claims_path, claims_paths

@@ -268,8 +268,8 @@ def _import(libraries: Sequence[str]) -> None:
 def _import_own(command: str) -> None:
     """What reads the configuration, the components that it names, and for drawings those of the papers."""
     with contextlib.suppress(Exception):  # the job says so
-        from leakbench.experiments import REGISTRIES
         from leakbench.jobs.base import JOB_KINDS
+        from leakbench.planning.variants import REGISTRIES
 
         for registry in (*REGISTRIES.values(), JOB_KINDS):
             list(registry)

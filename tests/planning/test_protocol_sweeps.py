@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.test_experiments import PAPER, SMOKE, Checkout, put
+from tests.planning.test_plan import PAPER, SMOKE, Checkout, put
 
 KEYS = ("experiments", "noise", "jobs", "attack")
 IG = "results/smoke/optimal_defense/noise/digits16/small/dpsgd/ig/all.json"

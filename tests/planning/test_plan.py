@@ -17,13 +17,15 @@ import yaml
 from leakbench.attacks.base import ATTACKS
 from leakbench.defenses.base import DEFENSES
 from leakbench.errors import ConfigError
-from leakbench.experiments import REGISTRIES, Project, find_root, overlay
 from leakbench.gates import Gate
 from leakbench.jobs.base import JOB_KINDS, Job, Variant
+from leakbench.planning.layers import overlay
+from leakbench.planning.project import Project, find_root
+from leakbench.planning.variants import REGISTRIES
 from leakbench.report.schemas import schema_texts
 from leakbench.workflow.snakefile import Workflow
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SCALES = sorted(path.stem for path in (ROOT / "config" / "scales").glob("*.yaml"))
 PAPER = "config/papers/optimal_defense.yaml"
 SMOKE = "config/scales/smoke.yaml"
@@ -700,7 +702,7 @@ def test_two_jobs_of_one_path(checkout: Checkout) -> None:
     checkout.edit(PAPER, put("experiments", "noise", "defenses", value=["dpsgd", "dpsgd"]))
     path = "results/smoke/optimal_defense/noise/digits16/small/dpsgd/ig/all.json"
     assert checkout.fault().startswith(
-        f"{PAPER}: experiments.noise: two jobs would write {path}; a label is listed twi"
+        f"{PAPER}: experiments.noise.defenses: two jobs would write {path}; a label is listed twi"
     )
     checkout.edit(PAPER, put("experiments", "noise", "defenses", value=["dpsgd"]))
     checkout.edit(PAPER, lambda paper: paper["variants"]["attacks"].update(train=paper["variants"]["attacks"]["ig"]))

@@ -1,0 +1,203 @@
+"""The jobs of one paper at one scale."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from leakbench.comparing import Comparison, left_out
+from leakbench.errors import ConfigError, UnknownName
+from leakbench.gates import Gate, gates_of
+from leakbench.jobs.base import JOB_KINDS, Job, JobKind, Variant
+from leakbench.planning.layers import Layers
+from leakbench.planning.mistakes import Where, check_known, validated
+from leakbench.planning.schemas import ExperimentSpec, KindSpec, PaperSpec
+from leakbench.planning.variants import GRID, DeclaredVariants, swept
+
+
+class _Axes(NamedTuple):
+    """The grid of an experiment, without attacks and without compared defenses."""
+
+    datasets: Sequence[Variant[Any]]
+    models: Sequence[Variant[Any]]
+    defenses: Sequence[Variant[Any]]
+
+
+class PaperPlan:
+    """The jobs of one paper at one scale.
+
+    Args:
+        scale: name of the scale.
+        name: name of the paper.
+        layers: the paper's grid, with everything that lies over it.
+        compared: the defenses that ``compare`` names.
+    """
+
+    def __init__(self, scale: str, name: str, layers: Layers, compared: Sequence[Variant[Any]]) -> None:
+        self._scale = scale
+        self._name = name
+        self._where = layers.where
+        self._compared = compared
+        self._comparisons: list[Comparison] = []
+        self.spec = validated(PaperSpec, layers.merged, self._where())
+        self._variants = DeclaredVariants(self.spec.variants, self._where)
+
+    @cached_property
+    def jobs(self) -> dict[str, Job]:
+        """The jobs by their records' paths.
+
+        Raises:
+            ConfigError: the configuration names something that does not exist.
+        """
+        jobs: dict[str, Job] = {}
+        for job in self._grids():
+            if job.path in jobs:
+                where = self._where("experiments", job.experiment)(self._repeating(job.experiment))
+                raise ConfigError(
+                    f"{where}: two jobs would write {job.path}; "
+                    "a label is listed twice, or an attack is labelled like a kind of job"
+                )
+            jobs[job.path] = job
+        jobs = {path: self._linked(job, jobs.values()) for path, job in jobs.items()}
+        for experiment in self.spec.experiments:
+            list(self._gates(experiment, jobs.values()))  # mistakes surface before anything runs
+        return jobs
+
+    def _repeating(self, experiment: str) -> str:
+        """The key of an experiment that lists a label twice."""
+        spec = self.spec.experiments[experiment]
+        return next((axis for axis in GRID if len(set(getattr(spec, axis))) < len(getattr(spec, axis))), "jobs")
+
+    @property
+    def comparisons(self) -> list[Comparison]:
+        """Where the compared defenses belong, and where not and why."""
+        return self._comparisons if self.jobs else []  # which are noted while jobs are made
+
+    def experiment_jobs(self, experiment: str) -> list[Job]:
+        """The jobs of one experiment, in the order of the grid."""
+        return [job for job in self.jobs.values() if job.experiment == experiment]
+
+    def experiment_gates(self, experiment: str) -> list[Gate]:
+        """Requirements on the attacks of one experiment on the undefended gradient, by cell."""
+        return list(self._gates(experiment, self.jobs.values()))
+
+    def _gates(self, experiment: str, jobs: Collection[Job]) -> Iterator[Gate]:
+        experiments = self.spec.experiments
+        for attack, spec in experiments[experiment].gates.items():
+            where = self._where("experiments", experiment, "gates", attack)
+            if spec.undefended is not None:
+                check_known("experiment", spec.undefended, list(experiments), where("undefended"))
+            yield from gates_of(experiment, attack, spec, jobs, where)
+
+    def _grids(self) -> Iterator[Job]:
+        self._comparisons.clear()
+        for name, experiment in self.spec.experiments.items():
+            axes = _Axes(*([*self._axis(name, experiment, axis)] for axis in GRID))
+            for kind_name, spec in experiment.jobs.items():
+                yield from self._cells(name, axes, kind_name, spec)
+
+    def _axis(self, name: str, experiment: ExperimentSpec, axis: str) -> Iterator[Variant[Any]]:
+        for label in getattr(experiment, axis):
+            yield self._variants.get(axis, label, ("experiments", name, axis))
+
+    def _cells(self, experiment: str, axes: _Axes, kind_name: str, spec: KindSpec) -> Iterator[Job]:
+        """The jobs of one kind in one experiment."""
+        keys = ("experiments", experiment, "jobs", kind_name)
+        where = self._where(*keys)
+        kinds = swept(kind_name, JOB_KINDS.get(kind_name, where()), spec.model_extra or {}, where)
+        _check_protocol_sweep(kinds, axes.defenses, where)
+        kind = next(iter(kinds.settings()))[1]
+        _check_attacks(kind, spec, where)
+        attacks: list[Variant[Any] | None] = [
+            self._variants.get("attacks", label, (*keys, "attacks")) for label in spec.attacks
+        ] or [None]
+        defenses = [*axes.defenses, *self._joining(experiment, axes, kinds)]
+        undefended = {variant.label for variant in axes.defenses if variant.component.name == "none"}
+        for dataset, model, defense, attack in itertools.product(axes.datasets, axes.models, defenses, attacks):
+            if attack and not attack.component.observes and defense.label not in undefended:
+                continue  # a reference attacker's numbers are the same for all defenses
+            for part, seeds in _parts(kind):
+                yield Job(
+                    scale=self._scale,
+                    paper=self._name,
+                    experiment=experiment,
+                    dataset=dataset,
+                    model=model,
+                    defense=defense,
+                    attack=attack,
+                    kind=kind,
+                    part=part,
+                    seeds=seeds,
+                    kinds=kinds if kinds.sweep else None,
+                )
+
+    def _joining(self, experiment: str, axes: _Axes, kinds: Variant[JobKind]) -> Iterator[Variant[Any]]:
+        """The compared defenses that belong to the jobs of one kind of an experiment."""
+        taken = {*self.spec.variants.defenses, *(variant.label for variant in axes.defenses)}
+        for defense in self._compared:
+            if defense.label in taken:
+                raise ConfigError(
+                    f"compare: '{defense.label}' is a defense of paper '{self._name}' already; "
+                    f"write {{name: {defense.component.name}, label: another}}"
+                )
+            reason = left_out(defense, axes.defenses, axes.datasets, kinds)
+            self._comparisons.append(Comparison(defense.label, self._name, experiment, kinds.label, reason))
+            if reason is None:
+                yield defense
+
+    def _linked(self, job: Job, jobs: Iterable[Job]) -> Job:
+        """A job with those whose records it uses."""
+        attack = next(iter(job.attack.settings()))[1] if job.attack else None
+        reads = job.kind.reads(attack)
+        uses = {kind: self._used(job, kind, key, jobs) for kind, key in reads.items()}
+        return replace(job, uses=uses) if uses else job
+
+    def _used(self, job: Job, kind: str, key: str, jobs: Iterable[Job]) -> Job:
+        """The one job of a kind on the data set of ``job``, in the experiment that the field ``key`` names."""
+        where = self._where("experiments", job.experiment, "jobs", job.kind.name)(key)
+        if job.kinds and key in job.kinds.sweep:
+            raise ConfigError(f"{where}: '{key}' cannot be swept; make an experiment of each")
+        candidates: dict[str, list[Job]] = {}
+        for other in jobs:
+            if (other.kind.name, other.dataset.label) == (kind, job.dataset.label):
+                candidates.setdefault(other.experiment, []).append(other)
+        experiment = str(getattr(job.kind, key))
+        if experiment not in candidates:
+            what = f"experiment with a job '{kind}' on data set '{job.dataset.label}'"
+            raise UnknownName(what, experiment, candidates, where)
+        if len(candidates[experiment]) > 1:
+            raise ConfigError(
+                f"{where}: experiment '{experiment}' has several jobs '{kind}' on data set '{job.dataset.label}'; "
+                "leave it one model and one defense, which play no part in them"
+            )
+        return candidates[experiment][0]
+
+
+def _check_protocol_sweep(kinds: Variant[JobKind], defenses: Iterable[Variant[Any]], where: Where) -> None:
+    """Reject sweeps of seeds, which are no setting, and of names that a defense sweeps too."""
+    for key in kinds.sweep:
+        if key in JobKind.model_fields:
+            allowed = sorted(set(kinds.component.model_fields) - set(JobKind.model_fields))
+            raise ConfigError(f"{where(key)}: '{key}' cannot be swept. Allowed: {', '.join(allowed)}.")
+        for defense in defenses:
+            if key in defense.sweep:
+                raise ConfigError(
+                    f"{where(key)}: defense '{defense.label}' sweeps a parameter of this name too; "
+                    "sweep one of them, and list the values of the other as variants or experiments"
+                )
+
+
+def _check_attacks(kind: JobKind, spec: KindSpec, where: Where) -> None:
+    """Reject a kind of job that attacks without a list of attacks, and a list for one that does not."""
+    if kind.uses_attacks != bool(spec.attacks):
+        needed = "needs a list of attacks" if kind.uses_attacks else "runs no attacks; remove the key 'attacks'"
+        raise ConfigError(f"{where('attacks')}: kind '{kind.name}' {needed}")
+
+
+def _parts(kind: JobKind) -> list[tuple[str, tuple[int, ...]]]:
+    """Names of a cell's parts, with the seeds of each."""
+    seeds = tuple(range(kind.seeds))
+    return [(f"seed{seed}", (seed,)) for seed in seeds] if kind.split_seeds else [("all", seeds)]

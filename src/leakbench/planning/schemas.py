@@ -1,0 +1,96 @@
+"""Schemas of the configuration's YAML files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from leakbench.comparing import ComparedSpec
+from leakbench.gates import GateSpec
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Settings(_Strict):
+    """config/config.yaml."""
+
+    scale: str = Field("smoke", description="which file of config/scales to lay over the papers")
+    papers: list[str] = Field(description="which files of config/papers to replicate")
+    data_root: str | None = Field(None, description="folder of staged data sets; the variable LEAKBENCH_DATA wins")
+    plugins: list[str] = Field(
+        [], description="modules (package.module) or files (path/to/file.py) of your own components"
+    )
+    compare: list[str | ComparedSpec] = Field(
+        [], description="defenses (module:Class, path/to/file.py:Class, a name) to put into every applicable experiment"
+    )
+    warm: bool = Field(True, description="fork jobs from a process that has imported the libraries already")
+
+    @field_validator("compare", mode="before")
+    @classmethod
+    def _one_is_a_list(cls, given: Any) -> Any:
+        """``--config compare=my_defense.py:MyDefense`` names one."""
+        return [given] if isinstance(given, str | Mapping) else given
+
+
+class VariantSpec(BaseModel):
+    """A component with parameters. Any parameter may be ``{sweep: [values]}``."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str = Field(description="registered name of the component; the other keys are its parameters")
+
+
+Label = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9._+=-]*$")]
+"""A part of a path."""
+
+
+class Variants(_Strict):
+    """Labels that experiments, paths and figures use."""
+
+    datasets: dict[Label, VariantSpec] = {}
+    models: dict[Label, VariantSpec] = {}
+    defenses: dict[Label, VariantSpec] = {}
+    attacks: dict[Label, VariantSpec] = {}
+
+
+class KindSpec(BaseModel):
+    """One kind of job of an experiment: the attacks it runs, if it runs any, and its protocol.
+
+    Any field of the protocol may be ``{sweep: [values]}``, but for those that say which seeds there are.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    attacks: list[str] = Field([], description="attack variants; for the kinds 'attack' and 'leakage'")
+
+
+class ExperimentSpec(_Strict):
+    """A grid: datasets x models x defenses, for every kind of job."""
+
+    title: str
+    datasets: list[str]
+    models: list[str]
+    defenses: list[str]
+    jobs: dict[str, KindSpec] = Field(description="kinds of job (attack, train, fisher, ...) with their protocols")
+    gates: dict[str, GateSpec] = Field({}, description="per attack, what it must reach on the undefended gradient")
+
+
+class PaperSpec(_Strict):
+    """config/papers/<paper>.yaml, with a scale laid over it."""
+
+    title: str
+    citation: str
+    variants: Variants = Variants()
+    experiments: dict[Label, ExperimentSpec]
+
+
+class ScaleSpec(_Strict):
+    """config/scales/<scale>.yaml."""
+
+    description: str
+    device: Literal["cpu", "gpu"] = Field("cpu", description="what `leakbench cost` reckons with by default")
+    papers: dict[str, dict[str, Any]] = Field({}, description="per paper, what to lay over its file")
