@@ -10,8 +10,7 @@ import pandas as pd
 import pytest
 from tests.report.tables import rows, table
 
-from leakbench.papers.channel import theory_checks
-from leakbench.papers.channel.claims import FULL_SIZE, THEOREMS
+from leakbench.papers.channel.claims import FULL_SIZE
 from leakbench.papers.channel.common import printed
 from leakbench.report.claims import Finding, claims_of
 
@@ -228,10 +227,6 @@ def test_the_contrary_is_contradicted(key: str) -> None:
 
 def test_every_claim_is_tested() -> None:
     assert set(CASES) == {key for key, entry in CLAIMS.items() if entry.experiments}
-
-
-def test_theorems_are_those_that_are_checked() -> None:
-    assert set(THEOREMS) == set(theory_checks.CHECKS)
 
 
 def test_the_strongest_membership_attack_judges() -> None:

@@ -8,17 +8,20 @@ from typing import Any
 
 import pytest
 import torch
+from tests.papers.theorems import checks_of
 
-from leakbench.papers.channel import theory_checks as checks
+from leakbench.papers.channel import PAPER, checks
 from leakbench.theory.capacity import natural_variance, white_variances
 
+CHECKS = checks_of(PAPER)
 
-@pytest.mark.parametrize("name", checks.CHECKS)
+
+@pytest.mark.parametrize("name", CHECKS)
 def test_holds(name: str) -> None:
-    found = checks.CHECKS[name]()
+    found = CHECKS[name]()
     assert found.holds and found.margin >= 0 and math.isfinite(found.margin)
     assert found.trials >= 20 and found.what
-    assert checks.CHECKS[name]() == found
+    assert CHECKS[name]() == found
 
 
 Function = Callable[..., Any]
@@ -121,5 +124,5 @@ def test_a_wrong_function_is_found(
     name: str, function: str, mutate: Callable[[Function], Function], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checks, function, mutate(getattr(checks, function)))
-    found = checks.CHECKS[name]()
+    found = CHECKS[name]()
     assert not found.holds and not found.margin >= 0

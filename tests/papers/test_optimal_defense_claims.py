@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from numpy.typing import ArrayLike
+from tests.papers.theorems import checks_of
 from tests.report.synthetic import ROOT
 from tests.report.tables import rows, table
 
-from leakbench.papers.optimal_defense import theory_checks
+from leakbench.papers.optimal_defense import PAPER
 from leakbench.papers.optimal_defense.claims import _trailing_mean
 from leakbench.planning.project import Project
 from leakbench.report.claims import Claim, Finding, claims_of
@@ -490,26 +490,13 @@ def test_where_the_information_is_infinite_there_is_no_bound() -> None:
     assert judged("X7", tables).verdict == "reproduced"
 
 
-@pytest.mark.parametrize("key", [f"T{number}" for number in range(1, 8)])
-@pytest.mark.parametrize(("holds", "verdict"), [(True, "reproduced"), (False, "contradicted")])
-def test_theorems(monkeypatch: pytest.MonkeyPatch, key: str, holds: bool, verdict: str) -> None:
-    def check() -> SimpleNamespace:
-        return SimpleNamespace(holds=holds, margin=0.125, trials=77, what="slack")
-
-    def other() -> SimpleNamespace:
-        raise AssertionError("another theorem")
-
-    monkeypatch.setattr(theory_checks, "CHECKS", dict.fromkeys(theory_checks.CHECKS, other) | {key: check})
-    assert judged(key, {}) == Finding(verdict, 0.125, meaning="slack", note="77 random cases")  # type: ignore[arg-type]
-
-
 def test_a_theorem_is_really_checked() -> None:
     finding = judged("T3", {})
     assert finding.verdict == "reproduced" and finding.effect is not None and finding.effect > 0
 
 
-def test_every_check_is_a_claim() -> None:
-    assert {key for key in CLAIMS if key.startswith("T")} == set(theory_checks.CHECKS)
+def test_theorems_are_checked_by_computing() -> None:
+    assert {key for key in CLAIMS if key.startswith("T")} == set(checks_of(PAPER))
 
 
 @pytest.mark.parametrize("entry", CLAIMS.values(), ids=CLAIMS)
@@ -520,7 +507,7 @@ def test_claims_say_what_and_where(entry: Claim) -> None:
 
 
 def test_claims_that_no_test_names() -> None:
-    tested = {*TRADES, *CURVES, *theory_checks.CHECKS, "E5", "E6", "E9", "E10", "E11", "E12", "E13", "E14"}
+    tested = {*TRADES, *CURVES, *checks_of(PAPER), "E5", "E6", "E9", "E10", "E11", "E12", "E13", "E14"}
     assert {key for key in CLAIMS if key not in tested} == {"X1", "X2", "X3", "X6", "X7"}
 
 

@@ -1,4 +1,4 @@
-"""The paper's claims, theorems and figures, and what else our experiments say about them.
+"""Claims of the paper's figures, and what else our experiments say about them.
 
 A positive effect speaks for the paper, unless the effect has to stay within a band. Where the paper speaks of every
 data set and model, each pair that an experiment holds is a part of the claim. A metric is said to rise by the rank
@@ -18,7 +18,7 @@ from leakbench.metrics.defense_capability import defense_capability, dra_improve
 from leakbench.papers.channel import PAPER
 from leakbench.papers.channel.common import printed
 from leakbench.report.claims import Finding, Part, claim, decide
-from leakbench.report.comparisons import at_each, certain, difference, level, relative, theorem, trend
+from leakbench.report.comparisons import at_each, certain, difference, level, relative, trend
 from leakbench.report.evidence import Evidence, NotRun, Series, bootstrap, same_seeds
 
 if TYPE_CHECKING:
@@ -39,37 +39,6 @@ EIGENVALUE_BAND = 0.03
 """How far eigenvalues may lie from the printed ones, relatively."""
 FULL_SIZE = {"cifar10": 50_000, "fashion": 60_000}
 """Images of the training splits that the printed eigenvalues are of."""
-
-THEOREMS = {
-    "T1": ("Capacity falls in the noise and rises in each eigenvalue, and has one root for every kappa.", "Theorem 2"),
-    "T2": ("The White Channel reaches kappa, and every direction carries the same part.", "eqs. 18 and 19"),
-    "T3": ("Theorem 3's bound is never below the capacity, so that its noise is never too small.", "Theorem 3"),
-    "T4": (
-        "The least error of normal data is at least the bound of Theorem 1, and equal to it where all directions are "
-        "left equally unsure.",
-        "Theorem 1",
-    ),
-    "T5": (
-        "At equal capacity the least error of normal data is larger under white noise than under natural noise.",
-        "Sections 5.2 and 5.3; our proof",
-    ),
-    "T6": (
-        "At equal capacity white noise has at least the total variance of natural noise.",
-        "Sections 5.2 and 5.3; not proved",
-    ),
-    "T7": (
-        "Capacity falls with the batch size under constant noise, and grows with it under DP-SGD's.",
-        "eq. 24 and Theorem 4",
-    ),
-    "T8": ("Dropping coordinates lowers the capacity; a larger eigenvalue takes more with it.", "Appendix E"),
-    "T9": ("For every compression and noise some larger noise alone has the same capacity.", "Fig. 7"),
-    "T10": (
-        "In the toy example noise on the data has capacity 1 at every step; noise on the parameters does not.",
-        "Fig. 4",
-    ),
-}
-for _key, (_statement, _source) in THEOREMS.items():
-    stated(_key, _statement, source=_source)(partial(theorem, f"{__package__}.theory_checks", _key))
 
 
 def _trends(

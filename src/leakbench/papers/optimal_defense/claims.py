@@ -1,4 +1,4 @@
-"""The paper's claims, theorems and figures, and what else our experiments say about them.
+"""Claims of the paper's figures, and what else our experiments say about them.
 
 A positive effect speaks for the paper, unless the effect is a ratio that has to stay within a band.
 """
@@ -16,7 +16,7 @@ from leakbench.jobs.train import noise_metric
 from leakbench.lazy import np
 from leakbench.papers.optimal_defense import PAPER
 from leakbench.report.claims import Finding, Part, claim, decide
-from leakbench.report.comparisons import at_each, difference, relative, theorem
+from leakbench.report.comparisons import at_each, difference, relative
 from leakbench.report.evidence import Evidence, NotRun, Series, bootstrap, in_words, same_points, same_seeds
 from leakbench.report.statistics import dominance
 
@@ -53,43 +53,6 @@ CIFAR_PRUNING = Pair("gp-cifar", "op-cifar", "fraction")
 NOISE = Pair("dpsgd", "optimal", "scale")
 CIFAR_NOISE = Pair("dpsgd-cifar", "optimal-cifar", "scale")
 EQUAL_UTILITY = Pair("dpsgd-u2", "optimal-u2", "scale")
-
-# Theory. What is checked, and how, is in theory_checks.py.
-THEOREMS = {
-    "T1": (
-        "At equal utility U2 no diagonal noise has a smaller trace of the Fisher information than the optimal noise.",
-        "Theorem 2, eqs. 5-8",
-    ),
-    "T2": (
-        "The trace of the Fisher information is the sum of sensitivity over noise variance.",
-        "eq. 7, Appendix A.2",
-    ),
-    "T3": (
-        "The lower bound, with the largest eigenvalue of the prior's information, never exceeds the least error.",
-        "Theorem 1, eq. 1, corrected",
-    ),
-    "T4": (
-        "The mean of the bounds of a mixed defense is at least the bound at its mean Fisher information.",
-        "eq. 2",
-    ),
-    "T5": (
-        "Pruning the largest ratios of sensitivity to energy reveals no more than any set that keeps as much U1.",
-        "Theorem 4, eqs. 14-17, direction corrected",
-    ),
-    "T6": (
-        "Optimal noise leaves clipped coordinates without noise, and the pruned set depends neither on squaring the "
-        "ratio nor on optimal noise on what is kept.",
-        "Theorem 3, eq. 13; Appendix A.4",
-    ),
-    "T7": (
-        "Sensitivities from random directions are unbiased and spread like chi-square, within Lemma 1's bound.",
-        "Lemma 1",
-    ),
-}
-
-
-for _key, (_statement, _source) in THEOREMS.items():
-    stated(_key, _statement, source=_source)(partial(theorem, f"{__package__}.theory_checks", _key))
 
 
 Sources = Sequence[tuple[str, str]]

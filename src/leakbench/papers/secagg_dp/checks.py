@@ -1,13 +1,13 @@
-"""What holds of the paper's formulas by computing: see :mod:`leakbench.report.checks`.
+"""The paper's theorems and formulas, checked by computing: see :mod:`leakbench.report.checks`.
 
-Where a check is of what the paper states and that is wrong, it does not hold; the check whose key follows is of what
-is true in its place. Bounds on divergences are held against the exact one of normal distributions.
+A check of a wrong statement of the paper does not hold; the check whose key follows is of the correction. Bounds on
+divergences are compared with the exact divergence of normal distributions.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from leakbench.errors import Infeasible
@@ -16,7 +16,7 @@ from leakbench.papers.secagg_dp import PAPER
 from leakbench.papers.secagg_dp.common import EPSILONS, MNIST
 from leakbench.papers.secagg_dp.tables import traces
 from leakbench.randomness import generator
-from leakbench.report.checks import EXACT, Checked, agreement, checked, required
+from leakbench.report.checks import EXACT, Checked, agreement, checked, required, theorem_of
 from leakbench.theory.aggregate_dp import (
     Aggregation,
     Form,
@@ -31,6 +31,8 @@ from leakbench.theory.gaussian_divergence import renyi_divergence
 from leakbench.theory.renyi_curves import RenyiCurve
 from leakbench.theory.span import LEAVES, leave_one_out, rank
 from leakbench.theory.water_filling import BlockForm, added_trace, block_covariance, filled
+
+theorem = partial(theorem_of, PAPER)
 
 ROUNDING = 1e-7
 """Relative, of a divergence: an order close to a pole magnifies that of float64."""
@@ -83,8 +85,14 @@ def _excess(bound: torch.Tensor | float, divergence: torch.Tensor) -> torch.Tens
     return torch.where(divergence.isinf(), -1.0, bound / divergence - 1 + ROUNDING)
 
 
+@theorem(
+    "T1",
+    "Where a record's gradient leaves the span of all others, Gaussian sampling without noise has an infinite "
+    "divergence.",
+    source="Theorem 1",
+)
 def leaving_the_span_is_infinite() -> Checked:
-    """T1, Theorem 1: a gradient outside of the span of all others has a neighbour at infinite divergence.
+    """A gradient outside of the span of all others has a neighbour at infinite divergence.
 
     Gaussian weights, no noise; the neighbour has a record without gradient. In half of the cases the record's gradient
     is a sum of two others, and the divergence at orders near 1 is finite.
@@ -105,8 +113,13 @@ def leaving_the_span_is_infinite() -> Checked:
     return checked(slacks, TRIALS, "least part of a gradient outside of the span, of those at infinite divergence")
 
 
+@theorem(
+    "T2",
+    "Where K is the number of all users' records, or more, every gradient in general position leaves it.",
+    source="Theorem 1; the count is ours",
+)
 def many_coordinates_leave_all_out() -> Checked:
-    """T2: where coordinates are as many as all users' records, or more, every gradient leaves the others' span."""
+    """Every gradient leaves the others' span where coordinates are as many as all users' records, or more."""
     records = 12
     slacks = [leave_one_out(_normal(f"many {size}", TRIALS, size, records)) / LEAVES - 1 for size in (12, 13, 40)]
     slacks.append(required(LEAVES - leave_one_out(_normal("few", TRIALS, records - 1, records))))
@@ -114,8 +127,14 @@ def many_coordinates_leave_all_out() -> Checked:
     return checked(slacks, 4 * TRIALS, what)
 
 
+@theorem(
+    "T3",
+    "The gradients of a linear softmax classifier have rank (classes - 1) (pixels that vary + 1) at most, so that "
+    "Assumption 3 fails for any amount of data.",
+    source="section 4.3; the bound is ours",
+)
 def linear_classifiers_are_singular() -> Checked:
-    """T3: the gradients of a linear softmax classifier have rank (classes - 1) (pixels that vary + 1) at most.
+    """The gradients of a linear softmax classifier have rank (classes - 1) (pixels that vary + 1) at most.
 
     That is below K, whatever the number of records: residuals sum to zero over classes, and constant zeros stay zeros.
     """
@@ -156,13 +175,19 @@ def _under_theorem_2(name: str, form: SubspaceForm = "corrected", inside: int = 
     return checked(slacks, count, "excess of the bound over the exact divergence, in parts of it")
 
 
+@theorem("T4", "The divergence of Gaussian sampling without noise is at most eq. 19.", source="Theorem 2")
 def theorem_2_bounds_the_divergence() -> Checked:
-    """T4, eq. 19: the divergence of neighbours is at most the bound, at every order of its range."""
+    """The divergence of neighbours is at most the bound, at every order of its range."""
     return _under_theorem_2("theorem 2")
 
 
+@theorem(
+    "T5",
+    "Eq. 19 falls in N and in every smallest eigenvalue, grows in C, and without limit at its pole.",
+    source="Theorem 2, Remark 1",
+)
 def theorem_2_depends_as_it_should() -> Checked:
-    """T5: eq. 19 falls in N and in every smallest eigenvalue, grows in C, and without limit towards its pole."""
+    """Eq. 19 falls in N and in every smallest eigenvalue, grows in C, and without limit towards its pole."""
     trials = 100
     draws = torch.rand(3, trials, generator=generator(PAPER, "theory", "directions"), dtype=torch.float64)
     slacks, poles = [], []
@@ -231,8 +256,13 @@ def _filled_curves(form: Form) -> Iterator[tuple[RenyiCurve, Aggregation, float,
             continue
 
 
+@theorem(
+    "T6",
+    "With water-filling noise the divergence is at most eq. 35, for orders below N sigma^2 B D / (2 C^2).",
+    source="Theorem 4; the range is our correction",
+)
 def theorem_4_bounds_the_divergence() -> Checked:
-    """T6, eq. 35: with water-filling noise, at every order below ``N sigma^2 B D / (2 C^2)``."""
+    """The divergence with water-filling noise is at most eq. 35, at every order below ``N sigma^2 B D / (2 C^2)``."""
     slacks = []
     for curve, _, _, divergence in _filled_curves("corrected"):
         for part in PARTS:
@@ -241,8 +271,9 @@ def theorem_4_bounds_the_divergence() -> Checked:
     return checked(slacks, len(slacks) * TRIALS, "excess of the bound over the exact divergence, in parts of it")
 
 
+@theorem("T7a", "With water-filling noise it is at most the bound of the last row.", source="Table 1, as stated")
 def last_row_bounds_the_divergence() -> Checked:
-    """T7a, Table 1, row 6, as printed: so it does with isotropic noise's bound, at every order of that."""
+    """The divergence is at most isotropic noise's bound, at every order of that."""
     curve = round_curve(TURNING, TURNING_FLOOR, "gaussian_filled", "as_printed")
     slacks = []
     for part in (0.5, 0.9, 0.99):
@@ -252,8 +283,11 @@ def last_row_bounds_the_divergence() -> Checked:
     return checked(slacks, 3 * TRIALS, what)
 
 
+@theorem(
+    "T7b", "It is at most our bound by the Frobenius norm, which is below eq. 35.", source="Table 1; our correction"
+)
 def repaired_bound_holds() -> Checked:
-    """T7b: the bound by the Frobenius norm holds at every order of its range, and is below that of Theorem 4."""
+    """The bound by the Frobenius norm holds at every order of its range, and is below that of Theorem 4."""
     slacks, below = [], []
     for curve, setting, floor, divergence in _filled_curves("repaired"):
         for part in PARTS:
@@ -270,8 +304,13 @@ def repaired_bound_holds() -> Checked:
     return checked(slacks, count, "excess of the bound over the exact divergence, in parts of it")
 
 
+@theorem(
+    "T8",
+    "At equal sigma^2 water-filling adds less noise than isotropic noise, in every direction at most as much.",
+    source="section 5.1, Fig. 4",
+)
 def water_filling_adds_less_at_equal_variance() -> Checked:
-    """T8: it adds ``sum (sigma^2 - lambda)_+``, less than ``K sigma^2``, and at most ``sigma^2`` in any direction."""
+    """Water-filling adds ``sum (sigma^2 - lambda)_+ < K sigma^2``, and at most ``sigma^2`` in any direction."""
     slacks = []
     for size, records in ((3, 8), (12, 5)):
         gradients = _normal(f"trace {size}", TRIALS, size, records)
@@ -298,14 +337,25 @@ def _traces() -> torch.Tensor:
     return _numbers([traces(epsilon, *forms) for epsilon in EPSILONS for forms in BOUNDS])
 
 
+@theorem(
+    "T9a",
+    "At equal proven epsilon water-filling adds less noise than isotropic noise, on the linear model at the "
+    "setting of Fig. 5.",
+    source="section 5.1, as stated",
+)
 def water_filling_adds_less_at_equal_epsilon() -> Checked:
-    """T9a, as stated ("injects less noise"): for one total epsilon, on the linear model at the paper's setting."""
+    """Water-filling adds less for one total epsilon, on the linear model at the paper's setting."""
     even, least = _traces().unbind(dim=1)
     return checked([even / least - 1], len(even), "excess of isotropic noise's trace over water-filling's, relative")
 
 
+@theorem(
+    "T9b",
+    "It saves C^2 / B of the trace at most, and its floor has to be higher, by more than that on the linear model.",
+    source="section 5.1; our correction",
+)
 def it_saves_at_most_the_update() -> Checked:
-    """T9b: it saves ``C^2 / B`` of the trace at most, and its floor has to be higher, by more on the linear model."""
+    """Water-filling saves ``C^2 / B`` of the trace at most, and needs a higher floor, by more on the linear model."""
     even, least = _traces().unbind(dim=1)
     most = MNIST.clip**2 / MNIST.batch
     slacks = [((least + most) / even - 1), required((least - even) / most)]
@@ -317,8 +367,13 @@ def it_saves_at_most_the_update() -> Checked:
     return checked(slacks, len(even) + 3 * TRIALS, "excess of water-filling's floor over isotropic noise's, relative")
 
 
+@theorem(
+    "T10",
+    "At one sigma^2 GD with isotropic noise has a smaller epsilon than water-filling, and no more noise.",
+    source="section 5.3, the order of noise behind Fig. 5",
+)
 def all_records_take_less_noise() -> Checked:
-    """T10: at one variance, GD with isotropic noise has a smaller epsilon than water-filling, which has no less noise.
+    """GD with isotropic noise has a smaller epsilon than water-filling of one variance, which has no less noise.
 
     Both take all D gradients. So does every order's bound (eq. 35 and the repaired one) say, and no direction has less
     than ``sigma^2``.
@@ -336,8 +391,9 @@ def all_records_take_less_noise() -> Checked:
     return checked(whole, len(slacks) + TRIALS, "excess of water-filling's bound over GD's, relative")
 
 
+@theorem("T11", "As B grows to D, row 1 falls to row 3.", source="Table 1")
 def large_batches_become_all_records() -> Checked:
-    """T11, Table 1: row 1 falls to row 3 as B grows to D, and is equal there."""
+    """Row 1 falls to row 3 as B grows to D, and is equal there."""
     rates = (0.01, 0.1, 0.5, 0.9, 0.99, 0.999)
     slacks = []
     for variance in (0.005, 0.05, 0.5):
@@ -358,8 +414,9 @@ def large_batches_become_all_records() -> Checked:
     return checked(slacks, 6 * len(rates), "least relative step down of epsilon to the next batch size")
 
 
+@theorem("T12", "Water-filling on the gradient of all records gives no differential privacy.", source="Table 1, row 4")
 def filling_alone_hides_nothing() -> Checked:
-    """T12, Table 1, row 4: with all records, noise that fills leaves directions without any.
+    """Noise that fills, with all records, leaves directions without any.
 
     Four users with the same records, whose sum has no noise in a direction; one record of one of them is replaced.
     """
@@ -375,8 +432,9 @@ def filling_alone_hides_nothing() -> Checked:
     return checked(slacks, 3 * int(one.sum()), "1: every divergence is infinite")
 
 
+@theorem("T13", "The bound on mutual information falls with N, as 1 / N.", source="eq. 9")
 def information_falls_with_users() -> Checked:
-    """T13, eq. 9: the bound falls with every further user, as 1 / N."""
+    """The bound falls with every further user, as 1 / N."""
     slacks = []
     for batch, size in ((1, 11), (32, 11), (32, 7850), (256, 26010)):
         found = _numbers([information_bound(users, batch, size) for users in range(2, 400)])
@@ -395,23 +453,31 @@ def _floor_of_blocks(form: BlockForm) -> Checked:
     return checked(slacks, 3 * TRIALS, "excess of the smallest eigenvalue over the floor, relative")
 
 
+@theorem("T14a", "To fill blocks of coordinates by themselves keeps the floor.", source="section 5.1, as stated")
 def blocks_keep_the_floor() -> Checked:
-    """T14a, as stated ("does not affect epsilon"): to fill blocks of coordinates by themselves keeps the floor."""
+    """Filling blocks of coordinates by themselves keeps the floor."""
     return _floor_of_blocks("as_printed")
 
 
+@theorem("T14b", "It does where each block has sampling weights of its own.", source="section 5.1; our correction")
 def blocks_with_own_weights_keep_the_floor() -> Checked:
-    """T14b: it does where each block has weights of its own."""
+    """Filling blocks keeps the floor where each has its own sampling weights."""
     return _floor_of_blocks("corrected")
 
 
+@theorem(
+    "T15a",
+    "In a subspace the divergence is at most eq. 31 with eigenvalues of G* G*^T, without 1 / D.",
+    source="Theorem 3 and Assumption 4, as stated",
+)
 def theorem_3_as_printed() -> Checked:
-    """T15a, Assumption 4 as printed: eq. 31 with the smallest eigenvalue of ``G* G*^T``, without 1 / D."""
+    """The divergence is at most eq. 31 with the smallest eigenvalue of ``G* G*^T``, without 1 / D."""
     return _under_theorem_2("theorem 3", "as_printed", inside=5)
 
 
+@theorem("T15b", "It is with eigenvalues of G* G*^T / D.", source="Theorem 3; our correction")
 def theorem_3_bounds_the_divergence() -> Checked:
-    """T15b: with that of ``G* G*^T / D``."""
+    """The divergence is at most eq. 31 with the smallest eigenvalue of ``G* G*^T / D``."""
     return _under_theorem_2("theorem 3", "corrected", inside=5)
 
 
@@ -424,44 +490,28 @@ def _change() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return before, after, vectors
 
 
+@theorem(
+    "T16a",
+    "Where a record is replaced, the noise added falls by no more than the new record's own covariance.",
+    source="eq. 38, as stated",
+)
 def added_noise_falls_by_the_record_at_most() -> Checked:
-    """T16a, eq. 38: what is added falls by no more than the new record's own covariance, in every direction."""
+    """The added noise falls by no more than the new record's own covariance, in every direction."""
     before, after, vectors = _change()
     change = (filled(after, 1.0) - after) - (filled(before, 1.0) - before)
     own = vectors[1].unsqueeze(-1) @ vectors[1].unsqueeze(-2)
     return checked([torch.linalg.eigvalsh(change + own)[:, 0] + EXACT], TRIALS, "smallest eigenvalue of the rest")
 
 
+@theorem(
+    "T16b",
+    "In Frobenius norm the filled covariance changes by no more than the covariance itself.",
+    source="eqs. 38 to 42; our correction",
+)
 def filled_covariance_changes_by_the_record_at_most() -> Checked:
-    """T16b: in Frobenius norm a filled covariance changes by no more than the covariance does, at most sqrt(2) C^2."""
+    """A filled covariance changes in Frobenius norm by no more than the covariance, at most sqrt(2) C^2."""
     before, after, _ = _change()
     change = torch.linalg.matrix_norm(filled(after, 1.0) - filled(before, 1.0))
     plain = torch.linalg.matrix_norm(after - before)
     slacks = [1 - change / plain + EXACT, required(math.sqrt(2) * (1 + EXACT) - plain)]
     return checked(slacks, TRIALS, "what the change leaves of that of the covariance, relative")
-
-
-CHECKS: Mapping[str, Callable[[], Checked]] = {
-    "T1": leaving_the_span_is_infinite,
-    "T2": many_coordinates_leave_all_out,
-    "T3": linear_classifiers_are_singular,
-    "T4": theorem_2_bounds_the_divergence,
-    "T5": theorem_2_depends_as_it_should,
-    "T6": theorem_4_bounds_the_divergence,
-    "T7a": last_row_bounds_the_divergence,
-    "T7b": repaired_bound_holds,
-    "T8": water_filling_adds_less_at_equal_variance,
-    "T9a": water_filling_adds_less_at_equal_epsilon,
-    "T9b": it_saves_at_most_the_update,
-    "T10": all_records_take_less_noise,
-    "T11": large_batches_become_all_records,
-    "T12": filling_alone_hides_nothing,
-    "T13": information_falls_with_users,
-    "T14a": blocks_keep_the_floor,
-    "T14b": blocks_with_own_weights_keep_the_floor,
-    "T15a": theorem_3_as_printed,
-    "T15b": theorem_3_bounds_the_divergence,
-    "T16a": added_noise_falls_by_the_record_at_most,
-    "T16b": filled_covariance_changes_by_the_record_at_most,
-}
-"""Every check, under the name that the claims use."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from functools import partial
 
 from leakbench.lazy import torch
 from leakbench.papers.channel import PAPER
 from leakbench.randomness import generator
-from leakbench.report.checks import EXACT, Checked, agreement, checked, required
+from leakbench.report.checks import EXACT, Checked, agreement, checked, required, theorem_of
 from leakbench.theory.capacity import (
     batch_capacity,
     capacity,
@@ -42,6 +42,8 @@ from leakbench.theory.reconstruction_bound import (
 )
 from leakbench.theory.toy_channel import next_weight, toy_capacity, toy_variance
 
+theorem = partial(theorem_of, PAPER)
+
 STRICT = 1e-12
 """Relative difference that a strict inequality between float64 numbers has to show."""
 
@@ -61,8 +63,13 @@ def _covariances(draw: torch.Generator, trials: int, size: int) -> torch.Tensor:
     return scale * (root @ root.mT + 0.1 * torch.eye(size, dtype=torch.float64)) * scale.mT
 
 
+@theorem(
+    "T1",
+    "Capacity falls in the noise and rises in each eigenvalue, and has one root for every kappa.",
+    source="Theorem 2",
+)
 def natural_variance_is_the_only_root() -> Checked:
-    """T1: ``f`` falls with the variance, grows with every eigenvalue, and is ``kappa`` at the Natural Channel's."""
+    """``f`` falls with the variance, grows with every eigenvalue, and is ``kappa`` at the Natural Channel's."""
     trials, size = 2000, 8
     eigenvalues, kappa, _ = _spectra("natural", trials, size)
     sigma = natural_variance(eigenvalues, kappa)
@@ -80,8 +87,9 @@ def natural_variance_is_the_only_root() -> Checked:
     return checked(slacks, trials, f"what the largest residual leaves of {EXACT:g} nats")
 
 
+@theorem("T2", "The White Channel reaches kappa, and every direction carries the same part.", source="eqs. 18 and 19")
 def white_noise_gives_every_direction_the_same() -> Checked:
-    """T2: the White Channel has capacity ``kappa``, every direction ``kappa / d``, noise like the data."""
+    """The White Channel has capacity ``kappa``, every direction ``kappa / d``, noise like the data."""
     trials, size = 2000, 6
     eigenvalues, kappa, draw = _spectra("white", trials, size)
     variances = white_variances(eigenvalues, kappa)
@@ -94,8 +102,11 @@ def white_noise_gives_every_direction_the_same() -> Checked:
     return checked(slacks, trials, f"what the largest relative deviation leaves of {EXACT:g}")
 
 
+@theorem(
+    "T3", "Theorem 3's bound is never below the capacity, so that its noise is never too small.", source="Theorem 3"
+)
 def bound_of_theorem_3_is_above_the_capacity() -> Checked:
-    """T3, Theorem 3: ``U(sigma) >= f(sigma)``, so that the paper's noise for ``kappa`` is never less than needed."""
+    """``U(sigma) >= f(sigma)``, so that the paper's noise for ``kappa`` is never less than needed."""
     trials, size = 2000, 5
     _, kappa, draw = _spectra("personalized", trials, size)
     covariance = _covariances(draw, trials, size)
@@ -113,8 +124,14 @@ def bound_of_theorem_3_is_above_the_capacity() -> Checked:
     return checked(slacks, trials, "excess of the bound over the capacity, relative")
 
 
+@theorem(
+    "T4",
+    "The least error of normal data is at least the bound of Theorem 1, and equal to it where all directions are "
+    "left equally unsure.",
+    source="Theorem 1",
+)
 def error_of_normal_data_is_above_the_bound() -> Checked:
-    """T4, Theorem 1: the least error is above the bound at the capacity, and equal to it where all is isotropic."""
+    """The least error is above the bound at the capacity, and equal to it where all is isotropic."""
     trials, size = 2000, 5
     eigenvalues, kappa, draw = _spectra("bound", trials, size)
     covariance, noise = _covariances(draw, trials, size), _covariances(draw, trials, size)
@@ -129,8 +146,13 @@ def error_of_normal_data_is_above_the_bound() -> Checked:
     return checked(slacks, trials, "excess of the least error over the bound, relative")
 
 
+@theorem(
+    "T5",
+    "At equal capacity the least error of normal data is larger under white noise than under natural noise.",
+    source="Sections 5.2 and 5.3; our proof",
+)
 def white_noise_costs_attackers_more_than_natural() -> Checked:
-    """T5: at equal capacity of normal data the least error is larger under White than under Natural noise.
+    """The least error of normal data is larger under White than under Natural noise of equal capacity.
 
     It is ``mean lambda e^(-2 kappa / d)`` under White noise.
     """
@@ -143,16 +165,26 @@ def white_noise_costs_attackers_more_than_natural() -> Checked:
     return checked(slacks, trials, "excess of the error under White over that under Natural noise, relative")
 
 
+@theorem(
+    "T6",
+    "At equal capacity white noise has at least the total variance of natural noise.",
+    source="Sections 5.2 and 5.3; not proved",
+)
 def white_noise_has_more_power_than_natural() -> Checked:
-    """T6: at equal capacity the trace of the White Channel's noise is not below that of the Natural Channel's."""
+    """The trace of the White Channel's noise is not below that of the Natural Channel's at equal capacity."""
     trials, size = 20_000, 8
     eigenvalues, kappa, _ = _spectra("white and natural power", trials, size)
     white, natural = white_variances(eigenvalues, kappa).sum(dim=-1), size * natural_variance(eigenvalues, kappa)
     return checked([white / natural - 1], trials, "excess of the power of White over that of Natural noise, relative")
 
 
+@theorem(
+    "T7",
+    "Capacity falls with the batch size under constant noise, and grows with it under DP-SGD's.",
+    source="eq. 24 and Theorem 4",
+)
 def large_batches_hide_under_constant_noise_alone() -> Checked:
-    """T7, eq. 24 and Theorem 4: capacity falls with the batch under constant noise, and grows under that of DP-SGD."""
+    """Capacity falls with the batch under constant noise, and grows under that of DP-SGD."""
     trials, size = 1000, 8
     eigenvalues, kappa, _ = _spectra("batch", trials, size)
     sizes = torch.tensor([1.0, 2.0, 8.0, 64.0, 512.0], dtype=torch.float64).unsqueeze(-1)
@@ -171,8 +203,9 @@ def large_batches_hide_under_constant_noise_alone() -> Checked:
     return checked(slacks, trials, "least relative change of the capacity from one batch size to the next")
 
 
+@theorem("T8", "Dropping coordinates lowers the capacity; a larger eigenvalue takes more with it.", source="Appendix E")
 def dropping_removes_capacity() -> Checked:
-    """T8, Appendix E: dropped coordinates take ``Delta C > 0``, and larger eigenvalues more than smaller ones."""
+    """Dropped coordinates take ``Delta C > 0``, and larger eigenvalues more than smaller ones."""
     trials, size = 1000, 6
     eigenvalues, _, draw = _spectra("compression", trials, size)
     covariance = _covariances(draw, trials, size)
@@ -196,8 +229,9 @@ def dropping_removes_capacity() -> Checked:
     return checked(slacks, trials, "least part of the capacity that dropped coordinates took")
 
 
+@theorem("T9", "For every compression and noise some larger noise alone has the same capacity.", source="Fig. 7")
 def compression_is_more_noise() -> Checked:
-    """T9, Fig. 7: whatever is dropped, everything under some larger variance has the capacity of what is kept."""
+    """All coordinates under some larger variance have the capacity of those that are not dropped."""
     trials, size = 1000, 6
     eigenvalues, _, draw = _spectra("equivalent", trials, size)
     covariance = _covariances(draw, trials, size)
@@ -215,8 +249,13 @@ def compression_is_more_noise() -> Checked:
     return checked(slacks, trials, "least relative increase of the variance")
 
 
+@theorem(
+    "T10",
+    "In the toy example noise on the data has capacity 1 at every step; noise on the parameters does not.",
+    source="Fig. 4",
+)
 def noise_on_data_needs_no_update() -> Checked:
-    """T10, Fig. 4: noise on the data has the same capacity at every weight, noise on the gradient does not.
+    """Noise on the data has the same capacity at every weight, noise on the gradient does not.
 
     From a weight to the next, which is three times as large, the gradient's capacity ``C`` under constant noise becomes
     ``1/2 ln(1 + 9 (e^(2 C) - 1))``: 2.0345 for ``C = 1`` at ``W = 2``.
@@ -236,18 +275,3 @@ def noise_on_data_needs_no_update() -> Checked:
         agreement(toy_capacity(later, toy_variance(later, kappa, "parameter"), "parameter"), kappa),
     ]
     return checked(slacks, trials, f"what the largest relative deviation leaves of {EXACT:g}")
-
-
-CHECKS: Mapping[str, Callable[[], Checked]] = {
-    "T1": natural_variance_is_the_only_root,
-    "T2": white_noise_gives_every_direction_the_same,
-    "T3": bound_of_theorem_3_is_above_the_capacity,
-    "T4": error_of_normal_data_is_above_the_bound,
-    "T5": white_noise_costs_attackers_more_than_natural,
-    "T6": white_noise_has_more_power_than_natural,
-    "T7": large_batches_hide_under_constant_noise_alone,
-    "T8": dropping_removes_capacity,
-    "T9": compression_is_more_noise,
-    "T10": noise_on_data_needs_no_update,
-}
-"""Every check, under the name that the claims use."""

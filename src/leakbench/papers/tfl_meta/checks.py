@@ -1,21 +1,20 @@
-"""What holds of the paper's formulas by computing: see :mod:`leakbench.report.checks`.
+"""The paper's theorems and formulas, checked by computing: see :mod:`leakbench.report.checks`.
 
-Where a check is of what the paper states and that is wrong, it does not hold; the check whose key follows is of what
-is true in its place.
+A check of a wrong statement of the paper does not hold; the check whose key follows is of the correction.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 
 from leakbench.lazy import np, torch
 from leakbench.papers.tfl_meta import PAPER
 from leakbench.papers.tfl_meta.estimation_error import FAILURE, errors
 from leakbench.papers.tfl_meta.toy import ROUNDING, Toys, toys
 from leakbench.randomness import generator
-from leakbench.report.checks import EXACT, Checked, checked, required
+from leakbench.report.checks import EXACT, Checked, checked, required, theorem_of
 from leakbench.theory.distortion import (
     compression_tv,
     exact_sharing_tv,
@@ -52,6 +51,8 @@ from leakbench.theory.protection_parameters import (
     optimal_noise_variance,
 )
 
+theorem = partial(theorem_of, PAPER)
+
 TRIALS = 100_000
 SAMPLES = 200_000
 """Of laws that are sampled; parts of them are known to 0.005 then, in all but a case in a hundred thousand."""
@@ -76,8 +77,13 @@ def _toys() -> Toys:
     return toys()
 
 
+@theorem(
+    "T1",
+    "The root of the Jensen-Shannon divergence lies in [0, sqrt(ln 2)] and is a metric.",
+    source="section 4, eq. 2",
+)
 def root_of_js_is_a_metric() -> Checked:
-    """T1: JS lies in [0, ln 2], and its root satisfies the triangle inequality."""
+    """JS lies in [0, ln 2], and its root satisfies the triangle inequality."""
     slacks = []
     for size in range(2, 7):
         p, q, r = _law(f"triples of {size}", 3, TRIALS // 5, size)
@@ -87,8 +93,13 @@ def root_of_js_is_a_metric() -> Checked:
     return checked(slacks, TRIALS, "what two sides of a triangle exceed the third by, nats^(1/2)")
 
 
+@theorem(
+    "T2",
+    "Leakage after protection differs from C1 by C2 TV at most.",
+    source="Lemmas E.2 and E.4; the upper side is the second step of Theorem E.5's proof",
+)
 def leakage_stays_near_c1() -> Checked:
-    """T2, Lemmas E.2 and E.4: leakage after protection differs from C1 by x = C2 TV at most."""
+    """Leakage after protection differs from C1 by x = C2 TV at most."""
     toy = _toys()
     low, high = leakage_bounds(toy.c1, toy.x)
     slacks = [(high - toy.found) / toy.c1 + EXACT, (toy.found - low) / toy.c1 + EXACT]
@@ -106,38 +117,50 @@ def _anywhere(ratio: torch.Tensor) -> torch.Tensor:
     return torch.ones_like(ratio, dtype=torch.bool)
 
 
+@theorem("T3a", "Leakage is at most max(2 C1 - x, 3x - C1), with x = C2 TV.", source="Theorem 4.1, eq. 3, as stated")
 def equation_3_bounds_leakage() -> Checked:
-    """T3a, Theorem 4.1: leakage is at most ``max(2 C1 - x, 3x - C1)``."""
+    """Leakage is at most ``max(2 C1 - x, 3x - C1)``."""
     return _theorem_4_1("eq3", _anywhere)
 
 
+@theorem("T3b", "Leakage is at most 2 C1 - x wherever x is C1 or less.", source="Theorem 4.1, eq. 4, as stated")
 def equation_4_bounds_leakage() -> Checked:
-    """T3b, Theorem 4.1: it is at most ``2 C1 - x`` up to ``x = C1``."""
+    """Leakage is at most ``2 C1 - x`` up to ``x = C1``."""
     return _theorem_4_1("eq4", _anywhere)
 
 
+@theorem("T4", "Both hold where x is C1 / 2 or less, or C1 or more.", source="Theorem 4.1; our correction")
 def theorem_4_1_holds_outside() -> Checked:
-    """T4: both hold where ``x <= C1 / 2``, and where ``x >= C1``."""
+    """Equations 3 and 4 hold where ``x <= C1 / 2``, and where ``x >= C1``."""
     return _theorem_4_1("eq4", lambda ratio: (ratio <= 0.5) | (ratio >= 1))
 
 
+@theorem("T5", "2 C1 - C2 TV bounds leakage at every TV.", source="eq. 6, as the paper uses it")
 def metric_bounds_leakage() -> Checked:
-    """T5, eq. 6: ``2 C1 - C2 TV`` is an upper bound of leakage, whatever TV."""
+    """``2 C1 - C2 TV`` is an upper bound of leakage, whatever TV."""
     toy = _toys()
     slack = leakage_metric(toy.c1, toy.c2, toy.variation).clamp(min=0) - toy.found + EXACT
     what = "excess over leakage of the metric, or of 0 where that is negative, nats^(1/2)"
     return checked([slack], len(toy.c1), what)
 
 
+@theorem(
+    "T6", "2 C1 is C2 / sqrt(2) at most, for constants of one attacker.", source="ours; it decides where optima exist"
+)
 def c1_is_below_half_c2() -> Checked:
-    """T6: ``2 C1 <= C2 / sqrt(2)`` for constants of one attacker."""
+    """``2 C1 <= C2 / sqrt(2)`` for constants of one attacker."""
     toy = _toys()
     slack = 1 - math.sqrt(2) * 2 * toy.c1 / toy.c2 + EXACT
     return checked([slack], len(toy.c1), "what 2 C1 leaves of C2 / sqrt(2), in parts of it")
 
 
+@theorem(
+    "T7",
+    "Along n, r, the variance of noise and 1 - rho the metric does not rise, and bounds of losses do not fall.",
+    source="Assumption 5.1",
+)
 def bounds_are_monotone() -> Checked:
-    """T7, Assumption 5.1: along n, r, sigma_eps^2, 1 - rho the metric does not rise, nor bounds of losses fall."""
+    """The metric does not rise along n, r, sigma_eps^2 and 1 - rho, and bounds of losses do not fall."""
     steps = torch.linspace(0, 1, 400, dtype=torch.float64)
     slacks = []
     for size in (1.0, 50.0, 1e5):
@@ -181,8 +204,13 @@ def _variations(form: Form) -> dict[str, torch.Tensor]:
     }
 
 
+@theorem(
+    "T8",
+    "The corrected optimum has the metric epsilon, and one of less total variation violates the budget.",
+    source="Theorem 5.1; Table 1, our correction",
+)
 def corrected_optimum_is_exact() -> Checked:
-    """T8: the corrected optimum has the metric epsilon, and one of 0.1 % less total variation violates the budget."""
+    """The corrected optimum has the metric epsilon, and one of 0.1 % less total variation violates the budget."""
     c1, c2, tau, _, _ = _settings()
     epsilon = 2 * c1 - c2 * tau
     slacks = []
@@ -200,26 +228,34 @@ def _printed(mechanism: str) -> Checked:
     return checked([slack], TRIALS, "excess of the total variation over what is required")
 
 
+@theorem("T9a", "The printed n* of Paillier's scheme meets the budget.", source="Theorem 6.2, Table 1, as stated")
 def printed_modulus_meets_the_budget() -> Checked:
-    """T9a, Theorem 6.2 and Table 1, as printed: n* meets the budget."""
+    """The printed ``n*`` meets the budget."""
     return _printed("paillier")
 
 
+@theorem("T9b", "The printed r* of secret sharing meets the budget.", source="Theorem 6.3, Table 1, as stated")
 def printed_mask_meets_the_budget() -> Checked:
-    """T9b, Theorem 6.3 and Table 1, as printed: r* meets the budget."""
+    """The printed ``r*`` meets the budget."""
     return _printed("secret_sharing")
 
 
+@theorem(
+    "T9c",
+    "Both have a total variation of 1 - tau where tau is required, so they meet it where tau is 1/2 or less.",
+    source="Table 1; ours",
+)
 def printed_optima_have_the_complement() -> Checked:
-    """T9c: they have a total variation of 1 - tau, so they meet it where tau is 1/2 or less."""
+    """The printed optima have a total variation of 1 - tau, so they meet it where tau is 1/2 or less."""
     _, _, tau, _, _ = _settings()
     found = _variations("as_printed")
     slacks = [1e-6 - (found[name] - (1 - tau)).abs() for name in ("paillier", "secret_sharing")]
     return checked(slacks, 2 * TRIALS, "what the distance to 1 - tau leaves of 1e-6")
 
 
+@theorem("T10", "The optimum depends on neither weights nor C4 nor C5.", source="Theorem 5.1 and its remark")
 def weights_do_not_matter() -> Checked:
-    """T10: of parameters that meet the budget, the least minimises the objective, whatever weights, C4 and C5."""
+    """The least parameter that meets the budget minimises the objective, whatever weights, C4 and C5."""
     grid = torch.linspace(0, 1, 2001, dtype=torch.float64)
     draws = _uniform("weights", 200, 6)
     slacks = []
@@ -256,15 +292,19 @@ def _noise() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.cat(exact), torch.cat(reach)
 
 
+@theorem(
+    "T13a", "Under Gaussian noise TV lies between 1/100 and 3/2 of min(1, sigma_eps^2 A).", source="eq. 9, Appendix F"
+)
 def noise_lies_between() -> Checked:
-    """T13a: the exact total variation of noise lies between 1/100 and 3/2 of min(1, sigma_eps^2 A)."""
+    """The exact total variation of noise lies between 1/100 and 3/2 of min(1, sigma_eps^2 A)."""
     exact, reach = _noise()
     slacks = [exact / reach / 0.01 - 1, required(1.5 - exact / reach)]
     return checked(slacks, len(exact), "excess of the exact total variation over its lower bound, in parts of it")
 
 
+@theorem("T13b", "It is 16 times the lower bound at least.", source="eq. 9; ours")
 def noise_reaches_more() -> Checked:
-    """T13b: it is 16 times the lower bound at least."""
+    """The total variation is 16 times the lower bound at least."""
     exact, reach = _noise()
     return checked([exact / reach / 0.16 - 1], len(exact), "excess of it over 0.16 min(1, sigma_eps^2 A), in parts")
 
@@ -284,8 +324,9 @@ def _near(name: str, size: int, count: int) -> tuple[torch.Tensor, torch.Tensor,
 _errors = cache(errors)
 
 
+@theorem("T17a", "C1 of beliefs that are off by a relative error is off by eq. 20 at most.", source="Theorem 7.1")
 def theorem_7_1_holds() -> Checked:
-    """T17a, Theorem 7.1: C1 of beliefs that are off by a relative error is off by ``B`` at most."""
+    """C1 of beliefs that are off by a relative error is off by ``B`` at most."""
     slacks = []
     for size in range(2, 7):
         law, other, relative = _near("theorem 7.1", size, TRIALS // 5)
@@ -295,15 +336,21 @@ def theorem_7_1_holds() -> Checked:
     return checked(slacks, TRIALS, "what the error leaves of its bound, in parts of it")
 
 
+@theorem(
+    "T17b",
+    "Estimates of T attempts are within that bound with the probability that Lemma C.1 states.",
+    source="Lemma C.1, Theorem 7.1",
+)
 def theorem_7_1_covers() -> Checked:
-    """T17b, Lemma C.1 and Theorem 7.1: estimates of T attempts are within the bound with probability 0.95 or more."""
+    """Estimates of T attempts are within the bound with probability 0.95 or more."""
     frame = _errors()
     covered = torch.as_tensor(frame["covered"].to_numpy(copy=True))
     return checked([covered - (1 - FAILURE)], len(frame), "excess of the part of estimates within the bound over 0.95")
 
 
+@theorem("T18", "The error of C1 falls as T^(-1/2), and its bound as T^(-1/4).", source="section 7.4; ours")
 def errors_fall_as_roots() -> Checked:
-    """T18: the error falls as T^(-1/2), and its bound as T^(-1/4), to 0.05 in the exponent, from T = 1000 on."""
+    """The error falls as T^(-1/2), and its bound as T^(-1/4), to 0.05 in the exponent, from T = 1000 on."""
     slacks = []
     for _, rows in _errors().groupby("series"):
         late = rows[rows["T"] >= 1000]
@@ -323,18 +370,25 @@ def _sums(form: Form) -> Checked:
     return checked(slacks, 400, "what the distance of the sum of beliefs to 1 leaves of 1e-9")
 
 
+@theorem("T19a", "The estimates of Algorithm 2 sum to 1.", source="Algorithm 2, as printed; eq. 44 needs it")
 def printed_beliefs_sum_to_one() -> Checked:
-    """T19a, Algorithm 2 as printed: its estimates sum to 1."""
+    """The estimates of T + 1 attempts, as printed, sum to 1."""
     return _sums("as_printed")
 
 
+@theorem("T19b", "They do with T attempts, where the printed loop has T + 1.", source="Algorithm 2; our correction")
 def beliefs_sum_to_one() -> Checked:
-    """T19b: with T attempts, and not T + 1."""
+    """The estimates of T attempts sum to 1."""
     return _sums("corrected")
 
 
+@theorem(
+    "T20",
+    "At equal TV the bounded objective of Paillier's scheme is at most compression's, and that at most noise's.",
+    source="Appendices F, G and I; the order is ours",
+)
 def mechanisms_are_ordered() -> Checked:
-    """T20: at equal tau the bounded objective of Paillier is at most that of compression, and that at most noise's."""
+    """At equal tau the bounded objective of Paillier is at most that of compression, and that at most noise's."""
     draws = _uniform("objectives", 500, 5)
     slacks = []
     for tau, utility, cost, c4, c5 in draws.tolist():
@@ -348,8 +402,9 @@ def mechanisms_are_ordered() -> Checked:
     return checked(slacks, len(slacks), "least difference between neighbours, in parts of noise's objective")
 
 
+@theorem("T21", "The metric of Theorem 6.2, C2 [1 - (2 delta / n^2)^m], falls with n.", source="Theorem 6.2, as stated")
 def metric_of_theorem_6_2_falls() -> Checked:
-    """T21, Theorem 6.2: its metric, ``C2 [1 - (2 delta / n^2)^m]``, falls with n, as it says of leakage."""
+    """The metric, ``C2 [1 - (2 delta / n^2)^m]``, falls with n, as it says of leakage."""
     variation = paillier_tv(torch.linspace(0, 2, 200, dtype=torch.float64), 0.5, 3)
     slack = -(1.5 * variation).diff()
     return checked([slack], len(slack), "least fall from one modulus to the next")
@@ -378,14 +433,18 @@ def _attacker() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
     return before, amplification(largest_log_ratio(posterior, prior)), ratio.clamp(max=1), after
 
 
+@theorem(
+    "T22a", "Under noise leakage is at most 3/2 C2 min(1, sigma_eps^2 A).", source="Theorem 6.1, eq. 11, as stated"
+)
 def theorem_6_1_bounds_leakage() -> Checked:
-    """T22a, Theorem 6.1, eq. 11: under noise leakage is at most ``3/2 C2 min(1, sigma_eps^2 A)``."""
+    """Under noise leakage is at most ``3/2 C2 min(1, sigma_eps^2 A)``."""
     _, c2, reach, found = _attacker()
     return checked([1.5 * c2 * reach - found + EXACT], TRIALS, "excess of the bound over leakage, nats^(1/2)")
 
 
+@theorem("T22b", "It is at most that and C1.", source="Theorem 6.1; our correction")
 def theorem_6_1_with_c1_bounds_leakage() -> Checked:
-    """T22b: it is at most that and C1."""
+    """Under noise leakage is at most the smaller of that and C1."""
     c1, c2, reach, found = _attacker()
     return checked([c1 + 1.5 * c2 * reach - found + EXACT], TRIALS, "excess of the bound over leakage, nats^(1/2)")
 
@@ -410,13 +469,17 @@ def _rescaled(expected: Callable[[float, float], torch.Tensor]) -> Checked:
     return checked(slacks, len(RESCALED) * SAMPLES, "what the distance to the sampled total variation leaves of 0.005")
 
 
+@theorem(
+    "T23a", "Where kept coordinates are divided by rho, TV is 1 - rho^m.", source="Lemma I.1 with eq. 85, as stated"
+)
 def rescaled_compression_is_the_same() -> Checked:
-    """T23a, Appendix I with eq. 85: where kept coordinates are divided by rho, TV is 1 - rho^m."""
+    """Where kept coordinates are divided by rho, TV is 1 - rho^m."""
     return _rescaled(lambda kept, _: compression_tv(kept, 1))
 
 
+@theorem("T23b", "It is 1 - rho^(2m) around zero, and up to 1 elsewhere.", source="eq. 85; our correction")
 def rescaled_compression_is_not() -> Checked:
-    """T23b: it is 1 - rho^(2m) around zero, and up to 1 elsewhere."""
+    """TV is 1 - rho^(2m) around zero, and up to 1 elsewhere."""
     return _rescaled(lambda kept, centre: rescaled_compression_tv(kept, 0.1, 1, centre))
 
 
@@ -430,13 +493,15 @@ def _of_the_mean(expected: Callable[[float, int], torch.Tensor]) -> Checked:
     return checked(slacks, 3 * SAMPLES, "what the distance to the sampled total variation leaves of 0.005")
 
 
+@theorem("T24a", "The mean of K sparse uploads has the TV of one.", source="Lemma I.2, as stated")
 def mean_of_sparse_uploads_is_the_same() -> Checked:
-    """T24a, Lemma I.2: the mean of K sparse uploads has the total variation of one, far from zero."""
+    """The mean of K sparse uploads has the total variation of one, far from zero."""
     return _of_the_mean(lambda kept, _: compression_tv(kept, 1))
 
 
+@theorem("T24b", "Far from zero it is 1 - rho^(K m).", source="Lemma I.2; our correction")
 def mean_of_sparse_uploads_is_not() -> Checked:
-    """T24b: it is 1 - rho^(K m)."""
+    """Far from zero the mean has a total variation of 1 - rho^(K m)."""
     return _of_the_mean(lambda kept, clients: compression_tv(kept, 1, clients))
 
 
@@ -456,13 +521,15 @@ def _keys(passes: Callable[[int, int], bool]) -> Checked:
     return checked([torch.tensor(slacks, dtype=torch.float64)], len(slacks), what)
 
 
+@theorem("T25a", "Primes with gcd(pq, (p - q)(q - 1)) = 1 give a Paillier key.", source="Appendix G, as stated")
 def printed_condition_gives_keys() -> Checked:
-    """T25a, Appendix G: primes with ``gcd(pq, (p - q)(q - 1)) = 1`` give a Paillier key."""
+    """Primes with ``gcd(pq, (p - q)(q - 1)) = 1`` give a Paillier key."""
     return _keys(lambda p, q: math.gcd(p * q, (p - q) * (q - 1)) == 1)
 
 
+@theorem("T25b", "Primes with gcd(pq, (p - 1)(q - 1)) = 1 do.", source="Appendix G; our correction")
 def condition_gives_keys() -> Checked:
-    """T25b: primes with ``gcd(pq, (p - 1)(q - 1)) = 1`` do."""
+    """Primes with ``gcd(pq, (p - 1)(q - 1)) = 1`` give a Paillier key."""
     return _keys(lambda p, q: math.gcd(p * q, (p - 1) * (q - 1)) == 1)
 
 
@@ -474,18 +541,23 @@ def _shares(expected: Callable[[float], torch.Tensor]) -> Checked:
     return checked(slacks, len(slacks) * SAMPLES, "what the distance to the sampled total variation leaves of 0.005")
 
 
+@theorem("T26a", "A share, a value plus a uniform mask, has TV 1 - (delta / r)^m.", source="Appendix H, as stated")
 def shares_are_uniform() -> Checked:
-    """T26a, Appendix H: a value plus a uniform mask has TV ``1 - (delta / r)^m``, and none for masks up to delta."""
+    """A value plus a uniform mask has TV ``1 - (delta / r)^m``, and none for masks up to delta."""
     return _shares(lambda ratio: product_tv(-math.log(max(ratio, 1.0)), 1))
 
 
+@theorem(
+    "T26b", "It has from r = 2 delta on; below TV is 1 - (1 - r / (4 delta))^m.", source="Appendix H; our correction"
+)
 def shares_are_trapezoidal() -> Checked:
-    """T26b: it has that from ``r = 2 delta`` on, and ``1 - (1 - r / (4 delta))^m`` below."""
+    """A share has that TV from ``r = 2 delta`` on, and ``1 - (1 - r / (4 delta))^m`` below."""
     return _shares(lambda ratio: exact_sharing_tv(ratio, 1.0, 1))
 
 
+@theorem("T27", "Eq. 38 holds for every candidate.", source="proof of Theorem 7.1, as stated")
 def equation_38_holds() -> Checked:
-    """T27, eq. 38: a step of the proof of Theorem 7.1, for every candidate."""
+    """Equation 38, a step of the proof of Theorem 7.1, holds for every candidate."""
     slacks = []
     for size in (2, 4):
         law, other, relative = _near("equation 38", size, TRIALS // 2)
@@ -497,8 +569,13 @@ def equation_38_holds() -> Checked:
     return checked(slacks, TRIALS, "excess of the right side over the left one, nats")
 
 
+@theorem(
+    "T28",
+    "xi is that of the upload with the largest ratio of posterior to prior.",
+    source="eq. 17, which Assumption 7.1 is to give",
+)
 def the_leakiest_upload_has_the_largest_ratio() -> Checked:
-    """T28, eq. 17: xi is that of the upload with the largest ratio of posterior to prior, for any candidate."""
+    """``xi`` is that of the upload with the largest ratio of posterior to prior, for any candidate."""
     slacks = []
     for size in range(2, 5):
         posterior = _law(f"ratios {size}", TRIALS // 4, size, 3) * 0.999 + 0.001 / 3
@@ -510,48 +587,11 @@ def the_leakiest_upload_has_the_largest_ratio() -> Checked:
     return checked(slacks, 3 * (TRIALS // 4), "what the upload's own ratio exceeds xi by, nats")
 
 
+@theorem(
+    "T29", "K m log r bounds a cost from above at the optimum, so it is not negative.", source="Lemma H.4, as stated"
+)
 def bound_on_sharing_is_not_negative() -> Checked:
-    """T29, Lemma H.4: ``K m log r`` bounds a cost, which is not negative, at the optimum."""
+    """``K m log r`` bounds a cost, which is not negative, at the optimum."""
     _, _, tau, size, delta = _settings()
     slack = optimal_mask(tau.clamp(min=1e-9), delta, size).log() * 2 * size
     return checked([slack], TRIALS, "the bound at the corrected optimum, nats")
-
-
-CHECKS: Mapping[str, Callable[[], Checked]] = {
-    "T1": root_of_js_is_a_metric,
-    "T2": leakage_stays_near_c1,
-    "T3a": equation_3_bounds_leakage,
-    "T3b": equation_4_bounds_leakage,
-    "T4": theorem_4_1_holds_outside,
-    "T5": metric_bounds_leakage,
-    "T6": c1_is_below_half_c2,
-    "T7": bounds_are_monotone,
-    "T8": corrected_optimum_is_exact,
-    "T9a": printed_modulus_meets_the_budget,
-    "T9b": printed_mask_meets_the_budget,
-    "T9c": printed_optima_have_the_complement,
-    "T10": weights_do_not_matter,
-    "T13a": noise_lies_between,
-    "T13b": noise_reaches_more,
-    "T17a": theorem_7_1_holds,
-    "T17b": theorem_7_1_covers,
-    "T18": errors_fall_as_roots,
-    "T19a": printed_beliefs_sum_to_one,
-    "T19b": beliefs_sum_to_one,
-    "T20": mechanisms_are_ordered,
-    "T21": metric_of_theorem_6_2_falls,
-    "T22a": theorem_6_1_bounds_leakage,
-    "T22b": theorem_6_1_with_c1_bounds_leakage,
-    "T23a": rescaled_compression_is_the_same,
-    "T23b": rescaled_compression_is_not,
-    "T24a": mean_of_sparse_uploads_is_the_same,
-    "T24b": mean_of_sparse_uploads_is_not,
-    "T25a": printed_condition_gives_keys,
-    "T25b": condition_gives_keys,
-    "T26a": shares_are_uniform,
-    "T26b": shares_are_trapezoidal,
-    "T27": equation_38_holds,
-    "T28": the_leakiest_upload_has_the_largest_ratio,
-    "T29": bound_on_sharing_is_not_negative,
-}
-"""Every check, under the name that the claims use; numbers up to 20 are those of the page on this paper."""
