@@ -22,7 +22,7 @@ from leakbench.planning.project import Project
 from leakbench.records import Replicate, read_record, write_record
 from leakbench.report import claims, style
 from leakbench.report.artifacts import artifact_of, artifacts
-from leakbench.report.claims import claims_path
+from leakbench.report.judging import claims_path
 from leakbench.report.plots import Drawing
 from leakbench.report.scorecard import write_scorecard
 from leakbench.report.style import COLOURS
