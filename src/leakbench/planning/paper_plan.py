@@ -94,10 +94,11 @@ class PaperPlan:
         """
         spec = self.spec.experiments[experiment]
         if axis in GRID:
-            planned, lists = set(getattr(spec, axis)), [("experiments", experiment, axis)]
+            planned, holders = set(getattr(spec, axis)), [("experiments", experiment)]
         else:
             planned = {label for kind in spec.jobs.values() for label in kind.attacks}
-            lists = [("experiments", experiment, "jobs", kind, axis) for kind in spec.jobs]
+            holders = [("experiments", experiment, "jobs", kind) for kind in spec.jobs]
+        lists = [(*holder, axis) for holder in holders]
         below = {label for keys in lists for listed in self._layers.values(*keys) for label in listed}
         keys = next((keys for keys in lists if any(self._layers.values(*keys))), ("experiments", experiment))
         return Listed(frozenset(planned), frozenset(planned | below), self.place(*keys))

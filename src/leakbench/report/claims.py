@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from leakbench.errors import ConfigError
 from leakbench.paper_folders import paper_folders
-from leakbench.report.artifacts import Tables, artifacts
+from leakbench.report.artifacts import Artifact, Tables, artifacts
 from leakbench.report.compared import Places, stand_ins, without
 from leakbench.report.evidence import Evidence, NotRun
 from leakbench.report.findings import Finding, in_numbers
@@ -145,7 +145,8 @@ def check_readers(plan: Plan) -> None:
     Raises:
         UnknownName: a paper's grid does not have one.
     """
-    for entry in (*artifacts(), *_claims.values()):
+    readers: list[Artifact | Claim] = [*artifacts(), *_claims.values()]
+    for entry in readers:
         if entry.paper in plan.papers:
             entry.check(plan)
 
