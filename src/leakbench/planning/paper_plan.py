@@ -93,12 +93,12 @@ class PaperPlan:
             KeyError: no such experiment.
         """
         spec = self.spec.experiments[experiment]
+        lists: list[tuple[str, ...]] = [("experiments", experiment, axis)]
         if axis in GRID:
-            planned, holders = set(getattr(spec, axis)), [("experiments", experiment)]
+            planned = set(getattr(spec, axis))
         else:
             planned = {label for kind in spec.jobs.values() for label in kind.attacks}
-            holders = [("experiments", experiment, "jobs", kind) for kind in spec.jobs]
-        lists = [(*holder, axis) for holder in holders]
+            lists = [("experiments", experiment, "jobs", kind, axis) for kind in spec.jobs]
         below = {label for keys in lists for listed in self._layers.values(*keys) for label in listed}
         keys = next((keys for keys in lists if any(self._layers.values(*keys))), ("experiments", experiment))
         return Listed(frozenset(planned), frozenset(planned | below), self.place(*keys))
