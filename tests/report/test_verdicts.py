@@ -35,7 +35,7 @@ UNDEFENDED = f"results/smoke/{PAPER}/undefended/digits16/small/none/ig/all.json"
 
 def judge(*replicates: Replicate, **bound: float) -> Judge:
     spec = GateSpec(metric="psnr", **(bound or {"at_least": 18.0}))
-    return Judge(Gate("digits16", "small", "ig", spec, ()), replicates)
+    return Judge(Gate("digits16", "small", "ig", spec, (), "attack"), replicates)
 
 
 def replicate(psnr: Any, seed: int = 0, **setting: Any) -> Replicate:
