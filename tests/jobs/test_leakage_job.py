@@ -14,12 +14,11 @@ from leakbench.attacks.presets import DLGWolfe
 from leakbench.data.embedded import Digits
 from leakbench.defenses.base import Defense, NoDefense
 from leakbench.defenses.noise import GaussianNoise
-from leakbench.defenses.tuned import Tuned
+from leakbench.defenses.tuned import Tuned, UploadConstants
 from leakbench.errors import ConfigError
 from leakbench.jobs import leakage
 from leakbench.jobs.base import Findings, Job, Variant
 from leakbench.jobs.leakage import LeakageJob, leakage_metric_name
-from leakbench.jobs.tuning import upload_constants
 from leakbench.models.base import Model
 from leakbench.models.lenet import LeNet
 from leakbench.models.linear import MLP
@@ -159,7 +158,7 @@ class TestConstants:
             suffix = None if alpha == 0.5 else alpha
             assert replicate.metrics[leakage_metric_name("leakage", "null", suffix)] == expected.c1.tolist()
             assert replicate.metrics[leakage_metric_name("xi", "null", suffix)] == expected.xi.tolist()
-        kept = upload_constants(found.tensors)
+        kept = UploadConstants.of(found.tensors)
         assert kept.c1 == pytest.approx(sum(replicate.metrics["leakage/null"]) / 3)  # type: ignore[arg-type]
         assert kept.sigma.shape == (3, 64 * 4 + 4 + 40 + 10) and kept.delta.shape == (3,)
 

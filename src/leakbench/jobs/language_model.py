@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
@@ -17,6 +18,8 @@ from leakbench.randomness import generator, stream_seed
 from leakbench.records import MetricInfo, Outcome, Replicate, Value
 
 if TYPE_CHECKING:
+    from leakbench.attacks.base import Grant
+    from leakbench.attacks.language.model import LanguageModel
     from leakbench.data.base import Dataset
 
 CLIP = 1.0
@@ -51,6 +54,12 @@ class LanguageModelJob(JobKind):
     rate: float = Field(1e-3, gt=0, description="step size of AdamW, which falls to a tenth along a cosine")
 
     unit: ClassVar[Unit] = "multiply-adds"
+    grants: ClassVar[Grant | None] = "language_model"
+
+    def granted(self, kept: Mapping[str, torch.Tensor], dataset: Dataset, device: torch.device) -> LanguageModel:
+        from leakbench.attacks.language.model import LanguageModel
+
+        return LanguageModel.of(self.transformer, kept, device)
 
     def effort(self, job: Job) -> Effort:
         (tokens,) = job.dataset.single().shape

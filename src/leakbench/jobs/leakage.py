@@ -21,7 +21,6 @@ from leakbench.defenses.tuned import SMALLEST_SPREAD, Tuned
 from leakbench.effort import Effort
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
-from leakbench.jobs.tuning import tuned
 from leakbench.lazy import torch
 from leakbench.records import MetricInfo, Outcome, Replicate, Value
 
@@ -106,6 +105,7 @@ class LeakageJob(JobKind):
     """
 
     uses_attacks: ClassVar[bool] = True
+    gated_metrics: ClassVar[Mapping[str, MetricInfo]] = RECOVERY_METRICS
 
     clients: int = Field(4, ge=2, description="clients, K; another one's batch is each one's null attack")
     images_per_client: int = Field(ge=1, description="images of each client, from the train split")
@@ -297,7 +297,7 @@ class _Measurement:
         tensors = {f"seed{self.seed}/{name}": tensor for name, tensor in law.items()}
         for setting, defense in settings:
             try:
-                tuning = tuned(defense, self.job.kept.get(self.kind.name))
+                tuning = defense.tuning(self.job.kept) if isinstance(defense, Tuned) else None
             except Infeasible as error:
                 outcome = Outcome(status="infeasible", reason=str(error))
                 names = self.kind.metrics_of(Tuned)

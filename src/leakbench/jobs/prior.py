@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
@@ -18,7 +19,9 @@ from leakbench.randomness import generator, stream_seed
 from leakbench.records import MetricInfo, Outcome, Replicate, Value
 
 if TYPE_CHECKING:
-    from leakbench.data.base import Samples
+    from leakbench.attacks.base import Grant
+    from leakbench.attacks.restoration.prior import Prior
+    from leakbench.data.base import Dataset, Samples
 
 LOSSES = ("generator", "unfolding", "denoiser")
 PRIOR_METRICS = {
@@ -54,6 +57,13 @@ class PriorJob(JobKind):
     rate: float = Field(1e-4, gt=0, description="step size of Adam, which falls to a tenth along a cosine")
 
     unit: ClassVar[Unit] = "multiply-adds"
+    grants: ClassVar[Grant | None] = "prior"
+
+    def granted(self, kept: Mapping[str, torch.Tensor], dataset: Dataset, device: torch.device) -> Prior:
+        from leakbench.attacks.restoration.prior import Prior
+
+        images = image_dataset(dataset, "restoration networks")
+        return Prior.of(self.networks, kept, images.shape, images.classes, device)
 
     def effort(self, job: Job) -> Effort:
         pixels = math.prod(job.dataset.single().shape[1:])

@@ -14,9 +14,7 @@ from leakbench.effort import FORWARD, Effort
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.federated.secure_training import SecureAggregation
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
-from leakbench.jobs.leakage import LeakageJob
 from leakbench.jobs.sums import only_sums
-from leakbench.jobs.tuning import tuned
 from leakbench.lazy import torch
 from leakbench.models.base import BatchNorm
 from leakbench.numerics.adam import Adam
@@ -136,7 +134,7 @@ class TrainJob(JobKind):
         return self
 
     def reads(self, attack: Attack | None) -> Mapping[str, str]:
-        return {LeakageJob.name: "constants"} if self.constants else {}
+        return {"leakage": "constants"} if self.constants else {}
 
     def effort(self, job: Job) -> Effort:
         start, stop = self.evaluation or (0, 0)
@@ -209,7 +207,7 @@ class TrainJob(JobKind):
         replicates = []
         for setting, defense in job.defense.settings():
             try:
-                tuning = tuned(defense, job.kept.get(LeakageJob.name))
+                settings.append((setting, defense.tune(job.kept)))
             except Infeasible as error:
                 outcome = Outcome(status="infeasible", reason=str(error))
                 replicates += [
@@ -222,8 +220,6 @@ class TrainJob(JobKind):
                     )
                     for seed in job.seeds
                 ]
-                continue
-            settings.append((setting, tuning.defense if tuning else defense))
         return settings, replicates
 
     def _stated(self, defense: Defense, network: Network) -> tuple[dict[str, Any] | None, float | None]:
