@@ -21,7 +21,7 @@ from leakbench.defenses.pruning import RandomMask
 from leakbench.defenses.tuned import Tuned, UploadConstants
 from leakbench.errors import Infeasible
 from leakbench.jobs.base import Job, Variant
-from leakbench.jobs.leakage import LeakageJob
+from leakbench.papers.tfl_meta.jobs.leakage import LeakageJob
 from leakbench.jobs.train import TrainJob
 from leakbench.models.linear import MLP
 from leakbench.randomness import Streams

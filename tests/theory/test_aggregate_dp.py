@@ -25,7 +25,7 @@ from leakbench.theory.aggregate_dp import (
     round_curve,
     round_guarantee,
 )
-from leakbench.theory.gaussian_divergence import renyi_divergence
+from leakbench.papers.secagg_dp.theory.gaussian_divergence import renyi_divergence
 from leakbench.theory.renyi_curves import RenyiCurve
 from leakbench.theory.water_filling import filled
 

@@ -28,7 +28,7 @@ from leakbench.theory.capacity import (
     white_variances,
 )
 from leakbench.theory.reconstruction_bound import diagonal_error, error_bound, gaussian_log_entropy_power
-from leakbench.theory.toy_channel import gradient_variance, next_weight, toy_capacity, toy_variance
+from leakbench.papers.channel.theory.toy_channel import gradient_variance, next_weight, toy_capacity, toy_variance
 
 E2 = math.e**2 - 1
 EXACT = 1e-8

@@ -19,7 +19,7 @@ from leakbench.theory.capacity import (
     white_factor,
     white_variances,
 )
-from leakbench.theory.compression import (
+from leakbench.papers.channel.theory.compression import (
     coordinate_capacity,
     coordinate_loss,
     direction_loss,
@@ -40,7 +40,7 @@ from leakbench.theory.reconstruction_bound import (
     gaussian_error,
     gaussian_log_entropy_power,
 )
-from leakbench.theory.toy_channel import next_weight, toy_capacity, toy_variance
+from leakbench.papers.channel.theory.toy_channel import next_weight, toy_capacity, toy_variance
 
 theorem = partial(theorem_of, PAPER)
 

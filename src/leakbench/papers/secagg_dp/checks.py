@@ -27,7 +27,7 @@ from leakbench.theory.aggregate_dp import (
     round_curve,
     round_guarantee,
 )
-from leakbench.theory.gaussian_divergence import renyi_divergence
+from leakbench.papers.secagg_dp.theory.gaussian_divergence import renyi_divergence
 from leakbench.theory.renyi_curves import RenyiCurve
 from leakbench.theory.span import LEAVES, leave_one_out, rank
 from leakbench.theory.water_filling import BlockForm, added_trace, block_covariance, filled

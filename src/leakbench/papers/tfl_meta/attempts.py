@@ -16,7 +16,7 @@ from leakbench.report.artifacts import Tables
 from leakbench.report.kept import Kept
 from leakbench.report.plots import Drawing, named
 from leakbench.report.style import MODEL_COLOURS, panels, plain_ticks
-from leakbench.theory.leakage_estimation import (
+from leakbench.papers.tfl_meta.theory.leakage_estimation import (
     c1_error,
     data_belief,
     null_prior,

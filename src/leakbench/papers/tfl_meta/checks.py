@@ -28,7 +28,7 @@ from leakbench.theory.distortion import (
     rescaled_compression_tv,
     sharing_tv,
 )
-from leakbench.theory.leakage_estimation import attempts_made, c1_error, data_belief, recovery_counts
+from leakbench.papers.tfl_meta.theory.leakage_estimation import attempts_made, c1_error, data_belief, recovery_counts
 from leakbench.theory.leakage_surrogate import (
     LARGEST_LEAKAGE,
     Equation,
