@@ -13,9 +13,9 @@ from tests.papers.theorems import checks_of
 from leakbench.defenses.noise import ClippedNoise
 from leakbench.papers.optimal_defense import PAPER, checks
 from leakbench.papers.optimal_defense.theory.cramer_rao import error_bound
-from leakbench.theory.optimal_noise import pruned
 from leakbench.papers.optimal_defense.theory.probes import chebyshev_coverage
 from leakbench.papers.optimal_defense.theory.pruning_budget import keep_probabilities
+from leakbench.theory.optimal_noise import pruned
 
 CHECKS = checks_of(PAPER)
 

@@ -10,10 +10,10 @@ from leakbench.lazy import np, pd
 from leakbench.leaderboard import PAPER
 from leakbench.leaderboard.board import DEFENDED, HEADLINE, LOSSES, UNDEFENDED, Board, Place, boards, in_words
 from leakbench.report.artifacts import Tables, artifact
+from leakbench.report.pareto import nondominated
 from leakbench.report.plots import Drawing
 from leakbench.report.statistics import interquartile_mean
 from leakbench.report.style import REFERENCE_COLOUR, colour, marker, panels
-from leakbench.report.pareto import nondominated
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from tests.papers.test_cdpa_text_claims import CASES as OF_TEXT
+from tests.papers.cdpa.test_text_claims import CASES as OF_TEXT
 from tests.papers.theorems import checks_of
 from tests.report.tables import rows, table
 

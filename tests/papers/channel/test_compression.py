@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from tests.theory.vectors import close, normal, row
 
 from leakbench.errors import ConfigError
-from leakbench.theory.capacity import capacity, spectrum
 from leakbench.papers.channel.theory.compression import (
     coordinate_capacity,
     coordinate_loss,
@@ -18,6 +17,7 @@ from leakbench.papers.channel.theory.compression import (
     kept_covariance,
     without_directions,
 )
+from leakbench.theory.capacity import capacity, spectrum
 
 EXACT = 1e-8
 THREE = torch.tensor([[4, 1.2, 0.5], [1.2, 2, 0.3], [0.5, 0.3, 1]], dtype=torch.float64)

@@ -12,6 +12,7 @@ import torch
 from tests.theory.vectors import close, normal, row
 
 from leakbench.errors import ConfigError
+from leakbench.papers.channel.theory.toy_channel import next_weight
 from leakbench.theory.capacity import (
     accumulated_capacity,
     batch_capacity,
@@ -51,7 +52,6 @@ from leakbench.theory.reconstruction_bound import (
     information_factor,
     log_entropy_power,
 )
-from leakbench.papers.channel.theory.toy_channel import next_weight
 
 THREE = torch.tensor([[4, 1.2, 0.5], [1.2, 2, 0.3], [0.5, 0.3, 1]], dtype=torch.float64)
 BETA = row(1, 2, 4)

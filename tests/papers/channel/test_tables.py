@@ -16,9 +16,9 @@ from scipy import stats
 from tests.report.synthetic import ROOT, record_of, tidy_tables
 
 from leakbench.jobs.runner import overall_outcome
-from leakbench.papers.channel.jobs.timing import METHODS
 from leakbench.lazy import torch
 from leakbench.papers.channel.common import printed
+from leakbench.papers.channel.jobs.timing import METHODS
 from leakbench.papers.channel.tables import _interval, architecture_of
 from leakbench.planning.project import Project
 from leakbench.report.artifacts import artifact_of

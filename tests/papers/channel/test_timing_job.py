@@ -11,10 +11,12 @@ from pydantic import ValidationError
 
 from leakbench.data.embedded import Digits
 from leakbench.defenses.base import NoDefense
-from leakbench.papers.channel.jobs import timing
 from leakbench.jobs.base import Findings, Job, Variant
 from leakbench.jobs.costs import Times
 from leakbench.jobs.runner import overall_outcome
+from leakbench.models.base import Model
+from leakbench.models.convnets import SimpleConvNet
+from leakbench.papers.channel.jobs import timing
 from leakbench.papers.channel.jobs.timing import (
     COUNTS,
     METHODS,
@@ -27,8 +29,6 @@ from leakbench.papers.channel.jobs.timing import (
     multiply_adds,
     without_batch_norm,
 )
-from leakbench.models.base import Model
-from leakbench.models.convnets import SimpleConvNet
 from leakbench.records import Replicate
 
 CPU = torch.device("cpu")

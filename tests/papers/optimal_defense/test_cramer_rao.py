@@ -8,7 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.theory.vectors import close, normal, row
 
-from leakbench.papers.optimal_defense.theory.cramer_rao import BoundForm, error_bound, linear_gaussian_error, mixed_error_bound
+from leakbench.papers.optimal_defense.theory.cramer_rao import (
+    BoundForm,
+    error_bound,
+    linear_gaussian_error,
+    mixed_error_bound,
+)
 from leakbench.theory.fisher import information_trace
 
 PRIOR = row(0.1, 0.5, 0.2, 0.3)

@@ -19,9 +19,7 @@ from leakbench.defenses.optimal import OptimalClippedNoise, OptimalNoise
 from leakbench.federated.step import ClientSteps
 from leakbench.models.base import build_network
 from leakbench.models.convnets import SimpleConvNet
-from leakbench.randomness import Streams
 from leakbench.papers.optimal_defense.theory.cramer_rao import BoundForm, error_bound, linear_gaussian_error
-from leakbench.theory.fisher import gaussian_information, information_trace
 from leakbench.papers.optimal_defense.theory.noise_budget import (
     gain_over_isotropic,
     isotropic_variance,
@@ -29,9 +27,11 @@ from leakbench.papers.optimal_defense.theory.noise_budget import (
     optimal_clipped_variance,
     optimal_variance,
 )
-from leakbench.theory.optimal_noise import ScaleMode, pruned, scale_variance, variance_ratio
 from leakbench.papers.optimal_defense.theory.probes import chebyshev_coverage, exact_coverage, relative_std
 from leakbench.papers.optimal_defense.theory.pruning_budget import keep_probabilities
+from leakbench.randomness import Streams
+from leakbench.theory.fisher import gaussian_information, information_trace
+from leakbench.theory.optimal_noise import ScaleMode, pruned, scale_variance, variance_ratio
 from leakbench.theory.utility import u1, u2
 
 

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.theory.vectors import close, normal, row
 
-from leakbench.theory.fisher import information_trace
 from leakbench.papers.optimal_defense.theory.noise_budget import (
     gain_over_isotropic,
     isotropic_variance,
@@ -16,6 +15,7 @@ from leakbench.papers.optimal_defense.theory.noise_budget import (
     optimal_clipped_variance,
     optimal_variance,
 )
+from leakbench.theory.fisher import information_trace
 from leakbench.theory.optimal_noise import scale_variance, variance_ratio
 from leakbench.theory.utility import u2
 

@@ -9,9 +9,15 @@ import torch
 from scipy.special import chdtr
 from tests.theory.vectors import close, normal
 
-from leakbench.theory.fisher import information_trace
 from leakbench.papers.optimal_defense.theory.noise_budget import minimal_trace, optimal_variance
-from leakbench.papers.optimal_defense.theory.probes import chebyshev_coverage, exact_coverage, mean_power, relative_std, trace_penalty
+from leakbench.papers.optimal_defense.theory.probes import (
+    chebyshev_coverage,
+    exact_coverage,
+    mean_power,
+    relative_std,
+    trace_penalty,
+)
+from leakbench.theory.fisher import information_trace
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.theory.vectors import close, normal, row
 
-from leakbench.theory.optimal_noise import pruned, variance_ratio
 from leakbench.papers.optimal_defense.theory.pruning_budget import keep_probabilities
+from leakbench.theory.optimal_noise import pruned, variance_ratio
 
 A, B = row(4, 1, 9, 2, 0.5), row(1, 4, 0.25, 2, 0.01)
 

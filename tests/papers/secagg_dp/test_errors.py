@@ -13,6 +13,7 @@ import torch
 from tests.theory.vectors import close, normal, row
 
 from leakbench.errors import ConfigError, Infeasible
+from leakbench.papers.secagg_dp.theory.gaussian_divergence import renyi_divergence
 from leakbench.theory.aggregate_dp import (
     Aggregation,
     full_rank_curve,
@@ -21,7 +22,6 @@ from leakbench.theory.aggregate_dp import (
     round_curve,
     round_guarantee,
 )
-from leakbench.papers.secagg_dp.theory.gaussian_divergence import renyi_divergence
 from leakbench.theory.noise_calibration import calibrated_variance, total_epsilon
 from leakbench.theory.span import LEAVES, pooled, residual, span_residuals
 from leakbench.theory.water_filling import block_covariance, filled

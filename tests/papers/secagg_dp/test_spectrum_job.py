@@ -13,12 +13,12 @@ from leakbench.data.embedded import Digits
 from leakbench.defenses.base import NoDefense
 from leakbench.errors import ConfigError
 from leakbench.federated.partition import iid_partition
-from leakbench.papers.secagg_dp.jobs import spectrum
 from leakbench.jobs.base import Job, Variant
-from leakbench.papers.secagg_dp.jobs.spectrum import BY_USERS, GRADIENTS, NOISE, SpectrumJob
 from leakbench.models.base import Model, build_network
 from leakbench.models.lenet import LeNet
 from leakbench.models.linear import Linear
+from leakbench.papers.secagg_dp.jobs import spectrum
+from leakbench.papers.secagg_dp.jobs.spectrum import BY_USERS, GRADIENTS, NOISE, SpectrumJob
 from leakbench.randomness import Streams, stream_seed
 from leakbench.records import Replicate
 from leakbench.theory.aggregate_dp import Aggregation, full_rank_curve

@@ -12,6 +12,18 @@ import pytest
 import torch
 from tests.theory.vectors import close, row
 
+from leakbench.papers.tfl_meta.theory.leakage_estimation import (
+    attempts_made,
+    c1_error,
+    class_belief,
+    constants,
+    data_belief,
+    failure_probability,
+    metric_error,
+    population_prior,
+    recovery_counts,
+    uniform_prior,
+)
 from leakbench.theory.distortion import (
     compression_tv,
     equal_noise_tv,
@@ -25,18 +37,6 @@ from leakbench.theory.distortion import (
     product_tv,
     rescaled_compression_tv,
     sharing_tv,
-)
-from leakbench.papers.tfl_meta.theory.leakage_estimation import (
-    attempts_made,
-    c1_error,
-    class_belief,
-    constants,
-    data_belief,
-    failure_probability,
-    metric_error,
-    population_prior,
-    recovery_counts,
-    uniform_prior,
 )
 from leakbench.theory.leakage_surrogate import (
     LARGEST_LEAKAGE,

@@ -16,14 +16,14 @@ from leakbench.defenses.base import Defense, NoDefense
 from leakbench.defenses.noise import GaussianNoise
 from leakbench.defenses.tuned import Tuned, UploadConstants
 from leakbench.errors import ConfigError
-from leakbench.papers.tfl_meta.jobs import leakage
 from leakbench.jobs.base import Findings, Job, Variant
-from leakbench.papers.tfl_meta.jobs.leakage import LeakageJob, leakage_metric_name
 from leakbench.models.base import Model
 from leakbench.models.lenet import LeNet
 from leakbench.models.linear import MLP
-from leakbench.randomness import Streams
+from leakbench.papers.tfl_meta.jobs import leakage
+from leakbench.papers.tfl_meta.jobs.leakage import LeakageJob, leakage_metric_name
 from leakbench.papers.tfl_meta.theory.leakage_estimation import constants, null_prior
+from leakbench.randomness import Streams
 
 CPU = torch.device("cpu")
 SMALL: dict[str, Any] = {

@@ -10,8 +10,8 @@ from leakbench.defenses.base import NoDefense
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.federated.step import ClientSteps
 from leakbench.jobs.base import Findings, Job, Variant
-from leakbench.papers.tfl_meta.jobs.protection_cost import COST_METRICS, ProtectionCostJob
 from leakbench.models.linear import MLP
+from leakbench.papers.tfl_meta.jobs.protection_cost import COST_METRICS, ProtectionCostJob
 from leakbench.randomness import Streams
 
 KIND = ProtectionCostJob(clients=3, batch_size=2, key_bits=(1024,), unpacked_values=3, keep=(0.5, 1.0), repetitions=2)

@@ -16,7 +16,7 @@ from leakbench.effort import Effort
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
 from leakbench.jobs.costs import Times
 from leakbench.lazy import torch
-from leakbench.models.base import Model
+from leakbench.models.sizes import multiply_adds
 from leakbench.records import MetricInfo, Outcome, Replicate, Value
 
 if TYPE_CHECKING:
@@ -122,28 +122,6 @@ class TimingJob(JobKind):
     def run(self, job: Job, device: torch.device) -> Findings:
         found = [replicate for seed in job.seeds for replicate in _Bench(self, job, seed, device).replicates()]
         return Findings(TIMING_METRICS, found, {})
-
-
-def multiply_adds(model: Model, shape: tuple[int, ...], classes: int) -> float:
-    """Of a forward and a backward pass of one sample through the linear layers and convolutions; computes nothing.
-
-    The gradient by an image itself is not among them, since training does not need it.
-    """
-    from torch.utils.flop_counter import FlopCounterMode
-
-    batch = 2  # BatchNorm refuses a single value per channel
-    with torch.device("meta"):
-        samples = torch.empty(batch, *shape) if len(shape) > 1 else torch.ones(batch, *shape, dtype=torch.int64)
-        module, labels = model.build(shape, classes).train(), torch.zeros(batch, dtype=torch.int64)
-    with FlopCounterMode(display=False) as counter, torch.enable_grad():
-        torch.nn.functional.cross_entropy(module(samples), labels).backward()
-    return float(counter.get_total_flops()) / 2 / batch
-
-
-def parameter_count(model: Model, shape: tuple[int, ...], classes: int) -> int:
-    """Of a model for samples of a shape; without memory for their numbers."""
-    with torch.device("meta"):
-        return sum(parameter.numel() for parameter in model.build(shape, classes).parameters())
 
 
 @dataclass(frozen=True)

@@ -207,8 +207,8 @@ class _Users:
 
     def __init__(self, kind: SpectrumJob, job: Job, seed: int, device: torch.device) -> None:
         from leakbench.models.base import Network, build_network
-        from leakbench.randomness import Streams, stream_seed
         from leakbench.papers.secagg_dp.theory.pooled_span import bytes_of_span
+        from leakbench.randomness import Streams, stream_seed
 
         self.kind, self.seed = kind, seed
         label = job.dataset.label

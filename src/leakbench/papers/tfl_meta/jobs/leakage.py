@@ -469,8 +469,8 @@ class _Measurement:
             null: whether the recovery test succeeds on another client's upload, ``[K, M T, S]``.
             threshold: it is judged by.
         """
-        from leakbench.randomness import generator
         from leakbench.papers.tfl_meta.theory.leakage_estimation import bootstrap_constants, constants, recovery_counts
+        from leakbench.randomness import generator
 
         kind = self.kind
         trials = recovered[0].numel()
