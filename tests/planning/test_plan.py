@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
+import jsonschema  # which Snakemake brings
 import pytest
 import yaml
 from tests.planning.checkout import CONFIG, OVERLAY, PAPER, ROOT, SMOKE, Change, Checkout, put
@@ -148,6 +151,30 @@ def test_schemas_are_those_of_the_classes() -> None:
     """Regenerate them with `make schemas`."""
     folder = ROOT / "workflow" / "schemas"
     assert {path.name: path.read_text() for path in folder.iterdir()} == schema_texts()
+
+
+YAML = [file for folder in ("config", "src/leakbench") for file in sorted((ROOT / folder).rglob("*.yaml"))]
+
+
+@pytest.mark.parametrize("file", YAML, ids=lambda file: str(file.relative_to(ROOT)))
+def test_a_file_fits_the_schema_that_it_names(file: Path) -> None:
+    """As editors read it."""
+    named = re.match(r"# yaml-language-server: \$schema=(\S+)\n", file.read_text())
+    assert named
+    schema = (file.parent / named[1]).resolve()
+    kinds = {"config": "config.yaml", "paper": "grid.yaml", "scale": "scales", "overlay": "scales"}
+    assert kinds[schema.name.partition(".")[0]] in (file.name, file.parent.name)
+    assert (schema.name == "scale.schema.json") is (file.parent == ROOT / "config" / "scales")
+    validator = jsonschema.Draft202012Validator(json.loads(schema.read_text()))
+    validator.validate(yaml.safe_load(file.read_text()))
+
+
+def test_schemas_reject_keys_that_do_not_exist() -> None:
+    overlay = json.loads((ROOT / "workflow" / "schemas" / "overlay.schema.json").read_text())
+    scale = json.loads((ROOT / "workflow" / "schemas" / "scale.schema.json").read_text())
+    wrong: dict[str, Any] = {"experiments": {"noise": {"modles": []}}}
+    assert not jsonschema.Draft202012Validator(overlay).is_valid(wrong)
+    assert not jsonschema.Draft202012Validator(scale).is_valid({"description": "", "papers": {"channel": wrong}})
 
 
 # Overlays, sweeps, parts ---------------------------------------------------------------------------------------------
