@@ -105,6 +105,8 @@ class LeakageJob(JobKind):
     which a gradient was taken. A diverged attempt recovers nothing.
     """
 
+    memory_mb: ClassVar[int] = 16000
+    minutes: ClassVar[int] = 240
     uses_attacks: ClassVar[bool] = True
 
     clients: int = Field(4, ge=2, description="clients, K; another one's batch is each one's null attack")
