@@ -34,6 +34,7 @@ lint: $(READY)
 	$(BIN)/snakefmt --check Snakefile workflow
 	$(BIN)/python lint/snakefile.py
 	$(BIN)/python lint/docstrings.py
+	$(BIN)/python lint/lengths.py
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

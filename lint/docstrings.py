@@ -22,6 +22,7 @@ SOURCED = ("theory", "defenses", "attacks/presets.py")
 OURS = {
     "theory/arguments.py": "what all formulas ask of their arguments",
     "defenses/base.py": "the interface of mechanisms, and none of them",
+    "defenses/clients.py": "clients that apply any of them",
 }
 """Modules there that have no source, and what they are instead."""
 

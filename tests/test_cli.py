@@ -10,14 +10,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from leakbench.cli import LISTABLE, main
-from leakbench.papers.optimal_defense import theory_checks
 from leakbench.records import read_record
+from leakbench.report.checks import Theorem
+from leakbench.report.findings import Finding
 
 ROOT = Path(__file__).resolve().parents[1]
 # The quickest job there is: it counts parameters, and reads no data.
@@ -148,8 +148,8 @@ def test_an_empty_list_says_so(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.fixture
 def quick_theorems(monkeypatch: pytest.MonkeyPatch) -> None:
     """Theorems that are not checked, since that takes seconds."""
-    found = SimpleNamespace(holds=True, margin=0.25, trials=3, what="slack")
-    monkeypatch.setattr(theory_checks, "CHECKS", dict.fromkeys(theory_checks.CHECKS, lambda: found))
+    verdict = Finding("reproduced", effect=0.25, meaning="slack", note="3 random cases")
+    monkeypatch.setattr(Theorem, "__call__", lambda *_: verdict)
 
 
 @pytest.mark.usefixtures("checkout", "quick_theorems")

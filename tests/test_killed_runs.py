@@ -41,7 +41,7 @@ def _waiting(self, loop, state):
         if _wait.read_text() == "after the save":
             _after_step(self, loop, state)
         Path("pid").write_text(str(os.getpid()))
-        while self._told is None:
+        while self._signal is None:
             time.sleep(0.01)
     _after_step(self, loop, state)
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from leakbench.errors import LeakbenchError
 
@@ -176,7 +176,7 @@ def _draw(arguments: argparse.Namespace) -> None:
 
 
 def _judge(arguments: argparse.Namespace) -> None:
-    from leakbench.report.claims import judge
+    from leakbench.report.judging import judge
 
     project = _project(arguments)
     judge(project, _relative(project, arguments.claims))
@@ -245,6 +245,10 @@ def _positive(text: str) -> int:
     return count
 
 
+_Command: TypeAlias = Callable[[argparse.Namespace], int | None]
+_AddCommand: TypeAlias = Callable[[str, _Command, str], argparse.ArgumentParser]
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="leakbench",
@@ -257,11 +261,19 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    def command(name: str, function: Callable[[argparse.Namespace], int | None], text: str) -> argparse.ArgumentParser:
+    def command(name: str, function: _Command, text: str) -> argparse.ArgumentParser:
         subparser = commands.add_parser(name, help=text, description=text)
         subparser.set_defaults(function=function)
         return subparser
 
+    _add_catalogue(command)
+    _add_jobs(command)
+    _add_reports(command)
+    _add_overviews(command)
+    return parser
+
+
+def _add_catalogue(command: _AddCommand) -> None:
     listing = command("list", _list, "List what there is.")
     listing.add_argument("what", choices=LISTABLE)
     listing.add_argument("--json", action="store_true", help="print a JSON list of objects")
@@ -272,6 +284,8 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("parameters", nargs="*", metavar="NAME=VALUE", help="parameters to check with")
     check.add_argument("--json", action="store_true", help="print a JSON list of objects")
 
+
+def _add_jobs(command: _AddCommand) -> None:
     run = command("run", _run, "Run exactly the job that a record's path names, and write the record.")
     run.add_argument("records", nargs="+", metavar="RECORD", help="results/<scale>/<paper>/.../<part>.json")
     run.add_argument("--device", help="torch device (default: cuda if there is one, else cpu)")
@@ -303,7 +317,6 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="a data set, lpips, bert_vocabulary, or a model's weights such as google-bert/bert-base-uncased",
     )
-
     stage.add_argument("--all", action="store_true", help="all that the configured papers need; go on after a failure")
     stage.add_argument("--scale", help="with --all: at this scale (default: the configured one)")
     stage.add_argument(
@@ -312,6 +325,8 @@ def _parser() -> argparse.ArgumentParser:
         help="with --all: fetch nothing; say what is there, and compare it with the digests noted when it was staged",
     )
 
+
+def _add_reports(command: _AddCommand) -> None:
     merge = command("merge", _merge, "Merge an experiment's records into one tidy table.")
     merge.add_argument("table", metavar="TABLE", help="results/<scale>/<paper>/<experiment>/records.parquet")
     draw = command("draw", _draw, "Draw a figure, or write a table, from merged records.")
@@ -330,6 +345,9 @@ def _parser() -> argparse.ArgumentParser:
     claims.add_argument("--json", action="store_true", help="print a JSON list of objects")
     scorecard = command("scorecard", _scorecard, "Write claims, findings, figures and tables of a scale as one page.")
     scorecard.add_argument("page", metavar="PAGE", help="results/<scale>/scorecard.html")
+
+
+def _add_overviews(command: _AddCommand) -> None:
     cost = command("cost", _cost, "Estimate what computing a scale takes, from what earlier records took.")
     cost.add_argument("--scale", help="of which scale (default: the configured one)")
     cost.add_argument("--json", action="store_true", help="print a JSON object")
@@ -350,7 +368,6 @@ def _parser() -> argparse.ArgumentParser:
     status.add_argument("--scale", help="of which scale (default: the configured one)")
     status.add_argument("--json", action="store_true", help="print a JSON object")
     command("schemas", _schemas, "Regenerate the JSON Schemas in workflow/schemas.")
-    return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

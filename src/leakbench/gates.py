@@ -14,17 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from leakbench.attacks.adaptive import Adaptive
 from leakbench.errors import ConfigError, UnknownName
-from leakbench.jobs.attack import VICTIM_METRICS, AttackJob
 from leakbench.jobs.base import Job, Variant
-from leakbench.jobs.leakage import RECOVERY_METRICS, LeakageJob
-from leakbench.metrics.image import IMAGE_METRICS
-from leakbench.metrics.text import TEXT_METRICS
-
-GATED = {
-    AttackJob.name: IMAGE_METRICS | TEXT_METRICS | VICTIM_METRICS,
-    LeakageJob.name: RECOVERY_METRICS,
-}
-"""Kinds of job that attack, and the metrics that may be asked for."""
 
 
 class GateSpec(BaseModel):
@@ -69,7 +59,7 @@ class Gate:
     attack: str
     spec: GateSpec
     undefended: tuple[Job, ...]
-    kind: str = AttackJob.name
+    kind: str
 
     def concerns(self, job: Job) -> bool:
         """Whether a job's numbers are void when the gate is missed."""
@@ -106,7 +96,7 @@ def gates_of(
         ConfigError: the experiment does not run this attack, the attack ignores the gradient, the metric does not exist
             or is bounded from the wrong side, or there is no undefended cell.
     """
-    attacking = [job for job in jobs if job.kind.name in GATED]
+    attacking = [job for job in jobs if job.kind.gated_metrics]
     own = [job for job in attacking if job.experiment == experiment]
     attacks = {job.attack.label: job.attack for job in own if job.attack}
     observing = {label for label, variant in attacks.items() if variant.component.observes}
@@ -114,12 +104,12 @@ def gates_of(
         raise UnknownName("attack", attack, observing, where())
     if attack not in observing:
         raise ConfigError(f"{where()}: a reference attacker ignores the gradient and has no gate; remove this key")
-    kind, *others = dict.fromkeys(job.kind.name for job in own)
+    kind, *others = {job.kind.name: type(job.kind) for job in own}.values()
     if others:
         raise ConfigError(
-            f"{where()}: kinds '{kind}' and '{others[0]}' both attack; give each an experiment of its own"
+            f"{where()}: kinds '{kind.name}' and '{others[0].name}' both attack; give each an experiment of its own"
         )
-    metrics = GATED[kind]
+    metrics = kind.gated_metrics
     if spec.metric not in metrics:
         raise UnknownName("metric", spec.metric, metrics, where("metric"))
     given, other, wrong = (
@@ -128,7 +118,7 @@ def gates_of(
     if metrics[spec.metric].direction == wrong:
         raise ConfigError(f"{where(given)}: attacks are better where {spec.metric} is {wrong}; give {other}")
     for dataset, model in dict.fromkeys((job.dataset.label, job.model.label) for job in own):
-        same = [job for job in attacking if job.kind.name == kind]
+        same = [job for job in attacking if job.kind.name == kind.name]
         beside = _undefended(attacks[attack], dataset, model, same)
         name = spec.undefended or experiment
         if name not in beside:
@@ -136,7 +126,7 @@ def gates_of(
                 f"{where('undefended')}: experiment '{name}' attacks no undefended gradient of dataset '{dataset}' and "
                 f"model '{model}' with '{attack}'. Allowed: {', '.join(sorted(beside)) or '(none)'}."
             )
-        yield Gate(dataset, model, attack, spec, tuple(beside[name]), kind)
+        yield Gate(dataset, model, attack, spec, tuple(beside[name]), kind.name)
 
 
 def _undefended(attack: Variant[Any], dataset: str, model: str, jobs: Iterable[Job]) -> dict[str, list[Job]]:

@@ -59,6 +59,10 @@ class Streams:
         """Fresh streams, one per row, that are independent of these and of every other child."""
         return Streams([(*key, *name) for key in self.keys])
 
+    def shared(self, rows: int) -> Streams:
+        """Fresh streams of which each ``rows`` consecutive ones are equal: those of the first of them."""
+        return Streams([self.keys[row - row % rows] for row in range(len(self.keys))])
+
     def repeat(self, times: int) -> Streams:
         """Fresh streams for ``times`` copies of the rows, one copy after the other; copies draw the same numbers."""
         return Streams(self.keys * times)

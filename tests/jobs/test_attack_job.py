@@ -25,8 +25,8 @@ from leakbench.errors import ObservationError
 from leakbench.federated.message import DenseMessage, Message
 from leakbench.federated.step import ClientSteps
 from leakbench.jobs import subjects
-from leakbench.jobs.attack import VICTIM_METRICS
-from leakbench.jobs.base import Findings, Job
+from leakbench.jobs.attack import TRAINED, VICTIM_METRICS, AttackJob
+from leakbench.jobs.base import JOB_KINDS, Findings, Job
 from leakbench.jobs.runner import Placement, run_job
 from leakbench.jobs.subjects import Images
 from leakbench.metrics import image
@@ -589,3 +589,10 @@ class TestAdaptive:
         assert without.outcome.status == noisy.outcome.status == "ok"
         plain = run(job({"scale": 0.0}, attack=ig)).replicates[0]
         same(without.model_copy(update={"setting": {}}), plain)
+
+
+def test_attacks_read_every_kind_that_grants_something() -> None:
+    """Attack jobs know such kinds by their names alone: one that is renamed would no longer be read."""
+    granting = {name: JOB_KINDS.get(name).grants for name in JOB_KINDS if JOB_KINDS.get(name).grants is not None}
+    assert granting == TRAINED
+    assert set(TRAINED.values()) <= set(AttackJob.model_fields)

@@ -89,7 +89,7 @@ def test_a_checkpoint_that_cannot_be_written(
             raise WriteError(f"{path}: no space left on device")
         write(path, content)
 
-    monkeypatch.setattr("leakbench.running.checkpoint.atomic_write", only_records)
+    monkeypatch.setattr("leakbench.running.snapshots.atomic_write", only_records)
     record = run_job(train_job(), tmp_path, CPU)
     assert record.outcome.status == "ok" and read_record(tmp_path / train_job().path) == record
     assert capsys.readouterr().err.count("no checkpoint: ") == 1

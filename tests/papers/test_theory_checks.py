@@ -8,21 +8,24 @@ from typing import Any
 
 import pytest
 import torch
+from tests.papers.theorems import checks_of
 
 from leakbench.defenses.noise import ClippedNoise
-from leakbench.papers.optimal_defense import theory_checks as checks
-from leakbench.theory.cramer_rao import error_bound
+from leakbench.papers.optimal_defense import PAPER, checks
+from leakbench.papers.optimal_defense.theory.cramer_rao import error_bound
+from leakbench.papers.optimal_defense.theory.probes import chebyshev_coverage
+from leakbench.papers.optimal_defense.theory.pruning_budget import keep_probabilities
 from leakbench.theory.optimal_noise import pruned
-from leakbench.theory.probes import chebyshev_coverage
-from leakbench.theory.pruning_budget import keep_probabilities
+
+CHECKS = checks_of(PAPER)
 
 
-@pytest.mark.parametrize("name", checks.CHECKS)
+@pytest.mark.parametrize("name", CHECKS)
 def test_holds(name: str) -> None:
-    found = checks.CHECKS[name]()
+    found = CHECKS[name]()
     assert found.holds and found.margin >= 0 and math.isfinite(found.margin)
     assert found.trials >= 20 and found.what
-    assert checks.CHECKS[name]() == found
+    assert CHECKS[name]() == found
 
 
 Function = Callable[..., Any]
@@ -89,5 +92,5 @@ def test_a_wrong_function_is_found(
     name: str, function: str, mutate: Callable[[Function], Function], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checks, function, mutate(getattr(checks, function)))
-    found = checks.CHECKS[name]()
+    found = CHECKS[name]()
     assert not found.holds and not found.margin >= 0

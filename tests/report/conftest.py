@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from types import SimpleNamespace
 
 import pytest
 from tests.report.synthetic import configured, new_project
 
-from leakbench.papers.optimal_defense import theory_checks
 from leakbench.planning.project import Project
-from leakbench.report.claims import claims_path, judge
+from leakbench.report.checks import Theorem
+from leakbench.report.findings import Finding
+from leakbench.report.judging import claims_path, judge
 from leakbench.report.scorecard import write_scorecard
 from leakbench.report.tidy import merge, table_path
 
@@ -28,9 +28,9 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> Project:
     for paper, spec in project.plan("smoke").papers.items():
         for experiment in spec.experiments:
             merge(project, table_path("smoke", paper, experiment))
-    found = SimpleNamespace(holds=True, margin=0.25, trials=3, what="slack")
+    verdict = Finding("reproduced", effect=0.25, meaning="slack", note="3 random cases")
     with pytest.MonkeyPatch.context() as patch:  # the theorems themselves take seconds
-        patch.setattr(theory_checks, "CHECKS", dict.fromkeys(theory_checks.CHECKS, lambda: found))
+        patch.setattr(Theorem, "__call__", lambda *_: verdict)
         judge(project, claims_path("smoke", "optimal_defense"))
     for entry in configured(project):
         entry.render(project, entry.paths("smoke")[0])

@@ -7,7 +7,9 @@ import math
 import pytest
 import torch
 
-from leakbench.report.checks import EXACT, agreement, checked, required
+from leakbench.report.checks import EXACT, Checked, Theorem, agreement, checked, required
+from leakbench.report.evidence import Evidence
+from leakbench.report.findings import Finding
 
 
 def test_smallest_slack_decides() -> None:
@@ -32,3 +34,9 @@ def test_agreement_is_relative() -> None:
     actual, expected = torch.tensor([[1e6 + 1e-4, 2.0], [1e6, 1.0]], dtype=torch.float64)
     slack = agreement(actual, expected)
     assert float(slack[0]) == pytest.approx(EXACT - 1e-10, rel=1e-3) and slack[1] < 0
+
+
+@pytest.mark.parametrize(("holds", "verdict"), [(True, "reproduced"), (False, "contradicted")])
+def test_a_theorem_is_judged_by_its_check(holds: bool, verdict: str) -> None:
+    theorem = Theorem(lambda: Checked(holds, 0.125, 77, "slack"))
+    assert theorem(Evidence({})) == Finding(verdict, 0.125, meaning="slack", note="77 random cases")  # type: ignore[arg-type]

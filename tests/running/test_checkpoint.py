@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import os
 import signal
 import time
@@ -19,7 +20,10 @@ import pytest
 import torch
 
 from leakbench.errors import ConfigError
-from leakbench.running.checkpoint import EVERY, FOLDER, SPENT, Spent, State, Stopped, loop, opened, packed, unpacked
+from leakbench.records import atomic_write
+from leakbench.running import snapshots
+from leakbench.running.checkpoint import EVERY, FOLDER, State, Stopped, loop, opened, packed, unpacked
+from leakbench.running.snapshots import PROGRESS, Spent
 
 IDENTITY = {"job": "a", "torch": "1"}
 
@@ -41,9 +45,14 @@ def state(value: float) -> Callable[[], State]:
     return lambda: {"value": torch.tensor(value)}
 
 
-def files(folder: Path) -> list[str]:
-    """What is saved: ``place=steps``."""
-    return sorted(path.name.rsplit("=", 1)[0] for path in folder.rglob("*.safetensors"))
+def saved(folder: Path) -> list[tuple[str, int]]:
+    """Loops with a state in the snapshot, by name and steps done; no other states are in the folder."""
+    if not (folder / FOLDER / PROGRESS).exists():
+        return []
+    entries = json.loads((folder / FOLDER / PROGRESS).read_text())["loops"]
+    states = {path.name for path in folder.rglob("*.safetensors")}
+    assert states == {file for *_, file in entries if file}
+    return [(name, done) for name, _, done, file in entries if file]
 
 
 def opening(
@@ -83,7 +92,7 @@ def test_a_killed_loop_goes_on(tmp_path: Path, until: int) -> None:
     with opening(tmp_path):
         assert count("adding", 5) == count("adding", 5) == [], "both have ended"
         assert count("other", 2) == [0, 1]
-    assert files(tmp_path) == ["adding-0=5", "adding-1=5", "other-0=2"]
+    assert saved(tmp_path) == [("adding", 5), ("adding", 5), ("other", 2)]
 
 
 def test_short_loops_are_like_a_long_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,10 +104,10 @@ def test_short_loops_are_like_a_long_one(tmp_path: Path, monkeypatch: pytest.Mon
         for number in range(4):
             clock[0] += 4
             count("adding", 2)
-            assert files(tmp_path) == (["adding-0=2", "adding-1=2", "adding-2=1"] if number >= 2 else [])
+            assert saved(tmp_path) == ([("adding", 2), ("adding", 2), ("adding", 1)] if number >= 2 else [])
         clock[0] += 10
         count("adding", 3, until=2)
-    assert files(tmp_path) == [f"adding-{number}={min(2, 5 - number)}" for number in range(4)] + ["adding-4=1"]
+    assert saved(tmp_path) == [("adding", 2)] * 4 + [("adding", 1)]
     with opening(tmp_path):
         assert [count("adding", 2) for _ in range(4)] == [[]] * 4
         assert count("adding", 3) == [1, 2]
@@ -133,33 +142,113 @@ def test_loops_inside_loops(tmp_path: Path, kill: tuple[int, int, int]) -> None:
     with pytest.raises(Killed), opening(tmp_path):
         nested(2, 3, kill)
     number, place, step = kill
-    saved = [f"rounds-0.{number}.clients-0={3 if place else step}"] if place or step else []
-    saved += [f"rounds-0.{number}.clients-1={step}"] if place and step else []
-    assert files(tmp_path) == saved + (["rounds-0=1"] if number else []), "what earlier rounds saved is gone"
+    expected = [("rounds", 1)] if number else []
+    expected += [("clients", 3 if place else step)] if place or step else []
+    expected += [("clients", step)] if place and step else []
+    assert saved(tmp_path) == expected, "what earlier rounds saved is gone"
     with opening(tmp_path):
         assert nested(2, 3) == every[every.index(kill) :]
-    assert files(tmp_path) == ["rounds-0=2"]
+    assert saved(tmp_path) == [("rounds", 2)]
+
+
+@pytest.mark.parametrize("writes", range(32))
+def test_killed_while_saving(tmp_path: Path, writes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every step writes a state and the list; killed between the two, the snapshot of the step before is whole."""
+    left = writes
+
+    def killing(path: Path, content: bytes) -> None:
+        nonlocal left
+        if left == 0:
+            raise Killed
+        left -= 1
+        atomic_write(path, content)
+
+    with monkeypatch.context() as patched, pytest.raises(Killed), opening(tmp_path):
+        patched.setattr(snapshots, "atomic_write", killing)
+        count("adding", 2)
+        nested(2, 3)
+    with opening(tmp_path):
+        again = [*count("adding", 2), *nested(2, 3)]
+    rounds = [[(r, p, s) for p in range(2) for s in range(3)] for r in range(2)]
+    steps = [0, 1, *rounds[0], "round", *rounds[1], "round"][writes // 2 :]
+    assert again == [step for step in steps if step != "round"]
+
+
+def test_a_broken_state_around_discards_those_inside(tmp_path: Path) -> None:
+    with pytest.raises(Killed), opening(tmp_path):
+        nested(2, 3, (1, 0, 2))
+    (outer, inner) = json.loads((tmp_path / FOLDER / PROGRESS).read_text())["loops"]
+    assert (outer[:3], inner[:3]) == (["rounds", 2, 1], ["clients", 3, 2])
+    (tmp_path / FOLDER / outer[-1]).write_bytes(b"")
+    with opening(tmp_path):
+        assert nested(2, 3)[0] == (0, 0, 0)
+
+
+@pytest.mark.parametrize("saves", [True, False])
+def test_a_step_that_begins_again(tmp_path: Path, saves: bool) -> None:
+    """A loop inside that failed leaves nothing to the one that takes its place."""
+    with pytest.raises(Killed), opening(tmp_path) as job, loop("chunks", 9, quiet=True) as outer:
+        outer.tick(state(4.0), 0)
+        with pytest.raises(MemoryError), loop("descent", 9, quiet=True, ends=False) as inner:
+            inner.tick(state(1.0))
+            raise MemoryError
+        if not saves:
+            job._due = math.inf
+        outer.tick(state(2.0), 0)
+        raise Killed
+    with opening(tmp_path), loop("chunks", 9, quiet=True) as outer:
+        assert float(outer.saved["value"]) == (2.0 if saves else 4.0)
+        with loop("descent", 9, quiet=True, ends=False) as inner:
+            assert inner.done == (0 if saves else 1), "a loop belongs to the state around it"
+
+
+def test_a_loop_that_ends_early_is_followed_by_others(tmp_path: Path) -> None:
+    def early() -> int:
+        with loop("searching", 9, quiet=True) as steps:
+            for step in steps.steps:
+                if step == 3:
+                    break
+                steps.tick(state(step))
+            return steps.done
+
+    with pytest.raises(Killed), opening(tmp_path):
+        assert early() == 3
+        count("adding", 5, until=2)
+    with opening(tmp_path):
+        assert early() == 3
+        assert count("adding", 5) == [2, 3, 4]
+
+
+@pytest.mark.parametrize("other", [("other", 5), ("adding", 6)])
+def test_another_loop_takes_nothing(tmp_path: Path, other: tuple[str, int]) -> None:
+    """Nor does what follows it, as it may follow from it."""
+    with pytest.raises(Killed), opening(tmp_path):
+        count("adding", 5)
+        count("adding", 5, until=2)
+    with opening(tmp_path):
+        assert count(*other) == list(range(other[1]))
+        assert count("adding", 5) == list(range(5))
 
 
 def test_a_state_inside_brings_the_one_around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the loop around has moved on since its last save, it is saved with what is inside."""
     seldom(monkeypatch)
     with pytest.raises(Killed), opening(tmp_path) as job, loop("rounds", 9, quiet=True) as outer:
-        outer.stands(state(0.5))
+        outer.tick(state(0.5), 0)
         for number in range(3):
             outer.tick(state(float(number)))
         with loop("clients", 9, quiet=True) as inner:
             job._due = 0.0
             inner.tick(state(7.0))
         raise Killed
-    assert files(tmp_path) == ["rounds-0.3.clients-0=1", "rounds-0=3"]
+    assert saved(tmp_path) == [("rounds", 3), ("clients", 1)]
     with opening(tmp_path), loop("rounds", 9, quiet=True) as outer:
         assert (outer.done, float(outer.saved["value"])) == (3, 2.0)
 
 
-def test_what_stands_before_the_first_step_is_saved_too(tmp_path: Path) -> None:
+def test_a_state_before_the_first_step_is_saved_too(tmp_path: Path) -> None:
     with opening(tmp_path), loop("chunks", 9, quiet=True) as outer:
-        outer.stands(state(4.0))
+        outer.tick(state(4.0), 0)
         with loop("descent", 9, quiet=True, ends=False) as inner:
             inner.tick(state(0.0))
     with opening(tmp_path), loop("chunks", 9, quiet=True) as outer:
@@ -181,11 +270,14 @@ def test_a_broken_file_is_named_and_removed(tmp_path: Path, fault: str, capsys: 
     with pytest.raises(Killed), opening(tmp_path):
         count("adding", 2)
         count("adding", 5, until=3)
-    (broken,) = tmp_path.rglob("adding-1=3=*")
+    progress = tmp_path / FOLDER / PROGRESS
+    name = json.loads(progress.read_text())["loops"][1][-1]
+    broken = progress.with_name(name)
     content = broken.read_bytes()
     if fault == "no tensors":
         broken.unlink()
-        broken = broken.with_name(f"adding-1=3={hashlib.sha256(b'words').hexdigest()[:16]}.safetensors")
+        broken = broken.with_name(f"{hashlib.sha256(b'words').hexdigest()}.safetensors")
+        progress.write_text(progress.read_text().replace(name, broken.name))
         content = b"words"
     broken.write_bytes(
         {"truncated": content[:-1], "altered": content[:-1] + b"x", "empty": b"", "no tensors": content}[fault]
@@ -210,7 +302,7 @@ def test_a_checkpoint_of_something_else_is_discarded(
     (name,) = (name for name in other if other[name] != IDENTITY[name])
     said = f"a checkpoint with {name} {IDENTITY[name]}, and this is {other[name]}; discarded"
     assert said in capsys.readouterr().err
-    assert files(tmp_path) == ["adding-0=5"]
+    assert saved(tmp_path) == [("adding", 5)]
 
 
 def test_a_folder_that_says_nothing_is_discarded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -230,8 +322,7 @@ def test_what_attempts_took_adds_up(tmp_path: Path) -> None:
     with opening(tmp_path) as job:
         count("adding", 5)
         assert job.earlier == Spent(12, 9, 500)
-    (spent,) = tmp_path.rglob(SPENT)
-    spent.write_text("[")
+    (tmp_path / FOLDER / PROGRESS).write_text("[")
     with opening(tmp_path) as job:
         count("adding", 5)
         assert job.earlier == Spent()
@@ -255,7 +346,7 @@ def test_a_full_disk_does_not_end_a_job(
         assert not [path for path in tmp_path.rglob("*") if path.is_file()], "nothing half-written"
         full = False
         count("other", 2)
-    assert files(tmp_path) == ["adding-0=5", "other-0=2"], "what was not written is, when there is room again"
+    assert saved(tmp_path) == [("adding", 5), ("other", 2)], "what was not written is, when there is room again"
 
 
 def test_told_to_end_it_saves_first(
@@ -271,7 +362,7 @@ def test_told_to_end_it_saves_first(
             steps.tick(state(step))
     assert stopped.value.code == 128 + signal.SIGTERM
     assert "told to end (SIGTERM), saved after 5 of 9 steps of 'adding'" in capsys.readouterr().err
-    assert files(tmp_path) == ["adding-0=5"]
+    assert saved(tmp_path) == [("adding", 5)]
     assert signal.getsignal(signal.SIGTERM) == before
 
 
@@ -285,7 +376,7 @@ def test_told_to_end_between_loops(
         pytest.fail("it went on")
     assert stopped.value.code == 128 + signal.SIGUSR1
     assert "told to end (SIGUSR1), saved between loops" in capsys.readouterr().err
-    assert files(tmp_path) == ["adding-0=2"], "what had ended"
+    assert saved(tmp_path) == [("adding", 2)], "what had ended"
 
 
 def test_told_to_end_before_the_next_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,7 +387,7 @@ def test_told_to_end_before_the_next_loop(tmp_path: Path, monkeypatch: pytest.Mo
         with loop("other", 9, quiet=True):
             os.kill(os.getpid(), signal.SIGTERM)
         count("adding", 2)
-    assert files(tmp_path) == ["adding-0=2"]
+    assert saved(tmp_path) == [("adding", 2)]
 
 
 def test_told_to_end_and_the_disk_is_full(
@@ -325,10 +416,10 @@ def test_large_states_are_saved_less_often(tmp_path: Path, monkeypatch: pytest.M
         return {"value": torch.zeros(1)}
 
     with opening(tmp_path), loop("adding", 99, quiet=True) as steps:
-        for moment, slow, saved in ((299, 0.0, 0), (300, 0.0, 2), (600, 4.0, 3), (1003, 0.0, 3), (1004, 0.0, 5)):  # noqa: B007
+        for moment, slow, done in ((299, 0.0, 0), (300, 0.0, 2), (600, 4.0, 3), (1003, 0.0, 3), (1004, 0.0, 5)):  # noqa: B007
             clock[0] = moment
             steps.tick(state)
-            assert files(tmp_path) == ([f"adding-0={saved}"] if saved else [])
+            assert saved(tmp_path) == ([("adding", done)] if done else [])
 
 
 def test_seconds_have_to_be_a_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

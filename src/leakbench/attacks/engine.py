@@ -111,6 +111,11 @@ def minimise(
     parts: list[Minimum] = []
     name = "matching gradients"
     with progress(name, iterations * len(points)) as tick, loop(name, len(points), quiet=True) as chunks:
+
+        def found_so_far() -> dict[str, torch.Tensor]:
+            found = zip(Minimum._fields, zip(*parts, strict=True), strict=True) if parts else ()
+            return {"chunk": torch.tensor(size), **{field: torch.cat(tensors) for field, tensors in found}}
+
         if chunks.saved:
             size = int(chunks.saved["chunk"])
             if chunks.done:
@@ -119,12 +124,7 @@ def minimise(
         else:
             size = chunk or chunk_size(cost, points[:1], evidence(trials[:1]))
             size = min(size, max(2, len(points)))
-
-        def found_so_far() -> dict[str, torch.Tensor]:
-            found = zip(Minimum._fields, zip(*parts, strict=True), strict=True) if parts else ()
-            return {"chunk": torch.tensor(size), **{field: torch.cat(tensors) for field, tensors in found}}
-
-        chunks.stands(found_so_far)
+            chunks.tick(found_so_far, 0)  # the free memory decides the size, which may be another one next time
         while (first := chunks.done) < len(points):
             rows = trials[first : first + size]
             # Kernels round a batch of one differently, and signs amplify that: a lone trial runs beside its copy.
@@ -153,7 +153,7 @@ def minimise(
                 if size == 1 or not out_of_memory(error):
                     raise
                 size = (len(computed) + 1) // 2  # and once more from the start
-                chunks.stands(found_so_far)
+                chunks.tick(found_so_far, 0)
                 continue
             parts.append(Minimum(*(tensor[: len(rows)] for tensor in found)))
             chunks.tick(found_so_far, len(rows))
@@ -176,7 +176,6 @@ def _descend(
     resting = torch.zeros(n, dtype=torch.bool, device=device)  # converged or good enough
     stopped = torch.zeros_like(resting)
     held, held_value = descent.points, torch.full((n,), torch.inf, device=device, dtype=descent.points.dtype)
-    # The size is a part of the place: what ran out of memory in one is tried again in another.
     with loop(f"descent of {n}", iterations, quiet=True, ends=False) as steps:
         if steps.saved:
             descent.restore(part_of(steps.saved, "descent"))

@@ -1,10 +1,11 @@
-"""What a defense is: up to six verbs, each with a default that does nothing."""
+"""What a defense is: verbs, each with a default that does nothing, of which most mechanisms need one."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Literal
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from leakbench.federated.client_data import ClientData
 from leakbench.federated.message import DenseMessage, Law, Message
@@ -62,8 +63,42 @@ class Schedule:
     clients: int | None = None
 
 
+ClientState: TypeAlias = "Mapping[str, torch.Tensor]"
+"""State that clients carry from one round to the next: tensors ``[n, ...]`` by name, one row per client."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round of training, as a mechanism with a state or with public randomness sees it.
+
+    Attributes:
+        streams: private randomness, one random stream per client.
+        state: that of the clients after the round before; in the first round :meth:`Defense.initial_state`.
+        number: rounds before this one.
+        clients_per_server: consecutive rows that send to one server.
+    """
+
+    streams: Streams
+    state: ClientState = field(default_factory=dict)
+    number: int = 0
+    clients_per_server: int = 1
+
+    @cached_property
+    def public(self) -> Streams:
+        """Public randomness, one stream per client: equal for all clients of a server.
+
+        Servers and attackers draw the same numbers from it.
+        """
+        return self.streams.shared(self.clients_per_server).child("public")
+
+
 class Defense(Component):
-    """A client-side mechanism. Override the verbs that it changes."""
+    """A client-side mechanism. Override the verbs that it changes.
+
+    Most mechanisms override :meth:`protect_update` alone. One whose clients have a state, such as an error that they
+    feed back, overrides :meth:`protect_round` and :meth:`initial_state` instead; so does one that uses public
+    randomness, or the number of the round.
+    """
 
     adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ()
     """The natural adaptive attacker: wrappers of attacks by name, with parameters, from the inside out."""
@@ -78,6 +113,23 @@ class Defense(Component):
 
     together: ClassVar[int] = 1
     """How many clients, in consecutive rows, share randomness; one sends the same whoever is in its batch."""
+
+    @classmethod
+    def overrides(cls, *verbs: str) -> bool:
+        """Whether the class overrides any of these verbs."""
+        return any(getattr(cls, verb) is not getattr(Defense, verb) for verb in verbs)
+
+    def tune(self, kept: Mapping[str, Mapping[str, torch.Tensor]]) -> Defense:
+        """The mechanism with parameters chosen from what other jobs kept: a new one, or itself.
+
+        Args:
+            kept: tensors of the records that the job reads, by kind of job and name.
+
+        Raises:
+            Infeasible: no parameter does what is asked for.
+            ConfigError: the job does not read what the mechanism needs.
+        """
+        return self
 
     def calibrate(self, data: ClientData) -> Defense:
         """The mechanism made ready for clients whose whole training data it sees: a new one, or itself.
@@ -117,11 +169,35 @@ class Defense(Component):
     def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
         """What ``n`` clients send for one step; ``steps.gradient`` is ``[n, d]``.
 
+        By default the gradient; of a mechanism that overrides :meth:`protect_round`, the message of the first round.
+
         Args:
             steps: the local computation; nothing in it but the message leaves the client.
             streams: one random stream per client, for the mechanism's own randomness.
         """
+        if self.overrides("protect_round"):
+            message, _ = self.protect_round(steps, Round(streams, self.initial_state(steps)))
+            return message
         return DenseMessage(steps.gradient)
+
+    def initial_state(self, steps: ClientSteps) -> ClientState:
+        """The clients' state before the first round, with every tensor of later states; empty for mechanisms without.
+
+        Args:
+            steps: the local computation of the first round, for shapes and the device.
+        """
+        return {}
+
+    def protect_round(self, steps: ClientSteps, round: Round) -> tuple[Message, ClientState]:
+        """What ``n`` clients send in a round, and their state after it: :meth:`protect_update` with more to work with.
+
+        The state stays with the clients; it is saved with the checkpoints of a job.
+
+        Args:
+            steps: as for :meth:`protect_update`.
+            round: the clients' state, randomness private and public, and the number of the round.
+        """
+        return self.protect_update(steps, round.streams), round.state
 
     def aggregate(self, message: Message, clients: int) -> torch.Tensor:
         """The server's update from the messages of equal-sized clients, ``[n / clients, d]``.

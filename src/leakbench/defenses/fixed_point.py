@@ -103,8 +103,7 @@ class MaskedPair(InFixedPoint):
     def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
         gradient = steps.gradient
         words, d = self.encoded(steps, 2), gradient.shape[1]
-        pairs = Streams([streams.keys[row - row % 2] for row in range(len(words))])
-        masks = pairs.child("mask").integers(-self.points, self.points, d).numpy().view(words.dtype)
+        masks = streams.shared(2).child("mask").integers(-self.points, self.points, d).numpy().view(words.dtype)
         masks[1::2] = 0 - masks[1::2]
         clear = torch.from_numpy(self.ring.decode(words))
         sign = torch.ones(len(words), 1, dtype=clear.dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,7 +14,7 @@ from leakbench.defenses.fixed_point import MaskedPair
 from leakbench.defenses.noise import GaussianNoise
 from leakbench.defenses.paillier import Paillier
 from leakbench.defenses.pruning import RandomMask
-from leakbench.errors import Infeasible
+from leakbench.errors import ConfigError, Infeasible
 from leakbench.federated.message import Message
 from leakbench.federated.step import ClientSteps
 from leakbench.lazy import torch
@@ -22,6 +23,9 @@ from leakbench.theory.protection_parameters import Mechanism
 
 SMALLEST_SPREAD = 1e-4
 """Standard deviations of coordinates count as this at least, by default: those of dead ones make ``A`` infinite."""
+
+SOURCE = "leakage"
+"""Kind of job that estimates the constants of leakage."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,24 @@ class UploadConstants:
     xi: float
     sigma: torch.Tensor
     delta: torch.Tensor
+
+    @classmethod
+    def of(cls, kept: Mapping[str, torch.Tensor]) -> UploadConstants:
+        """The constants of a system, from the tensors of a job of kind ``leakage``, all its seeds together.
+
+        Raises:
+            ConfigError: there are none, since the job has several settings of a defense.
+        """
+
+        def every(name: str) -> torch.Tensor:
+            parts = [kept[key] for key in sorted(kept) if key.endswith(f"/{name}")]
+            if not parts:
+                raise ConfigError("constants: the experiment's job sweeps its defense; constants are of one, 'none'")
+            return torch.cat(parts)
+
+        return cls(
+            c1=float(every("c1").mean()), xi=float(every("xi").max()), sigma=every("sigma"), delta=every("delta")
+        )
 
 
 @dataclass(frozen=True)
@@ -78,6 +100,22 @@ class Tuned(Defense):
         if self.form == "exact" and self.mechanism not in ("randomization", "secret_sharing"):
             raise ValueError(f"form: exact is of randomization and secret_sharing; {self.mechanism} has no other law")
         return self
+
+    def tune(self, kept: Mapping[str, Mapping[str, torch.Tensor]]) -> Defense:
+        return self.tuning(kept).defense
+
+    def tuning(self, kept: Mapping[str, Mapping[str, torch.Tensor]]) -> Tuning:
+        """The mechanism with its parameter, from what a job of kind ``leakage`` kept; arguments as for :meth:`tune`.
+
+        Raises:
+            Infeasible: no parameter meets the budget, or a printed formula has no value.
+            ConfigError: the protocol names no constants, or there are none.
+        """
+        if SOURCE not in kept:
+            raise ConfigError(
+                f"'{self.name}' is tuned by the constants of leakage; name the experiment that has them: constants"
+            )
+        return self.made(UploadConstants.of(kept[SOURCE]))
 
     def made(self, constants: UploadConstants) -> Tuning:
         """The mechanism with its parameter.

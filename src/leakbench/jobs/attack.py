@@ -11,27 +11,24 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from leakbench.attacks.base import Grant
-from leakbench.data.base import image_dataset
 from leakbench.effort import Effort
 from leakbench.errors import Infeasible
 from leakbench.federated.local import ONE_STEP, LocalTraining
 from leakbench.federated.message import gains, stacked
 from leakbench.federated.secure_training import SecureAggregation
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
-from leakbench.jobs.language_model import LanguageModelJob
 from leakbench.jobs.pretraining import Diverged, Pretraining, pretrained
-from leakbench.jobs.prior import PriorJob
 from leakbench.jobs.subjects import Subject, check_defense, subject_of
 from leakbench.jobs.sums import averaged, of_so_many, only_sums, together
 from leakbench.lazy import torch
+from leakbench.metrics.image import IMAGE_METRICS
 from leakbench.metrics.labels import label_accuracy
+from leakbench.metrics.text import TEXT_METRICS
 from leakbench.models.base import BatchNorm, Statistics
 from leakbench.records import MetricInfo, Outcome, Replicate
 
 if TYPE_CHECKING:
     from leakbench.attacks.base import Attack, Knowledge, Reconstruction
-    from leakbench.attacks.language.model import LanguageModel
-    from leakbench.attacks.restoration.prior import Prior
     from leakbench.data.base import Dataset
     from leakbench.defenses.base import Defense
     from leakbench.federated.message import Message
@@ -49,7 +46,7 @@ VICTIM_METRICS = {
 """Of attack jobs, beside those of reconstructed images or sentences."""
 
 
-TRAINED: dict[str, Grant] = {PriorJob.name: "prior", LanguageModelJob.name: "language_model"}
+TRAINED: dict[str, Grant] = {"prior": "prior", "language_model": "language_model"}
 """Kinds of job that train what attackers may know: what is granted, and the field that names where it is trained."""
 
 
@@ -64,6 +61,7 @@ class AttackJob(JobKind):
 
     minutes: ClassVar[int] = 120
     uses_attacks: ClassVar[bool] = True
+    gated_metrics: ClassVar[Mapping[str, MetricInfo]] = IMAGE_METRICS | TEXT_METRICS | VICTIM_METRICS
     added: ClassVar[tuple[str, ...]] = ("users", "secure_aggregation")
 
     clients: int = Field(ge=1, description="victim batches per seed")
@@ -336,25 +334,17 @@ class AttackJob(JobKind):
             tensors[f"seed{seed}/assignment"] = order
         return replicates, tensors
 
-    def _trained(self, kind: str, job: Job, device: torch.device) -> Prior | LanguageModel:
+    def _trained(self, kind: str, job: Job, device: torch.device) -> Any:
         """What a job of another kind has trained for attackers.
 
         Raises:
             Infeasible: its training diverged.
         """
-        source, weights = job.uses[kind].kind, job.kept[kind]
+        weights = job.kept[kind]
         if not weights:
             where = getattr(self, TRAINED[kind])
             raise Infeasible(f"the networks of experiment '{where}' have no weights: their training diverged")
-        if isinstance(source, LanguageModelJob):
-            from leakbench.attacks.language.model import LanguageModel
-
-            return LanguageModel.of(source.transformer, weights, device)
-        from leakbench.attacks.restoration.prior import Prior
-
-        assert isinstance(source, PriorJob)
-        dataset = image_dataset(job.dataset.single(), "restoration networks")
-        return Prior.of(source.networks, weights, dataset.shape, dataset.classes, device)
+        return job.uses[kind].kind.granted(weights, job.dataset.single(), device)
 
     def _knowledge(
         self,

@@ -19,7 +19,7 @@ from leakbench.records import RESULTS, MetricInfo, Replicate, digest
 from leakbench.registry import Component, Registry
 
 if TYPE_CHECKING:
-    from leakbench.attacks.base import Attack
+    from leakbench.attacks.base import Attack, Grant
     from leakbench.data.base import Dataset
     from leakbench.defenses.base import ActsOn, Defense
     from leakbench.models.base import Model
@@ -214,6 +214,10 @@ class JobKind(Component):
     faces: ClassVar[frozenset[ActsOn]] = frozenset({"data", "samples", "updates"})
     """What a defense may act on (:attr:`~leakbench.defenses.base.Defense.acts_on`) for such a job to say something of
     it: where ``compare`` puts a defense. What an experiment lists runs anyway, and may be infeasible."""
+    gated_metrics: ClassVar[Mapping[str, MetricInfo]] = {}
+    """Metrics that gates may ask of such jobs; none of those that do not attack."""
+    grants: ClassVar[Grant | None] = None
+    """Side knowledge that such jobs train for attackers; see :meth:`granted`."""
 
     seeds: int = Field(1, ge=1, description="number of repetitions; seed s is repetition s of every cell")
     split_seeds: bool = Field(False, description="one job per seed instead of one for all")
@@ -233,6 +237,16 @@ class JobKind(Component):
         They are jobs of the same paper on the same data set.
         """
         return {}
+
+    def granted(self, kept: Mapping[str, torch.Tensor], dataset: Dataset, device: torch.device) -> Any:
+        """The side knowledge :attr:`grants`, as attackers get it.
+
+        Args:
+            kept: tensors of the job's record, by name.
+            dataset: that the job was run on.
+            device: that attackers compute on.
+        """
+        raise NotImplementedError
 
     def effort(self, job: Job) -> Effort:
         """How much ``job``, which sweeps no field of the protocol, computes: above zero, from the plan alone.

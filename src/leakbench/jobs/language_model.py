@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
@@ -17,6 +18,8 @@ from leakbench.randomness import generator, stream_seed
 from leakbench.records import MetricInfo, Outcome, Replicate, Value
 
 if TYPE_CHECKING:
+    from leakbench.attacks.base import Grant
+    from leakbench.attacks.language.model import LanguageModel
     from leakbench.data.base import Dataset
 
 CLIP = 1.0
@@ -42,6 +45,7 @@ class LanguageModelJob(JobKind):
 
     minutes: ClassVar[int] = 120
     unit: ClassVar[Unit] = "multiply-adds"
+    grants: ClassVar[Grant | None] = "language_model"
 
     seeds: int = Field(1, ge=1, le=1, description="one: attackers train once")
     sentences: int | None = Field(
@@ -52,6 +56,11 @@ class LanguageModelJob(JobKind):
     steps: int = Field(10_000, ge=0, description="steps of AdamW")
     batch_size: int = Field(32, ge=1, description="sentences per step, drawn anew in every epoch")
     rate: float = Field(1e-3, gt=0, description="step size of AdamW, which falls to a tenth along a cosine")
+
+    def granted(self, kept: Mapping[str, torch.Tensor], dataset: Dataset, device: torch.device) -> LanguageModel:
+        from leakbench.attacks.language.model import LanguageModel
+
+        return LanguageModel.of(self.transformer, kept, device)
 
     def effort(self, job: Job) -> Effort:
         (tokens,) = job.dataset.single().shape

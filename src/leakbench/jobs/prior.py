@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
@@ -18,7 +19,9 @@ from leakbench.randomness import generator, stream_seed
 from leakbench.records import MetricInfo, Outcome, Replicate, Value
 
 if TYPE_CHECKING:
-    from leakbench.data.base import Samples
+    from leakbench.attacks.base import Grant
+    from leakbench.attacks.restoration.prior import Prior
+    from leakbench.data.base import Dataset, Samples
 
 LOSSES = ("generator", "unfolding", "denoiser")
 PRIOR_METRICS = {
@@ -46,6 +49,7 @@ class PriorJob(JobKind):
 
     minutes: ClassVar[int] = 120
     unit: ClassVar[Unit] = "multiply-adds"
+    grants: ClassVar[Grant | None] = "prior"
 
     seeds: int = Field(1, ge=1, le=1, description="one: attackers train once")
     images: int = Field(512, ge=2, description="auxiliary images to train on: the first of the train split")
@@ -55,6 +59,12 @@ class PriorJob(JobKind):
     steps: int = Field(20_000, ge=1, description="steps of Adam")
     batch_size: int = Field(16, ge=2, description="images per step, drawn anew in every epoch")
     rate: float = Field(1e-4, gt=0, description="step size of Adam, which falls to a tenth along a cosine")
+
+    def granted(self, kept: Mapping[str, torch.Tensor], dataset: Dataset, device: torch.device) -> Prior:
+        from leakbench.attacks.restoration.prior import Prior
+
+        images = image_dataset(dataset, "restoration networks")
+        return Prior.of(self.networks, kept, images.shape, images.classes, device)
 
     def effort(self, job: Job) -> Effort:
         pixels = math.prod(job.dataset.single().shape[1:])

@@ -35,6 +35,7 @@ from leakbench.records import (
     write_tensors,
 )
 from leakbench.running import checkpoint, work
+from leakbench.running.snapshots import Spent
 from leakbench.staged.manifest import fingerprint
 
 PACKAGES = ("leakbench", "torch", "torchvision", "torchmetrics", "opacus", "numpy", "scikit-learn", "scikit-image")
@@ -112,13 +113,13 @@ def _run(job: Job, root: Path, placement: Placement, folder: Path) -> Record:
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
 
-    def spent() -> checkpoint.Spent:
+    def spent() -> Spent:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         wall = time.perf_counter() - wall_started
         if device.type == "cuda":
-            return checkpoint.Spent(wall, wall, torch.cuda.max_memory_allocated(device))
-        return checkpoint.Spent(wall, time.process_time() - cpu_started, _peak_resident_bytes())
+            return Spent(wall, wall, torch.cuda.max_memory_allocated(device))
+        return Spent(wall, time.process_time() - cpu_started, _peak_resident_bytes())
 
     def identity() -> dict[str, str]:
         return _identity(job, device, placement, data)

@@ -6,9 +6,13 @@ either makes it fail. Checks compute in float64.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from leakbench.lazy import torch
+from leakbench.report.claims import claim
+from leakbench.report.evidence import Evidence
+from leakbench.report.findings import Finding
 
 EXACT = 1e-9
 """Relative deviation that two float64 computations of the same number may have."""
@@ -16,11 +20,11 @@ EXACT = 1e-9
 
 @dataclass(frozen=True)
 class Checked:
-    """What a check found.
+    """Outcome of a check.
 
     Attributes:
         holds: whether no case violates the statement.
-        margin: the smallest slack found; negative where violated.
+        margin: the smallest slack; negative where violated.
         trials: number of random cases.
         what: what the margin measures, in words.
     """
@@ -29,6 +33,50 @@ class Checked:
     margin: float
     trials: int
     what: str
+
+
+Check = Callable[[], Checked]
+
+
+@dataclass(frozen=True)
+class Theorem:
+    """Judge of a claim that no table decides: the check computes when it is called, and not before.
+
+    Attributes:
+        check: computes random cases and returns the outcome.
+    """
+
+    check: Check
+
+    def __call__(self, _: Evidence) -> Finding:
+        """Run the check and turn its outcome into a verdict."""
+        outcome = self.check()
+        return Finding(
+            "reproduced" if outcome.holds else "contradicted",
+            effect=outcome.margin,
+            meaning=outcome.what,
+            note=f"{outcome.trials} random cases",
+        )
+
+
+def theorem_of(paper: str, key: str, statement: str, *, source: str) -> Callable[[Check], Check]:
+    """Decorate the check of a theorem, and register the theorem as a claim of the paper.
+
+    Args:
+        paper: name of the paper.
+        key: short name of the claim within the paper, such as ``T1``.
+        statement: one plain sentence.
+        source: where the paper says it.
+
+    Raises:
+        ConfigError: the paper's key is taken.
+    """
+
+    def register(check: Check) -> Check:
+        claim(paper, key, statement, source=source)(Theorem(check))
+        return check
+
+    return register
 
 
 def checked(slacks: list[torch.Tensor], trials: int, what: str) -> Checked:

@@ -1,25 +1,17 @@
-"""What claims are made of: ratios, differences, trends and theorems, each with what it means in words."""
+"""What claims are made of: ratios, differences and trends, each with what it means in words."""
 
 from __future__ import annotations
 
 import math
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from leakbench.lazy import np
-from leakbench.report.claims import Finding, Part, Verdict
-from leakbench.report.evidence import Evidence, NotRun, Series, bootstrap, in_words, same_points, same_seeds
+from leakbench.report.evidence import NotRun, Series, bootstrap, in_words, same_points, same_seeds
+from leakbench.report.findings import Part
 from leakbench.report.statistics import Estimate
 
 if TYPE_CHECKING:
     from leakbench.report.statistics import Array
-
-
-def theorem(module: str, key: str, _: Evidence) -> Finding:
-    """The verdict on a theorem, by computing: ``key`` of the ``CHECKS`` of a module, which imports torch."""
-    found = import_module(module).CHECKS[key]()
-    verdict: Verdict = "reproduced" if found.holds else "contradicted"
-    return Finding(verdict, effect=found.margin, meaning=found.what, note=f"{found.trials} random cases")
 
 
 def relative(a: Series, b: Series, name: str, at_least: float = -math.inf, at_most: float = math.inf) -> Part:

@@ -1,4 +1,4 @@
-"""What the paper states of images, checked by computing or against our experiments, and what else those say about it.
+"""Claims of the paper about images, checked against our experiments.
 
 A positive effect speaks for the claim, unless the effect has to stay within a band. Where the paper speaks of every
 model, each cell that an experiment holds is a part of the claim. A run that diverged classifies nothing: its accuracy
@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from leakbench.lazy import np
 from leakbench.papers.cdpa import PAPER
-from leakbench.papers.cdpa.common import MODELS, model_name
-from leakbench.report.claims import Finding, Part, claim, decide
-from leakbench.report.comparisons import at_each, certain, difference, level, relative, theorem, trend
-from leakbench.report.evidence import Evidence, NotRun, Series, bootstrap, same_points, same_seeds
+from leakbench.papers.cdpa.common import MODEL_LABELS, MODELS, model_name
+from leakbench.report.claims import claim
+from leakbench.report.comparisons import at_each, certain, difference, level, relative, trend
+from leakbench.report.evidence import Evidence, NotRun, Series, bootstrap, same_seeds
+from leakbench.report.findings import Finding, Part, decide
+from leakbench.report.labels import Reads, reads
 
 stated = partial(claim, PAPER)
 
@@ -32,90 +34,37 @@ ROWS = ("none", "grad-drop", "cafl-1", "jopeq-2", "laplace-1", "soteria")
 """Of Table III, but for CDPA's own."""
 ATTACKED = ("cafl-1", "sign-sgd", "jopeq-2", "grad-drop", "soteria", "sdq", "laplace-1")
 """The defenses of Fig. 8, but for CDPA."""
-INFORMED = ("cleared", "dropped", "robust", "averaged")
+
+IMPUTED = ("rog-imputed-mean", "rog-imputed-zero")
+"""ROG after outliers were replaced, by the mean and by zero."""
+OVER_P = reads("utility_p", defenses="cdpa-p")
+INVERTED = reads("inversion", defenses=(*ATTACKED, SENT), attacks=("dlg", "ig"))
 
 POINT = 0.001
 """The last digit of the paper's accuracies, as a part."""
 FAILED = 0.4
 """Accuracy below which the paper calls signSGD and CAFL failed."""
-RESTORED = 2.0
-"""dB that an informed attacker may miss of the undefended reconstruction."""
-IMPUTED = 15.0
-"""dB after imputation at which outliers, and not privacy, kept the plain attacker away; Table VII has 9.4."""
-
-THEOREMS = {
-    "T1": ("The recovery error falls in p, for every number of clients.", "Fig. 4 and eq. 3"),
-    "T2a": ("At every p the recovery error falls with the number of clients.", "Fig. 4, as stated"),
-    "T2b": (
-        "It falls with the number of clients among odd numbers, and above p = 2/3 among even ones.",
-        "eq. 3; our correction",
-    ),
-    "T3": (
-        "The likelihood ratio of a masked bit is p/(1-p), and that of k masked bits its k-th power.",
-        "eqs. 5 to 7; the power is not in the paper",
-    ),
-    "T4a": (
-        "Eq. 3 bounds the error with which eq. 2 recovers a bit that all clients share, be it one or zero.",
-        "eqs. 2 and 3, as stated",
-    ),
-    "T4b": (
-        "Eq. 3 is the error of a majority, of ones for every number of clients and of zeros for odd ones.",
-        "eqs. 2 and 3; our correction",
-    ),
-    "T5a": (
-        "Without flips the vote is within half a standard deviation of the clients' mean.",
-        "section 4.5, 'consistent with FedAvg', as stated",
-    ),
-    "T5b": ("Of clients who send the same word the vote is that word.", "eq. 3; our correction"),
-    "T6": ("The error of SDQ is uniform on a cell of the lattice, whatever the value.", "Appendix B"),
-    "T7a": (
-        "At 2, 4, 8 and 16 bits SDQ errs less than QSGD in units of the norm, on normal tensors.",
-        "Appendix B",
-    ),
-    "T7b": (
-        "So it does against QSGD in units of the largest magnitude, as the public code has it.",
-        "Appendix B, Fig. 13",
-    ),
-    "T8": ("Theorem 1's bound falls with the number of rounds, so that training converges.", "Theorem 1, as stated"),
-    "T9": ("Theorem 2's bounds fall in p.", "Theorem 2"),
-    "T10": (
-        "Over the parameters of BERT-base the flips of CDPA (p = 0.999) have a thirteenth or less of the norm of the "
-        "Gaussian noise (0.005) that it outdoes.",
-        "Table V; not in the paper",
-    ),
-    "T11a": (
-        "A reconstruction that shares no word with its sentence has a ROUGE-1 of zero.",
-        "Tables V and VI, 'reconstructed word count 0'",
-    ),
-    "T11b": (
-        "It has 400 over the number of words of both, since [CLS] and [SEP] count; CDPA's cell of LAMP is this floor.",
-        "Table V; our correction",
-    ),
-    "T12": (
-        "Of BERT-base's twelve biases of keys, words of zeros, one or more is sent as zeros with probability 0.945: "
-        "cosines by tensor are 0/0 there.",
-        "Table V; not in the paper",
-    ),
-    "T13": ("The bias of keys has no gradient: softmax ignores it.", "Table V; not in the paper"),
-}
-for _key, (_statement, _source) in THEOREMS.items():
-    stated(_key, _statement, source=_source)(partial(theorem, f"{__package__}.theory_checks", _key))
 
 
 SHARED = "seeds that run side by side share one measurement of time, which the interval does not say"
+
+
+def trained(*defenses: str, models: Sequence[str] = ()) -> Reads:
+    """Federated averaging with some defenses, and labels of models where these matter."""
+    return reads("utility", defenses=defenses, models=models)
 
 
 def _noting(finding: Finding, *notes: str) -> Finding:
     return dataclasses.replace(finding, note=". ".join(note for note in (finding.note, *notes) if note))
 
 
-def _accuracy(one: Evidence, experiment: str, defense: str, sweep: str | None = None, **where: str) -> Series:
+def accuracy(one: Evidence, experiment: str, defense: str, sweep: str | None = None, **where: str) -> Series:
     """Accuracies, that of diverged runs zero."""
-    found = one.series(experiment, ACCURACY, defense=defense, sweep=sweep, where=where)
-    return dataclasses.replace(found, values=np.nan_to_num(found.values, nan=0.0))
+    series = one.series(experiment, ACCURACY, defense=defense, sweep=sweep, where=where)
+    return dataclasses.replace(series, values=np.nan_to_num(series.values, nan=0.0))
 
 
-def _found(one: Evidence, experiment: str, metric: str, **which: str) -> Series | None:
+def measured_if_any(one: Evidence, experiment: str, metric: str, **which: str) -> Series | None:
     """A series of an attack, or None where there is none."""
     try:
         return one.series(experiment, metric, **which)  # type: ignore[arg-type]
@@ -148,7 +97,7 @@ def _of_model(evidence: Evidence, model: str, *experiments: str) -> tuple[str, E
 
 def _harm(one: Evidence, experiment: str, attack: str, defense: str) -> tuple[str, bool, str]:
     """The perceptual metric that was measured, whether more of it is a worse picture, and what to say about it."""
-    if _found(one, experiment, "lpips", defense=defense, attack=attack) is not None:
+    if measured_if_any(one, experiment, "lpips", defense=defense, attack=attack) is not None:
         return "lpips", True, ""
     return "ssim", False, "LPIPS was not measured; SSIM stands in for it"
 
@@ -163,7 +112,7 @@ def _worse(a: Series, b: Series, name: str, metric: str, grows: bool) -> Part:
     "E1",
     "Under ROG the reconstructions from CDPA have the smallest PSNR and SSIM and the largest LPIPS of all rows.",
     source="Table III, Fig. 6",
-    experiments=("rog",),
+    experiments=(reads("rog", defenses=(SENT, *ROWS), attacks=("rog", "rog-post")),),
     champion=SENT,
 )
 def e1(evidence: Evidence) -> Finding:
@@ -171,7 +120,7 @@ def e1(evidence: Evidence) -> Finding:
     parts, notes = [], []
     for cell, one in evidence.cells("rog").items():
         for attack in ("rog", "rog-post"):
-            of = partial(_found, one, "rog", attack=attack)
+            of = partial(measured_if_any, one, "rog", attack=attack)
             for metric in ("psnr", "ssim", "lpips"):
                 own = of(metric=metric, defense=SENT)
                 if own is None and (attack, metric) == ("rog", "psnr"):
@@ -191,14 +140,14 @@ def e1(evidence: Evidence) -> Finding:
     "E2",
     "Under Inverting Gradients signSGD does not defend: LPIPS is below 0.2; and of SDQ at 16 bits it is at most 0.26.",
     source="Fig. 8 and its text",
-    experiments=("inversion",),
+    experiments=(reads("inversion", defenses=("sign-sgd", "sdq"), attacks="ig"),),
 )
 def e2(evidence: Evidence) -> Finding:
     """Two levels."""
     parts = []
     for cell, one in evidence.cells("inversion").items():
         for defense, at_most in (("sign-sgd", 0.2), ("sdq", 0.26)):
-            series = _found(one, "inversion", "lpips", defense=defense, attack="ig")
+            series = measured_if_any(one, "inversion", "lpips", defense=defense, attack="ig")
             if series is None:
                 raise NotRun(
                     f"LPIPS of {defense} was not measured, and its printed numbers have no counterpart in SSIM"
@@ -211,7 +160,7 @@ def e2(evidence: Evidence) -> Finding:
     "E3",
     "Under DLG and under Inverting Gradients, CDPA has the largest LPIPS of all defenses.",
     source="Fig. 8 and its text",
-    experiments=("inversion",),
+    experiments=(INVERTED,),
     champion=SENT,
 )
 def e3(evidence: Evidence) -> Finding:
@@ -232,7 +181,7 @@ def e3(evidence: Evidence) -> Finding:
     "E4",
     "Inverting Gradients is the stronger attack: under every defense its LPIPS is below that of DLG.",
     source="Section 6, text of Fig. 8",
-    experiments=("inversion",),
+    experiments=(INVERTED,),
 )
 def e4(evidence: Evidence) -> Finding:
     """DLG against IG, by defense."""
@@ -250,7 +199,7 @@ def e4(evidence: Evidence) -> Finding:
     "E5",
     "CDPA sends half of what FedAvg sends, within one percent of FedAvg's, for every model.",
     source="Table IV",
-    experiments=("utility",),
+    experiments=(trained(CDPA, "none"),),
 )
 def e5(evidence: Evidence) -> Finding:
     """Bits over bits."""
@@ -270,17 +219,17 @@ def _size(one: Evidence, defense: str) -> float:
     "E6a",
     "CDPA is at least as accurate as every other defense, for every model, to a tenth of a point.",
     source="Table IV, Fig. 5",
-    experiments=("utility",),
+    experiments=(trained(CDPA, *OTHERS),),
     champion=CDPA,
 )
 def e6a(evidence: Evidence) -> Finding:
     """CDPA minus the others."""
     parts = []
     for cell, one in evidence.cells("utility").items():
-        own = _accuracy(one, "utility", CDPA)
+        own = accuracy(one, "utility", CDPA)
         for other in OTHERS:
             name = f"against {other}, {cell}"
-            parts.append(difference(own, _accuracy(one, "utility", other), name, "part", at_least=-POINT))
+            parts.append(difference(own, accuracy(one, "utility", other), name, "part", at_least=-POINT))
     return decide(evidence, parts)
 
 
@@ -288,13 +237,13 @@ def e6a(evidence: Evidence) -> Finding:
     "E6b",
     "CDPA loses at most a tenth of a point of FedAvg's accuracy, for every model.",
     source="Table IV",
-    experiments=("utility",),
+    experiments=(trained(CDPA, "none"),),
     champion=CDPA,
 )
 def e6b(evidence: Evidence) -> Finding:
     """CDPA minus FedAvg."""
     parts = [
-        difference(_accuracy(one, "utility", CDPA), _accuracy(one, "utility", "none"), cell, "part", at_least=-POINT)
+        difference(accuracy(one, "utility", CDPA), accuracy(one, "utility", "none"), cell, "part", at_least=-POINT)
         for cell, one in evidence.cells("utility").items()
     ]
     return decide(evidence, parts)
@@ -304,13 +253,13 @@ def e6b(evidence: Evidence) -> Finding:
     "E6c",
     "On ConvNet and ResNet18 CDPA is more accurate than FedAvg.",
     source="Table IV, +0.4 points each, of one run",
-    experiments=("utility",),
+    experiments=(trained(CDPA, "none", models=MODEL_LABELS),),
     champion=CDPA,
 )
 def e6c(evidence: Evidence) -> Finding:
     """CDPA minus FedAvg on the two larger models."""
     parts = [
-        difference(_accuracy(one, "utility", CDPA), _accuracy(one, "utility", "none"), cell, "part")
+        difference(accuracy(one, "utility", CDPA), accuracy(one, "utility", "none"), cell, "part")
         for model, (cell, one) in _by_size(evidence, "utility").items()
         if model != MODELS[0]
     ]
@@ -321,16 +270,16 @@ def e6c(evidence: Evidence) -> Finding:
     "E7a",
     "On ResNet18 signSGD and CAFL stay below 40 % accuracy, where FedAvg is above.",
     source="Table IV, Fig. 5",
-    experiments=("utility",),
+    experiments=(trained("sign-sgd", "cafl", "none", models=MODEL_LABELS),),
 )
 def e7a(evidence: Evidence) -> Finding:
     """Three levels."""
     cell, one = _of_model(evidence, "ResNet18", "utility")
     parts = [
-        level(_accuracy(one, "utility", failing), f"{failing}, {cell}", "part", at_most=FAILED)
+        level(accuracy(one, "utility", failing), f"{failing}, {cell}", "part", at_most=FAILED)
         for failing in ("sign-sgd", "cafl")
     ]
-    parts.append(level(_accuracy(one, "utility", "none"), f"none, {cell}", "part", at_least=FAILED))
+    parts.append(level(accuracy(one, "utility", "none"), f"none, {cell}", "part", at_least=FAILED))
     return decide(evidence, parts)
 
 
@@ -338,25 +287,25 @@ def e7a(evidence: Evidence) -> Finding:
     "E7b",
     "The accuracy of signSGD falls with the size of the model, and that of CAFL from ConvNet to ResNet18.",
     source="Table IV, Fig. 5",
-    experiments=("utility",),
+    experiments=(trained("sign-sgd", "cafl", models=MODEL_LABELS),),
 )
 def e7b(evidence: Evidence) -> Finding:
     """Smaller minus larger; both cells have the same seeds."""
     parts = []
     for (small, (_, less)), (large, (_, more)) in itertools.pairwise(_by_size(evidence, "utility").items()):
         for defense in ("sign-sgd", "cafl") if small != MODELS[0] else ("sign-sgd",):
-            a, b = (_accuracy(one, "utility", defense) for one in (less, more))
+            a, b = (accuracy(one, "utility", defense) for one in (less, more))
             parts.append(difference(a, b, f"{defense}, {small} against {large}", "part"))
     return decide(evidence, parts)
 
 
-@stated("E8a", "CDPA's accuracy rises with p.", source="Tables II and VIII", experiments=("utility_p",))
+@stated("E8a", "CDPA's accuracy rises with p.", source="Tables II and VIII", experiments=(OVER_P,))
 def e8a(evidence: Evidence) -> Finding:
     """Accuracy over p."""
     return decide(
         evidence,
         [
-            trend(_accuracy(one, "utility_p", "cdpa-p", "p"), cell, "p", rises=True)
+            trend(accuracy(one, "utility_p", "cdpa-p", "p"), cell, "p", rises=True)
             for cell, one in evidence.cells("utility_p").items()
         ],
     )
@@ -366,7 +315,7 @@ def e8a(evidence: Evidence) -> Finding:
     "E8b",
     "Under ROG, PSNR and SSIM of what CDPA sends rise with p.",
     source="Table VIII",
-    experiments=("rog_p",),
+    experiments=(reads("rog_p", defenses="cdpa-rog-p", attacks="rog"),),
 )
 def e8b(evidence: Evidence) -> Finding:
     """Likeness over p."""
@@ -382,15 +331,18 @@ def e8b(evidence: Evidence) -> Finding:
     "E9",
     "From p = 0.8 on, p changes accuracy by at most 2.1 points and LPIPS by at most 0.004.",
     source="Table VIII",
-    experiments=("utility_p", "rog_p"),
+    experiments=(
+        OVER_P,
+        reads("rog_p", defenses="cdpa-rog-p", attacks="rog"),
+    ),
 )
 def e9(evidence: Evidence) -> Finding:
     """Largest minus smallest mean over p."""
     parts, note = [], ""
     for cell, one in evidence.cells("utility_p").items():
-        parts.append(_spread(_accuracy(one, "utility_p", "cdpa-p", "p"), cell, "part", 0.021))
+        parts.append(_spread(accuracy(one, "utility_p", "cdpa-p", "p"), cell, "part", 0.021))
     for cell, one in evidence.cells("rog_p").items():
-        series = _found(one, "rog_p", "lpips", defense="cdpa-rog-p", attack="rog", sweep="p")
+        series = measured_if_any(one, "rog_p", "lpips", defense="cdpa-rog-p", attack="rog", sweep="p")
         if series is None:
             note = "LPIPS was not measured: judged by accuracy alone"
         else:
@@ -417,7 +369,10 @@ def _spread(series: Series, name: str, unit: str, at_most: float) -> Part:
     "E10",
     "CDPA's generalisation error is below FedAvg's at every p, and smaller the more bits are flipped.",
     source="Table II, single runs",
-    experiments=("utility", "utility_p"),
+    experiments=(
+        trained("none"),
+        OVER_P,
+    ),
 )
 def e10(evidence: Evidence) -> Finding:
     """FedAvg's gap minus CDPA's, and the trend over p."""
@@ -434,20 +389,20 @@ def e10(evidence: Evidence) -> Finding:
     "E11",
     "Replacing outliers by the mean or by zero does not help ROG: PSNR is not higher, and LPIPS stays at 0.72 or more.",
     source="Appendix G, Tables VII and VIII",
-    experiments=("rog_p",),
+    experiments=(reads("rog_p", defenses="cdpa-rog-p", attacks=("rog", *IMPUTED)),),
 )
 def e11(evidence: Evidence) -> Finding:
     """ROG without imputation minus ROG with it, at every p; levels of LPIPS, or differences of SSIM."""
     parts, notes = [], []
     for cell, one in evidence.cells("rog_p").items():
         read = partial(one.series, "rog_p", defense="cdpa-rog-p", sweep="p")
-        for attack in ("rog-imputed-mean", "rog-imputed-zero"):
+        for attack in IMPUTED:
             at = [
                 (f"{attack} at p = {p:g}, {cell}", theirs, ours)
                 for p, theirs, ours in at_each(read("psnr", attack="rog"), read("psnr", attack=attack))
             ]
             parts += [difference(plain, imputed, name, "dB") for name, plain, imputed in at]
-            known = _found(one, "rog_p", "lpips", defense="cdpa-rog-p", attack=attack, sweep="p")
+            known = measured_if_any(one, "rog_p", "lpips", defense="cdpa-rog-p", attack=attack, sweep="p")
             if known is not None:
                 for p in known.points:
                     parts.append(level(known.at([p]), f"{attack} at p = {p:g}, {cell}", "LPIPS", at_least=0.72))
@@ -462,7 +417,7 @@ def e11(evidence: Evidence) -> Finding:
     "E12",
     "Soteria saves less than one percent of communication, for every model.",
     source="Table IV, which has 49.4 % for SimpleCNN",
-    experiments=("utility",),
+    experiments=(trained("soteria", "none"),),
 )
 def e12(evidence: Evidence) -> Finding:
     """What Soteria saves."""
@@ -477,7 +432,7 @@ def e12(evidence: Evidence) -> Finding:
     "E13",
     "Existing methods emit 2.6 to more than 100 times the carbon of CDPA.",
     source="Abstract, section 5.5, Table IV",
-    experiments=("utility",),
+    experiments=(trained(CDPA, *OTHERS),),
 )
 def e13(evidence: Evidence) -> Finding:
     """Emission of the others over CDPA's, by the paper's formula, which is a rescaled time."""
@@ -494,7 +449,7 @@ def e13(evidence: Evidence) -> Finding:
     "E14",
     "The carbon that CDPA adds to FedAvg's, relatively, shrinks with the size of the model.",
     source="Section 5.5, Table IV",
-    experiments=("utility",),
+    experiments=(trained(CDPA, "none", models=MODEL_LABELS),),
 )
 def e14(evidence: Evidence) -> Finding:
     """The overhead on the smaller model minus that on the larger, by the paper's formula."""
@@ -514,12 +469,12 @@ def e14(evidence: Evidence) -> Finding:
     "E15",
     "On ResNet18 CAFL has one third of CDPA's accuracy, to a tenth of that.",
     source="Section 5, text of Fig. 10; Table IV has 0.44",
-    experiments=("utility",),
+    experiments=(trained("cafl", CDPA, models=MODEL_LABELS),),
 )
 def e15(evidence: Evidence) -> Finding:
     """CAFL over CDPA."""
     cell, one = _of_model(evidence, "ResNet18", "utility")
-    theirs, ours = (_accuracy(one, "utility", defense) for defense in ("cafl", CDPA))
+    theirs, ours = (accuracy(one, "utility", defense) for defense in ("cafl", CDPA))
     return decide(evidence, [relative(theirs, ours, cell, at_least=0.9 / 3 - 1, at_most=1.1 / 3 - 1)])
 
 
@@ -528,18 +483,22 @@ def e15(evidence: Evidence) -> Finding:
     "Below epsilon 2 Laplace noise does not converge (less than half of FedAvg's accuracy), while CDPA at its nominal "
     "1.38 (p = 0.8) loses two points, at most 2.5.",
     source="Section 5, Table VIII; the two epsilons are of different things",
-    experiments=("utility", "utility_p", "utility_epsilon"),
+    experiments=(
+        trained("none"),
+        OVER_P,
+        reads("utility_epsilon", defenses="laplace-eps"),
+    ),
 )
 def e16(evidence: Evidence) -> Finding:
     """Half of FedAvg's accuracy minus that of Laplace noise, and CDPA's minus FedAvg's."""
     parts = []
     for cell, one in evidence.cells("utility_p", "utility_epsilon", "utility").items():
-        plain = _accuracy(one, "utility", "none")
-        laplace = _accuracy(one, "utility_epsilon", "laplace-eps", "epsilon")
+        plain = accuracy(one, "utility", "none")
+        laplace = accuracy(one, "utility_epsilon", "laplace-eps", "epsilon")
         for epsilon in [each for each in laplace.points if each < 2]:
             noisy = laplace.at([epsilon])
             parts.append(relative(noisy, plain, f"laplace at epsilon = {epsilon:g}, {cell}", at_most=-0.5))
-        flipped = _accuracy(one, "utility_p", "cdpa-p", "p").at([0.8])
+        flipped = accuracy(one, "utility_p", "cdpa-p", "p").at([0.8])
         parts.append(difference(flipped, plain, f"cdpa at p = 0.8, {cell}", "part", at_least=-0.025))
     return decide(evidence, parts)
 
@@ -548,7 +507,7 @@ def e16(evidence: Evidence) -> Finding:
     "E17",
     "Flipping and voting leave the time of training as it is under SDQ, within a tenth.",
     source="Section 5.5; Table IV has +50 % for SimpleCNN",
-    experiments=("utility",),
+    experiments=(trained(CDPA, "sdq"),),
 )
 def e17(evidence: Evidence) -> Finding:
     """Time of CDPA over that of SDQ: the formula's carbon is proportional to it."""
@@ -557,154 +516,3 @@ def e17(evidence: Evidence) -> Finding:
         ours, theirs = (one.series("utility", CARBON, defense=defense) for defense in (CDPA, "sdq"))
         parts.append(relative(ours, theirs, cell, at_most=0.1))
     return _noting(decide(evidence, parts), SHARED)
-
-
-def _restored(
-    one: Evidence, attack: str, experiments: tuple[str, str], defense: str, informed: Sequence[str], name: str
-) -> Part:
-    """PSNR of the best informed attacker minus that of the undefended attack.
-
-    Args:
-        one: where numbers are read.
-        attack: the undefended one.
-        experiments: with the undefended cell, and with the informed attackers.
-        defense: its label.
-        informed: labels of the attackers that know the defense.
-        name: of the part.
-
-    Raises:
-        NotRun: no informed attacker has numbers.
-    """
-    plain = one.series(experiments[0], "psnr", defense="none", attack=attack)
-    found = {label: _found(one, experiments[1], "psnr", defense=defense, attack=label) for label in informed}
-    known = {label: series for label, series in found.items() if series is not None}
-    if not known:
-        raise NotRun(f"no informed attacker of {defense} has numbers in {experiments[1]}")
-    series = same_seeds(plain, *known.values())
-    resamples = bootstrap(*series)
-    undefended, *means = (resamples.mean(each.values[0]) for each in series)
-    best = np.nanmax(np.stack(means), axis=0)
-    said = ", ".join(f"{label} {mean[0] - undefended[0]:+.1f}" for label, mean in zip(known, means, strict=True))
-    meaning = "PSNR of the best informed attacker minus the undefended one (dB)"
-    return Part(name, resamples.estimate(best - undefended), meaning, at_least=-RESTORED, note=f"dB: {said}")
-
-
-def _informed(evidence: Evidence, attack: str, experiments: tuple[str, str], defense: str) -> Iterator[Part]:
-    labels = [f"{attack}-{label}" for label in INFORMED]
-    for cell, one in evidence.cells(*experiments).items():
-        yield _restored(one, attack, experiments, defense, labels, cell)
-
-
-@stated(
-    "X1a",
-    "Under ROG, an attacker who clears the flipped bits, leaves the layer out, fits robustly or takes the median of "
-    "several messages comes within 2 dB of the undefended reconstruction.",
-    source="Not in the paper, which argues that such attackers fail (section 6)",
-    experiments=("rog", "rog_adaptive"),
-)
-def x1a(evidence: Evidence) -> Finding:
-    """The best of them, where the last layer is protected."""
-    return decide(evidence, list(_informed(evidence, "rog", ("rog", "rog_adaptive"), SENT)))
-
-
-@stated(
-    "X1b",
-    "So does one of them where all layers are protected.",
-    source="Not in the paper",
-    experiments=("rog", "rog_adaptive"),
-)
-def x1b(evidence: Evidence) -> Finding:
-    """The best of them, where every layer is protected."""
-    return decide(evidence, list(_informed(evidence, "rog", ("rog", "rog_adaptive"), "cdpa-rog-all")))
-
-
-@stated(
-    "X1c",
-    "Under Inverting Gradients, an attacker who clears the flipped bits or fits robustly comes within 2 dB of the "
-    "undefended reconstruction.",
-    source="Not in the paper",
-    experiments=("inversion", "inversion_adaptive"),
-)
-def x1c(evidence: Evidence) -> Finding:
-    """The best of them, where the last layer is protected."""
-    return decide(evidence, list(_informed(evidence, "ig", ("inversion", "inversion_adaptive"), SENT)))
-
-
-@stated(
-    "X2",
-    "Outliers replaced by zero, ROG reaches 15 dB at p = 0.98.",
-    source="Not in the paper: Table VII has 9.4 dB",
-    experiments=("rog_p",),
-)
-def x2(evidence: Evidence) -> Finding:
-    """PSNR after imputation."""
-    parts = []
-    for cell, one in evidence.cells("rog_p").items():
-        read = partial(one.series, "rog_p", "psnr", defense="cdpa-rog-p", attack="rog-imputed-zero", sweep="p")
-        parts.append(level(read().at([0.98]), cell, "dB", at_least=IMPUTED))
-    return decide(evidence, parts)
-
-
-@stated(
-    "X3",
-    "Where clients' labels differ, voting on bits costs accuracy.",
-    source="Not in the paper, whose clients are i.i.d.",
-    experiments=("skewed",),
-)
-def x3(evidence: Evidence) -> Finding:
-    """FedAvg minus the vote, for every concentration of the labels."""
-    parts = []
-    for cell, one in evidence.cells("skewed").items():
-        plain = _accuracy(one, "skewed", "none", "alpha")
-        voted = _accuracy(one, "skewed", "cdpa-variants", "alpha", variant="as_printed")
-        for alpha, theirs, ours in at_each(plain, voted):
-            parts.append(difference(theirs, ours, f"alpha = {alpha:g}, {cell}", "part"))
-    return decide(evidence, parts)
-
-
-@stated(
-    "X4",
-    "There the unbiased mean of the same words recovers more than half of what voting loses.",
-    source="Not in the paper: `corrected`",
-    experiments=("skewed",),
-)
-def x4(evidence: Evidence) -> Finding:
-    """The corrected server's accuracy minus the middle between the vote's and FedAvg's."""
-    parts = []
-    for cell, one in evidence.cells("skewed").items():
-        variant = partial(_accuracy, one, "skewed", "cdpa-variants", "alpha")
-        series = same_points(
-            variant(variant="corrected"), variant(variant="as_printed"), _accuracy(one, "skewed", "none", "alpha")
-        )
-        for alpha in series[0].points:
-            at = [each.at([alpha]) for each in series]
-            resamples = bootstrap(*at)
-            corrected, voted, plain = (resamples.mean(each.values[0]) for each in at)
-            meaning = "accuracy of corrected minus the middle between vote and FedAvg (part)"
-            estimate = resamples.estimate(corrected - (voted + plain) / 2)
-            parts.append(Part(f"alpha = {alpha:g}, {cell}", estimate, meaning, at_least=0.0))
-    return decide(evidence, parts)
-
-
-stated(
-    "X5",
-    "The epsilon that the paper states is of one bit: masked bits add up, and two values that differ in a bit in clear "
-    "are told apart with certainty.",
-    source="Not in the paper, whose Table VIII lists epsilon of a bit beside accuracy",
-)(partial(theorem, f"{__package__}.theory_checks", "X5"))
-
-
-@stated(
-    "X6",
-    "What ROG makes of CDPA is further from the image than plain grey, so that PSNR says how far the search strayed.",
-    source="Not in the paper, which ranks defenses by it (Table III)",
-    experiments=("rog",),
-)
-def x6(evidence: Evidence) -> Finding:
-    """PSNR of grey minus that of ROG on CDPA."""
-    parts = []
-    for cell, one in evidence.cells("rog").items():
-        grey = one.series("rog", "psnr", defense="none", attack="grey")
-        sent = one.series("rog", "psnr", defense=SENT, attack="rog")
-        parts.append(difference(grey, sent, cell, "dB"))
-    return decide(evidence, parts)

@@ -1,0 +1,425 @@
+"""The paper's theorems and formulas, checked by computing: see :mod:`leakbench.report.checks`.
+
+A check of a wrong statement of the paper does not hold; the check whose key follows is of the correction.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+from leakbench.federated.fixed_point import FixedPoint, vote
+from leakbench.federated.lattice import Lattice, Rounding, dequantise, quantise
+from leakbench.lazy import torch
+from leakbench.metrics.text import rouge, rouge_floor
+from leakbench.papers.cdpa import PAPER
+from leakbench.papers.cdpa.common import MASK_TEXT, printed
+from leakbench.randomness import Streams, generator
+from leakbench.report.checks import EXACT, Checked, agreement, checked, required, theorem_of
+from leakbench.theory.bit_votes import (
+    bit_weight,
+    composed_epsilon,
+    convergence_bound,
+    flip_moments,
+    gradient_gap_bound,
+    least_ones,
+    likelihood_ratio,
+    loss_gap_bound,
+    recovery_error,
+    vote_errors,
+)
+
+theorem = partial(theorem_of, PAPER)
+
+STRICT = 1e-12
+"""Relative difference that a strict inequality between float64 numbers has to show."""
+
+CLIENTS = (*range(2, 13), 19, 20, 21, 50, 51, 100, 101)
+KEEP = (0.8, 0.9, 0.95, 0.98)
+"""The paper's p."""
+
+BITS = (2, 4, 8, 16)
+ROUNDINGS: tuple[Rounding, ...] = ("nearest", "babai")
+
+
+def numbers(values: object) -> torch.Tensor:
+    """Nested lists of numbers as float64, of any shape."""
+    return torch.as_tensor(values, dtype=torch.float64)
+
+
+def keep_probabilities(name: str, count: int) -> torch.Tensor:
+    """Probabilities of keeping a bit, ascending, above 1/2, ``[count]``."""
+    drawn = torch.rand(count, generator=generator(PAPER, "theory", name), dtype=torch.float64)
+    return drawn.mul(0.49).add(0.505).sort().values
+
+
+def _falls(values: torch.Tensor) -> torch.Tensor:
+    """Least relative step down of numbers that should fall along the last dimension."""
+    return (values[..., :-1] - values[..., 1:]) / values[..., :-1] - STRICT
+
+
+@theorem("T1", "The recovery error falls in p, for every number of clients.", source="Fig. 4 and eq. 3")
+def error_falls_in_p() -> Checked:
+    """The recovery error falls in p, for every number of clients."""
+    keeps = keep_probabilities("keep", 30)
+    errors = numbers([[recovery_error(clients, float(keep)) for keep in keeps] for clients in CLIENTS])
+    return checked([_falls(errors)], errors.numel(), "least relative step down of the recovery error")
+
+
+def _of_clients(keeps: torch.Tensor, clients: range) -> torch.Tensor:
+    return numbers([[recovery_error(number, keep) for number in clients] for keep in keeps.tolist()])
+
+
+@theorem("T2a", "At every p the recovery error falls with the number of clients.", source="Fig. 4, as stated")
+def error_falls_in_clients() -> Checked:
+    """The recovery error falls with every further client; p from 0.8 on, as the figure's."""
+    errors = _of_clients(keep_probabilities("clients", 10).clamp(min=0.8), range(2, 60))
+    what = "least relative step down of the recovery error, from one number of clients to the next"
+    return checked([_falls(errors)], errors.numel(), what)
+
+
+@theorem(
+    "T2b",
+    "It falls with the number of clients among odd numbers, and above p = 2/3 among even ones.",
+    source="eq. 3; our correction",
+)
+def error_falls_in_clients_of_one_parity() -> Checked:
+    """The recovery error falls with the clients among odd numbers, and among even ones where p > 2/3.
+
+    From 2m to 2m + 2 clients it falls where ``p > (m + 1) / (2 m + 1)``: half of the clients are too few for a tie that
+    counts as success. So below 2/3 four clients err more than two.
+    """
+    keeps = keep_probabilities("clients of one parity", 10)
+    odd, even = _of_clients(keeps, range(1, 60, 2)), _of_clients(keeps / 3 + 2 / 3, range(2, 60, 2))
+    below = _of_clients(keeps.clamp(max=0.66), range(2, 5, 2))
+    slacks = [_falls(odd), _falls(even), required(-_falls(below))]
+    what = "least relative step down of the recovery error, from one number of clients to the next of its parity"
+    return checked(slacks, odd.numel() + even.numel(), what)
+
+
+@theorem(
+    "T3",
+    "The likelihood ratio of a masked bit is p/(1-p), and that of k masked bits its k-th power.",
+    source="eqs. 5 to 7; the power is not in the paper",
+)
+def ratio_of_masked_bits() -> Checked:
+    """The largest likelihood ratio, enumerated, of k masked bits is ``(p / (1 - p))^k``."""
+    keeps = keep_probabilities("ratio", 20)
+    slacks = []
+    for masked in range(1, 5):
+        found = numbers([likelihood_ratio(float(keep), masked) for keep in keeps])
+        stated = numbers([composed_epsilon(float(keep), masked) for keep in keeps])
+        slacks += [agreement(found, (keeps / (1 - keeps)) ** masked), agreement(found, stated.exp())]
+    return checked(slacks, 4 * len(keeps), f"what the largest relative deviation leaves of {EXACT:g}")
+
+
+@theorem(
+    "T4a",
+    "Eq. 3 bounds the error with which eq. 2 recovers a bit that all clients share, be it one or zero.",
+    source="eqs. 2 and 3, as stated",
+)
+def errors_of_eq_3_are_those_of_eq_2() -> Checked:
+    """Eq. 3 is the probability that the rule of eq. 2 recovers a bit, be it one or zero."""
+    cases = [(clients, keep) for clients in CLIENTS for keep in KEEP]
+    stated = numbers([recovery_error(*case) for case in cases])
+    found = numbers([vote_errors(*case) for case in cases])
+    slack = stated.unsqueeze(-1) / found - 1 + EXACT
+    return checked([slack], len(cases), "excess of eq. 3's error over that of eq. 2, relative")
+
+
+@theorem(
+    "T4b",
+    "Eq. 3 is the error of a majority, of ones for every number of clients and of zeros for odd ones.",
+    source="eqs. 2 and 3; our correction",
+)
+def a_majority_has_the_errors_of_eq_3() -> Checked:
+    """Eq. 3 is a majority's error of ones, that of zeros where R is odd, and less than that of zeros elsewhere."""
+    keeps = keep_probabilities("majority", 10)
+    slacks = []
+    for clients in CLIENTS:
+        stated = numbers([recovery_error(clients, float(keep)) for keep in keeps])
+        ones, zeros = numbers([vote_errors(clients, float(keep), "majority") for keep in keeps]).unbind(dim=-1)
+        of_zeros = agreement(zeros, stated) if clients % 2 else required(zeros / stated - 1 - STRICT)
+        slacks += [agreement(ones, stated), of_zeros]
+    return checked(slacks, len(CLIENTS) * len(keeps), f"what the largest relative deviation leaves of {EXACT:g}")
+
+
+def _votes(integers: torch.Tensor) -> torch.Tensor:
+    """Votes by the rule of eq. 2 on the integers ``[..., R, d]`` of clients who flip nothing."""
+    form, clients = FixedPoint(), integers.shape[-2]
+    words, _ = form.encode(integers / form.scale)
+    return form.integers(vote(words, least_ones(clients, 1.0))).double()
+
+
+@theorem(
+    "T5a",
+    "Without flips the vote is within half a standard deviation of the clients' mean.",
+    source="section 4.5, 'consistent with FedAvg', as stated",
+)
+def vote_is_the_mean() -> Checked:
+    """A vote without flips is the mean, within the range of the values."""
+    trials, clients = 2000, 20
+    draw = generator(PAPER, "theory", "vote")
+    values = torch.randn(clients, trials, generator=draw, dtype=torch.float64).mul(200).round()
+    apart = (_votes(values) - values.mean(dim=0)).abs()
+    slack = 0.5 - apart / values.std(dim=0)
+    return checked([slack], trials, "half a standard deviation of the clients' values, less vote minus mean, in those")
+
+
+@theorem("T5b", "Of clients who send the same word the vote is that word.", source="eq. 3; our correction")
+def vote_of_equals_is_theirs() -> Checked:
+    """The vote of clients who send the same word is that word."""
+    trials, clients = 2000, 20
+    draw = generator(PAPER, "theory", "equal vote")
+    values = torch.randint(-32767, 32768, (1, trials), generator=draw).double()
+    apart = (_votes(values.expand(clients, -1)) - values).abs()
+    return checked([EXACT - apart], trials, f"what the largest difference leaves of {EXACT:g} units")
+
+
+@theorem("T6", "The error of SDQ is uniform on a cell of the lattice, whatever the value.", source="Appendix B")
+def error_of_sdq_is_uniform() -> Checked:
+    """The quantisation error is uniform on a cell of the lattice, whatever the value.
+
+    Every client sends one point again and again. Errors in lattice coordinates, modulo one, are counted in 8 x 8 cells;
+    chi squared is compared with its mean plus six standard deviations. What lies beyond a cell is looked for, too.
+    """
+    points, count, cells = 16, 2**13, 8
+    draw = generator(PAPER, "theory", "sdq")
+    places = torch.rand(points, 2, 1, generator=draw, dtype=torch.float64).mul(1.8).sub(0.9)
+    values = places.expand(-1, -1, count).reshape(points, -1)
+    lattice = Lattice(bits=4)
+    radius = {"nearest": 2 / 3, "babai": 1.0}  # of the hexagon, and of the parallelogram, in steps
+    freedom, slacks = cells**2 - 1, []
+    basis = lattice.place(torch.eye(2, dtype=torch.float64))
+    for rounding in ROUNDINGS:
+        streams = Streams([(PAPER, "theory", rounding, point) for point in range(points)])
+        sent = quantise(values, [values.shape[1]], lattice, rounding, streams, bound=1.0)
+        error = (dequantise(sent, streams) - values).view(points, 2, count)
+        within = (torch.linalg.solve(basis, error) % 1.0).mul(cells).floor().clamp(max=cells - 1).long()
+        counted = torch.nn.functional.one_hot(within[:, 0] * cells + within[:, 1], cells**2).sum(dim=1)
+        expected = count / cells**2
+        chi = (counted - expected).square().sum(dim=1) / expected
+        slacks.append(1 - chi / (freedom + 6 * math.sqrt(2 * freedom)))
+        length = torch.linalg.vector_norm(error, dim=1) / lattice.step
+        slacks.append(required(radius[rounding] * (1 + EXACT) - length))
+        slacks.append(required(-sent.overloads.double()))
+    return checked(slacks, 2 * points * count, "what the largest chi squared leaves of its limit, relative")
+
+
+def _error_of_sdq(values: torch.Tensor, bits: int, rounding: Rounding) -> torch.Tensor:
+    """Mean squared error of every tensor ``[n, d]``, over one dither."""
+    streams = Streams([(PAPER, "theory", "errors", number) for number in range(len(values))])
+    sent = quantise(values, [values.shape[1]], Lattice(bits=bits), rounding, streams)
+    return (dequantise(sent, streams) - values).square().mean(dim=1)
+
+
+def _error_of_qsgd(values: torch.Tensor, bits: int, order: float) -> torch.Tensor:
+    """Expected squared error of QSGD with a sign and ``bits - 1`` bits of level, as :class:`QSGD` rounds, ``[n]``."""
+    unit = torch.linalg.vector_norm(values, ord=order, dim=1, keepdim=True) / (2 ** (bits - 1) - 1)
+    above = (values.abs() / unit).frac()
+    error: torch.Tensor = (unit.square() * above * (1 - above)).mean(dim=1)
+    return error
+
+
+def _sdq_against_qsgd(order: float) -> Checked:
+    trials, size = 32, 4096
+    draw = generator(PAPER, "theory", "normal tensors")
+    values = torch.randn(trials, size, generator=draw, dtype=torch.float64)
+    values *= torch.randn(trials, 1, generator=draw, dtype=torch.float64).exp()
+    ratios = [
+        _error_of_qsgd(values, bits, order) / _error_of_sdq(values, bits, rounding)
+        for bits in BITS
+        for rounding in ROUNDINGS
+    ]
+    slack = torch.stack(ratios) - 1
+    return checked([slack], trials, "excess of QSGD's mean squared error over that of SDQ, relative")
+
+
+@theorem(
+    "T7a",
+    "At 2, 4, 8 and 16 bits SDQ errs less than QSGD in units of the norm, on normal tensors.",
+    source="Appendix B",
+)
+def sdq_is_finer_than_qsgd() -> Checked:
+    """SDQ errs less than QSGD at equal bits, in units of the norm of normal tensors."""
+    return _sdq_against_qsgd(2)
+
+
+@theorem(
+    "T7b",
+    "So it does against QSGD in units of the largest magnitude, as the public code has it.",
+    source="Appendix B, Fig. 13",
+)
+def sdq_is_finer_than_qsgd_as_released() -> Checked:
+    """SDQ errs less where QSGD's unit is the largest magnitude, as in the public code."""
+    return _sdq_against_qsgd(math.inf)
+
+
+@theorem(
+    "T8",
+    "Theorem 1's bound falls with the number of rounds, so that training converges.",
+    source="Theorem 1, as stated",
+)
+def theorem_1_shows_convergence() -> Checked:
+    """The bound on the mean excess risk falls with the number of rounds."""
+    trials = 500
+    draw = generator(PAPER, "theory", "theorem 1")
+    gaps, variances, rates, radii = torch.rand(4, trials, generator=draw, dtype=torch.float64).add(0.01).unbind()
+    rounds = torch.logspace(0, 5, 26, dtype=torch.float64)
+    bounds = torch.stack(
+        [
+            convergence_bound(gap, rounds, 0.5 * rate, 0.5 * radius, variance, 0.9, 1.0)
+            for gap, rate, radius, variance in zip(
+                gaps.tolist(), rates.tolist(), radii.tolist(), variances.tolist(), strict=True
+            )
+        ]
+    )
+    return checked(
+        [_falls(bounds)], trials, "least relative step down of the bound, from some rounds to 1.6 times more"
+    )
+
+
+@theorem("T9", "Theorem 2's bounds fall in p.", source="Theorem 2")
+def theorem_2_tightens_in_p() -> Checked:
+    """Both bounds fall in p, with either constant."""
+    keeps = keep_probabilities("theorem 2", 30)
+    weight, constants, slacks = bit_weight(2, 4), {"beta": 0.5, "beta1": 2.0, "beta2": 0.3}, []
+    for clients in (4, 20):
+        bounds = [
+            partial(loss_gap_bound, clients, weight=weight, rho=0.7, beta1=1.0),
+            *(
+                partial(gradient_gap_bound, clients, weight=weight, rho=0.7, **constants, place=place)
+                for place in ("statement", "proof")
+            ),
+        ]
+        slacks += [_falls(numbers([bound(keep=keep) for keep in keeps.tolist()])) for bound in bounds]
+    return checked(slacks, 2 * len(keeps), "least relative step down of a bound")
+
+
+BERT_BASE = 109_483_778
+"""Parameters of BERT-base with two classes."""
+TEXT_KEEP, TEXT_DECIMALS, TEXT_SIGMA = 0.999, 5, 0.005
+"""The paper's p and z on text, and the standard deviation of the noise beside them (Table V)."""
+BIAS, LAYERS = 768, 12
+"""Entries of a bias of keys, and how many there are."""
+
+
+def _noise_on_text(count: int) -> float:
+    """Norm of what flips add to so many values whose masked bits are zeros, as its mean square says."""
+    mean, variance = flip_moments(TEXT_KEEP, TEXT_DECIMALS, MASK_TEXT)
+    return math.sqrt(count * (mean**2 + variance))
+
+
+@theorem(
+    "T10",
+    "Over the parameters of BERT-base the flips of CDPA (p = 0.999) have a thirteenth or less of the norm of the "
+    "Gaussian noise (0.005) that it outdoes.",
+    source="Table V; not in the paper",
+)
+def flips_add_less_than_the_noise() -> Checked:
+    """CDPA adds a thirteenth of the Gaussian noise that it outdoes, over BERT-base's parameters.
+
+    Noise that words really get is measured on two million values and compared with the formula.
+    """
+    count, form = 2_000_000, FixedPoint(TEXT_DECIMALS)
+    words = torch.zeros(1, count, dtype=torch.int16)
+    sent = form.flip(words, MASK_TEXT, TEXT_KEEP, Streams([(PAPER, "theory", "noise on text")]))
+    measured = float(form.decode(sent).double().norm())
+    right = 0.03 - abs(measured / _noise_on_text(count) - 1)  # a flip in 1,000: 4,000 of them
+    ratio = TEXT_SIGMA * math.sqrt(BERT_BASE) / _noise_on_text(BERT_BASE)
+    slacks = [numbers([ratio / 13 - 1]), required(numbers([right]))]
+    return checked(slacks, count, "excess over 13 of the norm of Gaussian noise over that of flips, relative")
+
+
+def _sentences(words: torch.Tensor, prefix: str) -> list[str]:
+    """Sentences of numbered words; -1 is no word."""
+    return ["[CLS] " + " ".join(f"{prefix}{word}" for word in row if word >= 0) + " [SEP]" for row in words.tolist()]
+
+
+def _strangers() -> tuple[list[str], list[str], torch.Tensor]:
+    """Pairs of sentences without a common word, and numbers of words with both special ones, ``[2, n]``."""
+    trials, longest = 200, 12
+    draw = generator(PAPER, "theory", "strangers")
+    counts = torch.randint(1, longest + 1, (2, trials), generator=draw)
+    drawn = torch.randint(0, 30, (2, trials, longest), generator=draw)
+    drawn = torch.where(torch.arange(longest) < counts[..., None], drawn, -1)
+    return _sentences(drawn[0], "a"), _sentences(drawn[1], "b"), counts + 2
+
+
+@theorem(
+    "T11a",
+    "A reconstruction that shares no word with its sentence has a ROUGE-1 of zero.",
+    source="Tables V and VI, 'reconstructed word count 0'",
+)
+def nothing_in_common_scores_nothing() -> Checked:
+    """ROUGE-1 without a common word is zero."""
+    found, victims, counts = _strangers()
+    return checked([EXACT - rouge(found, victims)["rouge1"]], counts.shape[1], "minus ROUGE-1 in percent")
+
+
+@theorem(
+    "T11b",
+    "It has 400 over the number of words of both, since [CLS] and [SEP] count; CDPA's cell of LAMP is this floor.",
+    source="Table V; our correction",
+)
+def nothing_in_common_scores_the_floor() -> Checked:
+    """ROUGE-1 is then ``400 / (words of both)``, since [CLS] and [SEP] are words; LAMP's cell is that of 10.11 words.
+
+    In Table V CDPA's cell of LAMP has ROUGE-1 and ROUGE-L of 19.78 and ROUGE-2 of 0: as a sentence of the same length
+    of which nothing was found, if sentences have 10.11 words on average, these two among them.
+    """
+    found, victims, counts = _strangers()
+    scored = rouge(found, victims)
+    floors = numbers([rouge_floor(*pair) for pair in counts.T.tolist()])
+    slacks = [agreement(scored["rouge1"], floors), agreement(scored["rougeL"], floors)]
+    cell = printed("table05").query("attack == 'LAMP' and defense == 'CDPA'").iloc[0]
+    slacks.append(required(numbers([0.005 - abs(cell["rouge1"] - rouge_floor(10.11, 10.11))])))
+    slacks.append(required(numbers([-abs(cell["rouge1"] - cell["rougeL"]), -abs(cell["rouge2"])])))
+    return checked(slacks, counts.shape[1], f"what the largest relative deviation leaves of {EXACT:g}")
+
+
+@theorem(
+    "T12",
+    "Of BERT-base's twelve biases of keys, words of zeros, one or more is sent as zeros with probability 0.945: "
+    "cosines by tensor are 0/0 there.",
+    source="Table V; not in the paper",
+)
+def zeros_mostly_stay_zeros() -> Checked:
+    """One or more of twelve biases that round to zeros stays zeros with probability 0.945, and its cosine is 0/0.
+
+    Simulated: flips leave a bias of 768 zeros as it is with probability ``p^1536 = 0.215``.
+    """
+    models, form = 400, FixedPoint(TEXT_DECIMALS)
+    streams = Streams([(PAPER, "theory", "biases", number) for number in range(models)])
+    sent = form.flip(torch.zeros(models, LAYERS * BIAS, dtype=torch.int16), MASK_TEXT, TEXT_KEEP, streams)
+    silent = (sent.view(models, LAYERS, BIAS) == 0).all(dim=2).double()
+    one = TEXT_KEEP ** (len(MASK_TEXT) * BIAS)
+    some = 1 - (1 - one) ** LAYERS
+    slacks = [required(numbers([0.0005 - abs(one - 0.215), 0.0005 - abs(some - 0.945)]))]
+    for measured, stated in ((silent, one), (silent.amax(dim=1), some)):
+        allowed = 5 * math.sqrt(stated * (1 - stated) / measured.numel())
+        slacks.append(numbers([1 - abs(float(measured.mean()) - stated) / allowed]))
+    return checked(slacks, models, "what the largest deviation leaves of five standard deviations, relative")
+
+
+@theorem("T13", "The bias of keys has no gradient: softmax ignores it.", source="Table V; not in the paper")
+def keys_need_no_bias() -> Checked:
+    """The bias of keys adds the same to all scores of a query, which softmax ignores: its gradient is zero.
+
+    A layer of attention and a random loss; the gradient of the keys' bias over that of the values'.
+    """
+    trials, tokens, width = 20, 7, 16
+    draw = generator(PAPER, "theory", "attention")
+    inputs, loss = torch.randn(2, trials, tokens, width, generator=draw, dtype=torch.float64).unbind()
+    maps = torch.randn(3, trials, width, width, generator=draw, dtype=torch.float64) / math.sqrt(width)
+    biases = torch.randn(3, trials, 1, width, generator=draw, dtype=torch.float64)
+
+    def attended(biases: torch.Tensor) -> torch.Tensor:
+        queries, keys, values = inputs @ maps + biases
+        weights = (queries @ keys.transpose(-1, -2) / math.sqrt(width)).softmax(dim=-1)
+        total: torch.Tensor = (weights @ values * loss).sum()
+        return total
+
+    norms = torch.func.grad(attended)(biases).norm(dim=(2, 3))
+    slacks = [EXACT - norms[1] / norms[2], required(norms[0] / norms[2] - 1e-3)]
+    return checked(slacks, trials, f"what the largest ratio leaves of {EXACT:g}")

@@ -1,0 +1,219 @@
+"""Claims that the paper does not make: about informed attackers, skewed clients and the privacy of a message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from leakbench.federated.fixed_point import FixedPoint
+from leakbench.lazy import np, torch
+from leakbench.papers.cdpa import PAPER
+from leakbench.papers.cdpa.checks import KEEP, keep_probabilities, numbers
+from leakbench.papers.cdpa.claims import IMPUTED, SENT, accuracy, measured_if_any
+from leakbench.papers.cdpa.common import MASK
+from leakbench.randomness import Streams, generator
+from leakbench.report.checks import Checked, agreement, checked, required, theorem_of
+from leakbench.report.claims import claim
+from leakbench.report.comparisons import at_each, difference, level
+from leakbench.report.evidence import Evidence, NotRun, bootstrap, same_points, same_seeds
+from leakbench.report.findings import Finding, Part, decide
+from leakbench.report.labels import Reads, reads
+from leakbench.theory.bit_votes import composed_epsilon, epsilon_per_bit, likelihood_ratio, value_epsilon
+
+stated = partial(claim, PAPER)
+theorem = partial(theorem_of, PAPER)
+
+SENT_ALL = "cdpa-rog-all"
+"""Label of CDPA under attack that flips bits of every layer."""
+SKEWED = reads("skewed", defenses=("none", "cdpa-variants"))
+RESTORED = 2.0
+"""dB that an informed attacker may miss of the undefended reconstruction."""
+RECOGNISED = 15.0
+"""dB after imputation at which outliers, and not privacy, kept the plain attacker away; Table VII has 9.4."""
+
+
+def informed(attack: str) -> list[str]:
+    """Labels of the attackers that know CDPA and are else like ``attack``."""
+    ways = ("cleared", "robust") if attack == "ig" else ("cleared", "dropped", "robust", "averaged")
+    return [f"{attack}-{way}" for way in ways]
+
+
+def _knowing(experiment: str, attack: str, defense: str) -> tuple[Reads, Reads]:
+    """An attack on the undefended update, and those on a defense that know it."""
+    adaptive = reads(f"{experiment}_adaptive", defenses=defense, attacks=informed(attack))
+    return reads(experiment, defenses="none", attacks=attack), adaptive
+
+
+def _restored(
+    one: Evidence, attack: str, experiments: tuple[str, str], defense: str, attackers: Sequence[str], name: str
+) -> Part:
+    """PSNR of the best informed attacker minus that of the undefended attack.
+
+    Args:
+        one: where numbers are read.
+        attack: the undefended one.
+        experiments: with the undefended cell, and with the informed attackers.
+        defense: its label.
+        attackers: labels of those that know the defense.
+        name: of the part.
+
+    Raises:
+        NotRun: no informed attacker has numbers.
+    """
+    plain = one.series(experiments[0], "psnr", defense="none", attack=attack)
+    read = partial(measured_if_any, one, experiments[1], "psnr", defense=defense)
+    known = {label: measured for label in attackers if (measured := read(attack=label)) is not None}
+    if not known:
+        raise NotRun(f"no informed attacker of {defense} has numbers in {experiments[1]}")
+    series = same_seeds(plain, *known.values())
+    resamples = bootstrap(*series)
+    undefended, *means = (resamples.mean(each.values[0]) for each in series)
+    best = np.nanmax(np.stack(means), axis=0)
+    gaps = ", ".join(f"{label} {mean[0] - undefended[0]:+.1f}" for label, mean in zip(known, means, strict=True))
+    meaning = "PSNR of the best informed attacker minus the undefended one (dB)"
+    return Part(name, resamples.estimate(best - undefended), meaning, at_least=-RESTORED, note=f"dB: {gaps}")
+
+
+def _informed(evidence: Evidence, attack: str, experiments: tuple[str, str], defense: str) -> Iterator[Part]:
+    for cell, one in evidence.cells(*experiments).items():
+        yield _restored(one, attack, experiments, defense, informed(attack), cell)
+
+
+@stated(
+    "X1a",
+    "Under ROG, an attacker who clears the flipped bits, leaves the layer out, fits robustly or takes the median of "
+    "several messages comes within 2 dB of the undefended reconstruction.",
+    source="Not in the paper, which argues that such attackers fail (section 6)",
+    experiments=_knowing("rog", "rog", SENT),
+)
+def x1a(evidence: Evidence) -> Finding:
+    """The best of them, where the last layer is protected."""
+    return decide(evidence, list(_informed(evidence, "rog", ("rog", "rog_adaptive"), SENT)))
+
+
+@stated(
+    "X1b",
+    "So does one of them where all layers are protected.",
+    source="Not in the paper",
+    experiments=_knowing("rog", "rog", SENT_ALL),
+)
+def x1b(evidence: Evidence) -> Finding:
+    """The best of them, where every layer is protected."""
+    return decide(evidence, list(_informed(evidence, "rog", ("rog", "rog_adaptive"), SENT_ALL)))
+
+
+@stated(
+    "X1c",
+    "Under Inverting Gradients, an attacker who clears the flipped bits or fits robustly comes within 2 dB of the "
+    "undefended reconstruction.",
+    source="Not in the paper",
+    experiments=_knowing("inversion", "ig", SENT),
+)
+def x1c(evidence: Evidence) -> Finding:
+    """The best of them, where the last layer is protected."""
+    return decide(evidence, list(_informed(evidence, "ig", ("inversion", "inversion_adaptive"), SENT)))
+
+
+@stated(
+    "X2",
+    "Outliers replaced by zero, ROG reaches 15 dB at p = 0.98.",
+    source="Not in the paper: Table VII has 9.4 dB",
+    experiments=(reads("rog_p", defenses="cdpa-rog-p", attacks=IMPUTED[1]),),
+)
+def x2(evidence: Evidence) -> Finding:
+    """PSNR after imputation."""
+    parts = []
+    for cell, one in evidence.cells("rog_p").items():
+        read = partial(one.series, "rog_p", "psnr", defense="cdpa-rog-p", attack=IMPUTED[1], sweep="p")
+        parts.append(level(read().at([0.98]), cell, "dB", at_least=RECOGNISED))
+    return decide(evidence, parts)
+
+
+@stated(
+    "X3",
+    "Where clients' labels differ, voting on bits costs accuracy.",
+    source="Not in the paper, whose clients are i.i.d.",
+    experiments=(SKEWED,),
+)
+def x3(evidence: Evidence) -> Finding:
+    """FedAvg minus the vote, for every concentration of the labels."""
+    parts = []
+    for cell, one in evidence.cells("skewed").items():
+        plain = accuracy(one, "skewed", "none", "alpha")
+        voted = accuracy(one, "skewed", "cdpa-variants", "alpha", variant="as_printed")
+        for alpha, theirs, ours in at_each(plain, voted):
+            parts.append(difference(theirs, ours, f"alpha = {alpha:g}, {cell}", "part"))
+    return decide(evidence, parts)
+
+
+@stated(
+    "X4",
+    "There the unbiased mean of the same words recovers more than half of what voting loses.",
+    source="Not in the paper: `corrected`",
+    experiments=(SKEWED,),
+)
+def x4(evidence: Evidence) -> Finding:
+    """The corrected server's accuracy minus the middle between the vote's and FedAvg's."""
+    parts = []
+    for cell, one in evidence.cells("skewed").items():
+        variant = partial(accuracy, one, "skewed", "cdpa-variants", "alpha")
+        series = same_points(
+            variant(variant="corrected"), variant(variant="as_printed"), accuracy(one, "skewed", "none", "alpha")
+        )
+        for alpha in series[0].points:
+            at = [each.at([alpha]) for each in series]
+            resamples = bootstrap(*at)
+            corrected, voted, plain = (resamples.mean(each.values[0]) for each in at)
+            meaning = "accuracy of corrected minus the middle between vote and FedAvg (part)"
+            estimate = resamples.estimate(corrected - (voted + plain) / 2)
+            parts.append(Part(f"alpha = {alpha:g}, {cell}", estimate, meaning, at_least=0.0))
+    return decide(evidence, parts)
+
+
+@theorem(
+    "X5",
+    "The epsilon that the paper states is of one bit: masked bits add up, and two values that differ in a bit in clear "
+    "are told apart with certainty.",
+    source="Not in the paper, whose Table VIII lists epsilon of a bit beside accuracy",
+)
+def epsilon_of_a_bit_is_not_that_of_a_message() -> Checked:
+    """Masked bits add up, and the others tell values apart with certainty.
+
+    Of ``k`` masked bits in each of ``n`` values the enumerated ratio is ``e^(k n epsilon)``; of words that differ in a
+    bit in clear no output is possible from both.
+    """
+    keeps = keep_probabilities("composition", 10)
+    slacks = []
+    for masked, values in ((1, 2), (2, 1), (2, 2), (2, 3)):
+        ratios = numbers([likelihood_ratio(float(keep), masked * values) for keep in keeps])
+        composed = numbers([composed_epsilon(float(keep), masked, values) for keep in keeps])
+        of_bit = numbers([epsilon_per_bit(float(keep)) for keep in keeps])
+        slacks += [ratios.log() / of_bit - 1, required(agreement(ratios, composed.exp()))]
+    form, trials = FixedPoint(), 2000
+    draw = generator(PAPER, "theory", "words in clear")
+    first, second = torch.randint(-4095, 4096, (2, 1, trials), generator=draw).double()
+    sent = [
+        form.flip(form.encode(values / form.scale)[0], MASK, 0.6, Streams([(PAPER, "theory", "flips", number)]))
+        for number, values in enumerate((first, second))
+    ]
+    clear = [words & ~form.mask(MASK) for words in sent]
+    apart = (clear[0] != clear[1]) == (first != second)
+    slacks.append(required(apart.double() - 0.5))
+    slacks.append(required(numbers([value_epsilon(keep, len(MASK)) for keep in KEEP]) - 1e300))
+    return checked(slacks, len(keeps) * 4 + trials, "excess of a message's epsilon over that of a bit, relative")
+
+
+@stated(
+    "X6",
+    "What ROG makes of CDPA is further from the image than plain grey, so that PSNR says how far the search strayed.",
+    source="Not in the paper, which ranks defenses by it (Table III)",
+    experiments=(reads("rog", defenses=("none", SENT), attacks=("grey", "rog")),),
+)
+def x6(evidence: Evidence) -> Finding:
+    """PSNR of grey minus that of ROG on CDPA."""
+    parts = []
+    for cell, one in evidence.cells("rog").items():
+        grey = one.series("rog", "psnr", defense="none", attack="grey")
+        sent = one.series("rog", "psnr", defense=SENT, attack="rog")
+        parts.append(difference(grey, sent, cell, "dB"))
+    return decide(evidence, parts)

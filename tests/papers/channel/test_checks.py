@@ -1,0 +1,128 @@
+"""The checks of the theorems of Tan et al. (2024) hold, and a wrong theory function makes them fail."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tests.papers.theorems import checks_of
+
+from leakbench.papers.channel import PAPER, checks
+from leakbench.theory.capacity import natural_variance, white_variances
+
+CHECKS = checks_of(PAPER)
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_holds(name: str) -> None:
+    found = CHECKS[name]()
+    assert found.holds and found.margin >= 0 and math.isfinite(found.margin)
+    assert found.trials >= 20 and found.what
+    assert CHECKS[name]() == found
+
+
+Function = Callable[..., Any]
+
+
+def times(factor: float) -> Callable[[Function], Function]:
+    return lambda true: lambda *args, **kwargs: factor * true(*args, **kwargs)
+
+
+def always(other: Function) -> Callable[[Function], Function]:
+    return lambda _: other
+
+
+def of_the_mean(eigenvalues: torch.Tensor, kappa: torch.Tensor) -> torch.Tensor:
+    """Natural noise as if all eigenvalues were their mean."""
+    return white_variances(eigenvalues, kappa).mean(dim=-1)
+
+
+def without_noise_in_k(true: Function) -> Function:
+    """Theorem 3 with ``k_i = beta_i``."""
+    return lambda covariance, weights: true(covariance, weights)._replace(k=weights)
+
+
+def without_explanation(true: Function) -> Function:
+    """Theorem 3 with ``u`` too small."""
+
+    def other(covariance: torch.Tensor, weights: torch.Tensor) -> Any:
+        found = true(covariance, weights)
+        return found._replace(u=found.u / 2)
+
+    return other
+
+
+def from_logged(factor: float) -> Callable[[Function], Function]:
+    def mutate(true: Function) -> Function:
+        def other(*args: Any) -> Any:
+            found = true(*args)
+            return found._replace(value=factor * found.value)
+
+        return other
+
+    return mutate
+
+
+def swapped(true: Function) -> Function:
+    """Data noise for parameter noise."""
+    return lambda weight, other, space: true(weight, other, "data" if space == "parameter" else "parameter")
+
+
+MUTATIONS: list[tuple[str, str, Callable[[Function], Function]]] = [
+    ("T1", "natural_variance", times(1 + 1e-7)),
+    ("T1", "natural_variance", always(of_the_mean)),
+    ("T1", "capacity", times(0.5)),
+    ("T1", "capacity", lambda true: lambda values, sigma: true(values.amax(dim=-1, keepdim=True), sigma)),
+    ("T2", "white_variances", times(1 + 1e-7)),
+    ("T2", "white_variances", always(lambda v, k: natural_variance(v, k).unsqueeze(-1).expand_as(v))),
+    ("T2", "white_factor", times(1 + 1e-7)),
+    ("T2", "white_factor", lambda true: lambda rank, kappa: true(rank + 1, kappa)),
+    ("T2", "directional_information", times(2)),
+    ("T2", "gaussian_capacity", times(1 + 1e-7)),
+    ("T3", "capacity_bound", times(0.999)),
+    ("T3", "capacity_bound", times(1 + 1e-7)),
+    ("T3", "blocks", without_noise_in_k),
+    ("T3", "blocks", without_explanation),
+    ("T3", "bound_variance", times(0.999)),
+    ("T3", "personalized_variance", times(1 + 1e-7)),
+    ("T3", "personalized_capacity", times(1 + 1e-7)),
+    ("T4", "gaussian_error", times(0.5)),
+    ("T4", "error_bound", from_logged(1.001)),
+    ("T4", "error_bound", lambda true: lambda power, told, size: true(power, told / 2, size)),
+    ("T4", "gaussian_log_entropy_power", always(lambda values: values.mean(dim=-1).log())),
+    ("T4", "diagonal_error", times(1 + 1e-7)),
+    ("T5", "white_variances", lambda true: lambda values, kappa: true(values, 1.1 * kappa)),
+    ("T5", "natural_variance", times(2)),
+    ("T5", "diagonal_error", times(1 + 1e-7)),
+    ("T6", "white_variances", lambda true: lambda values, kappa: true(values, 1.1 * kappa)),
+    ("T6", "natural_variance", times(1.1)),
+    ("T7", "batch_capacity", lambda true: lambda values, sigma, size, *_: true(values, sigma, size)),
+    ("T7", "batch_capacity", lambda true: lambda values, sigma, size, *_: true(values, sigma, size, "dp")),
+    ("T7", "batch_capacity", times(1 + 1e-7)),
+    ("T7", "step_capacity", lambda true: lambda size, sigma: true(1 / size, sigma)),
+    ("T7", "step_capacity", times(0.5)),
+    ("T8", "coordinate_loss", times(-1)),
+    ("T8", "coordinate_loss", times(1.001)),
+    ("T8", "coordinate_capacity", times(1 + 1e-7)),
+    ("T8", "direction_loss", lambda true: lambda values, sigma: true(1 / values, sigma)),
+    ("T8", "without_directions", always(lambda values, _: values)),
+    ("T9", "equivalent_variance", times(1 + 1e-7)),
+    ("T9", "coordinate_capacity", times(2)),
+    ("T9", "without_directions", always(lambda values, _: values)),
+    ("T10", "toy_capacity", swapped),
+    ("T10", "toy_variance", swapped),
+    ("T10", "toy_variance", times(1 + 1e-7)),
+    ("T10", "next_weight", times(0.5)),
+]
+
+
+@pytest.mark.parametrize(("name", "function", "mutate"), MUTATIONS, ids=[f"{n}-{f}" for n, f, _ in MUTATIONS])
+def test_a_wrong_function_is_found(
+    name: str, function: str, mutate: Callable[[Function], Function], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, function, mutate(getattr(checks, function)))
+    found = CHECKS[name]()
+    assert not found.holds and not found.margin >= 0

@@ -1,0 +1,263 @@
+"""The channel paper's claims on tables that are made so that each verdict is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from tests.report.tables import rows, table
+
+from leakbench.papers.channel.claims import FULL_SIZE
+from leakbench.papers.channel.common import printed
+from leakbench.report.claims import claims_of
+from leakbench.report.findings import Finding
+
+Tables = dict[str, pd.DataFrame]
+CLAIMS = {entry.key: entry for entry in claims_of("channel")}
+CELLS = (("cifar10", "lenet5"), ("fashion", "lenet5"))
+KAPPAS = (50.0, 100.0, 200.0, 300.0)
+SEEDS = 5
+CHANNELS = ("natural", "white", "personalized")
+BLIND = "auc/lira"  # the attack that is weaker on undefended models
+
+
+def cube(means: Sequence[float], units: int = 1, spread: float = 1e-3) -> np.ndarray:
+    """``[points, SEEDS, units]`` around the means."""
+    seeds, batches = np.linspace(-1, 1, SEEDS)[:, None], np.linspace(-1, 1, units) if units > 1 else np.zeros(1)
+    return np.asarray(means, dtype=float).reshape(-1, 1, 1) + spread * (seeds + batches)
+
+
+def measured(
+    defense: str,
+    metrics: Mapping[str, Sequence[float]],
+    *,
+    points: Sequence[float] = KAPPAS,
+    sweep: str | None = "kappa",
+    cells: Sequence[tuple[str, str]] = CELLS,
+    units: int = 1,
+    **options: Any,
+) -> pd.DataFrame:
+    """Metrics of a defense at every point, for every data set and model."""
+    return table(
+        *(
+            rows(defense, name, cube(means, units), points=points, sweep=sweep, cell=cell, **options)
+            for cell in cells
+            for name, means in metrics.items()
+        )
+    )
+
+
+UNDEFENDED = {
+    "accuracy": [0.8],
+    "auc/threshold": [0.9],
+    BLIND: [0.6],
+    "auc/threshold_noisy": [0.99],
+    "inversion_mse": [0.1],
+}
+
+
+def undefended() -> pd.DataFrame:
+    return measured("none", UNDEFENDED, points=[0.0], sweep=None)
+
+
+def release(sign: int = 1, changes: Mapping[str, Sequence[float]] | None = None) -> dict[str, Sequence[float]]:
+    """What a channel does to released models over kappa: as the paper says, or the other way round."""
+    found: dict[str, Sequence[float]] = {
+        "accuracy": [0.4, 0.5, 0.6, 0.7],
+        "auc/threshold": [0.52, 0.54, 0.56, 0.58],
+        "auc/threshold_noisy": [0.5] * 4,
+        BLIND: [0.7, 0.6, 0.55, 0.5],
+        "inversion_mse": [0.8, 0.7, 0.6, 0.5],
+        "inversion_psnr": [5, 6, 7, 8],
+        "inversion_ssim": [0.1, 0.2, 0.3, 0.4],
+        "inversion_cosine": [0.1, 0.2, 0.3, 0.4],
+    }
+    found |= changes or {}
+    return {name: means[::sign] for name, means in found.items()}
+
+
+def released(sign: int = 1) -> Tables:
+    tables = {channel: measured(channel, release(sign)) for channel in CHANNELS}
+    tables["undefended_release"] = undefended()
+    tables["steps"] = measured("natural-300", release(sign), sweep="steps", points=[10.0, 20.0, 30.0, 40.0])
+    return tables
+
+
+def plane(dp: Mapping[str, Sequence[float]]) -> Tables:
+    """The channels' points, and those of both DP methods."""
+    both = [measured(label, dp, sweep="multiplier") for label in ("dp-sgd", "dp-psac")]
+    return released() | {"dp": table(*both)}
+
+
+WORSE_DP = {"accuracy": [0.3] * 4, "auc/threshold": [0.51] * 4, BLIND: [0.5] * 4, "inversion_mse": [0.2] * 4}
+BETTER_DP = {"accuracy": [0.75] * 4, "auc/threshold": [0.6] * 4, BLIND: [0.5] * 4, "inversion_mse": [5.0] * 4}
+
+
+def inverted(natural: Sequence[float], others: Sequence[float], likeness: int = 1) -> Tables:
+    parts = []
+    for defense, errors in (("natural-all", natural), ("white-all", others), ("personalized-all", others)):
+        parts.append(measured(defense, {"mse_input": errors}, units=3, attack="ig"))
+        liked = {name: [0.1, 0.2, 0.3, 0.4][::likeness] for name in ("psnr", "ssim", "cosine")}
+        parts.append(measured(defense, liked, units=3, attack="ig"))
+    return {"inversion": table(*parts)}
+
+
+def adaptive(errors: Sequence[float]) -> Tables:
+    defenses = ("natural-all", "white-all", "personalized-all")
+    parts = [measured(each, {"mse_input": errors}, units=3, attack="ig-posterior") for each in defenses]
+    return inverted(FALLING, LARGER) | {"inversion_adaptive": table(*parts)}
+
+
+def batches(dp: Sequence[float], none: Sequence[float], constant: Sequence[float]) -> Tables:
+    sizes = [1.0, 2.0, 4.0, 8.0]
+    return {
+        "batch_size": table(
+            *(
+                measured(label, {"mse_input": means}, points=sizes, sweep="batch_size", attack="ig-one", units=3)
+                for label, means in (("dp-sgd-1.3", dp), ("none", none), ("gaussian-0.01", constant))
+            )
+        )
+    }
+
+
+def removed(errors: Sequence[float]) -> Tables:
+    points = [0.0, 1.0, 10.0]
+    return {
+        "compression": measured("eigen-removed", {"mse_input": errors}, points=points, sweep="direction", attack="ig")
+    }
+
+
+def spectra(factor: float, images: float | None = None) -> Tables:
+    parts = []
+    for dataset, count in FULL_SIZE.items():
+        values = np.ones((1, 1, 32))
+        of_paper = printed("fig08")
+        of_paper = of_paper[of_paper["dataset"] == dataset]
+        values[0, 0, of_paper["direction"].to_numpy()] = factor * of_paper["eigenvalue"].to_numpy()
+        cell = (dataset, "lenet5")
+        parts.append(rows("none", "pixel_eigenvalues", values, cell=cell))
+        parts.append(rows("none", "images", [[[images or count]]], cell=cell))
+    return {"calibration": table(*parts)}
+
+
+def bounds(part: float) -> Tables:
+    reached = [part * kappa for kappa in KAPPAS]
+    return {"calibration": measured("personalized-all", {"capacity": reached})}
+
+
+def modes(fresh: float, once: float) -> Tables:
+    parts = [
+        measured("natural-300-noise", {"auc/threshold": [area]}, points=[0.0], sweep=None, where={"noise": mode})
+        for mode, area in (("fresh", fresh), ("once", once))
+    ]
+    return {"undefended_release": undefended(), "noise_mode": table(*parts)}
+
+
+COSTLY = {"lenet5": 6.2e4, "resnet10": 4.9e6, "alexnet": 3.6e7}
+
+
+def cost(once: float, opacus: Sequence[float]) -> Tables:
+    parts = []
+    for (model, size), dp in zip(COSTLY.items(), opacus, strict=True):
+        shared: dict[str, Any] = {"points": [0.0], "sweep": None, "cells": [("cifar10", model)]}
+        for method, metrics in (
+            ("sgd", {"parameters": [size]}),
+            ("channel", {"overhead_once_cpu": [once]}),
+            ("opacus", {"overhead_cpu": [dp]}),
+        ):
+            parts.append(measured("none", metrics, where={"method": method}, **shared))
+    return {"cost": table(*parts)}
+
+
+def architectures(change: float) -> Tables:
+    of_paper = printed("table02").drop_duplicates("architecture")
+    parts = [
+        rows("none", tensor, [[[part * number * change]]], cell=("cifar10", model))
+        for model, number in zip(of_paper["architecture"], of_paper["parameters"].astype(float), strict=True)
+        for tensor, part in (("first.weight", 0.75), ("first.bias", 0.25))
+    ]
+    return {"architectures": table(*parts)}
+
+
+FALLING, RISING, LARGER = [0.8, 0.7, 0.6, 0.5], [0.5, 0.6, 0.7, 0.8], [1.8, 1.7, 1.6, 1.5]
+HIGHER = {"auc/threshold": [0.92, 0.93, 0.94, 0.95]}
+
+CASES: dict[str, tuple[Callable[[], Tables], Callable[[], Tables]]] = {
+    "E1": (released, lambda: released(-1)),
+    "E2": (released, lambda: released(-1)),
+    "E3": (released, lambda: released(-1)),
+    "E4": (released, lambda: released() | {"white": measured("white", release(1, HIGHER))}),
+    "E5a": (lambda: inverted(FALLING, LARGER), lambda: inverted(FALLING, RISING)),
+    "E5b": (lambda: inverted(FALLING, LARGER), lambda: inverted(LARGER, FALLING)),
+    "E6": (lambda: released() | inverted(FALLING, LARGER), lambda: released() | inverted(FALLING, LARGER, likeness=-1)),
+    "E7a": (lambda: plane(WORSE_DP), lambda: plane(BETTER_DP)),
+    "E7b": (lambda: plane(WORSE_DP), lambda: plane(BETTER_DP)),
+    "E8": (lambda: plane(WORSE_DP), lambda: plane(BETTER_DP)),
+    "E9": (
+        lambda: batches(FALLING, [0.5, 0.52, 0.54, 0.56], RISING),
+        lambda: batches(FALLING, RISING, [0.5, 0.52, 0.54, 0.56]),
+    ),
+    "E10": (lambda: removed([0.9, 0.5, 0.1]), lambda: removed([0.5, 0.9, 0.1])),
+    "E11": (lambda: cost(0.05, [0.6, 1.0, 2.0]), lambda: cost(0.05, [0.6, 2.0, 1.0])),
+    "E13": (lambda: architectures(1.0), lambda: architectures(1.02)),
+    "E12": (lambda: spectra(1.02), lambda: spectra(1.04)),
+    "X1": (lambda: modes(0.8, 0.6), lambda: modes(0.6, 0.8)),
+    "X2": (lambda: adaptive([0.4, 0.3, 0.2, 0.1]), lambda: adaptive(LARGER)),
+    "X3": (lambda: bounds(0.9), lambda: bounds(0.2)),
+}
+
+
+def judged(key: str, tables: Tables) -> Finding:
+    return CLAIMS[key].judge(tables)
+
+
+@pytest.mark.parametrize("key", CASES)
+def test_what_the_paper_says_is_reproduced(key: str) -> None:
+    finding = judged(key, CASES[key][0]())
+    assert finding.verdict == "reproduced", finding
+
+
+@pytest.mark.parametrize("key", CASES)
+def test_the_contrary_is_contradicted(key: str) -> None:
+    finding = judged(key, CASES[key][1]())
+    assert finding.verdict == "contradicted", finding
+
+
+def test_every_claim_is_tested() -> None:
+    assert set(CASES) == {key for key, entry in CLAIMS.items() if entry.experiments}
+
+
+def test_the_strongest_membership_attack_judges() -> None:
+    tables = released()
+    tables["white"] = measured("white", release(1, {BLIND: [0.9] * 4}))  # larger than undefended, but weak there
+    assert judged("E4", tables).verdict == "reproduced"
+
+
+@pytest.mark.parametrize("key", ["E7a", "E7b", "E8"])
+def test_lost_runs_do_not_stop_the_judge(key: str) -> None:
+    """Diverged runs have no accuracy, AUC or error; some resamples draw them alone, and have no capability."""
+    tables = plane(WORSE_DP)
+    frame = tables["dp"]
+    frame.loc[(frame["seed"] < 3) & (frame["setting.multiplier"] == KAPPAS[0]), "value"] = np.nan
+    finding = judged(key, tables)
+    assert finding.verdict == "reproduced" and "lost" in finding.note
+
+
+def test_other_sizes_are_no_test_of_printed_eigenvalues() -> None:
+    finding = judged("E12", spectra(1.0, images=5000))
+    assert finding.verdict == "not run" and "whole training splits" in finding.note
+
+
+def test_an_expensive_channel_contradicts_the_table() -> None:
+    finding = judged("E11", cost(0.2, [0.6, 1.0, 2.0]))
+    assert finding.verdict == "contradicted" and "channel, cifar10 with lenet5: 0.2" in finding.note
+
+
+def test_a_slope_needs_two_batch_sizes() -> None:
+    tables = {
+        name: frame[frame["setting.batch_size"] == 1] for name, frame in batches(FALLING, FALLING, FALLING).items()
+    }
+    assert judged("E9", tables).note == "a slope needs two batch sizes"
