@@ -16,6 +16,7 @@ from leakbench.jobs.costs import Times
 from leakbench.jobs.runner import overall_outcome
 from leakbench.models.base import Model
 from leakbench.models.convnets import SimpleConvNet
+from leakbench.models.sizes import multiply_adds
 from leakbench.papers.channel.jobs import timing
 from leakbench.papers.channel.jobs.timing import (
     COUNTS,
@@ -26,7 +27,6 @@ from leakbench.papers.channel.jobs.timing import (
     TimingJob,
     channel_extra,
     dp_sgd_extra,
-    multiply_adds,
     without_batch_norm,
 )
 from leakbench.records import Replicate
