@@ -40,7 +40,7 @@ def test_files_that_are_imported(folder: Path) -> None:
     assert reached(folder, "start.py") == everything
     assert reached(folder, "helper.py") == {"helper.py", "late.py"}
     assert reached(folder, "typed.py") == {"typed.py", "late.py"}
-    assert reached(folder, "package/deep/__init__.py") == {"package/deep/__init__.py"}
+    assert reached(folder, "package/unused.py") == {"package/__init__.py", "package/unused.py", "unrelated.py"}
 
 
 def test_what_is_followed(folder: Path) -> None:
