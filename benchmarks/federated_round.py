@@ -14,7 +14,8 @@ from collections.abc import Callable
 import torch
 
 from benchmarks.measuring import marginal_row
-from leakbench.federated.training import Training, train_runs
+from leakbench.federated.gradients import BatchGradients, Gradients, StackedGradients
+from leakbench.federated.training import Start, Training, TrainingSet, train_runs
 from leakbench.libraries.memory import keep_freed_memory
 from leakbench.models.base import MODELS, Network, build_network
 from leakbench.models.stacked import StackedNetworks
@@ -76,27 +77,19 @@ def measure(name: str, clients: int, steps: int, turns: int, device: torch.devic
                 optimiser.step()
         return torch.stack([torch.nn.utils.parameters_to_vector(copy.parameters()).detach() for copy in copies])
 
-    def ours(together: int | None, stacked: StackedNetworks | None = None) -> Callable[[int], torch.Tensor]:
+    def ours(gradients: Gradients) -> Callable[[int], torch.Tensor]:
         @torch.no_grad()
         def work(steps: int) -> torch.Tensor:
             training = Training(steps=steps, batch_size=BATCH, momentum=0.5, weight_decay=0.0)
-            found = train_runs(
-                network,
-                network.parameters,
-                images,
-                labels,
-                streams,
-                training,
-                together=together,
-                stacked=stacked,
-                quiet=True,
-            )
+            start, data = Start(network, network.parameters), TrainingSet(images, labels)
+            found = train_runs(start, data, streams, training, gradients=gradients, quiet=True)
             return found.models.parameters
 
         return work
 
     stacked = StackedNetworks.of(network)
-    works = [modules, ours(1), ours(clients), *([ours(None, stacked)] if stacked else [])]
+    works = [modules, ours(BatchGradients(1)), ours(BatchGradients(clients))]
+    works += [ours(StackedGradients(stacked))] if stacked else []
     steps = min(steps, IMAGES // BATCH - 1)
     row = marginal_row(works, steps, turns, device) + " | none" * (4 - len(works))
     print(f"| {name} | {network.dimension:,} | {row} |", flush=True)

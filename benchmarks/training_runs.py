@@ -13,7 +13,8 @@ from collections.abc import Callable
 import torch
 
 from benchmarks.measuring import marginal_row
-from leakbench.federated.training import Training, train_runs
+from leakbench.federated.gradients import BatchGradients
+from leakbench.federated.training import Start, Training, TrainingSet, train_runs
 from leakbench.libraries.memory import keep_freed_memory
 from leakbench.models.base import MODELS, build_network
 from leakbench.randomness import Streams
@@ -67,7 +68,8 @@ def measure(name: str, runs: int, steps: int, turns: int, device: torch.device) 
     def ours(together: int) -> Callable[[int], torch.Tensor]:
         def work(steps: int) -> torch.Tensor:
             training = Training(steps=steps)
-            found = train_runs(network, network.parameters, images, labels, streams, training, together=together)
+            start, data = Start(network, network.parameters), TrainingSet(images, labels)
+            found = train_runs(start, data, streams, training, gradients=BatchGradients(together))
             return found.models.parameters
 
         return work

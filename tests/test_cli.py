@@ -17,7 +17,7 @@ import pytest
 from leakbench.cli import LISTABLE, main
 from leakbench.records import read_record
 from leakbench.report.checks import Theorem
-from leakbench.report.claims import Finding
+from leakbench.report.findings import Finding
 
 ROOT = Path(__file__).resolve().parents[1]
 # The quickest job there is: it counts parameters, and reads no data.

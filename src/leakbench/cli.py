@@ -176,7 +176,7 @@ def _draw(arguments: argparse.Namespace) -> None:
 
 
 def _judge(arguments: argparse.Namespace) -> None:
-    from leakbench.report.claims import judge
+    from leakbench.report.judging import judge
 
     project = _project(arguments)
     judge(project, _relative(project, arguments.claims))

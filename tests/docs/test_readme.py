@@ -11,7 +11,7 @@ import pytest
 from leakbench.planning.project import Project
 from leakbench.report.artifacts import artifact_of
 from leakbench.report.catalogue import catalogue
-from leakbench.report.claims import MARKS
+from leakbench.report.findings import MARKS
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from leakbench.errors import ConfigError, Infeasible
-from leakbench.federated.training import Training, TrainingRuns, train_runs
+from leakbench.federated.gradients import BatchGradients, SampleGradients
+from leakbench.federated.training import Start, Training, TrainingRuns, TrainingSet, train_runs
 from leakbench.models.base import Model, Network, build_network
 from leakbench.models.convnets import ConvNet, SimpleConvNet
 from leakbench.randomness import Streams
@@ -69,7 +70,13 @@ def assert_literal(found: TrainingRuns, run: int, module: torch.nn.Module, losse
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 def test_every_run_is_that_of_torch(model: Model, together: int | None) -> None:
     network, (images, labels) = network_of(model), data()
-    found = train_runs(network, starts(network), images, labels, STREAMS, TRAINING, together=together)
+    found = train_runs(
+        Start(network, starts(network)),
+        TrainingSet(images, labels),
+        STREAMS,
+        TRAINING,
+        gradients=BatchGradients(together),
+    )
     assert found.diverged_at.tolist() == [-1] * RUNS
     for run, start in enumerate(starts(network)):
         module, losses = literal(network, start, images[run], labels[run], run, TRAINING)
@@ -84,7 +91,7 @@ def test_every_run_is_that_of_torch(model: Model, together: int | None) -> None:
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 def test_shared_images_and_start(model: Model) -> None:
     network, (images, labels) = network_of(model), data()
-    found = train_runs(network, network.parameters, images[0], labels[0], STREAMS, TRAINING)
+    found = train_runs(Start(network, network.parameters), TrainingSet(images[0], labels[0]), STREAMS, TRAINING)
     for run in range(RUNS):
         assert_literal(found, run, *literal(network, network.parameters, images[0], labels[0], run, TRAINING))
     assert not torch.allclose(found.models.parameters[0], found.models.parameters[1], atol=1e-3)  # other orders
@@ -93,7 +100,12 @@ def test_shared_images_and_start(model: Model) -> None:
 def test_a_longer_run_passes_through_the_states_of_a_shorter_one() -> None:
     network, (images, labels) = network_of(MODELS[0]), data()
     longer, shorter = (
-        train_runs(network, network.parameters, images, labels, STREAMS, TRAINING.model_copy(update={"steps": steps}))
+        train_runs(
+            Start(network, network.parameters),
+            TrainingSet(images, labels),
+            STREAMS,
+            TRAINING.model_copy(update={"steps": steps}),
+        )
         for steps in (7, 4)
     )
     assert torch.equal(longer.curves[:, :4], shorter.curves)
@@ -103,7 +115,7 @@ def test_runs_on_some_of_the_images() -> None:
     network, (images, labels) = network_of(MODELS[0]), data()
     rows = torch.tensor([[0, 2, 4, 6, 8], [9, 3, 1, 5, 7], [0, 1, 2, 3, 4]])
     for inputs, targets in ((images, labels), (images[0], labels[0])):
-        found = train_runs(network, network.parameters, inputs, targets, STREAMS, TRAINING, rows=rows)
+        found = train_runs(Start(network, network.parameters), TrainingSet(inputs, targets, rows), STREAMS, TRAINING)
         for run in range(RUNS):
             own = [each[run] if each is images or each is labels else each for each in (inputs, targets)]
             start = network.parameters
@@ -115,7 +127,13 @@ def test_runs_on_some_of_the_images() -> None:
 def test_adam_is_that_of_torch(together: int) -> None:
     network, (images, labels) = network_of(MODELS[0]), data()
     training = Training(steps=5, batch_size=COUNT, optimiser="adam", rate=0.01, weight_decay=0.1)
-    found = train_runs(network, network.parameters, images, labels, STREAMS, training, together=together)
+    found = train_runs(
+        Start(network, network.parameters),
+        TrainingSet(images, labels),
+        STREAMS,
+        training,
+        gradients=BatchGradients(together),
+    )
     for run in range(RUNS):
         module = network.trainable_module()
         optimiser = torch.optim.Adam(module.parameters(), lr=0.01, weight_decay=0.1)
@@ -129,18 +147,21 @@ def test_adam_is_that_of_torch(together: int) -> None:
 
 def test_no_steps() -> None:
     network, (images, labels) = network_of(MODELS[1]), data()
-    found = train_runs(network, network.parameters, images, labels, STREAMS, Training(steps=0))
+    found = train_runs(Start(network, network.parameters), TrainingSet(images, labels), STREAMS, Training(steps=0))
     assert torch.equal(found.models.parameters, network.parameters.expand(RUNS, -1))
     assert found.curves.shape == (RUNS, 0)
 
 
 def test_a_run_depends_on_its_own_stream_and_data_alone() -> None:
     network, (images, labels) = network_of(MODELS[1]), data()
-    together = train_runs(network, starts(network), images, labels, STREAMS, TRAINING)
+    together = train_runs(Start(network, starts(network)), TrainingSet(images, labels), STREAMS, TRAINING)
     for run in range(RUNS):
         part = slice(run, run + 1)
         alone = train_runs(
-            network, starts(network)[part], images[part], labels[part], Streams(STREAMS.keys[part]), TRAINING
+            Start(network, starts(network)[part]),
+            TrainingSet(images[part], labels[part]),
+            Streams(STREAMS.keys[part]),
+            TRAINING,
         )
         assert torch.equal(alone.models.parameters[0], together.models.parameters[run])
 
@@ -149,7 +170,7 @@ def test_cumulative_averages_of_batch_norm_are_refused() -> None:
     layers = [torch.nn.Flatten(), torch.nn.BatchNorm1d(81, momentum=None), torch.nn.Linear(81, 5)]
     network, (images, labels) = Network(torch.nn.Sequential(*layers)), data()
     with pytest.raises(ConfigError, match=r"'1\.running_mean': cumulative averages"):
-        train_runs(network, network.parameters, images, labels, STREAMS, TRAINING)
+        train_runs(Start(network, network.parameters), TrainingSet(images, labels), STREAMS, TRAINING)
 
 
 def test_batches_can_be_transformed() -> None:
@@ -163,7 +184,9 @@ def test_batches_can_be_transformed() -> None:
         seen.append((rows, streams.keys))
         return batch + streams.normal(*batch.shape[1:])
 
-    found = train_runs(network, network.parameters, images, labels, STREAMS, TRAINING, transform=transform)
+    found = train_runs(
+        Start(network, network.parameters), TrainingSet(images, labels), STREAMS, TRAINING, transform=transform
+    )
     assert [len(rows[0]) for rows, _ in seen] == [4, 4, 2, 4, 4, 2, 4]
     assert torch.equal(torch.cat([rows for rows, _ in seen[:3]], dim=1).sort(dim=1).values[0], torch.arange(COUNT))
     assert [keys for _, keys in seen] == [[(*key, "step", step) for key in STREAMS.keys] for step in range(7)]
@@ -195,23 +218,31 @@ class TestSampleGradients:
     @pytest.mark.parametrize("together", [1, 2])
     def test_without_clipping_and_noise_nothing_changes(self, together: int) -> None:
         network, (images, labels) = network_of(MODELS[0]), data()
-        plain = train_runs(network, starts(network), images, labels, STREAMS, TRAINING)
+        plain = train_runs(Start(network, starts(network)), TrainingSet(images, labels), STREAMS, TRAINING)
         hook = Clipped(torch.full((RUNS,), 1e9), 0.0)
         found = train_runs(
-            network, starts(network), images, labels, STREAMS, TRAINING, sample_gradients=hook, together=together
+            Start(network, starts(network)),
+            TrainingSet(images, labels),
+            STREAMS,
+            TRAINING,
+            gradients=SampleGradients(hook, together),
         )
         torch.testing.assert_close(found.models.parameters, plain.models.parameters, rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(found.curves, plain.curves, rtol=1e-4, atol=1e-5)
 
     @pytest.mark.parametrize("together", [1, 2])
     def test_a_step_by_hand_in_parts(self, together: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("leakbench.federated.training.MEMORY_BUDGET", 1)  # one sample at a time
+        monkeypatch.setattr("leakbench.federated.gradients.MEMORY_BUDGET", 1)  # one sample at a time
         network, (images, labels) = network_of(MODELS[0]), data()
         training = Training(steps=1, batch_size=4, rate=0.5, weight_decay=0)
         norms = torch.tensor([0.1, 0.5, 2.0])
         hook = Clipped(norms, 0.3)
         found = train_runs(
-            network, network.parameters, images, labels, STREAMS, training, sample_gradients=hook, together=together
+            Start(network, network.parameters),
+            TrainingSet(images, labels),
+            STREAMS,
+            training,
+            gradients=SampleGradients(hook, together),
         )
         assert hook.calls == 4 * (3 if together == 1 else 2)
         noise = STREAMS.child("step", 0).normal(network.dimension)
@@ -229,13 +260,11 @@ class TestSampleGradients:
         network, (images, labels) = network_of(MODELS[1]), data()
         with pytest.raises(Infeasible, match="per-sample gradients"):
             train_runs(
-                network,
-                network.parameters,
-                images,
-                labels,
+                Start(network, network.parameters),
+                TrainingSet(images, labels),
                 STREAMS,
                 TRAINING,
-                sample_gradients=Clipped(torch.ones(RUNS), 0.0),
+                gradients=SampleGradients(Clipped(torch.ones(RUNS), 0.0)),
             )
 
 
@@ -246,7 +275,10 @@ def test_a_run_that_diverges_stops_alone(together: int) -> None:
     broken = images.clone()
     broken[1, STREAMS.child("order", 0).uniform(COUNT).argsort(dim=1)[1, 5]] = torch.inf  # seen in step 1
     found, good = (
-        train_runs(network, start, inputs, labels, STREAMS, TRAINING, together=together) for inputs in (broken, images)
+        train_runs(
+            Start(network, start), TrainingSet(inputs, labels), STREAMS, TRAINING, gradients=BatchGradients(together)
+        )
+        for inputs in (broken, images)
     )
     assert found.diverged_at.tolist() == [-1, 1, -1]
     assert found.curves[1].isnan().tolist() == [False] + [True] * 6
@@ -266,10 +298,8 @@ def test_shapes_are_checked(
     network = network_of(MODELS[0])
     with pytest.raises(ConfigError, match=f"3 runs: {name} of shape"):
         train_runs(
-            network,
-            network.parameters.expand(parameters),
-            torch.zeros(images),
-            torch.zeros(labels, dtype=torch.int64),
+            Start(network, network.parameters.expand(parameters)),
+            TrainingSet(torch.zeros(images), torch.zeros(labels, dtype=torch.int64)),
             STREAMS,
             TRAINING,
         )
@@ -277,7 +307,7 @@ def test_shapes_are_checked(
 
 def test_rows_and_large_batches_of_trained_models(monkeypatch: pytest.MonkeyPatch) -> None:
     network, (images, labels) = network_of(MODELS[1]), data()
-    models = train_runs(network, starts(network), images, labels, STREAMS, TRAINING).models
+    models = train_runs(Start(network, starts(network)), TrainingSet(images, labels), STREAMS, TRAINING).models
     whole, features = models.logits_and_features(images[0])
     assert whole.shape == (RUNS, COUNT, 5) and features.shape == (RUNS, COUNT, network.head.inputs)
     monkeypatch.setattr("leakbench.models.trained.MEMORY_BUDGET", 3 * 4 * 200 * 81)  # three images at a time

@@ -20,7 +20,8 @@ from leakbench.defenses.cdpa import CDPA
 from leakbench.defenses.noise import GaussianNoise
 from leakbench.defenses.pruning import GradDrop
 from leakbench.errors import ConfigError
-from leakbench.federated.training import Training, train_runs
+from leakbench.federated.gradients import BatchGradients
+from leakbench.federated.training import Start, Training, TrainingSet, train_runs
 from leakbench.jobs.base import Findings, Job, Variant
 from leakbench.jobs.federate import CORRELATIONS, FederateJob, _split
 from leakbench.models.base import Model, build_network
@@ -233,7 +234,13 @@ def test_runs_together_and_apart(own: bool) -> None:
         values, labels = values.unflatten(0, (3, 4)), labels.unflatten(0, (3, 4))
     streams, training = Streams([("run", number) for number in range(3)]), Training(**{**LOCAL, "batch_size": 3})
     one, other = (
-        train_runs(network, network.parameters, values, labels, streams, training, together=together)
+        train_runs(
+            Start(network, network.parameters),
+            TrainingSet(values, labels),
+            streams,
+            training,
+            gradients=BatchGradients(together),
+        )
         for together in (1, 3)
     )
     moved = one.models.parameters - network.parameters

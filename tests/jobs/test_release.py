@@ -18,7 +18,7 @@ from leakbench.defenses.channel import EigenCompression, NaturalChannel, WhiteCh
 from leakbench.defenses.dp_sgd import DPPSAC, DPSGD
 from leakbench.defenses.pruning import MagnitudePruning
 from leakbench.errors import ConfigError
-from leakbench.federated.training import Training, train_runs
+from leakbench.federated.training import Start, Training, TrainingSet, train_runs
 from leakbench.jobs.base import Findings, Job, Variant
 from leakbench.jobs.release import ReleaseJob
 from leakbench.jobs.runner import compute
@@ -95,7 +95,7 @@ def test_undefended_is_plain_training() -> None:
     training = Training(steps=STEPS, batch_size=BATCH, rate=0.1)
     for replicate, seed in zip(run(release_job(seeds=(0, 3))).replicates, (0, 3), strict=True):
         start = network(seed)
-        models = train_runs(start, start.parameters, *members, streams(seed), training).models
+        models = train_runs(Start(start, start.parameters), TrainingSet(*members), streams(seed), training).models
         logits = models.logits(members.images)[0]
         expected = {
             "accuracy": models.accuracy(*evaluation)[0],
@@ -165,7 +165,9 @@ def test_channels_protect_what_is_trained_on() -> None:
     once = WhiteChannel(kappa=3).calibrate(ClientData(members.images[None]))
     images, _ = once.protect_dataset(members.images[None], members.labels[None], streams(0).child("data"))
     start, training = network(0), Training(steps=STEPS, batch_size=BATCH, rate=0.1)
-    models = train_runs(start, start.parameters, images[0], members.labels, streams(0), training).models
+    models = train_runs(
+        Start(start, start.parameters), TrainingSet(images[0], members.labels), streams(0), training
+    ).models
     loss = torch.nn.functional.cross_entropy(models.logits(members.images)[0], members.labels)
     (replicate,) = run(release_job(WhiteChannel, {"kappa": 3.0})).replicates
     assert number(replicate, "final_loss") == pytest.approx(float(loss), rel=1e-4)

@@ -23,7 +23,7 @@ from leakbench.attacks.sentences import SentenceMatching
 from leakbench.defenses.channel import WhiteChannel
 from leakbench.defenses.dp_sgd import DPSGD
 from leakbench.defenses.noise import GaussianNoise
-from leakbench.federated import training
+from leakbench.federated import gradients
 from leakbench.jobs import runner
 from leakbench.jobs.base import Job
 from leakbench.jobs.pretraining import Pretraining
@@ -210,9 +210,9 @@ def test_the_memory_of_a_gpu_may_be_another(tmp_path: Path, monkeypatch: pytest.
     whole = tmp_path / "whole"
     job = release_job(WhiteChannel, {}, {"kappa": [2.0, 3.0]})
     with monkeypatch.context() as patched:
-        patched.setattr(training, "_together", lambda *_: 2)
+        patched.setattr(gradients, "runs_within", lambda *_: 2)
         expected = run_job(job, whole, CPU)
-    monkeypatch.setattr(training, "_together", lambda *_: next(sizes))
+    monkeypatch.setattr(gradients, "runs_within", lambda *_: next(sizes))
     found, killed = killed_every(3, lambda: run_job(job, tmp_path / "broken", CPU), monkeypatch)
     assert killed >= 2 and numbers(found) == numbers(expected)
 

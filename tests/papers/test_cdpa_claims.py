@@ -14,7 +14,8 @@ from tests.report.tables import rows, table
 
 from leakbench.papers.cdpa import PAPER
 from leakbench.papers.cdpa.claims import ATTACKED, OTHERS, ROWS
-from leakbench.report.claims import Finding, claims_of
+from leakbench.report.claims import claims_of
+from leakbench.report.findings import Finding
 
 Tables = dict[str, pd.DataFrame]
 CLAIMS = {entry.key: entry for entry in claims_of("cdpa")}

@@ -10,7 +10,8 @@ import pytest
 from tests.report.tables import rows, table
 
 from leakbench.papers.cdpa.text_attacked import DEFENSES, as_printed
-from leakbench.report.claims import Finding, claims_of
+from leakbench.report.claims import claims_of
+from leakbench.report.findings import Finding
 
 Tables = dict[str, pd.DataFrame]
 CLAIMS = {entry.key: entry for entry in claims_of("cdpa")}

@@ -12,7 +12,8 @@ from tests.report.tables import rows, table
 
 from leakbench.papers.channel.claims import FULL_SIZE
 from leakbench.papers.channel.common import printed
-from leakbench.report.claims import Finding, claims_of
+from leakbench.report.claims import claims_of
+from leakbench.report.findings import Finding
 
 Tables = dict[str, pd.DataFrame]
 CLAIMS = {entry.key: entry for entry in claims_of("channel")}

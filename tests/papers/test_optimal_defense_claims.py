@@ -17,7 +17,8 @@ from tests.report.tables import rows, table
 from leakbench.papers.optimal_defense import PAPER
 from leakbench.papers.optimal_defense.claims import _trailing_mean
 from leakbench.planning.project import Project
-from leakbench.report.claims import Claim, Finding, claims_of
+from leakbench.report.claims import Claim, claims_of
+from leakbench.report.findings import Finding
 
 SEEDS, BATCHES = 5, 4
 Tables = dict[str, pd.DataFrame]

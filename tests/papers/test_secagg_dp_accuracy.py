@@ -15,7 +15,8 @@ from tests.report.tables import rows, table
 
 from leakbench.papers.secagg_dp.accuracy import CHOICE, TRAINED, chosen, noise_levels, round_seconds, trained
 from leakbench.papers.secagg_dp.accuracy_claims import HOME, MARGIN
-from leakbench.report.claims import Finding, claims_of
+from leakbench.report.claims import claims_of
+from leakbench.report.findings import Finding
 
 Tables = dict[str, pd.DataFrame]
 CLAIMS = {entry.key: entry for entry in claims_of("secagg_dp")}

@@ -14,8 +14,9 @@ from leakbench.papers.secagg_dp import PAPER
 from leakbench.papers.secagg_dp import leakage_claims as claims
 from leakbench.papers.secagg_dp.leakage import BATCHES, INVERSION, MEMBERSHIP
 from leakbench.planning.project import Project
-from leakbench.report.claims import Finding, claims_of
+from leakbench.report.claims import claims_of
 from leakbench.report.evidence import Evidence, NotRun
+from leakbench.report.findings import Finding
 
 Frame = pd.DataFrame
 CELL = {"dataset": "digits8", "model": "lenet", "void": False, "status": "ok"}

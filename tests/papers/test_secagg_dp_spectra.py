@@ -12,7 +12,8 @@ from tests.papers.drawn import draw, make, smoke_tables
 from leakbench.papers.secagg_dp import PAPER
 from leakbench.papers.secagg_dp.spectra import MEASURED, by_users
 from leakbench.papers.secagg_dp.tables import VARIANCE
-from leakbench.report.claims import Finding, claims_of
+from leakbench.report.claims import claims_of
+from leakbench.report.findings import Finding
 
 Tables = dict[str, pd.DataFrame]
 CLAIMS = {entry.key: entry for entry in claims_of(PAPER)}

@@ -13,7 +13,8 @@ from tests.papers.drawn import make
 
 from leakbench.papers.tfl_meta.budgets import WAYS
 from leakbench.papers.tfl_meta.constants import amplified
-from leakbench.report.claims import Finding, claims_of
+from leakbench.report.claims import claims_of
+from leakbench.report.findings import Finding
 
 CLAIMS = {entry.key: entry for entry in claims_of("tfl_meta")}
 PAPER = "tfl_meta"

@@ -9,7 +9,8 @@ import pytest
 from tests.papers.drawn import make
 
 from leakbench.papers.tfl_meta.costs import NAMES, costs
-from leakbench.report.claims import Finding, claims_of
+from leakbench.report.claims import claims_of
+from leakbench.report.findings import Finding
 
 CLAIMS = {entry.key: entry for entry in claims_of("tfl_meta")}
 D, SEEDS, REPETITIONS = 1000, 3, 2

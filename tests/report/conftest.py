@@ -8,7 +8,8 @@ from tests.report.synthetic import configured, new_project
 
 from leakbench.planning.project import Project
 from leakbench.report.checks import Theorem
-from leakbench.report.claims import Finding, claims_path, judge
+from leakbench.report.findings import Finding
+from leakbench.report.judging import claims_path, judge
 from leakbench.report.scorecard import write_scorecard
 from leakbench.report.tidy import merge, table_path
 

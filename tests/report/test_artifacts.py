@@ -18,7 +18,8 @@ from leakbench.planning.project import Project
 from leakbench.report import artifacts as module
 from leakbench.report.artifacts import FORMATS, Artifact, Tables, artifact, artifact_of, artifacts
 from leakbench.report.catalogue import catalogue
-from leakbench.report.claims import MARKS, claims_path
+from leakbench.report.findings import MARKS
+from leakbench.report.judging import claims_path
 
 NAMES = [
     *(f"fig{number:02d}" for number in range(1, 15)),

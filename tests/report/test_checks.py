@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from leakbench.report.checks import EXACT, Checked, Theorem, agreement, checked, required
-from leakbench.report.claims import Finding
 from leakbench.report.evidence import Evidence
+from leakbench.report.findings import Finding
 
 
 def test_smallest_slack_decides() -> None:

@@ -18,23 +18,11 @@ from leakbench.errors import ConfigError, RecordError
 from leakbench.planning.project import Project
 from leakbench.report import claims
 from leakbench.report.artifacts import artifacts
-from leakbench.report.claims import (
-    COLUMNS,
-    Claim,
-    Finding,
-    Part,
-    claim,
-    claims_inputs,
-    claims_of,
-    claims_paths,
-    decide,
-    in_numbers,
-    judge,
-    judged,
-    unsure,
-    verdict_rows,
-)
+from leakbench.report.claims import Claim, claim, claims_of
 from leakbench.report.evidence import Evidence, NotRun, Series, bootstrap, same_points, same_seeds
+from leakbench.report.findings import Finding, Part, decide, in_numbers, unsure
+from leakbench.report.judging import COLUMNS, claims_inputs, claims_paths, judge, judged, verdict_rows
+from leakbench.report.labels import reads
 from leakbench.report.scorecard import named_in
 from leakbench.report.statistics import Estimate
 from leakbench.report.tidy import merge
@@ -300,15 +288,21 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(claims, "_claims", {})
     paper = "optimal_defense"
 
-    @claim(paper, "A1", "Some loss is *small* & 5 % lower.", source="Fig. 4", experiments=("pruning",))
+    @claim(
+        paper,
+        "A1",
+        "Some loss is *small* & 5 % lower.",
+        source="Fig. 4",
+        experiments=(reads("pruning", defenses="gp"),),
+    )
     def small(evidence: Evidence) -> Finding:
         losses = evidence.series("pruning", "final_loss", defense="gp", sweep="fraction")
         resamples = bootstrap(losses)
         return decide(evidence, [Part("", resamples.estimate(resamples.mean(losses.values[0])), "nats", at_most=9.0)])
 
-    @claim(paper, "A2", "Nothing measures it.", source="Fig. 99", experiments=("nowhere",))
+    @claim(paper, "A2", "Nothing measures it.", source="Fig. 99", experiments=("noise",))
     def nowhere(evidence: Evidence) -> Finding:
-        raise AssertionError("never asked")
+        raise NotRun("no number")
 
     @claim(paper, "T1", "It holds.", source="Theorem 1")
     def holds(_: Evidence) -> Finding:
@@ -334,13 +328,13 @@ def test_a_claim_that_cannot_be_judged_says_why() -> None:
 def test_verdicts_without_tables(registered: str, tmp_path: Path) -> None:
     project = empty_project(tmp_path)
     found = [(entry.key, finding.verdict, finding.note) for entry, finding in judged(project, "smoke", registered)]
-    table_of = "results/smoke/optimal_defense/pruning/records.parquet"
+    table_of, other = (f"results/smoke/optimal_defense/{name}/records.parquet" for name in ("pruning", "noise"))
     assert found == [
         ("A1", "not run", f"make the tables with `snakemake --cores all {table_of}`"),
-        ("A2", "not run", "not configured: nowhere"),
+        ("A2", "not run", f"make the tables with `snakemake --cores all {other}`"),
         ("T1", "reproduced", "3 cases"),
     ]
-    assert claims_inputs(project, "smoke", registered) == [table_of]
+    assert claims_inputs(project, "smoke", registered) == [table_of, other]
     path = claims_paths("smoke", registered)[0]
     with pytest.raises(RecordError, match=f"^{table_of}: missing; make it with `leakbench merge {table_of}`$"):
         judge(project, path)
@@ -353,7 +347,8 @@ def empty_project(root: Path) -> Project:
 
 def test_all_formats_are_written(registered: str, tmp_path: Path) -> None:
     project = new_project(tmp_path)
-    merge(project, "results/smoke/optimal_defense/pruning/records.parquet")
+    for table_of in claims_inputs(project, "smoke", registered):
+        merge(project, table_of)
     paths = claims_paths("smoke", registered)
     assert paths == [f"figures/smoke/optimal_defense/claims.{extension}" for extension in ("csv", "md", "tex")]
     judge(project, paths[1])

@@ -7,9 +7,11 @@ import pandas as pd
 import pytest
 from tests.report.tables import rows, table
 
-from leakbench.report.claims import Claim, Finding, Part, decide
+from leakbench.report.claims import Claim
 from leakbench.report.compared import defenses_apart, in_setting, of_setting, settings_apart, stand_ins
 from leakbench.report.evidence import Evidence, bootstrap
+from leakbench.report.findings import Finding, Part, decide
+from leakbench.report.labels import reads
 from leakbench.report.tidy import setting_columns
 
 POINTS = (0.1, 0.5)
@@ -74,6 +76,9 @@ def test_stand_ins_of_a_trade_off() -> None:
     assert series.points == POINTS and series.values.tolist() == LOSSES.tolist()
 
 
+READ = (reads("a", defenses="*"),)
+
+
 def lower(evidence: Evidence) -> Finding:
     """Whether op has the smallest loss of all."""
     frame = evidence._tables["a"]
@@ -90,7 +95,7 @@ def lower(evidence: Evidence) -> Finding:
 def test_a_verdict_knows_nothing_of_compared_defenses() -> None:
     papers = table(of("op", None), of("gp", None, LOSSES + 1))
     both = table(papers, of("best", None, LOSSES - 5), of("worst", None, LOSSES + 5))
-    claim = Claim("p", "E1", "Op is best.", "Fig. 1", ("a",), lower, champion="op")
+    claim = Claim("p", "E1", "Op is best.", "Fig. 1", READ, lower, champion="op")
     alone, beside = claim.judge({"a": papers}), claim.judge_beside({"a": both}, {"best": 0, "worst": 1})
     assert (beside.verdict, beside.effect, beside.p) == (alone.verdict, alone.effect, alone.p)
     assert alone.verdict == "reproduced" and beside.note.startswith(alone.note)
@@ -100,6 +105,6 @@ def test_a_verdict_knows_nothing_of_compared_defenses() -> None:
 
 
 def test_a_claim_that_is_not_run_has_no_stand_ins() -> None:
-    claim = Claim("p", "E1", "Op is best.", "Fig. 1", ("a",), lower, champion="op")
+    claim = Claim("p", "E1", "Op is best.", "Fig. 1", READ, lower, champion="op")
     found = claim.judge_beside({"a": table(of("gp", None), of("best", None))}, {"best": 0})
     assert found.verdict == "not run" and "best" not in found.note

@@ -19,7 +19,9 @@ from tests.report.synthetic import configured
 
 from leakbench.errors import ConfigError, RecordError
 from leakbench.planning.project import Project
-from leakbench.report.claims import MARKS, SMOKE_WARNING, claims_of, claims_path, claims_paths
+from leakbench.report.claims import claims_of
+from leakbench.report.findings import MARKS
+from leakbench.report.judging import SMOKE_WARNING, claims_path, claims_paths
 from leakbench.report.scorecard import WIDTH, named_in, write_scorecard
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,7 +9,7 @@ import pytest
 from tests.report.browser import Browser, browser, installed
 
 from leakbench.planning.project import Project
-from leakbench.report.claims import MARKS
+from leakbench.report.findings import MARKS
 
 PROGRAMS = installed()
 

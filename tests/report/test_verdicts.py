@@ -20,9 +20,9 @@ from tests.report.synthetic import ROOT, new_project, record_of, tidy_tables
 from leakbench.gates import Gate, GateSpec
 from leakbench.planning.project import Project
 from leakbench.records import Replicate, read_record, write_record
-from leakbench.report import claims, style
+from leakbench.report import judging, style
 from leakbench.report.artifacts import artifact_of, artifacts
-from leakbench.report.claims import claims_path
+from leakbench.report.judging import claims_path
 from leakbench.report.plots import Drawing
 from leakbench.report.scorecard import write_scorecard
 from leakbench.report.style import COLOURS
@@ -227,7 +227,7 @@ def test_files_and_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, psnr: f
     for other in others:
         if other.kind == "figure":
             Image.new("RGB", (4, 4)).save(tmp_path / other.path("smoke", "png"))
-    (tmp_path / claims_path("smoke", PAPER)).write_text(",".join(claims.COLUMNS) + "\n")
+    (tmp_path / claims_path("smoke", PAPER)).write_text(",".join(judging.COLUMNS) + "\n")
 
     note = (
         "\nvoid: ig reaches 9.12 dB without a defense on digits16 with small, below the 18 dB that this experiment "

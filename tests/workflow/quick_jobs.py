@@ -35,7 +35,8 @@ from leakbench.jobs.timing import COUNTS, METHODS, OVERHEADS, TIMING_METRICS, Ti
 from leakbench.jobs.train import NOISE_PER_TENSOR, TRAINING_METRICS, TrainJob, noise_metric
 from leakbench.records import MetricInfo, Outcome, Replicate
 from leakbench.report.artifacts import Tables
-from leakbench.report.claims import Claim, Finding
+from leakbench.report.claims import Claim
+from leakbench.report.findings import Finding
 
 NO_LPIPS = "the weights are not <staged>"
 DIVERGED = "training became non-finite at step 1"

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from leakbench.federated.ring import Ring
+from leakbench.federated.secure_aggregation import secure_sum
 from leakbench.lazy import torch
 from leakbench.randomness import Streams
 
@@ -49,8 +50,6 @@ class SecureAggregation(BaseModel):
             ConfigError: the threshold is larger than N.
             Infeasible: fewer clients stay than the threshold; a value is not finite, or may overflow the ring.
         """
-        from leakbench.federated.secure_aggregation import secure_sum
-
         ring = Ring(self.width, self.fraction_bits, self.clip)
         found = secure_sum(list(values.cpu().numpy()), self.threshold, dropped, ring=ring)
         mean = torch.from_numpy(found.total / len(found.survivors))

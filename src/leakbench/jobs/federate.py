@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -338,22 +338,16 @@ class _Federation:
                 self._round(number)
                 if number in evaluated:
                     self._evaluate(number)
-                rounds.tick(self._state())
+                rounds.tick(self._state)
         return self._findings()
 
-    def _state(self) -> Callable[[], dict[str, torch.Tensor]]:
-        """What gives the state of now during the round that follows, which adds to the momentum while clients train."""
-        velocity = None if self.velocity is None else self.velocity.clone()
-
-        def state() -> dict[str, torch.Tensor]:
-            found = {"parameters": self.parameters, "best": self.best}
-            found |= named("statistics", self.statistics) | named("best_statistics", self.best_statistics)
-            found |= {} if velocity is None else {"velocity": velocity}
-            said = [[getattr(run, name) for name in SAID] for run in self.runs]
-            times = [[run.times.wall, run.times.cpu] for run in self.runs]
-            return found | {"said": packed([said, times, self.energy.so_far()])}
-
-        return state
+    def _state(self) -> dict[str, torch.Tensor]:
+        found = {"parameters": self.parameters, "best": self.best}
+        found |= named("statistics", self.statistics) | named("best_statistics", self.best_statistics)
+        found |= {} if self.velocity is None else {"velocity": self.velocity}
+        said = [[getattr(run, name) for name in SAID] for run in self.runs]
+        times = [[run.times.wall, run.times.cpu] for run in self.runs]
+        return found | {"said": packed([said, times, self.energy.so_far()])}
 
     def _restore(self, saved: State) -> None:
         self.parameters, self.best = (saved[name].to(self.device) for name in ("parameters", "best"))
@@ -407,23 +401,23 @@ class _Federation:
 
     def _trained(self, streams: Streams) -> TrainingRuns:
         """Every client after its local steps, from its server's model."""
-        from leakbench.federated.training import train_runs
+        from leakbench.federated.gradients import StackedGradients
+        from leakbench.federated.training import Start, TrainingSet, train_runs
 
         clients = self.kind.clients
-        return train_runs(
-            self.network,
-            self.parameters.repeat_interleave(clients, dim=0),
-            self.images,
-            self.labels,
+        statistics = {name: values.repeat_interleave(clients, dim=0) for name, values in self.statistics.items()}
+        trained = train_runs(
+            Start(self.network, self.parameters.repeat_interleave(clients, dim=0), statistics, self.velocity),
+            TrainingSet(self.images, self.labels, self.own_rows),
             streams,
             self.kind.local,
-            rows=self.own_rows,
-            statistics={name: values.repeat_interleave(clients, dim=0) for name, values in self.statistics.items()},
-            velocity=self.velocity,
             transform=self._transform(),
-            stacked=self.stacked,
+            gradients=StackedGradients(self.stacked) if self.stacked else None,
             quiet=True,
         )
+        if self.velocity is not None:
+            self.velocity = trained.velocity
+        return trained
 
     def _transform(self) -> Transform | None:
         """What the defenses do to the images of every local step; None where they do nothing."""

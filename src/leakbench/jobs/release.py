@@ -17,7 +17,8 @@ from leakbench.attacks.released.threshold import Threshold
 from leakbench.data.base import image_dataset
 from leakbench.effort import FORWARD, Effort
 from leakbench.errors import ConfigError, Infeasible
-from leakbench.federated.training import Training, Transform, train_runs
+from leakbench.federated.gradients import SampleGradients
+from leakbench.federated.training import Start, Training, TrainingSet, Transform, train_runs
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
 from leakbench.lazy import torch
 from leakbench.metrics.inversion import INVERSION_METRICS
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from leakbench.attacks.released.base import Labelled, MembershipSplit
     from leakbench.data.base import Dataset
     from leakbench.defenses.base import ActsOn, Defense
-    from leakbench.federated.training import SampleGradients, TrainingRuns
+    from leakbench.federated.training import TrainingRuns
     from leakbench.models.base import Network
     from leakbench.models.trained import TrainedModels
     from leakbench.randomness import Streams
@@ -347,16 +348,14 @@ class ReleaseJob(JobKind):
         private: SampleGradients | None = None
         if any(defense.acts_on == "samples" for defense in defenses):
             # With `_feasible`, all of them: a job's runs are settings of one mechanism.
-            private = PrivateRuns([defense for defense in defenses if isinstance(defense, DPSGD)])
+            private = SampleGradients(PrivateRuns([defense for defense in defenses if isinstance(defense, DPSGD)]))
         trained = train_runs(
-            networks[runs[0].seed],
-            torch.stack([networks[run.seed].parameters for run in runs]),
-            images,
-            labels,
+            Start(networks[runs[0].seed], torch.stack([networks[run.seed].parameters for run in runs])),
+            TrainingSet(images, labels),
             streams,
             self.training,
             transform=_at_every_step(defenses),
-            sample_gradients=private,
+            gradients=private,
         )
         return trained, images
 

@@ -21,8 +21,8 @@ def named(name: str, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tenso
 class Stateful:
     """An object whose state is tensors.
 
-    The state are its attributes that are tensors, named tuples of tensors, integers, booleans, or objects like it; all
-    others are settings.
+    The state are its attributes that are tensors, named tuples or dictionaries of tensors, integers, booleans, or
+    objects like it; all others are settings.
     """
 
     def state(self) -> dict[str, torch.Tensor]:
@@ -35,6 +35,8 @@ class Stateful:
                 found[name] = value
             elif isinstance(value, tuple) and hasattr(value, "_fields"):
                 found |= {f"{name}.{field}": each for field, each in zip(value._fields, value, strict=True)}
+            elif _is_of_tensors(value):
+                found |= named(name, value)
             elif isinstance(value, int):
                 found[name] = torch.tensor(value)
         return found
@@ -47,13 +49,24 @@ class Stateful:
                 value.restore(part_of(saved, name))
                 continue
             if isinstance(value, torch.Tensor):
-                new = saved[name].to(value.device)
+                new = _copied(saved[name], value)
             elif isinstance(value, tuple) and hasattr(value, "_fields"):
                 new = type(value)(
-                    *(saved[f"{name}.{field}"].to(old.device) for field, old in zip(value._fields, value, strict=True))
+                    *(_copied(saved[f"{name}.{field}"], old) for field, old in zip(value._fields, value, strict=True))
                 )
+            elif _is_of_tensors(value):
+                new = {key: _copied(saved[f"{name}.{key}"], old) for key, old in value.items()}
             elif isinstance(value, int):
                 new = type(value)(saved[name].item())
             else:
                 continue
             setattr(self, name, new)
+
+
+def _is_of_tensors(value: object) -> bool:
+    return isinstance(value, dict) and all(isinstance(each, torch.Tensor) for each in value.values())
+
+
+def _copied(saved: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
+    """A copy on the device of the tensor that it replaces, aligned as files' tensors need not be."""
+    return saved.to(old.device, copy=True)

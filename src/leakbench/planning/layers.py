@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -70,6 +70,15 @@ class Layers:
     def __init__(self, layers: Sequence[Layer]) -> None:
         self._layers = layers
         self.merged: dict[str, Any] = reduce(overlay, (layer.content for layer in layers))
+
+    def values(self, *keys: str) -> Iterator[Any]:
+        """The value at these keys in every layer that has one, also if a layer above replaces it."""
+        for layer in self._layers:
+            node: Any = layer.content
+            for key in keys:
+                node = node.get(key) if isinstance(node, dict) else None
+            if node is not None:
+                yield node
 
     def where(self, *prefix: str) -> Where:
         """The function from keys below ``prefix`` to the file that has the last word on them, and the keys there.

@@ -26,6 +26,20 @@ class _Axes(NamedTuple):
     defenses: Sequence[Variant[Any]]
 
 
+class Listed(NamedTuple):
+    """The labels on one axis of an experiment's grid.
+
+    Attributes:
+        planned: at this scale.
+        known: those, and others in files that lie below and are replaced at this scale.
+        place: the file that has the last word, and the keys there.
+    """
+
+    planned: frozenset[str]
+    known: frozenset[str]
+    place: str
+
+
 class PaperPlan:
     """The jobs of one paper at one scale.
 
@@ -39,6 +53,7 @@ class PaperPlan:
     def __init__(self, scale: str, name: str, layers: Layers, compared: Sequence[Variant[Any]]) -> None:
         self._scale = scale
         self._name = name
+        self._layers = layers
         self._where = layers.where
         self._compared = compared
         self._comparisons: list[Comparison] = []
@@ -70,6 +85,27 @@ class PaperPlan:
         """The key of an experiment that lists a label twice."""
         spec = self.spec.experiments[experiment]
         return next((axis for axis in GRID if len(set(getattr(spec, axis))) < len(getattr(spec, axis))), "jobs")
+
+    def listed(self, experiment: str, axis: str) -> Listed:
+        """The labels of an experiment on an axis: a key of :data:`~leakbench.planning.variants.REGISTRIES`.
+
+        Raises:
+            KeyError: no such experiment.
+        """
+        spec = self.spec.experiments[experiment]
+        lists: list[tuple[str, ...]] = [("experiments", experiment, axis)]
+        if axis in GRID:
+            planned = set(getattr(spec, axis))
+        else:
+            planned = {label for kind in spec.jobs.values() for label in kind.attacks}
+            lists = [("experiments", experiment, "jobs", kind, axis) for kind in spec.jobs]
+        below = {label for keys in lists for listed in self._layers.values(*keys) for label in listed}
+        keys = next((keys for keys in lists if any(self._layers.values(*keys))), ("experiments", experiment))
+        return Listed(frozenset(planned), frozenset(planned | below), self.place(*keys))
+
+    def place(self, *keys: str) -> str:
+        """The file that has the last word on some keys, and the keys there."""
+        return self._where(*keys)()
 
     @property
     def comparisons(self) -> list[Comparison]:

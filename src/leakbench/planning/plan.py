@@ -12,7 +12,7 @@ from leakbench.gates import Gate
 from leakbench.jobs.base import Job, Variant
 from leakbench.planning.layers import Layer, Layers, read_yaml
 from leakbench.planning.mistakes import check_known, place, validated
-from leakbench.planning.paper_plan import PaperPlan
+from leakbench.planning.paper_plan import Listed, PaperPlan
 from leakbench.planning.schemas import PaperSpec, ScaleSpec
 
 
@@ -67,6 +67,14 @@ class Plan:
     def experiment_gates(self, paper: str, experiment: str) -> list[Gate]:
         """Requirements on the attacks of one experiment on the undefended gradient, by cell."""
         return self._plans[paper].experiment_gates(experiment)
+
+    def listed(self, paper: str, experiment: str, axis: str) -> Listed:
+        """The labels of an experiment on an axis: datasets, models, defenses or attacks."""
+        return self._plans[paper].listed(experiment, axis)
+
+    def place(self, paper: str, *keys: str) -> str:
+        """The file that has the last word on some keys of a paper's configuration, and the keys there."""
+        return self._plans[paper].place(*keys)
 
     def comparisons(self) -> list[Comparison]:
         """Where the compared defenses belong, and where not and why."""

@@ -19,10 +19,12 @@ from leakbench.paper_folders import import_modules, paper_folders
 from leakbench.records import atomic_write
 from leakbench.report.compared import Places, defenses_apart, places_of, settings_apart
 from leakbench.report.kept import Kept
+from leakbench.report.labels import Reads, check_labels, declared
 from leakbench.report.tidy import existing, gates_path, needed, table_path
 from leakbench.report.verdicts import void_notes
 
 if TYPE_CHECKING:
+    from leakbench.planning.plan import Plan
     from leakbench.planning.project import Project
     from leakbench.report.plots import Drawing
 
@@ -43,7 +45,8 @@ class Artifact:
     Attributes:
         number: the paper's own number, or that of a supplement of ours: ``S1``, ``S2``, ...
         caption: what is shown and under which conditions, but for the scale.
-        experiments: names of the experiments whose tidy tables it reads; none for what formulas alone say.
+        reads: the experiments whose tidy tables it reads, with the labels that it reads of them; none for what formulas
+            alone say.
         make: the function without side effects from tidy tables to a drawing (figures) or a data frame (tables).
         tensors: those of the experiments whose records' tensors it reads too, through a :class:`Kept`.
         leaves_out: why it does not show a defense that ``compare`` puts into its experiments, as the end of a sentence;
@@ -57,11 +60,16 @@ class Artifact:
     number: int | str
     title: str
     caption: str
-    experiments: tuple[str, ...]
+    reads: tuple[Reads, ...]
     make: Make
     tensors: tuple[str, ...] = ()
     leaves_out: str = ""
     any_sweep: bool = False
+
+    @property
+    def experiments(self) -> tuple[str, ...]:
+        """Names of the experiments whose tidy tables it reads."""
+        return tuple(entry.experiment for entry in self.reads)
 
     @property
     def name(self) -> str:
@@ -91,6 +99,14 @@ class Artifact:
         """The tidy tables it reads, and the verdicts on the attacks in them."""
         tables = self._tables(scale)
         return [*tables, *map(gates_path, tables)]
+
+    def check(self, plan: Plan) -> None:
+        """Look up the labels that it reads.
+
+        Raises:
+            UnknownName: the paper's grid does not have one.
+        """
+        check_labels(plan, self.paper, f"{self.kind} {self.number}", self.reads)
 
     def _tables(self, scale: str) -> list[str]:
         return [table_path(scale, self.paper, experiment) for experiment in self.experiments]
@@ -124,6 +140,7 @@ class Artifact:
         """Write all formats of this artifact, at the scale that ``path`` names."""
         scale = PurePosixPath(path).parts[1]
         plan = project.plan(scale, where=path)
+        self.check(plan)
         tables = {
             experiment: pd.read_parquet(existing(project.root, table, f"merge {table}"))
             for experiment, table in zip(self.experiments, self._tables(scale), strict=True)
@@ -237,7 +254,7 @@ def artifact(
     *,
     title: str,
     caption: str,
-    experiments: tuple[str, ...],
+    experiments: Iterable[str | Reads],
     tensors: tuple[str, ...] = (),
     leaves_out: str = "",
     any_sweep: bool = False,
@@ -251,8 +268,9 @@ def artifact(
     def register(make: Make) -> Make:
         if isinstance(number, str) and not re.fullmatch("S[1-9][0-9]*", number):
             raise ConfigError(f"{paper}: '{number}' numbers no {kind}; expected the paper's own number, or S1, S2, ...")
-        entry = Artifact(paper, kind, number, title, caption, experiments, make, tensors, leaves_out, any_sweep)
-        if not set(tensors) <= set(experiments):
+        read = declared(experiments)
+        entry = Artifact(paper, kind, number, title, caption, read, make, tensors, leaves_out, any_sweep)
+        if not set(tensors) <= set(entry.experiments):
             raise ConfigError(f"{paper}: {entry.name} asks for tensors of experiments that it does not name")
         if (paper, entry.name) in _artifacts:
             raise ConfigError(f"{paper}: {entry.name} is registered twice")

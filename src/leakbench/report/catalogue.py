@@ -14,7 +14,9 @@ from leakbench.planning.project import Project
 from leakbench.planning.variants import REGISTRIES
 from leakbench.registry import Registry
 from leakbench.report.artifacts import artifacts
-from leakbench.report.claims import MARKS, claims_of, claims_path, judged, verdict_rows
+from leakbench.report.claims import check_readers, claims_of
+from leakbench.report.findings import MARKS
+from leakbench.report.judging import claims_path, judged, verdict_rows
 
 COMPONENTS: dict[str, Registry[Any]] = REGISTRIES | {
     "membership_attacks": MEMBERSHIP_ATTACKS,
@@ -32,24 +34,13 @@ def catalogue(project: Project, what: str, scale: str | None = None) -> list[dic
         scale: of all but components; the configured one by default.
 
     Raises:
-        ConfigError: no such scale.
+        ConfigError: no such scale, or a claim, figure or table reads a label that is in no grid.
     """
     scale = scale or project.settings.scale
     if what in COMPONENTS:
-        registry = COMPONENTS[what]
-        return [
-            {
-                "name": name,
-                "version": registry.get(name).version,
-                "parameters": {
-                    key: field.annotation.__name__ if isinstance(field.annotation, type) else str(field.annotation)
-                    for key, field in registry.get(name).model_fields.items()
-                },
-                "summary": registry.get(name).summary(),
-            }
-            for name in registry
-        ]
+        return list(_components(COMPONENTS[what]))
     plan = project.plan(scale, where="--scale")
+    check_readers(plan)
     if what == "experiments":
         return [
             {
@@ -67,14 +58,14 @@ def catalogue(project: Project, what: str, scale: str | None = None) -> list[dic
     if what == "compared":
         return [
             {
-                "name": found.label,
-                "paper": found.paper,
-                "experiment": found.experiment,
-                "kind": found.kind,
+                "name": each.label,
+                "paper": each.paper,
+                "experiment": each.experiment,
+                "kind": each.kind,
                 "artifact": "",
-                "left out": found.left_out or "",
+                "left out": each.left_out or "",
             }
-            for found in plan.comparisons()
+            for each in plan.comparisons()
         ] + list(_artifacts_with_compared(plan))
     return [
         {
@@ -90,6 +81,20 @@ def catalogue(project: Project, what: str, scale: str | None = None) -> list[dic
     ]
 
 
+def _components(registry: Registry[Any]) -> Iterator[dict[str, Any]]:
+    for name in registry:
+        component = registry.get(name)
+        yield {
+            "name": name,
+            "version": component.version,
+            "parameters": {
+                key: field.annotation.__name__ if isinstance(field.annotation, type) else str(field.annotation)
+                for key, field in component.model_fields.items()
+            },
+            "summary": component.summary(),
+        }
+
+
 def _paper(project: Project, scale: str, name: str) -> dict[str, Any]:
     """How many artifacts and claims a paper has here, and the verdicts that a run of the scale has written."""
     kinds = Counter(entry.kind for entry in artifacts() if entry.paper == name)
@@ -103,12 +108,13 @@ def _paper(project: Project, scale: str, name: str) -> dict[str, Any]:
 
 def _artifacts_with_compared(plan: Plan) -> Iterator[dict[str, Any]]:
     """Figures and tables that read experiments which a compared defense joins."""
-    joined = {(found.label, found.paper, found.experiment) for found in plan.comparisons() if found.left_out is None}
-    for label in dict.fromkeys(found.label for found in plan.comparisons()):
+    comparisons = plan.comparisons()
+    joined = {(each.label, each.paper, each.experiment) for each in comparisons if each.left_out is None}
+    for label in dict.fromkeys(each.label for each in comparisons):
         for entry in artifacts():
-            found = [name for name in entry.experiments if (label, entry.paper, name) in joined]
-            if found:
-                where = {"name": label, "paper": entry.paper, "experiment": ", ".join(found), "kind": ""}
+            names = [name for name in entry.experiments if (label, entry.paper, name) in joined]
+            if names:
+                where = {"name": label, "paper": entry.paper, "experiment": ", ".join(names), "kind": ""}
                 yield where | {"artifact": entry.name, "left out": entry.leaves_out}
 
 

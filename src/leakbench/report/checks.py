@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from leakbench.lazy import torch
-from leakbench.report.claims import Finding, claim
+from leakbench.report.claims import claim
 from leakbench.report.evidence import Evidence
+from leakbench.report.findings import Finding
 
 EXACT = 1e-9
 """Relative deviation that two float64 computations of the same number may have."""

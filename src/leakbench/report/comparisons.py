@@ -6,8 +6,8 @@ import math
 from typing import TYPE_CHECKING
 
 from leakbench.lazy import np
-from leakbench.report.claims import Part
 from leakbench.report.evidence import NotRun, Series, bootstrap, in_words, same_points, same_seeds
+from leakbench.report.findings import Part
 from leakbench.report.statistics import Estimate
 
 if TYPE_CHECKING:

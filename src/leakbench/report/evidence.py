@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from leakbench.errors import ConfigError
 from leakbench.lazy import np, pd
 from leakbench.report.artifacts import Tables
+from leakbench.report.labels import AXES, Reads
 from leakbench.report.statistics import CrossedBootstrap
 from leakbench.report.tidy import SETTING
 
@@ -122,10 +124,12 @@ class Evidence:
     Args:
         tables: by the name of their experiment. Where an experiment has several data sets or models, the first pair
             is judged, and the notes say so, unless the claim goes through the :meth:`cells`.
+        declared: the labels that the claim declares, of every experiment; None admits all.
     """
 
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: Tables, declared: Iterable[Reads] | None = None) -> None:
         self._tables = tables
+        self._declared = None if declared is None else {entry.experiment: entry for entry in declared}
         self._cell: tuple[str, str] | None = None
         self._several = False
         self._read = _Read()
@@ -201,7 +205,11 @@ class Evidence:
 
         Raises:
             NotRun: there are no such numbers.
+            ConfigError: the claim does not declare a label.
         """
+        self._check(experiment, "defenses", defense)
+        if attack is not None:
+            self._check(experiment, "attacks", attack)
         name = f"{metric} of {defense} in {experiment}" + (f" under {attack}" if attack else "")
         rows = self._rows(experiment)
         attacked = rows["attack"].isna() if attack is None else rows["attack"] == attack
@@ -241,14 +249,21 @@ class Evidence:
         """The values of a swept parameter, of one defense or of all, ascending; empty where nothing sweeps it."""
         rows, column = self._rows(experiment), SETTING + parameter
         if defense is not None:
+            self._check(experiment, "defenses", defense)
             rows = rows[rows["defense"] == defense]
         return sorted(float(value) for value in rows[column].dropna().unique()) if column in rows else []
 
     def metrics(self, experiment: str, prefix: str, *, defense: str) -> list[str]:
         """Names of a defense's metrics that start with ``prefix``."""
+        self._check(experiment, "defenses", defense)
         rows = self._rows(experiment)
         names = rows["metric"][rows["defense"] == defense].unique()
         return [name for name in names if name.startswith(prefix)]
+
+    def _check(self, experiment: str, axis: str, label: str) -> None:
+        """Reject a label that the claim reads and does not declare: nobody would look it up in the grid."""
+        if self._declared is not None and not self._declared[experiment].has(axis, label):
+            raise ConfigError(f"the claim reads {AXES[axis]} '{label}' of experiment '{experiment}' undeclared")
 
     def _rows(self, experiment: str) -> pd.DataFrame:
         frame = self._tables[experiment]

@@ -22,17 +22,9 @@ from leakbench.planning.plan import Plan
 from leakbench.planning.project import Project
 from leakbench.records import RESULTS, atomic_write
 from leakbench.report.artifacts import Artifact, artifacts
-from leakbench.report.claims import (
-    COLUMNS,
-    MARKS,
-    SMOKE_WARNING,
-    Claim,
-    claims_of,
-    claims_path,
-    claims_paths,
-    in_numbers,
-    unsure,
-)
+from leakbench.report.claims import Claim, claims_of
+from leakbench.report.findings import MARKS, in_numbers, unsure
+from leakbench.report.judging import COLUMNS, SMOKE_WARNING, claims_path, claims_paths
 from leakbench.report.tidy import existing, gates_path, missing_path, provenance_path, table_path
 from leakbench.report.verdicts import in_words
 

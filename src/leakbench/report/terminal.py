@@ -6,7 +6,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from leakbench.report.claims import MARKS, SMOKE_WARNING, in_numbers
+from leakbench.report.findings import MARKS, in_numbers
+from leakbench.report.judging import SMOKE_WARNING
 from leakbench.staged.root import data_root
 from leakbench.staging import Found, to_do
 

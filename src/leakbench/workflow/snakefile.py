@@ -20,7 +20,8 @@ from leakbench.planning.layers import read_yaml
 from leakbench.planning.project import Project
 from leakbench.records import RESULTS, digest, quarantine, read_record
 from leakbench.report.artifacts import Artifact, artifact_of, artifacts
-from leakbench.report.claims import claims_inputs, claims_of, claims_path, claims_paths
+from leakbench.report.claims import check_readers, claims_of
+from leakbench.report.judging import claims_inputs, claims_path, claims_paths
 from leakbench.report.scorecard import replication_page, scorecard_path
 from leakbench.report.tidy import gates_path, missing_path, needed, provenance_path, table_path
 from leakbench.running.work import KEEP, tidy
@@ -58,7 +59,11 @@ class Workflow:
         """Everything of the configured scale.
 
         Records are among it, since Snakemake does not miss a file that stands behind finished ones.
+
+        Raises:
+            ConfigError: the configuration, or a claim, figure or table, names something that does not exist.
         """
+        check_readers(self.project.plan(self.scale))
         made = [path for entry in self._artifacts() for path in entry.paths(self.scale)]
         made += [path for paper in self._claiming() for path in claims_paths(self.scale, paper)]
         return [*made, scorecard_path(self.scale), *self.project.plan(self.scale).jobs]
@@ -85,8 +90,9 @@ class Workflow:
     def tables_of(self, artifact: str) -> list[str]:
         """The tidy tables and verdicts behind the figure or table that a path names."""
         scale = Path(artifact).parts[1]
-        self.project.plan(scale, where=artifact)
-        return artifact_of(artifact).inputs(scale)
+        plan, entry = self.project.plan(scale, where=artifact), artifact_of(artifact)
+        entry.check(plan)
+        return entry.inputs(scale)
 
     def tables_of_claims(self, scale: str, paper: str) -> list[str]:
         """The tidy tables behind the verdicts on a paper's claims."""

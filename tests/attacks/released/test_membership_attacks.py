@@ -19,7 +19,7 @@ from leakbench.attacks.released.four_branch import FourBranch
 from leakbench.attacks.released.lira import LiRA
 from leakbench.attacks.released.threshold import Threshold
 from leakbench.errors import Infeasible
-from leakbench.federated.training import Training, train_runs
+from leakbench.federated.training import Start, Training, TrainingSet, train_runs
 from leakbench.metrics.membership import auc
 from leakbench.models.base import build_network
 from leakbench.models.convnets import ConvNet
@@ -49,7 +49,7 @@ def victims() -> tuple[TrainedModels, TrainedModels, Labelled, Labelled, Labelle
     """Models that know the first set by heart, models before training; known members, non-members, candidates."""
     inside, outside = drawn("inside"), drawn("outside")
     network = build_network(MLP(width=32), SHAPE, CLASSES, seed=0)
-    trained = train_runs(network, network.parameters, *inside, STREAMS, BY_HEART).models
+    trained = train_runs(Start(network, network.parameters), TrainingSet(*inside), STREAMS, BY_HEART).models
     untrained = TrainedModels(network, network.parameters.expand(RUNS, -1), {}, network.parameters.expand(RUNS, -1))
     split = membership_split(COUNT, COUNT, STREAMS)
     members, nonmembers = inside.take(split.training_members), outside.take(split.training_nonmembers)
@@ -142,7 +142,9 @@ def test_lira_by_hand() -> None:
     for shadow in range(3):
         streams = Streams([("membership", run, "shadow", shadow)])
         half = streams.child("half").uniform(len(images))[0].argsort()[: len(images) // 2]
-        alone = train_runs(network, network.parameters, images, labels, streams, training, rows=half[None])
+        alone = train_runs(
+            Start(network, network.parameters), TrainingSet(images, labels, half[None]), streams, training
+        )
         said.append(scaled(alone.models.parameters[0]))
     expected = torch.tensor(said)
     score = (scaled(trained.parameters[run]) - expected.mean()) / expected.std()
@@ -154,7 +156,9 @@ class TestEvidence:
         network = build_network(ConvNet(width=2), (1, 9, 9), CLASSES, seed=0)
         images = torch.randn(5, 1, 9, 9, generator=torch.Generator().manual_seed(0))
         labels = torch.tensor([0, 3, 1, 2, 3])
-        target = train_runs(network, network.parameters, images, labels, STREAMS, Training(steps=3)).models
+        target = train_runs(
+            Start(network, network.parameters), TrainingSet(images, labels), STREAMS, Training(steps=3)
+        ).models
         evidence = Evidence.of(target, Labelled(images, labels))
         for run in range(RUNS):
             module = network.trainable_module().eval()

@@ -7,7 +7,7 @@ import torch
 
 from leakbench.attacks.released.base import MODEL_INVERSIONS, Inversion
 from leakbench.attacks.released.inversion import MeanStart
-from leakbench.federated.training import Training, train_runs
+from leakbench.federated.training import Start, Training, TrainingSet, train_runs
 from leakbench.models.base import Model, build_network
 from leakbench.models.convnets import ConvNet
 from leakbench.models.linear import Linear
@@ -24,7 +24,9 @@ def scene(model: Model) -> tuple[TrainedModels, torch.Tensor]:
     network = build_network(model, SHAPE, CLASSES, seed=0)
     streams = Streams([("inversion", run) for run in range(RUNS)])
     training = Training(steps=20, batch_size=16, rate=0.05)
-    return train_runs(network, network.parameters, images, labels, streams, training).models, images[:7] + 0.2
+    return train_runs(
+        Start(network, network.parameters), TrainingSet(images, labels), streams, training
+    ).models, images[:7] + 0.2
 
 
 def test_a_linear_model_is_inverted() -> None:

@@ -11,7 +11,8 @@ from pydantic import Field
 from leakbench.attacks.released.base import MEMBERSHIP_ATTACKS, Labelled, MembershipAttack
 from leakbench.attacks.released.evidence import Evidence
 from leakbench.effort import Effort
-from leakbench.federated.training import MEMORY_BUDGET, Training, train_runs
+from leakbench.federated.gradients import MEMORY_BUDGET, BatchGradients
+from leakbench.federated.training import Start, Training, TrainingSet, train_runs
 from leakbench.lazy import torch
 from leakbench.models.base import Network
 from leakbench.models.trained import TrainedModels
@@ -136,15 +137,14 @@ class FourBranch(MembershipAttack):
 
         steps = self.epochs * math.ceil(labels.shape[1] / self.batch_size)
         training = Training(steps=steps, batch_size=self.batch_size, optimiser="adam", rate=self.rate, weight_decay=0)
+        together = network.rows_within(MEMORY_BUDGET, (self.batch_size, *columns.shape[2:]))
         trained = train_runs(
-            network,
-            starts,
-            columns,
-            labels,
+            Start(network, starts),
+            TrainingSet(columns, labels),
             streams,
             training,
             transform=drop,
-            together=network.rows_within(MEMORY_BUDGET, (self.batch_size, *columns.shape[2:])),
+            gradients=BatchGradients(together),
         )
         outside, inside = trained.models.logits(_columns(Evidence.of(target, candidates))).unbind(dim=-1)
         return inside - outside

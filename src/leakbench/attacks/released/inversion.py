@@ -6,7 +6,7 @@ from pydantic import Field
 
 from leakbench.attacks.released.base import MODEL_INVERSIONS, Inversion, ModelInversion
 from leakbench.effort import Effort
-from leakbench.federated.training import MEMORY_BUDGET
+from leakbench.federated.gradients import MEMORY_BUDGET
 from leakbench.lazy import torch
 from leakbench.models.base import Statistics
 from leakbench.models.trained import TrainedModels

@@ -10,7 +10,7 @@ from leakbench.attacks.released.base import MEMBERSHIP_ATTACKS, Labelled, Member
 from leakbench.attacks.released.evidence import Evidence
 from leakbench.effort import Effort
 from leakbench.errors import Infeasible
-from leakbench.federated.training import Training, train_runs
+from leakbench.federated.training import Start, Training, TrainingSet, train_runs
 from leakbench.lazy import torch
 from leakbench.models.base import Network
 from leakbench.models.trained import TrainedModels
@@ -88,7 +88,7 @@ class LiRA(MembershipAttack):
         streams = Streams([(*key, "shadow", shadow) for shadow in range(self.shadows)])
         size = len(known.labels) // 2
         half = streams.child("half").uniform(len(known.labels)).argsort(dim=1, stable=True)[:, :size]
-        return train_runs(network, start, *known, streams, training, rows=half).models
+        return train_runs(Start(network, start), TrainingSet(*known, half), streams, training).models
 
     def _deviation(self, confidence: torch.Tensor) -> torch.Tensor:
         variance = confidence.var(dim=0)

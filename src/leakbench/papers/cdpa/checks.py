@@ -43,12 +43,12 @@ ROUNDINGS: tuple[Rounding, ...] = ("nearest", "babai")
 
 
 def numbers(values: object) -> torch.Tensor:
-    """Nested lists of numbers as float64."""
+    """Nested lists of numbers as float64, of any shape."""
     return torch.as_tensor(values, dtype=torch.float64)
 
 
 def keep_probabilities(name: str, count: int) -> torch.Tensor:
-    """Probabilities of keeping a bit, ascending, above 1/2."""
+    """Probabilities of keeping a bit, ascending, above 1/2, ``[count]``."""
     drawn = torch.rand(count, generator=generator(PAPER, "theory", name), dtype=torch.float64)
     return drawn.mul(0.49).add(0.505).sort().values
 

@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Sequence
 from functools import partial
 
 from leakbench.lazy import np
 from leakbench.papers.cdpa import PAPER
-from leakbench.papers.cdpa.common import MODELS, model_name
-from leakbench.report.claims import Finding, Part, claim, decide
+from leakbench.papers.cdpa.common import MODEL_LABELS, MODELS, model_name
+from leakbench.report.claims import claim
 from leakbench.report.comparisons import at_each, certain, difference, level, relative, trend
 from leakbench.report.evidence import Evidence, NotRun, Series, bootstrap, same_seeds
+from leakbench.report.findings import Finding, Part, decide
+from leakbench.report.labels import Reads, reads
 
 stated = partial(claim, PAPER)
 
@@ -32,6 +35,11 @@ ROWS = ("none", "grad-drop", "cafl-1", "jopeq-2", "laplace-1", "soteria")
 ATTACKED = ("cafl-1", "sign-sgd", "jopeq-2", "grad-drop", "soteria", "sdq", "laplace-1")
 """The defenses of Fig. 8, but for CDPA."""
 
+IMPUTED = ("rog-imputed-mean", "rog-imputed-zero")
+"""ROG after outliers were replaced, by the mean and by zero."""
+OVER_P = reads("utility_p", defenses="cdpa-p")
+INVERTED = reads("inversion", defenses=(*ATTACKED, SENT), attacks=("dlg", "ig"))
+
 POINT = 0.001
 """The last digit of the paper's accuracies, as a part."""
 FAILED = 0.4
@@ -39,6 +47,11 @@ FAILED = 0.4
 
 
 SHARED = "seeds that run side by side share one measurement of time, which the interval does not say"
+
+
+def trained(*defenses: str, models: Sequence[str] = ()) -> Reads:
+    """Federated averaging with some defenses, and labels of models where these matter."""
+    return reads("utility", defenses=defenses, models=models)
 
 
 def _noting(finding: Finding, *notes: str) -> Finding:
@@ -99,7 +112,7 @@ def _worse(a: Series, b: Series, name: str, metric: str, grows: bool) -> Part:
     "E1",
     "Under ROG the reconstructions from CDPA have the smallest PSNR and SSIM and the largest LPIPS of all rows.",
     source="Table III, Fig. 6",
-    experiments=("rog",),
+    experiments=(reads("rog", defenses=(SENT, *ROWS), attacks=("rog", "rog-post")),),
     champion=SENT,
 )
 def e1(evidence: Evidence) -> Finding:
@@ -127,7 +140,7 @@ def e1(evidence: Evidence) -> Finding:
     "E2",
     "Under Inverting Gradients signSGD does not defend: LPIPS is below 0.2; and of SDQ at 16 bits it is at most 0.26.",
     source="Fig. 8 and its text",
-    experiments=("inversion",),
+    experiments=(reads("inversion", defenses=("sign-sgd", "sdq"), attacks="ig"),),
 )
 def e2(evidence: Evidence) -> Finding:
     """Two levels."""
@@ -147,7 +160,7 @@ def e2(evidence: Evidence) -> Finding:
     "E3",
     "Under DLG and under Inverting Gradients, CDPA has the largest LPIPS of all defenses.",
     source="Fig. 8 and its text",
-    experiments=("inversion",),
+    experiments=(INVERTED,),
     champion=SENT,
 )
 def e3(evidence: Evidence) -> Finding:
@@ -168,7 +181,7 @@ def e3(evidence: Evidence) -> Finding:
     "E4",
     "Inverting Gradients is the stronger attack: under every defense its LPIPS is below that of DLG.",
     source="Section 6, text of Fig. 8",
-    experiments=("inversion",),
+    experiments=(INVERTED,),
 )
 def e4(evidence: Evidence) -> Finding:
     """DLG against IG, by defense."""
@@ -186,7 +199,7 @@ def e4(evidence: Evidence) -> Finding:
     "E5",
     "CDPA sends half of what FedAvg sends, within one percent of FedAvg's, for every model.",
     source="Table IV",
-    experiments=("utility",),
+    experiments=(trained(CDPA, "none"),),
 )
 def e5(evidence: Evidence) -> Finding:
     """Bits over bits."""
@@ -206,7 +219,7 @@ def _size(one: Evidence, defense: str) -> float:
     "E6a",
     "CDPA is at least as accurate as every other defense, for every model, to a tenth of a point.",
     source="Table IV, Fig. 5",
-    experiments=("utility",),
+    experiments=(trained(CDPA, *OTHERS),),
     champion=CDPA,
 )
 def e6a(evidence: Evidence) -> Finding:
@@ -224,7 +237,7 @@ def e6a(evidence: Evidence) -> Finding:
     "E6b",
     "CDPA loses at most a tenth of a point of FedAvg's accuracy, for every model.",
     source="Table IV",
-    experiments=("utility",),
+    experiments=(trained(CDPA, "none"),),
     champion=CDPA,
 )
 def e6b(evidence: Evidence) -> Finding:
@@ -240,7 +253,7 @@ def e6b(evidence: Evidence) -> Finding:
     "E6c",
     "On ConvNet and ResNet18 CDPA is more accurate than FedAvg.",
     source="Table IV, +0.4 points each, of one run",
-    experiments=("utility",),
+    experiments=(trained(CDPA, "none", models=MODEL_LABELS),),
     champion=CDPA,
 )
 def e6c(evidence: Evidence) -> Finding:
@@ -257,7 +270,7 @@ def e6c(evidence: Evidence) -> Finding:
     "E7a",
     "On ResNet18 signSGD and CAFL stay below 40 % accuracy, where FedAvg is above.",
     source="Table IV, Fig. 5",
-    experiments=("utility",),
+    experiments=(trained("sign-sgd", "cafl", "none", models=MODEL_LABELS),),
 )
 def e7a(evidence: Evidence) -> Finding:
     """Three levels."""
@@ -274,7 +287,7 @@ def e7a(evidence: Evidence) -> Finding:
     "E7b",
     "The accuracy of signSGD falls with the size of the model, and that of CAFL from ConvNet to ResNet18.",
     source="Table IV, Fig. 5",
-    experiments=("utility",),
+    experiments=(trained("sign-sgd", "cafl", models=MODEL_LABELS),),
 )
 def e7b(evidence: Evidence) -> Finding:
     """Smaller minus larger; both cells have the same seeds."""
@@ -286,7 +299,7 @@ def e7b(evidence: Evidence) -> Finding:
     return decide(evidence, parts)
 
 
-@stated("E8a", "CDPA's accuracy rises with p.", source="Tables II and VIII", experiments=("utility_p",))
+@stated("E8a", "CDPA's accuracy rises with p.", source="Tables II and VIII", experiments=(OVER_P,))
 def e8a(evidence: Evidence) -> Finding:
     """Accuracy over p."""
     return decide(
@@ -302,7 +315,7 @@ def e8a(evidence: Evidence) -> Finding:
     "E8b",
     "Under ROG, PSNR and SSIM of what CDPA sends rise with p.",
     source="Table VIII",
-    experiments=("rog_p",),
+    experiments=(reads("rog_p", defenses="cdpa-rog-p", attacks="rog"),),
 )
 def e8b(evidence: Evidence) -> Finding:
     """Likeness over p."""
@@ -318,7 +331,10 @@ def e8b(evidence: Evidence) -> Finding:
     "E9",
     "From p = 0.8 on, p changes accuracy by at most 2.1 points and LPIPS by at most 0.004.",
     source="Table VIII",
-    experiments=("utility_p", "rog_p"),
+    experiments=(
+        OVER_P,
+        reads("rog_p", defenses="cdpa-rog-p", attacks="rog"),
+    ),
 )
 def e9(evidence: Evidence) -> Finding:
     """Largest minus smallest mean over p."""
@@ -353,7 +369,10 @@ def _spread(series: Series, name: str, unit: str, at_most: float) -> Part:
     "E10",
     "CDPA's generalisation error is below FedAvg's at every p, and smaller the more bits are flipped.",
     source="Table II, single runs",
-    experiments=("utility", "utility_p"),
+    experiments=(
+        trained("none"),
+        OVER_P,
+    ),
 )
 def e10(evidence: Evidence) -> Finding:
     """FedAvg's gap minus CDPA's, and the trend over p."""
@@ -370,14 +389,14 @@ def e10(evidence: Evidence) -> Finding:
     "E11",
     "Replacing outliers by the mean or by zero does not help ROG: PSNR is not higher, and LPIPS stays at 0.72 or more.",
     source="Appendix G, Tables VII and VIII",
-    experiments=("rog_p",),
+    experiments=(reads("rog_p", defenses="cdpa-rog-p", attacks=("rog", *IMPUTED)),),
 )
 def e11(evidence: Evidence) -> Finding:
     """ROG without imputation minus ROG with it, at every p; levels of LPIPS, or differences of SSIM."""
     parts, notes = [], []
     for cell, one in evidence.cells("rog_p").items():
         read = partial(one.series, "rog_p", defense="cdpa-rog-p", sweep="p")
-        for attack in ("rog-imputed-mean", "rog-imputed-zero"):
+        for attack in IMPUTED:
             at = [
                 (f"{attack} at p = {p:g}, {cell}", theirs, ours)
                 for p, theirs, ours in at_each(read("psnr", attack="rog"), read("psnr", attack=attack))
@@ -398,7 +417,7 @@ def e11(evidence: Evidence) -> Finding:
     "E12",
     "Soteria saves less than one percent of communication, for every model.",
     source="Table IV, which has 49.4 % for SimpleCNN",
-    experiments=("utility",),
+    experiments=(trained("soteria", "none"),),
 )
 def e12(evidence: Evidence) -> Finding:
     """What Soteria saves."""
@@ -413,7 +432,7 @@ def e12(evidence: Evidence) -> Finding:
     "E13",
     "Existing methods emit 2.6 to more than 100 times the carbon of CDPA.",
     source="Abstract, section 5.5, Table IV",
-    experiments=("utility",),
+    experiments=(trained(CDPA, *OTHERS),),
 )
 def e13(evidence: Evidence) -> Finding:
     """Emission of the others over CDPA's, by the paper's formula, which is a rescaled time."""
@@ -430,7 +449,7 @@ def e13(evidence: Evidence) -> Finding:
     "E14",
     "The carbon that CDPA adds to FedAvg's, relatively, shrinks with the size of the model.",
     source="Section 5.5, Table IV",
-    experiments=("utility",),
+    experiments=(trained(CDPA, "none", models=MODEL_LABELS),),
 )
 def e14(evidence: Evidence) -> Finding:
     """The overhead on the smaller model minus that on the larger, by the paper's formula."""
@@ -450,7 +469,7 @@ def e14(evidence: Evidence) -> Finding:
     "E15",
     "On ResNet18 CAFL has one third of CDPA's accuracy, to a tenth of that.",
     source="Section 5, text of Fig. 10; Table IV has 0.44",
-    experiments=("utility",),
+    experiments=(trained("cafl", CDPA, models=MODEL_LABELS),),
 )
 def e15(evidence: Evidence) -> Finding:
     """CAFL over CDPA."""
@@ -464,7 +483,11 @@ def e15(evidence: Evidence) -> Finding:
     "Below epsilon 2 Laplace noise does not converge (less than half of FedAvg's accuracy), while CDPA at its nominal "
     "1.38 (p = 0.8) loses two points, at most 2.5.",
     source="Section 5, Table VIII; the two epsilons are of different things",
-    experiments=("utility", "utility_p", "utility_epsilon"),
+    experiments=(
+        trained("none"),
+        OVER_P,
+        reads("utility_epsilon", defenses="laplace-eps"),
+    ),
 )
 def e16(evidence: Evidence) -> Finding:
     """Half of FedAvg's accuracy minus that of Laplace noise, and CDPA's minus FedAvg's."""
@@ -484,7 +507,7 @@ def e16(evidence: Evidence) -> Finding:
     "E17",
     "Flipping and voting leave the time of training as it is under SDQ, within a tenth.",
     source="Section 5.5; Table IV has +50 % for SimpleCNN",
-    experiments=("utility",),
+    experiments=(trained(CDPA, "sdq"),),
 )
 def e17(evidence: Evidence) -> Finding:
     """Time of CDPA over that of SDQ: the formula's carbon is proportional to it."""

@@ -38,6 +38,8 @@ the experiments of attacks, whose settings differ."""
 
 MODELS = ("SimpleCNN", "ConvNet", "ResNet18")
 """The models of Table IV, in its order."""
+MODEL_LABELS = tuple(f"{name.lower()}*" for name in MODELS)
+"""Patterns of their labels, such as ``convnet8``."""
 
 
 def defense_name(label: str, mechanism: str) -> str:

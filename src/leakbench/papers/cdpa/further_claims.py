@@ -9,27 +9,43 @@ from leakbench.federated.fixed_point import FixedPoint
 from leakbench.lazy import np, torch
 from leakbench.papers.cdpa import PAPER
 from leakbench.papers.cdpa.checks import KEEP, keep_probabilities, numbers
-from leakbench.papers.cdpa.claims import SENT, accuracy, measured_if_any
+from leakbench.papers.cdpa.claims import IMPUTED, SENT, accuracy, measured_if_any
 from leakbench.papers.cdpa.common import MASK
 from leakbench.randomness import Streams, generator
 from leakbench.report.checks import Checked, agreement, checked, required, theorem_of
-from leakbench.report.claims import Finding, Part, claim, decide
+from leakbench.report.claims import claim
 from leakbench.report.comparisons import at_each, difference, level
 from leakbench.report.evidence import Evidence, NotRun, bootstrap, same_points, same_seeds
+from leakbench.report.findings import Finding, Part, decide
+from leakbench.report.labels import Reads, reads
 from leakbench.theory.bit_votes import composed_epsilon, epsilon_per_bit, likelihood_ratio, value_epsilon
 
 stated = partial(claim, PAPER)
 theorem = partial(theorem_of, PAPER)
 
-INFORMED = ("cleared", "dropped", "robust", "averaged")
+SENT_ALL = "cdpa-rog-all"
+"""Label of CDPA under attack that flips bits of every layer."""
+SKEWED = reads("skewed", defenses=("none", "cdpa-variants"))
 RESTORED = 2.0
 """dB that an informed attacker may miss of the undefended reconstruction."""
-IMPUTED = 15.0
+RECOGNISED = 15.0
 """dB after imputation at which outliers, and not privacy, kept the plain attacker away; Table VII has 9.4."""
 
 
+def informed(attack: str) -> list[str]:
+    """Labels of the attackers that know CDPA and are else like ``attack``."""
+    ways = ("cleared", "robust") if attack == "ig" else ("cleared", "dropped", "robust", "averaged")
+    return [f"{attack}-{way}" for way in ways]
+
+
+def _knowing(experiment: str, attack: str, defense: str) -> tuple[Reads, Reads]:
+    """An attack on the undefended update, and those on a defense that know it."""
+    adaptive = reads(f"{experiment}_adaptive", defenses=defense, attacks=informed(attack))
+    return reads(experiment, defenses="none", attacks=attack), adaptive
+
+
 def _restored(
-    one: Evidence, attack: str, experiments: tuple[str, str], defense: str, informed: Sequence[str], name: str
+    one: Evidence, attack: str, experiments: tuple[str, str], defense: str, attackers: Sequence[str], name: str
 ) -> Part:
     """PSNR of the best informed attacker minus that of the undefended attack.
 
@@ -38,7 +54,7 @@ def _restored(
         attack: the undefended one.
         experiments: with the undefended cell, and with the informed attackers.
         defense: its label.
-        informed: labels of the attackers that know the defense.
+        attackers: labels of those that know the defense.
         name: of the part.
 
     Raises:
@@ -46,7 +62,7 @@ def _restored(
     """
     plain = one.series(experiments[0], "psnr", defense="none", attack=attack)
     read = partial(measured_if_any, one, experiments[1], "psnr", defense=defense)
-    known = {label: measured for label in informed if (measured := read(attack=label)) is not None}
+    known = {label: measured for label in attackers if (measured := read(attack=label)) is not None}
     if not known:
         raise NotRun(f"no informed attacker of {defense} has numbers in {experiments[1]}")
     series = same_seeds(plain, *known.values())
@@ -59,9 +75,8 @@ def _restored(
 
 
 def _informed(evidence: Evidence, attack: str, experiments: tuple[str, str], defense: str) -> Iterator[Part]:
-    labels = [f"{attack}-{label}" for label in INFORMED]
     for cell, one in evidence.cells(*experiments).items():
-        yield _restored(one, attack, experiments, defense, labels, cell)
+        yield _restored(one, attack, experiments, defense, informed(attack), cell)
 
 
 @stated(
@@ -69,7 +84,7 @@ def _informed(evidence: Evidence, attack: str, experiments: tuple[str, str], def
     "Under ROG, an attacker who clears the flipped bits, leaves the layer out, fits robustly or takes the median of "
     "several messages comes within 2 dB of the undefended reconstruction.",
     source="Not in the paper, which argues that such attackers fail (section 6)",
-    experiments=("rog", "rog_adaptive"),
+    experiments=_knowing("rog", "rog", SENT),
 )
 def x1a(evidence: Evidence) -> Finding:
     """The best of them, where the last layer is protected."""
@@ -80,11 +95,11 @@ def x1a(evidence: Evidence) -> Finding:
     "X1b",
     "So does one of them where all layers are protected.",
     source="Not in the paper",
-    experiments=("rog", "rog_adaptive"),
+    experiments=_knowing("rog", "rog", SENT_ALL),
 )
 def x1b(evidence: Evidence) -> Finding:
     """The best of them, where every layer is protected."""
-    return decide(evidence, list(_informed(evidence, "rog", ("rog", "rog_adaptive"), "cdpa-rog-all")))
+    return decide(evidence, list(_informed(evidence, "rog", ("rog", "rog_adaptive"), SENT_ALL)))
 
 
 @stated(
@@ -92,7 +107,7 @@ def x1b(evidence: Evidence) -> Finding:
     "Under Inverting Gradients, an attacker who clears the flipped bits or fits robustly comes within 2 dB of the "
     "undefended reconstruction.",
     source="Not in the paper",
-    experiments=("inversion", "inversion_adaptive"),
+    experiments=_knowing("inversion", "ig", SENT),
 )
 def x1c(evidence: Evidence) -> Finding:
     """The best of them, where the last layer is protected."""
@@ -103,14 +118,14 @@ def x1c(evidence: Evidence) -> Finding:
     "X2",
     "Outliers replaced by zero, ROG reaches 15 dB at p = 0.98.",
     source="Not in the paper: Table VII has 9.4 dB",
-    experiments=("rog_p",),
+    experiments=(reads("rog_p", defenses="cdpa-rog-p", attacks=IMPUTED[1]),),
 )
 def x2(evidence: Evidence) -> Finding:
     """PSNR after imputation."""
     parts = []
     for cell, one in evidence.cells("rog_p").items():
-        read = partial(one.series, "rog_p", "psnr", defense="cdpa-rog-p", attack="rog-imputed-zero", sweep="p")
-        parts.append(level(read().at([0.98]), cell, "dB", at_least=IMPUTED))
+        read = partial(one.series, "rog_p", "psnr", defense="cdpa-rog-p", attack=IMPUTED[1], sweep="p")
+        parts.append(level(read().at([0.98]), cell, "dB", at_least=RECOGNISED))
     return decide(evidence, parts)
 
 
@@ -118,7 +133,7 @@ def x2(evidence: Evidence) -> Finding:
     "X3",
     "Where clients' labels differ, voting on bits costs accuracy.",
     source="Not in the paper, whose clients are i.i.d.",
-    experiments=("skewed",),
+    experiments=(SKEWED,),
 )
 def x3(evidence: Evidence) -> Finding:
     """FedAvg minus the vote, for every concentration of the labels."""
@@ -135,7 +150,7 @@ def x3(evidence: Evidence) -> Finding:
     "X4",
     "There the unbiased mean of the same words recovers more than half of what voting loses.",
     source="Not in the paper: `corrected`",
-    experiments=("skewed",),
+    experiments=(SKEWED,),
 )
 def x4(evidence: Evidence) -> Finding:
     """The corrected server's accuracy minus the middle between the vote's and FedAvg's."""
@@ -192,7 +207,7 @@ def epsilon_of_a_bit_is_not_that_of_a_message() -> Checked:
     "X6",
     "What ROG makes of CDPA is further from the image than plain grey, so that PSNR says how far the search strayed.",
     source="Not in the paper, which ranks defenses by it (Table III)",
-    experiments=("rog",),
+    experiments=(reads("rog", defenses=("none", SENT), attacks=("grey", "rog")),),
 )
 def x6(evidence: Evidence) -> Finding:
     """PSNR of grey minus that of ROG on CDPA."""

@@ -7,7 +7,7 @@ without them. Each attack has claims of its own, so that one that missed its gat
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -15,14 +15,20 @@ from leakbench.lazy import np
 from leakbench.papers.cdpa import PAPER
 from leakbench.papers.cdpa.text_attacked import ATTACKED, DLG, INFORMED, LAMPS, TAG, TRAINED, as_printed
 from leakbench.papers.cdpa.text_utility import EPOCHS
-from leakbench.report.claims import Finding, Part, claim, decide
+from leakbench.report.claims import claim
 from leakbench.report.comparisons import difference, level
 from leakbench.report.evidence import Evidence, NotRun, Series, bootstrap, same_seeds
+from leakbench.report.findings import Finding, Part, decide
+from leakbench.report.labels import Reads, reads
 
 stated = partial(claim, PAPER)
 
 CDPA, LEARNT = "cdpa-text", "cdpa-text-delta"
 """Labels of CDPA under attack, and in training."""
+NOISY = "dp-delta"
+"""Label of LDP in training."""
+WAYS = ("cleared", "robust", "averaged")
+"""Endings of the labels of attackers who know CDPA."""
 COLUMNS = ("none", "grad-drop-text", "dp")
 """Of Table V, but for CDPA's own."""
 SMALL = 0.5
@@ -43,6 +49,13 @@ def _cells(evidence: Evidence, attack: str, *experiments: str) -> Iterator[tuple
     for cell, one in evidence.cells(*(experiments or (ATTACKED,))).items():
         label = _lamp(one) if attack == "lamp" else attack
         yield (f"{LAMPS[label]}, {cell}" if attack == "lamp" else cell), one, label
+
+
+def _attacked(attack: str, *defenses: str, references: Sequence[str] = ()) -> Reads:
+    """Defenses under an attack. Which LAMP is ``lamp`` the undefended gradients say."""
+    if attack != "lamp":
+        return reads(ATTACKED, defenses=defenses, attacks=(attack, *references))
+    return reads(ATTACKED, defenses=dict.fromkeys(("none", *defenses)), attacks=(*LAMPS, *references))
 
 
 def _lamp(one: Evidence) -> str:
@@ -118,21 +131,21 @@ for _letter, (_name, _label) in ORDERS.items():
         f"E18{_letter}",
         f"Under {_name} the sentences found from CDPA have the smallest ROUGE-1 and ROUGE-L of all columns.",
         source="Table V",
-        experiments=(ATTACKED,),
+        experiments=(_attacked(_label, CDPA, *COLUMNS),),
     )(partial(_smallest, attack=_label))
 for _letter, (_name, _label) in ORDERS.items():
     stated(
         f"E19{_letter}",
         f"Under {_name} the sentences found from CDPA have a ROUGE-2 of zero, to half a point.",
         source="Table V",
-        experiments=(ATTACKED,),
+        experiments=(_attacked(_label, CDPA),),
     )(partial(_nothing, metric=as_printed("rouge2"), attack=_label))
 for _letter, (_name, _label) in ORDERS.items():
     stated(
         f"E20{_letter}",
         f"Under {_name} no word of the sentence is found from CDPA: ROUGE-1 of the words is zero, to half a point.",
         source="Table VI and section 6.2, 'minimal to no alignment'; as the paper scores, [CLS] and [SEP] are 20 %",
-        experiments=(ATTACKED,),
+        experiments=(_attacked(_label, CDPA),),
     )(partial(_nothing, metric="rouge1", attack=_label))
 
 
@@ -174,7 +187,7 @@ def _ahead(evidence: Evidence, ahead: str, behind: str, at_least: float) -> Find
     "E21a",
     "CDPA learns as well as no defense: its Matthews correlation is at most 0.05 lower, wherever anything is learnt.",
     source="Fig. 11, 'closely aligns'; the margin is ours",
-    experiments=(TRAINED,),
+    experiments=(reads(TRAINED, defenses=(LEARNT, "none")),),
     champion=LEARNT,
 )
 def e21a(evidence: Evidence) -> Finding:
@@ -186,13 +199,13 @@ def e21a(evidence: Evidence) -> Finding:
     "E21b",
     "LDP learns least: its Matthews correlation is the smallest of the four, wherever anything is learnt.",
     source="Fig. 11, 'underperforms across all experiments'",
-    experiments=(TRAINED,),
+    experiments=(reads(TRAINED, defenses=("none", "grad-drop-text", LEARNT, NOISY)),),
 )
 def e21b(evidence: Evidence) -> Finding:
     """The others minus LDP, whose noise is of the parameters' change."""
     parts = []
     for cell, one in _learning(evidence).items():
-        noisy = _learnt(one, "dp-delta")
+        noisy = _learnt(one, NOISY)
         for other in ("none", "grad-drop-text", LEARNT):
             for (epoch, theirs), (_, ours) in zip(_learnt(one, other), noisy, strict=True):
                 parts.append(difference(theirs, ours, f"epoch {epoch}, {other}, {cell}", "Matthews correlation"))
@@ -204,7 +217,7 @@ for _letter, (_name, _label) in {"a": ("DLG", DLG), "b": ("TAG", TAG)}.items():
         f"E22{_letter}",
         f"LAMP finds more of undefended sentences than {_name}.",
         source="Table V",
-        experiments=(ATTACKED,),
+        experiments=(_attacked("lamp", "none", references=[_label]),),
     )(
         partial(
             _apart,
@@ -225,7 +238,7 @@ for _letter, (_name, _label) in STRONG.items():
         f"E23{_letter}",
         f"{_name} finds more of a sentence from GradDrop than without a defense.",
         source="Table V, 75.1 of 70.1 and 82.2 of 74.5, on which the paper does not comment",
-        experiments=(ATTACKED,),
+        experiments=(_attacked(_label, "grad-drop-text", "none"),),
     )(
         partial(
             _apart,
@@ -251,7 +264,7 @@ for _letter, (_name, _label) in STRONG.items():
         f"X7{_letter}",
         f"{_name} finds undefended sentences: ROUGE-1 of the words is at least 60.",
         source="Not in the paper, which counts [CLS] and [SEP]; below that, defenses are not told apart",
-        experiments=(ATTACKED,),
+        experiments=(_attacked(_label, "none"),),
     )(partial(_finds, attack=_label))
 
 
@@ -261,7 +274,7 @@ def _restored(evidence: Evidence, attack: str) -> Finding:
     for cell, one, label in _cells(evidence, attack, ATTACKED, INFORMED):
         plain = one.series(ATTACKED, "rouge1", defense="none", attack=label)
         known = {}
-        for way in ("cleared", "robust", "averaged"):
+        for way in WAYS:
             try:
                 known[way] = one.series(INFORMED, "rouge1", defense=CDPA, attack=f"{label}-{way}")
             except NotRun as reason:
@@ -285,7 +298,10 @@ for _letter, _name, _label in (("a", "TAG", TAG), ("b", "LAMP (cosine)", "lamp-c
         f"Under {_name}, an attacker who clears the flipped bits, fits robustly or takes the median of several "
         "messages comes within 10 points of the ROUGE-1 of the undefended attack.",
         source="Not in the paper, which argues that such attackers fail (section 6)",
-        experiments=(ATTACKED, INFORMED),
+        experiments=(
+            _attacked(_label, "none"),
+            reads(INFORMED, defenses=CDPA, attacks=[f"{_label}-{way}" for way in WAYS]),
+        ),
     )(partial(_restored, attack=_label))
 
 
@@ -294,7 +310,7 @@ for _letter, (_name, _label) in STRONG.items():
         f"X9{_letter}",
         f"Under {_name}, dropping the smallest fifth of the coordinates hides less than masking a random fifth.",
         source="Not in the paper, whose GradDrop may be either",
-        experiments=(ATTACKED,),
+        experiments=(_attacked(_label, "grad-drop-text", "random-mask"),),
     )(partial(_apart, attack=_label, first=Read("grad-drop-text"), second=Read("random-mask")))
 
 
@@ -303,7 +319,7 @@ for _letter, (_name, _label) in STRONG.items():
         f"X10{_letter}",
         f"What {_name} finds from CDPA is less than the most frequent words are right by chance.",
         source="Not in the paper, whose Table V is at the floor of its score",
-        experiments=(ATTACKED,),
+        experiments=(_attacked(_label, "none", CDPA, references=["frequent_words"]),),
     )(
         partial(
             _apart,
@@ -318,7 +334,7 @@ for _letter, (_name, _label) in STRONG.items():
     "X11",
     "CDPA changes the gradient less than the Gaussian noise of 0.005 that the paper calls the weaker defense.",
     source="Not in the paper: root mean square; by Table V CDPA hides more",
-    experiments=(ATTACKED,),
+    experiments=(_attacked(TAG, "dp", CDPA),),
 )
 def x11(evidence: Evidence) -> Finding:
     """Distortion of the noise minus that of CDPA, which no attack changes."""
@@ -333,5 +349,5 @@ stated(
     "X12",
     "What TAG finds from CDPA is less where integers are read ten times too large, as the public code does on text.",
     source="Not in the paper",
-    experiments=(ATTACKED,),
+    experiments=(_attacked(TAG, CDPA, f"{CDPA}-released"),),
 )(partial(_apart, attack=TAG, first=Read(CDPA), second=Read(f"{CDPA}-released")))

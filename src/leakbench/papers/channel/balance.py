@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from leakbench.lazy import np, pd
 from leakbench.metrics.defense_capability import dra_improvement, mia_improvement
-from leakbench.papers.channel.common import INTERVALS, figure
+from leakbench.papers.channel.common import INTERVALS, UNDEFENDED, figure
 from leakbench.papers.channel.released import (
     MIA,
     MSE,
-    UNDEFENDED,
     judged_by_strongest,
     models_of,
     row_of_panels,

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING
 from leakbench.lazy import np
 from leakbench.metrics.defense_capability import defense_capability, dra_improvement, mia_improvement
 from leakbench.papers.channel import PAPER
-from leakbench.papers.channel.common import printed
-from leakbench.report.claims import Finding, Part, claim, decide
+from leakbench.papers.channel.common import ARCHITECTURES, UNDEFENDED, printed
+from leakbench.report.claims import claim
 from leakbench.report.comparisons import at_each, certain, difference, level, relative, trend
 from leakbench.report.evidence import Evidence, NotRun, Series, bootstrap, same_seeds
+from leakbench.report.findings import Finding, Part, decide
+from leakbench.report.labels import reads
 
 if TYPE_CHECKING:
     from leakbench.report.statistics import Array, CrossedBootstrap
@@ -39,6 +41,15 @@ EIGENVALUE_BAND = 0.03
 """How far eigenvalues may lie from the printed ones, relatively."""
 FULL_SIZE = {"cifar10": 50_000, "fashion": 60_000}
 """Images of the training splits that the printed eigenvalues are of."""
+NATURAL_300, FRESH_OR_ONCE = "natural-300", "natural-300-noise"
+BATCHED = ("dp-sgd-1.3", "none", "gaussian-0.01")
+"""Defenses of Fig. 6."""
+REMOVED, BOUNDED = "eigen-removed", "personalized-all"
+INVERTED = ("natural-all", "white-all", BOUNDED)
+
+RELEASED = tuple(reads(channel, defenses=channel) for channel in CHANNELS)
+BARE, STEPS = reads(UNDEFENDED, defenses="none"), reads("steps", defenses=NATURAL_300)
+INVERSIONS = reads("inversion", defenses=INVERTED, attacks=IG)
 
 
 def _trends(
@@ -60,9 +71,9 @@ def _trends(
 
 def strongest_membership_attack(evidence: Evidence) -> str:
     """The metric of the attack with the largest mean AUC on undefended models; it judges all defenses."""
-    names = evidence.metrics("undefended_release", AUC, defense="none")
+    names = evidence.metrics(UNDEFENDED, AUC, defense="none")
     areas = {
-        name: float(np.nanmean(evidence.series("undefended_release", name, defense="none").values))
+        name: float(np.nanmean(evidence.series(UNDEFENDED, name, defense="none").values))
         for name in names
         if not name.endswith("_noisy")
     }
@@ -75,7 +86,7 @@ def strongest_membership_attack(evidence: Evidence) -> str:
     "E1",
     "Under every channel, accuracy rises with kappa, for every data set and model.",
     source="Fig. 9, 18 and 21",
-    experiments=CHANNELS,
+    experiments=RELEASED,
 )
 def e1(evidence: Evidence) -> Finding:
     """Accuracy over kappa."""
@@ -86,7 +97,7 @@ def e1(evidence: Evidence) -> Finding:
     "E2",
     "Under every channel, the error of model inversion falls with kappa, for every data set and model.",
     source="Fig. 10, 20 and 23",
-    experiments=CHANNELS,
+    experiments=RELEASED,
 )
 def e2(evidence: Evidence) -> Finding:
     """Model inversion over kappa."""
@@ -98,11 +109,11 @@ def e2(evidence: Evidence) -> Finding:
     "At one kappa, accuracy rises and the error of model inversion falls with the number of steps, for every data set "
     "and model.",
     source="Fig. 12, 13 and 24",
-    experiments=("steps",),
+    experiments=(STEPS,),
 )
 def e3(evidence: Evidence) -> Finding:
     """Both over the number of steps."""
-    over = partial(_trends, evidence, ("steps",), defense="natural-300", sweep="steps")
+    over = partial(_trends, evidence, ("steps",), defense=NATURAL_300, sweep="steps")
     return decide(evidence, [*over(ACCURACY, rises=True), *over(INVERSION, rises=False)])
 
 
@@ -111,14 +122,14 @@ def e3(evidence: Evidence) -> Finding:
     "The AUC of membership inference rises with kappa and with the number of steps, and is largest without a defense, "
     "for every data set and model.",
     source="Fig. 19, 22, 25 and 26",
-    experiments=("undefended_release", *CHANNELS, "steps"),
+    experiments=(BARE, *RELEASED, STEPS),
 )
 def e4(evidence: Evidence) -> Finding:
     """The strongest membership attack over kappa, steps, and against the undefended model."""
     parts: list[Part] = []
-    for cell, one in evidence.cells("undefended_release").items():
+    for cell, one in evidence.cells(UNDEFENDED).items():
         metric = strongest_membership_attack(one)
-        undefended = one.series("undefended_release", metric, defense="none")
+        undefended = one.series(UNDEFENDED, metric, defense="none")
         for experiment in CHANNELS:
             if cell not in evidence.cells(experiment):
                 continue
@@ -128,19 +139,16 @@ def e4(evidence: Evidence) -> Finding:
             name = f"undefended against {experiment} at {series.points[-1]:g}, {cell}"
             parts.append(difference(undefended, largest, name, "AUC"))
         if cell in evidence.cells("steps"):
-            series = one.series("steps", metric, defense="natural-300", sweep="steps")
+            series = one.series("steps", metric, defense=NATURAL_300, sweep="steps")
             parts.append(trend(series, f"steps, {cell}", "steps", rises=True))
     return decide(evidence, parts)
-
-
-INVERTED = ("natural-all", "white-all", "personalized-all")
 
 
 @stated(
     "E5a",
     "The error of gradient inversion falls with kappa under every channel and on every data set.",
     source="Fig. 14 and 30",
-    experiments=("inversion",),
+    experiments=(INVERSIONS,),
 )
 def e5a(evidence: Evidence) -> Finding:
     """Gradient inversion over kappa."""
@@ -157,7 +165,7 @@ def e5a(evidence: Evidence) -> Finding:
     "At equal kappa the error of gradient inversion is larger under the White and the Personalized Channel than under "
     "the Natural Channel.",
     source="Fig. 14 and 30",
-    experiments=("inversion",),
+    experiments=(INVERSIONS,),
 )
 def e5b(evidence: Evidence) -> Finding:
     """White and personalized noise over natural noise, at every kappa."""
@@ -177,14 +185,14 @@ def e5b(evidence: Evidence) -> Finding:
     "PSNR, SSIM and cosine similarity of model inversion and of gradient inversion rise with kappa under the Natural "
     "Channel.",
     source="Fig. 27 to 29 and 31 to 33",
-    experiments=("natural", "inversion"),
+    experiments=(reads("natural", defenses="natural"), reads("inversion", defenses=INVERTED[0], attacks=IG)),
 )
 def e6(evidence: Evidence) -> Finding:
     """Likeness of what is reconstructed, over kappa."""
     parts: list[Part] = []
     for name in LIKENESS:
         parts += _trends(evidence, ("natural",), f"inversion_{name}", rises=True)
-        parts += _trends(evidence, ("inversion",), name, rises=True, defense="natural-all", attack=IG)
+        parts += _trends(evidence, ("inversion",), name, rises=True, defense=INVERTED[0], attack=IG)
     return decide(evidence, parts)
 
 
@@ -193,7 +201,7 @@ class _Plane:
 
     def __init__(self, one: Evidence) -> None:
         metric = strongest_membership_attack(one)
-        read: list[tuple[str, str, str | None]] = [("undefended_release", "none", None)]
+        read: list[tuple[str, str, str | None]] = [(UNDEFENDED, "none", None)]
         read += [(channel, channel, "kappa") for channel in CHANNELS] + [("dp", label, "multiplier") for label in DP]
         series = [
             one.series(experiment, name, defense=defense, sweep=sweep)
@@ -239,11 +247,11 @@ def _where_known(improvement: Callable[..., Array], *values: Array) -> Array:
     return found
 
 
-PLANE = ("undefended_release", *CHANNELS, "dp")
+PLANE = (BARE, *RELEASED, reads("dp", defenses=DP))
 
 
 def _planes(evidence: Evidence) -> dict[str, _Plane]:
-    return {cell: _Plane(one) for cell, one in evidence.cells(*PLANE).items()}
+    return {cell: _Plane(one) for cell, one in evidence.cells(*(entry.experiment for entry in PLANE)).items()}
 
 
 @stated(
@@ -316,13 +324,12 @@ def e8(evidence: Evidence) -> Finding:
     "With the batch size, the error of the mean image falls under DP-SGD, rises without a defense, and rises more "
     "under constant noise.",
     source="Fig. 6",
-    experiments=("batch_size",),
+    experiments=(reads("batch_size", defenses=BATCHED, attacks=ONE_IMAGE),),
 )
 def e9(evidence: Evidence) -> Finding:
     """Slopes of the error over the logarithm of the batch size."""
-    labels = ("dp-sgd-1.3", "none", "gaussian-0.01")
     series = same_seeds(
-        *(evidence.series("batch_size", MSE, defense=label, attack=ONE_IMAGE, sweep="batch_size") for label in labels)
+        *(evidence.series("batch_size", MSE, defense=label, attack=ONE_IMAGE, sweep="batch_size") for label in BATCHED)
     )
     resamples = bootstrap(*series)
     dp, undefended, constant = (_slope(np.log(one.points), resamples.mean(one.values)) for one in series)
@@ -360,13 +367,13 @@ def _slope(x: Array, y: Array) -> Array:
     "Removing the first eigen-direction of the images raises the error of gradient inversion more than removing the "
     "second, and that more than removing the eleventh, on every data set.",
     source="Fig. 8",
-    experiments=("compression",),
+    experiments=(reads("compression", defenses=REMOVED, attacks=IG),),
 )
 def e10(evidence: Evidence) -> Finding:
     """Differences between directions that follow each other."""
     parts = []
     for cell, one in evidence.cells("compression").items():
-        series = one.series("compression", MSE, defense="eigen-removed", attack=IG, sweep="direction")
+        series = one.series("compression", MSE, defense=REMOVED, attack=IG, sweep="direction")
         for before, after in itertools.pairwise(series.points):
             name = f"direction {before:g} against {after:g}, {cell}"
             parts.append(difference(series.at([before]), series.at([after]), name, "squared normalised input"))
@@ -378,7 +385,7 @@ def e10(evidence: Evidence) -> Finding:
     "Noise on the data costs less than 11 % of the training time of every model; DP-SGD costs more than half of it, "
     "and more for larger models.",
     source="Table 2",
-    experiments=("cost",),
+    experiments=(reads("cost", defenses="none"),),
 )
 def e11(evidence: Evidence) -> Finding:
     """Overheads in processor time: of what the channel does once, and of Opacus."""
@@ -401,7 +408,7 @@ def e11(evidence: Evidence) -> Finding:
     "E12",
     "The largest, second and eleventh eigenvalue of the training images are the printed ones, within 3 %.",
     source="Fig. 8",
-    experiments=("calibration",),
+    experiments=(reads("calibration", defenses="none", datasets=FULL_SIZE),),
 )
 def e12(evidence: Evidence) -> Finding:
     """Eigenvalues over the printed ones; only of the data sets and sizes that the paper's are of."""
@@ -426,7 +433,7 @@ def e12(evidence: Evidence) -> Finding:
     "E13",
     "The models have the numbers of parameters that the paper prints, to three digits.",
     source="Table 2",
-    experiments=("architectures",),
+    experiments=(reads("architectures", defenses="none", models=ARCHITECTURES),),
 )
 def e13(evidence: Evidence) -> Finding:
     """Parameters over the printed ones, by architecture."""
@@ -448,16 +455,15 @@ def e13(evidence: Evidence) -> Finding:
     "X1",
     "Noise drawn afresh at every step protects less against membership inference than noise drawn once.",
     source="Not in the paper, which does not say when noise is drawn; the total it states fits neither",
-    experiments=("undefended_release", "noise_mode"),
+    experiments=(BARE, reads("noise_mode", defenses=FRESH_OR_ONCE)),
 )
 def x1(evidence: Evidence) -> Finding:
     """AUC under fresh noise minus AUC under noise drawn once."""
     parts = []
-    for cell, one in evidence.cells("undefended_release", "noise_mode").items():
+    for cell, one in evidence.cells(UNDEFENDED, "noise_mode").items():
         metric = strongest_membership_attack(one)
         fresh, once = (
-            one.series("noise_mode", metric, defense="natural-300-noise", where={"noise": mode})
-            for mode in ("fresh", "once")
+            one.series("noise_mode", metric, defense=FRESH_OR_ONCE, where={"noise": mode}) for mode in ("fresh", "once")
         )
         parts.append(difference(fresh, once, cell, "AUC"))
     return decide(evidence, parts)
@@ -467,7 +473,7 @@ def x1(evidence: Evidence) -> Finding:
     "X2",
     "An attacker who knows the covariance of the channel's noise reconstructs better than one who does not.",
     source="Not in the paper: the posterior mean of the reconstruction",
-    experiments=("inversion", "inversion_adaptive"),
+    experiments=(INVERSIONS, reads("inversion_adaptive", defenses=INVERTED, attacks=POSTERIOR)),
 )
 def x2(evidence: Evidence) -> Finding:
     """Error of the plain attacker over that of the adaptive one, at every kappa."""
@@ -487,13 +493,13 @@ def x2(evidence: Evidence) -> Finding:
     "X3",
     "The noise that Theorem 3's bound asks for leaves at least half of the capacity that was asked for.",
     source="Not in the paper, whose Appendix G says that the bound gives part of the benefit away",
-    experiments=("calibration",),
+    experiments=(reads("calibration", defenses=BOUNDED),),
 )
 def x3(evidence: Evidence) -> Finding:
     """The capacity reached over kappa, minus one half, at every kappa."""
     parts = []
     for cell, one in evidence.cells("calibration").items():
-        series = one.series("calibration", "capacity", defense="personalized-all", sweep="kappa")
+        series = one.series("calibration", "capacity", defense=BOUNDED, sweep="kappa")
         for kappa, reached in zip(series.points, series.values[:, 0, 0], strict=True):
             part = reached / kappa - 0.5
             parts.append(certain(part, f"{kappa:g} nats, {cell}", "capacity over kappa, minus 1/2", at_least=0.0))

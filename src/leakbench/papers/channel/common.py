@@ -14,8 +14,12 @@ table = partial(artifact, PAPER, "table")
 
 INTERVALS = "Intervals: 95 % t-intervals over seeds; of two seeds, their range."
 
+UNDEFENDED = "undefended_release"
+"""Experiment of the undefended released models."""
 CHANNELS = {"natural-all": "natural", "white-all": "white", "personalized-all": "personalized"}
 """Labels of the channels on the common grid of capacities."""
+ARCHITECTURES = ("lenet5", "alexnet", "vgg16", "resnet10")
+"""The paper's models."""
 
 
 def printed(name: str) -> pd.DataFrame:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from leakbench.lazy import pd
-from leakbench.papers.channel.common import INTERVALS, figure
+from leakbench.papers.channel.common import INTERVALS, UNDEFENDED, figure
 from leakbench.report.artifacts import Tables
 from leakbench.report.plots import Drawing, having
 from leakbench.report.statistics import over_seeds
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-UNDEFENDED = "undefended_release"
 AUC, PROTECTED = "auc/", "_noisy"
 XLABELS = {"kappa": r"capacity $\kappa$ (nats per image)", "steps": "training steps $n$"}
 

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING
 from leakbench.jobs.train import noise_metric
 from leakbench.lazy import np
 from leakbench.papers.optimal_defense import PAPER
-from leakbench.report.claims import Finding, Part, claim, decide
+from leakbench.report.claims import claim
 from leakbench.report.comparisons import at_each, difference, relative
 from leakbench.report.evidence import Evidence, NotRun, Series, bootstrap, in_words, same_points, same_seeds
+from leakbench.report.findings import Finding, Part, decide
+from leakbench.report.labels import Reads, reads
 from leakbench.report.statistics import dominance
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ SATURATED = 1e-3
 
 @dataclass(frozen=True)
 class Pair:
-    """Labels of the two defenses of a comparison, and the parameter that both sweep."""
+    """Labels of the two defenses of a comparison, and the parameter that both sweep, if any."""
 
     baseline: str
     optimal: str
@@ -53,6 +55,19 @@ CIFAR_PRUNING = Pair("gp-cifar", "op-cifar", "fraction")
 NOISE = Pair("dpsgd", "optimal", "scale")
 CIFAR_NOISE = Pair("dpsgd-cifar", "optimal-cifar", "scale")
 EQUAL_UTILITY = Pair("dpsgd-u2", "optimal-u2", "scale")
+TRAINED_PRUNING = Pair("gp-90", "op-80", "")
+TRAINED_NOISE = Pair("dpsgd-0.1", "optimal-0.1", "")
+CIFAR_FRACTIONS = Pair("gp-90", "op-70", "")
+
+
+def _of(experiment: str, pair: Pair, *attacks: str) -> Reads:
+    """Both defenses of a pair, and attacks on them."""
+    return reads(experiment, defenses=(pair.baseline, pair.optimal), attacks=attacks)
+
+
+def _of_optimal(experiment: str, pair: Pair, *attacks: str) -> Reads:
+    """The optimal defense of a pair alone, and attacks on it."""
+    return reads(experiment, defenses=pair.optimal, attacks=attacks)
 
 
 Sources = Sequence[tuple[str, str]]
@@ -102,7 +117,7 @@ def _dominance(
     "At equal reconstruction error on MNIST, optimal pruning reaches a lower loss after five updates than gradient "
     "pruning.",
     source="Fig. 4",
-    experiments=("pruning",),
+    experiments=(_of("pruning", PRUNING, IG),),
     champion=PRUNING.optimal,
     over=PRUNING.sweep,
 )
@@ -116,7 +131,7 @@ def e1(evidence: Evidence) -> Finding:
     "At equal reconstruction error on CIFAR-10, optimal pruning reaches a lower loss after five updates than gradient "
     "pruning.",
     source="Fig. 9",
-    experiments=("cifar_pruning",),
+    experiments=(_of("cifar_pruning", CIFAR_PRUNING, IG_CIFAR),),
     champion=CIFAR_PRUNING.optimal,
     over=CIFAR_PRUNING.sweep,
 )
@@ -130,7 +145,7 @@ def e2(evidence: Evidence) -> Finding:
     "At equal reconstruction error on MNIST, optimal noise reaches a lower loss after five updates than clipped "
     "isotropic noise.",
     source="Fig. 7",
-    experiments=("noise",),
+    experiments=(_of("noise", NOISE, IG),),
     champion=NOISE.optimal,
     over=NOISE.sweep,
 )
@@ -144,7 +159,7 @@ def e3(evidence: Evidence) -> Finding:
     "At equal reconstruction error on CIFAR-10, optimal noise of scales up to 1e-3 reaches a lower loss after five "
     "updates than clipped isotropic noise.",
     source="Fig. 11",
-    experiments=("cifar_noise",),
+    experiments=(_of("cifar_noise", CIFAR_NOISE, IG_CIFAR),),
 )
 def e4(evidence: Evidence) -> Finding:
     """Trade-off of small noise on CIFAR-10."""
@@ -155,14 +170,15 @@ def e4(evidence: Evidence) -> Finding:
     "E5",
     "At pruned parts of 0.5 to 0.95 optimal pruning has a higher MSE and a lower PSNR than gradient pruning on MNIST.",
     source="Fig. 2",
-    experiments=("pruning",),
+    experiments=(_of("pruning", PRUNING, IG),),
 )
 def e5(evidence: Evidence) -> Finding:
     """MSE and PSNR of pruning at equal parts."""
     parts = []
     for metric in (MSE, PSNR):
         optimal, baseline = (
-            evidence.series("pruning", metric, defense=defense, attack=IG, sweep="fraction") for defense in ("op", "gp")
+            evidence.series("pruning", metric, defense=defense, attack=IG, sweep="fraction")
+            for defense in (PRUNING.optimal, PRUNING.baseline)
         )
         for fraction, ours, theirs in at_each(optimal, baseline):
             if 0.5 <= fraction <= 0.95 and metric == MSE:
@@ -176,19 +192,20 @@ def e5(evidence: Evidence) -> Finding:
     "E6",
     "On MNIST optimal pruning of 80 % and gradient pruning of 90 % have the same MSE, within 15 %.",
     source="Fig. 2 and 3",
-    experiments=("pruning",),
+    experiments=(_of("pruning", PRUNING, IG),),
 )
 def e6(evidence: Evidence) -> Finding:
     """MSE of optimal pruning at 80 % over that of gradient pruning at 90 %."""
     ours, theirs = (
         evidence.series("pruning", MSE, defense=defense, attack=IG, sweep="fraction").at([fraction])
-        for defense, fraction in (("op", 0.8), ("gp", 0.9))
+        for defense, fraction in ((PRUNING.optimal, 0.8), (PRUNING.baseline, 0.9))
     )
     return decide(evidence, [relative(ours, theirs, "", at_least=-BAND, at_most=BAND)])
 
 
-def _faster(evidence: Evidence, experiment: str, baseline: str, optimal: str) -> Finding:
-    """The part of the steps at which the smoothed loss of the second is lower."""
+def _faster(evidence: Evidence, experiment: str, pair: Pair) -> Finding:
+    """The part of the steps at which the smoothed loss of the optimal defense is lower."""
+    baseline, optimal = pair.baseline, pair.optimal
     theirs, ours = same_points(
         *(evidence.series(experiment, "loss_curve", defense=defense) for defense in (baseline, optimal))
     )
@@ -215,11 +232,11 @@ def _trailing_mean(curves: Array) -> Array:
     "E7",
     "MNIST training with optimal pruning of 80 % is ahead of gradient pruning of 90 % on at least 90 % of the steps.",
     source="Fig. 3",
-    experiments=("pruning_training",),
+    experiments=(_of("pruning_training", TRAINED_PRUNING),),
 )
 def e7(evidence: Evidence) -> Finding:
     """Training curves under pruning."""
-    return _faster(evidence, "pruning_training", "gp-90", "op-80")
+    return _faster(evidence, "pruning_training", TRAINED_PRUNING)
 
 
 @stated(
@@ -227,23 +244,24 @@ def e7(evidence: Evidence) -> Finding:
     "MNIST training with optimal noise of scale 0.1 is ahead of clipped isotropic noise of scale 0.1 on at least 90 % "
     "of the steps.",
     source="Fig. 6",
-    experiments=("noise_training",),
+    experiments=(_of("noise_training", TRAINED_NOISE),),
 )
 def e8(evidence: Evidence) -> Finding:
     """Training curves under noise."""
-    return _faster(evidence, "noise_training", "dpsgd-0.1", "optimal-0.1")
+    return _faster(evidence, "noise_training", TRAINED_NOISE)
 
 
 @stated(
     "E9",
     "At every equal noise scale on MNIST optimal noise has the MSE of clipped isotropic noise, within 15 %.",
     source="Fig. 5",
-    experiments=("noise",),
+    experiments=(_of("noise", NOISE, IG),),
 )
 def e9(evidence: Evidence) -> Finding:
     """MSE of optimal over that of isotropic noise at each scale."""
     optimal, baseline = (
-        evidence.series("noise", MSE, defense=defense, attack=IG, sweep="scale") for defense in ("optimal", "dpsgd")
+        evidence.series("noise", MSE, defense=defense, attack=IG, sweep="scale")
+        for defense in (NOISE.optimal, NOISE.baseline)
     )
     parts = [
         relative(ours, theirs, f"scale {scale:g}", at_least=-BAND, at_most=BAND)
@@ -257,11 +275,11 @@ def e9(evidence: Evidence) -> Finding:
     "On MNIST optimal noise of scale 0.1 has the loss of clipped isotropic noise of scale 0.05, within 5 %, and a "
     "higher MSE.",
     source="Fig. 8",
-    experiments=("noise",),
+    experiments=(_of("noise", NOISE, IG),),
 )
 def e10(evidence: Evidence) -> Finding:
     """Loss and MSE at the two scales of the pictures."""
-    points = (("optimal", 0.1), ("dpsgd", 0.05))
+    points = ((NOISE.optimal, 0.1), (NOISE.baseline, 0.05))
     losses = [evidence.series("noise", LOSS, defense=label, sweep="scale").at([scale]) for label, scale in points]
     errors = [
         evidence.series("noise", MSE, defense=label, attack=IG, sweep="scale").at([scale]) for label, scale in points
@@ -277,7 +295,7 @@ def e10(evidence: Evidence) -> Finding:
 
 def _better_in_both(evidence: Evidence, fraction: float) -> Finding:
     """Error and loss of optimal pruning against those of gradient pruning at 90 %, on CIFAR-10."""
-    points = (("op-cifar", fraction), ("gp-cifar", 0.9))
+    points = ((CIFAR_PRUNING.optimal, fraction), (CIFAR_PRUNING.baseline, 0.9))
     errors = [
         evidence.series("cifar_pruning", MSE, defense=label, attack=IG_CIFAR, sweep="fraction").at([part])
         for label, part in points
@@ -298,7 +316,7 @@ def _better_in_both(evidence: Evidence, fraction: float) -> Finding:
     "E11",
     "On CIFAR-10 optimal pruning of 70 % has at least the MSE and at most the loss of gradient pruning of 90 %.",
     source="Fig. 9",
-    experiments=("cifar_pruning",),
+    experiments=(_of("cifar_pruning", CIFAR_PRUNING, IG_CIFAR),),
 )
 def e11(evidence: Evidence) -> Finding:
     """70 % against 90 %."""
@@ -309,7 +327,7 @@ def e11(evidence: Evidence) -> Finding:
     "E12",
     "On CIFAR-10 optimal pruning of 80 % has at least the MSE and at most the loss of gradient pruning of 90 %.",
     source="Fig. 10",
-    experiments=("cifar_pruning",),
+    experiments=(_of("cifar_pruning", CIFAR_PRUNING, IG_CIFAR),),
 )
 def e12(evidence: Evidence) -> Finding:
     """80 % against 90 %."""
@@ -321,11 +339,11 @@ def e12(evidence: Evidence) -> Finding:
     "On CIFAR-10, at scales from 1e-3, optimal noise has a lower loss than clipped isotropic noise by a gap that grows "
     "with the scale, and at least its MSE; from there the MSE of both stays within 15 % of that at the largest scale.",
     source="Fig. 12 and 13",
-    experiments=("cifar_noise",),
+    experiments=(_of("cifar_noise", CIFAR_NOISE, IG_CIFAR),),
 )
 def e13(evidence: Evidence) -> Finding:
     """Large noise: losses, their gap, errors, and whether these still grow."""
-    labels = ("optimal-cifar", "dpsgd-cifar")
+    labels = (CIFAR_NOISE.optimal, CIFAR_NOISE.baseline)
     losses = [evidence.series("cifar_noise", LOSS, defense=label, sweep="scale") for label in labels]
     errors = [evidence.series("cifar_noise", MSE, defense=label, attack=IG_CIFAR, sweep="scale") for label in labels]
     large = [scale for scale in losses[0].points if scale >= SATURATED * (1 - 1e-9)]
@@ -359,14 +377,14 @@ def e13(evidence: Evidence) -> Finding:
     "At every step of MNIST training with optimal noise of scale 0.1, the mean noise of one parameter tensor is at "
     "least three times that of another.",
     source="Fig. 14",
-    experiments=("noise_training",),
+    experiments=(_of_optimal("noise_training", TRAINED_NOISE),),
 )
 def e14(evidence: Evidence) -> Finding:
     """The smallest ratio of the largest to the smallest noise of a tensor over all steps."""
-    names = evidence.metrics("noise_training", noise_metric(""), defense="optimal-0.1")
+    names = evidence.metrics("noise_training", noise_metric(""), defense=TRAINED_NOISE.optimal)
     if not names:
         raise NotRun("the noise of each tensor was not measured in noise_training")
-    curves = same_points(*(evidence.series("noise_training", name, defense="optimal-0.1") for name in names))
+    curves = same_points(*(evidence.series("noise_training", name, defense=TRAINED_NOISE.optimal) for name in names))
     resamples = bootstrap(*curves)
     noise = np.stack([resamples.mean(one.values) for one in curves])
     with np.errstate(divide="ignore"):  # a tensor without noise differs infinitely
@@ -385,7 +403,7 @@ UNADAPTED = "Not in the paper, whose attacker does not adapt; "
     "The trade-off of optimal pruning on MNIST stays the better one if the attacker matches the kept coordinates "
     "alone.",
     source=f"{UNADAPTED}beside Fig. 4",
-    experiments=("pruning", "adaptive"),
+    experiments=(_of("pruning", PRUNING), _of("adaptive", PRUNING, ADAPTIVE)),
     champion=PRUNING.optimal,
     over=PRUNING.sweep,
 )
@@ -399,7 +417,7 @@ def e15a(evidence: Evidence) -> Finding:
     "The trade-off of optimal pruning on CIFAR-10 stays the better one if the attacker matches the kept coordinates "
     "alone.",
     source=f"{UNADAPTED}beside Fig. 9",
-    experiments=("cifar_pruning", "cifar_adaptive"),
+    experiments=(_of("cifar_pruning", CIFAR_PRUNING), _of("cifar_adaptive", CIFAR_PRUNING, ADAPTIVE_CIFAR)),
     champion=CIFAR_PRUNING.optimal,
     over=CIFAR_PRUNING.sweep,
 )
@@ -413,7 +431,7 @@ def e15b(evidence: Evidence) -> Finding:
     "The trade-off of optimal noise on MNIST stays the better one if the attacker weights coordinates by the inverse "
     "variance of their noise.",
     source=f"{UNADAPTED}beside Fig. 7",
-    experiments=("noise", "adaptive"),
+    experiments=(_of("noise", NOISE, IG), _of_optimal("adaptive", NOISE, ADAPTIVE)),
     champion=NOISE.optimal,
     over=NOISE.sweep,
 )
@@ -427,7 +445,7 @@ def e15c(evidence: Evidence) -> Finding:
     "The trade-off of optimal noise of scales up to 1e-3 on CIFAR-10 stays the better one if the attacker weights "
     "coordinates by the inverse variance of their noise.",
     source=f"{UNADAPTED}beside Fig. 11",
-    experiments=("cifar_noise", "cifar_adaptive"),
+    experiments=(_of("cifar_noise", CIFAR_NOISE, IG_CIFAR), _of_optimal("cifar_adaptive", CIFAR_NOISE, ADAPTIVE_CIFAR)),
 )
 def e15d(evidence: Evidence) -> Finding:
     """E4 against weighted matching."""
@@ -459,7 +477,7 @@ def _predicted(evidence: Evidence, ours: Callable[[str], Series], theirs: Callab
     "On MNIST optimal pruning of 80 % keeps at least the utility U1 and at most the Fisher information that gradient "
     "pruning of 90 % keeps.",
     source="Not in the paper: what Theorem 4 predicts of Fig. 2 and 3 without an attack",
-    experiments=("information",),
+    experiments=(_of("information", PRUNING),),
 )
 def x1(evidence: Evidence) -> Finding:
     """80 % against 90 % on MNIST."""
@@ -467,7 +485,7 @@ def x1(evidence: Evidence) -> Finding:
     def part(defense: str, fraction: float, metric: str) -> Series:
         return evidence.series("information", metric, defense=defense, sweep="fraction").at([fraction])
 
-    return _predicted(evidence, partial(part, "op", 0.8), partial(part, "gp", 0.9))
+    return _predicted(evidence, partial(part, PRUNING.optimal, 0.8), partial(part, PRUNING.baseline, 0.9))
 
 
 def _cifar_predictor(evidence: Evidence, mode: str) -> Finding:
@@ -476,7 +494,7 @@ def _cifar_predictor(evidence: Evidence, mode: str) -> Finding:
     def part(defense: str, metric: str) -> Series:
         return evidence.series("cifar_predictors", metric, defense=defense, where={"batch_norm": mode})
 
-    return _predicted(evidence, partial(part, "op-70"), partial(part, "gp-90"))
+    return _predicted(evidence, partial(part, CIFAR_FRACTIONS.optimal), partial(part, CIFAR_FRACTIONS.baseline))
 
 
 @stated(
@@ -484,7 +502,7 @@ def _cifar_predictor(evidence: Evidence, mode: str) -> Finding:
     "On CIFAR-10 optimal pruning of 70 % keeps at least the utility U1 and at most the Fisher information that "
     "gradient pruning of 90 % keeps, with BatchNorm in eval mode.",
     source="Not in the paper: what Theorem 4 predicts of Fig. 9 without an attack",
-    experiments=("cifar_predictors",),
+    experiments=(_of("cifar_predictors", CIFAR_FRACTIONS),),
 )
 def x2(evidence: Evidence) -> Finding:
     """70 % against 90 % on CIFAR-10, running statistics."""
@@ -495,7 +513,7 @@ def x2(evidence: Evidence) -> Finding:
     "X3",
     "The same holds with BatchNorm in train mode.",
     source="Not in the paper: what Theorem 4 predicts of Fig. 9 without an attack",
-    experiments=("cifar_predictors",),
+    experiments=(_of("cifar_predictors", CIFAR_FRACTIONS),),
 )
 def x3(evidence: Evidence) -> Finding:
     """70 % against 90 % on CIFAR-10, statistics of the batch."""
@@ -506,7 +524,7 @@ def x3(evidence: Evidence) -> Finding:
     "X4",
     "At equal utility U2, optimal noise has the better trade-off of error and loss, by the paper's attacker.",
     source="Not in the paper's figures: the comparison that Theorems 2 and 3 make",
-    experiments=("equal_utility",),
+    experiments=(_of("equal_utility", EQUAL_UTILITY, IG),),
     champion=EQUAL_UTILITY.optimal,
     over=EQUAL_UTILITY.sweep,
 )
@@ -520,7 +538,7 @@ def x4(evidence: Evidence) -> Finding:
     "At equal utility U2, optimal noise has the better trade-off of error and loss, by the stronger of the paper's "
     "attacker and the one who knows the noise.",
     source="Not in the paper's figures: the comparison that Theorems 2 and 3 make",
-    experiments=("equal_utility",),
+    experiments=(_of("equal_utility", EQUAL_UTILITY, IG, ADAPTIVE),),
     champion=EQUAL_UTILITY.optimal,
     over=EQUAL_UTILITY.sweep,
 )
@@ -533,7 +551,7 @@ def x5(evidence: Evidence) -> Finding:
     "X6",
     "At equal utility U2, optimal noise leaves less Fisher information than clipped isotropic noise.",
     source="Theorem 3, as measured with fresh probes",
-    experiments=("equal_utility",),
+    experiments=(_of("equal_utility", EQUAL_UTILITY),),
 )
 def x6(evidence: Evidence) -> Finding:
     """Trace of the Fisher information at each budget."""
@@ -552,7 +570,7 @@ def x6(evidence: Evidence) -> Finding:
     "No attack's MSE under noise is below the bound for standard normal inputs, 1 / (1 + Fisher information per "
     "input dimension).",
     source="Theorem 1, eq. 1",
-    experiments=("information", "noise", "equal_utility"),
+    experiments=(_of("information", NOISE), _of("noise", NOISE, IG), _of("equal_utility", EQUAL_UTILITY, IG, ADAPTIVE)),
 )
 def x7(evidence: Evidence) -> Finding:
     """Error over bound at each setting where the information is finite; inputs are normalised, not normal."""
@@ -583,7 +601,7 @@ def _above_bound(name: str, error: Series, information: Series) -> Part:
     "The trade-off of optimal pruning on MNIST is the better one if the five updates are gradient descent, of which U1 "
     "and U2 speak, and not Adam.",
     source="Not in the paper: Fig. 4 with the optimiser of its theory",
-    experiments=("pruning", "sgd"),
+    experiments=(_of("pruning", PRUNING, IG), _of("sgd", PRUNING)),
     champion=PRUNING.optimal,
     over=PRUNING.sweep,
 )
@@ -597,7 +615,7 @@ def x8(evidence: Evidence) -> Finding:
     "The trade-off of optimal noise on MNIST is the better one if the five updates are gradient descent, of which U1 "
     "and U2 speak, and not Adam.",
     source="Not in the paper: Fig. 7 with the optimiser of its theory",
-    experiments=("noise", "sgd"),
+    experiments=(_of("noise", NOISE, IG), _of("sgd", NOISE)),
     champion=NOISE.optimal,
     over=NOISE.sweep,
 )

@@ -12,9 +12,11 @@ from functools import partial
 
 from leakbench.lazy import np
 from leakbench.papers.secagg_dp import PAPER
-from leakbench.report.claims import Finding, Part, claim, decide
+from leakbench.report.claims import claim
 from leakbench.report.comparisons import difference, relative
 from leakbench.report.evidence import Evidence, NotRun, Series, in_words, same_points
+from leakbench.report.findings import Finding, Part, decide
+from leakbench.report.labels import Reads, reads
 
 stated = partial(claim, PAPER)
 
@@ -76,6 +78,16 @@ def _ordered(evidence: Evidence, better: str, worse: str, at_least: float = 0.0)
     return decide(evidence, list(compared(evidence, better, worse, at_least)))
 
 
+def _compared(*defenses: str) -> list[Reads]:
+    """The experiments of some defenses, of the linear model first."""
+    homes = list(dict.fromkeys(HOME[defense] for defense in defenses))
+    return [
+        reads(home + ending, defenses=[defense for defense in defenses if HOME[defense] == home])
+        for ending in ENDINGS
+        for home in homes
+    ]
+
+
 ORDERS: dict[str, tuple[str, str, str, str, float]] = {
     "E10": (
         f"At equal epsilon GD-DP is at least as accurate as GSGD-DP, to {MARGIN:g}.",
@@ -111,7 +123,7 @@ for _key, (_statement, _source, _better, _worse, _margin) in ORDERS.items():
         _key,
         _statement,
         source=_source,
-        experiments=tuple(dict.fromkeys(HOME[each] + ending for ending in ENDINGS for each in (_better, _worse))),
+        experiments=_compared(_better, _worse),
         champion=_better,
     )(partial(_ordered, better=_better, worse=_worse, at_least=_margin))
 
@@ -120,7 +132,7 @@ for _key, (_statement, _source, _better, _worse, _margin) in ORDERS.items():
     "E12",
     "A round of SGD-DP takes less time than one of GD-DP, and that less than one of GSGD-DP.",
     source="section 5.3",
-    experiments=("accuracy_times",),
+    experiments=(reads("accuracy_times", defenses="none"),),
 )
 def e12(evidence: Evidence) -> Finding:
     """Wall time of a round over that of the slower mechanism, minus 1, per model."""

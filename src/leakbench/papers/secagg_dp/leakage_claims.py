@@ -14,16 +14,20 @@ from functools import partial
 from leakbench.lazy import np
 from leakbench.papers.secagg_dp import PAPER
 from leakbench.papers.secagg_dp.leakage import ATTACK, AUC, BATCHES, DRAWN, INVERSION, MEMBERSHIP, PSNR
-from leakbench.report.claims import Finding, claim, decide
+from leakbench.report.claims import claim
 from leakbench.report.comparisons import at_each, difference, level, trend
 from leakbench.report.evidence import Evidence, NotRun, Series
+from leakbench.report.findings import Finding, decide
+from leakbench.report.labels import reads
 
 stated = partial(claim, PAPER)
 
 NONE, SAMPLED, ISOTROPIC, FILLED = "none", "sampled-members", "isotropic-members", "filled-members"
+MEAN_IMAGE = "mean_image"
 FALLEN = 0.25
 """Part of eq. 9's bound at two users at which it counts as small."""
 CHANCE, BAND = 0.5, 0.05
+MEMBERS = reads(MEMBERSHIP, defenses=NONE)
 
 
 def by_users(
@@ -80,7 +84,7 @@ def _cells(evidence: Evidence, *experiments: str) -> Iterator[tuple[str, Evidenc
     "L1a",
     "Without any noise, reconstructions from the sum get worse as the number of users grows.",
     source="eq. 9, on average; the attack is ours",
-    experiments=(INVERSION,),
+    experiments=(reads(INVERSION, defenses=NONE, attacks=ATTACK),),
 )
 def inversion_falls(evidence: Evidence) -> Finding:
     """A trend per data set and model."""
@@ -95,7 +99,7 @@ def inversion_falls(evidence: Evidence) -> Finding:
     "L1b",
     "Without any noise, membership of a record in the sum gets harder to see as the number of users grows.",
     source="eq. 9, on average; the attack is ours",
-    experiments=(MEMBERSHIP,),
+    experiments=(MEMBERS,),
 )
 def membership_falls(evidence: Evidence) -> Finding:
     """A trend per data set and model."""
@@ -110,14 +114,14 @@ def membership_falls(evidence: Evidence) -> Finding:
     "L1c",
     "The largest sum shows no more of its images than the mean image, which needs no gradient.",
     source="ours: whether a sum alone hides images",
-    experiments=(INVERSION,),
+    experiments=(reads(INVERSION, defenses=NONE, attacks=(ATTACK, MEAN_IMAGE)),),
 )
 def sum_hides_images(evidence: Evidence) -> Finding:
     """The mean image against the attack, at the largest number of users."""
     parts = []
     for cell, own in _cells(evidence, INVERSION):
         found = by_users(own, INVERSION, PSNR, NONE, ATTACK)
-        mean = by_users(own, INVERSION, PSNR, NONE, "mean_image")
+        mean = by_users(own, INVERSION, PSNR, NONE, MEAN_IMAGE)
         last = max(found.points)
         parts.append(difference(mean.at([last]), found.at([last]), f"{cell}, {last:g} users", "dB"))
     return decide(evidence, parts)
@@ -128,7 +132,7 @@ def sum_hides_images(evidence: Evidence) -> Finding:
     f"Where eq. 9's bound has fallen to {FALLEN:g} of what it is for two users, membership of a record in the sum "
     "can still be seen.",
     source="eq. 9, which is of averages; the attack is ours",
-    experiments=(MEMBERSHIP, BATCHES),
+    experiments=(MEMBERS, reads(BATCHES, defenses=NONE)),
 )
 def seen_where_the_bound_is_small(evidence: Evidence) -> Finding:
     """A level per number of users, of users who take all records and of users who take batches."""
@@ -151,7 +155,7 @@ def seen_where_the_bound_is_small(evidence: Evidence) -> Finding:
     "Where members' gradients leave the span of all others in the sum, so that epsilon is infinite, Gaussian "
     "sampling without noise lets membership be seen.",
     source="Theorem 1, made an attack",
-    experiments=(MEMBERSHIP,),
+    experiments=(reads(MEMBERSHIP, defenses=SAMPLED),),
 )
 def seen_where_epsilon_is_infinite(evidence: Evidence) -> Finding:
     """A level per number of users."""
@@ -182,7 +186,7 @@ for _key, _defense, _words in (("L4a", ISOTROPIC, "isotropic noise"), ("L4b", FI
         f"At the largest sigma^2 and number of users, {_words} brings membership to chance: within {BAND:g} of "
         f"{CHANCE:g}.",
         source="Theorem 4 and Table 1; the attack is ours",
-        experiments=(MEMBERSHIP,),
+        experiments=(reads(MEMBERSHIP, defenses=(NONE, _defense)),),
     )(partial(_to_chance, defense=_defense))
 
 
@@ -190,7 +194,7 @@ for _key, _defense, _words in (("L4a", ISOTROPIC, "isotropic noise"), ("L4b", FI
     "L5",
     "No attack sees more than (epsilon, delta) of the mechanism leaves to any.",
     source="Table 1 and Theorem 4, corrected; the bound on the AUC follows from the definition of (epsilon, delta)",
-    experiments=(MEMBERSHIP,),
+    experiments=(reads(MEMBERSHIP, defenses=(NONE, ISOTROPIC, FILLED)),),
 )
 def within_the_guarantee(evidence: Evidence) -> Finding:
     """A difference per mechanism, variance and number of users that has a guarantee."""

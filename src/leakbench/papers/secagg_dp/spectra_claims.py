@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 
 from leakbench.lazy import np
 from leakbench.papers.secagg_dp import PAPER
-from leakbench.report.claims import Finding, Part, claim, decide
+from leakbench.report.claims import claim
 from leakbench.report.comparisons import level, relative, trend
 from leakbench.report.evidence import Evidence, NotRun, Series, same_seeds
+from leakbench.report.findings import Finding, Part, decide
+from leakbench.report.labels import reads
 
 if TYPE_CHECKING:
     from leakbench.report.statistics import Array
@@ -24,6 +26,8 @@ stated = partial(claim, PAPER)
 
 MEASURED, TOY = ("spectra", "spectra_cnn"), "toy"
 NONE = "none"
+SPECTRA = tuple(reads(experiment, defenses=NONE) for experiment in MEASURED)
+ROUNDS = reads(TOY, defenses=NONE)
 FEW = 10
 """Users that do not suffice, in E25."""
 
@@ -64,7 +68,7 @@ def _with(series: Series, values: Array, name: str) -> Series:
     "Where a model has as many coordinates as there are records, or more, all gradients are linearly independent: "
     "every one leaves the span of all others, so that the condition of Theorem 1 fails for every record.",
     source="Theorem 1 and section 5; the count is ours",
-    experiments=MEASURED,
+    experiments=SPECTRA,
 )
 def e20(evidence: Evidence) -> Finding:
     """The rank over the number of gradients, in cells with K >= N D. Some may leave by less than Table S4 counts."""
@@ -83,7 +87,7 @@ def e20(evidence: Evidence) -> Finding:
     "more, but for "
     "less than a tenth of them: the condition of Theorem 1 does not tell.",
     source="Theorem 1; our reading of it on data",
-    experiments=MEASURED,
+    experiments=SPECTRA,
 )
 def e21(evidence: Evidence) -> Finding:
     """The part of records that leave, in cells with K < N D."""
@@ -98,7 +102,7 @@ def e21(evidence: Evidence) -> Finding:
     "E22",
     "Every user's covariance is singular, so that Assumption 3 fails.",
     source="Assumption 3 and section 4.3",
-    experiments=MEASURED,
+    experiments=SPECTRA,
 )
 def e22(evidence: Evidence) -> Finding:
     """Directions without variance, of every user."""
@@ -115,7 +119,7 @@ def e22(evidence: Evidence) -> Finding:
     "is below K: "
     "Assumption 3 fails for it with any number of such records.",
     source="section 4.3; the bound is ours",
-    experiments=MEASURED,
+    experiments=SPECTRA,
 )
 def e23(evidence: Evidence) -> Finding:
     """Rank, bound and number of coordinates of linear models."""
@@ -158,7 +162,7 @@ def _by_level(evidence: Evidence, metrics: Sequence[str], grid: str, *, at_least
     "E24",
     "At equal sigma^2 water-filling adds less noise than isotropic noise on real spectra.",
     source="section 5.1, Fig. 4",
-    experiments=MEASURED,
+    experiments=SPECTRA,
 )
 def e24(evidence: Evidence) -> Finding:
     """What it saves, at every sigma^2."""
@@ -169,7 +173,7 @@ def e24(evidence: Evidence) -> Finding:
     "E25a",
     "At equal proven epsilon water-filling adds less noise than isotropic noise on real spectra.",
     source="section 5.1, as stated",
-    experiments=MEASURED,
+    experiments=SPECTRA,
 )
 def e25a(evidence: Evidence) -> Finding:
     """What it adds less, by the paper's bounds, at every epsilon."""
@@ -189,7 +193,7 @@ def e25a(evidence: Evidence) -> Finding:
     "E25b",
     "At equal proven epsilon it adds more, by the paper's bounds and by the repaired ones.",
     source="section 5.1; our correction",
-    experiments=MEASURED,
+    experiments=SPECTRA,
 )
 def e25b(evidence: Evidence) -> Finding:
     """What it adds more, by both pairs of bounds."""
@@ -211,7 +215,7 @@ def _by_clip(evidence: Evidence) -> Iterator[tuple[float, Callable[[str], Series
     "round of the "
     "trained model.",
     source="Theorem 2, Remark 1",
-    experiments=(TOY,),
+    experiments=(ROUNDS,),
 )
 def e26(evidence: Evidence) -> Finding:
     """One over epsilon, 0 where there is none, by clipping norm in the last measured round."""
@@ -233,7 +237,7 @@ def e26(evidence: Evidence) -> Finding:
     "E27",
     "While the model is trained, the smallest eigenvalues that Theorem 2 needs fall.",
     source="ours, beside Theorem 2",
-    experiments=(TOY,),
+    experiments=(ROUNDS,),
 )
 def e27(evidence: Evidence) -> Finding:
     """The floor of all users' covariances in the last measured round over that in the first, by clipping norm."""
@@ -253,7 +257,7 @@ def e27(evidence: Evidence) -> Finding:
     "E28",
     "Epsilon of Theorem 2 falls with the number of users, where the theorem says anything.",
     source="Theorem 2, Remark 1",
-    experiments=(TOY,),
+    experiments=(ROUNDS,),
 )
 def e28(evidence: Evidence) -> Finding:
     """rho = D Lambda / C^2, which epsilon falls in, over the number of users in every measured round."""

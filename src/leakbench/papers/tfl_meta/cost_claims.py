@@ -11,12 +11,15 @@ from functools import partial
 
 from leakbench.papers.tfl_meta import PAPER
 from leakbench.papers.tfl_meta.costs import COSTS, NAMES
-from leakbench.report.claims import Finding, Part, claim, decide
+from leakbench.report.claims import claim
 from leakbench.report.comparisons import certain, level
 from leakbench.report.evidence import Evidence, Series, same_seeds
+from leakbench.report.findings import Finding, Part, decide
+from leakbench.report.labels import reads
 
 stated = partial(claim, PAPER)
 
+PLAIN = reads(COSTS, defenses="none")
 UNIT = "bits per coordinate"
 SOME = 1e-6
 """Bits per coordinate that are none."""
@@ -50,7 +53,7 @@ def settings(evidence: Evidence, method: str, parameter: str | None) -> list[Map
     "E14",
     "Per client and round noise costs no bits, random masks save some, and encryption and secret sharing cost some.",
     source="appendices F to I; our measurement",
-    experiments=(COSTS,),
+    experiments=(PLAIN,),
 )
 def e14(evidence: Evidence) -> Finding:
     """Bits per coordinate beyond plain, at every key size and keep probability, per model."""
@@ -75,7 +78,7 @@ def e14(evidence: Evidence) -> Finding:
     "E14a",
     "Dropping coordinates costs efficiency, and the more the more are dropped.",
     source="Lemma I.3, Assumption 5.1",
-    experiments=(COSTS,),
+    experiments=(PLAIN,),
 )
 def e14a(evidence: Evidence) -> Finding:
     """Bits per coordinate beyond plain, which the bound ``C5 (1 - rho^m)`` would let rise; per model."""
@@ -91,7 +94,7 @@ def e14a(evidence: Evidence) -> Finding:
     "E14b",
     "The bits of what is sent are those of the formulas.",
     source="our formulas",
-    experiments=(COSTS,),
+    experiments=(PLAIN,),
 )
 def e14b(evidence: Evidence) -> Finding:
     """Largest difference of sent and expected bits over the expected ones; random masks are random, to 5 %."""

@@ -16,9 +16,11 @@ from leakbench.papers.tfl_meta import PAPER
 from leakbench.papers.tfl_meta.budgets import LEAKED, TUNED, TUNED_ENCRYPTED, XI
 from leakbench.papers.tfl_meta.common import FINE, THRESHOLD, UNPROTECTED
 from leakbench.papers.tfl_meta.constants import RECOVERED
-from leakbench.report.claims import Finding, Part, claim, decide
+from leakbench.report.claims import claim
 from leakbench.report.comparisons import at_each, difference, level, relative, trend
 from leakbench.report.evidence import Evidence, NotRun, Series
+from leakbench.report.findings import Finding, Part, decide
+from leakbench.report.labels import reads
 
 stated = partial(claim, PAPER)
 
@@ -32,10 +34,13 @@ UNNEEDED = 2.0
 """Budgets from here on, in units of C1, need no protection."""
 NOISE = ("tuned-noise", "tuned-noise-alive", "tuned-noise-exact")
 COMPRESSION = ("tuned-compression",)
+EXACT = ("tuned-compression", "tuned-noise-exact", "tuned-masks-exact")
+"""Mechanisms whose total variation is known."""
 HALF = 0.5
 SENSITIVE = 10.0
 
 GATED = {"threshold": THRESHOLD}
+PLAIN = reads(UNPROTECTED, defenses="none", attacks=ATTACK)
 
 
 def unprotected(evidence: Evidence, metric: str) -> Series:
@@ -87,7 +92,7 @@ for _key, (_words, _source, _defenses, _experiment) in WITHIN.items():
         _key,
         f"At the optimum of {_words} for a budget of leakage, measured leakage is within it.",
         source=_source,
-        experiments=(UNPROTECTED, _experiment),
+        experiments=(PLAIN, reads(_experiment, defenses=_defenses, attacks=ATTACK)),
     )(partial(within_budgets, defenses=_defenses, experiment=_experiment))
 
 
@@ -95,7 +100,10 @@ for _key, (_words, _source, _defenses, _experiment) in WITHIN.items():
     "E15x",
     "At the optimum of noise and of compression attacks recover as much as without protection, whatever the budget.",
     source="ours, against Theorems 6.1 and 6.4",
-    experiments=(UNPROTECTED, TUNED),
+    experiments=(
+        PLAIN,
+        reads(TUNED, defenses=(*NOISE, *COMPRESSION), attacks=ATTACK),
+    ),
 )
 def nothing_changes(evidence: Evidence) -> Finding:
     """Recovery with protection minus without, per data set, mechanism and budget."""
@@ -113,7 +121,10 @@ def nothing_changes(evidence: Evidence) -> Finding:
     "E2",
     "Measured leakage differs from C1 by C2 TV at most, where TV is known.",
     source="Lemmas E.2 and E.4, eq. 3's proof",
-    experiments=(UNPROTECTED, TUNED),
+    experiments=(
+        PLAIN,
+        reads(TUNED, defenses=EXACT, attacks=ATTACK),
+    ),
 )
 def near_c1(evidence: Evidence) -> Finding:
     """Leakage over C1, minus 1, against ``x / C1 = 2 - epsilon / C1``, which a tuned mechanism has.
@@ -124,7 +135,7 @@ def near_c1(evidence: Evidence) -> Finding:
     parts = []
     for cell, own in evidence.cells(TUNED, UNPROTECTED).items():
         c1 = unprotected(own, LEAKED)
-        for defense in ("tuned-compression", "tuned-noise-exact", "tuned-masks-exact"):
+        for defense in EXACT:
             for budget, leaked in tuned(own, TUNED, defense, LEAKED):
                 name, radius = f"{defense}, x = {UNNEEDED - budget:g} C1, {cell}", UNNEEDED - budget
                 parts.append(relative(leaked, c1, name, at_least=-radius, at_most=radius))
@@ -149,7 +160,7 @@ for _key, _words, _defense, _sweep in (
         _key,
         f"Recovery falls as {_words} grows.",
         source="Assumption 5.1, for what an attack recovers",
-        experiments=(SWEPT,),
+        experiments=(reads(SWEPT, defenses=_defense, attacks=ATTACK),),
     )(partial(falls, defense=_defense, sweep=_sweep))
 
 
@@ -158,7 +169,10 @@ for _key, _words, _defense, _sweep in (
     "An attacker who leaves out the coordinates that were dropped recovers as much as without protection while half "
     "of them, or fewer, are dropped.",
     source="ours; the paper's attacker does not know which",
-    experiments=(UNPROTECTED, SWEPT_MASKED),
+    experiments=(
+        PLAIN,
+        reads(SWEPT_MASKED, defenses="compression", attacks=MASKED),
+    ),
 )
 def masks_are_known(evidence: Evidence) -> Finding:
     """Recovery with protection minus without, per data set and part that is dropped."""
@@ -200,7 +214,7 @@ for _key, _words, _prior in (
         _key,
         f"With {_words}, for a prior, protection that stops the attack leaks less than none.",
         source="eq. 2 and Algorithm 2, whose prior the paper leaves open",
-        experiments=(UNPROTECTED, SWEPT),
+        experiments=(PLAIN, reads(SWEPT, defenses=("noise", "compression"), attacks=ATTACK)),
     )(partial(less_when_stopped, prior=_prior))
 
 
@@ -209,7 +223,7 @@ for _key, _words, _prior in (
     f"C2 is {SENSITIVE:g} times as large, or more, with alpha = 0.001 as with alpha = 0.5, so that the total "
     "variation that a budget asks for is set by how beliefs are smoothed.",
     source="ours; eq. 18 has no value where a datum is never recovered",
-    experiments=(UNPROTECTED,),
+    experiments=(PLAIN,),
 )
 def smoothing_decides(evidence: Evidence) -> Finding:
     """log10 of the ratio of both C2, of the largest xi over clients, mean over seeds, per data set."""

@@ -19,10 +19,12 @@ from leakbench.papers.tfl_meta.budgets import (
     UTILITY_TUNED,
 )
 from leakbench.papers.tfl_meta.common import THRESHOLD, UNPROTECTED
-from leakbench.papers.tfl_meta.leakage_claims import ATTACK, COMPRESSION, GATED, NOISE, UNNEEDED
-from leakbench.report.claims import Finding, Part, claim, decide
+from leakbench.papers.tfl_meta.leakage_claims import ATTACK, COMPRESSION, GATED, NOISE, PLAIN, UNNEEDED
+from leakbench.report.claims import claim
 from leakbench.report.comparisons import at_each, certain, difference
 from leakbench.report.evidence import Evidence, NotRun, Series, same_seeds
+from leakbench.report.findings import Finding, Part, decide
+from leakbench.report.labels import reads
 from leakbench.theory.distortion import NOISE_LOWER, NOISE_UPPER
 
 stated = partial(claim, PAPER)
@@ -39,6 +41,13 @@ EXACT: tuple[tuple[str, str, str | None], ...] = (
     (UTILITY_ENCRYPTED, "tuned-encrypted", "budget"),
 )
 """Experiment, defense and swept parameter of what sums exactly."""
+SWEPT = (("noise", "scale"), ("compression", "probability"))
+"""Defenses of :data:`UTILITY` and the parameter that each sweeps."""
+
+
+def _exact_in(name: str) -> list[str]:
+    """The defenses of an experiment that sum exactly."""
+    return [defense for experiment, defense, _ in EXACT if experiment == name]
 
 
 @stated(
@@ -46,7 +55,9 @@ EXACT: tuple[tuple[str, str, str | None], ...] = (
     "Encryption, shares and masks, whose sums are exact, cost no utility: accuracy and loss are those in the same "
     "fixed point.",
     source="Lemmas G.3 and H.2",
-    experiments=(UTILITY, UTILITY_PAIRS, UTILITY_ENCRYPTED),
+    experiments=[
+        reads(name, defenses=(FIXED, *_exact_in(name))) for name in (UTILITY, UTILITY_PAIRS, UTILITY_ENCRYPTED)
+    ],
 )
 def exact_sums(evidence: Evidence) -> Finding:
     """Largest difference over seeds, per data set, defense and value of its parameter."""
@@ -77,7 +88,7 @@ def _product(metrics: dict[str, float]) -> Iterator[tuple[tuple[str, str, str | 
     "E11a",
     f"The fixed point that exact sums need costs no accuracy, to {SLIGHT:g}.",
     source="ours; the paper's sums are of real numbers",
-    experiments=(UTILITY, UTILITY_PAIRS),
+    experiments=[reads(name, defenses=(FIXED, "none")) for name in (UTILITY, UTILITY_PAIRS)],
 )
 def fixed_point(evidence: Evidence) -> Finding:
     """Accuracy in fixed point minus that in floating point, per data set and number of clients."""
@@ -96,7 +107,7 @@ def bounds_of_settings(own: Evidence) -> Iterator[tuple[str, float, Series, Seri
     one = partial(aside.series, UNPROTECTED, defense="none", attack=ATTACK, where=GATED)
     size, steepness = (float(np.nanmean(one(metric).values)) for metric in ("dimension", "steepness"))
     plain = own.series(UTILITY, "accuracy", defense="none")
-    for defense, sweep in (("noise", "scale"), ("compression", "probability")):
+    for defense, sweep in SWEPT:
         found = own.series(UTILITY, "accuracy", defense=defense, sweep=sweep)
         for point, series, _ in at_each(found, found):
             reach = NOISE_UPPER * min(1.0, point**2 * steepness)
@@ -118,7 +129,12 @@ def bounds_of_settings(own: Evidence) -> Iterator[tuple[str, float, Series, Seri
     "Noise and compression lose less accuracy than their bounds, 3/2 min(1, sigma_eps^2 A) and 1 - rho^m, where those "
     "are below 1.",
     source="Lemmas F.2 and I.2; Theorems 6.1 and 6.4",
-    experiments=(UNPROTECTED, TUNED, UTILITY, UTILITY_TUNED),
+    experiments=(
+        PLAIN,
+        reads(TUNED, defenses=(*NOISE, *COMPRESSION), attacks=ATTACK),
+        reads(UTILITY, defenses=("none", *dict(SWEPT))),
+        reads(UTILITY_TUNED, defenses=(*NOISE, *COMPRESSION)),
+    ),
 )
 def within_bounds(evidence: Evidence) -> Finding:
     """Loss of accuracy minus its bound, per data set, mechanism and parameter whose bound is below 1."""

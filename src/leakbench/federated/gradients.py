@@ -1,0 +1,244 @@
+"""Ways to compute what several training runs take for their gradients: of batches, by matrix products, of samples."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import NamedTuple, Protocol
+
+from leakbench.errors import Infeasible
+from leakbench.lazy import torch
+from leakbench.models.base import Network, Statistics
+from leakbench.models.bert import embedding_width
+from leakbench.models.stacked import StackedNetworks
+from leakbench.randomness import Streams
+
+MEMORY_BUDGET = 512 * 2**20
+"""Working memory of the gradients that are computed together, in bytes. Only speed depends on it."""
+
+STACKED_TOGETHER = 32
+"""Runs whose gradients one pass of :class:`StackedNetworks` computes. Only speed depends on it."""
+
+GPU_PART = 0.3
+"""Part of a GPU's free memory that they may take there."""
+
+
+class Batch(NamedTuple):
+    """What several runs train on in a step.
+
+    Attributes:
+        images: ``[runs, B, C, H, W]``, or token ids ``[runs, B, L]``.
+        labels: ``[runs, B]``.
+        streams: of the training, one per run.
+        step: its number.
+    """
+
+    images: torch.Tensor
+    labels: torch.Tensor
+    streams: Streams
+    step: int
+
+    def step_streams(self, runs: slice = slice(None)) -> Streams:
+        """Random streams of this step, one per run of ``runs``."""
+        return Streams(self.streams.keys[runs]).child("step", self.step)
+
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """Shape of an image ``(C, H, W)``, or of a sentence ``(L,)``."""
+        return tuple(self.images.shape[2:])
+
+
+class Gradient(NamedTuple):
+    """What moves some of the runs.
+
+    Attributes:
+        values: ``[k, d]``.
+        loss: mean loss of the batch, ``[k]``.
+        statistics: BatchNorm's running statistics after the batch, each ``[k, channels]``; empty where they stay.
+    """
+
+    values: torch.Tensor
+    loss: torch.Tensor
+    statistics: Statistics
+
+
+class Gradients(ABC):
+    """A way to compute gradients.
+
+    Args:
+        together: runs in one vectorised call. By default one for images on a CPU, where the grouped convolutions of
+            several are slower than a loop (``benchmarks/training_runs.py``), and as many as fit for sentences or on a
+            GPU. Numbers depend on it in their last digits alone.
+    """
+
+    def __init__(self, together: int | None = None) -> None:
+        self._together = together
+
+    def together(self, network: Network, batch_size: int, sample: tuple[int, ...], device: torch.device) -> int:
+        """How many runs' gradients to compute in one vectorised call.
+
+        Args:
+            network: the architecture, in mode ``train``.
+            batch_size: samples of a step.
+            sample: shape of an image ``(C, H, W)``, or of the token ids of a sentence ``(L,)``.
+            device: where.
+
+        Raises:
+            Infeasible: the gradients do not exist for this architecture.
+        """
+        return self._together or runs_within(network, batch_size, sample, device)
+
+    @abstractmethod
+    def compute(
+        self, network: Network, parameters: torch.Tensor, statistics: Statistics, batch: Batch, runs: slice
+    ) -> Gradient:
+        """The gradients of some runs.
+
+        Args:
+            network: the architecture, in mode ``train``.
+            parameters: of these runs, ``[k, d]``.
+            statistics: BatchNorm's running statistics of these runs, each ``[k, channels]``.
+            batch: of all runs.
+            runs: which runs these are.
+        """
+
+
+class BatchGradients(Gradients):
+    """Gradients of the mean loss of each run's batch; BatchNorm's running statistics follow the batches."""
+
+    def compute(
+        self, network: Network, parameters: torch.Tensor, statistics: Statistics, batch: Batch, runs: slice
+    ) -> Gradient:
+        images, labels = batch.images[runs], batch.labels[runs]
+
+        def loss(
+            parameters: torch.Tensor, images: torch.Tensor, labels: torch.Tensor
+        ) -> tuple[torch.Tensor, Statistics]:
+            logits, seen = network.logits_and_statistics(parameters, images, unbiased=True)
+            return torch.nn.functional.cross_entropy(logits, labels), seen
+
+        if len(parameters) > 1:
+            gradient, (value, seen) = torch.func.vmap(torch.func.grad_and_value(loss, has_aux=True))(
+                parameters, images, labels
+            )
+            return Gradient(gradient, value, network.moving_average(statistics, seen))
+        with torch.enable_grad():
+            leaf = parameters[0].detach().requires_grad_()
+            value, seen = loss(leaf, images[0], labels[0])
+            (gradient,) = torch.autograd.grad(value, leaf)
+        of_run = {name: values.detach()[None] for name, values in seen.items()}
+        return Gradient(gradient[None], value.detach()[None], network.moving_average(statistics, of_run))
+
+
+class StackedGradients(Gradients):
+    """The same by matrix products, for networks without BatchNorm; they differ in their last digits.
+
+    Args:
+        networks: the architecture, taken apart.
+    """
+
+    def __init__(self, networks: StackedNetworks) -> None:
+        super().__init__(STACKED_TOGETHER)
+        self._networks = networks
+
+    def compute(
+        self, network: Network, parameters: torch.Tensor, statistics: Statistics, batch: Batch, runs: slice
+    ) -> Gradient:
+        gradient, loss = self._networks.gradient_and_loss(parameters, batch.images[runs], batch.labels[runs])
+        return Gradient(gradient, loss, {})
+
+
+class SampleMechanism(Protocol):
+    """What runs make of the gradients of single samples, as DP-SGD does. They never exist all at once."""
+
+    def contribution(self, gradients: torch.Tensor, runs: slice) -> torch.Tensor:
+        """The sum over samples of what each contributes, such as its clipped gradient.
+
+        Args:
+            gradients: of some of the samples of some of the runs, ``[k, b, d]``.
+            runs: which runs these are, for settings that differ among them.
+
+        Returns:
+            ``[k, d]``.
+        """
+        ...
+
+    def release(self, total: torch.Tensor, batch_size: int, streams: Streams, runs: slice) -> torch.Tensor:
+        """What takes the gradient's place, ``[k, d]``: the mean of the contributions, with noise.
+
+        Args:
+            total: the sum of all contributions, ``[k, d]``.
+            batch_size: samples of this step.
+            streams: one per run of ``runs``, of the step.
+            runs: which runs these are.
+        """
+        ...
+
+
+class SampleGradients(Gradients):
+    """What a mechanism makes of the gradients of single samples, some samples after the others as memory allows.
+
+    Args:
+        mechanism: what releases them.
+        together: runs in one vectorised call, see :class:`Gradients`.
+    """
+
+    def __init__(self, mechanism: SampleMechanism, together: int | None = None) -> None:
+        super().__init__(together)
+        self._mechanism = mechanism
+
+    def together(self, network: Network, batch_size: int, sample: tuple[int, ...], device: torch.device) -> int:
+        if network.couples_samples:
+            raise Infeasible("per-sample gradients do not exist where BatchNorm normalises with the batch's statistics")
+        return super().together(network, batch_size, sample, device)
+
+    def compute(
+        self, network: Network, parameters: torch.Tensor, statistics: Statistics, batch: Batch, runs: slice
+    ) -> Gradient:
+        def one(
+            parameters: torch.Tensor, image: torch.Tensor, label: torch.Tensor
+        ) -> tuple[torch.Tensor, torch.Tensor]:
+            found: tuple[torch.Tensor, torch.Tensor] = torch.func.grad_and_value(network.loss)(
+                parameters, image[None], label[None]
+            )
+            return found
+
+        samples = torch.func.vmap(one, in_dims=(None, 0, 0))
+        images, labels = batch.images[runs], batch.labels[runs]
+        k, size = len(parameters), images.shape[1]
+        shape = _differentiated(network, batch.sample_shape)
+        part = max(1, network.rows_within(_budget(parameters.device), (1, *shape)) // k)
+        total, loss = torch.zeros_like(parameters), torch.zeros(k, device=parameters.device)
+        for some, theirs in zip(images.split(part, dim=1), labels.split(part, dim=1), strict=True):
+            if k > 1:
+                gradients, losses = torch.func.vmap(samples)(parameters, some, theirs)
+            else:
+                gradients, losses = (found[None] for found in samples(parameters[0], some[0], theirs[0]))
+            total += self._mechanism.contribution(gradients, runs)
+            loss += losses.sum(dim=1)
+        released = self._mechanism.release(total, size, batch.step_streams(runs), runs)
+        return Gradient(released, loss / size, {})
+
+
+def runs_within(network: Network, batch_size: int, sample: tuple[int, ...], device: torch.device) -> int:
+    """How many runs' gradients to compute in one vectorised call.
+
+    Args:
+        network: the architecture.
+        batch_size: samples of a step.
+        sample: shape of an image ``(C, H, W)``, or of the token ids of a sentence ``(L,)``.
+        device: where.
+    """
+    if device.type == "cpu" and len(sample) > 1:
+        return 1
+    return network.rows_within(_budget(device), (batch_size, *_differentiated(network, sample)))
+
+
+def _differentiated(network: Network, sample: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of a sample where the network begins to compute: token ids are embedded first."""
+    return sample if len(sample) > 1 else (*sample, embedding_width(network))
+
+
+def _budget(device: torch.device) -> int:
+    if device.type != "cuda":
+        return MEMORY_BUDGET
+    return max(MEMORY_BUDGET, int(GPU_PART * torch.cuda.mem_get_info(device)[0]))
