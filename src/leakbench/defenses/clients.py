@@ -66,7 +66,9 @@ class DefendedClients:
         self, defense: Defense, streams: Streams, samples: Samples | None = None, *, per_server: int = 1
     ) -> None:
         self.defense, self.per_server = defense, per_server
-        self.samples = samples and Samples(*defense.protect_dataset(*samples, streams.child("data")))
+        if samples is not None and defense.overrides("protect_dataset"):
+            samples = Samples(*defense.protect_dataset(*samples, streams.child("data")))
+        self.samples = samples
         self.rounds = 0
         self._state: ClientState | None = None
 
