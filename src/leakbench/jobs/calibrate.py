@@ -110,7 +110,6 @@ class CalibrateJob(JobKind):
         inputs, labels = dataset.normalise(samples.values.to(device))[None], samples.labels.to(device)[None]
         streams = Streams([(job.dataset.label, job.seeds[0], "client", 0)])
         client = DefendedClients(defense, streams, Samples(inputs, labels))
-        assert client.samples is not None
         return dataset.denormalise(client.protect_data(client.samples, streams.child("defense")).inputs[0]).cpu()
 
 

@@ -169,7 +169,6 @@ class _Bench:
         order = victims.streams.child("batch", number).uniform(self.kind.images_per_client).argsort(dim=1)
         chosen = order[:, : self.kind.batch_size].to(self.device)
         row = torch.arange(self.kind.clients, device=self.device)[:, None]
-        assert clients.samples is not None
         batch = Samples(*(values[row, chosen] for values in clients.samples))
 
         def compute(batch: Samples) -> ClientSteps:

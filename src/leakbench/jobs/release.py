@@ -517,7 +517,6 @@ def _protected_images(runs: Sequence[_Run], data: _Data) -> torch.Tensor:
         victim = DefendedClients(
             run.defense, Streams([data.key(run.seed)]), Samples(data.members.images[None], labels[None])
         )
-        assert victim.samples is not None
         _check_labels(run.defense, victim.samples.labels[0], labels)
         if victim.samples.inputs.data_ptr() != data.members.images.data_ptr():
             if images.dim() == 4:

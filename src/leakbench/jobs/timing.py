@@ -275,7 +275,6 @@ class _Bench:
         streams = self._streams("channel", repetition)
         with times.of("noise", self.device):
             client = DefendedClients(ready, streams, samples)
-            assert client.samples is not None
             return client.samples.inputs[0].cpu()
 
     def _warm_up_linear_algebra(self) -> None:
