@@ -14,8 +14,8 @@ from tests.jobs.test_federate_job import make as federate_job
 from tests.jobs.test_language_model_job import language_job
 from tests.jobs.test_prior_job import prior_job
 from tests.jobs.test_release import release_job
-from tests.jobs.test_spectrum_job import job as spectrum_job
 from tests.jobs.test_text_attack_job import MATCHING, MakeJob, text_job
+from tests.papers.secagg_dp.test_spectrum_job import job as spectrum_job
 
 from leakbench.attacks import engine
 from leakbench.attacks.gradient_matching import GradientMatching

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -50,6 +51,8 @@ class FisherJob(JobKind):
     where to put noise, would make it look better than it is. The information is that of the mean of a normal message;
     what a covariance that depends on the data reveals beside it is not counted.
     """
+
+    minutes: ClassVar[int] = 30
 
     clients: int = Field(ge=1, description="clients per seed")
     batch_size: int = Field(ge=1, description="images per client, B")
