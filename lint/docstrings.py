@@ -71,7 +71,8 @@ def faults(tree: ast.Module, name: str, documented: Documented) -> Iterator[Faul
         documented: all classes that it may derive from.
     """
     yield from _of(tree, "", documented)
-    if any(name == place or name.startswith(f"{place}/") for place in SOURCED) and not name.endswith("__init__.py"):
+    room = re.sub(r"^papers/[^/]+/", "", name)
+    if any(room == place or room.startswith(f"{place}/") for place in SOURCED) and not name.endswith("__init__.py"):
         nodes = (each for each in ast.walk(tree) if isinstance(each, ast.Module | ast.ClassDef | ast.FunctionDef))
         sourced = any(_YEAR.search(ast.get_docstring(each) or "") for each in nodes)
         if not sourced and name not in OURS:

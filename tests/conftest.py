@@ -34,6 +34,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write tests/fingerprints.json anew; refused where numbers changed and the version did not",
     )
+    parser.addoption(
+        "--update-identities",
+        action="store_true",
+        help="write tests/planning/identities.json anew, where identities of jobs are meant to change",
+    )
 
 
 @pytest.fixture(scope="session")

@@ -110,7 +110,7 @@ def test_restored_clients_go_on(rounds: int, network: Network, samples: Samples)
     for number in range(rounds):
         assert torch.equal(whole.send(steps, streams(number)).view(), killed.send(steps, streams(number)).view())
     resumed = DefendedClients(Counting(), streams())
-    resumed.restore(killed.state(), torch.device("cpu"))
+    resumed.restore(killed.state())
     for number in range(rounds, 4):
         assert torch.equal(whole.send(steps, streams(number)).view(), resumed.send(steps, streams(number)).view())
 

@@ -21,9 +21,9 @@ from leakbench.defenses.pruning import RandomMask
 from leakbench.defenses.tuned import Tuned, UploadConstants
 from leakbench.errors import Infeasible
 from leakbench.jobs.base import Job, Variant
-from leakbench.jobs.leakage import LeakageJob
 from leakbench.jobs.train import TrainJob
 from leakbench.models.linear import MLP
+from leakbench.papers.tfl_meta.jobs.leakage import LeakageJob
 from leakbench.randomness import Streams
 from leakbench.theory.distortion import noise_steepness, noise_tv, noise_tv_lower, sharing_tv
 from leakbench.theory.leakage_surrogate import amplification, leakage_metric

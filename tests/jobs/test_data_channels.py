@@ -20,7 +20,7 @@ from leakbench.defenses.base import Defense, NoDefense
 from leakbench.defenses.channel import EigenCompression, NaturalChannel, PersonalizedChannel, WhiteChannel
 from leakbench.federated.client_data import ClientData
 from leakbench.jobs.base import Findings, Job
-from leakbench.jobs.calibrate import CALIBRATE_METRICS, VISITS, CalibrateJob, least_error
+from leakbench.papers.channel.jobs.calibrate import CALIBRATE_METRICS, VISITS, CalibrateJob, least_error
 from leakbench.randomness import Streams
 from leakbench.theory.capacity import accumulated_capacity, natural_variance
 from leakbench.theory.reconstruction_bound import gaussian_error

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -14,16 +14,19 @@ from tests.jobs.test_federate_job import make as federate_job
 from tests.jobs.test_language_model_job import language_job
 from tests.jobs.test_prior_job import prior_job
 from tests.jobs.test_release import release_job
-from tests.jobs.test_spectrum_job import job as spectrum_job
 from tests.jobs.test_text_attack_job import MATCHING, MakeJob, text_job
+from tests.papers.secagg_dp.test_spectrum_job import job as spectrum_job
 
 from leakbench.attacks import engine
 from leakbench.attacks.gradient_matching import GradientMatching
 from leakbench.attacks.sentences import SentenceMatching
+from leakbench.defenses.base import ClientState, Defense, Round
 from leakbench.defenses.channel import WhiteChannel
 from leakbench.defenses.dp_sgd import DPSGD
 from leakbench.defenses.noise import GaussianNoise
 from leakbench.federated import gradients
+from leakbench.federated.message import DenseMessage, Message
+from leakbench.federated.step import ClientSteps
 from leakbench.jobs import runner
 from leakbench.jobs.base import Job
 from leakbench.jobs.pretraining import Pretraining
@@ -154,6 +157,28 @@ def test_rounds_of_train(
     protocol: dict[str, Any], train_job: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = train_job(GaussianNoise, {}, {"scale": [0.01, 0.1]}, seeds=(0, 1), **protocol)
+    check(job, tmp_path, monkeypatch, every=1, attempts=4)
+
+
+class Debt(Defense):
+    """Send what exceeds a threshold, and in a later round the rest."""
+
+    name: ClassVar[str] = "debt"
+    version: ClassVar[int] = 1
+    threshold: float = 0.01
+
+    def initial_state(self, steps: ClientSteps) -> ClientState:
+        return {"owed": torch.zeros_like(steps.gradient)}
+
+    def protect_round(self, steps: ClientSteps, round: Round) -> tuple[Message, ClientState]:
+        due = steps.gradient + round.state["owed"]
+        sent = torch.where(due.abs() > self.threshold, due, 0.0)
+        return DenseMessage(sent), {"owed": due - sent}
+
+
+def test_clients_with_a_state(train_job: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a client owes is a part of every checkpoint of training."""
+    job = train_job(Debt, {}, {"threshold": [0.01, 0.1]}, seeds=(0, 1))
     check(job, tmp_path, monkeypatch, every=1, attempts=4)
 
 

@@ -17,10 +17,10 @@ from leakbench.defenses.dp_sgd import DPSGD
 from leakbench.defenses.water_filling import WaterFilling
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.jobs.base import Findings, Job
-from leakbench.jobs.round_timing import ROUND_METHODS, ROUND_TIMING_METRICS, RoundTimingJob
 from leakbench.jobs.train import TrainJob
 from leakbench.jobs.victims import Victims, gather_victims
 from leakbench.models.convnets import SimpleConvNet
+from leakbench.papers.secagg_dp.jobs.round_timing import ROUND_METHODS, ROUND_TIMING_METRICS, RoundTimingJob
 
 TrainJobs = Callable[..., Job]
 CPU = torch.device("cpu")

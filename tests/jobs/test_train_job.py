@@ -17,6 +17,7 @@ from leakbench.defenses.noise import GaussianNoise
 from leakbench.defenses.optimal import OptimalClippedNoise, OptimalPruning
 from leakbench.defenses.pruning import MagnitudePruning
 from leakbench.errors import Infeasible
+from leakbench.federated.batches import ClientBatches
 from leakbench.federated.message import DenseMessage, Message
 from leakbench.federated.step import ClientSteps
 from leakbench.jobs.base import Findings, Job, Variant
@@ -314,9 +315,9 @@ def test_mode_of_batch_norm(train_job: TrainJobs) -> None:
 class TestIndependentBatches:
     def test_are_drawn_without_replacement_and_uniformly(self) -> None:
         """Of records 1, 2, 6 the batches of 2 have means 1.5, 3.5, 4: of variance 7 / 6, equally often."""
-        kind = TrainJob(clients=1, batch_size=2, images_per_client=3, steps=600, rate=0.1, sampling="independent")
-        keys = [("digits8", seed, "client", client) for seed in (0, 1) for client in (0, 1)]
-        chosen = torch.stack([torch.as_tensor(columns) for (_, columns), _ in kind._batches(keys, CPU)])
+        streams = Streams([("digits8", seed, "client", client) for seed in (0, 1) for client in (0, 1)])
+        batches = ClientBatches(streams, 3, 2, "independent", CPU)
+        chosen = torch.stack([torch.as_tensor(batches.at(step)[1]) for step in range(600)])
         assert chosen.shape == (600, 4, 2) and bool((chosen[..., 0] != chosen[..., 1]).all())
         means = torch.tensor([1.0, 2.0, 6.0])[chosen].mean(dim=2)
         assert float(means.var()) == pytest.approx(7 / 6, rel=0.05)
@@ -381,8 +382,8 @@ class TestSecureAggregation:
         plain = run(train_job(GaussianNoise, {}, sweep, **protocol)).replicates
         summed = run(train_job(GaussianNoise, {}, sweep, **protocol, secure_aggregation=secure)).replicates
         assert [replicate.setting for replicate in summed] == [replicate.setting for replicate in plain]
-        torch.testing.assert_close(found[1].parameters, found[0].parameters, atol=tolerance, rtol=0)
-        assert not torch.equal(found[1].parameters, found[0].parameters)
+        torch.testing.assert_close(found[1].runs.parameters, found[0].runs.parameters, atol=tolerance, rtol=0)
+        assert not torch.equal(found[1].runs.parameters, found[0].runs.parameters)
         for ours, theirs in zip(summed, plain, strict=True):
             assert curve(ours) == pytest.approx(curve(theirs), abs=10 * tolerance)
             assert ours.outcome.status == "ok" and ours.reasons == {}

@@ -12,10 +12,10 @@ from tests.papers.theorems import checks_of
 
 from leakbench.defenses.noise import ClippedNoise
 from leakbench.papers.optimal_defense import PAPER, checks
-from leakbench.theory.cramer_rao import error_bound
+from leakbench.papers.optimal_defense.theory.cramer_rao import error_bound
+from leakbench.papers.optimal_defense.theory.probes import chebyshev_coverage
+from leakbench.papers.optimal_defense.theory.pruning_budget import keep_probabilities
 from leakbench.theory.optimal_noise import pruned
-from leakbench.theory.probes import chebyshev_coverage
-from leakbench.theory.pruning_budget import keep_probabilities
 
 CHECKS = checks_of(PAPER)
 

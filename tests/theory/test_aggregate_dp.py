@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.theory.vectors import close, normal, row
 
 from leakbench.errors import ConfigError, Infeasible
+from leakbench.papers.secagg_dp.theory.gaussian_divergence import renyi_divergence
 from leakbench.theory.aggregate_dp import (
     Aggregation,
     Form,
@@ -25,7 +26,6 @@ from leakbench.theory.aggregate_dp import (
     round_curve,
     round_guarantee,
 )
-from leakbench.theory.gaussian_divergence import renyi_divergence
 from leakbench.theory.renyi_curves import RenyiCurve
 from leakbench.theory.water_filling import filled
 

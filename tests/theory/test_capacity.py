@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.theory.vectors import close, normal, row
 
 from leakbench.errors import ConfigError
+from leakbench.papers.channel.theory.toy_channel import gradient_variance, next_weight, toy_capacity, toy_variance
 from leakbench.theory.capacity import (
     accumulated_capacity,
     batch_capacity,
@@ -28,7 +29,6 @@ from leakbench.theory.capacity import (
     white_variances,
 )
 from leakbench.theory.reconstruction_bound import diagonal_error, error_bound, gaussian_log_entropy_power
-from leakbench.theory.toy_channel import gradient_variance, next_weight, toy_capacity, toy_variance
 
 E2 = math.e**2 - 1
 EXACT = 1e-8

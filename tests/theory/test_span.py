@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.theory.vectors import close, normal
 
 from leakbench.errors import ConfigError
-from leakbench.theory.gaussian_divergence import renyi_divergence
+from leakbench.papers.secagg_dp.theory.gaussian_divergence import renyi_divergence
 from leakbench.theory.span import (
     LEAVES,
     Reading,

@@ -16,23 +16,23 @@ from typing import Any
 from leakbench.data.text import pack
 from leakbench.jobs.attack import VICTIM_METRICS, AttackJob
 from leakbench.jobs.base import Findings, Job, JobKind
-from leakbench.jobs.calibrate import CALIBRATE_METRICS, DIRECTIONS, OF_IMAGES, VISITS, CalibrateJob
 from leakbench.jobs.federate import CURVES, FEDERATE_METRICS, FederateJob
 from leakbench.jobs.fisher import FISHER_METRICS, FisherJob
 from leakbench.jobs.inventory import InventoryJob
 from leakbench.jobs.language_model import LANGUAGE_MODEL_METRICS, LanguageModelJob
-from leakbench.jobs.leakage import LeakageJob
 from leakbench.jobs.membership import MEMBERSHIP_METRICS, MembershipJob
 from leakbench.jobs.overhead import OVERHEAD_METRICS, OverheadJob
 from leakbench.jobs.prior import PRIOR_METRICS, PriorJob
-from leakbench.jobs.protection_cost import COST_METRICS, PARTS, ProtectionCostJob
 from leakbench.jobs.release import ReleaseJob
-from leakbench.jobs.round_timing import ROUND_METHODS, ROUND_TIMING_METRICS, RoundTimingJob
 from leakbench.jobs.runner import Placement
-from leakbench.jobs.spectrum import BOUNDS, BY_USERS, GRADIENTS, NOISE, SpectrumJob
 from leakbench.jobs.subjects import Images, Sentences
-from leakbench.jobs.timing import COUNTS, METHODS, OVERHEADS, TIMING_METRICS, TimingJob
 from leakbench.jobs.train import NOISE_PER_TENSOR, TRAINING_METRICS, TrainJob, noise_metric
+from leakbench.papers.channel.jobs.calibrate import CALIBRATE_METRICS, DIRECTIONS, OF_IMAGES, VISITS, CalibrateJob
+from leakbench.papers.channel.jobs.timing import COUNTS, METHODS, OVERHEADS, TIMING_METRICS, TimingJob
+from leakbench.papers.secagg_dp.jobs.round_timing import ROUND_METHODS, ROUND_TIMING_METRICS, RoundTimingJob
+from leakbench.papers.secagg_dp.jobs.spectrum import BOUNDS, BY_USERS, GRADIENTS, NOISE, SpectrumJob
+from leakbench.papers.tfl_meta.jobs.leakage import LeakageJob
+from leakbench.papers.tfl_meta.jobs.protection_cost import COST_METRICS, PARTS, ProtectionCostJob
 from leakbench.records import MetricInfo, Outcome, Replicate
 from leakbench.report.artifacts import Tables
 from leakbench.report.claims import Claim

@@ -5,6 +5,7 @@ The engine asks a :class:`Descent` for points, evaluates them all together, and 
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import Annotated, Literal
 
@@ -69,8 +70,6 @@ class Adam(_Adam):
         if self.decay == "steps":
             return self.rate * 0.1 ** sum(iteration >= part * iterations / 8 for part in (3, 5, 7))
         if self.decay == "cosine":
-            import math
-
             return self.rate * (0.55 + 0.45 * math.cos(math.pi * iteration / iterations))
         return self.rate
 

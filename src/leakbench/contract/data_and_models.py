@@ -8,6 +8,7 @@ from leakbench.contract.check import Case, Checks, NotAsked
 from leakbench.data.base import Dataset, ImageDataset, Samples
 from leakbench.lazy import torch
 from leakbench.models.base import Model, Network, build_network
+from leakbench.models.bert import TextModel
 
 ROWS = [3, 0, 2]
 CLASSES = 7
@@ -100,8 +101,6 @@ class ModelCase(Case[Model]):
     @property
     def text(self) -> bool:
         """Whether it reads sentences."""
-        from leakbench.models.bert import TextModel
-
         return issubclass(self.component, TextModel)
 
     @property

@@ -181,7 +181,7 @@ class Defense(Component):
         return DenseMessage(steps.gradient)
 
     def initial_state(self, steps: ClientSteps) -> ClientState:
-        """The clients' state before the first round; empty for mechanisms without one.
+        """The clients' state before the first round, with every tensor of later states; empty for mechanisms without.
 
         Args:
             steps: the local computation of the first round, for shapes and the device.

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from leakbench.defenses.base import ClientState, Defense, Round
+from leakbench.federated.batches import Chosen
 from leakbench.federated.client_data import ClientData
 from leakbench.federated.message import Message
 from leakbench.federated.step import ClientSteps
@@ -69,6 +70,12 @@ class DefendedClients:
         self.samples = samples and Samples(*defense.protect_dataset(*samples, streams.child("data")))
         self.rounds = 0
         self._state: ClientState | None = None
+        self._restored = False
+
+    def take(self, chosen: Chosen) -> Samples:
+        """Those of :attr:`samples` that a step takes, ``B`` of each client."""
+        assert self.samples is not None, "clients without samples compute on a batch that is given"
+        return Samples(*(values[chosen] for values in self.samples))
 
     def protect_data(self, batch: Samples, streams: Streams) -> Samples:
         """The batch of a step, ``B`` samples of each client, as the defense changes it."""
@@ -76,8 +83,7 @@ class DefendedClients:
 
     def send(self, steps: ClientSteps, streams: Streams) -> Message:
         """What the clients send in the next round, after which their state is another one."""
-        state = self.defense.initial_state(steps) if self._state is None else self._state
-        round = Round(streams, state, self.rounds, self.per_server)
+        round = Round(streams, self._state_for(steps), self.rounds, self.per_server)
         message, self._state = self.defense.protect_round(steps, round)
         self.rounds += 1
         return message
@@ -103,8 +109,18 @@ class DefendedClients:
         """The rounds so far and the clients' state, for checkpoints."""
         return {"rounds": torch.tensor(self.rounds)} | named("clients", self._state or {})
 
-    def restore(self, saved: ClientState, device: torch.device) -> None:
-        """Go on after the round at which :meth:`state` gave ``saved``."""
+    def restore(self, saved: ClientState) -> None:
+        """Go on after the round at which :meth:`state` gave ``saved``, on whatever device that is."""
         self.rounds = int(saved["rounds"])
         if self.rounds:
-            self._state = {name: tensor.to(device) for name, tensor in part_of(saved, "clients").items()}
+            self._state, self._restored = part_of(saved, "clients"), True
+
+    def _state_for(self, steps: ClientSteps) -> ClientState:
+        """The state before a round; one that was restored moves to the devices of the initial state."""
+        if self._state is None:
+            return self.defense.initial_state(steps)
+        if self._restored and self._state:
+            initial = self.defense.initial_state(steps)
+            self._state = {name: value.to(initial[name].device, copy=True) for name, value in self._state.items()}
+        self._restored = False
+        return self._state

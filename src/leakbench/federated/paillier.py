@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, reduce
 from typing import TYPE_CHECKING
 
 from leakbench.errors import ConfigError, Infeasible
@@ -330,8 +330,6 @@ def add(vectors: Sequence[EncryptedVector]) -> EncryptedVector:
         ConfigError: no vectors, or vectors of different keys, packings or lengths.
         Infeasible: more terms than the guard bits are for.
     """
-    from functools import reduce
-
     from phe.util import mulmod
 
     if not vectors:

@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from leakbench.errors import Infeasible
 from leakbench.federated.ring import Ring
+from leakbench.federated.secure_aggregation import secure_sum
 from leakbench.lazy import torch
 from leakbench.randomness import Streams
+
+
+class SecureUpdates(NamedTuple):
+    """A round of several servers.
+
+    Attributes:
+        values: mean of the clients that stayed, ``[servers, d]``; NaN where a message is not finite, zero where the
+            protocol failed.
+        bits: of the client that sends most.
+        failed: servers for which the protocol failed, with the reason.
+    """
+
+    values: torch.Tensor
+    bits: int
+    failed: dict[int, str]
 
 
 class SecureAggregation(BaseModel):
@@ -49,9 +66,29 @@ class SecureAggregation(BaseModel):
             ConfigError: the threshold is larger than N.
             Infeasible: fewer clients stay than the threshold; a value is not finite, or may overflow the ring.
         """
-        from leakbench.federated.secure_aggregation import secure_sum
-
         ring = Ring(self.width, self.fraction_bits, self.clip)
         found = secure_sum(list(values.cpu().numpy()), self.threshold, dropped, ring=ring)
         mean = torch.from_numpy(found.total / len(found.survivors))
         return mean.to(values), found.bits
+
+    def updates(self, sent: torch.Tensor, streams: Streams, alive: torch.Tensor) -> SecureUpdates:
+        """The updates of several servers, each from the sum that it decodes in a round.
+
+        Args:
+            sent: messages of the clients in the clear, ``[servers * clients, d]``.
+            streams: of the round, one per row; they decide who drops out.
+            alive: servers whose training goes on, boolean ``[servers]``; for others nothing is computed.
+        """
+        values = sent.unflatten(0, (len(alive), -1))
+        dropped = self.dropped(streams).unflatten(0, (len(alive), -1))
+        update, bits, failed = torch.zeros_like(values[:, 0]), 0, dict[int, str]()
+        for server in alive.nonzero()[:, 0].tolist():
+            if not bool(values[server].isfinite().all()):  # which no client's software would encode
+                update[server] = torch.nan
+                continue
+            try:
+                update[server], size = self.mean(values[server], dropped[server].nonzero()[:, 0].tolist())
+                bits = max(bits, size)
+            except Infeasible as error:
+                failed[server] = str(error)
+        return SecureUpdates(update, bits, failed)

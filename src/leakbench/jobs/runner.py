@@ -21,6 +21,7 @@ from leakbench.jobs.base import Findings, Job
 from leakbench.lazy import torch
 from leakbench.libraries.compiler import defer_compiler
 from leakbench.libraries.memory import keep_freed_memory, out_of_memory
+from leakbench.paper_folders import paper_folders
 from leakbench.records import (
     Cost,
     Outcome,
@@ -40,8 +41,8 @@ from leakbench.staged.manifest import fingerprint
 
 PACKAGES = ("leakbench", "torch", "torchvision", "torchmetrics", "opacus", "numpy", "scikit-learn", "scikit-image")
 
-BESIDE = {"papers", "report", "contract", "workflow", "cli.py"}
-"""Of the package, what plays no part in what a job computes."""
+BESIDE = {"papers", "leaderboard", "report", "contract", "workflow", "cli.py"}
+"""Parts of the package that play no part in what a job computes, but for what papers keep in rooms (``jobs``, ...)."""
 
 
 @dataclass(frozen=True)
@@ -185,6 +186,7 @@ def _sources() -> str:
     """Hash of the code of ours that computes, and of plug-ins."""
     package, found = Path(leakbench.__file__).parent, hashlib.sha256()
     files = [path for path in sorted(package.rglob("*.py")) if path.relative_to(package).parts[0] not in BESIDE]
+    files += [path for paper in paper_folders().values() for path in sorted(paper.folder.glob("*/**/*.py"))]
     plugins = [module for name, module in sorted(sys.modules.items()) if name.startswith("leakbench_plugin_")]
     for path in (*files, *(Path(str(module.__file__)) for module in plugins)):
         found.update(path.name.encode() + path.read_bytes())

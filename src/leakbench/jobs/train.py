@@ -4,29 +4,39 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from leakbench.defenses.aggregate import SummedUsers
+from leakbench.defenses.base import Defense, Schedule
+from leakbench.defenses.clients import DefendedClients, Samples, calibrated
 from leakbench.effort import FORWARD, Effort
 from leakbench.errors import ConfigError, Infeasible
+from leakbench.federated.batches import ClientBatches, Sampling
+from leakbench.federated.client_data import ClientData
+from leakbench.federated.layered_steps import LayeredSteps
+from leakbench.federated.message import Message
 from leakbench.federated.secure_training import SecureAggregation
+from leakbench.federated.step import ClientSteps
+from leakbench.federated.updates import Part, Runs, finite_rows, run_updates
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
 from leakbench.jobs.sums import only_sums
+from leakbench.jobs.victims import Victims, gather_victims
 from leakbench.lazy import torch
-from leakbench.models.base import BatchNorm
+from leakbench.models.base import BatchNorm, Network
+from leakbench.models.layered import LayeredNetwork
 from leakbench.numerics.adam import Adam
+from leakbench.numerics.sgd import SGD
+from leakbench.numerics.stateful import Stateful
+from leakbench.randomness import Streams
 from leakbench.records import MetricInfo, Outcome, Replicate
+from leakbench.running.checkpoint import State, packed, unpacked
 
 if TYPE_CHECKING:
     from leakbench.attacks.base import Attack
-    from leakbench.defenses.base import Defense
-    from leakbench.jobs.victims import Victims
-    from leakbench.models.base import Network
-    from leakbench.models.layered import LayeredNetwork
-    from leakbench.randomness import Streams
 
 TRAINING_METRICS = {
     "loss_curve": MetricInfo(unit="nats, mean over clients before the step", direction="lower", axis="step"),
@@ -45,28 +55,6 @@ NOISE_PER_TENSOR = MetricInfo(unit="mean standard deviation of the noise in a te
 def noise_metric(tensor: str) -> str:
     """The metric of the noise in a parameter tensor."""
     return f"noise_std/{tensor}"
-
-
-@dataclass
-class Trained:
-    """What several training runs, side by side, ended with.
-
-    Attributes:
-        parameters: ``[runs, d]``.
-        curves: loss before each step, ``[runs, steps]``; NaN from the step at which a run diverged.
-        diverged_at: that step, ``[runs]``, -1 where it never came.
-        bits: of one client's largest message, per setting.
-        noise: mean standard deviation of the noise in each parameter tensor, ``[runs, steps, tensors]``; NaN where the
-            defense states none; None unless asked for.
-        failed: the runs whose secure aggregation failed, with the step and the reason.
-    """
-
-    parameters: torch.Tensor
-    curves: torch.Tensor
-    diverged_at: torch.Tensor
-    bits: list[int]
-    noise: torch.Tensor | None
-    failed: dict[int, tuple[int, str]]
 
 
 @JOB_KINDS.register("train", version=1)
@@ -93,7 +81,7 @@ class TrainJob(JobKind):
     evaluation: tuple[int, int] | None = Field(None, description="test images to evaluate on: from, to (exclusive)")
     batch_norm: BatchNorm = Field("eval", description="what the clients' BatchNorm layers normalise with")
     noise_per_tensor: bool = Field(False, description="measure the noise in every parameter tensor at every step")
-    sampling: Literal["shuffled", "independent", "all"] = Field(
+    sampling: Sampling = Field(
         "shuffled",
         description="how a client takes its batches: one after the other of data that it reshuffles each epoch, "
         "drawn without replacement at each step, independently of all other steps, or all that it holds at each step",
@@ -146,12 +134,36 @@ class TrainJob(JobKind):
         return float(len(job.seeds) * job.defense.count * self.steps)
 
     def run(self, job: Job, device: torch.device) -> Findings:
-        from leakbench.jobs.victims import gather_victims
-
         settings, replicates = self._tuned(job)
         if not settings:
             return Findings(TRAINING_METRICS, replicates, {})
-        starts = [
+        starts = self._starts(job, device)
+        network = starts[0].network
+        guarantees = [self._guarantee(defense, network) for _, defense in settings]
+        with torch.no_grad():
+            rounds = self._train([defense for _, defense in settings], starts)
+            final_loss = self._final_loss(rounds.runs, starts)
+            accuracy = self._accuracy(job, rounds.runs, starts[0])
+        for run, ((place, (setting, _)), seed) in enumerate(itertools.product(enumerate(settings), job.seeds)):
+            metrics = {
+                "loss_curve": rounds.runs.losses[run].tolist(),
+                "final_loss": final_loss[run],
+                "accuracy": accuracy[run],
+                "bits": float(rounds.server.bits[place]),
+            }
+            replicate = self._replicate(seed, setting, metrics, self._outcome(rounds, run, final_loss[run]))
+            guarantees[place].add_to(replicate)
+            if rounds.noise is not None:
+                _add_noise_curves(replicate, network.names, rounds.noise.levels[run])
+            replicates.append(replicate)
+        tensors = network.names if self.noise_per_tensor else ()
+        levels = NOISE_VARIANCE if any(guarantee.noise_variance is not None for guarantee in guarantees) else {}
+        noise_metrics = dict.fromkeys(map(noise_metric, tensors), NOISE_PER_TENSOR)
+        return Findings(TRAINING_METRICS | levels | noise_metrics, replicates, {})
+
+    def _starts(self, job: Job, device: torch.device) -> list[Victims]:
+        """The clients of every seed, and the model that they start with."""
+        return [
             gather_victims(
                 job.dataset.single(),
                 job.dataset.label,
@@ -165,41 +177,24 @@ class TrainJob(JobKind):
             ).in_mode(self.batch_norm)
             for seed in job.seeds
         ]
-        names = starts[0].network.names
-        statements = [self._stated(defense, starts[0].network) for _, defense in settings]
-        with torch.no_grad():
-            trained = self._train(job, [defense for _, defense in settings], starts)
-            final_loss = self._final_loss(trained, starts)
-            accuracy = self._accuracy(job, trained, starts[0])
-        for index, (setting, _) in enumerate(settings):
-            for offset, seed in enumerate(job.seeds):
-                run = index * len(job.seeds) + offset
-                metrics = {
-                    "loss_curve": trained.curves[run].tolist(),
-                    "final_loss": final_loss[run],
-                    "accuracy": accuracy[run],
-                    "bits": float(trained.bits[index]),
-                }
-                statement, level = statements[index]
-                if level is not None:
-                    metrics["noise_variance"] = level
-                diverged_at, failed = int(trained.diverged_at[run]), trained.failed.get(run)
-                if diverged_at < 0 and failed is None and not math.isfinite(final_loss[run]):
-                    diverged_at = self.steps  # the last update was one too many
-                outcome = Outcome()
-                if diverged_at >= 0:
-                    reason = f"training became non-finite at step {diverged_at}"
-                    outcome = Outcome(status="diverged", reason=reason, step=diverged_at)
-                elif failed is not None:
-                    outcome = Outcome(status="infeasible", reason=f"step {failed[0]}: {failed[1]}", step=failed[0])
-                replicate = self._replicate(seed, dict(setting), metrics, outcome)
-                replicate.privacy = statement
-                if trained.noise is not None:
-                    _add_noise_curves(replicate, names, trained.noise[run])
-                replicates.append(replicate)
-        noise_metrics = dict.fromkeys(map(noise_metric, names if self.noise_per_tensor else ()), NOISE_PER_TENSOR)
-        levels = NOISE_VARIANCE if any(level is not None for _, level in statements) else {}
-        return Findings(TRAINING_METRICS | levels | noise_metrics, replicates, {})
+
+    def _train(self, defenses: Sequence[Defense], starts: Sequence[Victims]) -> _Rounds:
+        """All rounds of all settings and seeds."""
+        rounds = _Rounds(self, defenses, starts)
+        run_updates("training", self.steps, rounds.update, rounds.parts())
+        return rounds
+
+    def _outcome(self, rounds: _Rounds, run: int, final_loss: float) -> Outcome:
+        """How a run ended, and at which step."""
+        diverged_at, failed = int(rounds.runs.diverged_at[run]), rounds.server.failed.get(run)
+        if failed is not None:
+            step, reason = failed
+            return Outcome(status="infeasible", reason=f"step {step}: {reason}", step=step)
+        if diverged_at < 0 and not math.isfinite(final_loss):
+            diverged_at = self.steps  # the last update was one too many
+        if diverged_at < 0:
+            return Outcome()
+        return Outcome(status="diverged", reason=f"training became non-finite at step {diverged_at}", step=diverged_at)
 
     def _tuned(self, job: Job) -> tuple[list[tuple[Setting, Defense]], list[Replicate]]:
         """The settings of the defense, tuned if they are to be, and replicates of those that no parameter meets."""
@@ -222,215 +217,42 @@ class TrainJob(JobKind):
                 ]
         return settings, replicates
 
-    def _stated(self, defense: Defense, network: Network) -> tuple[dict[str, Any] | None, float | None]:
-        """What a mechanism whose noise users add together guarantees for this training, and its ``sigma^2``.
+    def _guarantee(self, defense: Defense, network: Network) -> _Guarantee:
+        """What a mechanism whose noise users add together guarantees for this training.
 
         Raises:
             ConfigError: its noise is calibrated for another training.
             Infeasible: no noise has the epsilon that is asked for.
         """
-        from leakbench.defenses.aggregate import SummedUsers
-        from leakbench.defenses.base import Schedule
-
         if not isinstance(defense, SummedUsers):
-            return None, None
+            return _Guarantee()
         level = defense.noise_level
         statement = defense.privacy(Schedule(network.dimension, rounds=self.steps, clients=self.clients))
         if defense.epsilon is not None and statement.epsilon is None:
             raise ConfigError(f"'{defense.name}' with epsilon {defense.epsilon:g}: {statement.basis}")
-        return statement.as_dict(), level
+        return _Guarantee(statement.as_dict(), level)
 
-    def _train(self, job: Job, defenses: list[Defense], starts: list[Victims]) -> Trained:
-        from leakbench.federated.client_data import ClientData
-        from leakbench.federated.layered_steps import LayeredSteps
-        from leakbench.federated.step import ClientSteps
-        from leakbench.numerics.stateful import named, part_of
-        from leakbench.randomness import Streams
-        from leakbench.running.checkpoint import loop, packed, unpacked
-
-        keys = [(job.dataset.label, seed, "client", client) for seed in job.seeds for client in range(self.clients)]
-        images = torch.cat([start.inputs for start in starts])
-        labels = torch.cat([start.labels for start in starts])
-        data = ClientData(images)
-        if self.secure_aggregation is not None:
-            only_sums(defenses)
-        defenses = [defense.calibrate(data) for defense in defenses]
-        datasets = [defense.protect_dataset(images, labels, Streams(keys).child("data")) for defense in defenses]
-        network, device = starts[0].network, starts[0].inputs.device
-        layered = self._layered(network)
-        rows, runs = len(starts) * self.clients, len(starts) * len(defenses)
-        parameters = torch.stack([start.parameters for start in starts]).repeat(len(defenses), 1)
-        adam = Adam(parameters) if self.optimiser == "adam" else None
-        curves = torch.full((runs, self.steps), torch.nan, device=device)
-        diverged_at = torch.full((runs,), -1, device=device)
-        bits = [0] * len(defenses)
-        noise = torch.full((runs, self.steps, len(network.names)), torch.nan) if self.noise_per_tensor else None
-        failed: dict[int, tuple[int, str]] = {}
-
-        def state() -> dict[str, torch.Tensor]:
-            found = {"parameters": parameters, "curves": curves, "diverged_at": diverged_at}
-            found |= named("adam", adam.state()) if adam else {}
-            found |= {} if noise is None else {"noise": noise}
-            return found | {"said": packed([bits, list(failed.items())])}
-
-        with loop("training", self.steps) as rounds:
-            if rounds.saved:
-                parameters, diverged_at = (rounds.saved[name].to(device) for name in ("parameters", "diverged_at"))
-                curves.copy_(rounds.saved["curves"])
-                if adam:
-                    adam.restore(part_of(rounds.saved, "adam"))
-                if noise is not None:
-                    noise.copy_(rounds.saved["noise"])
-                bits, said = unpacked(rounds.saved["said"])
-                failed = {run: (step, reason) for run, (step, reason) in said}
-            for step, (chosen, streams) in enumerate(self._batches(keys, device, rounds.done), rounds.done):
-                protected = [
-                    defense.protect_data(every[chosen], each[chosen], streams.child("defense"))
-                    for defense, (every, each) in zip(defenses, datasets, strict=True)
-                ]
-                if layered is None:
-                    steps = ClientSteps(
-                        network,
-                        parameters.repeat_interleave(self.clients, dim=0),
-                        torch.cat([images for images, _ in protected]),
-                        torch.cat([labels for _, labels in protected]),
-                        streams.repeat(len(defenses)),
-                    )
-                updates, losses = [], []
-                for index, defense in enumerate(defenses):
-                    if layered is None:
-                        own = steps.rows(index * rows, (index + 1) * rows)
-                    else:
-                        models = parameters[index * len(starts) : (index + 1) * len(starts)]
-                        own = LayeredSteps(network, layered, models, *protected[index], streams)
-                    message = defense.protect_update(own, streams.child("defense"))
-                    if self.secure_aggregation is None:
-                        updates.append(defense.aggregate(message, self.clients))
-                        bits[index] = max(bits[index], message.bits)
-                    else:
-                        over = {run for run in range(runs) if diverged_at[run] >= 0} | set(failed)
-                        sent, first = message.view(), index * len(starts)
-                        update, size, reasons = self._secure_update(
-                            self.secure_aggregation, sent, streams, {run - first for run in over}
-                        )
-                        updates.append(update)
-                        bits[index] = max(bits[index], size)
-                        failed |= {first + run: (step, reason) for run, reason in reasons.items()}
-                    if noise is not None and message.noise_variance is not None:
-                        own_runs = slice(index * len(starts), (index + 1) * len(starts))
-                        noise[own_runs, step] = self._noise_per_tensor(network, message.noise_variance)
-                    if layered is not None:
-                        losses.append(own.loss)
-                update = torch.cat(updates)
-                loss = torch.cat(losses) if losses else steps.loss
-                loss = loss.unflatten(0, (runs, self.clients)).mean(dim=1)
-                finite = loss.isfinite() & update.isfinite().all(dim=1)
-                stopped = torch.zeros_like(finite)
-                stopped[list(failed)] = True
-                diverged_at = torch.where((diverged_at < 0) & ~finite & ~stopped, step, diverged_at)
-                alive = (diverged_at < 0) & ~stopped
-                curves[:, step] = torch.where(alive, loss, torch.nan)
-                direction = adam.direction(update) if adam else update
-                parameters = torch.where(alive[:, None], parameters - self.rate * direction, parameters)
-                rounds.tick(state)
-        return Trained(parameters, curves, diverged_at, bits, noise, failed)
-
-    def _layered(self, network: Network) -> LayeredNetwork | None:
-        """The network taken apart, if it is to be.
-
-        Raises:
-            Infeasible: it cannot be.
-        """
-        if not self.by_layer:
-            return None
-        from leakbench.models.layered import LayeredNetwork
-
-        layered = LayeredNetwork.of(network)
-        if layered is None:
-            raise Infeasible("by_layer is for sequences of linear layers and convolutions; this model is none")
-        return layered
-
-    def _secure_update(
-        self, secure: SecureAggregation, sent: torch.Tensor, streams: Streams, over: Collection[int]
-    ) -> tuple[torch.Tensor, int, dict[int, str]]:
-        """The server's updates from what it decodes, ``[runs, d]``, a message's bits, and which runs failed, and why.
-
-        Args:
-            secure: the parameters.
-            sent: what the clients would send in the clear, ``[runs * clients, d]``.
-            streams: of the step, one per row.
-            over: the runs that have ended; nothing is computed for them.
-        """
-        runs = sent.unflatten(0, (-1, self.clients))
-        dropped = secure.dropped(streams).unflatten(0, (-1, self.clients))
-        update, bits, reasons = torch.zeros_like(runs[:, 0]), 0, dict[int, str]()
-        for run, values in enumerate(runs):
-            if run in over:
-                continue
-            if not bool(values.isfinite().all()):  # which no client's software would encode: the run diverged
-                update[run] = torch.nan
-                continue
-            try:
-                update[run], size = secure.mean(values, dropped[run].nonzero()[:, 0].tolist())
-                bits = max(bits, size)
-            except Infeasible as error:
-                reasons[run] = str(error)
-        return update, bits, reasons
-
-    def _noise_per_tensor(self, network: Network, variance: torch.Tensor) -> torch.Tensor:
-        """Standard deviations averaged over tensors and clients: ``[runs * clients, d]`` to ``[runs, tensors]``."""
-        parts = variance.sqrt().split(network.sizes, dim=1)
-        means = torch.stack([part.mean(dim=1) for part in parts], dim=1)
-        of_runs: torch.Tensor = means.unflatten(0, (-1, self.clients)).mean(dim=1).cpu()
-        return of_runs
-
-    def _batches(
-        self, keys: Sequence[tuple[str | int, ...]], device: torch.device, begin: int = 0
-    ) -> Iterator[tuple[tuple[torch.Tensor | slice, torch.Tensor | slice], Streams]]:
-        """From step ``begin`` on, rows and columns of every step's images among all of them, and its streams."""
-        from leakbench.randomness import Streams
-
-        if self.sampling == "all":
-            for step in range(begin, self.steps):
-                yield (slice(None), slice(None)), Streams(keys).child("step", step)
-            return
-
-        row = torch.arange(len(keys), device=device)[:, None]
-        batches_per_epoch = self.images_per_client // self.batch_size
-        for step in range(begin, self.steps):
-            epoch, batch = divmod(step, batches_per_epoch)
-            if self.sampling == "independent":
-                order, batch = Streams(keys).child("batch", step).uniform(self.images_per_client).argsort(dim=1), 0
-                order = order.to(device)
-            elif batch == 0 or step == begin:
-                shuffle = Streams(keys).child("order", epoch).uniform(self.images_per_client, device=device)
-                order = shuffle.argsort(dim=1)
-            chosen = order[:, batch * self.batch_size : (batch + 1) * self.batch_size]
-            yield (row, chosen), Streams(keys).child("step", step)
-
-    def _final_loss(self, trained: Trained, starts: Sequence[Victims]) -> list[float]:
+    def _final_loss(self, runs: Runs, starts: Sequence[Victims]) -> list[float]:
         """Undefended loss on all training images of its seed, one value per run."""
         return [
             float(own.network.loss(parameters, own.inputs.flatten(0, 1), own.labels.flatten(0, 1)))
-            for parameters, own in zip(trained.parameters, itertools.cycle(starts))
+            for parameters, own in zip(runs.parameters, itertools.cycle(starts))
         ]
 
-    def _accuracy(self, job: Job, trained: Trained, victims: Victims) -> list[float | None]:
+    def _accuracy(self, job: Job, runs: Runs, victims: Victims) -> list[float | None]:
         """Accuracy on the evaluation images, one value per run; None where the protocol names no such images."""
         if self.evaluation is None:
-            return [None] * len(trained.parameters)
+            return [None] * len(runs)
         dataset, device = job.dataset.single(), victims.inputs.device
         samples = dataset.load("test", range(*self.evaluation))
         images, labels = dataset.normalise(samples.values.to(device)), samples.labels.to(device)
         return [
             float((victims.network.logits(parameters, images).argmax(dim=1) == labels).float().mean())
-            for parameters in trained.parameters
+            for parameters in runs.parameters
         ]
 
-    def _replicate(
-        self, seed: int, setting: dict[str, float | int | str | bool], metrics: dict[str, Any], outcome: Outcome
-    ) -> Replicate:
-        """A run's metrics; what a run that ended early no longer has is null, with the reason."""
+    def _replicate(self, seed: int, setting: Setting, metrics: dict[str, Any], outcome: Outcome) -> Replicate:
+        """A run's metrics; those that a run which ended early does not have are null, with the reason."""
         reasons: dict[str, str] = {}
         if outcome.step is not None and outcome.reason is not None:
             metrics["loss_curve"][outcome.step :] = [None] * (self.steps - outcome.step)
@@ -439,7 +261,175 @@ class TrainJob(JobKind):
             reasons = dict.fromkeys(lost, outcome.reason)
         elif metrics["accuracy"] is None:
             reasons["accuracy"] = "the protocol names no evaluation images"
-        return Replicate(seed=seed, setting=setting, outcome=outcome, metrics=metrics, reasons=reasons)
+        return Replicate(seed=seed, setting=dict(setting), outcome=outcome, metrics=metrics, reasons=reasons)
+
+
+class _Rounds:
+    """The training of several settings of a defense and several seeds, side by side: ordered by setting, then seed.
+
+    Attributes:
+        runs: the models.
+        server: of all runs.
+        noise: of every parameter tensor; None unless the protocol asks for it.
+    """
+
+    def __init__(self, kind: TrainJob, defenses: Sequence[Defense], starts: Sequence[Victims]) -> None:
+        samples = Samples(torch.cat([start.inputs for start in starts]), torch.cat([start.labels for start in starts]))
+        data, device = ClientData(samples.inputs), samples.inputs.device
+        if kind.secure_aggregation is not None:
+            only_sums(defenses)
+        self.kind, self.network = kind, starts[0].network
+        self.streams = Streams([key for start in starts for key in start.streams.keys])
+        self.clients = [
+            DefendedClients(calibrated(defense, data), self.streams, samples, per_server=kind.clients)
+            for defense in defenses
+        ]
+        parameters = torch.stack([start.parameters for start in starts]).repeat(len(defenses), 1)
+        self.runs = Runs(parameters, kind.steps)
+        self.of_settings = [slice(i * len(starts), (i + 1) * len(starts)) for i in range(len(defenses))]
+        self.optimiser = Adam(parameters) if kind.optimiser == "adam" else SGD()
+        self.batches = ClientBatches(self.streams, kind.images_per_client, kind.batch_size, kind.sampling, device)
+        self.layered = _layered(self.network) if kind.by_layer else None
+        self.server = _Server(len(defenses), kind.secure_aggregation)
+        self.noise = _NoisePerTensor(self.network, len(parameters), kind.steps) if kind.noise_per_tensor else None
+
+    def parts(self) -> dict[str, Part]:
+        """The state of training."""
+        parts: dict[str, Part] = {"runs": self.runs, "optimiser": self.optimiser, "server": self.server}
+        if self.noise is not None:
+            parts["noise"] = self.noise
+        return parts | {f"clients{number}": clients for number, clients in enumerate(self.clients)}
+
+    def update(self, step: int) -> None:
+        """A round: all clients of a setting send, its servers aggregate, and every run takes a step."""
+        streams = self.streams.child("step", step)
+        chosen = self.batches.at(step)
+        batches = [clients.protect_data(clients.take(chosen), streams.child("defense")) for clients in self.clients]
+        updates, losses = [], []
+        for setting, steps in enumerate(self._computed(batches, streams)):
+            updates.append(self._sent(step, setting, steps, streams))
+            losses.append(steps.loss)
+        update = torch.cat(updates)
+        loss = torch.cat(losses).unflatten(0, (len(self.runs), self.kind.clients)).mean(dim=1)
+        moved = self.runs.parameters - self.kind.rate * self.optimiser.direction(update)
+        self.runs.advance(step, moved, loss, finite_rows(loss, update))
+
+    def _computed(self, batches: Sequence[Samples], streams: Streams) -> Iterator[ClientSteps]:
+        """The local computation of all clients of each setting."""
+        if self.layered is not None:
+            for rows, batch in zip(self.of_settings, batches, strict=True):
+                yield LayeredSteps(self.network, self.layered, self.runs.parameters[rows], *batch, streams)
+            return
+        steps = ClientSteps(
+            self.network,
+            self.runs.parameters.repeat_interleave(self.kind.clients, dim=0),
+            torch.cat([batch.inputs for batch in batches]),
+            torch.cat([batch.labels for batch in batches]),
+            streams.repeat(len(batches)),
+        )
+        clients = len(streams)
+        for setting in range(len(batches)):
+            yield steps.rows(setting * clients, (setting + 1) * clients)
+
+    def _sent(self, step: int, setting: int, steps: ClientSteps, streams: Streams) -> torch.Tensor:
+        """The updates that the servers of a setting make of its clients' messages, ``[seeds, d]``."""
+        clients, rows = self.clients[setting], self.of_settings[setting]
+        message = clients.send(steps, streams.child("defense"))
+        if self.noise is not None and message.noise_variance is not None:
+            self.noise.add(rows, step, message.noise_variance)
+        if self.server.secure is None:
+            return self.server.aggregated(setting, clients, message)
+        return self.server.decoded(step, setting, message, streams, self.runs, rows)
+
+
+class _Server(Stateful):
+    """The servers of all runs, which see every message, or with secure aggregation its sum alone.
+
+    Attributes:
+        bits: of the largest message of a client, per setting.
+        failed: runs whose secure aggregation failed, with the step and the reason.
+    """
+
+    def __init__(self, settings: int, secure: SecureAggregation | None) -> None:
+        self.secure = secure
+        self.bits = torch.zeros(settings, dtype=torch.int64)
+        self.failed: dict[int, tuple[int, str]] = {}
+
+    def aggregated(self, setting: int, clients: DefendedClients, message: Message) -> torch.Tensor:
+        """The updates from all messages, ``[seeds, d]``."""
+        self._note(setting, message.bits)
+        return clients.aggregate(message)
+
+    def decoded(
+        self, step: int, setting: int, message: Message, streams: Streams, runs: Runs, rows: slice
+    ) -> torch.Tensor:
+        """The updates from the sums of messages, ``[seeds, d]``; runs for which the protocol fails are stopped."""
+        assert self.secure is not None
+        found = self.secure.updates(message.view(), streams, runs.alive[rows])
+        self._note(setting, found.bits)
+        for place, reason in found.failed.items():
+            run = rows.start + place
+            runs.stopped[run], self.failed[run] = True, (step, reason)
+        return found.values
+
+    def _note(self, setting: int, bits: int) -> None:
+        self.bits[setting] = max(int(self.bits[setting]), bits)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        return super().state() | {"failed": packed(list(self.failed.items()))}
+
+    def restore(self, saved: State) -> None:
+        super().restore(saved)
+        self.failed = {run: (step, reason) for run, (step, reason) in unpacked(saved["failed"])}
+
+
+class _NoisePerTensor(Stateful):
+    """The noise in every parameter tensor.
+
+    Attributes:
+        levels: mean standard deviation of the noise, ``[runs, steps, tensors]``; NaN where a defense states none.
+    """
+
+    def __init__(self, network: Network, runs: int, steps: int) -> None:
+        self.levels = torch.full((runs, steps, len(network.names)), torch.nan)
+        self._sizes = network.sizes
+
+    def add(self, runs: slice, step: int, variance: torch.Tensor) -> None:
+        """Average the standard deviations of all clients of some runs, ``[runs * clients, d]``, over tensors."""
+        parts = variance.sqrt().split(self._sizes, dim=1)
+        means = torch.stack([part.mean(dim=1) for part in parts], dim=1)
+        self.levels[runs, step] = means.unflatten(0, (runs.stop - runs.start, -1)).mean(dim=1).cpu()
+
+
+@dataclass(frozen=True)
+class _Guarantee:
+    """What a mechanism whose noise users add together guarantees; empty for other mechanisms.
+
+    Attributes:
+        privacy: its statement.
+        noise_variance: ``sigma^2`` of a user.
+    """
+
+    privacy: dict[str, Any] | None = None
+    noise_variance: float | None = None
+
+    def add_to(self, replicate: Replicate) -> None:
+        """Put it into the replicate of a run."""
+        replicate.privacy = self.privacy
+        if self.noise_variance is not None:
+            replicate.metrics["noise_variance"] = self.noise_variance
+
+
+def _layered(network: Network) -> LayeredNetwork:
+    """The network taken apart.
+
+    Raises:
+        Infeasible: it is more than a sequence of layers.
+    """
+    layered = LayeredNetwork.of(network)
+    if layered is None:
+        raise Infeasible("by_layer is for sequences of linear layers and convolutions; this model is none")
+    return layered
 
 
 def _add_noise_curves(replicate: Replicate, names: Sequence[str], noise: torch.Tensor) -> None:

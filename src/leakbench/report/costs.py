@@ -94,7 +94,7 @@ def device_of(record: Record) -> Device:
 @cache
 def _size_of_model(model: Model, shape: tuple[int, ...], classes: int) -> tuple[float, int]:
     """Multiply-adds of a pass of one sample, and parameters; nothing is computed."""
-    from leakbench.jobs.timing import multiply_adds, parameter_count
+    from leakbench.models.sizes import multiply_adds, parameter_count
 
     return multiply_adds(model, shape, classes), parameter_count(model, shape, classes)
 

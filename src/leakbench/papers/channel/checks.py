@@ -6,6 +6,14 @@ from functools import partial
 
 from leakbench.lazy import torch
 from leakbench.papers.channel import PAPER
+from leakbench.papers.channel.theory.compression import (
+    coordinate_capacity,
+    coordinate_loss,
+    direction_loss,
+    equivalent_variance,
+    without_directions,
+)
+from leakbench.papers.channel.theory.toy_channel import next_weight, toy_capacity, toy_variance
 from leakbench.randomness import generator
 from leakbench.report.checks import EXACT, Checked, agreement, checked, required, theorem_of
 from leakbench.theory.capacity import (
@@ -18,13 +26,6 @@ from leakbench.theory.capacity import (
     spectrum,
     white_factor,
     white_variances,
-)
-from leakbench.theory.compression import (
-    coordinate_capacity,
-    coordinate_loss,
-    direction_loss,
-    equivalent_variance,
-    without_directions,
 )
 from leakbench.theory.dp_capacity import step_capacity
 from leakbench.theory.personalized import (
@@ -40,7 +41,6 @@ from leakbench.theory.reconstruction_bound import (
     gaussian_error,
     gaussian_log_entropy_power,
 )
-from leakbench.theory.toy_channel import next_weight, toy_capacity, toy_variance
 
 theorem = partial(theorem_of, PAPER)
 

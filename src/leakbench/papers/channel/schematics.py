@@ -6,9 +6,9 @@ import itertools
 import math
 from typing import TYPE_CHECKING, Any
 
-from leakbench.jobs.calibrate import VISITS
 from leakbench.lazy import pd, torch
 from leakbench.papers.channel.common import CALIBRATED, CHANNELS, figure
+from leakbench.papers.channel.jobs.calibrate import VISITS
 from leakbench.report.artifacts import Tables
 from leakbench.report.labels import reads
 from leakbench.report.plots import Drawing, values_of
@@ -182,7 +182,7 @@ def fig03(_: Tables) -> Drawing:
 )
 def fig04(_: Tables) -> Drawing:
     """Capacity of fixed noise, and the noise for a fixed capacity, over the weight."""
-    from leakbench.theory.toy_channel import next_weight, toy_capacity, toy_variance
+    from leakbench.papers.channel.theory.toy_channel import next_weight, toy_capacity, toy_variance
 
     weights = torch.linspace(0.5, 20, 196, dtype=torch.float64)
     start = torch.tensor(2.0, dtype=torch.float64)
@@ -224,8 +224,8 @@ def fig04(_: Tables) -> Drawing:
 )
 def fig07(_: Tables) -> Drawing:
     """Capacity that is kept, and the equivalent noise, over the number of removed directions."""
+    from leakbench.papers.channel.theory.compression import equivalent_variance, without_directions
     from leakbench.theory.capacity import capacity, natural_variance
-    from leakbench.theory.compression import equivalent_variance, without_directions
 
     eigenvalues = torch.arange(1, DIMENSION + 1, dtype=torch.float64) ** -1.3
     sigma = natural_variance(eigenvalues, 300.0)

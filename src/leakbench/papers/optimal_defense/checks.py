@@ -16,14 +16,19 @@ from leakbench.lazy import torch
 from leakbench.models.base import build_network
 from leakbench.models.linear import MLP, Linear
 from leakbench.papers.optimal_defense import PAPER
+from leakbench.papers.optimal_defense.theory.cramer_rao import error_bound, linear_gaussian_error, mixed_error_bound
+from leakbench.papers.optimal_defense.theory.noise_budget import (
+    gain_over_isotropic,
+    isotropic_variance,
+    minimal_trace,
+    optimal_variance,
+)
+from leakbench.papers.optimal_defense.theory.probes import chebyshev_coverage, exact_coverage, mean_power, relative_std
+from leakbench.papers.optimal_defense.theory.pruning_budget import keep_probabilities
 from leakbench.randomness import Streams, generator
 from leakbench.report.checks import EXACT, Checked, agreement, checked, required, theorem_of
-from leakbench.theory.cramer_rao import error_bound, linear_gaussian_error, mixed_error_bound
 from leakbench.theory.fisher import gaussian_information, information_trace
-from leakbench.theory.noise_budget import gain_over_isotropic, isotropic_variance, minimal_trace, optimal_variance
 from leakbench.theory.optimal_noise import pruned, scale_variance, variance_ratio
-from leakbench.theory.probes import chebyshev_coverage, exact_coverage, mean_power, relative_std
-from leakbench.theory.pruning_budget import keep_probabilities
 from leakbench.theory.utility import u2
 
 theorem = partial(theorem_of, PAPER)

@@ -15,6 +15,7 @@ from leakbench.lazy import torch
 from leakbench.papers.secagg_dp import PAPER
 from leakbench.papers.secagg_dp.common import EPSILONS, MNIST
 from leakbench.papers.secagg_dp.tables import traces
+from leakbench.papers.secagg_dp.theory.gaussian_divergence import renyi_divergence
 from leakbench.randomness import generator
 from leakbench.report.checks import EXACT, Checked, agreement, checked, required, theorem_of
 from leakbench.theory.aggregate_dp import (
@@ -27,7 +28,6 @@ from leakbench.theory.aggregate_dp import (
     round_curve,
     round_guarantee,
 )
-from leakbench.theory.gaussian_divergence import renyi_divergence
 from leakbench.theory.renyi_curves import RenyiCurve
 from leakbench.theory.span import LEAVES, leave_one_out, rank
 from leakbench.theory.water_filling import BlockForm, added_trace, block_covariance, filled

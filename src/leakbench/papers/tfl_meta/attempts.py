@@ -11,19 +11,19 @@ from leakbench.papers.tfl_meta import PAPER
 from leakbench.papers.tfl_meta.common import figure
 from leakbench.papers.tfl_meta.estimation_error import FAILURE
 from leakbench.papers.tfl_meta.measured import cells_of
-from leakbench.randomness import generator
-from leakbench.report.artifacts import Tables
-from leakbench.report.kept import Kept
-from leakbench.report.labels import reads
-from leakbench.report.plots import Drawing, named
-from leakbench.report.style import MODEL_COLOURS, panels, plain_ticks
-from leakbench.theory.leakage_estimation import (
+from leakbench.papers.tfl_meta.theory.leakage_estimation import (
     c1_error,
     data_belief,
     null_prior,
     recovery_counts,
     relative_error,
 )
+from leakbench.randomness import generator
+from leakbench.report.artifacts import Tables
+from leakbench.report.kept import Kept
+from leakbench.report.labels import reads
+from leakbench.report.plots import Drawing, named
+from leakbench.report.style import MODEL_COLOURS, panels, plain_ticks
 from leakbench.theory.leakage_surrogate import LARGEST_LEAKAGE, leakage
 
 REFERENCE, DEFENSE, ATTACK = "reference", "none", "dlg"

@@ -12,6 +12,7 @@ from functools import cache, partial
 from leakbench.lazy import np, torch
 from leakbench.papers.tfl_meta import PAPER
 from leakbench.papers.tfl_meta.estimation_error import FAILURE, errors
+from leakbench.papers.tfl_meta.theory.leakage_estimation import attempts_made, c1_error, data_belief, recovery_counts
 from leakbench.papers.tfl_meta.toy import ROUNDING, Toys, toys
 from leakbench.randomness import generator
 from leakbench.report.checks import EXACT, Checked, checked, required, theorem_of
@@ -28,7 +29,6 @@ from leakbench.theory.distortion import (
     rescaled_compression_tv,
     sharing_tv,
 )
-from leakbench.theory.leakage_estimation import attempts_made, c1_error, data_belief, recovery_counts
 from leakbench.theory.leakage_surrogate import (
     LARGEST_LEAKAGE,
     Equation,

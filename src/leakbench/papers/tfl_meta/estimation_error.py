@@ -5,11 +5,11 @@ from __future__ import annotations
 from leakbench.lazy import pd, torch
 from leakbench.papers.tfl_meta import PAPER
 from leakbench.papers.tfl_meta.common import figure
+from leakbench.papers.tfl_meta.theory.leakage_estimation import c1_error, data_belief, population_prior, relative_error
 from leakbench.randomness import generator
 from leakbench.report.artifacts import Tables
 from leakbench.report.plots import Drawing
 from leakbench.report.style import MODEL_COLOURS, panels
-from leakbench.theory.leakage_estimation import c1_error, data_belief, population_prior, relative_error
 from leakbench.theory.leakage_surrogate import LARGEST_LEAKAGE, leakage
 
 RATES = {"rarely recovered": 0.1, "often recovered": 0.75}

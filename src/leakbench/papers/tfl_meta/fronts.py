@@ -36,10 +36,10 @@ from leakbench.papers.tfl_meta.measured import (
     rates,
 )
 from leakbench.report.artifacts import Tables
+from leakbench.report.pareto import Front, Mechanism, hypervolume, nondominated, pareto_front
 from leakbench.report.plots import Drawing, values_of
 from leakbench.report.style import REFERENCE_COLOUR, colour, marker, plain_ticks, use_style
 from leakbench.report.verdicts import VOID
-from leakbench.theory.pareto import Front, Mechanism, hypervolume, nondominated, pareto_front
 
 if TYPE_CHECKING:
     from collections.abc import Callable

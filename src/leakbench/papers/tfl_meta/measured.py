@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from leakbench.jobs.leakage import leakage_metric_name
 from leakbench.lazy import np, pd, torch
+from leakbench.papers.tfl_meta.jobs.leakage import leakage_metric_name
 from leakbench.report.artifacts import Tables
 from leakbench.report.labels import reads
 from leakbench.report.plots import having, judged, values_of

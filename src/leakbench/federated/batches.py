@@ -1,0 +1,46 @@
+"""Which of its samples a client takes in every step."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from leakbench.lazy import torch
+from leakbench.randomness import Streams
+
+Sampling: TypeAlias = Literal["shuffled", "independent", "all"]
+"""One batch after the other of data that are shuffled anew in each epoch; a batch drawn without replacement at each
+step, independently of all other steps; or all samples at each step."""
+
+Chosen: TypeAlias = "tuple[torch.Tensor | slice, torch.Tensor | slice]"
+"""Rows and columns of samples among those of all clients, ``[n, N, ...]``."""
+
+
+class ClientBatches:
+    """The batches of ``n`` clients; those of a client depend on its random stream alone.
+
+    Args:
+        streams: one per client.
+        held: samples that each client holds, N.
+        size: samples of a batch, B; divides N where they are shuffled, and is N where all are taken.
+        sampling: how to take them.
+        device: of the samples.
+    """
+
+    def __init__(self, streams: Streams, held: int, size: int, sampling: Sampling, device: torch.device) -> None:
+        self._streams, self._held, self._size, self._sampling = streams, held, size, sampling
+        self._device = device
+        self._epoch, self._order = -1, torch.empty(0)
+
+    def at(self, step: int) -> Chosen:
+        """The samples of a step, ``[n, B]`` of ``[n, N]``; steps may be asked for in any order."""
+        if self._sampling == "all":
+            return slice(None), slice(None)
+        rows = torch.arange(len(self._streams), device=self._device)[:, None]
+        if self._sampling == "independent":
+            order = self._streams.child("batch", step).uniform(self._held).argsort(dim=1).to(self._device)
+            return rows, order[:, : self._size]
+        epoch, batch = divmod(step, self._held // self._size)
+        if epoch != self._epoch:
+            shuffle = self._streams.child("order", epoch).uniform(self._held, device=self._device)
+            self._epoch, self._order = epoch, shuffle.argsort(dim=1)
+        return rows, self._order[:, batch * self._size : (batch + 1) * self._size]

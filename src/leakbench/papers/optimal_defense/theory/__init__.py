@@ -1,0 +1,1 @@
+"""Formulas that this paper alone uses."""

@@ -1,0 +1,1 @@
+"""Kinds of job that serve this paper alone."""

@@ -1,0 +1,570 @@
+"""Leakage jobs: how often an attack recovers what clients hold, and what that says of their Bayesian privacy leakage.
+
+An attack runs many times, with fresh starts and fresh randomness of the defense, on what clients upload from several
+models. Counted recoveries are an attacker's belief, and its distance to the belief beforehand is leakage.
+Source: Zhang, Kang et al. (2023), section 7, Algorithms 1 to 3.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+
+from pydantic import Field, field_validator
+
+from leakbench.attacks.base import Grant
+from leakbench.data.base import image_dataset
+from leakbench.defenses.tuned import SMALLEST_SPREAD, Tuned
+from leakbench.effort import Effort
+from leakbench.errors import ConfigError, Infeasible
+from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
+from leakbench.lazy import torch
+from leakbench.records import MetricInfo, Outcome, Replicate, Value
+
+if TYPE_CHECKING:
+    from leakbench.attacks.base import Attack, Reconstruction
+    from leakbench.data.base import ImageDataset
+    from leakbench.defenses.base import Defense
+    from leakbench.federated.message import Message
+    from leakbench.models.base import Network
+
+Prior = Literal["null", "uniform", "population"]
+PRIORS: tuple[Prior, ...] = ("null", "uniform", "population")
+"""What an attacker believes beforehand: how often the recovery test succeeds on the gradients of another client's batch
+(which the paper leaves open, and all else hangs on), the same of every candidate, or one in the client's data."""
+
+ROWS = 64 * 2**20
+"""Coordinates of uploads that are attacked at once; only memory depends on it."""
+
+
+def _of_clients(unit: str, direction: Literal["higher", "lower", "none"] = "higher") -> MetricInfo:
+    return MetricInfo(unit=unit, direction=direction, axis="client")
+
+
+RECOVERY_METRICS = {
+    "recovery": _of_clients("part of data and attempts in which the similarity exceeds the threshold"),
+    "recovery_low": _of_clients("the same, low end of Wilson's 95 % interval"),
+    "recovery_high": _of_clients("the same, high end of Wilson's 95 % interval"),
+    "null_recovery": _of_clients("the same, of reconstructions from another client's upload", "none"),
+    "psnr": _of_clients("dB, mean over data and attempts, after assignment"),
+    "ssim": _of_clients("structural similarity, mean over data and attempts, after assignment"),
+    "classes": _of_clients("nats^(1/2), leakage about classes, null prior (Algorithm 3, corrected)"),
+    "classes_sum": _of_clients("sum of the estimates of Algorithm 3 as printed", "none"),
+    "diverged": MetricInfo(unit="attempts that became non-finite, of all clients and models", direction="none"),
+    "bits": MetricInfo(unit="bits on the wire per client and step", direction="lower"),
+}
+LAW_METRICS = {
+    "delta": _of_clients("half the range of an upload's coordinate over batches, the largest", "none"),
+    "delta_median": _of_clients("the same, the median over coordinates", "none"),
+    "sigma_median": _of_clients("standard deviation of a coordinate over batches, the median of positive ones", "none"),
+    "dead": _of_clients("part of the coordinates that are the same for all batches", "none"),
+    "steepness": _of_clients(f"A, standard deviations of {SMALLEST_SPREAD:g} at least", "none"),
+    "dimension": MetricInfo(unit="parameters", direction="none"),
+}
+
+TUNING_METRICS = {
+    "tau": MetricInfo(unit="total variation that the budget asks for", direction="none"),
+    "parameter": MetricInfo(unit="of the mechanism: modulus, bound of masks, variance, or part kept", direction="none"),
+}
+"""Of defenses that are tuned to a budget."""
+NO_PARAMETER = {"parameter": "no protection is needed"}
+
+
+def leakage_metric_name(constant: str, prior: Prior, smoothing: float | None = None) -> str:
+    """``c1/null``; with another smoothing than the first ``c1/null/0.001``."""
+    return f"{constant}/{prior}" + ("" if smoothing is None else f"/{smoothing:g}")
+
+
+def _constants_metrics(smoothing: tuple[float, ...]) -> dict[str, MetricInfo]:
+    what = {
+        "leakage": "nats^(1/2), root of the Jensen-Shannon divergence of belief and prior; C1 without a defense",
+        "xi": "nats, largest log ratio of belief and prior",
+    }
+    ends = {"": "", "_low": ", low end of 95 %, bootstrap", "_high": ", high end of 95 %, bootstrap"}
+    found = {}
+    for (name, unit), prior in itertools.product(what.items(), PRIORS):
+        for end, said in ends.items():
+            found[leakage_metric_name(name + end, prior)] = _of_clients(f"{unit}; {prior} prior{said}")
+        for alpha in smoothing[1:]:
+            found[leakage_metric_name(name, prior, alpha)] = _of_clients(f"{unit}; {prior} prior, alpha = {alpha:g}")
+    return found
+
+
+@JOB_KINDS.register("leakage", version=1)
+class LeakageJob(JobKind):
+    """Count what an attack recovers of every client's batch: attempts at several models, all searched side by side.
+
+    ``models`` networks are trained for ``steps`` steps of SGD on all clients' images (Algorithm 1). Every client
+    uploads the gradient of the first ``batch_size`` of its images at each model, ``attempts`` times, with fresh
+    randomness of the defense, and every upload is attacked once, from a fresh start (Algorithm 2). A datum is recovered
+    if its similarity to the reconstruction that is assigned to it exceeds a threshold. The attacker knows the model at
+    which a gradient was taken. A diverged attempt recovers nothing.
+    """
+
+    uses_attacks: ClassVar[bool] = True
+    gated_metrics: ClassVar[Mapping[str, MetricInfo]] = RECOVERY_METRICS
+
+    clients: int = Field(4, ge=2, description="clients, K; another one's batch is each one's null attack")
+    images_per_client: int = Field(ge=1, description="images of each client, from the train split")
+    alpha: float | None = Field(None, gt=0, description="concentration of the clients' labels; null: i.i.d.")
+    batch_size: int = Field(2, ge=1, description="images of an upload, S")
+    models: int = Field(ge=1, description="models, M")
+    attempts: int = Field(ge=1, description="attacks on each client at each model, T")
+    steps: int = Field(ge=0, description="steps of SGD that a model is trained for, R")
+    training_batch: int = Field(8, ge=1, description="images of such a step")
+    rate: float = Field(gt=0, description="learning rate of such a step")
+    similarity: Literal["psnr", "ssim"] = Field("psnr", description="of a reconstruction and a datum; PSNR in dB")
+    thresholds: tuple[float, ...] = Field(
+        (25.0,), description="of the similarity, one setting each; the first counts where one number is needed"
+    )
+    smoothing: tuple[float, ...] = Field((0.5,), description="alpha of beliefs; intervals are of the first")
+    resamples: int = Field(1000, ge=1, description="of the bootstrap over attempts")
+    law_batches: int = Field(400, ge=2, description="batches of each client that say how its upload varies")
+    knowledge: tuple[Grant, ...] = Field(("pixel_range",), description="side knowledge: labels, pixel_range")
+    keep_attempts: bool = Field(False, description="keep which attempt recovered what")
+    constants: str | None = Field(
+        None,
+        description="experiment of the same paper whose job 'leakage' estimated the constants on this data set: its "
+        "null attacks are the prior, and defenses that are tuned to a budget are tuned by it",
+    )
+
+    @field_validator("thresholds", "smoothing")
+    @classmethod
+    def _some_and_distinct(cls, values: tuple[float, ...]) -> tuple[float, ...]:
+        if not values or len(set(values)) < len(values):
+            raise ValueError("one or more values, each once")
+        return values
+
+    @field_validator("knowledge")
+    @classmethod
+    def _of_images(cls, grants: tuple[Grant, ...]) -> tuple[Grant, ...]:
+        unknown = sorted(set(grants) - {"labels", "pixel_range", "noise_variance"})
+        if unknown:
+            raise ValueError(f"{', '.join(unknown)}: allowed are labels, pixel_range, noise_variance")
+        return grants
+
+    def reads(self, attack: Attack | None) -> Mapping[str, str]:
+        return {self.name: "constants"} if self.constants else {}
+
+    def effort(self, job: Job) -> Effort:
+        trained = Effort(self.training_batch, 1).times(self.steps).beside(self.models)
+        law = Effort(self.law_batches * self.batch_size, 1).times(self.clients)
+        one = Effort(self.batch_size, 1).plus(job.attack_effort(self.batch_size))
+        uploads = one.beside(self.models * self.attempts * self.clients).times(job.defense.count)
+        return trained.plus(law).plus(uploads).times(len(job.seeds))
+
+    def volume(self, job: Job) -> float:
+        samples = job.defense.count * len(self.thresholds) * self.clients * self.batch_size
+        return len(job.seeds) * float(samples * math.prod(job.dataset.single().shape))
+
+    def metrics_of(self, defense: type[Defense]) -> dict[str, MetricInfo]:
+        """What a job finds under a defense."""
+        tuning = TUNING_METRICS if issubclass(defense, Tuned) else {}
+        return RECOVERY_METRICS | _constants_metrics(self.smoothing) | LAW_METRICS | tuning
+
+    def run(self, job: Job, device: torch.device) -> Findings:
+        assert job.attack is not None
+        settings = list(job.defense.settings())
+        metrics = self.metrics_of(job.defense.component)
+        replicates: list[Replicate] = []
+        tensors: dict[str, torch.Tensor] = {}
+        try:
+            attack = job.attack.single().against(job.defense.component.adaptive)
+            missing = sorted(attack.needs - set(self.knowledge))
+            if missing:
+                raise Infeasible(f"attack '{job.attack.label}' needs {', '.join(missing)}, which is not granted")
+            for seed in job.seeds:
+                found, kept = _Measurement(self, job, attack, seed, device).of(settings)
+                replicates += found
+                tensors |= kept
+        except Infeasible as error:
+            outcome = Outcome(status="infeasible", reason=str(error))
+            lost = [
+                _lost(seed, {**setting, "threshold": threshold}, metrics, outcome)
+                for seed, (setting, _), threshold in itertools.product(job.seeds, settings, self.thresholds)
+            ]
+            return Findings(metrics, lost, {})
+        return Findings(metrics, replicates, tensors)
+
+
+def _lost(seed: int, setting: Setting, metrics: Mapping[str, MetricInfo], outcome: Outcome) -> Replicate:
+    reasons = dict.fromkeys(metrics, outcome.reason or "")
+    return Replicate(seed=seed, setting=dict(setting), outcome=outcome, metrics=dict.fromkeys(metrics), reasons=reasons)
+
+
+class _Attempts(NamedTuple):
+    """What attempts found, each ``[K, M, T, S]``: similarity to the client's own data, and to the next client's.
+
+    ``shown``: pixels of the first attempt at the first model, ``[K, S, C, H, W]``. ``diverged``: attempts that became
+    non-finite.
+    """
+
+    psnr: torch.Tensor
+    ssim: torch.Tensor
+    null: torch.Tensor
+    shown: torch.Tensor
+    diverged: float
+    bits: float
+
+
+@dataclass(frozen=True)
+class _Clients:
+    """What the clients of one seed hold.
+
+    Attributes:
+        network: the architecture.
+        parameters: of every model, ``[M, d]``.
+        images: pixels of the attacked batches, ``[K, S, C, H, W]``.
+        labels: ``[K, S]``.
+        held: network inputs of all images, ``[K, N, C, H, W]``, and their labels, ``[K, N]``.
+    """
+
+    network: Network
+    parameters: torch.Tensor
+    images: torch.Tensor
+    labels: torch.Tensor
+    held: tuple[torch.Tensor, torch.Tensor]
+
+
+class _Measurement:
+    """One seed of a job."""
+
+    def __init__(self, kind: LeakageJob, job: Job, attack: Attack, seed: int, device: torch.device) -> None:
+        self.kind, self.job, self.attack, self.seed, self.device = kind, job, attack, seed, device
+        self.label = job.dataset.label
+        self.dataset = image_dataset(job.dataset.single(), "jobs of kind 'leakage'")
+        self.clients = self._clients(self.dataset)
+
+    def _clients(self, dataset: ImageDataset) -> _Clients:
+        from leakbench.federated.partition import dirichlet_partition, iid_partition
+        from leakbench.models.base import build_network
+        from leakbench.randomness import stream_seed
+
+        kind, count = self.kind, dataset.length("train")
+        if kind.batch_size > kind.images_per_client:
+            raise ConfigError(f"batch_size ({kind.batch_size}) is at most images_per_client ({kind.images_per_client})")
+        seed = stream_seed(self.label, self.seed, "partition")
+        if kind.alpha is None:
+            rows = iid_partition(count, kind.clients, kind.images_per_client, seed)
+        else:
+            labels = dataset.load("train", range(count)).labels
+            rows = dirichlet_partition(labels, kind.clients, kind.images_per_client, kind.alpha, seed)
+        samples = dataset.load("train", rows.flatten().tolist())
+        pixels = samples.values.unflatten(0, tuple(rows.shape)).to(self.device)
+        labels = samples.labels.unflatten(0, tuple(rows.shape)).to(self.device)
+        networks = [
+            build_network(
+                self.job.model.single(),
+                dataset.shape,
+                dataset.classes,
+                stream_seed(self.label, self.seed, "initialisation", number),
+                self.device,
+            )
+            for number in range(kind.models)
+        ]
+        held = dataset.normalise(pixels), labels
+        parameters = self._trained(networks[0], torch.stack([network.parameters for network in networks]), held)
+        size = kind.batch_size
+        return _Clients(networks[0], parameters, pixels[:, :size], labels[:, :size], held)
+
+    def _trained(
+        self, network: Network, parameters: torch.Tensor, held: tuple[torch.Tensor, torch.Tensor]
+    ) -> torch.Tensor:
+        """Algorithm 1: all models after R steps on batches of their own, ``[M, d]``."""
+        from leakbench.federated.step import ClientSteps
+        from leakbench.randomness import Streams
+
+        streams = Streams([(self.label, self.seed, "model", number) for number in range(self.kind.models)])
+        images, labels = (part.flatten(0, 1) for part in held)
+        size = min(self.kind.training_batch, len(labels))
+        for step in range(self.kind.steps):
+            rows = streams.child("batch", step).uniform(len(labels)).argsort(dim=1)[:, :size].to(self.device)
+            steps = ClientSteps(network, parameters, images[rows], labels[rows], streams)
+            parameters = parameters - self.kind.rate * steps.gradient
+        if not bool(parameters.isfinite().all()):
+            raise ConfigError(f"the models became non-finite in {self.kind.steps} steps; lower rate ({self.kind.rate})")
+        return parameters
+
+    def of(self, settings: list[tuple[Setting, Defense]]) -> tuple[list[Replicate], dict[str, torch.Tensor]]:
+        """A replicate per setting of the defense and threshold, and what is kept."""
+        law, law_metrics = self._law()
+        replicates: list[Replicate] = []
+        kept: list[torch.Tensor] = []
+        shown: list[torch.Tensor] = []
+        tensors = {f"seed{self.seed}/{name}": tensor for name, tensor in law.items()}
+        for setting, defense in settings:
+            try:
+                tuning = defense.tuning(self.job.kept) if isinstance(defense, Tuned) else None
+            except Infeasible as error:
+                outcome = Outcome(status="infeasible", reason=str(error))
+                names = self.kind.metrics_of(Tuned)
+                replicates += [
+                    _lost(self.seed, {**setting, "threshold": threshold}, names, outcome)
+                    for threshold in self.kind.thresholds
+                ]
+                shown += [torch.full_like(self.clients.images, torch.nan).cpu()] * len(self.kind.thresholds)
+                continue
+            found = self._attempts(tuning.defense if tuning else defense)
+            shown += [found.shown] * len(self.kind.thresholds)  # one for each replicate
+            similarity = found.psnr if self.kind.similarity == "psnr" else found.ssim
+            for threshold in self.kind.thresholds:
+                recovered = similarity > threshold
+                kept.append(recovered)
+                null = (found.null > threshold).flatten(1, 2)
+                counted = self._counted(recovered, null, threshold)
+                values: dict[str, Value] = {
+                    "psnr": found.psnr.flatten(1).mean(dim=1).tolist(),
+                    "ssim": found.ssim.flatten(1).mean(dim=1).tolist(),
+                    "diverged": found.diverged,
+                    "bits": found.bits,
+                }
+                if tuning is not None:
+                    values |= {"tau": tuning.tau, "parameter": tuning.parameter}
+                replicates.append(
+                    Replicate(
+                        seed=self.seed,
+                        setting={**setting, "threshold": threshold},
+                        metrics=values | counted.values | law_metrics,
+                        reasons={} if tuning is None or tuning.parameter is not None else NO_PARAMETER,
+                    )
+                )
+                if threshold == self.kind.thresholds[0] and len(settings) == 1:
+                    tensors |= {f"seed{self.seed}/{name}": tensor for name, tensor in counted.kept.items()}
+        tensors[f"seed{self.seed}/victims"] = self.clients.images.cpu()
+        tensors[f"seed{self.seed}/reconstructions"] = torch.stack(shown)
+        if self.kind.keep_attempts and kept:
+            tensors[f"seed{self.seed}/recovered"] = torch.stack(kept).byte()
+        return replicates, tensors
+
+    def _attempts(self, defense: Defense) -> _Attempts:
+        """All uploads of every client under one setting, attacked."""
+        kind, clients = self.kind, self.clients
+        rows = kind.attempts * kind.clients
+        at_once = max(1, ROWS // (rows * clients.network.dimension))
+        parts: list[tuple[torch.Tensor, ...]] = []
+        diverged, bits = 0.0, 0.0
+        for models in torch.arange(kind.models).split(at_once):
+            messages = [self._uploads(defense, int(number)) for number in models]
+            bits = max([bits, *(message.bits for message in messages)])
+            found = self._attack(messages, models.tolist())
+            lost = found.diverged_at >= 0
+            diverged += float(lost.sum())
+            parts.append(self._similarities(found, lost))
+        psnr, ssim, null, pixels = (torch.cat(each) for each in zip(*parts, strict=True))
+
+        def by_client(values: torch.Tensor) -> torch.Tensor:
+            """From rows ordered by model, attempt and client to ``[K, M, T, S]``."""
+            found: torch.Tensor = values.unflatten(0, (kind.models, kind.attempts, kind.clients)).movedim(2, 0).cpu()
+            return found
+
+        return _Attempts(
+            by_client(psnr), by_client(ssim), by_client(null), pixels[: kind.clients].cpu(), diverged, bits
+        )
+
+    def _keys(self, model: int) -> list[tuple[str | int, ...]]:
+        """Of the random streams of all uploads at a model: attempt after attempt, in each client after client."""
+        attempts, clients = range(self.kind.attempts), range(self.kind.clients)
+        return [(self.label, self.seed, "upload", model, *at) for at in itertools.product(attempts, clients)]
+
+    def _uploads(self, defense: Defense, model: int) -> Message:
+        from leakbench.federated.step import ClientSteps
+        from leakbench.randomness import Streams
+
+        clients, times, size = self.clients, self.kind.attempts, self.kind.batch_size
+        streams = Streams(self._keys(model))
+        images = clients.held[0][:, :size].repeat(times, 1, 1, 1, 1)
+        labels = clients.labels.repeat(times, 1)
+        images, labels = defense.protect_data(
+            *defense.protect_dataset(images, labels, streams.child("data")), streams.child("defense")
+        )
+        steps = ClientSteps(clients.network, clients.parameters[model], images, labels, streams)
+        return defense.protect_update(steps, streams.child("defense"))
+
+    def _attack(self, messages: list[Message], models: list[int]) -> Reconstruction:
+        """Uploads at several models as observations of one search."""
+        from leakbench.attacks.base import Knowledge, Observations
+        from leakbench.federated.message import gains, stacked
+        from leakbench.randomness import Streams
+
+        clients, rows = self.clients, self.kind.attempts * self.kind.clients
+        parameters = clients.parameters[models]
+        views = [message.view() for message in messages]
+        observations = Observations(
+            clients.network,
+            parameters[0] if len(models) == 1 else parameters.repeat_interleave(rows, dim=0),
+            torch.cat(views),
+            (self.kind.batch_size, *clients.held[0].shape[2:]),
+            marked=stacked([message.marked for message in messages]),
+            gain=gains(messages, views),
+        )
+        observations.check()
+        granted = set(self.kind.knowledge)
+        variance = stacked([message.noise_variance for message in messages])
+        knowledge = Knowledge(
+            labels=clients.labels.repeat(len(observations) // len(clients.labels), 1) if "labels" in granted else None,
+            pixel_range=self.dataset.pixel_range(self.device) if "pixel_range" in granted else None,
+            noise_variance=variance if "noise_variance" in granted else None,
+        )
+        streams = Streams([key for model in models for key in self._keys(model)]).child("attack")
+        return self.attack.reconstruct(observations, knowledge, streams)
+
+    def _similarities(self, found: Reconstruction, lost: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """PSNR and SSIM to the own data, that of the kind to the next client's, ``[n, S]`` each; assigned pixels.
+
+        What diverged is as far from everything as black from white.
+        """
+        from leakbench.metrics.assignment import assign, reorder
+        from leakbench.metrics.image import psnr, ssim
+
+        own = self.clients.images
+        pixels = self.dataset.denormalise(found.images).nan_to_num().clamp(0, 1)
+        times = len(pixels) // len(own)
+
+        def measured(truth: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+            every = truth.repeat(times, 1, 1, 1, 1)
+            assigned = reorder(pixels, assign(pixels, every))
+            flat = assigned.flatten(0, 1), every.flatten(0, 1)
+            return assigned, [metric(*flat).view(every.shape[:2]) for metric in (psnr, ssim)]
+
+        assigned, scores = measured(own)
+        _, others = measured(own.roll(-1, dims=0))
+        similarities = [*scores, others[0 if self.kind.similarity == "psnr" else 1]]
+        return *(each.masked_fill(lost[:, None], 0.0) for each in similarities), assigned
+
+    def _law(self) -> tuple[dict[str, torch.Tensor], dict[str, Value]]:
+        """How uploads at the first model vary over batches of the clients' own images."""
+        from leakbench.federated.step import ClientSteps
+        from leakbench.randomness import Streams
+        from leakbench.theory.distortion import noise_steepness
+
+        images, labels = self.clients.held
+        spread, half = [], []
+        for client in range(self.kind.clients):
+            streams = Streams([(self.label, self.seed, "law", client, batch) for batch in range(self.kind.law_batches)])
+            rows = streams.uniform(labels.shape[1]).argsort(dim=1)[:, : self.kind.batch_size].to(self.device)
+            uploads = ClientSteps(
+                self.clients.network, self.clients.parameters[0], images[client][rows], labels[client][rows], streams
+            ).gradient.double()
+            spread.append(uploads.std(dim=0).cpu())
+            half.append(((uploads.amax(dim=0) - uploads.amin(dim=0)) / 2).cpu())
+        sigma, delta = torch.stack(spread), torch.stack(half)
+        moving = sigma > 0
+        return {"sigma": sigma, "delta": delta.amax(dim=1)}, {
+            "delta": delta.amax(dim=1).tolist(),
+            "delta_median": delta.median(dim=1).values.tolist(),
+            "sigma_median": [float(row[live].median()) for row, live in zip(sigma, moving, strict=True)],
+            "dead": (~moving).double().mean(dim=1).tolist(),
+            "steepness": [float(noise_steepness(row.clamp(min=SMALLEST_SPREAD))) for row in sigma],
+            "dimension": float(sigma.shape[1]),
+        }
+
+    def _counted(self, recovered: torch.Tensor, null: torch.Tensor, threshold: float) -> _Counted:
+        """Recovery rates and constants.
+
+        Args:
+            recovered: ``[K, M, T, S]``.
+            null: whether the recovery test succeeds on another client's upload, ``[K, M T, S]``.
+            threshold: it is judged by.
+        """
+        from leakbench.papers.tfl_meta.theory.leakage_estimation import bootstrap_constants, constants, recovery_counts
+        from leakbench.randomness import generator
+
+        kind = self.kind
+        trials = recovered[0].numel()
+        hits = recovered.flatten(1).sum(dim=1)
+        low, high = _wilson(hits, trials)
+        successes, of = self._null(null, threshold)
+        values: dict[str, Value] = {
+            "recovery": (hits / trials).tolist(),
+            "recovery_low": low,
+            "recovery_high": high,
+            "null_recovery": null.double().flatten(1).mean(dim=1).tolist(),
+        }
+        counts = recovery_counts(recovered)
+        priors = self._priors(successes, of)
+        estimates = {}
+        for prior, alpha in itertools.product(PRIORS, kind.smoothing):
+            found = estimates[prior, alpha] = constants(counts, kind.attempts, priors[prior], alpha)
+            suffix = None if alpha == kind.smoothing[0] else alpha
+            values[leakage_metric_name("leakage", prior, suffix)] = found.c1.tolist()
+            values[leakage_metric_name("xi", prior, suffix)] = found.xi.tolist()
+        for prior in PRIORS:
+            draw = generator(self.label, self.seed, "bootstrap")
+            ends = bootstrap_constants(recovered, priors[prior], draw, kind.smoothing[0], kind.resamples)
+            for name, end in (("leakage", ends["c1"]), ("xi", ends["xi"])):
+                values[leakage_metric_name(f"{name}_low", prior)] = end.low.tolist()
+                values[leakage_metric_name(f"{name}_high", prior)] = end.high.tolist()
+        values |= self._classes(recovered, priors["null"])
+        first = estimates["null", kind.smoothing[0]]
+        kept = {"c1": first.c1, "xi": first.xi, "null": successes, "null_trials": torch.tensor(of)}
+        return _Counted(values, kept)
+
+    def _null(self, null: torch.Tensor, threshold: float) -> tuple[torch.Tensor, int]:
+        """Successes of null attacks for every datum, ``[K, S]``, of how many: of the constants if they are named.
+
+        Raises:
+            ConfigError: it has other clients, or another first threshold.
+        """
+        kept = self.job.kept.get(self.kind.name)
+        if kept is None:
+            return null.double().sum(dim=1), null.shape[1]
+        source = self.job.uses[self.kind.name].kind
+        assert isinstance(source, LeakageJob)
+        key = f"seed{self.seed}/null"
+        if key not in kept:
+            raise ConfigError(
+                f"constants: experiment '{self.kind.constants}' has no seed {self.seed}; give it more seeds"
+            )
+        for field in ("clients", "images_per_client", "alpha", "batch_size", "similarity"):
+            if getattr(source, field) != getattr(self.kind, field):
+                raise ConfigError(
+                    f"constants: experiment '{self.kind.constants}' has {field} {getattr(source, field)}, and this one "
+                    f"{getattr(self.kind, field)}; they are of other clients"
+                )
+        if source.thresholds[0] != threshold:
+            return null.double().sum(dim=1), null.shape[1]
+        return kept[key].double(), int(kept[f"seed{self.seed}/null_trials"])
+
+    def _priors(self, successes: torch.Tensor, trials: int) -> dict[Prior, torch.Tensor]:
+        """Every prior, ``[K, S + 1]``."""
+        from leakbench.papers.tfl_meta.theory.leakage_estimation import null_prior, population_prior, uniform_prior
+
+        size, clients = self.kind.batch_size, self.kind.clients
+        return {
+            "null": null_prior(successes, trials),
+            "uniform": uniform_prior(size).expand(clients, -1),
+            "population": population_prior(size, self.kind.images_per_client).expand(clients, -1),
+        }
+
+    def _classes(self, recovered: torch.Tensor, prior: torch.Tensor) -> dict[str, Value]:
+        """Algorithm 3: the same of the classes that a client's batch has."""
+        from leakbench.papers.tfl_meta.theory.leakage_estimation import class_belief
+        from leakbench.theory.leakage_surrogate import leakage
+
+        size, attempts = self.kind.batch_size, self.kind.attempts
+        found: list[float | None] = []
+        sums: list[float | None] = []
+        for labels, hits, before in zip(self.clients.labels.cpu(), recovered, prior, strict=True):
+            classes, of = labels.unique(return_inverse=True)
+            belongs = torch.nn.functional.one_hot(of, len(classes)).double()
+            counts = hits.double().sum(dim=1) @ belongs
+            belief = class_belief(counts, size, attempts).mean(dim=0)
+            found.append(float(leakage(belief, torch.cat([before[:-1] @ belongs, before[-1:]]))))
+            sums.append(float(class_belief(counts, size, attempts, "as_printed").sum(dim=-1).mean()))
+        return {"classes": found, "classes_sum": sums}
+
+
+class _Counted(NamedTuple):
+    values: dict[str, Value]
+    kept: dict[str, torch.Tensor]
+
+
+def _wilson(hits: torch.Tensor, trials: int) -> tuple[Value, Value]:
+    """Wilson's 95 % interval of rates, for every client."""
+    from scipy.stats import binomtest
+
+    ends = [binomtest(int(count), trials).proportion_ci(method="wilson") for count in hits]
+    return [float(end.low) for end in ends], [float(end.high) for end in ends]

@@ -1,0 +1,335 @@
+"""The claims about CDPA on tables that are made so that each verdict is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from tests.papers.cdpa.test_text_claims import CASES as OF_TEXT
+from tests.papers.theorems import checks_of
+from tests.report.tables import rows, table
+
+from leakbench.papers.cdpa import PAPER
+from leakbench.papers.cdpa.claims import ATTACKED, OTHERS, ROWS
+from leakbench.report.claims import claims_of
+from leakbench.report.findings import Finding
+
+Tables = dict[str, pd.DataFrame]
+CLAIMS = {entry.key: entry for entry in claims_of("cdpa")}
+SIMPLE, CONV, RESNET = (("cifar10", model) for model in ("simplecnn", "convnet8", "resnet18"))
+MODELS = (SIMPLE, CONV, RESNET)
+ROG = ("imagenet128", "rog-resnet18")
+KEEPS = (0.8, 0.9, 0.95, 0.98)
+ALPHAS = (0.1, 1.0)
+SEEDS = 5
+
+
+def cube(means: Sequence[float], units: int = 1, spread: float = 1e-5) -> np.ndarray:
+    """``[points, SEEDS, units]`` around the means."""
+    seeds, batches = np.linspace(-1, 1, SEEDS)[:, None], np.linspace(-1, 1, units) if units > 1 else np.zeros(1)
+    return np.asarray(means, dtype=float).reshape(-1, 1, 1) + spread * (seeds + batches)
+
+
+def trained(defense: str, cell: tuple[str, str], /, **metrics: float) -> pd.DataFrame:
+    """A defense's metrics after training, without a sweep."""
+    return table(*(rows(defense, name, cube([mean]), cell=cell) for name, mean in metrics.items()))
+
+
+def swept(
+    defense: str, sweep: str, points: Sequence[float], cell: tuple[str, str], /, **metrics: Sequence[float]
+) -> pd.DataFrame:
+    found = table(
+        *(rows(defense, name, cube(means), points=points, sweep=sweep, cell=cell) for name, means in metrics.items())
+    )
+    return found.assign(axis=None)
+
+
+def attacked(
+    defense: str, attack: str, cell: tuple[str, str], metrics: Mapping[str, float], *, void: bool = False
+) -> pd.DataFrame:
+    return table(
+        *(
+            rows(defense, name, cube([mean], units=3), attack=attack, cell=cell, void=void)
+            for name, mean in metrics.items()
+        )
+    )
+
+
+def over_p(attack: str, **metrics: Sequence[float]) -> pd.DataFrame:
+    shared: dict[str, Any] = {"points": KEEPS, "sweep": "p", "attack": attack, "cell": ROG}
+    return table(*(rows("cdpa-rog-p", name, cube(means, units=3), **shared) for name, means in metrics.items()))
+
+
+Utility = Mapping[tuple[str, str], Mapping[str, float]]
+
+
+def utility(metric: str, of: Callable[[str, tuple[str, str]], float]) -> Tables:
+    """One metric of every defense and model."""
+    defenses = ("none", *OTHERS, "cdpa")
+    return {"utility": table(*(trained(d, cell, **{metric: of(d, cell)}) for cell in MODELS for d in defenses))}
+
+
+def accurate(changes: Mapping[tuple[str, str], float]) -> Tables:
+    """Accuracies as in Table IV, roughly; ``changes`` by defense and model."""
+    names = {cell[1]: {"none": 0.79, "cdpa": 0.795, "sign-sgd": 0.2, "cafl": 0.35} for cell in MODELS}
+    names["simplecnn"] |= {"sign-sgd": 0.5, "cafl": 0.4}
+    names["convnet8"] |= {"sign-sgd": 0.3, "cafl": 0.7}
+    return utility("accuracy", lambda d, cell: changes.get((d, cell[1]), names[cell[1]].get(d, 0.78)))
+
+
+def communicated(**elements: float) -> Tables:
+    return utility("mebi_elements", lambda d, _: elements.get(d, 1.0))
+
+
+def carbon(of: Callable[[str, str], float]) -> Tables:
+    return utility("carbon_formula_kg", lambda d, cell: of(d, cell[1]))
+
+
+def reconstructed(
+    likeness: float, others: float, *, lpips: bool = True, void: bool = False, attacks: Sequence[str] = ("rog",)
+) -> Tables:
+    """CDPA's likeness and that of all other rows, as every metric."""
+
+    def metrics(value: float) -> dict[str, float]:
+        return {"psnr": 30 * value, "ssim": value, "lpips": 1 - value if lpips else np.nan}
+
+    parts = [attacked("none", "grey", ROG, {"psnr": 11.3})]
+    for attack in attacks:
+        parts += [attacked(row, attack, ROG, metrics(others), void=void) for row in ROWS]
+        parts.append(attacked("cdpa-rog", attack, ROG, metrics(likeness), void=void))
+    return {"rog": table(*parts)}
+
+
+def inverted(lpips: Mapping[tuple[str, str], float], *, metric: str = "lpips") -> Tables:
+    """LPIPS, or what else, by defense and attack; 0.5 and 0.6 elsewhere."""
+    parts = []
+    for defense in ("none", *ATTACKED, "cdpa-rog"):
+        for attack, usual in (("ig", 0.5), ("dlg", 0.6)):
+            value = lpips.get((defense, attack), usual)
+            of = {metric: value} if metric == "lpips" else {metric: 1 - value, "lpips": np.nan}
+            parts.append(attacked(defense, attack, SIMPLE, of))
+    return {"inversion": table(*parts)}
+
+
+WORST = {("cdpa-rog", "ig"): 0.7, ("cdpa-rog", "dlg"): 0.8}
+BETTER = {("cdpa-rog", "ig"): 0.3, ("cdpa-rog", "dlg"): 0.8}
+
+
+def kept(**metrics: Sequence[float]) -> Tables:
+    return {"utility_p": swept("cdpa-p", "p", KEEPS, RESNET, **metrics)}
+
+
+def imputed(change: float, lpips: float = np.nan) -> Tables:
+    """What imputation adds to PSNR and SSIM."""
+    parts = [over_p("rog", psnr=[5, 5, 5, 5], ssim=[0.2] * 4)]
+    parts += [
+        over_p(attack, psnr=[5 + change] * 4, ssim=[0.2 + change / 100] * 4, lpips=[lpips] * 4)
+        for attack in ("rog-imputed-mean", "rog-imputed-zero")
+    ]
+    return {"rog_p": table(*parts)}
+
+
+def gaps(plain: float, over: Sequence[float]) -> Tables:
+    return kept(generalisation_gap=over) | {"utility": trained("none", RESNET, generalisation_gap=plain)}
+
+
+def nominal(laplace: Sequence[float], cdpa: float) -> Tables:
+    return (
+        kept(accuracy=[cdpa, 0.79, 0.79, 0.79])
+        | {"utility": trained("none", RESNET, accuracy=0.79)}
+        | {"utility_epsilon": swept("laplace-eps", "epsilon", (1.0, 2.0, 4.0, 8.0), RESNET, accuracy=laplace)}
+    )
+
+
+def informed(attack: str, found: Mapping[str, float], defense: str = "cdpa-rog", *, void: bool = False) -> Tables:
+    plain, cell = ("rog", ROG) if attack == "rog" else ("inversion", SIMPLE)
+    adaptive = [attacked(defense, f"{attack}-{label}", cell, {"psnr": value}) for label, value in found.items()]
+    return {
+        plain: attacked("none", attack, cell, {"psnr": 25.0}, void=void),
+        f"{plain}_adaptive": table(*adaptive),
+    }
+
+
+def skewed(voted: float, corrected: float, diverged: bool = False) -> Tables:
+    shared: dict[str, Any] = {"points": ALPHAS, "sweep": "alpha", "cell": SIMPLE}
+    parts = [rows("none", "accuracy", cube([0.8, 0.8]), **shared)]
+    for variant, mean in (("as_printed", voted), ("as_released", 0.1), ("corrected", corrected)):
+        values = cube([mean, mean])
+        if diverged and variant == "as_printed":
+            values[:, :3] = np.nan
+        parts.append(rows("cdpa-variants", "accuracy", values, where={"variant": variant}, **shared))
+    return {"skewed": table(*parts).assign(axis=None)}
+
+
+def frugal(d: str, _: str) -> float:
+    return {"none": 1.0, "cdpa": 1.2}.get(d, 5.0)
+
+
+def quick(d: str, _: str) -> float:
+    return {"cdpa": 1.2, "sdq": 1.15}.get(d, 1.0)
+
+
+def slow(d: str, model: str) -> float:
+    return {"none": 1.0, "cdpa": {"simplecnn": 1.2}.get(model, 1.5), "sdq": 1.0}.get(d, 1.0)
+
+
+def shrinking(d: str, model: str) -> float:
+    return {"simplecnn": 1.7, "convnet8": 1.4, "resnet18": 1.2}[model] if d == "cdpa" else 1.0
+
+
+Case = tuple[Callable[[], Tables], Callable[[], Tables]]
+RISING, FALLING = (0.77, 0.78, 0.79, 0.8), (0.8, 0.79, 0.78, 0.77)
+CASES: dict[str, Case] = {
+    "E1": (lambda: reconstructed(0.2, 0.5, attacks=("rog", "rog-post")), lambda: reconstructed(0.6, 0.5)),
+    "E2": (
+        lambda: inverted({("sign-sgd", "ig"): 0.13, ("sdq", "ig"): 0.25}),
+        lambda: inverted({("sign-sgd", "ig"): 0.13, ("sdq", "ig"): 0.3}),
+    ),
+    "E3": (lambda: inverted(WORST), lambda: inverted(BETTER)),
+    "E4": (lambda: inverted(WORST), lambda: inverted(WORST | {("soteria", "ig"): 0.7})),
+    "E5": (lambda: communicated(cdpa=0.5005), lambda: communicated(cdpa=0.47)),
+    "E6a": (lambda: accurate({}), lambda: accurate({("jopeq", "convnet8"): 0.81})),
+    "E6b": (lambda: accurate({}), lambda: accurate({("cdpa", "simplecnn"): 0.78})),
+    "E6c": (lambda: accurate({("cdpa", "simplecnn"): 0.5}), lambda: accurate({("cdpa", "resnet18"): 0.7})),
+    "E7a": (lambda: accurate({}), lambda: accurate({("cafl", "resnet18"): 0.6})),
+    "E7b": (lambda: accurate({}), lambda: accurate({("sign-sgd", "convnet8"): 0.6})),
+    "E8a": (lambda: kept(accuracy=RISING), lambda: kept(accuracy=FALLING)),
+    "E8b": (
+        lambda: {"rog_p": over_p("rog", psnr=[4, 4.5, 5, 6], ssim=[0.1, 0.2, 0.3, 0.4])},
+        lambda: {"rog_p": over_p("rog", psnr=[4, 4.5, 5, 6], ssim=[0.4, 0.3, 0.2, 0.1])},
+    ),
+    "E9": (
+        lambda: kept(accuracy=(0.785, 0.79, 0.79, 0.8)) | {"rog_p": over_p("rog", lpips=[0.73, 0.732, 0.73, 0.73])},
+        lambda: kept(accuracy=(0.785, 0.79, 0.79, 0.8)) | {"rog_p": over_p("rog", lpips=[0.73, 0.732, 0.73, 0.75])},
+    ),
+    "E10": (lambda: gaps(0.9, (0.5, 0.6, 0.7, 0.8)), lambda: gaps(0.75, (0.5, 0.6, 0.7, 0.8))),
+    "E11": (lambda: imputed(-1, lpips=0.75), lambda: imputed(4, lpips=0.75)),
+    "E12": (lambda: communicated(soteria=0.995), lambda: communicated(soteria=0.5)),
+    "E13": (lambda: carbon(frugal), lambda: carbon(slow)),
+    "E14": (lambda: carbon(shrinking), lambda: carbon(slow)),
+    "E15": (lambda: accurate({("cafl", "resnet18"): 0.265}), lambda: accurate({})),
+    "E16": (lambda: nominal((0.1, 0.5, 0.7, 0.78), 0.775), lambda: nominal((0.7, 0.7, 0.7, 0.78), 0.775)),
+    "E17": (lambda: carbon(quick), lambda: carbon(slow)),
+    "X1a": (
+        lambda: informed("rog", {"cleared": 8.0, "dropped": 24.0}),
+        lambda: informed("rog", {"cleared": 8.0, "dropped": 16.0}),
+    ),
+    "X1b": (
+        lambda: informed("rog", {"robust": 24.0}, "cdpa-rog-all"),
+        lambda: informed("rog", {"robust": 16.0}, "cdpa-rog-all"),
+    ),
+    "X1c": (lambda: informed("ig", {"cleared": 25.0}), lambda: informed("ig", {"cleared": 9.0, "robust": 20.0})),
+    "X2": (lambda: imputed(11), lambda: imputed(4.4)),
+    "X3": (lambda: skewed(0.6, 0.79), lambda: skewed(0.81, 0.79)),
+    "X4": (lambda: skewed(0.6, 0.79), lambda: skewed(0.6, 0.65)),
+    "X6": (lambda: reconstructed(0.2, 0.5), lambda: reconstructed(0.6, 0.5)),
+}
+
+
+def judged(key: str, tables: Tables) -> Finding:
+    return CLAIMS[key].judge(tables)
+
+
+@pytest.mark.parametrize("key", CASES)
+def test_what_is_said_is_reproduced(key: str) -> None:
+    finding = judged(key, CASES[key][0]())
+    assert finding.verdict == "reproduced", finding
+
+
+@pytest.mark.parametrize("key", CASES)
+def test_the_contrary_is_contradicted(key: str) -> None:
+    finding = judged(key, CASES[key][1]())
+    assert finding.verdict == "contradicted", finding
+
+
+def test_every_claim_is_tested() -> None:
+    assert set(CASES) | set(OF_TEXT) == {key for key, entry in CLAIMS.items() if entry.experiments}
+
+
+def test_claims_without_tables_are_checked_by_computing() -> None:
+    assert set(CLAIMS) == set(CASES) | set(OF_TEXT) | set(checks_of(PAPER))
+
+
+@pytest.mark.parametrize("key", CASES)
+def test_what_is_missing_is_not_run(key: str) -> None:
+    """No row of the defenses that are judged."""
+    tables = {name: frame[frame["defense"] == "unheard of"] for name, frame in CASES[key][0]().items()}
+    assert judged(key, tables).verdict == "not run"
+
+
+@pytest.mark.parametrize("key", ["E1", "E2", "E3", "E8b", "E11", "X1a", "X2", "X6"])
+def test_attacks_that_missed_their_gate_decide_nothing(key: str) -> None:
+    for case in CASES[key]:
+        tables = {name: frame.assign(void=True) for name, frame in case().items()}
+        finding = judged(key, tables)
+        assert finding.verdict == "inconclusive" and "missed its gate" in finding.note
+
+
+def test_a_weak_undefended_attack_voids_the_informed_ones() -> None:
+    finding = judged("X1a", informed("rog", {"cleared": 24.0}, void=True))
+    assert finding.verdict == "inconclusive" and "missed its gate" in finding.note
+
+
+class TestWithoutLpips:
+    def test_the_table_is_judged_by_what_there_is(self) -> None:
+        finding = judged("E1", reconstructed(0.2, 0.5, lpips=False))
+        assert finding.verdict == "reproduced" and "LPIPS was not measured" in finding.note
+
+    @pytest.mark.parametrize(
+        ("key", "values", "verdict"),
+        [("E3", WORST, "reproduced"), ("E3", BETTER, "contradicted"), ("E4", WORST, "reproduced")],
+    )
+    def test_ssim_stands_in(self, key: str, values: Mapping[tuple[str, str], float], verdict: str) -> None:
+        finding = judged(key, inverted(values, metric="ssim"))
+        assert finding.verdict == verdict and "SSIM stands in for it" in finding.note
+
+    def test_its_printed_numbers_have_no_counterpart(self) -> None:
+        finding = judged("E2", inverted({}, metric="ssim"))
+        assert finding.verdict == "not run" and "no counterpart in SSIM" in finding.note
+
+    def test_imputation_is_judged_by_ssim(self) -> None:
+        finding = judged("E11", imputed(-1))
+        assert finding.verdict == "reproduced" and "stands in for it" in finding.note
+
+    def test_the_spread_is_that_of_accuracy(self) -> None:
+        tables = kept(accuracy=(0.785, 0.79, 0.79, 0.8)) | {"rog_p": over_p("rog", lpips=[np.nan] * 4)}
+        finding = judged("E9", tables)
+        assert finding.verdict == "reproduced" and "judged by accuracy alone" in finding.note
+        tables["utility_p"] = kept(accuracy=(0.6, 0.79, 0.79, 0.8))["utility_p"]
+        assert judged("E9", tables).verdict == "contradicted"
+
+
+def test_diverged_runs_classify_nothing() -> None:
+    tables = skewed(0.79, 0.79, diverged=True)  # of those that did not, the mean would be FedAvg's but for a point
+    finding = judged("X3", tables)
+    assert finding.effect is not None and finding.effect == pytest.approx(0.8 - 0.4 * 0.79, abs=1e-3)
+    assert "6 numbers lost" in finding.note
+
+
+def test_the_networks_behind_rog_count_for_its_table() -> None:
+    tables = reconstructed(0.2, 0.5)
+    polished = reconstructed(0.6, 0.5, attacks=("rog-post",))["rog"]
+    finding = judged("E1", {"rog": table(tables["rog"], polished)})
+    assert finding.verdict == "contradicted" and "rog-post" in finding.note
+
+
+def test_attackers_without_numbers_are_left_out() -> None:
+    finding = judged("X1a", informed("rog", {"cleared": 24.0, "averaged": np.nan}))
+    assert finding.verdict == "reproduced" and "cleared -1.0" in finding.note and "averaged" not in finding.note
+    assert judged("X1a", informed("rog", {"averaged": np.nan})).verdict == "not run"
+
+
+@pytest.mark.parametrize("key", ["E7a", "E15"])
+def test_claims_of_a_model_need_it(key: str) -> None:
+    frame = accurate({})["utility"]
+    finding = judged(key, {"utility": frame[frame["model"] == "simplecnn"]})
+    assert finding.verdict == "not run" and "the claim is of ResNet18" in finding.note
+
+
+def test_sizes_need_two_models() -> None:
+    frame = carbon(shrinking)["utility"]
+    finding = judged("E14", {"utility": frame[frame["model"] == "simplecnn"]})
+    assert finding.verdict == "not run"
