@@ -20,7 +20,7 @@ from leakbench.papers.channel.released import (
     strongest_membership,
 )
 from leakbench.report.artifacts import Tables
-from leakbench.report.labels import reads
+from leakbench.report.labels import Reads, reads
 from leakbench.report.plots import Drawing, having
 from leakbench.report.statistics import over_seeds
 from leakbench.report.style import REFERENCE_COLOUR, colour, marker
@@ -41,7 +41,7 @@ SERIES = {
     "dp-psac": "DP-PSAC",
 }
 DP = ("dp-sgd", "dp-psac")
-WORLD = (
+WORLD: tuple[str | Reads, ...] = (
     UNDEFENDED,
     *(reads(channel, defenses=channel) for channel in SERIES if channel not in DP),
     reads("dp", defenses=DP),

@@ -10,7 +10,7 @@ from typing import Any
 from leakbench.lazy import np, pd, torch
 from leakbench.papers.tfl_meta.jobs.leakage import leakage_metric_name
 from leakbench.report.artifacts import Tables
-from leakbench.report.labels import reads
+from leakbench.report.labels import Reads, reads
 from leakbench.report.plots import having, judged, values_of
 from leakbench.report.statistics import over_seeds
 from leakbench.report.tidy import SETTING
@@ -129,7 +129,7 @@ READ = {
     PAIRS: reads(PAIRS, defenses=("none", "masks", "tuned-masks")),
 }
 """The labels that figures read, by experiment."""
-EXPERIMENTS = (CONSTANTS, *READ.values())
+EXPERIMENTS: tuple[str | Reads, ...] = (CONSTANTS, *READ.values())
 
 
 def cells_of(frame: pd.DataFrame) -> list[tuple[str, str]]:
