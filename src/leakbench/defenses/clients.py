@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from leakbench.defenses.base import ClientState, Defense, Round
-from leakbench.federated.batches import Chosen
+from leakbench.federated.batches import ALL, Chosen
 from leakbench.federated.client_data import ClientData
 from leakbench.federated.message import Message
 from leakbench.federated.step import ClientSteps
@@ -76,7 +76,7 @@ class DefendedClients:
         self._state: ClientState | None = None
         self._restored = False
 
-    def take(self, chosen: Chosen) -> Samples:
+    def take(self, chosen: Chosen = ALL) -> Samples:
         """Those of :attr:`samples` that a step takes, ``B`` of each client."""
         assert self.samples is not None, "clients without samples compute on a batch that is given"
         return self.samples.at(chosen)
