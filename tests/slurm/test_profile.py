@@ -15,6 +15,7 @@ import yaml
 
 from leakbench.jobs.base import JOB_KINDS
 from leakbench.planning.project import Project
+from leakbench.workflow.kinds import kind_rules
 from leakbench.workflow.sharing import SIZES
 
 if TYPE_CHECKING:
@@ -22,10 +23,6 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 PROFILE = ROOT / "slurm" / "config.yaml"
-GPU_RULES = {
-    *("attack", "train", "federate", "release", "prior", "language_model", "fisher", "membership"),
-    *("timing", "round_timing", "overhead", "leakage"),
-}
 
 
 def written_profile() -> dict[str, Any]:
@@ -43,11 +40,16 @@ def read_profile() -> Any:
 
 
 def test_every_rule_named_in_the_profile_exists(rules_of_workflow: set[str]) -> None:
-    """Snakemake ignores settings of rules that do not exist: GPU jobs would run without a GPU."""
-    read = read_profile()
-    named = {*read.set_resources, *written_profile()["groups"]}
-    assert {rule for rule, resources in read.set_resources.items() if "gpu" in resources} == GPU_RULES
+    """Snakemake ignores settings of rules that do not exist."""
+    named = {*read_profile().set_resources, *written_profile()["groups"]}
     assert named <= rules_of_workflow
+
+
+def test_what_records_ask_for_is_offered_and_counts_within_each_job() -> None:
+    """Nothing is asked for that has no limit: under a misspelt one, GPU jobs would run without a GPU."""
+    asked = {name for rule in kind_rules() for name in rule.device({"gpu", "turn"})} & {"gpu", "turn"}
+    assert asked == set(written_profile()["resources"]) == set(written_profile()["set-resource-scopes"])
+    assert set(written_profile()["set-resource-scopes"].values()) == {"local"}
 
 
 def test_groups_of_cells_are_those_of_the_workflow() -> None:
@@ -55,13 +57,9 @@ def test_groups_of_cells_are_those_of_the_workflow() -> None:
     assert written_profile()["group-components"] == expected
 
 
-def test_cells_of_a_group_run_one_by_one_on_the_same_kind_of_device() -> None:
-    """A rule asks for the one GPU of a group or for the one turn."""
+def test_artifacts_of_a_group_are_made_one_by_one() -> None:
     asked = {rule: set(resources) & {"gpu", "turn"} for rule, resources in read_profile().set_resources.items()}
-    assert all(len(asked[kind]) == 1 for kind in JOB_KINDS)
-    assert {kind for kind in JOB_KINDS if JOB_KINDS.get(kind).on_gpu} == {
-        kind for kind in JOB_KINDS if asked[kind] == {"gpu"}
-    }
+    assert asked == {rule: {"turn"} for rule in written_profile()["groups"]}
 
 
 def test_every_key_of_the_profile_is_an_argument_of_snakemake() -> None:
@@ -93,11 +91,12 @@ def test_a_controller_that_restarts_is_waited_for() -> None:
     assert read.slurm_status_attempts / read.max_status_checks_per_second >= 300  # seconds
 
 
-@pytest.mark.parametrize("name", ["SLURM_ACCOUNT", "SLURM_PARTITION", "SLURM_GPU_PARTITION", "SLURM_GPU_MODEL"])
+@pytest.mark.parametrize("name", ["SLURM_ACCOUNT", "SLURM_PARTITION"])
 def test_account_and_partition_come_from_the_environment_or_not_at_all(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    for one in ("SLURM_ACCOUNT", "SLURM_PARTITION", "SLURM_GPU_PARTITION", "SLURM_GPU_MODEL"):
+    """Those of GPU jobs: tests/workflow/test_kinds.py."""
+    for one in ("SLURM_ACCOUNT", "SLURM_PARTITION"):
         monkeypatch.delenv(one, raising=False)
     without = read_profile()
     for resources in (without.default_resources, *without.set_resources.values()):
@@ -106,29 +105,45 @@ def test_account_and_partition_come_from_the_environment_or_not_at_all(
     given = read_profile()
     assert ("slurm_account" in given.default_resources) == (name == "SLURM_ACCOUNT")
     assert ("slurm_partition" in given.default_resources) == (name == "SLURM_PARTITION")
-    for rule in GPU_RULES:
-        assert ("slurm_partition" in given.set_resources[rule]) == (name == "SLURM_GPU_PARTITION")
-        assert ("gpu_model" in given.set_resources[rule]) == (name == "SLURM_GPU_MODEL")
 
 
-def test_dry_run_with_the_profile_plans_the_full_scale_with_gpus() -> None:
-    """The literal command, from the repository root."""
-    command = [sys.executable, "-m", "snakemake", "--profile", "slurm", "--dry-run", "--forceall", "--nocolor"]
+def dry_run(*arguments: str) -> list[tuple[str, str]]:
+    """What Snakemake would run, from the repository root: rules, and what is printed of their jobs."""
+    command = [sys.executable, "-m", "snakemake", "--dry-run", "--forceall", "--nocolor", *arguments]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     output = result.stdout + result.stderr
     assert result.returncode == 0, output
-    blocks = re.findall(r"^(?:local)?rule (\w+):\n((?: .*\n)+)", output, re.M)
-    needed = {"attack" if job.attack else job.kind.name for job in Project(ROOT).plan("full").jobs.values()}
-    assert {rule for rule, _ in blocks} >= needed >= {"attack", "train", "fisher"}
+    return re.findall(r"^(?:local)?rule (\w+):\n((?: .*\n)+)", output, re.M)
+
+
+def test_dry_run_with_the_profile_plans_the_full_scale_with_gpus() -> None:
+    """Every cell of a group asks for the group's one GPU or for its one turn, as its kind of job says."""
+    blocks = dry_run("--profile", "slurm")
+    kinds = {job.kind.name for job in Project(ROOT).plan("full").jobs.values()}
+    assert {rule for rule, _ in blocks} >= kinds >= {"attack", "train", "fisher", "spectrum"}
     for rule, block in blocks:
-        assert ("gpu=1" in block) == (rule in GPU_RULES), block
-    assert "/full/" in output
-    assert "/smoke/" not in output
+        asked = set(re.findall(r"(gpu|turn)=1\b", block))
+        if rule in kinds:
+            assert asked == ({"gpu"} if JOB_KINDS.get(rule).on_gpu else {"turn"}), block
+        else:
+            assert "gpu" not in asked, block
+        assert "/smoke/" not in block
+    assert any("/full/" in block for _, block in blocks)
+
+
+def test_dry_run_without_the_profile_asks_for_neither_gpus_nor_turns() -> None:
+    """A laptop has no GPU."""
+    blocks = dry_run()
+    assert {rule for rule, _ in blocks} >= {"attack", "train", "fisher", "spectrum"}
+    assert not [block for _, block in blocks if re.search(r"\b(gpu|turn)=", block)]
 
 
 # One rule of each kind. The jobs themselves are played by JOB below: the end-to-end test runs real ones.
 SNAKEFILE = """
+from leakbench.workflow.kinds import kind_rules
+
 localrules: all
+attack_rule, = (rule for rule in kind_rules() if rule.name == "attack")
 assert config == {"scale": "full"}, config
 
 rule all:
@@ -144,6 +159,7 @@ rule attack:
     resources:
         mem_mb=lambda wildcards, attempt: 1000 * attempt,
         runtime=lambda wildcards, attempt: 10 * attempt,
+        **attack_rule.device(workflow.global_resources),
     shell: "exit 1"
 
 rule merge:

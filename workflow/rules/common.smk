@@ -1,5 +1,6 @@
 # The plan behind the rules. All of the logic is in src/leakbench/workflow/; nothing here imports torch.
 
+import os
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
@@ -57,6 +58,14 @@ def used_records(**parts):
 def groups_form():
     """Whether this Snakemake submits jobs to a cluster. One in a SLURM job gets its jobs by name."""
     return workflow.is_main_process and not workflow.local_exec
+
+
+def offered_resources():
+    """Resources of which this run has some: those with a limit (`resources` in slurm/config.yaml). A laptop's run offers
+    no GPU, and its jobs ask for none. A Snakemake in a SLURM job has the GPU that the job was given."""
+    if workflow.is_main_process:
+        return workflow.global_resources
+    return {"gpu"} if "SLURM_GPUS" in os.environ else set()
 
 
 def shared_job(wildcards):

@@ -59,6 +59,7 @@ class AttackJob(JobKind):
     the mean of their updates, each defended by its user, and reconstructs the samples of all.
     """
 
+    minutes: ClassVar[int] = 120
     uses_attacks: ClassVar[bool] = True
     gated_metrics: ClassVar[Mapping[str, MetricInfo]] = IMAGE_METRICS | TEXT_METRICS | VICTIM_METRICS
     added: ClassVar[tuple[str, ...]] = ("users", "secure_aggregation")
@@ -132,6 +133,10 @@ class AttackJob(JobKind):
             if name in self.knowledge:
                 raise ValueError(f"knowledge: '{name}' is granted by the field {name}, which names where it is trained")
         return self
+
+    @classmethod
+    def folder(cls, attack: str) -> str:
+        return attack
 
     def reads(self, attack: Attack | None) -> Mapping[str, str]:
         if attack is None:

@@ -128,9 +128,6 @@ class Job:
     @property
     def path(self) -> str:
         """Where the record lies, relative to the root of the project."""
-        last = self.kind.name
-        if self.attack:
-            last = self.attack.label if self.kind.name == "attack" else f"{self.kind.name}-{self.attack.label}"
         parts = (
             self.scale,
             self.paper,
@@ -138,7 +135,7 @@ class Job:
             self.dataset.label,
             self.model.label,
             self.defense.label,
-            last,
+            self.kind.folder(self.attack.label if self.attack else ""),
         )
         return str(PurePosixPath(RESULTS, *parts, f"{self.part}.json"))
 
@@ -204,11 +201,16 @@ class Findings:
 class JobKind(Component):
     """A kind of work, with its protocol as fields."""
 
-    uses_attacks: ClassVar[bool] = False
-    unit: ClassVar[Unit] = "passes"
-    """What :meth:`effort` counts."""
+    memory_mb: ClassVar[int] = 8000
+    """Memory that a cluster gives to the first attempt at such a job, in MB."""
+    minutes: ClassVar[int] = 60
+    """Time limit of that attempt."""
     on_gpu: ClassVar[bool] = True
     """Whether a cluster gives such a job a GPU."""
+    uses_attacks: ClassVar[bool] = False
+    """Whether such a job runs an attack; experiments list attacks for these kinds and for no others."""
+    unit: ClassVar[Unit] = "passes"
+    """What :meth:`effort` counts."""
     faces: ClassVar[frozenset[ActsOn]] = frozenset({"data", "samples", "updates"})
     """What a defense may act on (:attr:`~leakbench.defenses.base.Defense.acts_on`) for such a job to say something of
     it: where ``compare`` puts a defense. What an experiment lists runs anyway, and may be infeasible."""
@@ -219,6 +221,15 @@ class JobKind(Component):
 
     seeds: int = Field(1, ge=1, description="number of repetitions; seed s is repetition s of every cell")
     split_seeds: bool = Field(False, description="one job per seed instead of one for all")
+
+    @classmethod
+    def folder(cls, attack: str) -> str:
+        """Name of the folder of a record, within that of the defense: the kind, and the attack where it runs one.
+
+        Args:
+            attack: label of the attack; empty for kinds that run none.
+        """
+        return f"{cls.name}-{attack}" if cls.uses_attacks else cls.name
 
     def reads(self, attack: Attack | None) -> Mapping[str, str]:
         """Kinds of other jobs whose records are read, with the field that names the experiment they belong to.

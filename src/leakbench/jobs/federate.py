@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from pydantic import Field
 
@@ -118,6 +118,9 @@ class FederateJob(JobKind):
     judges. Local training is SGD with momentum, Adam or AdamW, whose moments a round starts anew; dropout is off. All
     settings of the defense and all seeds are trained side by side, as far as memory goes.
     """
+
+    memory_mb: ClassVar[int] = 16000
+    minutes: ClassVar[int] = 240
 
     clients: int = Field(20, ge=1, description="clients, all of which take part in every round")
     rounds: int = Field(95, ge=1, description="rounds")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
@@ -44,6 +44,8 @@ class FisherJob(JobKind):
     where to put noise, would make it look better than it is. The information is that of the mean of a normal message;
     what a covariance that depends on the data reveals beside it is not counted.
     """
+
+    minutes: ClassVar[int] = 30
 
     clients: int = Field(ge=1, description="clients per seed")
     batch_size: int = Field(ge=1, description="images per client, B")

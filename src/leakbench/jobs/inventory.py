@@ -19,10 +19,12 @@ class InventoryJob(JobKind):
     Reads no data, and builds the model without memory for its numbers, on torch's device ``meta``.
     """
 
-    seeds: int = Field(1, ge=1, le=1, description="one: nothing here is random")
-
-    unit: ClassVar[Unit] = "multiply-adds"
+    memory_mb: ClassVar[int] = 2000
+    minutes: ClassVar[int] = 10
     on_gpu: ClassVar[bool] = False
+    unit: ClassVar[Unit] = "multiply-adds"
+
+    seeds: int = Field(1, ge=1, le=1, description="one: nothing here is random")
 
     def run(self, job: Job, device: torch.device) -> Findings:
         dataset = job.dataset.single()

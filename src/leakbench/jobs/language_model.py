@@ -43,6 +43,10 @@ class LanguageModelJob(JobKind):
     steps. Model and defense play no part.
     """
 
+    minutes: ClassVar[int] = 120
+    unit: ClassVar[Unit] = "multiply-adds"
+    grants: ClassVar[Grant | None] = "language_model"
+
     seeds: int = Field(1, ge=1, le=1, description="one: attackers train once")
     sentences: int | None = Field(
         None, ge=1, description="sentences to train on: the first of the train split; null: all but the held-out ones"
@@ -52,9 +56,6 @@ class LanguageModelJob(JobKind):
     steps: int = Field(10_000, ge=0, description="steps of AdamW")
     batch_size: int = Field(32, ge=1, description="sentences per step, drawn anew in every epoch")
     rate: float = Field(1e-3, gt=0, description="step size of AdamW, which falls to a tenth along a cosine")
-
-    unit: ClassVar[Unit] = "multiply-adds"
-    grants: ClassVar[Grant | None] = "language_model"
 
     def granted(self, kept: Mapping[str, torch.Tensor], dataset: Dataset, device: torch.device) -> LanguageModel:
         from leakbench.attacks.language.model import LanguageModel

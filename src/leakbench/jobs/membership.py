@@ -75,6 +75,9 @@ class MembershipJob(JobKind):
     aggregation decodes, and there are hundreds.
     """
 
+    memory_mb: ClassVar[int] = 16000
+    minutes: ClassVar[int] = 120
+    unit: ClassVar[Unit] = "parameters"
     faces: ClassVar[frozenset[ActsOn]] = frozenset({"samples", "updates"})
 
     users: tuple[int, ...] = Field(min_length=1, description="numbers of users, N; a setting of the record each")
@@ -112,8 +115,6 @@ class MembershipJob(JobKind):
     @property
     def _asked(self) -> int:
         return self.candidates or self.records
-
-    unit: ClassVar[Unit] = "parameters"
 
     def effort(self, job: Job) -> Effort:
         dataset = job.dataset.single()

@@ -47,6 +47,10 @@ class PriorJob(JobKind):
     from other images, and against discriminators.) Model and defense play no part.
     """
 
+    minutes: ClassVar[int] = 120
+    unit: ClassVar[Unit] = "multiply-adds"
+    grants: ClassVar[Grant | None] = "prior"
+
     seeds: int = Field(1, ge=1, le=1, description="one: attackers train once")
     images: int = Field(512, ge=2, description="auxiliary images to train on: the first of the train split")
     held_out: int = Field(32, ge=1, description="images after those, on which the networks are tried")
@@ -55,9 +59,6 @@ class PriorJob(JobKind):
     steps: int = Field(20_000, ge=1, description="steps of Adam")
     batch_size: int = Field(16, ge=2, description="images per step, drawn anew in every epoch")
     rate: float = Field(1e-4, gt=0, description="step size of Adam, which falls to a tenth along a cosine")
-
-    unit: ClassVar[Unit] = "multiply-adds"
-    grants: ClassVar[Grant | None] = "prior"
 
     def granted(self, kept: Mapping[str, torch.Tensor], dataset: Dataset, device: torch.device) -> Prior:
         from leakbench.attacks.restoration.prior import Prior

@@ -113,6 +113,8 @@ class ReleaseJob(JobKind):
     DP-SGD's epsilon is that of Poisson sampling, though batches are those of shuffled epochs, as in common practice.
     """
 
+    memory_mb: ClassVar[int] = 16000
+    minutes: ClassVar[int] = 120
     faces: ClassVar[frozenset[ActsOn]] = frozenset({"data", "samples"})
 
     images: int | None = Field(None, ge=6, description="the victim's: the first of the train split; all by default")

@@ -27,6 +27,7 @@ from leakbench.report.tidy import gates_path, missing_path, needed, provenance_p
 from leakbench.running.work import KEEP, tidy
 from leakbench.workflow import sharing
 from leakbench.workflow.endings import endings
+from leakbench.workflow.kinds import KindRule, kind_rules
 from leakbench.workflow.warm import RUN, serves, start
 
 _BESIDE = """\
@@ -74,6 +75,10 @@ class Workflow:
     def _claiming(self) -> list[str]:
         """The configured papers that have claims."""
         return [paper for paper in self.project.settings.papers if claims_of(paper)]
+
+    def kinds(self) -> list[KindRule]:
+        """One rule per kind of job: of this package, of papers, and of the configured plug-ins."""
+        return kind_rules()
 
     def job_digest(self, **parts: str) -> str:
         """Identity of the job with these path parts: when it changes, the job runs again."""

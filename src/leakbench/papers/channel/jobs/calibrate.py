@@ -60,15 +60,15 @@ class CalibrateJob(JobKind):
     Nothing is trained and nothing attacked. One client holds all the images.
     """
 
+    minutes: ClassVar[int] = 30
+    on_gpu: ClassVar[bool] = False
+    unit: ClassVar[Unit] = "multiply-adds"
     faces: ClassVar[frozenset[ActsOn]] = frozenset({"data"})
 
     seeds: int = Field(1, ge=1, le=1, description="one: only the pictures are random")
     images: int | None = Field(None, ge=2, description="training images that count; null: all")
     pictures: int = Field(0, ge=0, description="test images to keep, clean and as every setting changes them")
     first_index: int = Field(1, ge=0, description="where the pictures start in the test split")
-
-    unit: ClassVar[Unit] = "multiply-adds"
-    on_gpu: ClassVar[bool] = False
 
     def effort(self, job: Job) -> Effort:
         """The covariance of the images, and the decompositions of matrices of its size."""

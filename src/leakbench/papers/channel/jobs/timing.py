@@ -8,7 +8,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
@@ -93,6 +93,8 @@ class TimingJob(JobKind):
     without dropout, as everything behind :class:`~leakbench.models.base.Network` does. A method that does not fit in
     the memory is infeasible; the others are not.
     """
+
+    minutes: ClassVar[int] = 120
 
     epochs: int = Field(25, ge=1, description="epochs of training that steps stand for")
     steps: int = Field(ge=1, description="steps timed per method and repetition")

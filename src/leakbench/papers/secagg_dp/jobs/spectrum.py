@@ -100,6 +100,11 @@ class SpectrumJob(JobKind):
     variance one, that were fitted to images of the train split that no user holds.
     """
 
+    memory_mb: ClassVar[int] = 32000
+    minutes: ClassVar[int] = 480
+    on_gpu: ClassVar[bool] = False
+    unit: ClassVar[Unit] = "parameters"
+
     users: int = Field(50, ge=2, description="users, N, who all take part in every round")
     records: int = Field(1200, ge=2, description="records of a user, D")
     batch: int = Field(32, ge=1, description="B: records of a user and round, and the batch of G G^T / (B D)")
@@ -149,9 +154,6 @@ class SpectrumJob(JobKind):
     def observed(self) -> int:
         """How many users' gradients are measured."""
         return self.measured or self.users
-
-    unit: ClassVar[Unit] = "parameters"
-    on_gpu: ClassVar[bool] = False
 
     def effort(self, job: Job) -> Effort:
         """Gradients, and their products with each other: as many multiply-adds as a pass through a linear model."""

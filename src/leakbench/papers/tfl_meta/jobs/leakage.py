@@ -104,6 +104,8 @@ class LeakageJob(JobKind):
     which a gradient was taken. A diverged attempt recovers nothing.
     """
 
+    memory_mb: ClassVar[int] = 16000
+    minutes: ClassVar[int] = 240
     uses_attacks: ClassVar[bool] = True
     gated_metrics: ClassVar[Mapping[str, MetricInfo]] = RECOVERY_METRICS
 

@@ -118,6 +118,9 @@ class ProtectionCostJob(JobKind):
     ``unpacked_values`` of the update: both its bits and its seconds are in proportion to the number of values.
     """
 
+    on_gpu: ClassVar[bool] = False
+    unit: ClassVar[Unit] = "parameters"
+
     clients: int = Field(4, ge=2, description="clients whose updates are summed, K; a masked pair is two of them")
     batch_size: int = Field(8, ge=1, description="images of a training step")
     key_bits: tuple[int, ...] = Field((1024, 2048, 3072), min_length=1, description="of Paillier's modulus")
@@ -184,9 +187,6 @@ class ProtectionCostJob(JobKind):
                 setting: Setting = {"method": name, "key_bits": bits}
                 found.append(Method(setting, paillier_bits(d, bits, slots), k, values, packing=packing))
         return found
-
-    unit: ClassVar[Unit] = "parameters"
-    on_gpu: ClassVar[bool] = False
 
     def effort(self, job: Job) -> Effort:
         """Exponentiations: of a packed value they take the square of a key's bits, up to a factor."""

@@ -1,0 +1,61 @@
+"""The facts about kinds of job that the rules of the workflow are made of."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from leakbench.jobs.base import JOB_KINDS
+
+_LABEL = "[^/]+"
+"""Regular expression of an attack's label."""
+
+
+@dataclass(frozen=True)
+class KindRule:
+    """The rule that makes the records of one kind of job.
+
+    Attributes:
+        name: of the kind, and of the rule.
+        folders: regular expression of the folders that hold its records: what paths have in the attack's place.
+        memory_mb: memory of a first attempt, in MB.
+        minutes: time limit of a first attempt.
+        on_gpu: whether it computes on a GPU where there is one.
+    """
+
+    name: str
+    folders: str
+    memory_mb: int
+    minutes: int
+    on_gpu: bool
+
+    def device(self, offered: Collection[str]) -> dict[str, int | str]:
+        """Resources by which a job asks for the device that it computes on.
+
+        A GPU, of the model and in the partition that the environment names; or a turn: jobs without a GPU that share a
+        SLURM job take turns.
+
+        Args:
+            offered: names of the resources that the run has; nothing else is asked for.
+        """
+        if not self.on_gpu:
+            return {"turn": 1} if "turn" in offered else {}
+        if "gpu" not in offered:
+            return {}
+        variables = {"gpu_model": "SLURM_GPU_MODEL", "slurm_partition": "SLURM_GPU_PARTITION"}
+        named = {name: os.environ[variable] for name, variable in variables.items() if os.environ.get(variable)}
+        return {"gpu": 1, **named}
+
+
+def kind_rules() -> list[KindRule]:
+    """The rules of all registered kinds of job.
+
+    Paths have the attack's label where others have the name of the kind, with a label behind it if they run an attack,
+    too: so the rule of ``attack`` leaves to the others what is theirs.
+    """
+    kinds = [JOB_KINDS.get(name) for name in JOB_KINDS]
+    folders = {kind.name: kind.folder(_LABEL) for kind in kinds}
+    others = "|".join(folder for folder in folders.values() if folder != _LABEL)
+    folders = {name: f"(?!({others})/){_LABEL}" if folder == _LABEL else folder for name, folder in folders.items()}
+    return [KindRule(kind.name, folders[kind.name], kind.memory_mb, kind.minutes, kind.on_gpu) for kind in kinds]

@@ -1,0 +1,63 @@
+"""The rules of the kinds of job: which paths are theirs, and which device they ask for."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from leakbench.jobs.base import JOB_KINDS, JobKind
+from leakbench.planning.project import Project
+from leakbench.workflow.kinds import KindRule, kind_rules
+
+ROOT = Path(__file__).resolve().parents[2]
+BOTH = {"gpu", "turn", "_cores"}
+
+
+@pytest.mark.parametrize("scale", ["smoke", "laptop", "full"])
+def test_every_record_is_made_by_the_rule_of_its_kind_alone(scale: str) -> None:
+    rules = kind_rules()
+    for path, job in Project(ROOT).plan(scale).jobs.items():
+        folder = path.split("/")[-2]
+        # Snakemake joins the patterns of a path's parts: a pattern that looks ahead sees the slash behind the folder.
+        assert [rule.name for rule in rules if re.fullmatch(f"{rule.folders}/", f"{folder}/")] == [job.kind.name], path
+
+
+def test_a_new_kind_of_job_needs_no_edit_of_the_workflow() -> None:
+    @JOB_KINDS.register("audit", version=1)
+    class Audit(JobKind):
+        """Attacks like no other."""
+
+        memory_mb: ClassVar[int] = 123
+        minutes: ClassVar[int] = 45
+        on_gpu: ClassVar[bool] = False
+        uses_attacks: ClassVar[bool] = True
+
+    rules = {rule.name: rule for rule in kind_rules()}
+    assert rules["audit"] == KindRule("audit", "audit-[^/]+", memory_mb=123, minutes=45, on_gpu=False)
+    attack = rules["attack"].folders
+    assert re.fullmatch(f"{attack}/", "ig/") and re.fullmatch(f"{attack}/", "auditor/")
+    assert not re.fullmatch(f"{attack}/", "audit-ig/") and not re.fullmatch(f"{attack}/", "train/")
+
+
+@pytest.mark.parametrize("offered", [set(), {"_cores"}])
+def test_nothing_is_asked_for_where_nothing_is_offered(offered: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as on a laptop, whatever the environment names."""
+    monkeypatch.setenv("SLURM_GPU_PARTITION", "gpu")
+    assert not [rule.name for rule in kind_rules() if rule.device(offered)]
+
+
+@pytest.mark.parametrize("variable", ["SLURM_GPU_PARTITION", "SLURM_GPU_MODEL", None])
+def test_model_and_partition_of_gpus_come_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch, variable: str | None
+) -> None:
+    for name in ("SLURM_GPU_PARTITION", "SLURM_GPU_MODEL"):
+        monkeypatch.delenv(name, raising=False)
+    if variable is not None:
+        monkeypatch.setenv(variable, "lab-7")
+    named = {"SLURM_GPU_PARTITION": {"slurm_partition": "lab-7"}, "SLURM_GPU_MODEL": {"gpu_model": "lab-7"}}
+    for rule in kind_rules():
+        of_gpu = {"gpu": 1} | (named[variable] if variable else {})
+        assert rule.device(BOTH) == (of_gpu if JOB_KINDS.get(rule.name).on_gpu else {"turn": 1})
