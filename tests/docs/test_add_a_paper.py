@@ -22,7 +22,9 @@ PAGE = ROOT / "docs" / "add-a-paper.md"
 def site(tmp_path: Path) -> Path:
     """A folder of installed packages: the paper's files, as the page has them, and what an installer writes."""
     site = tmp_path / "site"
-    files = re.findall(r"`(sixth/[\w/.]+|pyproject\.toml)`[^`]*?(?:\([^)]*\))?[^`]*?\n\n?```\w+\n(.*?)^```", TEXT, FLAGS)
+    files = re.findall(
+        r"`(sixth/[\w/.]+|pyproject\.toml)`[^`]*?(?:\([^)]*\))?[^`]*?\n\n?```\w+\n(.*?)^```", TEXT, FLAGS
+    )
     for name, content in files:
         (site / name).parent.mkdir(parents=True, exist_ok=True)
         (site / name).write_text(content)
