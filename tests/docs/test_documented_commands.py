@@ -34,7 +34,9 @@ ELSEWHERE = {
     "leakbench stage --all --scale full --check": "tests/data/test_needs.py",
     "leakbench draw figures/smoke/optimal_defense/fig04.pdf --partial": "tests/report/test_partial.py",
     "make lint": ".ci/run",
-    "snakemake --cores 2 figures/smoke/sixth/fig01.pdf figures/smoke/sixth/claims.csv": "tests/docs/test_add_a_paper.py",
+    "snakemake --cores 2 figures/smoke/sixth/fig01.pdf figures/smoke/sixth/claims.csv": (
+        "tests/docs/test_add_a_paper.py"
+    ),
     "leakbench check sign_noise.py": "tests/docs/test_add_a_defense.py",
     "leakbench --set compare=../mine/sign_noise.py:SignNoise list compared": "tests/docs/test_add_a_defense.py",
     "snakemake --cores 2 figures/smoke/optimal_defense/fig04.pdf --config compare=../mine/sign_noise.py:SignNoise": (

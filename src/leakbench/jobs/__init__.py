@@ -1,5 +1,4 @@
 """Kinds of job that several papers use, one file each. Papers keep their own in their folder.
-folder.
 
 All settings that a job sweeps are computed side by side, since for an attacker another noise scale is only another
 observation of the same model: one start-up, one batch. A field of the protocol may be swept too; the job then computes
