@@ -88,11 +88,11 @@ def check_labels(plan: Plan, paper: str, reader: str, read: Iterable[Reads]) -> 
     for entry in read:
         if entry.experiment not in experiments:
             place = plan.place(paper, "experiments", entry.experiment)
-            raise UnknownName("experiment", entry.experiment, experiments, f"{place}, which {reader} reads")
+            raise UnknownName("experiment", entry.experiment, experiments, f"{place}, read by {reader}")
         for axis, label in entry.labels():
             listed = plan.listed(paper, entry.experiment, axis)
             if not fits(label, listed.known):
-                raise UnknownName(AXES[axis], label, listed.known, f"{listed.place}, of which {reader} reads one")
+                raise UnknownName(AXES[axis], label, listed.known, f"{listed.place}, read by {reader}")
 
 
 def left_out(plan: Plan, paper: str, read: Iterable[Reads]) -> Iterator[str]:

@@ -16,6 +16,7 @@ from leakbench.papers.tfl_meta.common import FINE, NAMES, NONE, THRESHOLD, UNPRO
 from leakbench.papers.tfl_meta.constants import LIMIT, PRIORS, amplified, between
 from leakbench.papers.tfl_meta.tables import certification
 from leakbench.report.artifacts import Tables
+from leakbench.report.labels import reads
 from leakbench.report.plots import having
 from leakbench.report.tidy import SETTING
 from leakbench.theory.leakage_surrogate import Form, leakage_metric
@@ -28,8 +29,8 @@ from leakbench.theory.protection_parameters import (
     optimum,
 )
 
-TUNED, TUNED_ENCRYPTED = "tuned", "tuned_encrypted"
-UTILITY, UTILITY_TUNED, UTILITY_PAIRS, UTILITY_ENCRYPTED = (
+LEAKAGE = TUNED, TUNED_ENCRYPTED = "tuned", "tuned_encrypted"
+ACCURACY = UTILITY, UTILITY_TUNED, UTILITY_PAIRS, UTILITY_ENCRYPTED = (
     "utility",
     "utility_tuned",
     "utility_pairs",
@@ -212,6 +213,13 @@ COLUMNS = [
 ]
 
 
+def _trained_in(experiment: str) -> list[str]:
+    """The defenses whose accuracy an experiment has, with ``none`` where others are compared with that."""
+    ways = [(label, way.trained) for label, way in WAYS.items() if way.trained]
+    plain = ["none"] if any(trained[1] == experiment for _, trained in ways) else []
+    return plain + [label for label, trained in ways if trained[0] == experiment]
+
+
 @table(
     "S5",
     title="Bounds at a budget of leakage, and what is measured",
@@ -226,15 +234,11 @@ COLUMNS = [
     "protection, of two clients for masks, of a few rounds for Paillier's scheme. Efficiency is in plain updates of 32 "
     "bits per coordinate: more bits than that per client and round, and its bound with C5 the larger of the plain and "
     "the protected update; of masks it is K m log2 r (Lemma H.4), with K = 2, which is negative for r below 1.",
-    experiments=(
+    experiments=[
         UNPROTECTED,
-        TUNED,
-        TUNED_ENCRYPTED,
-        UTILITY,
-        UTILITY_TUNED,
-        UTILITY_PAIRS,
-        UTILITY_ENCRYPTED,
-    ),
+        *(reads(name, defenses=[label for label, way in WAYS.items() if way.leaked == name]) for name in LEAKAGE),
+        *(reads(name, defenses=_trained_in(name)) for name in ACCURACY),
+    ],
     leaves_out="its rows are the parameters that the paper's formulas ask for",
 )
 def table_s5(tables: Tables) -> pd.DataFrame:

@@ -16,6 +16,8 @@ from leakbench.papers.tfl_meta.measured import (
     CONSTANTS,
     CORRECTED,
     ENCRYPTED,
+    EXPERIMENTS,
+    FIXED_POINT,
     IN_USE,
     MASKED,
     MASKED_DLG,
@@ -50,8 +52,6 @@ if TYPE_CHECKING:
 OBJECTIVES = ["recovered", "loss", "bits"]
 DIGITS = {"recovered": 2, "loss": 1, "bits": 2}
 """Places that count: of what measurement cannot tell apart none beats the other."""
-EXPERIMENTS = (CONSTANTS, SWEPT, MASKED, TUNED, ENCRYPTED, UTILITY, UTILITY_TUNED, PAIRS)
-FIXED_POINT = "fixed-point"
 PLAIN_BITS = 32
 """Of a coordinate."""
 STRONGEST = (

@@ -1,0 +1,110 @@
+"""Labels that claims, figures and tables read: a renamed one stops planning, one that a scale leaves out does not."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.report.synthetic import ROOT, tidy_tables
+from tests.report.tables import rows
+
+from leakbench.cli import main
+from leakbench.errors import ConfigError, UnknownName
+from leakbench.planning.project import Project
+from leakbench.report.artifacts import artifact_of
+from leakbench.report.catalogue import catalogue
+from leakbench.report.claims import check_readers, claims_of
+from leakbench.report.evidence import Evidence
+from leakbench.report.judging import judged
+from leakbench.report.labels import Reads, declared, fits, reads
+from leakbench.report.tidy import table_path
+from leakbench.workflow.snakefile import Workflow
+
+PAPER = "optimal_defense"
+
+
+def test_a_declaration_lists_labels_by_axis() -> None:
+    read = reads("pruning", defenses={"gp": "gradient pruning", "op": "optimal pruning"}, attacks="ig")
+    assert read == Reads("pruning", defenses=("gp", "op"), attacks=("ig",))
+    assert list(read.labels()) == [("defenses", "gp"), ("defenses", "op"), ("attacks", "ig")]
+    assert declared(["pruning", read]) == (Reads("pruning"), read)
+
+
+def test_a_pattern_fits_some_labels() -> None:
+    assert fits("resnet*", ["lenet", "resnet18"]) and not fits("resnet*", ["lenet"]) and not fits("op", ["op-80"])
+    read = reads("pruning", defenses="op*")
+    assert read.has("defenses", "op-80") and not read.has("defenses", "gp") and not read.has("attacks", "op-80")
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda evidence: evidence.series("pruning", "final_loss", defense="op"),
+        lambda evidence: evidence.series("pruning", "mse_input", defense="gp", attack="dlg"),
+        lambda evidence: evidence.metrics("pruning", "", defense="op"),
+        lambda evidence: evidence.swept("pruning", "fraction", defense="op"),
+    ],
+)
+def test_evidence_refuses_labels_that_are_not_declared(ask: Callable[[Evidence], object]) -> None:
+    frame = rows("gp", "mse_input", np.ones((1, 2, 2)), attack="ig")
+    evidence = Evidence({"pruning": frame}, [reads("pruning", defenses="gp", attacks="ig")])
+    evidence.series("pruning", "mse_input", defense="gp", attack="ig")
+    with pytest.raises(ConfigError, match="undeclared"):
+        ask(evidence)
+
+
+def checkout(root: Path, rename: Callable[[str], str]) -> Project:
+    """A checkout with changes of all files on the paper."""
+    shutil.copytree(ROOT / "config", root / "config")
+    for file in (root / "config" / "papers" / f"{PAPER}.yaml", *(root / "config" / "scales").glob("*.yaml")):
+        file.write_text(rename(file.read_text()))
+    return Project(root, {"papers": [PAPER]})
+
+
+@pytest.fixture
+def renamed(tmp_path: Path) -> Project:
+    """A checkout in which op has another name."""
+    return checkout(tmp_path, lambda text: re.sub(r"(?<![\w-])op(?![\w-])", "op2", text))
+
+
+def test_a_renamed_label_stops_planning_listing_judging_and_drawing(
+    renamed: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = r"experiments\.pruning\.defenses, read by figure 2: unknown defense 'op'; did you mean 'op2'\?"
+    assert renamed.plan("smoke").jobs, "nothing but the readers is wrong"
+    with pytest.raises(UnknownName, match=message):
+        Workflow(renamed.root, {"papers": [PAPER]}).targets()
+    for what in ("artifacts", "papers"):
+        with pytest.raises(UnknownName, match=message):
+            catalogue(renamed, what)
+    entry = artifact_of(f"figures/smoke/{PAPER}/fig02.png")
+    with pytest.raises(UnknownName, match=message):
+        entry.render(renamed, entry.path("smoke", "png"))
+    with pytest.raises(UnknownName, match="read by claim E1: unknown defense 'op'"):
+        list(judged(renamed, "smoke", PAPER))
+    monkeypatch.chdir(renamed.root)
+    assert main(["--set", f"papers=[{PAPER}]", "claims"]) == 1
+    assert "read by claim E1: unknown defense 'op'; did you mean 'op2'?" in capsys.readouterr().err
+
+
+def test_the_note_of_a_claim_that_is_not_run_names_what_the_scale_leaves_out(tmp_path: Path) -> None:
+    """The grid has it, so that another scale computes it."""
+    project = checkout(tmp_path, lambda text: text)
+    scale = tmp_path / "config" / "scales" / "smoke.yaml"
+    scale.write_text(scale.read_text().replace("pruning: *small_grid", "pruning: {<<: *small_grid, defenses: [gp]}", 1))
+    plan = project.plan("smoke")
+    assert plan.papers[PAPER].experiments["pruning"].defenses == ["gp"]
+    check_readers(plan)
+    table = tmp_path / table_path("smoke", PAPER, "pruning")
+    table.parent.mkdir(parents=True)
+    tidy_tables(plan)["pruning"].to_parquet(table)
+    findings = {entry.key: finding for entry, finding in judged(project, "smoke", PAPER) if entry.key in {"E1", "E5"}}
+    for finding in findings.values():
+        assert finding.verdict == "not run"
+        place = "config/scales/smoke.yaml: papers.optimal_defense.experiments.pruning.defenses"
+        assert finding.note.endswith(f"; this scale leaves out defense 'op' ({place})")
+    assert len(findings) == 2 <= len(claims_of(PAPER))
