@@ -14,10 +14,11 @@ from tests.report.tables import rows
 
 from leakbench.cli import main
 from leakbench.errors import ConfigError, UnknownName
+from leakbench.paper_folders import PaperFolder, paper_folders
 from leakbench.planning.project import Project
 from leakbench.report.artifacts import artifact_of
 from leakbench.report.catalogue import catalogue
-from leakbench.report.claims import check_readers, claims_of
+from leakbench.report.claims import check_readers
 from leakbench.report.evidence import Evidence
 from leakbench.report.judging import judged
 from leakbench.report.labels import Reads, declared, fits, reads
@@ -25,6 +26,7 @@ from leakbench.report.tidy import table_path
 from leakbench.workflow.snakefile import Workflow
 
 PAPER = "optimal_defense"
+FOLDER = paper_folders()[PAPER]
 
 
 def test_a_declaration_lists_labels_by_axis() -> None:
@@ -57,18 +59,21 @@ def test_evidence_refuses_labels_that_are_not_declared(ask: Callable[[Evidence],
         ask(evidence)
 
 
-def checkout(root: Path, rename: Callable[[str], str]) -> Project:
-    """A checkout with changes of all files on the paper."""
-    shutil.copytree(ROOT / "config", root / "config")
-    for file in (root / "config" / "papers" / f"{PAPER}.yaml", *(root / "config" / "scales").glob("*.yaml")):
-        file.write_text(rename(file.read_text()))
-    return Project(root, {"papers": [PAPER]})
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    shutil.copytree(ROOT / "config", tmp_path / "config")
+    return tmp_path
 
 
 @pytest.fixture
-def renamed(tmp_path: Path) -> Project:
-    """A checkout in which op has another name."""
-    return checkout(tmp_path, lambda text: re.sub(r"(?<![\w-])op(?![\w-])", "op2", text))
+def renamed(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """The paper with another name of op, in its grid and in its scales."""
+    grid, smoke = checkout / "grid.yaml", checkout / "smoke.yaml"
+    for file, original in ((grid, FOLDER.grid), (smoke, FOLDER.scale("smoke"))):
+        file.write_text(re.sub(r"(?<![\w-])op(?![\w-])", "op2", original.read_text()))
+    monkeypatch.setattr(PaperFolder, "grid", property(lambda _: grid))
+    monkeypatch.setattr(PaperFolder, "scale", lambda *_: smoke)
+    return Project(checkout, {"papers": [PAPER]})
 
 
 def test_a_renamed_label_stops_planning_listing_judging_and_drawing(
@@ -91,20 +96,20 @@ def test_a_renamed_label_stops_planning_listing_judging_and_drawing(
     assert "read by claim E1: unknown defense 'op'; did you mean 'op2'?" in capsys.readouterr().err
 
 
-def test_the_note_of_a_claim_that_is_not_run_names_what_the_scale_leaves_out(tmp_path: Path) -> None:
-    """The grid has it, so that another scale computes it."""
-    project = checkout(tmp_path, lambda text: text)
-    scale = tmp_path / "config" / "scales" / "smoke.yaml"
-    scale.write_text(scale.read_text().replace("pruning: *small_grid", "pruning: {<<: *small_grid, defenses: [gp]}", 1))
+def test_the_note_of_a_claim_that_is_not_run_names_what_a_user_leaves_out(checkout: Path) -> None:
+    """The paper's grid has the label, so that it is no mistake of the claim."""
+    overlay = checkout / "config" / "papers" / f"{PAPER}.yaml"
+    overlay.parent.mkdir()
+    overlay.write_text("experiments: {pruning: {defenses: [gp]}}")
+    project = Project(checkout, {"papers": [PAPER]})
     plan = project.plan("smoke")
     assert plan.papers[PAPER].experiments["pruning"].defenses == ["gp"]
     check_readers(plan)
-    table = tmp_path / table_path("smoke", PAPER, "pruning")
+    table = checkout / table_path("smoke", PAPER, "pruning")
     table.parent.mkdir(parents=True)
     tidy_tables(plan)["pruning"].to_parquet(table)
-    findings = {entry.key: finding for entry, finding in judged(project, "smoke", PAPER) if entry.key in {"E1", "E5"}}
-    for finding in findings.values():
-        assert finding.verdict == "not run"
-        place = "config/scales/smoke.yaml: papers.optimal_defense.experiments.pruning.defenses"
-        assert finding.note.endswith(f"; this scale leaves out defense 'op' ({place})")
-    assert len(findings) == 2 <= len(claims_of(PAPER))
+    findings = {entry.key: finding for entry, finding in judged(project, "smoke", PAPER)}
+    for key in ("E1", "E5"):
+        assert findings[key].verdict == "not run"
+        place = f"config/papers/{PAPER}.yaml: experiments.pruning.defenses"
+        assert findings[key].note.endswith(f"; this scale leaves out defense 'op' ({place})")
