@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from leakbench.defenses.base import ClientState, Defense, Round
-from leakbench.federated.batches import Chosen
+from leakbench.federated.batches import ALL, Chosen
 from leakbench.federated.client_data import ClientData
 from leakbench.federated.message import Message
 from leakbench.federated.step import ClientSteps
@@ -80,7 +80,7 @@ class DefendedClients:
         assert self._samples is not None, "clients without samples compute on batches that are given"
         return self._samples
 
-    def take(self, chosen: Chosen) -> Samples:
+    def take(self, chosen: Chosen = ALL) -> Samples:
         """Those of :attr:`samples` that a step takes, ``B`` of each client."""
         return self.samples.at(chosen)
 
