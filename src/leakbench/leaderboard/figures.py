@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from leakbench.lazy import np, pd
 from leakbench.leaderboard import PAPER
-from leakbench.leaderboard.board import DEFENDED, HEADLINE, LOSSES, UNDEFENDED, Board, Place, boards, in_words
+from leakbench.leaderboard.board import HEADLINE, LOSSES, READ, Board, Place, boards, in_words
 from leakbench.report.artifacts import Tables, artifact
 from leakbench.report.pareto import nondominated
 from leakbench.report.plots import Drawing
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from leakbench.report.statistics import Array
 
-figure = partial(artifact, PAPER, "figure", experiments=(UNDEFENDED, DEFENDED), any_sweep=True)
+figure = partial(artifact, PAPER, "figure", experiments=READ, any_sweep=True)
 
 LEAKAGE = "PSNR of the best reconstruction (dB)"
 MEASURED = (

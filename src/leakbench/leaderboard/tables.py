@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from leakbench.lazy import pd
 from leakbench.leaderboard import PAPER
-from leakbench.leaderboard.board import DEFENDED, HEADLINE, LOSSES, UNDEFENDED, boards, in_words
+from leakbench.leaderboard.board import HEADLINE, LOSSES, READ, boards, in_words
 from leakbench.leaderboard.figures import INTERVALS, MEASURED, percent, ratio, settings_of
 from leakbench.report.artifacts import Tables, artifact
 
 if TYPE_CHECKING:
     from leakbench.report.statistics import Estimate
 
-table = partial(artifact, PAPER, "table", experiments=(UNDEFENDED, DEFENDED), any_sweep=True)
+table = partial(artifact, PAPER, "table", experiments=READ, any_sweep=True)
 
 NONE = "–"
 

@@ -36,6 +36,9 @@ DEFENSES = {
 """Mechanism -> the paper's name of it, in the order of Table IV. A mechanism has one label in ``utility`` and others in
 the experiments of attacks, whose settings differ."""
 
+TRAINED = tuple(mechanism.replace("_", "-") for mechanism in DEFENSES)
+"""Labels of the defenses in ``utility``."""
+
 MODELS = ("SimpleCNN", "ConvNet", "ResNet18")
 """The models of Table IV, in its order."""
 MODEL_LABELS = tuple(f"{name.lower()}*" for name in MODELS)

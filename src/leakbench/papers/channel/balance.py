@@ -20,6 +20,7 @@ from leakbench.papers.channel.released import (
     strongest_membership,
 )
 from leakbench.report.artifacts import Tables
+from leakbench.report.labels import Reads, reads
 from leakbench.report.plots import Drawing, having
 from leakbench.report.statistics import over_seeds
 from leakbench.report.style import REFERENCE_COLOUR, colour, marker
@@ -39,7 +40,12 @@ SERIES = {
     "dp-sgd": "DP-SGD",
     "dp-psac": "DP-PSAC",
 }
-WORLD = (UNDEFENDED, "natural", "white", "personalized", "dp")
+DP = ("dp-sgd", "dp-psac")
+WORLD: tuple[str | Reads, ...] = (
+    UNDEFENDED,
+    *(reads(channel, defenses=channel) for channel in SERIES if channel not in DP),
+    reads("dp", defenses=DP),
+)
 CELL = ["dataset", "model", "seed"]
 IMPROVED = (
     "IMP_MIA = 1 - AUC / AUC_0 and IMP_DRA = 1 - MSE_0 / MSE of model inversion, where 0 marks the undefended model of "

@@ -8,6 +8,7 @@ from importlib.resources import files
 from leakbench.lazy import pd
 from leakbench.papers.channel import PAPER
 from leakbench.report.artifacts import artifact
+from leakbench.report.labels import reads
 
 figure = partial(artifact, PAPER, "figure")
 table = partial(artifact, PAPER, "table")
@@ -18,6 +19,7 @@ UNDEFENDED = "undefended_release"
 """Experiment of the undefended released models."""
 CHANNELS = {"natural-all": "natural", "white-all": "white", "personalized-all": "personalized"}
 """Labels of the channels on the common grid of capacities."""
+CALIBRATED = reads("calibration", defenses=CHANNELS)
 ARCHITECTURES = ("lenet5", "alexnet", "vgg16", "resnet10")
 """The paper's models."""
 

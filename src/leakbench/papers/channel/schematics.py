@@ -7,9 +7,10 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from leakbench.lazy import pd, torch
-from leakbench.papers.channel.common import CHANNELS, figure
+from leakbench.papers.channel.common import CALIBRATED, CHANNELS, figure
 from leakbench.papers.channel.jobs.calibrate import VISITS
 from leakbench.report.artifacts import Tables
+from leakbench.report.labels import reads
 from leakbench.report.plots import Drawing, values_of
 from leakbench.report.style import REFERENCE_COLOUR, colour, panels
 from leakbench.report.tidy import SETTING
@@ -23,6 +24,7 @@ MECHANISMS = {
     "white-all": "white_channel",
     "personalized-all": "personalized_channel",
 }
+NATURAL = "natural-all"
 LINES = ("-", "--", "-.", ":")
 DIMENSION = 1024
 """Of the formulas' images: 32x32, grey."""
@@ -48,7 +50,7 @@ def _middle(frame: pd.DataFrame) -> float:
     "Right: what each direction alone carries, half ln(1 + signal / noise) nats; together the directions that are not "
     "shown carry the rest. Noise of the personalized channel is not independent between these directions, and its "
     "capacity is solved for by an upper bound, so it stays below what is asked for.",
-    experiments=("calibration",),
+    experiments=(CALIBRATED,),
     leaves_out="it is a sketch with the paper's channels",
 )
 def fig01(tables: Tables) -> Drawing:
@@ -98,13 +100,13 @@ def _half_log(value: float) -> float:
     "sum of as many capacities (eq. 9); what as many fresh draws of the noise tell together, f(sigma / visits); and "
     "one draw for all visits, of which nothing more can be learnt. Right: the factor exp(-2 I / d) by which each "
     "lowers the error bound of Theorem 1, for d inputs per image.",
-    experiments=("calibration",),
+    experiments=(reads("calibration", defenses=NATURAL),),
     leaves_out="it is a sketch with one channel",
 )
 def fig02(tables: Tables) -> Drawing:
     """Nats against visits under three ways of counting, and the factor on the error bound."""
     frame = _first_dataset(tables["calibration"])
-    frame = frame[frame["defense"] == "natural-all"]
+    frame = frame[frame["defense"] == NATURAL]
     kappa = _middle(frame)
     at = frame[frame[KAPPA] == kappa]
     fresh = values_of(at, "fresh_capacity").sort_values("index")["value"].to_numpy()

@@ -8,6 +8,7 @@ from importlib.resources import files
 from leakbench.lazy import pd
 from leakbench.papers.optimal_defense.common import NOISE, PRUNING, table
 from leakbench.report.artifacts import Tables
+from leakbench.report.labels import reads
 from leakbench.report.plots import series_of, values_of
 from leakbench.report.statistics import over_seeds
 from leakbench.report.tidy import SETTING, setting_columns
@@ -58,7 +59,7 @@ NONE = "–"
     "instead of per coordinate, and with fewer or more probes of the sensitivities. Means with 95 % t-intervals "
     "over seeds of the initialisation. The information is infinite where coordinates travel without noise; all of "
     "it passes where none is pruned.",
-    experiments=("readings",),
+    experiments=(reads("readings", defenses=READINGS),),
 )
 def table_s1(tables: Tables) -> pd.DataFrame:
     """Utility, information, noise and loss of every reading."""
@@ -128,7 +129,7 @@ MEASURED = {
     "the part of it that passes under equal noise, the size of the noise in two senses, and the parts of the "
     "coordinates whose ratio was floored or capped, and that follow the gradient at all. Means over clients and "
     "seeds; a dash where there is no finite number.",
-    experiments=("information",),
+    experiments=(reads("information", defenses=(*PRUNING, *NOISE)),),
 )
 def table_s2(tables: Tables) -> pd.DataFrame:
     """A row per defense and setting, a column per metric."""

@@ -12,6 +12,7 @@ from functools import partial
 
 from leakbench.lazy import np
 from leakbench.papers.secagg_dp import PAPER
+from leakbench.papers.secagg_dp.accuracy import CNN, HOME
 from leakbench.report.claims import claim
 from leakbench.report.comparisons import difference, relative
 from leakbench.report.evidence import Evidence, NotRun, Series, in_words, same_points
@@ -22,13 +23,7 @@ stated = partial(claim, PAPER)
 
 MARGIN = 0.01
 """Of "at least as accurate": accuracies that differ by less are equal."""
-HOME = {
-    **dict.fromkeys(("gd", "gsgd", "gsgd-repaired", "gsgd-printed"), "accuracy_all"),
-    **dict.fromkeys(("sgd", "sgd-amplified"), "accuracy_batches"),
-    "sgd-epochs": "accuracy_epochs",
-}
-"""The experiment of a defense on the linear model."""
-ENDINGS = ("", "_cnn")
+ENDINGS = ("", CNN)
 """Of experiments: of the linear model, of the CNN."""
 
 

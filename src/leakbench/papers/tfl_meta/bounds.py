@@ -18,6 +18,7 @@ from leakbench.papers.tfl_meta.measured import (
     MASKED,
     MECHANISMS,
     PRINTED,
+    READ,
     SHARES,
     SWEPT,
     TUNED,
@@ -73,7 +74,7 @@ LINES: dict[str, tuple[str, str, Any]] = {
     "bound to the upper one, of masks from the paper's model to the law of a value plus a mask. Constants are of more "
     "attempts than points; at a budget of 2 C1, where nothing is protected, diamonds stand at the left edge. Right: "
     f"total variation above {SEPARATED:g}, where real settings are; shares and ciphertexts are at 1 but for rounding.",
-    experiments=(CONSTANTS, SWEPT, MASKED, TUNED, ENCRYPTED),
+    experiments=(CONSTANTS, READ[SWEPT], READ[MASKED], READ[TUNED], READ[ENCRYPTED]),
     leaves_out="the total variation that other mechanisms cause is not known",
 )
 def fig_s5(tables: Tables) -> Drawing:

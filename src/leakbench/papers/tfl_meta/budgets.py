@@ -16,20 +16,21 @@ from leakbench.papers.tfl_meta.common import FINE, NAMES, NONE, THRESHOLD, UNPRO
 from leakbench.papers.tfl_meta.constants import LIMIT, PRIORS, amplified, between
 from leakbench.papers.tfl_meta.tables import certification
 from leakbench.report.artifacts import Tables
+from leakbench.report.labels import reads
 from leakbench.report.plots import having
 from leakbench.report.tidy import SETTING
 from leakbench.theory.leakage_surrogate import Form, leakage_metric
 from leakbench.theory.protection_parameters import (
     Mechanism,
     Optimum,
-    Setting,
+    UploadLaw,
     bounds_at_optimum,
     dropped_coordinates,
     optimum,
 )
 
-TUNED, TUNED_ENCRYPTED = "tuned", "tuned_encrypted"
-UTILITY, UTILITY_TUNED, UTILITY_PAIRS, UTILITY_ENCRYPTED = (
+LEAKAGE = TUNED, TUNED_ENCRYPTED = "tuned", "tuned_encrypted"
+ACCURACY = UTILITY, UTILITY_TUNED, UTILITY_PAIRS, UTILITY_ENCRYPTED = (
     "utility",
     "utility_tuned",
     "utility_pairs",
@@ -87,7 +88,7 @@ class System:
 
     c1: float
     xi: float
-    setting: Setting
+    setting: UploadLaw
 
     def solved(self, way: Way, budget: float) -> Optimum:
         """What the paper's formulas give for a budget, in units of C1."""
@@ -101,7 +102,7 @@ def system(frame: pd.DataFrame) -> System:
     return System(
         float(mean[C1]),
         float(largest[XI]),
-        Setting(float(mean["dimension"]), float(largest["delta"]), float(mean["steepness"])),
+        UploadLaw(float(mean["dimension"]), float(largest["delta"]), float(mean["steepness"])),
     )
 
 
@@ -149,7 +150,7 @@ def _cell(frame: pd.DataFrame, dataset: str, model: str) -> pd.DataFrame:
     return frame[(frame["dataset"] == dataset) & (frame["model"] == model)]
 
 
-def in_words(point: Point, setting: Setting) -> str:
+def in_words(point: Point, setting: UploadLaw) -> str:
     """The parameter, in the form in which it can be told from its limit."""
     value = point.parameter
     if point.status != "ok":
@@ -212,6 +213,13 @@ COLUMNS = [
 ]
 
 
+def _trained_in(experiment: str) -> list[str]:
+    """The defenses whose accuracy an experiment has, with ``none`` where others are compared with that."""
+    ways = [(label, way.trained) for label, way in WAYS.items() if way.trained]
+    plain = ["none"] if any(trained[1] == experiment for _, trained in ways) else []
+    return plain + [label for label, trained in ways if trained[0] == experiment]
+
+
 @table(
     "S5",
     title="Bounds at a budget of leakage, and what is measured",
@@ -226,15 +234,11 @@ COLUMNS = [
     "protection, of two clients for masks, of a few rounds for Paillier's scheme. Efficiency is in plain updates of 32 "
     "bits per coordinate: more bits than that per client and round, and its bound with C5 the larger of the plain and "
     "the protected update; of masks it is K m log2 r (Lemma H.4), with K = 2, which is negative for r below 1.",
-    experiments=(
+    experiments=[
         UNPROTECTED,
-        TUNED,
-        TUNED_ENCRYPTED,
-        UTILITY,
-        UTILITY_TUNED,
-        UTILITY_PAIRS,
-        UTILITY_ENCRYPTED,
-    ),
+        *(reads(name, defenses=[label for label, way in WAYS.items() if way.leaked == name]) for name in LEAKAGE),
+        *(reads(name, defenses=_trained_in(name)) for name in ACCURACY),
+    ],
     leaves_out="its rows are the parameters that the paper's formulas ask for",
 )
 def table_s5(tables: Tables) -> pd.DataFrame:
@@ -275,7 +279,7 @@ def _asked(point: Point, base: System) -> dict[str, str]:
     }
 
 
-def _bounds(point: Point, setting: Setting) -> tuple[str, str]:
+def _bounds(point: Point, setting: UploadLaw) -> tuple[str, str]:
     """The paper's, on the loss of accuracy and on that of efficiency in plain updates."""
     if point.status == "no protection needed":
         return "0", "0"

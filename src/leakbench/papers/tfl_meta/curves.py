@@ -12,9 +12,9 @@ from leakbench.papers.tfl_meta.measured import (
     BUDGET,
     CONSTANTS,
     ENCRYPTED,
+    EXPERIMENTS,
     FORMS,
     IN_USE,
-    MASKED,
     MECHANISMS,
     PAIRS,
     SHARES,
@@ -46,7 +46,6 @@ QUANTITIES = {
 }
 """Rows of panels, and their axes."""
 TUNED_MARK, OTHER_ATTACK = "D", "s"
-EXPERIMENTS = (CONSTANTS, SWEPT, MASKED, TUNED, ENCRYPTED, UTILITY, UTILITY_TUNED, PAIRS)
 AT = 1.0
 """The budget over C1 whose optimum is marked."""
 

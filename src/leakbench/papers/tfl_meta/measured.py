@@ -10,6 +10,7 @@ from typing import Any
 from leakbench.lazy import np, pd, torch
 from leakbench.papers.tfl_meta.jobs.leakage import leakage_metric_name
 from leakbench.report.artifacts import Tables
+from leakbench.report.labels import Reads, reads
 from leakbench.report.plots import having, judged, values_of
 from leakbench.report.statistics import over_seeds
 from leakbench.report.tidy import SETTING
@@ -114,6 +115,21 @@ MECHANISMS = (
 SHARES, IN_USE = "shares", "tuned-encrypted"
 MECHANISM_OF = {label: entry for entry in MECHANISMS for label in entry.tuned}
 """By the label of a defense that is tuned."""
+FIXED_POINT = "fixed-point"
+_ALONE = [entry.label for entry in MECHANISMS if entry.utility == UTILITY]
+READ = {
+    SWEPT: reads(SWEPT, defenses=(*(entry.label for entry in MECHANISMS), SHARES)),
+    MASKED: reads(MASKED, defenses=[entry.label for entry in MECHANISMS if MASKED in entry.attacks]),
+    TUNED: reads(TUNED, defenses=MECHANISM_OF),
+    ENCRYPTED: reads(ENCRYPTED, defenses=IN_USE),
+    UTILITY: reads(UTILITY, defenses=("none", *_ALONE, SHARES, FIXED_POINT)),
+    UTILITY_TUNED: reads(
+        UTILITY_TUNED, defenses=[label for label, entry in MECHANISM_OF.items() if entry.utility == UTILITY]
+    ),
+    PAIRS: reads(PAIRS, defenses=("none", "masks", "tuned-masks")),
+}
+"""The labels that figures read, by experiment."""
+EXPERIMENTS: tuple[str | Reads, ...] = (CONSTANTS, *READ.values())
 
 
 def cells_of(frame: pd.DataFrame) -> list[tuple[str, str]]:
