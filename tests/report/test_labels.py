@@ -112,4 +112,4 @@ def test_the_note_of_a_claim_that_is_not_run_names_what_a_user_leaves_out(checko
     for key in ("E1", "E5"):
         assert findings[key].verdict == "not run"
         place = f"config/papers/{PAPER}.yaml: experiments.pruning.defenses"
-        assert findings[key].note.endswith(f"; this scale leaves out defense 'op' ({place})")
+        assert findings[key].note.endswith(f"; the configuration leaves out defense 'op' ({place})")

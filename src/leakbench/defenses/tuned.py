@@ -23,7 +23,7 @@ from leakbench.theory.distortion import noise_steepness
 from leakbench.theory.leakage_surrogate import amplification
 from leakbench.theory.protection_parameters import (
     Mechanism,
-    Setting,
+    UploadLaw,
     common_log_modulus,
     common_mask,
     common_noise_variance,
@@ -137,7 +137,7 @@ class Tuned(Defense):
         """
         sigma = constants.sigma.double().clamp(min=self.smallest_spread)
         steepness = torch.stack([noise_steepness(each) for each in sigma])
-        setting = Setting(sigma.shape[1], float(constants.delta.max()), float(steepness.mean()))
+        setting = UploadLaw(sigma.shape[1], float(constants.delta.max()), float(steepness.mean()))
         found = optimum(
             self.mechanism,
             constants.c1,

@@ -44,7 +44,7 @@ HEADLINE = 0.02
 RESAMPLES = 1000
 PROBABILITY_SEED = 0
 
-Setting = tuple[tuple[str, Any], ...]
+SettingItems = tuple[tuple[str, Any], ...]
 """Swept parameters with their values."""
 
 
@@ -68,7 +68,7 @@ class Defended:
 
     label: str
     mechanism: str
-    settings: tuple[Setting, ...]
+    settings: tuple[SettingItems, ...]
     quality: Mapping[str, Array]
     leakage: Array
     strongest: tuple[str, ...]
@@ -276,14 +276,14 @@ def _defended(
     )
 
 
-def _settings(rows: pd.DataFrame) -> tuple[Setting, ...]:
+def _settings(rows: pd.DataFrame) -> tuple[SettingItems, ...]:
     """In the order of the table, which is that of the sweep."""
     columns = [name for name in setting_columns(rows) if rows[name].notna().any()]
     found = rows[columns].drop_duplicates().to_dict("records") if columns else [{}]
     return tuple(tuple((str(name).removeprefix(SETTING), value) for name, value in one.items()) for one in found)
 
 
-def _at_setting(rows: pd.DataFrame, setting: Setting) -> pd.DataFrame:
+def _at_setting(rows: pd.DataFrame, setting: SettingItems) -> pd.DataFrame:
     for name, value in setting:
         rows = rows[rows[SETTING + name] == value]
     return rows

@@ -96,9 +96,9 @@ def check_labels(plan: Plan, paper: str, reader: str, read: Iterable[Reads]) -> 
 
 
 def left_out(plan: Plan, paper: str, read: Iterable[Reads]) -> Iterator[str]:
-    """The declared labels that the plan's scale leaves out, a sentence each."""
+    """The declared labels that the plan leaves out at its scale, a sentence each."""
     for entry in read:
         for axis, label in entry.labels():
             listed = plan.listed(paper, entry.experiment, axis)
             if not fits(label, listed.planned):
-                yield f"this scale leaves out {AXES[axis]} '{label}' ({listed.place})"
+                yield f"the configuration leaves out {AXES[axis]} '{label}' ({listed.place})"

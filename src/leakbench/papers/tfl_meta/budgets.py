@@ -23,7 +23,7 @@ from leakbench.theory.leakage_surrogate import Form, leakage_metric
 from leakbench.theory.protection_parameters import (
     Mechanism,
     Optimum,
-    Setting,
+    UploadLaw,
     bounds_at_optimum,
     dropped_coordinates,
     optimum,
@@ -88,7 +88,7 @@ class System:
 
     c1: float
     xi: float
-    setting: Setting
+    setting: UploadLaw
 
     def solved(self, way: Way, budget: float) -> Optimum:
         """What the paper's formulas give for a budget, in units of C1."""
@@ -102,7 +102,7 @@ def system(frame: pd.DataFrame) -> System:
     return System(
         float(mean[C1]),
         float(largest[XI]),
-        Setting(float(mean["dimension"]), float(largest["delta"]), float(mean["steepness"])),
+        UploadLaw(float(mean["dimension"]), float(largest["delta"]), float(mean["steepness"])),
     )
 
 
@@ -150,7 +150,7 @@ def _cell(frame: pd.DataFrame, dataset: str, model: str) -> pd.DataFrame:
     return frame[(frame["dataset"] == dataset) & (frame["model"] == model)]
 
 
-def in_words(point: Point, setting: Setting) -> str:
+def in_words(point: Point, setting: UploadLaw) -> str:
     """The parameter, in the form in which it can be told from its limit."""
     value = point.parameter
     if point.status != "ok":
@@ -279,7 +279,7 @@ def _asked(point: Point, base: System) -> dict[str, str]:
     }
 
 
-def _bounds(point: Point, setting: Setting) -> tuple[str, str]:
+def _bounds(point: Point, setting: UploadLaw) -> tuple[str, str]:
     """The paper's, on the loss of accuracy and on that of efficiency in plain updates."""
     if point.status == "no protection needed":
         return "0", "0"

@@ -40,7 +40,7 @@ from leakbench.report.pareto import Front, Mechanism, hypervolume, nondominated,
 from leakbench.report.plots import Drawing, values_of
 from leakbench.report.style import REFERENCE_COLOUR, colour, marker, plain_ticks, use_style
 from leakbench.report.verdicts import VOID
-from leakbench.theory.protection_parameters import Setting, bounds_at_optimum
+from leakbench.theory.protection_parameters import UploadLaw, bounds_at_optimum
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -206,7 +206,7 @@ def bound_objectives(tables: Tables, largest: float) -> list[Mechanism]:
     laws = laws_of(tables[SWEPT])
     most = 2 * found.c1 / found.c2  # where the metric is zero
     size = float(laws["dimension"][0])
-    setting = Setting(size, float(laws["delta"].mean()), float(laws["steepness"].mean()))
+    setting = UploadLaw(size, float(laws["delta"].mean()), float(laws["steepness"].mean()))
 
     def objectives(key: Any) -> Callable[[Array], Array]:
         def of(variation: Array) -> Array:

@@ -13,14 +13,14 @@ from leakbench.theory.leakage_surrogate import Form
 from leakbench.theory.protection_parameters import (
     Mechanism,
     Optimum,
-    Setting,
+    UploadLaw,
     dropped_coordinates,
     log_widening,
     optimum,
     required_tv,
 )
 
-SETTING = Setting(SIZE, DELTA, math.sqrt(SIZE) / DEVIATION**2)
+SETTING = UploadLaw(SIZE, DELTA, math.sqrt(SIZE) / DEVIATION**2)
 
 
 @dataclass(frozen=True)
