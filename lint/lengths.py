@@ -41,7 +41,7 @@ def faults(source: str) -> Iterator[Fault]:
 
 
 def _first_line(node: ast.stmt) -> int:
-    """That of its first decorator, if it has one."""
+    """Line of the first decorator, or of the statement itself."""
     decorators: list[ast.expr] = getattr(node, "decorator_list", [])
     return min([node.lineno, *(each.lineno for each in decorators)])
 

@@ -101,7 +101,7 @@ class DefenseCase(Case[Defense]):
         return self.rounds(1, draw, rows)[0]
 
     def rounds(self, count: int, draw: int = 0, rows: range = range(CLIENTS)) -> list[Message]:
-        """What they send in so many rounds, always of the same images and model."""
+        """Messages of the first ``count`` rounds, each about the same images and model."""
         steps, streams = self.steps(rows, draw), self.streams(draw, rows)
         clients = DefendedClients(self.ready, streams)
         updates = [streams.child("update", *([number] if number else [])) for number in range(count)]
@@ -134,7 +134,7 @@ class DefenseCase(Case[Defense]):
         return self.ready.initial_state(self.steps())
 
     def first_round(self) -> tuple[Message, ClientState]:
-        """What all clients send, and their state after it."""
+        """Messages of all clients in the first round, and their state after it."""
         round = Round(self.streams().child("update"), self.initial_state)
         return self.ready.protect_round(self.steps(), round)
 

@@ -194,7 +194,8 @@ class Defense(Component):
     def protect_round(self, steps: ClientSteps, round: Round) -> tuple[Message, ClientState]:
         """What ``n`` clients send in a round, and their state after it: :meth:`protect_update` with more to work with.
 
-        The state stays with the clients; it is saved with the checkpoints of a job.
+        The state stays with the clients, and is saved with the checkpoints of a job. It also moves on for clients that
+        drop out of secure aggregation.
 
         Args:
             steps: as for :meth:`protect_update`.
