@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,7 +25,9 @@ from leakbench.attacks.presets import DLGWolfe
 from leakbench.attacks.sentences import SentenceMatching
 from leakbench.defenses.base import ClientState, Defense, Round
 from leakbench.defenses.channel import WhiteChannel
+from leakbench.defenses.clients import DefendedClients
 from leakbench.defenses.dp_sgd import DPSGD
+from leakbench.defenses.error_feedback import EFSignSGD, GradDropWithResidual
 from leakbench.defenses.noise import GaussianNoise
 from leakbench.federated import gradients
 from leakbench.federated.message import DenseMessage, Message
@@ -183,6 +186,21 @@ def test_clients_with_a_state(train_job: Jobs, tmp_path: Path, monkeypatch: pyte
     """What a client owes is a part of every checkpoint of training."""
     job = train_job(Debt, {}, {"threshold": [0.01, 0.1]}, seeds=(0, 1))
     check(job, tmp_path, monkeypatch, every=1, attempts=4)
+
+
+@pytest.mark.parametrize(
+    ("defense", "sweep"),
+    [(GradDropWithResidual, {"fraction": [0.5, 0.9]}), (EFSignSGD, {"scale": ["update", "tensor"]})],
+)
+def test_error_feedback(
+    defense: type[Defense], sweep: dict[str, Any], train_job: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = train_job(defense, {}, sweep, seeds=(0, 1))
+    check(job, tmp_path, monkeypatch, every=1, attempts=4)
+    with monkeypatch.context() as forgetful:
+        forgetful.setattr(DefendedClients, "restore", lambda *_: None)
+        with pytest.raises(AssertionError):
+            check(replace(job, experiment="forgotten"), tmp_path, monkeypatch, every=1, attempts=4)
 
 
 def test_clients_with_a_state_that_train_locally(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

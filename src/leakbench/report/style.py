@@ -32,6 +32,8 @@ COLOURS = {
     "soteria": "#DDCC77",
     "sign_sgd": "#AA4499",
     "grad_drop": "#FFAABB",
+    "grad_drop_residual": "#44CC00",
+    "ef_sign_sgd": "#8800EE",
     "qsgd": "#004488",
     "cafl": "#BBCC33",
     "cdpa": "#EE3377",

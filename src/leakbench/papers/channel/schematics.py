@@ -6,14 +6,18 @@ import itertools
 import math
 from typing import TYPE_CHECKING, Any
 
+from leakbench.defenses.channel import PersonalizedChannel
 from leakbench.lazy import pd, torch
 from leakbench.papers.channel.common import CALIBRATED, CHANNELS, figure
 from leakbench.papers.channel.jobs.calibrate import VISITS
+from leakbench.papers.channel.theory.compression import equivalent_variance, without_directions
+from leakbench.papers.channel.theory.toy_channel import next_weight, toy_capacity, toy_variance
 from leakbench.report.artifacts import Tables
 from leakbench.report.labels import reads
 from leakbench.report.plots import Drawing, values_of
 from leakbench.report.style import REFERENCE_COLOUR, colour, panels
 from leakbench.report.tidy import SETTING
+from leakbench.theory.capacity import capacity, natural_variance
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -149,8 +153,6 @@ def fig02(tables: Tables) -> Drawing:
 )
 def fig03(_: Tables) -> Drawing:
     """Contours over lambda and sigma, and cuts through them."""
-    from leakbench.theory.capacity import capacity
-
     grid = torch.logspace(-2, 2, 41, dtype=torch.float64)
     nats = capacity(grid[:, None, None], grid)  # [lambda, sigma]
     drawn, (left, right) = panels(2, width=4.3, height=3.4)
@@ -182,8 +184,6 @@ def fig03(_: Tables) -> Drawing:
 )
 def fig04(_: Tables) -> Drawing:
     """Capacity of fixed noise, and the noise for a fixed capacity, over the weight."""
-    from leakbench.papers.channel.theory.toy_channel import next_weight, toy_capacity, toy_variance
-
     weights = torch.linspace(0.5, 20, 196, dtype=torch.float64)
     start = torch.tensor(2.0, dtype=torch.float64)
     rounds = torch.stack([start, next_weight(start), next_weight(next_weight(start))])
@@ -224,9 +224,6 @@ def fig04(_: Tables) -> Drawing:
 )
 def fig07(_: Tables) -> Drawing:
     """Capacity that is kept, and the equivalent noise, over the number of removed directions."""
-    from leakbench.papers.channel.theory.compression import equivalent_variance, without_directions
-    from leakbench.theory.capacity import capacity, natural_variance
-
     eigenvalues = torch.arange(1, DIMENSION + 1, dtype=torch.float64) ** -1.3
     sigma = natural_variance(eigenvalues, 300.0)
     removed = torch.tensor([0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 768, 1000])
@@ -263,8 +260,6 @@ def fig07(_: Tables) -> Drawing:
 )
 def fig17(_: Tables) -> Drawing:
     """The matrix beta."""
-    from leakbench.defenses.channel import PersonalizedChannel
-
     beta = PersonalizedChannel(kappa=1.0).weights((1, 32, 32)).view(32, 32)
     drawn, (ax,) = panels(1, width=3.9, height=3.3)
     _matrix(ax, beta)

@@ -32,6 +32,15 @@ from leakbench.report.artifacts import Tables
 from leakbench.report.plots import Drawing, values_of
 from leakbench.report.style import MODEL_COLOURS, REFERENCE_COLOUR, colour, use_style
 from leakbench.report.verdicts import VOID
+from leakbench.theory.distortion import (
+    compression_tv,
+    exact_sharing_tv,
+    noise_tv_lower,
+    noise_tv_upper,
+    product_tv,
+    rescaled_compression_tv,
+)
+from leakbench.theory.leakage_surrogate import LARGEST_LEAKAGE, leakage_bounds, leakage_metric, printed_bound
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -115,8 +124,6 @@ def fig_s5(tables: Tables) -> Drawing:
 
 def lines(of: System, floor: float) -> pd.DataFrame:
     """Columns ``TV`` and those of :data:`LINES`."""
-    from leakbench.theory.leakage_surrogate import leakage_bounds, leakage_metric, printed_bound
-
     variation = torch.logspace(math.log10(floor), 0, PLACES, dtype=torch.float64)
     lower, upper = leakage_bounds(of.c1, of.c2 * variation)
     found = {
@@ -185,15 +192,6 @@ def _variations(entry: Swept, parameter: float, laws: dict[str, torch.Tensor]) -
 
     Of encryption it is 1 but for rounding.
     """
-    from leakbench.theory.distortion import (
-        compression_tv,
-        exact_sharing_tv,
-        noise_tv_lower,
-        noise_tv_upper,
-        product_tv,
-        rescaled_compression_tv,
-    )
-
     size, delta = laws["dimension"][0], laws["delta"]
     if entry.label == "noise":
         low = noise_tv_lower(parameter**2, laws["steepness"])
@@ -242,8 +240,6 @@ def _points(left: Axes, right: Axes, points: pd.DataFrame, floor: float) -> None
 
 
 def _lines(left: Axes, right: Axes, curve: pd.DataFrame, of: System) -> None:
-    from leakbench.theory.leakage_surrogate import LARGEST_LEAKAGE
-
     for name, (label, tint, style) in LINES.items():
         left.plot(curve["TV"], curve[name], color=tint, linestyle=style, linewidth=1.2, label=label)
     for ax in (left, right):

@@ -41,6 +41,7 @@ from leakbench.report.plots import Drawing, values_of
 from leakbench.report.style import REFERENCE_COLOUR, colour, marker, plain_ticks, use_style
 from leakbench.report.verdicts import VOID
 from leakbench.report.wording import NONE
+from leakbench.theory.protection_parameters import UploadLaw, bounds_at_optimum
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -202,8 +203,6 @@ def bound_objectives(tables: Tables, largest: float) -> list[Mechanism]:
         tables: of one data set and model.
         largest: ``C5``, in bits over plain.
     """
-    from leakbench.theory.protection_parameters import UploadLaw, bounds_at_optimum
-
     found = measured.system(tables[CONSTANTS])
     laws = laws_of(tables[SWEPT])
     most = 2 * found.c1 / found.c2  # where the metric is zero

@@ -14,6 +14,8 @@ from leakbench.report.labels import Reads, reads
 from leakbench.report.plots import having, judged, values_of
 from leakbench.report.statistics import over_seeds
 from leakbench.report.tidy import SETTING
+from leakbench.theory.leakage_surrogate import amplification
+from leakbench.theory.protection_parameters import optimal_dropped_log
 
 CONSTANTS, SWEPT, MASKED = "constants", "swept", "swept_masked"
 TUNED, ENCRYPTED = "tuned", "tuned_encrypted"
@@ -63,8 +65,6 @@ class Swept:
 
 def dropped(tau: float, size: float, rescaled: bool = False) -> float:
     """``1 - rho*`` from ``tau``, since rho has no digits for it; ``rescaled`` by eq. 85 around zero."""
-    from leakbench.theory.protection_parameters import optimal_dropped_log
-
     return -math.expm1(-float(optimal_dropped_log(tau, size, "rescaled" if rescaled else "corrected")))
 
 
@@ -213,8 +213,6 @@ class System:
 
 def system(constants: pd.DataFrame) -> System:
     """Of one data set and model: ``C1`` is the mean over clients and seeds, ``xi`` the largest."""
-    from leakbench.theory.leakage_surrogate import amplification
-
     rows = first_threshold(constants)
     c1 = values_of(rows, leakage_metric_name("leakage", "null"))["value"].mean()
     xi = values_of(rows, leakage_metric_name("xi", "null"))["value"].max()
