@@ -13,7 +13,7 @@ from leakbench.attacks.adaptive import Adaptive, Wrapper
 from leakbench.attacks.base import Knowledge, Observations
 from leakbench.contract.check import Case, Checks, NotAsked
 from leakbench.defenses.base import ActsOn, ClientState, Defense, PrivacyStatement, Round, Schedule
-from leakbench.defenses.clients import DefendedClients, Samples
+from leakbench.defenses.clients import DefendedClients, Examples
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.federated.client_data import ClientData
 from leakbench.federated.message import Law, Message
@@ -86,7 +86,7 @@ class DefenseCase(Case[Defense]):
         return (range(start, start + size) for start in range(0, CLIENTS, size))
 
     def _steps(self, images: torch.Tensor, labels: torch.Tensor, streams: Streams) -> ClientSteps:
-        clients = DefendedClients(self.ready, streams, Samples(images, labels))
+        clients = DefendedClients(self.ready, streams, Examples(images, labels))
         batch = clients.protect_data(clients.samples, streams.child("defense"))
         return ClientSteps(self.network, self.network.parameters, *batch, streams.child("steps"))
 

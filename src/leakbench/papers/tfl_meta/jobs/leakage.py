@@ -18,7 +18,7 @@ from pydantic import Field, field_validator
 from leakbench.attacks.base import Attack, Grant, Knowledge, Observations, Reconstruction
 from leakbench.data.base import ImageDataset, image_dataset
 from leakbench.defenses.base import Defense
-from leakbench.defenses.clients import DefendedClients, Samples
+from leakbench.defenses.clients import DefendedClients, Examples
 from leakbench.defenses.tuned import SMALLEST_SPREAD, Tuned
 from leakbench.effort import Effort
 from leakbench.errors import ConfigError, Infeasible
@@ -406,7 +406,7 @@ class _Measurement:
         """All clients' uploads at a model, attempt after attempt: each is the first of its client."""
         held, times, size = self.clients, self.kind.attempts, self.kind.batch_size
         streams = Streams(self._keys(model))
-        samples = Samples(held.held[0][:, :size].repeat(times, 1, 1, 1, 1), held.labels.repeat(times, 1))
+        samples = Examples(held.held[0][:, :size].repeat(times, 1, 1, 1, 1), held.labels.repeat(times, 1))
         clients = DefendedClients(defense, streams, samples, per_server=self.kind.clients)
         batch = clients.protect_data(clients.take(), streams.child("defense"))
         steps = ClientSteps(held.network, held.parameters[model], *batch, streams)
