@@ -7,7 +7,7 @@ guess. *Loss* is the accuracy that undefended training of the same seed reaches,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -303,8 +303,3 @@ def _trained(rows: pd.DataFrame) -> pd.DataFrame:
 def _mean(rows: pd.DataFrame, metric: str) -> float:
     """NaN if nothing is known."""
     return float(values_of(rows, metric)["value"].mean())
-
-
-def in_words(setting: Sequence[tuple[str, Any]]) -> str:
-    """``scale 0.01``; empty for a defense that sweeps nothing."""
-    return ", ".join(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in setting)

@@ -100,7 +100,7 @@ def void_notes(verdicts: pd.DataFrame, units: dict[str, str]) -> list[str]:
         sign, bound = row["bound"].split()
         unit = units.get(row["metric"], "")
         asked = _quantity(float(bound), row["metric"], unit)
-        cell = f"{row['dataset']} with {row['model']}{in_words(row['setting'])}"
+        cell = f"{row['dataset']} with {row['model']}{setting_behind(row['setting'])}"
         if math.isnan(row["quality"]):
             reached, asked = (
                 "has no number",
@@ -113,7 +113,7 @@ def void_notes(verdicts: pd.DataFrame, units: dict[str, str]) -> list[str]:
     return list(dict.fromkeys(notes))
 
 
-def in_words(setting: str) -> str:
+def setting_behind(setting: str) -> str:
     """A setting of gates.csv, as it follows the name of a cell."""
     return "".join(f", {key} {value}" for key, value in json.loads(setting).items())
 

@@ -13,7 +13,7 @@ from leakbench.papers.cdpa.attacked import (
     reference_rows,
     shown_defenses,
 )
-from leakbench.papers.cdpa.common import INTERVALS, figure
+from leakbench.papers.cdpa.common import figure
 from leakbench.papers.cdpa.tables_attacks import ABOUT_CDPA, ADAPTIVE, BY_INFORMED, INFORMED, adaptive_rows
 from leakbench.report.artifacts import Tables
 from leakbench.report.labels import reads
@@ -21,6 +21,7 @@ from leakbench.report.plots import Drawing, having, judged, named, values_of
 from leakbench.report.style import IMAGE_REFERENCES, REFERENCE_COLOUR, REFERENCES, colour, marker, panels
 from leakbench.report.tidy import SETTING
 from leakbench.report.verdicts import VOID
+from leakbench.report.wording import INTERVALS
 
 EPSILON = SETTING + "epsilon"
 STATISTICS = ("mean", "low", "high", "seeds", "lost", "void")

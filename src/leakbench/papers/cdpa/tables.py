@@ -9,21 +9,13 @@ from typing import TYPE_CHECKING
 
 from leakbench.lazy import np, pd
 from leakbench.papers.cdpa.attacked import ROG
-from leakbench.papers.cdpa.common import (
-    MODEL_LABELS,
-    NONE,
-    TRAINED,
-    defense_name,
-    defenses_of,
-    model_name,
-    printed,
-    table,
-)
+from leakbench.papers.cdpa.common import MODEL_LABELS, TRAINED, defense_name, defenses_of, model_name, printed, table
 from leakbench.report.artifacts import Tables
 from leakbench.report.labels import reads
 from leakbench.report.plots import having, series_of
 from leakbench.report.statistics import over_seeds
 from leakbench.report.tidy import SETTING
+from leakbench.report.wording import NONE
 from leakbench.theory.bit_votes import epsilon_per_bit
 
 if TYPE_CHECKING:

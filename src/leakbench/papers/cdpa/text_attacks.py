@@ -10,7 +10,7 @@ from leakbench.data.text import unpack
 from leakbench.lazy import pd
 from leakbench.metrics.assignment import reorder
 from leakbench.metrics.text import rouge, rouge_floor, without_special
-from leakbench.papers.cdpa.common import INTERVALS, NONE, figure, printed, table
+from leakbench.papers.cdpa.common import figure, printed, table
 from leakbench.papers.cdpa.tables_attacks import ABOUT_CDPA, cell
 from leakbench.papers.cdpa.text_attacked import (
     ATTACKED,
@@ -34,6 +34,7 @@ from leakbench.report.labels import reads
 from leakbench.report.plots import Drawing, judged, named, values_of
 from leakbench.report.style import REFERENCE_COLOUR, colour, panels
 from leakbench.report.verdicts import VOID
+from leakbench.report.wording import INTERVALS, NONE
 
 EXPLAINED = (
     "Not in the paper: 'random mask' hides a random fifth of the coordinates, as the public code of LAMP does, where "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from leakbench.lazy import pd
-from leakbench.papers.cdpa.common import INTERVALS, NONE, figure, table
+from leakbench.papers.cdpa.common import figure, table
 from leakbench.papers.cdpa.tables_attacks import with_interval
 from leakbench.papers.cdpa.text_attacked import TRAINED
 from leakbench.papers.cdpa.utility import cells_of
@@ -14,6 +14,7 @@ from leakbench.report.labels import reads
 from leakbench.report.plots import Drawing, draw_curve, series_of, values_of
 from leakbench.report.statistics import over_seeds
 from leakbench.report.style import colour, use_style
+from leakbench.report.wording import INTERVALS, NONE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

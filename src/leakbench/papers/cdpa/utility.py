@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from leakbench.lazy import pd
-from leakbench.papers.cdpa.common import INTERVALS, TRAINED, defense_name, defenses_of, figure
+from leakbench.papers.cdpa.common import TRAINED, defense_name, defenses_of, figure
 from leakbench.report.artifacts import Tables
 from leakbench.report.labels import reads
 from leakbench.report.plots import Drawing, draw_curve, having
 from leakbench.report.statistics import over_seeds
 from leakbench.report.style import MODEL_COLOURS, colour, panels, use_style
 from leakbench.report.tidy import SETTING
+from leakbench.report.wording import INTERVALS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

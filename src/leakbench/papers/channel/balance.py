@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from leakbench.lazy import np, pd
 from leakbench.metrics.defense_capability import dra_improvement, mia_improvement
-from leakbench.papers.channel.common import INTERVALS, UNDEFENDED, figure
+from leakbench.papers.channel.common import UNDEFENDED, figure
 from leakbench.papers.channel.released import (
     MIA,
     MSE,
@@ -26,6 +26,7 @@ from leakbench.report.statistics import over_seeds
 from leakbench.report.style import REFERENCE_COLOUR, colour, marker
 from leakbench.report.tidy import SETTING
 from leakbench.report.trade_offs import keep_in_view
+from leakbench.report.wording import INTERVALS
 
 if TYPE_CHECKING:
     import numpy.typing as npt

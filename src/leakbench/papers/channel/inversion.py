@@ -16,6 +16,7 @@ from leakbench.report.plots import Drawing, draw_swept, having, judged, named, s
 from leakbench.report.style import IMAGE_REFERENCES, REFERENCE_COLOUR, colour, panels, use_style
 from leakbench.report.tidy import SETTING
 from leakbench.report.verdicts import VOID
+from leakbench.report.wording import rounded
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -94,7 +95,7 @@ def _heatmap(ax: Axes, points: pd.DataFrame, names: Mapping[str, str], hotter_is
         value = values[row, column]
         part = (value - low) / (high - low) if high > low else 0.5
         dark = part > 0.65 if hotter_is == "higher" else part < 0.35
-        words = "–" if value != value else f"{value:.3g}"
+        words = rounded(float(value))
         ax.text(column, row, words, ha="center", va="center", fontsize="small", color="white" if dark else "black")
     ax.set_xticks(range(len(table.columns)), [f"{kappa:g}" for kappa in table.columns])
     ax.set_yticks(range(len(labels)), [names[label] for label in labels])

@@ -10,6 +10,7 @@ from leakbench.papers.channel.common import ARCHITECTURES, printed, table
 from leakbench.report.artifacts import Tables
 from leakbench.report.labels import reads
 from leakbench.report.statistics import over_seeds
+from leakbench.report.wording import NONE
 from leakbench.theory.dp_capacity import (
     capacity_multiplier,
     composed_epsilon,
@@ -19,8 +20,6 @@ from leakbench.theory.dp_capacity import (
     release_epsilon,
 )
 from leakbench.theory.reconstruction_bound import information_at, information_factor
-
-NONE = "–"
 
 
 @table(

@@ -6,13 +6,14 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from leakbench.lazy import pd
-from leakbench.papers.secagg_dp.common import NONE, figure, table
+from leakbench.papers.secagg_dp.common import figure, table
 from leakbench.report.artifacts import Tables
 from leakbench.report.labels import reads
 from leakbench.report.plots import Drawing, having
 from leakbench.report.statistics import over_seeds
 from leakbench.report.style import MODEL_COLOURS, colour, panels
 from leakbench.report.tidy import SETTING
+from leakbench.report.wording import NONE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from leakbench.lazy import pd
-from leakbench.papers.secagg_dp.common import NONE, figure, table
+from leakbench.papers.secagg_dp.common import figure, table
 from leakbench.report.artifacts import Tables
 from leakbench.report.labels import reads
 from leakbench.report.plots import Drawing, having, judged, named, values_of
 from leakbench.report.statistics import over_seeds
 from leakbench.report.style import IMAGE_REFERENCES, REFERENCE_COLOUR, colour, legend_below, marker, panels, use_style
 from leakbench.report.tidy import SETTING
+from leakbench.report.wording import NONE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

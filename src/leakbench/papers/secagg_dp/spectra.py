@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from leakbench.lazy import np, pd
-from leakbench.papers.secagg_dp.common import NONE, figure, table
+from leakbench.papers.secagg_dp.common import figure, table
 from leakbench.papers.secagg_dp.tables import VARIANCE
 from leakbench.report.artifacts import Tables
 from leakbench.report.labels import reads
 from leakbench.report.plots import Drawing, values_of
 from leakbench.report.style import MODEL_COLOURS, panels, plain_ticks, use_style
 from leakbench.report.tidy import SETTING
+from leakbench.report.wording import NONE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 
 from leakbench.errors import Infeasible
 from leakbench.lazy import pd
-from leakbench.papers.tfl_meta.common import FINE, NAMES, NONE, THRESHOLD, UNPROTECTED, table
+from leakbench.papers.tfl_meta.common import FINE, NAMES, THRESHOLD, UNPROTECTED, table
 from leakbench.papers.tfl_meta.constants import LIMIT, PRIORS, amplified, between
 from leakbench.papers.tfl_meta.tables import certification
 from leakbench.report.artifacts import Tables
 from leakbench.report.labels import reads
 from leakbench.report.plots import having
 from leakbench.report.tidy import SETTING
+from leakbench.report.wording import NONE, rounded
 from leakbench.theory.leakage_surrogate import Form, leakage_metric
 from leakbench.theory.protection_parameters import (
     Mechanism,
@@ -150,7 +151,7 @@ def _cell(frame: pd.DataFrame, dataset: str, model: str) -> pd.DataFrame:
     return frame[(frame["dataset"] == dataset) & (frame["model"] == model)]
 
 
-def in_words(point: Point, setting: UploadLaw) -> str:
+def parameter_in_words(point: Point, setting: UploadLaw) -> str:
     """The parameter, in the form in which it can be told from its limit."""
     value = point.parameter
     if point.status != "ok":
@@ -259,7 +260,7 @@ def table_s5(tables: Tables) -> pd.DataFrame:
                 | {
                     "accuracy loss": lost,
                     "bound on it": utility,
-                    "bits over plain, minus 1": _number(point.bits / (PLAIN * base.setting.size) - 1),
+                    "bits over plain, minus 1": rounded(point.bits / (PLAIN * base.setting.size) - 1),
                     "bound on that": efficiency,
                 }
             )
@@ -272,9 +273,9 @@ def _asked(point: Point, base: System) -> dict[str, str]:
         "epsilon / C1": f"{point.budget:g}",
         "epsilon": f"{point.budget * base.c1:.3f}",
         "status": point.status,
-        "tau": _number(max(point.found.tau, 0.0)),
-        "parameter": in_words(point, base.setting),
-        "metric": _number(metric_there(point, base.c1, amplified(base.xi))),
+        "tau": rounded(max(point.found.tau, 0.0)),
+        "parameter": parameter_in_words(point, base.setting),
+        "metric": rounded(metric_there(point, base.c1, amplified(base.xi))),
         "certified": certification(point.found),
     }
 
@@ -292,12 +293,8 @@ def _bounds(point: Point, setting: UploadLaw) -> tuple[str, str]:
         utility, efficiency = bounds_at_optimum(mechanism, point.found.tau, setting, largest_cost=largest)
     except Infeasible:
         return NONE, NONE
-    return _number(utility), _number(efficiency / plain if mechanism == "secret_sharing" else efficiency)
+    return rounded(utility), rounded(efficiency / plain if mechanism == "secret_sharing" else efficiency)
 
 
 def _measured(rows: pd.DataFrame) -> dict[str, str]:
     return {"leakage": between(rows, LEAKED), "recovery": between(rows, "recovery")}
-
-
-def _number(value: float) -> str:
-    return NONE if math.isnan(value) else f"{value:.3g}"

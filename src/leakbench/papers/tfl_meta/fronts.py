@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from leakbench.lazy import np, pd
 from leakbench.papers.tfl_meta import measured
 from leakbench.papers.tfl_meta.bounds import laws_of
-from leakbench.papers.tfl_meta.common import NONE, figure, table
+from leakbench.papers.tfl_meta.common import figure, table
 from leakbench.papers.tfl_meta.measured import (
     BUDGET,
     CONSTANTS,
@@ -40,6 +40,7 @@ from leakbench.report.pareto import Front, Mechanism, hypervolume, nondominated,
 from leakbench.report.plots import Drawing, values_of
 from leakbench.report.style import REFERENCE_COLOUR, colour, marker, plain_ticks, use_style
 from leakbench.report.verdicts import VOID
+from leakbench.report.wording import NONE
 from leakbench.theory.protection_parameters import UploadLaw, bounds_at_optimum
 
 if TYPE_CHECKING:
