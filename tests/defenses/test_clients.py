@@ -70,7 +70,6 @@ def test_verbs_in_order(network: Network, samples: Samples) -> None:
     channel = calibrated(NaturalChannel(kappa=5), ClientData(samples.inputs))
     clients = DefendedClients(channel, streams(), samples)
     expected, labels = channel.protect_dataset(*samples, streams().child("data"))
-    assert clients.samples is not None
     assert torch.equal(clients.samples.inputs, expected)
     sent = clients.step(lambda batch: steps_of(network, batch), streams("step", 0, "defense"))
     assert torch.equal(sent.message.view(), steps_of(network, Samples(expected, labels)).gradient)

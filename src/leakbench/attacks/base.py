@@ -89,6 +89,8 @@ class Observations:
         repeats: all that was decoded of clients that sent several messages of the same images and model, ``[n,
             messages, d]``, of which ``gradients`` is the first; None where each sent one.
         start: images that the attacker has found before, at which a search may begin, ``[n, B, C, H, W]``.
+        public: the public randomness of the round, one random stream per observation, from which the mechanism drew
+            (:attr:`~leakbench.defenses.base.Round.public`); None where nothing was drawn.
     """
 
     network: Network
@@ -102,6 +104,7 @@ class Observations:
     noise: Callable[[torch.Tensor], torch.Tensor] | None = None
     repeats: torch.Tensor | None = None
     start: torch.Tensor | None = None
+    public: Streams | None = None
 
     def check(self) -> None:
         """Look before computing.

@@ -63,6 +63,9 @@ class Schedule:
     clients: int | None = None
 
 
+DATA_VERBS = ("calibrate", "protect_dataset", "protect_data")
+"""Verbs that read or change what clients hold."""
+
 ClientState: TypeAlias = "Mapping[str, torch.Tensor]"
 """State that clients carry from one round to the next: tensors ``[n, ...]`` by name, one row per client."""
 

@@ -56,9 +56,6 @@ class DefendedClients:
         samples: all that the clients hold, ``N`` samples each; none for clients whose computation others describe.
         per_server: clients, in consecutive rows, that send to one server.
 
-    Attributes:
-        samples: what the clients train on: their data set as the defense changes it.
-
     Raises:
         Infeasible: the mechanism is not calibrated.
     """
@@ -67,14 +64,20 @@ class DefendedClients:
         self, defense: Defense, streams: Streams, samples: Samples | None = None, *, per_server: int = 1
     ) -> None:
         self.defense, self.per_server = defense, per_server
-        self.samples = samples and Samples(*defense.protect_dataset(*samples, streams.child("data")))
+        if samples is not None and defense.overrides("protect_dataset"):
+            samples = Samples(*defense.protect_dataset(*samples, streams.child("data")))
+        self._samples = samples
         self.rounds = 0
         self._state: ClientState | None = None
-        self._restored = False
+
+    @property
+    def samples(self) -> Samples:
+        """All that the clients train on: their data set as the defense changes it."""
+        assert self._samples is not None, "clients without samples compute on batches that are given"
+        return self._samples
 
     def take(self, chosen: Chosen) -> Samples:
         """Those of :attr:`samples` that a step takes, ``B`` of each client."""
-        assert self.samples is not None, "clients without samples compute on a batch that is given"
         return Samples(*(values[chosen] for values in self.samples))
 
     def protect_data(self, batch: Samples, streams: Streams) -> Samples:
@@ -96,9 +99,7 @@ class DefendedClients:
             streams: the mechanism's for this step, one per client.
             batch: of :attr:`samples`; by default all of them.
         """
-        batch = self.samples if batch is None else batch
-        assert batch is not None, "clients without samples compute on a batch that is given"
-        steps = compute(self.protect_data(batch, streams))
+        steps = compute(self.protect_data(self.samples if batch is None else batch, streams))
         return Sent(steps, self.send(steps, streams))
 
     def aggregate(self, message: Message) -> torch.Tensor:
@@ -113,14 +114,10 @@ class DefendedClients:
         """Go on after the round at which :meth:`state` gave ``saved``, on whatever device that is."""
         self.rounds = int(saved["rounds"])
         if self.rounds:
-            self._state, self._restored = part_of(saved, "clients"), True
+            self._state = part_of(saved, "clients")
 
     def _state_for(self, steps: ClientSteps) -> ClientState:
-        """The state before a round; one that was restored moves to the devices of the initial state."""
+        """The state before a round; one that was restored comes from the CPU."""
         if self._state is None:
             return self.defense.initial_state(steps)
-        if self._restored and self._state:
-            initial = self.defense.initial_state(steps)
-            self._state = {name: value.to(initial[name].device, copy=True) for name, value in self._state.items()}
-        self._restored = False
-        return self._state
+        return {name: value.to(steps.images.device) for name, value in self._state.items()}

@@ -4,37 +4,36 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from leakbench.attacks.base import Grant
+from leakbench.attacks.base import Attack, Grant, Knowledge, Observations, Reconstruction
+from leakbench.data.base import Dataset
+from leakbench.defenses.base import Defense, PrivacyStatement, Round, Schedule
+from leakbench.defenses.clients import DefendedClients, Samples
 from leakbench.effort import Effort
 from leakbench.errors import Infeasible
 from leakbench.federated.local import ONE_STEP, LocalTraining
-from leakbench.federated.message import gains, stacked
+from leakbench.federated.message import Message, gains, stacked
 from leakbench.federated.secure_training import SecureAggregation
+from leakbench.federated.step import ClientSteps
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
+from leakbench.jobs.calibration import CalibrationImages
 from leakbench.jobs.pretraining import Diverged, Pretraining, pretrained
 from leakbench.jobs.subjects import Subject, check_defense, subject_of
 from leakbench.jobs.sums import averaged, of_so_many, only_sums, together
+from leakbench.jobs.victims import Victims, gather_victims
 from leakbench.lazy import torch
 from leakbench.metrics.image import IMAGE_METRICS
 from leakbench.metrics.labels import label_accuracy
 from leakbench.metrics.text import TEXT_METRICS
 from leakbench.models.base import BatchNorm, Statistics
+from leakbench.randomness import Streams
 from leakbench.records import MetricInfo, Outcome, Replicate
-
-if TYPE_CHECKING:
-    from leakbench.attacks.base import Attack, Knowledge, Reconstruction
-    from leakbench.data.base import Dataset
-    from leakbench.defenses.base import Defense
-    from leakbench.federated.message import Message
-    from leakbench.federated.step import ClientSteps
-    from leakbench.jobs.victims import Victims
-    from leakbench.randomness import Streams
 
 VICTIM_METRICS = {
     "objective": MetricInfo(unit="the attack's own objective", direction="lower", axis="victim"),
@@ -156,8 +155,6 @@ class AttackJob(JobKind):
         return len(job.seeds) * job.defense.count * float(samples * math.prod(job.dataset.single().shape))
 
     def run(self, job: Job, device: torch.device) -> Findings:
-        from leakbench.jobs.calibration import CalibrationImages
-
         assert job.attack is not None
         dataset = job.dataset.single()
         subject = subject_of(dataset, job.model.single())
@@ -219,168 +216,235 @@ class AttackJob(JobKind):
         job: Job,
         subject: Subject,
         attack: Attack,
-        defenses: list[tuple[Setting, Defense]],
+        defenses: Sequence[tuple[Setting, Defense]],
         seed: int,
         device: torch.device,
     ) -> tuple[list[Replicate], dict[str, torch.Tensor]]:
         """All settings of the defense at once: they are only more observations of the same model."""
-        from leakbench.attacks.base import Observations
-        from leakbench.defenses.base import Schedule
-        from leakbench.federated.step import ClientSteps
-        from leakbench.jobs.victims import gather_victims
-
-        victims = gather_victims(
-            subject.dataset,
-            job.dataset.label,
-            job.model.single(),
-            seed,
-            clients=self.clients * self.users,
-            batch_size=self.batch_size,
-            first_index=self.first_index,
-            device=device,
-        )
         try:
-            trained = pretrained(
-                victims.network, subject.dataset, job.dataset.label, seed, self.epoch, self.pretraining, device
-            )
+            scene = _Scene.of(self, job, subject, seed, device)
         except Diverged as error:
             outcome = Outcome(status="diverged", reason=str(error))
             return _without_numbers(job, subject.metrics | VICTIM_METRICS, [seed], outcome), {}
-        network = trained.in_mode(self.batch_norm)
-        parameters = network.parameters
-        inputs = subject.inputs(network, parameters, victims.values)
-        victims = replace(victims, network=network, parameters=parameters, inputs=inputs)
-        steps = ClientSteps(network, victims.parameters, victims.inputs, victims.labels, victims.streams, self.local)
-        settings: list[Setting] = []
-        messages: list[Message] = []
-        privacy, statistics = [], []
-        image_noise: list[torch.Tensor] = []
-        repeats: list[torch.Tensor] = []
-        for setting, defense in defenses:
-            stored = defense.protect_dataset(victims.inputs, victims.labels, victims.streams.child("data"))
+        sent = [scene.sent(setting, defense) for setting, defense in defenses]
+        observations = scene.observations(sent)
+        knowledge = replace(scene.knowledge(sent), **self._trained(job, device))
+        streams = scene.victims.streams.child("attack").repeat(len(sent))
+        reconstruction = attack.reconstruct(observations, knowledge, streams)
+        return scene.judged(seed, sent, reconstruction)
 
-            def send(
-                streams: Streams,
-                defense: Defense = defense,
-                stored: tuple[torch.Tensor, torch.Tensor] = stored,
-            ) -> tuple[ClientSteps, Message]:
-                images, labels = defense.protect_data(*stored, streams)
-                changed = images is not victims.inputs or labels is not victims.labels
-                defended = (
-                    ClientSteps(network, victims.parameters, images, labels, victims.streams, self.local)
-                    if changed
-                    else steps
-                )
-                message = defense.protect_update(defended, streams)
-                return defended, averaged(message, self.users, self.secure_aggregation)
+    def _trained(self, job: Job, device: torch.device) -> dict[str, Any]:
+        """Side knowledge that jobs of other kinds have trained for attackers, by name.
 
-            defended, message = send(victims.streams.child("defense"))
-            if self.messages > 1:
-                others = [
-                    send(victims.streams.child("defense", number))[1].view() for number in range(1, self.messages)
-                ]
-                repeats.append(torch.stack([message.view(), *others], dim=1))
-            settings.append(setting)
-            messages.append(message)
-            privacy.append(defense.privacy(Schedule(dimension=network.dimension)))
-            if "data_noise" in self.knowledge:
-                covariances = defense.image_noise()
-                # One object where clients share it: attackers group by it.
-                if len(covariances) > 1 and self.users > 1:
-                    raise Infeasible("users' images have noise of different covariances, and attackers know one")
-                image_noise += covariances * self.clients if len(covariances) == 1 else covariances
-            of_batches = "batch_statistics" in self.knowledge and self.users == 1
-            statistics.append(defended.batch_statistics if of_batches else {})
-        victims, gradient = together(victims, self.users), steps.gradient
-        if self.users > 1:
-            gradient = gradient.unflatten(0, (-1, self.users)).mean(dim=1)
+        Raises:
+            Infeasible: such training diverged.
+        """
+        granted: dict[str, Any] = {}
+        for kind, source in job.uses.items():
+            name, weights = TRAINED[kind], job.kept[kind]
+            if not weights:
+                where = getattr(self, name)
+                raise Infeasible(f"the networks of experiment '{where}' have no weights: their training diverged")
+            granted[name] = source.kind.granted(weights, job.dataset.single(), device)
+        return granted
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """The messages of all clients under one setting of the defense, and what the threat model may grant of them.
+
+    Attributes:
+        setting: values of the swept parameters.
+        message: of each server's clients: the first, as the server gets it.
+        view: what the server decodes of it, ``[n, d]``.
+        repeats: what it decodes of all their messages, ``[n, messages, d]``; None where each sent one.
+        image_noise: covariance of the noise on each observation's images; empty where it is not granted.
+        statistics: of the batches, for BatchNorm; empty where they are not granted.
+        privacy: what the mechanism guarantees.
+    """
+
+    setting: Setting
+    message: Message
+    view: torch.Tensor
+    repeats: torch.Tensor | None
+    image_noise: list[torch.Tensor]
+    statistics: Statistics
+    privacy: PrivacyStatement
+
+
+@dataclass(frozen=True)
+class _Scene:
+    """One repetition: the clients, what each computes, and what becomes of it.
+
+    Attributes:
+        kind: the protocol.
+        subject: images or sentences.
+        clients: all of them; each ``users`` consecutive ones are averaged before the server sees them.
+        undefended: their step without a defense, which the settings of a defense share.
+    """
+
+    kind: AttackJob
+    subject: Subject
+    clients: Victims
+    undefended: ClientSteps
+
+    @classmethod
+    def of(cls, kind: AttackJob, job: Job, subject: Subject, seed: int, device: torch.device) -> _Scene:
+        """Gather the victims, with the model that they hold when they are attacked.
+
+        Raises:
+            Diverged: pretraining became non-finite.
+        """
+        dataset, label = subject.dataset, job.dataset.label
+        clients = gather_victims(
+            dataset,
+            label,
+            job.model.single(),
+            seed,
+            clients=kind.clients * kind.users,
+            batch_size=kind.batch_size,
+            first_index=kind.first_index,
+            device=device,
+        )
+        trained = pretrained(clients.network, dataset, label, seed, kind.epoch, kind.pretraining, device)
+        network = trained.in_mode(kind.batch_norm)
+        inputs = subject.inputs(network, network.parameters, clients.values)
+        clients = replace(clients, network=network, parameters=network.parameters, inputs=inputs)
+        return cls(kind, subject, clients, _steps(kind, clients, Samples(inputs, clients.labels)))
+
+    @cached_property
+    def victims(self) -> Victims:
+        """Those whose samples are reconstructed: all users of a mean are one victim."""
+        return together(self.clients, self.kind.users)
+
+    def sent(self, setting: Setting, defense: Defense) -> _Sent:
+        """What the clients send under a calibrated defense, in as many messages as the protocol says.
+
+        Raises:
+            Infeasible: the defense cannot protect such clients, secure aggregation fails, or no one noise on images can
+                be granted.
+        """
+        kind, clients = self.kind, self.clients
+        samples = Samples(clients.inputs, clients.labels)
+        defended = DefendedClients(defense, clients.streams, samples, per_server=kind.users)
+        rounds = [defended.step(self._computed, streams) for streams in self._mechanism_streams()]
+        messages = [averaged(each.message, kind.users, kind.secure_aggregation) for each in rounds]
         views = [message.view() for message in messages]
+        return _Sent(
+            setting,
+            messages[0],
+            views[0],
+            torch.stack(views, dim=1) if len(views) > 1 else None,
+            self._image_noise(defense),
+            rounds[0].steps.batch_statistics if self._grants_statistics else {},
+            defense.privacy(Schedule(dimension=clients.network.dimension)),
+        )
+
+    def _computed(self, batch: Samples) -> ClientSteps:
+        """The clients' computation on a batch; that of the undefended step, where the batch is theirs."""
+        same = batch.inputs is self.clients.inputs and batch.labels is self.clients.labels
+        return self.undefended if same else _steps(self.kind, self.clients, batch)
+
+    def _mechanism_streams(self) -> Iterator[Streams]:
+        """The randomness of the mechanism in each message of the clients."""
+        yield self.clients.streams.child("defense")
+        for number in range(1, self.kind.messages):
+            yield self.clients.streams.child("defense", number)
+
+    def _image_noise(self, defense: Defense) -> list[torch.Tensor]:
+        """Covariance of the noise on the images of each observation, where it is granted and there is any.
+
+        Raises:
+            Infeasible: the users of a mean have noise of different covariances.
+        """
+        if "data_noise" not in self.kind.knowledge:
+            return []
+        covariances = defense.image_noise()
+        if len(covariances) > 1 and self.kind.users > 1:
+            raise Infeasible("users' images have noise of different covariances, and attackers know one")
+        # One object where clients share it: attackers group by it.
+        return covariances * self.kind.clients if len(covariances) == 1 else covariances
+
+    @property
+    def _grants_statistics(self) -> bool:
+        return "batch_statistics" in self.kind.knowledge and self.kind.users == 1
+
+    def observations(self, sent: Sequence[_Sent]) -> Observations:
+        """What the server decodes under all settings, one after the other.
+
+        Raises:
+            ObservationError: a value is not finite, or does not fit the model.
+        """
+        victims, users = self.victims, self.kind.users
+        public = Round(next(self._mechanism_streams()), clients_per_server=users).public
+        messages, views = [each.message for each in sent], [each.view for each in sent]
+        repeats = [each.repeats for each in sent if each.repeats is not None]
         observations = Observations(
-            network,
+            victims.network,
             victims.parameters,
             torch.cat(views),
             tuple(victims.inputs.shape[1:]),
-            self.local,
+            self.kind.local,
             marked=stacked([message.marked for message in messages]),
             gain=gains(messages, views),
             repeats=torch.cat(repeats) if repeats else None,
+            public=Streams(public.keys[::users]).repeat(len(sent)),
         )
         observations.check()
-        trials = victims.streams.child("attack").repeat(len(settings))
-        variance = stacked([message.noise_variance for message in messages])
-        given = subject.knowledge(victims, self.knowledge, self.auxiliary)
-        knowledge = self._knowledge(given, victims, statistics, variance, image_noise)
-        trained_for: dict[str, Any] = {TRAINED[kind]: self._trained(kind, job, device) for kind in job.uses}
-        knowledge = replace(knowledge, **trained_for)
-        reconstruction = attack.reconstruct(observations, knowledge, trials)
-        if self.target == "batch_mean":
-            victims = replace(victims, values=_means(victims.values), inputs=_means(victims.inputs))
-            reconstruction = replace(reconstruction, images=_means(reconstruction.images))
-        replicates, compared = [], []
-        for index, (setting, view) in enumerate(zip(settings, views, strict=True)):
-            rows = reconstruction.rows(index * self.clients, (index + 1) * self.clients)
-            compared.append(subject.compare(victims, rows))
-            values = compared[-1].values | self._of_victims(victims, rows, gradient, view)
-            replicates.append(_replicate(seed, setting, values, rows.diverged_at))
-        for replicate, message, statement in zip(replicates, messages, privacy, strict=True):
-            replicate.metrics["bits"] = float(message.bits)
-            replicate.privacy = statement.as_dict()
-        tensors = {
-            f"seed{seed}/victims": subject.shown(victims),
-            f"seed{seed}/reconstructions": _beside([each.shown for each in compared]),
-        }
-        order = torch.stack([each.order for each in compared])
-        if order.shape[2] > 1:
-            tensors[f"seed{seed}/assignment"] = order
-        return replicates, tensors
+        return observations
 
-    def _trained(self, kind: str, job: Job, device: torch.device) -> Any:
-        """What a job of another kind has trained for attackers.
-
-        Raises:
-            Infeasible: its training diverged.
-        """
-        weights = job.kept[kind]
-        if not weights:
-            where = getattr(self, TRAINED[kind])
-            raise Infeasible(f"the networks of experiment '{where}' have no weights: their training diverged")
-        return job.uses[kind].kind.granted(weights, job.dataset.single(), device)
-
-    def _knowledge(
-        self,
-        given: dict[str, Any],
-        victims: Victims,
-        statistics: list[Statistics],
-        variance: torch.Tensor | None,
-        image_noise: list[torch.Tensor],
-    ) -> Knowledge:
-        """What is granted, for every setting.
-
-        Args:
-            given: what is of the samples, for one setting.
-            victims: of one setting.
-            statistics: of each setting's batches.
-            variance: of the noise on gradients, ``[settings * n, d]``; None where there is none.
-            image_noise: covariance of the noise on every client's images, for all settings; empty where there is none.
-        """
-        from leakbench.attacks.base import Knowledge
-
-        granted, settings = set(self.knowledge), len(statistics)
+    def knowledge(self, sent: Sequence[_Sent]) -> Knowledge:
+        """What is granted of the victims and of the messages of all settings."""
+        granted, settings = set(self.kind.knowledge), len(sent)
+        statistics = [each.statistics for each in sent]
+        variance = stacked([each.message.noise_variance for each in sent])
         knowledge = Knowledge(
-            labels=victims.labels.repeat(settings, 1) if "labels" in granted else None,
+            labels=self.victims.labels.repeat(settings, 1) if "labels" in granted else None,
             batch_statistics={name: torch.cat([each[name] for each in statistics]) for name in statistics[0]} or None,
             noise_variance=variance if "noise_variance" in granted else None,
-            data_noise=image_noise or None,
-            **given,
+            data_noise=[noise for each in sent for noise in each.image_noise] or None,
+            **self.subject.knowledge(self.victims, self.kind.knowledge, self.kind.auxiliary),
         )
         if knowledge.words is None or knowledge.inputs is None:
             return knowledge
         return replace(knowledge, words=knowledge.words.repeat(settings), inputs=knowledge.inputs.repeat(settings))
 
-    def _of_victims(
-        self, victims: Victims, reconstruction: Reconstruction, gradient: torch.Tensor, view: torch.Tensor
-    ) -> dict[str, torch.Tensor | str]:
+    def judged(
+        self, seed: int, sent: Sequence[_Sent], reconstruction: Reconstruction
+    ) -> tuple[list[Replicate], dict[str, torch.Tensor]]:
+        """A replicate of each setting, which compares reconstructions with their victims; and what records keep."""
+        victims = self.victims
+        if self.kind.target == "batch_mean":
+            victims = replace(victims, values=_means(victims.values), inputs=_means(victims.inputs))
+            reconstruction = replace(reconstruction, images=_means(reconstruction.images))
+        replicates, every = [], []
+        for index, each in enumerate(sent):
+            rows = reconstruction.rows(index * self.kind.clients, (index + 1) * self.kind.clients)
+            compared = self.subject.compare(victims, rows)
+            values = compared.values | self._of_victims(rows, each.view)
+            replicate = _replicate(seed, each.setting, values, rows.diverged_at)
+            replicate.metrics["bits"] = float(each.message.bits)
+            replicate.privacy = each.privacy.as_dict()
+            replicates.append(replicate)
+            every.append(compared)
+        tensors = {
+            f"seed{seed}/victims": self.subject.shown(victims),
+            f"seed{seed}/reconstructions": _beside([compared.shown for compared in every]),
+        }
+        order = torch.stack([compared.order for compared in every])
+        if order.shape[2] > 1:
+            tensors[f"seed{seed}/assignment"] = order
+        return replicates, tensors
+
+    @cached_property
+    def _gradient(self) -> torch.Tensor:
+        """What the server would see without a defense, ``[n, d]``."""
+        gradient, users = self.undefended.gradient, self.kind.users
+        return gradient if users == 1 else gradient.unflatten(0, (-1, users)).mean(dim=1)
+
+    def _of_victims(self, reconstruction: Reconstruction, view: torch.Tensor) -> dict[str, torch.Tensor | str]:
         """The metrics of one setting that have one value per client, ``[n]``, or the reason why there is none."""
+        gradient = self._gradient
         values: dict[str, torch.Tensor | str] = {
             "objective": "the attack has no objective",
             "alignment": (gradient * view).sum(dim=1) / gradient.square().sum(dim=1),
@@ -390,9 +454,14 @@ class AttackJob(JobKind):
             values["objective"] = reconstruction.objective
         values["label_accuracy"] = "the attack uses no labels"
         if reconstruction.labels is not None:
-            classes = victims.network.head.outputs
-            values["label_accuracy"] = label_accuracy(reconstruction.labels, victims.labels, classes)
+            classes = self.victims.network.head.outputs
+            values["label_accuracy"] = label_accuracy(reconstruction.labels, self.victims.labels, classes)
         return values
+
+
+def _steps(kind: AttackJob, victims: Victims, batch: Samples) -> ClientSteps:
+    """What clients compute on a batch."""
+    return ClientSteps(victims.network, victims.parameters, *batch, victims.streams, kind.local)
 
 
 def _replicate(

@@ -12,11 +12,6 @@ from leakbench.jobs.base import Setting
 from leakbench.lazy import torch
 
 
-def looks_at_data(defense: type[Defense]) -> bool:
-    """Whether a mechanism has to see its clients' images before it can be used."""
-    return defense.calibrate is not Defense.calibrate
-
-
 class CalibrationImages:
     """Images that stand for the whole data of every client: one row, read at the first use.
 
@@ -50,6 +45,6 @@ class CalibrationImages:
             ConfigError: the parameters do not fit the images, or the data set holds none.
         """
         return [
-            (setting, defense.calibrate(self.data) if looks_at_data(type(defense)) else defense)
+            (setting, defense.calibrate(self.data) if defense.overrides("calibrate") else defense)
             for setting, defense in settings
         ]

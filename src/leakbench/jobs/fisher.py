@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
 
 from pydantic import Field
 
 from leakbench.data.base import image_dataset
+from leakbench.defenses.base import Defense
+from leakbench.defenses.clients import DefendedClients
 from leakbench.effort import Effort
 from leakbench.errors import Infeasible
-from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
+from leakbench.federated.message import Law
+from leakbench.federated.step import ClientSteps
+from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
+from leakbench.jobs.victims import gather_victims
 from leakbench.lazy import torch
-from leakbench.models.base import BatchNorm
+from leakbench.models.base import BatchNorm, Network
 from leakbench.records import MetricInfo, Outcome, Replicate
-
-if TYPE_CHECKING:
-    from leakbench.federated.message import Law
-    from leakbench.models.base import Network
+from leakbench.theory.fisher import information_trace
+from leakbench.theory.optimal_noise import RATIO_CEILING, RATIO_FLOOR, variance_ratio
+from leakbench.theory.utility import u1, u2
 
 FISHER_METRICS = {
     "energy": MetricInfo(unit="<g, g>, gradient g", direction="none", axis="victim"),
@@ -75,10 +82,6 @@ class FisherJob(JobKind):
     def _measure_seed(
         self, job: Job, seed: int, device: torch.device
     ) -> tuple[list[Replicate], dict[str, torch.Tensor]]:
-        from leakbench.federated.step import ClientSteps
-        from leakbench.jobs.victims import gather_victims
-        from leakbench.theory.optimal_noise import RATIO_CEILING, RATIO_FLOOR, variance_ratio
-
         victims = gather_victims(
             image_dataset(job.dataset.single(), "jobs of kind 'fisher'"),
             job.dataset.label,
@@ -91,66 +94,98 @@ class FisherJob(JobKind):
         ).in_mode(self.batch_norm)
         network = victims.network
         steps = ClientSteps(network, victims.parameters, victims.inputs, victims.labels, victims.streams)
-        gradient = steps.gradient
-        sensitivity = steps.exact_sensitivity if self.exact else steps.sensitivity(self.probes, "rademacher", draw=1)
-        shared = {
-            "energy": gradient.square().sum(dim=1),
-            "floored": (gradient.abs() < RATIO_FLOOR).float().mean(dim=1),
-            "capped": (variance_ratio(sensitivity, gradient) >= RATIO_CEILING).float().mean(dim=1),
-        }
-        inputs = victims.inputs[0].numel()
+        undefended = _Undefended(
+            steps.gradient,
+            steps.exact_sensitivity if self.exact else steps.sensitivity(self.probes, "rademacher", draw=1),
+            inputs=victims.inputs[0].numel(),
+        )
         replicates: list[Replicate] = []
-        tensors: dict[str, torch.Tensor] = {}
-        if self.coordinates:
-            tensors |= _by_name(network, f"seed{seed}/gradient", gradient[0])
-            tensors |= _by_name(network, f"seed{seed}/sensitivity", sensitivity[0])
+        coordinates = {"gradient": undefended.gradient[0], "sensitivity": undefended.sensitivity[0]}
         for number, (setting, defense) in enumerate(job.defense.settings()):
-            reason = "the defense does not state how its messages are distributed"
-            try:
-                law = defense.protect_update(steps, victims.streams.child("defense")).law
-            except Infeasible as error:  # such as a mechanism that has to see the clients' data first
-                law, reason = None, str(error)
-            replicate = Replicate(seed=seed, setting=dict(setting), metrics={})
-            replicates.append(replicate)
-            values = dict(shared)
-            if law is None:
-                replicate.outcome = Outcome(status="infeasible", reason=reason)
-                replicate.reasons = dict.fromkeys(NEEDS_LAW, reason)
-            else:
-                values |= _of_law(law, gradient, sensitivity, inputs)
-                if self.coordinates and law.variance is not None:
-                    tensors |= _by_name(network, f"seed{seed}/variance{number}", law.variance[0])
-            for name in FISHER_METRICS:
-                numbers = values[name].double() if name in values else None
-                if numbers is None:
-                    replicate.metrics[name] = None
-                    continue
-                finite = numbers.isfinite().tolist()
-                replicate.metrics[name] = [
-                    value if ok else None for value, ok in zip(numbers.tolist(), finite, strict=True)
-                ]
-                if not all(finite):
-                    replicate.reasons[name] = _why_not(name, law)
-        return replicates, tensors
+            law, reason = _law_of(defense, steps)
+            replicates.append(_replicate(seed, setting, undefended, law, reason))
+            if self.coordinates and law is not None and law.variance is not None:
+                coordinates[f"variance{number}"] = law.variance[0]
+        return replicates, self._shown(network, seed, coordinates)
+
+    def _shown(self, network: Network, seed: int, flat: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Vectors ``[d]`` as records keep them, by parameter; nothing unless the protocol asks for it."""
+        if not self.coordinates:
+            return {}
+        return {
+            f"seed{seed}/{name}/{parameter}": part.contiguous()
+            for name, vector in flat.items()
+            for parameter, part in network.unflatten(vector).items()
+        }
 
 
-def _of_law(law: Law, gradient: torch.Tensor, sensitivity: torch.Tensor, inputs: int) -> dict[str, torch.Tensor]:
-    """What a law says, one value per client; sums over millions of coordinates are made in float64."""
-    from leakbench.theory.fisher import information_trace
-    from leakbench.theory.utility import u1, u2
+@dataclass(frozen=True)
+class _Undefended:
+    """What a defense starts from.
 
-    g, a = gradient.double(), sensitivity.double()
-    variance = torch.zeros_like(g) if law.variance is None else law.variance.double()
-    information = information_trace(a, variance, law.passing) / inputs
-    return {
-        "u1_kept": u1(g, law.mean.double()) / g.square().sum(dim=1),
-        "u2": u2(g, variance) + 0.0,  # no -0 in records
-        "information": information if _summable(law) else torch.full_like(information, torch.nan),
-        "information_kept": torch.where(law.passing, a, 0.0).sum(dim=1) / a.sum(dim=1),
-        "noise_rms": variance.mean(dim=1).sqrt(),
-        "noise_frobenius": variance.norm(dim=1),
-        "passing": law.passing.double().mean(dim=1),
-    }
+    Attributes:
+        gradient: ``[n, d]``.
+        sensitivity: of each coordinate to the client's images, ``[n, d]``.
+        inputs: dimension of a client's images together.
+    """
+
+    gradient: torch.Tensor
+    sensitivity: torch.Tensor
+    inputs: int
+
+    @cached_property
+    def metrics(self) -> dict[str, torch.Tensor]:
+        """Metrics that no defense changes, one value per client."""
+        return {
+            "energy": self.gradient.square().sum(dim=1),
+            "floored": (self.gradient.abs() < RATIO_FLOOR).float().mean(dim=1),
+            "capped": (variance_ratio(self.sensitivity, self.gradient) >= RATIO_CEILING).float().mean(dim=1),
+        }
+
+    def under(self, law: Law) -> dict[str, torch.Tensor]:
+        """Metrics of a defended message, one value per client; sums over many coordinates are made in float64."""
+        g, a = self.gradient.double(), self.sensitivity.double()
+        variance = torch.zeros_like(g) if law.variance is None else law.variance.double()
+        information = information_trace(a, variance, law.passing) / self.inputs
+        return {
+            "u1_kept": u1(g, law.mean.double()) / g.square().sum(dim=1),
+            "u2": u2(g, variance) + 0.0,  # no -0 in records
+            "information": information if _summable(law) else torch.full_like(information, torch.nan),
+            "information_kept": torch.where(law.passing, a, 0.0).sum(dim=1) / a.sum(dim=1),
+            "noise_rms": variance.mean(dim=1).sqrt(),
+            "noise_frobenius": variance.norm(dim=1),
+            "passing": law.passing.double().mean(dim=1),
+        }
+
+
+def _law_of(defense: Defense, steps: ClientSteps) -> tuple[Law | None, str]:
+    """How the clients' messages are distributed, or why that is not known."""
+    try:
+        message = DefendedClients(defense, steps.streams).send(steps, steps.streams.child("defense"))
+    except Infeasible as error:  # such as a mechanism that has to see the clients' data first
+        return None, str(error)
+    return message.law, "" if message.law else "the defense does not state how its messages are distributed"
+
+
+def _replicate(seed: int, setting: Setting, undefended: _Undefended, law: Law | None, reason: str) -> Replicate:
+    """The metrics of one setting; without a law, those that need one are null, with the reason."""
+    replicate = Replicate(seed=seed, setting=dict(setting), metrics={})
+    values = dict(undefended.metrics)
+    if law is None:
+        replicate.outcome = Outcome(status="infeasible", reason=reason)
+        replicate.reasons = dict.fromkeys(NEEDS_LAW, reason)
+    else:
+        values |= undefended.under(law)
+    for name in FISHER_METRICS:
+        if name not in values:
+            replicate.metrics[name] = None
+            continue
+        numbers = values[name].double()
+        finite = numbers.isfinite().tolist()
+        replicate.metrics[name] = [value if ok else None for value, ok in zip(numbers.tolist(), finite, strict=True)]
+        if not all(finite):
+            replicate.reasons[name] = _why_not(name, law)
+    return replicate
 
 
 def _why_not(name: str, law: Law | None) -> str:
@@ -164,8 +199,3 @@ def _why_not(name: str, law: Law | None) -> str:
 def _summable(law: Law) -> bool:
     """Whether the information is the sum of that in each coordinate, and that follows from the variance."""
     return law.normal and law.independent
-
-
-def _by_name(network: Network, prefix: str, flat: torch.Tensor) -> dict[str, torch.Tensor]:
-    """A flat vector as one tensor per parameter, by ``prefix/name``."""
-    return {f"{prefix}/{name}": part.contiguous() for name, part in network.unflatten(flat).items()}

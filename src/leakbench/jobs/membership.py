@@ -8,14 +8,22 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from pydantic import Field, model_validator
 
+from leakbench.attacks.membership_of_sums import Background, Coordinates, Mechanism, log_likelihood_ratio
 from leakbench.data.base import image_dataset
+from leakbench.defenses.aggregate import AllRecords, SummedUsers
+from leakbench.defenses.base import DATA_VERBS, ActsOn, Defense, PrivacyStatement, Schedule
+from leakbench.defenses.clients import DefendedClients
+from leakbench.defenses.distributed_noise import DistributedNoise
+from leakbench.defenses.dp_sgd import ClippedGradients
+from leakbench.defenses.gaussian_sampling import GaussianSampling
+from leakbench.defenses.water_filling import WaterFilling
 from leakbench.effort import Effort, Unit
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.federated.step import MEMORY_BUDGET, ClientSteps
@@ -23,13 +31,13 @@ from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
 from leakbench.jobs.pretraining import Diverged, Pretraining, pretrained
 from leakbench.jobs.sums import only_sums
 from leakbench.lazy import torch
+from leakbench.metrics.membership import auc, true_positive_rate
+from leakbench.models.base import Network, build_network
+from leakbench.randomness import Streams, generator, stream_seed
 from leakbench.records import MetricInfo, Outcome, Replicate
-
-if TYPE_CHECKING:
-    from leakbench.attacks.membership_of_sums import Background, Coordinates, Mechanism
-    from leakbench.defenses.base import ActsOn, Defense, PrivacyStatement
-    from leakbench.models.base import Network
-    from leakbench.randomness import Streams
+from leakbench.theory.aggregate_dp import information_bound
+from leakbench.theory.membership_bound import auc_bound
+from leakbench.theory.span import LEAVES, leave_one_out
 
 SCORES = {
     "inner": "inner product of the candidate's gradient with the mean update",
@@ -145,12 +153,8 @@ class MembershipJob(JobKind):
         Raises:
             Infeasible: it is not, or does not.
         """
-        from leakbench.defenses.aggregate import SummedUsers
-        from leakbench.defenses.base import Defense
-
         only_sums([defense])
-        ours, own = ([kind.calibrate, kind.protect_dataset, kind.protect_data] for kind in (Defense, type(defense)))
-        if own != ours:
+        if defense.overrides(*DATA_VERBS):
             raise Infeasible(f"'{defense.name}' acts on images; membership is asked of gradients of the images")
         if isinstance(defense, SummedUsers) and defense.users is not None:
             raise Infeasible(f"'{defense.name}' is told of {defense.users} users; the protocol says how many there are")
@@ -160,9 +164,6 @@ class MembershipJob(JobKind):
 
     def _taken(self, defense: Defense) -> int:
         """Records of a user's update."""
-        from leakbench.defenses.aggregate import AllRecords
-        from leakbench.defenses.distributed_noise import DistributedNoise
-
         if isinstance(defense, AllRecords):
             return self.records
         if isinstance(defense, DistributedNoise):
@@ -177,37 +178,42 @@ class MembershipJob(JobKind):
         except Diverged as error:
             yield from self._without(settings, seed, Outcome(status="diverged", reason=str(error)))
             return
-        label = job.dataset.label
+        label, dimension = job.dataset.label, population.network.dimension
         trials = [self._trial(population, label, seed, number) for number in range(self.trials)]
+        sums = self._sums(population, trials, [defense for _, defense in settings])
+        leaving = {users: self._leaving(population, trials[0], users) for users in self.users}
+        rows = torch.stack([torch.cat([trial.rows[0, : self._asked], trial.others]) for trial in trials])
+        judge = _Judge(population, rows.to(device))
+        for (setting, defense), each in zip(settings, sums, strict=True):
+            for means, users in zip(each.means, self.users, strict=True):
+                scores = judge.scores(means, defense, each.mechanism, users)
+                stated = self._stated(defense, users, dimension, leaving[users])
+                replicate = Replicate(
+                    seed=seed, setting={**setting, "users": users}, metrics={}, privacy=stated.privacy.as_dict()
+                )
+                _judged(replicate, scores, each.drawn)
+                replicate.metrics |= stated.values
+                replicate.reasons |= stated.reasons
+                yield replicate
+
+    def _sums(self, population: Population, trials: Sequence[Trial], defenses: Sequence[Defense]) -> list[_Sums]:
+        """What the server sees under every defense. In a trial, those that take equal batches share a step."""
+        shape = (len(defenses), len(self.users), len(trials), population.network.dimension)
+        means = torch.empty(shape, device=population.labels.device)
+        drawn = torch.ones(len(defenses), len(trials), self._asked, dtype=torch.bool)
         mechanisms: list[Mechanism] = []
-        means = torch.empty(len(settings), len(self.users), len(trials), population.network.dimension, device=device)
-        drawn = torch.ones(len(settings), len(trials), self._asked, dtype=torch.bool)
         for number, trial in enumerate(trials):
-            steps = {}
-            for place, (_, defense) in enumerate(settings):
+            steps = {taken: trial.steps(population, taken) for taken in {self._taken(defense) for defense in defenses}}
+            for place, defense in enumerate(defenses):
                 taken = self._taken(defense)
-                if taken not in steps:
-                    steps[taken] = trial.steps(population, taken)
-                message = defense.protect_update(steps[taken], trial.streams.child("defense"))
+                clients = DefendedClients(defense, trial.streams, per_server=len(trial.rows))
+                message = clients.send(steps[taken], trial.streams.child("defense"))
                 if number == 0:
                     mechanisms.append(_mechanism(defense, taken, message.noise_variance))
                 seen = message.view().cumsum(dim=0)
                 means[place, :, number] = torch.stack([seen[users - 1] / users for users in self.users])
                 drawn[place, number] = (trial.batch(taken)[0, :, None] == torch.arange(self._asked)).any(dim=0)
-        leaving = {users: self._leaving(population, trials[0], users) for users in self.users}
-        rows = torch.stack([torch.cat([trial.rows[0, : self._asked], trial.others]) for trial in trials])
-        judge = _Judge(population, rows.to(device))
-        for place, (setting, defense) in enumerate(settings):
-            for index, users in enumerate(self.users):
-                scores = judge.scores(means[place, index], defense, mechanisms[place], users)
-                stated = self._stated(defense, users, population.network.dimension, leaving[users])
-                replicate = Replicate(
-                    seed=seed, setting={**setting, "users": users}, metrics={}, privacy=stated.privacy.as_dict()
-                )
-                _judged(replicate, scores, drawn[place])
-                replicate.metrics |= stated.values
-                replicate.reasons |= stated.reasons
-                yield replicate
+        return [_Sums(*each) for each in zip(means, drawn, mechanisms, strict=True)]
 
     def _population(self, job: Job, seed: int, device: torch.device) -> Population:
         """The model, and the gradients of all records.
@@ -216,9 +222,6 @@ class MembershipJob(JobKind):
             ConfigError: the train split is too small.
             Diverged: pretraining became non-finite.
         """
-        from leakbench.models.base import build_network
-        from leakbench.randomness import generator, stream_seed
-
         dataset = image_dataset(job.dataset.single(), "jobs of kind 'membership'")
         trained = (self.pretraining.samples or 0) if self.epoch else 0
         first, available = trained + self.auxiliary, dataset.length("train")
@@ -241,8 +244,6 @@ class MembershipJob(JobKind):
         return Population(network, images, labels, self.auxiliary)
 
     def _trial(self, population: Population, label: str, seed: int, number: int) -> Trial:
-        from leakbench.randomness import Streams, generator
-
         order = torch.randperm(population.size, generator=generator(label, "membership", number)) + self.auxiliary
         # The candidates come first: they are the same for any number of users.
         target, others = order[: self.records], order[self.records : self.records + self._asked]
@@ -253,8 +254,6 @@ class MembershipJob(JobKind):
 
     def _leaving(self, population: Population, trial: Trial, users: int) -> float | None:
         """By Theorem 1, epsilon of a sum without noise is infinite for such members."""
-        from leakbench.theory.span import LEAVES, leave_one_out
-
         if users * self.records > SPAN_LIMIT:
             return None
         columns = population.gradients[trial.rows[:users].flatten().to(population.gradients.device)].T
@@ -262,11 +261,6 @@ class MembershipJob(JobKind):
 
     def _stated(self, defense: Defense, users: int, dimension: int, leaving: float | None) -> _Stated:
         """What holds without looking at scores."""
-        from leakbench.defenses.aggregate import AllRecords, SummedUsers
-        from leakbench.defenses.base import PrivacyStatement, Schedule
-        from leakbench.theory.aggregate_dp import information_bound
-        from leakbench.theory.membership_bound import auc_bound
-
         batch = defense.batch if isinstance(defense, AllRecords) else self._taken(defense)
         values: dict[str, float | list[float | None] | None] = {"leaving": leaving, "dimension": float(dimension)}
         reasons = {}
@@ -302,6 +296,20 @@ class MembershipJob(JobKind):
             )
 
 
+class _Sums(NamedTuple):
+    """What the server sees under one defense, and what everyone knows of it.
+
+    Attributes:
+        means: of the users' updates, by number of users and trial, ``[users, T, d]``.
+        drawn: which members the first user has taken, ``[T, c]``.
+        mechanism: its public parameters.
+    """
+
+    means: torch.Tensor
+    drawn: torch.Tensor
+    mechanism: Mechanism
+
+
 class _Stated(NamedTuple):
     values: dict[str, float | list[float | None] | None]
     reasons: dict[str, str]
@@ -331,8 +339,6 @@ class Population:
 
     @cached_property
     def _gradients_and_losses(self) -> tuple[torch.Tensor, torch.Tensor]:
-        from leakbench.randomness import Streams
-
         steps = ClientSteps(
             self.network, self.network.parameters, self.images[:, None], self.labels[:, None], Streams([])
         )
@@ -394,11 +400,6 @@ class _KnownGradients(ClientSteps):
 
 def _mechanism(defense: Defense, taken: int, variance: torch.Tensor | None) -> Mechanism:
     """The public parameters of a mechanism; of noise whose variance differs between coordinates, the mean."""
-    from leakbench.attacks.membership_of_sums import Mechanism
-    from leakbench.defenses.aggregate import AllRecords
-    from leakbench.defenses.gaussian_sampling import GaussianSampling
-    from leakbench.defenses.water_filling import WaterFilling
-
     if isinstance(defense, GaussianSampling | WaterFilling):
         return Mechanism(taken, 1 / defense.batch, defense.noise_level, isinstance(defense, WaterFilling))
     assert not isinstance(defense, AllRecords)
@@ -415,8 +416,6 @@ class _Judge:
 
     def scores(self, means: torch.Tensor, defense: Defense, mechanism: Mechanism, users: int) -> torch.Tensor:
         """By the names of :data:`SCORES`, of means ``[T, d]``, float64 ``[scores, T, 2 c]``."""
-        from leakbench.attacks.membership_of_sums import Coordinates, log_likelihood_ratio
-
         factors, background, everyone = self._clipped(defense)
         chosen = factors[self._rows].double()
         gradients = self._population.gradients
@@ -436,9 +435,6 @@ class _Judge:
 
     def _clipped(self, defense: Defense) -> tuple[torch.Tensor, Background, Coordinates]:
         """What a mechanism multiplies gradients by, and the moments of what comes out."""
-        from leakbench.attacks.membership_of_sums import Background
-        from leakbench.defenses.dp_sgd import ClippedGradients
-
         clip = defense.clip if isinstance(defense, ClippedGradients) else None
         if clip not in self._known:
             factors = torch.ones_like(self._norms)
@@ -453,8 +449,6 @@ class _Judge:
 
 def _in_parts(gradients: torch.Tensor, background: Background) -> Coordinates:
     """Coordinates of all gradients, some after the other: in float64 they are twice as large."""
-    from leakbench.attacks.membership_of_sums import Coordinates
-
     size = max(1, MEMORY_BUDGET // (16 * gradients.shape[1]))
     parts = [Coordinates.of(part, background) for part in gradients.split(size)]
     return Coordinates(
@@ -472,8 +466,6 @@ def _judged(replicate: Replicate, scores: torch.Tensor, drawn: torch.Tensor) -> 
         scores: ``[scores, T, 2 c]``, members first.
         drawn: which members the user has taken, ``[T, c]``.
     """
-    from leakbench.metrics.membership import auc, true_positive_rate
-
     asked = drawn.shape[1]
     member = (torch.arange(2 * asked) < asked).expand(len(drawn), -1)
     taken = torch.cat([drawn, torch.ones_like(drawn)], dim=1)

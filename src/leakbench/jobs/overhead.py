@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
+from leakbench.defenses.base import Defense, NoDefense
+from leakbench.defenses.clients import DefendedClients, Samples
 from leakbench.effort import Effort
 from leakbench.errors import Infeasible
+from leakbench.federated.client_data import ClientData
+from leakbench.federated.step import ClientSteps
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
 from leakbench.jobs.costs import Times
+from leakbench.jobs.subjects import check_defense, check_vocabulary
+from leakbench.jobs.victims import gather_victims
 from leakbench.lazy import torch
 from leakbench.models.base import BatchNorm
 from leakbench.records import MetricInfo, Outcome, Replicate, Value
-
-if TYPE_CHECKING:
-    from leakbench.defenses.base import Defense
 
 OVERHEAD_METRICS = {
     f"{part}_{clock}_s": MetricInfo(
@@ -85,8 +88,6 @@ class OverheadJob(JobKind):
         return float(len(job.seeds) * job.defense.count * self.repetitions)
 
     def run(self, job: Job, device: torch.device) -> Findings:
-        from leakbench.jobs.subjects import check_vocabulary
-
         check_vocabulary(job.dataset.single(), job.model.single())
         with torch.no_grad():
             found = [replicate for seed in job.seeds for replicate in _Bench(self, job, seed, device).replicates()]
@@ -98,8 +99,7 @@ class _Contender:
     """A setting of the defense, or none, and what its steps took.
 
     Attributes:
-        defense: calibrated.
-        data: the images ``[n, N, C, H, W]`` and labels ``[n, N]`` that its clients train on.
+        clients: under the calibrated defense; None where it cannot be applied.
         once: seconds of calibrating it and of changing the data.
         steps: of all clients (``client``) and of the server, by repetition.
         bits: of one client's largest message.
@@ -107,8 +107,7 @@ class _Contender:
     """
 
     setting: Setting
-    defense: Defense
-    data: tuple[torch.Tensor, torch.Tensor]
+    clients: DefendedClients | None = None
     once: Times = field(default_factory=Times)
     steps: list[Times] = field(default_factory=list)
     bits: int = 0
@@ -119,10 +118,6 @@ class _Bench:
     """The clients of one seed, and all that is timed on them."""
 
     def __init__(self, kind: OverheadJob, job: Job, seed: int, device: torch.device) -> None:
-        from leakbench.defenses.base import NoDefense
-        from leakbench.jobs.calibration import looks_at_data
-        from leakbench.jobs.victims import gather_victims
-
         self.kind, self.dataset, self.seed, self.device = kind, job.dataset.single(), seed, device
         self.victims = gather_victims(
             self.dataset,
@@ -135,25 +130,21 @@ class _Bench:
             device=device,
             split=kind.split,
         ).in_mode(kind.batch_norm)
-        if looks_at_data(job.defense.component):  # what the libraries do at their first call is nobody's cost
+        if job.defense.component.overrides("calibrate"):  # what the libraries do at their first call is nobody's cost
             torch.linalg.eigh(torch.eye(8, dtype=torch.float64, device=device))
         self.undefended = self._contender({}, NoDefense())
         self.contenders = [self._contender(setting, defense) for setting, defense in job.defense.settings()]
 
     def _contender(self, setting: Setting, defense: Defense) -> _Contender:
         """A setting that is ready for training. What is found in the images is found anew for each."""
-        from leakbench.federated.client_data import ClientData
-        from leakbench.jobs.calibration import looks_at_data
-        from leakbench.jobs.subjects import check_defense
-
-        images, labels = self.victims.inputs, self.victims.labels
-        made, streams = _Contender(setting, defense, (images, labels)), self.victims.streams.child("data")
+        made, victims = _Contender(setting), self.victims
         try:
             check_defense(self.dataset, defense)
             with made.once.of("once", self.device):
-                if looks_at_data(type(defense)):
-                    made.defense = defense.calibrate(ClientData(images))
-                made.data = made.defense.protect_dataset(images, labels, streams)
+                if defense.overrides("calibrate"):
+                    defense = defense.calibrate(ClientData(victims.inputs))
+                samples = Samples(victims.inputs, victims.labels)
+                made.clients = DefendedClients(defense, victims.streams, samples, per_server=self.kind.clients)
         except Infeasible as error:
             made.outcome = Outcome(status="infeasible", reason=str(error))
         return made
@@ -164,30 +155,30 @@ class _Bench:
         for number in range(1 + self.kind.repetitions):
             order = torch.randperm(len(every), generator=torch.Generator().manual_seed(number))
             for contender in (every[place] for place in order.tolist()):
-                if contender.outcome.status == "ok":
-                    taken = self._step(contender, number)
+                if contender.clients is not None and contender.outcome.status == "ok":
+                    taken = self._step(contender, contender.clients, number)
                     contender.steps += [taken] if number else []  # the first step of each sets up, and is not timed
         for contender in self.contenders:
             yield self._replicate(contender)
 
-    def _step(self, contender: _Contender, number: int) -> Times:
+    def _step(self, contender: _Contender, clients: DefendedClients, number: int) -> Times:
         """One step of all clients and of the server; notes bits, and what keeps it from being taken."""
-        from leakbench.federated.step import ClientSteps
-
-        victims, defense, times = self.victims, contender.defense, Times()
+        victims, times = self.victims, Times()
         streams = victims.streams.child("step", number)
-        for_data, for_update = streams.child("defense"), streams.child("defense")
+        for_defense = streams.child("defense")
         order = victims.streams.child("batch", number).uniform(self.kind.images_per_client).argsort(dim=1)
         chosen = order[:, : self.kind.batch_size].to(self.device)
         row = torch.arange(self.kind.clients, device=self.device)[:, None]
-        images, labels = (values[row, chosen] for values in contender.data)
+        batch = Samples(*(values[row, chosen] for values in clients.samples))
+
+        def compute(batch: Samples) -> ClientSteps:
+            return ClientSteps(victims.network, victims.parameters, *batch, streams)
+
         try:
             with times.of("client", self.device):
-                images, labels = defense.protect_data(images, labels, for_data)
-                steps = ClientSteps(victims.network, victims.parameters, images, labels, streams)
-                message = defense.protect_update(steps, for_update)
+                _, message = clients.step(compute, for_defense, batch)
             with times.of("server", self.device):
-                update = defense.aggregate(message, self.kind.clients)
+                update = clients.aggregate(message)
         except Infeasible as error:
             contender.outcome = Outcome(status="infeasible", reason=str(error), step=number)
             return times

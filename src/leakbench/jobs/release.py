@@ -5,34 +5,43 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
-from leakbench.attacks.released.base import MEMBERSHIP_ATTACKS, MODEL_INVERSIONS, MembershipAttack, ModelInversion
+from leakbench.attacks.released.base import (
+    MEMBERSHIP_ATTACKS,
+    MODEL_INVERSIONS,
+    Labelled,
+    MembershipAttack,
+    MembershipSplit,
+    ModelInversion,
+    joined,
+    membership_split,
+)
 from leakbench.attacks.released.four_branch import FourBranch
 from leakbench.attacks.released.inversion import MeanStart
 from leakbench.attacks.released.lira import LiRA
 from leakbench.attacks.released.threshold import Threshold
-from leakbench.data.base import image_dataset
+from leakbench.data.base import Dataset, image_dataset
+from leakbench.defenses.base import ActsOn, Defense, Schedule
+from leakbench.defenses.channel import ChannelReport
+from leakbench.defenses.clients import DefendedClients, Samples, calibrated
+from leakbench.defenses.dp_sgd import DPSGD, PrivateRuns
 from leakbench.effort import FORWARD, Effort
 from leakbench.errors import ConfigError, Infeasible
+from leakbench.federated.client_data import ClientData
 from leakbench.federated.gradients import SampleGradients
-from leakbench.federated.training import Start, Training, TrainingSet, Transform, train_runs
+from leakbench.federated.training import Start, Training, TrainingRuns, TrainingSet, Transform, train_runs
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
 from leakbench.lazy import torch
-from leakbench.metrics.inversion import INVERSION_METRICS
+from leakbench.metrics.inversion import INVERSION_METRICS, class_centres, inversion_metrics
+from leakbench.metrics.membership import auc
+from leakbench.models.base import Network, build_network
+from leakbench.models.trained import TrainedModels
+from leakbench.randomness import Streams, stream_seed
 from leakbench.records import MetricInfo, Outcome, Replicate, Value
 from leakbench.registry import Component, Registry
-
-if TYPE_CHECKING:
-    from leakbench.attacks.released.base import Labelled, MembershipSplit
-    from leakbench.data.base import Dataset
-    from leakbench.defenses.base import ActsOn, Defense
-    from leakbench.federated.training import TrainingRuns
-    from leakbench.models.base import Network
-    from leakbench.models.trained import TrainedModels
-    from leakbench.randomness import Streams
 
 MODEL_METRICS = {
     "accuracy": MetricInfo(unit="part of the evaluation images", direction="higher"),
@@ -198,14 +207,12 @@ class ReleaseJob(JobKind):
         return found
 
     def run(self, job: Job, device: torch.device) -> Findings:
-        from leakbench.federated.client_data import ClientData
-
         data = self._data(job, device)
         replicates: list[Replicate] = []
         tensors: dict[str, torch.Tensor] = {}
         try:
             client = ClientData(data.members.images[None])
-            settings = [(setting, _feasible(defense).calibrate(client)) for setting, defense in job.defense.settings()]
+            settings = [(setting, calibrated(_feasible(each), client)) for setting, each in job.defense.settings()]
             with torch.no_grad():
                 networks = {seed: self._network(job, seed, device) for seed in job.seeds}
                 dimension = networks[job.seeds[0]].dimension
@@ -244,8 +251,6 @@ class ReleaseJob(JobKind):
         return trained.plus(attacked.times(len(job.seeds)))
 
     def _data(self, job: Job, device: torch.device) -> _Data:
-        from leakbench.attacks.released.base import Labelled
-
         dataset = image_dataset(job.dataset.single(), "jobs of kind 'release'")
         available, test = dataset.length("train"), dataset.length("test")
         count = available if self.images is None else self.images
@@ -261,9 +266,6 @@ class ReleaseJob(JobKind):
         return _Data(dataset, job.dataset.label, members, evaluation, auxiliary.images)
 
     def _network(self, job: Job, seed: int, device: torch.device) -> Network:
-        from leakbench.models.base import build_network
-        from leakbench.randomness import stream_seed
-
         dataset, label = job.dataset.single(), job.dataset.label
         start = stream_seed(label, seed, "initialisation")
         return build_network(job.model.single(), dataset.shape, dataset.classes, start, device)
@@ -333,30 +335,18 @@ class ReleaseJob(JobKind):
 
         Those are ``[N, C, H, W]`` where nobody changed them, else ``[runs, N, C, H, W]``.
         """
-        from leakbench.defenses.dp_sgd import DPSGD, PrivateRuns
-        from leakbench.randomness import Streams
-
-        streams = Streams([data.key(run.seed) for run in runs])
+        images = _protected_images(runs, data)
         defenses = [run.defense for run in runs]
-        images, labels = data.members
-        for row, (defense, stream) in enumerate(zip(defenses, _single(streams.child("data")), strict=True)):
-            own, own_labels = defense.protect_dataset(data.members.images[None], data.members.labels[None], stream)
-            if own.data_ptr() != data.members.images.data_ptr():
-                if images.dim() == 4:
-                    images = images.repeat(len(runs), 1, 1, 1, 1)
-                images[row] = own[0]
-            if not torch.equal(own_labels[0], data.members.labels):
-                raise Infeasible(f"'{defense.name}' changes labels, which membership attacks know")
         private: SampleGradients | None = None
         if any(defense.acts_on == "samples" for defense in defenses):
             # With `_feasible`, all of them: a job's runs are settings of one mechanism.
             private = SampleGradients(PrivateRuns([defense for defense in defenses if isinstance(defense, DPSGD)]))
         trained = train_runs(
             Start(networks[runs[0].seed], torch.stack([networks[run.seed].parameters for run in runs])),
-            TrainingSet(images, labels),
-            streams,
+            TrainingSet(images, data.members.labels),
+            Streams([data.key(run.seed) for run in runs]),
             self.training,
-            transform=_at_every_step(defenses),
+            transform=_at_every_step(runs, data),
             gradients=private,
         )
         return trained, images
@@ -374,8 +364,6 @@ class ReleaseJob(JobKind):
         self, models: TrainedModels, data: _Data, runs: Sequence[_Run], tensors: dict[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
         """Metrics of model inversion, against the mean clean training image of every class that has one."""
-        from leakbench.metrics.inversion import class_centres, inversion_metrics
-
         images, labels = data.members
         present = labels.unique()
         centres = class_centres(images, labels, data.dataset.classes)[present]
@@ -390,9 +378,6 @@ class ReleaseJob(JobKind):
         return {f"inversion_{name}": value for name, value in found.items()} | {"inversion_mse_per_class": per_class}
 
     def _split(self, data: _Data, seed: int) -> MembershipSplit:
-        from leakbench.attacks.released.base import membership_split
-        from leakbench.randomness import Streams
-
         streams = Streams([(*data.key(seed), "membership")])
         return membership_split(len(data.members.labels), len(data.evaluation.labels), streams)
 
@@ -413,10 +398,6 @@ class ReleaseJob(JobKind):
             parts: known members, known non-members, members and non-members to judge.
             key: words that name the random streams of this data set and seed.
         """
-        from leakbench.attacks.released.base import joined
-        from leakbench.metrics.membership import auc
-        from leakbench.randomness import Streams
-
         names = list(auc_metrics(label))
         known, others, members, nonmembers = parts
         candidates = joined(members, nonmembers, len(models))
@@ -454,9 +435,6 @@ class ReleaseJob(JobKind):
 
         Members have the noise that they were trained with, if that was drawn once, and others noise of the same law.
         """
-        from leakbench.attacks.released.base import Labelled
-        from leakbench.randomness import Streams
-
         found: dict[str, torch.Tensor | str] = {}
         if not self._probes:
             return found
@@ -488,9 +466,6 @@ class ReleaseJob(JobKind):
 
     def _stated(self, defense: Defense, dimension: int, data: _Data) -> _Stated:
         """What a calibrated mechanism states of itself."""
-        from leakbench.defenses.base import Schedule
-        from leakbench.defenses.channel import ChannelReport
-
         rate = min(1.0, self.batch_size / len(data.members.labels))
         schedule = Schedule(dimension, rounds=self.steps, delta=self.delta, sampling_rate=rate)
         statement = defense.privacy(schedule)
@@ -518,8 +493,6 @@ def _described(component: Component) -> dict[str, Any]:
 
 
 def _feasible(defense: Defense) -> Defense:
-    from leakbench.defenses.dp_sgd import DPSGD
-
     if defense.acts_on == "samples" and not isinstance(defense, DPSGD):
         raise Infeasible(
             f"'{defense.name}' acts on the gradients of samples; training takes such a defense from a subclass of "
@@ -533,36 +506,57 @@ def _feasible(defense: Defense) -> Defense:
     return defense
 
 
-def _single(streams: Streams) -> list[Streams]:
-    from leakbench.randomness import Streams
+def _protected_images(runs: Sequence[_Run], data: _Data) -> torch.Tensor:
+    """The victim's images as the defense of each run changes them before training, ``[runs, N, C, H, W]``.
 
-    return [Streams([key]) for key in streams.keys]
+    Where nobody changes them, those of all runs: ``[N, C, H, W]``.
+
+    Raises:
+        Infeasible: a defense changes labels.
+    """
+    images, labels = data.members
+    for row, run in enumerate(runs):
+        victim = DefendedClients(
+            run.defense, Streams([data.key(run.seed)]), Samples(data.members.images[None], labels[None])
+        )
+        _check_labels(run.defense, victim.samples.labels[0], labels)
+        if victim.samples.inputs.data_ptr() != data.members.images.data_ptr():
+            if images.dim() == 4:
+                images = images.repeat(len(runs), 1, 1, 1, 1)
+            images[row] = victim.samples.inputs[0]
+    return images
 
 
-def _at_every_step(defenses: Sequence[Defense]) -> Transform | None:
-    """What the defenses, one per run, do to the images of a step; None where they do nothing."""
-    from leakbench.defenses.base import Defense
-
-    if all(type(defense).protect_data is Defense.protect_data for defense in defenses):
+def _at_every_step(runs: Sequence[_Run], data: _Data) -> Transform | None:
+    """How the defenses change the images of a step; None where they do not."""
+    if not any(run.defense.overrides("protect_data") for run in runs):
         return None
+    victims = [DefendedClients(run.defense, Streams([data.key(run.seed)])) for run in runs]
 
     def transform(images: torch.Tensor, labels: torch.Tensor, _: torch.Tensor, streams: Streams) -> torch.Tensor:
         parts = []
-        for run, (defense, own) in enumerate(zip(defenses, _single(streams.child("defense")), strict=True)):
-            part = slice(run, run + 1)
-            changed, told = defense.protect_data(images[part], labels[part], own)
-            if not torch.equal(told, labels[part]):
-                raise Infeasible(f"'{defense.name}' changes labels, which membership attacks know")
-            parts.append(changed)
+        for run, victim in enumerate(victims):
+            batch, stream = Samples(images[run : run + 1], labels[run : run + 1]), Streams([streams.keys[run]])
+            changed = victim.protect_data(batch, stream.child("defense"))
+            _check_labels(victim.defense, changed.labels, batch.labels)
+            parts.append(changed.inputs)
         return torch.cat(parts)
 
     return transform
 
 
+def _check_labels(defense: Defense, changed: torch.Tensor, labels: torch.Tensor) -> None:
+    """Reject a defense that turns labels into others (both ``[...]``).
+
+    Raises:
+        Infeasible: it does.
+    """
+    if not torch.equal(changed, labels):
+        raise Infeasible(f"'{defense.name}' changes labels, which membership attacks know")
+
+
 def _chosen(models: TrainedModels, rows: Sequence[int]) -> TrainedModels:
     """Some of the models."""
-    from leakbench.models.trained import TrainedModels
-
     index = torch.tensor(rows, device=models.parameters.device)
     statistics = {name: values[index] for name, values in models.statistics.items()}
     initial = None if models.initial is None else models.initial[index]
@@ -571,8 +565,6 @@ def _chosen(models: TrainedModels, rows: Sequence[int]) -> TrainedModels:
 
 def _shared(samples: Labelled, rows: torch.Tensor) -> Labelled:
     """Samples ``rows`` (``[k]``) that all runs share."""
-    from leakbench.attacks.released.base import Labelled
-
     rows = rows.to(samples.labels.device)
     return Labelled(samples.images[rows], samples.labels[rows])
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from leakbench.data.base import Dataset, ImageDataset, image_dataset
 from leakbench.data.text import TextDataset, pack
-from leakbench.defenses.base import Defense
+from leakbench.defenses.base import DATA_VERBS, Defense
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.lazy import torch
 from leakbench.metrics.assignment import ASSIGNED, ASSIGNED_METRICS, assign, reorder
@@ -214,11 +214,10 @@ def check_vocabulary(dataset: Dataset, model: Model) -> None:
 
 
 def check_defense(dataset: Dataset, defense: Defense) -> None:
-    """Sentences are what they are: no defense changes token ids.
+    """Reject defenses of images where clients hold sentences: no defense changes token ids.
 
     Raises:
         Infeasible: the defense acts on samples, and these are sentences.
     """
-    ours, own = ([kind.calibrate, kind.protect_dataset, kind.protect_data] for kind in (Defense, type(defense)))
-    if isinstance(dataset, TextDataset) and own != ours:
+    if isinstance(dataset, TextDataset) and defense.overrides(*DATA_VERBS):
         raise Infeasible(f"'{defense.name}' acts on images, and the clients hold sentences")

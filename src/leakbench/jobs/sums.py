@@ -4,42 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from leakbench.defenses.aggregate import SummedUsers
+from leakbench.defenses.base import Defense
 from leakbench.errors import Infeasible
 from leakbench.federated.message import CodedMessage, DenseMessage, Law, Message
+from leakbench.federated.secure_training import SecureAggregation
+from leakbench.jobs.victims import Victims
 from leakbench.lazy import torch
 from leakbench.randomness import Streams
 
-if TYPE_CHECKING:
-    from leakbench.defenses.base import Defense
-    from leakbench.federated.secure_training import SecureAggregation
-    from leakbench.jobs.victims import Victims
-
 
 def only_sums(defenses: Iterable[Defense]) -> None:
-    """Raise where a server has to see more than a sum.
+    """Reject defenses whose server needs individual messages.
 
     Raises:
         Infeasible: a defense aggregates in a way of its own.
     """
-    from leakbench.defenses.base import Defense
-
     for defense in defenses:
-        if type(defense).aggregate is not Defense.aggregate:
+        if defense.overrides("aggregate"):
             raise Infeasible(
                 f"'{defense.name}' aggregates messages in a way of its own; secure aggregation gives their sum alone"
             )
 
 
 def of_so_many(defenses: Iterable[Defense], users: int) -> None:
-    """Raise where a guarantee speaks of another number of users than are summed.
+    """Reject defenses whose guarantee speaks of another number of users than are summed.
 
     Raises:
         Infeasible: it does.
     """
-    from leakbench.defenses.aggregate import SummedUsers
-
     for defense in defenses:
         if isinstance(defense, SummedUsers) and defense.users not in (None, users):
             raise Infeasible(f"'{defense.name}' is told of {defense.users} users, and the protocol sums {users}")

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from pydantic import Field
 
-from leakbench.data.base import image_dataset
+from leakbench.data.base import ImageDataset, image_dataset
+from leakbench.data.covariance import Moments
+from leakbench.defenses.base import ActsOn, Defense
+from leakbench.defenses.channel import DataChannel, EigenCompression
+from leakbench.defenses.clients import DefendedClients, Samples
 from leakbench.effort import Effort, Unit
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
+from leakbench.jobs.calibration import CalibrationImages
 from leakbench.lazy import torch
+from leakbench.randomness import Streams
 from leakbench.records import MetricInfo, Replicate, Value
-
-if TYPE_CHECKING:
-    from leakbench.data.base import ImageDataset
-    from leakbench.data.covariance import Moments
-    from leakbench.defenses.base import ActsOn, Defense
-    from leakbench.defenses.channel import DataChannel
+from leakbench.theory.reconstruction_bound import (
+    diagonal_error,
+    error_bound,
+    gaussian_error,
+    gaussian_log_entropy_power,
+    information_factor,
+)
 
 DIRECTIONS = 32
 """How many of the largest eigenvalues are kept."""
@@ -78,8 +85,6 @@ class CalibrateJob(JobKind):
         return decomposed.plus(Effort(images * inputs**2, 1)).times(len(job.seeds))
 
     def run(self, job: Job, device: torch.device) -> Findings:
-        from leakbench.jobs.calibration import CalibrationImages
-
         dataset = image_dataset(job.dataset.single(), "jobs of kind 'calibrate'")
         images = CalibrationImages(dataset, device, self.images)
         (moments,) = images.data.moments
@@ -100,15 +105,12 @@ class CalibrateJob(JobKind):
 
     def _pictures(self, defense: Defense, job: Job, device: torch.device) -> torch.Tensor:
         """Some test images as one client of the defense holds them: pixels, not clipped, ``[k, C, H, W]``."""
-        from leakbench.randomness import Streams
-
         dataset = image_dataset(job.dataset.single(), "jobs of kind 'calibrate'")
         samples = dataset.load("test", range(self.first_index, self.first_index + self.pictures))
         inputs, labels = dataset.normalise(samples.values.to(device))[None], samples.labels.to(device)[None]
         streams = Streams([(job.dataset.label, job.seeds[0], "client", 0)])
-        inputs, labels = defense.protect_dataset(inputs, labels, streams.child("data"))
-        inputs, _ = defense.protect_data(inputs, labels, streams.child("defense"))
-        return dataset.denormalise(inputs[0]).cpu()
+        client = DefendedClients(defense, streams, Samples(inputs, labels))
+        return dataset.denormalise(client.protect_data(client.samples, streams.child("defense")).inputs[0]).cpu()
 
 
 def _of_images(moments: Moments, dataset: ImageDataset) -> dict[str, Value]:
@@ -132,8 +134,6 @@ def _deviations(moments: Moments, dataset: ImageDataset) -> torch.Tensor:
 
 def _of_defense(defense: Defense, moments: Moments, dataset: ImageDataset) -> tuple[dict[str, Value], dict[str, str]]:
     """What a calibrated defense does to these images, and why what is not known is not."""
-    from leakbench.defenses.channel import DataChannel, EigenCompression
-
     values: dict[str, Value] = {}
     if isinstance(defense, DataChannel):
         values = _of_channel(defense, moments, dataset)
@@ -149,8 +149,6 @@ def _of_defense(defense: Defense, moments: Moments, dataset: ImageDataset) -> tu
 
 
 def _of_channel(defense: DataChannel, moments: Moments, dataset: ImageDataset) -> dict[str, Value]:
-    from leakbench.theory.reconstruction_bound import error_bound, gaussian_log_entropy_power, information_factor
-
     (noise,) = defense.data_noise
     report, covariance = noise.report, noise.covariance
     variances = covariance if covariance.dim() == 1 else covariance.diagonal()
@@ -179,8 +177,6 @@ def least_error(moments: Moments, noise: torch.Tensor) -> float:
         moments: of the clean images, with ``d`` pixels.
         noise: covariance, variances ``[d]`` above zero or a matrix ``[d, d]``.
     """
-    from leakbench.theory.reconstruction_bound import diagonal_error, gaussian_error
-
     if noise.dim() == 1:
         if bool((noise == noise[0]).all()):
             return float(diagonal_error(moments.eigenvalues, noise[:1]))

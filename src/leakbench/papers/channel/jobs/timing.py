@@ -12,18 +12,24 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
+from leakbench.data.base import image_dataset
+from leakbench.defenses.base import DEFENSES, Defense
+from leakbench.defenses.clients import DefendedClients, Samples, calibrated
+from leakbench.defenses.dp_sgd import DPSGD
 from leakbench.effort import Effort
+from leakbench.federated.client_data import ClientData
+from leakbench.federated.step import ClientSteps
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
 from leakbench.jobs.costs import Times
 from leakbench.lazy import torch
+from leakbench.models.base import Network, build_network
 from leakbench.models.sizes import multiply_adds
+from leakbench.randomness import Streams, stream_seed
 from leakbench.records import MetricInfo, Outcome, Replicate, Value
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
-    from leakbench.defenses.base import Defense
-    from leakbench.randomness import Streams
 
 Method = Literal["sgd", "opacus", "channel", "dp_sgd"]
 METHODS: tuple[Method, ...] = ("sgd", "opacus", "channel", "dp_sgd")
@@ -189,11 +195,6 @@ class _Bench:
     """All that the methods share in one seed, and the methods."""
 
     def __init__(self, kind: TimingJob, job: Job, seed: int, device: torch.device) -> None:
-        from leakbench.data.base import image_dataset
-        from leakbench.defenses.base import DEFENSES
-        from leakbench.defenses.dp_sgd import DPSGD
-        from leakbench.models.base import build_network
-
         dataset, model = image_dataset(job.dataset.single(), "jobs of kind 'timing'"), job.model.single()
         self.kind, self.seed, self.device, self.label = kind, seed, device, job.dataset.label
         length = dataset.length("train")
@@ -246,22 +247,19 @@ class _Bench:
 
     def _protected(self, times: Times, repetition: int) -> torch.Tensor:
         """The images with the channel's noise, where the data loader wants them; measures what is done once."""
-        from leakbench.federated.client_data import ClientData
-
         with times.of("covariance", self.device):
             data = ClientData(self.images[None].to(self.device))
             _ = data.moments
         with times.of("solve", self.device):
-            ready = self.channel.calibrate(data)
-        labels = self.labels[None].to(self.device)
+            ready = calibrated(self.channel, data)
+        samples = Samples(data.images, self.labels[None].to(self.device))
+        streams = self._streams("channel", repetition)
         with times.of("noise", self.device):
-            noisy, _ = ready.protect_dataset(data.images, labels, self._streams("data", repetition))
-            return noisy[0].cpu()
+            client = DefendedClients(ready, streams, samples)
+            return client.samples.inputs[0].cpu()
 
     def _warm_up_linear_algebra(self) -> None:
         """What the libraries do at their first call is nobody's cost: a channel for images of a few pixels."""
-        from leakbench.federated.client_data import ClientData
-
         self.channel.calibrate(ClientData(self.images[None, :8, :, :2, :2].to(self.device)))
 
     def _plain(self, images: torch.Tensor, repetition: int) -> Iterator[None]:
@@ -299,15 +297,13 @@ class _Bench:
             yield
 
     def _own_dp_sgd(self, images: torch.Tensor, repetition: int) -> Iterator[None]:
-        from leakbench.federated.step import ClientSteps
-        from leakbench.models.base import Network
-
         network = Network(without_batch_norm(self.module), self.device)
         parameters, velocity = network.parameters, torch.zeros(network.dimension, device=self.device)
         streams = self._streams("dp_sgd", repetition)
+        client = DefendedClients(self.dp_sgd, streams)
         for number, (inputs, targets) in enumerate(self._batches(self._loader(images, repetition))):
             steps = ClientSteps(network, parameters, inputs[None], targets[None], streams)
-            update = self.dp_sgd.protect_update(steps, streams.child("step", number)).view()[0]
+            update = client.aggregate(client.send(steps, streams.child("step", number)))[0]
             velocity.mul_(self.kind.momentum).add_(update)
             parameters = parameters - self.kind.rate * velocity
             yield
@@ -332,13 +328,9 @@ class _Bench:
                     yield images.to(self.device), labels.to(self.device)
 
     def _generator(self, purpose: str, repetition: int, device: torch.device | str = "cpu") -> torch.Generator:
-        from leakbench.randomness import stream_seed
-
         return torch.Generator(device).manual_seed(stream_seed(self.label, self.seed, purpose, repetition))
 
     def _streams(self, purpose: str, repetition: int) -> Streams:
-        from leakbench.randomness import Streams
-
         return Streams([(self.label, self.seed, purpose, repetition)])
 
     def _extra(self, method: Method) -> Extra:

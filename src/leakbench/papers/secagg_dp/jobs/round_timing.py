@@ -6,21 +6,24 @@ server's sum, at the model's initialisation, in one process and in turns.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterator
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from leakbench.defenses.aggregate import SummedUsers
+from leakbench.defenses.clients import DefendedClients, Samples
+from leakbench.defenses.distributed_noise import DistributedNoise
+from leakbench.defenses.water_filling import WaterFilling
 from leakbench.effort import Effort
 from leakbench.errors import Infeasible
+from leakbench.federated.layered_steps import LayeredSteps
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
 from leakbench.jobs.costs import Times
+from leakbench.jobs.victims import Victims, gather_victims
 from leakbench.lazy import torch
-from leakbench.records import MetricInfo, Replicate
-
-if TYPE_CHECKING:
-    from leakbench.defenses.aggregate import SummedUsers
-    from leakbench.jobs.victims import Victims
-    from leakbench.models.layered import LayeredNetwork
+from leakbench.models.layered import LayeredNetwork
+from leakbench.records import MetricInfo, Replicate, Value
 
 RoundMethod = Literal["sgd", "gd", "gsgd"]
 ROUND_METHODS: tuple[RoundMethod, ...] = ("sgd", "gd", "gsgd")
@@ -60,9 +63,6 @@ class RoundTimingJob(JobKind):
 
     def mechanisms(self) -> dict[RoundMethod, SummedUsers]:
         """As the paper accounts for them; of Gaussian sampling by Theorem 4."""
-        from leakbench.defenses.distributed_noise import DistributedNoise
-        from leakbench.defenses.water_filling import WaterFilling
-
         shared: dict[str, Any] = {
             "clip": self.clip,
             "users": self.clients,
@@ -83,61 +83,60 @@ class RoundTimingJob(JobKind):
         return rounds.times(len(job.seeds) * (1 + self.repetitions))
 
     def run(self, job: Job, device: torch.device) -> Findings:
-        from leakbench.jobs.victims import gather_victims
-        from leakbench.models.layered import LayeredNetwork
-
-        replicates, mechanisms = list[Replicate](), self.mechanisms()
-        for seed in job.seeds:
-            victims = gather_victims(
-                job.dataset.single(),
-                job.dataset.label,
-                job.model.single(),
-                seed,
-                clients=self.clients,
-                batch_size=self.images_per_client,
-                first_index=0,
-                device=device,
-                split="train",
-            )
-            layered = LayeredNetwork.of(victims.network)
-            if layered is None:
-                raise Infeasible("round_timing is for sequences of linear layers and convolutions; this model is none")
-            times: dict[RoundMethod, list[Times]] = {method: [] for method in ROUND_METHODS}
-            with torch.no_grad():
-                for repetition in range(-1, self.repetitions):  # the first round of each sets up, and is not timed
-                    order = torch.randperm(
-                        len(ROUND_METHODS), generator=torch.Generator().manual_seed(repetition + 1)
-                    ).tolist()
-                    for method in (ROUND_METHODS[place] for place in order):
-                        taken = Times()
-                        with taken.of("round", device):
-                            self._round(method, mechanisms[method], victims, layered, repetition + 1)
-                        if repetition >= 0:
-                            times[method].append(taken)
-            replicates += [
-                Replicate(
-                    seed=seed,
-                    setting={"method": method},
-                    metrics={
-                        "round_wall_s": [each.wall["round"] for each in times[method]],
-                        "round_cpu_s": [each.cpu["round"] for each in times[method]],
-                        "noise_variance": mechanisms[method].noise_level,
-                    },
-                )
-                for method in ROUND_METHODS
-            ]
+        replicates = [replicate for seed in job.seeds for replicate in self._seed(job, seed, device)]
         return Findings(ROUND_TIMING_METRICS, replicates, {})
+
+    def _seed(self, job: Job, seed: int, device: torch.device) -> Iterator[Replicate]:
+        """One replicate per mechanism, with a list over repetitions of every time.
+
+        Raises:
+            Infeasible: the model cannot be computed layer by layer.
+        """
+        victims = gather_victims(
+            job.dataset.single(),
+            job.dataset.label,
+            job.model.single(),
+            seed,
+            clients=self.clients,
+            batch_size=self.images_per_client,
+            first_index=0,
+            device=device,
+            split="train",
+        )
+        layered = LayeredNetwork.of(victims.network)
+        if layered is None:
+            raise Infeasible("round_timing is for sequences of linear layers and convolutions; this model is none")
+        mechanisms = self.mechanisms()
+        times: dict[RoundMethod, list[Times]] = {method: [] for method in ROUND_METHODS}
+        with torch.no_grad():
+            for repetition in range(-1, self.repetitions):  # the first round of each sets up, and is not timed
+                draws = torch.Generator().manual_seed(repetition + 1)
+                for place in torch.randperm(len(ROUND_METHODS), generator=draws).tolist():
+                    method, taken = ROUND_METHODS[place], Times()
+                    with taken.of("round", device):
+                        self._round(method, mechanisms[method], victims, layered, repetition + 1)
+                    if repetition >= 0:
+                        times[method].append(taken)
+        for method in ROUND_METHODS:
+            metrics: dict[str, Value] = {
+                "round_wall_s": [each.wall["round"] for each in times[method]],
+                "round_cpu_s": [each.cpu["round"] for each in times[method]],
+                "noise_variance": mechanisms[method].noise_level,
+            }
+            yield Replicate(seed=seed, setting={"method": method}, metrics=metrics)
 
     def _round(
         self, method: RoundMethod, defense: SummedUsers, victims: Victims, layered: LayeredNetwork, number: int
     ) -> torch.Tensor:
-        from leakbench.federated.layered_steps import LayeredSteps
-
-        streams, images, labels = victims.streams.child("round", number), victims.inputs, victims.labels
+        streams, samples = victims.streams.child("round", number), Samples(victims.inputs, victims.labels)
         if method == "sgd":
             order = streams.child("batch").uniform(self.images_per_client).argsort(dim=1)
-            chosen = order[:, : self.batch_size].to(images.device)
-            row = torch.arange(len(chosen), device=images.device)[:, None]
-            images, labels = images[row, chosen], labels[row, chosen]
-        steps = LayeredSteps(victims.network, layered, victims.parameters[None], images, labels, streams)
-        return defense.aggregate(defense.protect_update(steps, streams.child("defense")), self.clients)
+            chosen = order[:, : self.batch_size].to(samples.inputs.device)
+            row = torch.arange(len(chosen), device=chosen.device)[:, None]
+            samples = Samples(*(values[row, chosen] for values in samples))
+
+        def compute(batch: Samples) -> LayeredSteps:
+            return LayeredSteps(victims.network, layered, victims.parameters[None], *batch, streams)
+
+        clients = DefendedClients(defense, victims.streams, samples, per_server=self.clients)
+        return clients.aggregate(clients.step(compute, streams.child("defense")).message)

@@ -9,21 +9,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from pydantic import Field
 
+from leakbench.defenses.base import Defense, NoDefense
+from leakbench.defenses.clients import DefendedClients
+from leakbench.defenses.fixed_point import AdditiveSharing, FixedPointUpdate, MaskedPair
+from leakbench.defenses.noise import GaussianNoise
+from leakbench.defenses.pruning import RandomMask
 from leakbench.effort import Effort, Unit
+from leakbench.federated.message import RingMessage
+from leakbench.federated.paillier import Packing, add, check_key_bits, decrypt, encrypt, generate_keys
+from leakbench.federated.step import ClientSteps
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
 from leakbench.jobs.costs import Times
+from leakbench.jobs.victims import Victims, gather_victims
 from leakbench.lazy import torch
+from leakbench.randomness import Streams
 from leakbench.records import MetricInfo, Replicate, Value
-
-if TYPE_CHECKING:
-    from leakbench.defenses.base import Defense
-    from leakbench.federated.paillier import Packing
-    from leakbench.federated.step import ClientSteps
-    from leakbench.randomness import Streams
+from leakbench.theory.protection_bits import (
+    mask_bits,
+    paillier_bits,
+    paillier_slots,
+    plain_bits,
+    sharing_bits,
+    sparse_bits,
+)
 
 PARTS: Mapping[str, str] = {
     "keygen": "making a key pair",
@@ -84,19 +96,16 @@ class Method:
         return times
 
     def _defended(self, steps: ClientSteps, streams: Streams, times: Times, device: torch.device) -> None:
-        from leakbench.federated.message import RingMessage
-
         assert self.defense is not None
+        clients = DefendedClients(self.defense, streams, per_server=self.clients)
         with times.of("protect", device):
-            message = self.defense.protect_update(steps, streams)
+            message = clients.send(steps, streams)
         in_shares = isinstance(message, RingMessage)
         with times.of("recover" if in_shares else "add", device):
-            self.defense.aggregate(message, self.clients)
+            clients.aggregate(message)
         self.bits = message.bits, message.server_bits if isinstance(message, RingMessage) else message.bits
 
     def _encrypted(self, steps: ClientSteps, packing: Packing, times: Times, device: torch.device) -> None:
-        from leakbench.federated.paillier import add, decrypt, encrypt, generate_keys
-
         with times.of("keygen", device):
             key = generate_keys(packing.key_bits)
         rows = steps.gradient[:, : self.values].cpu().numpy()
@@ -138,20 +147,6 @@ class ProtectionCostJob(JobKind):
             ConfigError: a modulus whose size there is not.
             Infeasible: a modulus without room for a value.
         """
-        from leakbench.defenses.base import NoDefense
-        from leakbench.defenses.fixed_point import AdditiveSharing, FixedPointUpdate, MaskedPair
-        from leakbench.defenses.noise import GaussianNoise
-        from leakbench.defenses.pruning import RandomMask
-        from leakbench.federated.paillier import Packing, check_key_bits
-        from leakbench.theory.protection_bits import (
-            mask_bits,
-            paillier_bits,
-            paillier_slots,
-            plain_bits,
-            sharing_bits,
-            sparse_bits,
-        )
-
         k, f = self.clients, self.fraction_bits
         width = FixedPointUpdate(fraction_bits=f).ring.width
         found = [
@@ -195,41 +190,47 @@ class ProtectionCostJob(JobKind):
         return rounds.times(len(job.seeds) * (1 + self.repetitions))
 
     def run(self, job: Job, device: torch.device) -> Findings:
-        from leakbench.federated.step import ClientSteps
-        from leakbench.jobs.victims import gather_victims
-
-        replicates = list[Replicate]()
-        for seed in job.seeds:
-            victims = gather_victims(
-                job.dataset.single(),
-                job.dataset.label,
-                job.model.single(),
-                seed,
-                clients=self.clients,
-                batch_size=self.batch_size,
-                first_index=0,
-                device=device,
-                split="train",
-            )
-            methods = self.methods(victims.network.dimension)
-            with torch.no_grad():
-                for repetition in range(-1, self.repetitions):  # the first round of each sets up, and is not timed
-                    streams, step = victims.streams.child("round", repetition + 1), Times()
-                    steps = ClientSteps(
-                        victims.network, victims.parameters, victims.inputs, victims.labels, victims.streams
-                    )
-                    with step.of("step", device):
-                        _ = steps.gradient
-                    order = torch.randperm(len(methods), generator=torch.Generator().manual_seed(repetition + 1))
-                    for method in (methods[place] for place in order.tolist()):
-                        own = steps.rows(0, method.clients)
-                        taken = method.run(own, type(streams)(streams.keys[: method.clients]), device)
-                        taken.wall["step"] = step.wall["step"] / self.clients
-                        taken.cpu["step"] = step.cpu["step"] / self.clients
-                        if repetition >= 0:
-                            method.times.append(taken)
-            replicates += [self._replicate(seed, method, victims.network.dimension) for method in methods]
+        replicates = [replicate for seed in job.seeds for replicate in self._seed(job, seed, device)]
         return Findings(COST_METRICS, replicates, {})
+
+    def _seed(self, job: Job, seed: int, device: torch.device) -> list[Replicate]:
+        """One replicate per method, with a list over repetitions of every time."""
+        victims = gather_victims(
+            job.dataset.single(),
+            job.dataset.label,
+            job.model.single(),
+            seed,
+            clients=self.clients,
+            batch_size=self.batch_size,
+            first_index=0,
+            device=device,
+            split="train",
+        )
+        methods = self.methods(victims.network.dimension)
+        with torch.no_grad():
+            self._repeat(victims, methods, 0, device)  # the first round of each sets up, and is not timed
+            for number in range(1, 1 + self.repetitions):
+                for method, taken in self._repeat(victims, methods, number, device):
+                    method.times.append(taken)
+        return [self._replicate(seed, method, victims.network.dimension) for method in methods]
+
+    def _repeat(
+        self, victims: Victims, methods: list[Method], number: int, device: torch.device
+    ) -> list[tuple[Method, Times]]:
+        """A round of every method, in random order, after one computation of the update that all send."""
+        streams, step = victims.streams.child("round", number), Times()
+        steps = ClientSteps(victims.network, victims.parameters, victims.inputs, victims.labels, victims.streams)
+        with step.of("step", device):
+            _ = steps.gradient
+        found = []
+        for place in torch.randperm(len(methods), generator=torch.Generator().manual_seed(number)).tolist():
+            method = methods[place]
+            own = steps.rows(0, method.clients)
+            taken = method.run(own, Streams(streams.keys[: method.clients]), device)
+            taken.wall["step"] = step.wall["step"] / self.clients
+            taken.cpu["step"] = step.cpu["step"] / self.clients
+            found.append((method, taken))
+        return found
 
     def _replicate(self, seed: int, method: Method, d: int) -> Replicate:
         whole, to_server = (size * d / method.values for size in method.bits)
