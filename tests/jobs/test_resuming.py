@@ -182,6 +182,11 @@ def test_clients_with_a_state(train_job: Jobs, tmp_path: Path, monkeypatch: pyte
     check(job, tmp_path, monkeypatch, every=1, attempts=4)
 
 
+def test_clients_with_a_state_that_train_locally(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = federate_job(Debt, {"threshold": [0.01, 0.1]}, local={"steps": 3, "batch_size": 4, "rate": 0.1})
+    check(job, tmp_path, monkeypatch, every=5, attempts=2)
+
+
 @pytest.mark.parametrize("keep_momentum", [False, True])
 def test_rounds_of_federate(keep_momentum: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed among the local steps of a round, and between rounds; BatchNorm's statistics among the state."""

@@ -22,20 +22,32 @@ class Inner(Stateful):
         self.count = 0
 
 
+class Data(NamedTuple):
+    images: torch.Tensor
+    name: str
+
+
 class Outer(Stateful):
+    borrowed = frozenset({"of_another"})
+
     def __init__(self) -> None:
         self.values, self.pair, self.inner = torch.zeros(3), Pair(torch.zeros(1), torch.zeros(2)), Inner()
         self.begun, self.rate, self.name, self.nothing = False, 0.5, "outer", None
+        self.curves = {"loss": torch.zeros(2)}
+        self.data, self.labels, self.of_another = Data(torch.zeros(2), "data"), {"a": torch.zeros(1), "b": 1}, Inner()
 
 
 def test_settings_are_no_state() -> None:
-    assert sorted(Outer().state()) == ["begun", "inner.count", "pair.one", "pair.other", "values"]
+    assert sorted(Outer().state()) == ["begun", "curves.loss", "inner.count", "pair.one", "pair.other", "values"]
 
 
 def test_a_state_comes_back_with_its_types() -> None:
     one, other = Outer(), Outer()
     one.values, one.pair, one.inner.count, one.begun = torch.ones(3), Pair(torch.ones(1), torch.ones(2)), 7, True
+    one.curves, one.of_another.count = {"loss": torch.ones(2)}, 7
     other.restore(one.state())
+    assert torch.equal(other.curves["loss"], torch.ones(2)) and other.curves["loss"] is not one.curves["loss"]
+    assert other.of_another.count == 0
     assert torch.equal(other.values, one.values) and torch.equal(other.pair.other, one.pair.other)
     assert other.inner.count == 7 and other.begun is True and isinstance(other.pair, Pair)
 

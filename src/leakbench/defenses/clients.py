@@ -26,6 +26,10 @@ class Samples(NamedTuple):
     inputs: torch.Tensor
     labels: torch.Tensor
 
+    def at(self, chosen: Chosen | torch.Tensor) -> Samples:
+        """Some of the samples, by indices of both tensors."""
+        return Samples(self.inputs[chosen], self.labels[chosen])
+
 
 class Sent(NamedTuple):
     """A step of defended clients: their computation, and what they sent of it."""
@@ -78,7 +82,7 @@ class DefendedClients:
 
     def take(self, chosen: Chosen) -> Samples:
         """Those of :attr:`samples` that a step takes, ``B`` of each client."""
-        return Samples(*(values[chosen] for values in self.samples))
+        return self.samples.at(chosen)
 
     def protect_data(self, batch: Samples, streams: Streams) -> Samples:
         """The batch of a step, ``B`` samples of each client, as the defense changes it."""

@@ -18,7 +18,8 @@ from leakbench.running.checkpoint import loop
 class Hook(Stateful):
     """Code that runs before or after every update, such as an evaluation; override either method.
 
-    Attributes that are tensors or integers are saved with the loop, see :class:`Stateful`.
+    What it changes is saved with the loop: attributes that are tensors or integers, see :class:`Stateful`. Attributes
+    that others save are ``borrowed``; data sets belong into objects of another kind.
 
     >>> class Count(Hook):
     ...     def __init__(self):

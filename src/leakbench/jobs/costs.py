@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from leakbench.lazy import torch
+from leakbench.running.checkpoint import State, packed, unpacked
 
 CARBON_INTENSITY = 0.475
 """kg of CO2 per kWh: the world's mean that Deng et al. (2024) compute with."""
@@ -66,11 +67,15 @@ class EnergyMeter:
         self._start()
         return self
 
-    def so_far(self) -> float | None:
-        """The energy since entering, and that of earlier attempts; None where it is unknown."""
+    def state(self) -> dict[str, torch.Tensor]:
+        """The energy since entering and that of earlier attempts, as bytes."""
         self._stop()
         self._start()
-        return self.earlier
+        return {"kwh": packed(self.earlier)}
+
+    def restore(self, saved: State) -> None:
+        """Count from the energy of a state."""
+        self.earlier = unpacked(saved["kwh"])
 
     def _start(self) -> None:
         from codecarbon import OfflineEmissionsTracker

@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from pydantic import Field
 
+from leakbench.defenses.base import Defense, Schedule
+from leakbench.defenses.clients import DefendedClients, Samples, calibrated
 from leakbench.effort import FORWARD, Effort
 from leakbench.errors import ConfigError, Infeasible
-from leakbench.federated.training import Training
+from leakbench.federated.client_data import ClientData
+from leakbench.federated.gradients import StackedGradients
+from leakbench.federated.local import LocalTraining
+from leakbench.federated.partition import dirichlet_partition, iid_partition
+from leakbench.federated.step import TrainedSteps
+from leakbench.federated.training import Start, Training, TrainingRuns, TrainingSet, train_runs
+from leakbench.federated.updates import Hook, Part, Runs, run_updates
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
 from leakbench.jobs.costs import CARBON_INTENSITY, EnergyMeter, Times, carbon_kg
 from leakbench.jobs.subjects import check_defense, check_vocabulary
 from leakbench.lazy import torch
-from leakbench.numerics.stateful import named, part_of
+from leakbench.models.base import Network, Statistics, build_network
+from leakbench.models.stacked import StackedNetworks
+from leakbench.numerics.stateful import Stateful
+from leakbench.randomness import Streams, generator, stream_seed
 from leakbench.records import MetricInfo, Outcome, Replicate, Value
-from leakbench.running.checkpoint import State, loop, packed, unpacked
-
-if TYPE_CHECKING:
-    from leakbench.defenses.base import Defense
-    from leakbench.federated.step import TrainedSteps
-    from leakbench.federated.training import TrainingRuns, Transform
-    from leakbench.models.base import Network, Statistics
-    from leakbench.randomness import Streams
+from leakbench.running.checkpoint import State, packed, unpacked
 
 MEMORY_BUDGET = 4 * 2**30
 """Memory of the clients' models that train side by side, in bytes; on a GPU, ``GPU_PART`` of what is free. Only speed
@@ -181,13 +184,6 @@ class FederateJob(JobKind):
         return sorted({*range(self.evaluate_every - 1, self.rounds, self.evaluate_every), self.rounds - 1})
 
 
-class _Samples(NamedTuple):
-    """Network inputs, of images or token ids, and labels."""
-
-    values: torch.Tensor
-    labels: torch.Tensor
-
-
 class _Judgement(NamedTuple):
     accuracy: float
     loss: float
@@ -197,8 +193,8 @@ class _Judgement(NamedTuple):
 class _Data(NamedTuple):
     """Network inputs and labels; clients and validation of a seed by their rows in the train split."""
 
-    train: _Samples
-    test: _Samples
+    train: Samples
+    test: Samples
     clients: dict[int, torch.Tensor]
     validation: dict[int, torch.Tensor]
     classes: int
@@ -213,7 +209,7 @@ def _load(kind: FederateJob, job: Job, device: torch.device) -> _Data:
             f"validation: {kind.validation} images leave none of the train split ({count}) to the clients"
         )
     loaded = [dataset.load("train", range(count)), dataset.load("test", test)]
-    train, judges = (_Samples(dataset.normalise(values).to(device), labels.to(device)) for values, labels in loaded)
+    train, judges = (Samples(dataset.normalise(values).to(device), labels.to(device)) for values, labels in loaded)
     parts = {seed: _split(kind, job.dataset.label, seed, loaded[0].labels) for seed in job.seeds}
     clients = {seed: own for seed, (own, _) in parts.items()}
     validation = {seed: held_out for seed, (_, held_out) in parts.items()}
@@ -222,9 +218,6 @@ def _load(kind: FederateJob, job: Job, device: torch.device) -> _Data:
 
 def _split(kind: FederateJob, label: str, seed: int, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Rows of the clients, ``[clients, n]``, and of validation, ``[v]``."""
-    from leakbench.federated.partition import dirichlet_partition, iid_partition
-    from leakbench.randomness import generator, stream_seed
-
     order = torch.randperm(len(labels), generator=generator(label, seed, "validation"))
     held_out, rest = order[: kind.validation], order[kind.validation :]
     size = kind.images_per_client or len(rest) // kind.clients
@@ -239,30 +232,177 @@ def _split(kind: FederateJob, label: str, seed: int, labels: torch.Tensor) -> tu
 
 
 def _network(job: Job, seed: int, device: torch.device) -> Network:
-    from leakbench.models.base import build_network
-    from leakbench.randomness import stream_seed
-
     dataset, start = job.dataset.single(), stream_seed(job.dataset.label, seed, "initialisation")
     return build_network(job.model.single(), dataset.shape, dataset.classes, start, device)
 
 
-@dataclass
-class _Run:
-    """One setting and seed: what it found out so far."""
+class _Run(NamedTuple):
+    """One setting and seed.
+
+    Attributes:
+        setting: swept parameters of the defense.
+        seed: of the repetition.
+        clients: under the defense of this setting.
+        costs: of their rounds.
+    """
 
     setting: Setting
-    defense: Defense
     seed: int
-    curves: dict[str, list[float | None]]
-    times: Times = field(default_factory=Times)
-    bits: int = 0
-    diverged_at: int | None = None
-    best_round: int = -1
-    best_validation: float = -1.0
+    clients: DefendedClients
+    costs: _Costs
 
 
-SAID = ("curves", "bits", "diverged_at", "best_round", "best_validation")
-"""What a run has found out, besides times."""
+class _Costs:
+    """Seconds of a run, and the bits of the largest message of a client."""
+
+    def __init__(self) -> None:
+        self.times, self.bits = Times(), 0
+
+    def add_share(self, times: Times, runs: int) -> None:
+        """Add an equal share of what so many runs took together."""
+        for together, total in ((times.wall, self.times.wall), (times.cpu, self.times.cpu)):
+            for part, seconds in together.items():
+                total[part] = total.get(part, 0.0) + seconds / runs
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Both, as bytes."""
+        return {"costs": packed([self.times.wall, self.times.cpu, self.bits])}
+
+    def restore(self, saved: State) -> None:
+        """Return to the costs of a state."""
+        wall, cpu, self.bits = unpacked(saved["costs"])
+        self.times = Times(wall, cpu)
+
+
+class _LocalTraining(Stateful):
+    """The local steps of all clients of all runs, in which defenses may change the images of every batch.
+
+    Attributes:
+        velocity: momentum that clients carry from round to round, ``[runs * clients, d]``; None where they do not.
+    """
+
+    def __init__(self, kind: FederateJob, network: Network, data: TrainingSet, members: Sequence[_Run]) -> None:
+        self.kind, self.network, self.data, self.members = kind, network, data, members
+        device = data.images.device
+        stacked = StackedNetworks.of(network) if device.type == "cpu" else None
+        self.gradients = StackedGradients(stacked) if stacked else None
+        changing = any(run.clients.defense.overrides("protect_data") for run in members)
+        self.transform = self._transform if changing else None
+        self.velocity = None
+        if kind.local.keep_momentum:
+            self.velocity = torch.zeros(len(members) * kind.clients, network.dimension, device=device)
+
+    def train(self, runs: Runs, streams: Streams) -> TrainingRuns:
+        """Every client after its local steps from its server's model."""
+        each = self.kind.clients
+        statistics = {name: values.repeat_interleave(each, dim=0) for name, values in runs.statistics.items()}
+        trained = train_runs(
+            Start(self.network, runs.parameters.repeat_interleave(each, dim=0), statistics, self.velocity),
+            self.data,
+            streams,
+            self.kind.local,
+            transform=self.transform,
+            gradients=self.gradients,
+            quiet=True,
+        )
+        if self.velocity is not None:
+            self.velocity = trained.velocity
+        return trained
+
+    def _transform(self, images: torch.Tensor, labels: torch.Tensor, _: torch.Tensor, streams: Streams) -> torch.Tensor:
+        parts = []
+        for index, run in enumerate(self.members):
+            part = _clients_of(index, self.kind)
+            batch = Samples(images[part], labels[part])
+            changed = run.clients.protect_data(batch, Streams(streams.keys[part]).child("defense"))
+            if not torch.equal(changed.labels, batch.labels):
+                name = run.clients.defense.name
+                raise Infeasible(f"'{name}' changes labels at every step, which local training does not")
+            parts.append(changed.inputs)
+        return torch.cat(parts)
+
+
+class _Evaluation(Hook):
+    """Judge the models after some of the rounds, and keep those that are best on the validation data.
+
+    Attributes:
+        curves: by metric ``[runs, rounds]``, float64; NaN where there is no value.
+        best_round: ``[runs]``, -1 before the first evaluation.
+        best_validation: accuracy in the best round, ``[runs]``, float64.
+        best: parameters after it, ``[runs, d]``.
+        best_statistics: of BatchNorm after it, each ``[runs, channels]``.
+    """
+
+    borrowed = frozenset({"runs"})
+
+    def __init__(self, rounds: Sequence[int], network: Network, runs: Runs, seeds: Sequence[int], data: _Data) -> None:
+        self.rounds, self.network, self.runs = frozenset(rounds), network.in_mode("eval"), runs
+        self.seeds, self.data = seeds, data
+        curve = torch.full((len(runs), max(rounds) + 1), torch.nan, dtype=torch.float64)
+        self.curves = {name: curve.clone() for name in CURVES if name != "loss_curve"}
+        self.best_round = torch.full((len(runs),), -1)
+        self.best_validation = torch.full((len(runs),), -1.0, dtype=torch.float64)
+        self.best = runs.parameters.clone()
+        self.best_statistics = {name: values.clone() for name, values in runs.statistics.items()}
+
+    def after(self, step: int) -> None:
+        if step in self.rounds:
+            for run in self.runs.alive.nonzero()[:, 0].tolist():
+                self._evaluate(run, step)
+
+    def _evaluate(self, run: int, number: int) -> None:
+        parameters, statistics = self.runs.parameters[run], _row(self.runs.statistics, run)
+        held_out = self.data.train.at(self.data.validation[self.seeds[run]])
+        validation, test = (self._judged(parameters, statistics, each) for each in (held_out, self.data.test))
+        curves = {
+            "validation_curve": validation.accuracy,
+            "validation_mcc_curve": validation.mcc,
+            "accuracy_curve": test.accuracy,
+            "mcc_curve": test.mcc,
+        }
+        for name, value in curves.items():
+            self.curves[name][run, number] = math.nan if value is None else value
+        if validation.accuracy > float(self.best_validation[run]):
+            self.best_validation[run], self.best_round[run] = validation.accuracy, number
+            self.best[run] = parameters
+            for name, values in statistics.items():
+                self.best_statistics[name][run] = values
+
+    def _judged(self, parameters: torch.Tensor, statistics: Statistics, samples: Samples) -> _Judgement:
+        """A model, ``[d]`` with BatchNorm statistics ``[channels]``, on ``n`` samples."""
+        from sklearn.metrics import matthews_corrcoef
+
+        parameters = parameters.clone()  # kernels for single images round by how a row happens to be aligned
+        loss, predicted = 0.0, []
+        pairs = zip(samples.inputs.split(EVALUATED_TOGETHER), samples.labels.split(EVALUATED_TOGETHER), strict=True)
+        for inputs, labels in pairs:
+            logits = self.network.logits(parameters, inputs, statistics)
+            predicted.append(logits.argmax(dim=1))
+            loss += float(torch.nn.functional.cross_entropy(logits, labels, reduction="sum"))
+        classes, count = torch.cat(predicted), len(samples.labels)
+        mcc = None
+        if self.data.classes == 2:
+            mcc = float(matthews_corrcoef(samples.labels.cpu(), classes.cpu()))
+        return _Judgement(float((classes == samples.labels).sum()) / count, loss / count, mcc)
+
+    def utility(self, run: int) -> dict[str, Value]:
+        """Metrics of a run after its last and after its best round; null where they are not finite."""
+        best, statistics = self.best[run], _row(self.best_statistics, run)
+        test = self._judged(best, statistics, self.data.test)
+        held = self.data.train.at(self.data.clients[self.seeds[run]].flatten())
+        train_loss = self._judged(best, statistics, held).loss
+        found = {
+            "accuracy": float(self.curves["accuracy_curve"][run, -1]),
+            "best_round": float(self.best_round[run]),
+            "best_validation_accuracy": float(self.best_validation[run]),
+            "accuracy_at_best": test.accuracy,
+            "mcc": float(self.curves["mcc_curve"][run, -1]),
+            "mcc_at_best": math.nan if test.mcc is None else test.mcc,
+            "train_loss": train_loss,
+            "test_loss": test.loss,
+            "generalisation_gap": abs(train_loss - test.loss),
+        }
+        return {name: value if math.isfinite(value) else None for name, value in found.items()}
 
 
 class _Federation:
@@ -276,180 +416,93 @@ class _Federation:
         networks: dict[int, Network],
         data: _Data,
     ) -> None:
-        from leakbench.models.stacked import StackedNetworks
-        from leakbench.randomness import Streams
-
-        self.kind, self.data, self.device = kind, data, data.train.values.device
-        self.network = networks[runs[0][2]].in_mode("train")
-        self.runs = [
-            _Run(setting, defense, seed, {name: [None] * kind.rounds for name in CURVES})
-            for setting, defense, seed in runs
-        ]
-        self.parameters = torch.stack([networks[run.seed].parameters for run in self.runs])
-        self.statistics: Statistics = {
-            name: torch.stack([networks[run.seed].running_statistics[name] for run in self.runs])
+        starts = [networks[seed] for *_, seed in runs]
+        self.kind, self.device, self.classes = kind, data.train.inputs.device, data.classes
+        self.network = starts[0].in_mode("train")
+        self.streams = Streams([(label, seed, "client", c) for *_, seed in runs for c in range(kind.clients)])
+        statistics = {
+            name: torch.stack([network.running_statistics[name] for network in starts])
             for name in self.network.running_statistics
         }
-        self.best = self.parameters.clone()
-        self.best_statistics = {name: values.clone() for name, values in self.statistics.items()}
-        self.velocity = None
-        if kind.local.keep_momentum:
-            self.velocity = torch.zeros_like(self.parameters).repeat_interleave(kind.clients, dim=0)
-        self.streams = Streams([(label, run.seed, "client", c) for run in self.runs for c in range(kind.clients)])
-        self.rows = torch.cat([data.clients[run.seed] for run in self.runs])
-        self.stacked = StackedNetworks.of(self.network) if self.device.type == "cpu" else None
+        self.runs = Runs(torch.stack([network.parameters for network in starts]), kind.rounds, statistics)
+        self.members, held = self._members(runs, data)
+        self.local = _LocalTraining(kind, self.network, held, self.members)
+        seeds = [run.seed for run in self.members]
+        self.evaluation = _Evaluation(kind.evaluated(), self.network, self.runs, seeds, data)
         self.energy = EnergyMeter()
-        self._protect_datasets()
 
-    def _protect_datasets(self) -> None:
-        """Calibrate the defenses, and let them change the clients' images, if that is what they do.
+    def _members(self, runs: Sequence[tuple[Setting, Defense, int]], data: _Data) -> tuple[list[_Run], TrainingSet]:
+        """Every run with its defended clients, and what all of them train on.
 
-        Then every client has images of its own; else all share those of the train split, and know their rows.
+        All clients share the images of the train split, and know their rows; where a defense changes data sets, every
+        client has images of its own instead.
         """
-        from leakbench.defenses.base import Defense
-        from leakbench.federated.client_data import ClientData
-        from leakbench.randomness import Streams
-
-        parts = []
-        for index, run in enumerate(self.runs):
-            own = type(run.defense)
-            if own.calibrate is Defense.calibrate and own.protect_dataset is Defense.protect_dataset:
-                continue
-            part = self._clients_of(index)
-            images, labels = (values[self.rows[part]] for values in self.data.train)
-            run.defense = run.defense.calibrate(ClientData(images))
-            changed, told = run.defense.protect_dataset(images, labels, Streams(self.streams.keys[part]).child("data"))
-            if changed is not images or told is not labels:
-                parts.append((part, changed, told))
-        self.images, self.labels, self.own_rows = *self.data.train, self.rows
-        if parts:
-            self.images, self.labels = (values[self.rows] for values in self.data.train)
-            self.own_rows = torch.arange(self.rows.shape[1]).expand_as(self.rows)
-            for part, changed, told in parts:
-                self.images[part], self.labels[part] = changed, told
-
-    def _clients_of(self, run: int) -> slice:
-        return slice(run * self.kind.clients, (run + 1) * self.kind.clients)
+        rows = torch.cat([data.clients[seed] for *_, seed in runs])
+        members, changed = [], {}
+        for index, (setting, defense, seed) in enumerate(runs):
+            part = _clients_of(index, self.kind)
+            streams = Streams(self.streams.keys[part])
+            if defense.overrides("calibrate", "protect_dataset"):
+                held = data.train.at(rows[part])
+                defense = calibrated(defense, ClientData(held.inputs))
+                protected = DefendedClients(defense, streams, held).samples
+                assert protected is not None
+                if protected.inputs is not held.inputs or protected.labels is not held.labels:
+                    changed[index] = protected
+            clients = DefendedClients(defense, streams, per_server=self.kind.clients)
+            members.append(_Run(setting, seed, clients, _Costs()))
+        if not changed:
+            return members, TrainingSet(*data.train, rows)
+        every = data.train.at(rows)
+        for index, protected in changed.items():
+            part = _clients_of(index, self.kind)
+            every.inputs[part], every.labels[part] = protected
+        return members, TrainingSet(*every)
 
     def replicates(self) -> list[Replicate]:
-        """Train, and say what came out."""
-        evaluated = set(self.kind.evaluated())
-        with self.energy, loop("rounds", self.kind.rounds) as rounds:
-            if rounds.saved:
-                self._restore(rounds.saved)
-            for number in rounds.steps:
-                self._round(number)
-                if number in evaluated:
-                    self._evaluate(number)
-                rounds.tick(self._state)
-        return self._findings()
+        """Train and evaluate all runs."""
+        parts: dict[str, Part] = {"runs": self.runs, "local": self.local, "energy": self.energy}
+        for number, run in enumerate(self.members):
+            parts |= {f"clients{number}": run.clients, f"costs{number}": run.costs}
+        with self.energy:
+            run_updates("rounds", self.kind.rounds, self.update, parts, [self.evaluation])
+        seconds = [run.costs.times.computing(self.device) for run in self.members]
+        energy = [None if self.energy.kwh is None else self.energy.kwh * own / sum(seconds) for own in seconds]
+        return [self._replicate(index, kwh) for index, kwh in enumerate(energy)]
 
-    def _state(self) -> dict[str, torch.Tensor]:
-        found = {"parameters": self.parameters, "best": self.best}
-        found |= named("statistics", self.statistics) | named("best_statistics", self.best_statistics)
-        found |= {} if self.velocity is None else {"velocity": self.velocity}
-        said = [[getattr(run, name) for name in SAID] for run in self.runs]
-        times = [[run.times.wall, run.times.cpu] for run in self.runs]
-        return found | {"said": packed([said, times, self.energy.so_far()])}
-
-    def _restore(self, saved: State) -> None:
-        self.parameters, self.best = (saved[name].to(self.device) for name in ("parameters", "best"))
-        for name, values in (("statistics", self.statistics), ("best_statistics", self.best_statistics)):
-            values |= {key: tensor.to(self.device) for key, tensor in part_of(saved, name).items()}
-        if self.velocity is not None:
-            self.velocity.copy_(saved["velocity"])
-        said, times, self.energy.earlier = unpacked(saved["said"])
-        for run, values_of_run, (wall, cpu) in zip(self.runs, said, times, strict=True):
-            for name, value in zip(SAID, values_of_run, strict=True):
-                setattr(run, name, value)
-            run.times = Times(wall, cpu)
-
-    def _round(self, number: int) -> None:
-        """Local training, defense, aggregation."""
-        streams, local = self.streams.child("round", number), Times()
-        with local.of("local", self.device):
-            trained = self._trained(streams)
+    def update(self, number: int) -> None:
+        """A round: all clients train, those of a run send what its server aggregates, and its model moves."""
+        streams, together = self.streams.child("round", number), Times()
+        with together.of("local", self.device):
+            trained = self.local.train(self.runs, streams)
         steps = self._steps(trained, streams)
-        diverged = (trained.diverged_at >= 0).unflatten(0, (len(self.runs), -1)).any(dim=1)
+        finite = ~(trained.diverged_at >= 0).unflatten(0, (len(self.runs), -1)).any(dim=1)
+        going = (self.runs.alive & finite).tolist()
+        moved = self.runs.parameters.clone()
+        for index, run in enumerate(self.members):
+            run.costs.add_share(together, len(self.runs))
+            if going[index]:
+                part = _clients_of(index, self.kind)
+                update = self._aggregated(run, steps.rows(part.start, part.stop))
+                moved[index] = self.runs.parameters[index] - self.kind.local.rate * update
         loss = steps.loss.unflatten(0, (len(self.runs), -1)).mean(dim=1)
         averages = {
             name: values.unflatten(0, (len(self.runs), -1)).mean(dim=1)
             for name, values in trained.models.statistics.items()
         }
-        for index, run in enumerate(self.runs):
-            for clock, total in ((local.wall, run.times.wall), (local.cpu, run.times.cpu)):
-                total["local"] = total.get("local", 0.0) + clock["local"] / len(self.runs)
-            if run.diverged_at is not None:
-                continue
-            part = self._clients_of(index)
-            if not bool(diverged[index]):
-                update = self._aggregated(run, steps.rows(part.start, part.stop))
-                moved = self.parameters[index] - self.kind.local.rate * update
-            if bool(diverged[index]) or not bool(moved.isfinite().all()):
-                run.diverged_at = number
-                continue
-            self.parameters[index] = moved
-            run.curves["loss_curve"][number] = float(loss[index])
-            for name, values in averages.items():
-                self.statistics[name][index] = values[index]
+        self.runs.advance(number, moved, loss, finite & moved.isfinite().all(dim=1), averages)
 
     def _aggregated(self, run: _Run, steps: TrainedSteps) -> torch.Tensor:
-        """What the server makes of the clients' messages, ``[d]``."""
-        with run.times.of("defense", self.device):
-            message = run.defense.protect_update(steps, steps.streams.child("defense"))
-        with run.times.of("aggregation", self.device):
-            update = run.defense.aggregate(message, self.kind.clients)[0]
-        run.bits = max(run.bits, message.bits)
+        """The server's update from the clients' messages, ``[d]``."""
+        with run.costs.times.of("defense", self.device):
+            message = run.clients.send(steps, steps.streams.child("defense"))
+        with run.costs.times.of("aggregation", self.device):
+            update = run.clients.aggregate(message)[0]
+        run.costs.bits = max(run.costs.bits, message.bits)
         return update
-
-    def _trained(self, streams: Streams) -> TrainingRuns:
-        """Every client after its local steps, from its server's model."""
-        from leakbench.federated.gradients import StackedGradients
-        from leakbench.federated.training import Start, TrainingSet, train_runs
-
-        clients = self.kind.clients
-        statistics = {name: values.repeat_interleave(clients, dim=0) for name, values in self.statistics.items()}
-        trained = train_runs(
-            Start(self.network, self.parameters.repeat_interleave(clients, dim=0), statistics, self.velocity),
-            TrainingSet(self.images, self.labels, self.own_rows),
-            streams,
-            self.kind.local,
-            transform=self._transform(),
-            gradients=StackedGradients(self.stacked) if self.stacked else None,
-            quiet=True,
-        )
-        if self.velocity is not None:
-            self.velocity = trained.velocity
-        return trained
-
-    def _transform(self) -> Transform | None:
-        """What the defenses do to the images of every local step; None where they do nothing."""
-        from leakbench.defenses.base import Defense
-        from leakbench.randomness import Streams
-
-        if all(type(run.defense).protect_data is Defense.protect_data for run in self.runs):
-            return None
-
-        def transform(images: torch.Tensor, labels: torch.Tensor, _: torch.Tensor, streams: Streams) -> torch.Tensor:
-            parts = []
-            for index, run in enumerate(self.runs):
-                part = self._clients_of(index)
-                own = Streams(streams.keys[part]).child("defense")
-                changed, told = run.defense.protect_data(images[part], labels[part], own)
-                if not torch.equal(told, labels[part]):
-                    raise Infeasible(
-                        f"'{run.defense.name}' changes labels at every step, which local training does not"
-                    )
-                parts.append(changed)
-            return torch.cat(parts)
-
-        return transform
 
     def _steps(self, trained: TrainingRuns, streams: Streams) -> TrainedSteps:
         """The clients' updates, with the first batch of the round."""
-        from leakbench.federated.local import LocalTraining
-        from leakbench.federated.step import TrainedSteps
-
         local = self.kind.local
         assert trained.models.initial is not None and trained.first_batch is not None
         images, labels = trained.first_batch
@@ -464,118 +517,70 @@ class _Federation:
             loss=trained.curves.mean(dim=1),
         )
 
-    def _evaluate(self, number: int) -> None:
-        for index, run in enumerate(self.runs):
-            if run.diverged_at is not None:
-                continue
-            own = self.data.validation[run.seed]
-            validation = self._judge(index, _Samples(*(values[own] for values in self.data.train)))
-            test = self._judge(index, self.data.test)
-            run.curves["validation_curve"][number] = validation.accuracy
-            run.curves["validation_mcc_curve"][number] = validation.mcc
-            run.curves["accuracy_curve"][number] = test.accuracy
-            run.curves["mcc_curve"][number] = test.mcc
-            if validation.accuracy > run.best_validation:
-                run.best_validation, run.best_round = validation.accuracy, number
-                self.best[index] = self.parameters[index]
-                for name, values in self.statistics.items():
-                    self.best_statistics[name][index] = values[index]
+    def _replicate(self, index: int, kwh: float | None) -> Replicate:
+        """The metrics of a run, and the reasons of those that are null."""
+        run, diverged_at = self.members[index], int(self.runs.diverged_at[index])
+        curves = {name: _nullable(self.evaluation.curves[name][index]) for name in CURVES if name != "loss_curve"}
+        curves["loss_curve"] = _nullable(self.runs.losses[index])
+        metrics: dict[str, Value] = dict.fromkeys(FEDERATE_METRICS) | curves
+        if self.classes != 2:
+            metrics |= dict.fromkeys(CORRELATIONS)
+        outcome, reasons = Outcome(), dict[str, str]()
+        if diverged_at < 0:
+            metrics |= self.evaluation.utility(index)
+            sparse = f"evaluated every {self.kind.evaluate_every} rounds"
+            reasons = {name: sparse for name in CURVES if None in curves[name]}
+            if self.classes != 2:
+                reasons |= dict.fromkeys(CORRELATIONS, f"of two classes, and there are {self.classes}")
+        else:
+            reason = f"training became non-finite in round {diverged_at}"
+            outcome = Outcome(status="diverged", reason=reason, step=diverged_at)
+            reasons = dict.fromkeys((*CURVES, *UTILITY), reason)
+        metrics |= self._costs(run.costs, kwh)
+        for name, value in metrics.items():
+            if value is None and name not in reasons:
+                unmeasured = name in ("energy_kwh", "carbon_kg")
+                reasons[name] = self.energy.reason if unmeasured else outcome.reason or "not finite"
+        statement = run.clients.defense.privacy(Schedule(self.network.dimension, rounds=self.kind.rounds))
+        return Replicate(
+            seed=run.seed,
+            setting=dict(run.setting),
+            outcome=outcome,
+            metrics=metrics,
+            reasons=reasons,
+            privacy=statement.as_dict(),
+        )
 
-    def _judge(self, index: int, samples: _Samples, *, best: bool = False) -> _Judgement:
-        """A run's model, that of its best round or that of now."""
-        from sklearn.metrics import matthews_corrcoef
-
-        parameters, statistics = (self.best, self.best_statistics) if best else (self.parameters, self.statistics)
-        network = self.network.in_mode("eval")
-        mine = parameters[index].clone()  # kernels for single images round by how a row happens to be aligned
-        own = {name: values[index] for name, values in statistics.items()}
-        loss, predicted = 0.0, []
-        pairs = zip(samples.values.split(EVALUATED_TOGETHER), samples.labels.split(EVALUATED_TOGETHER), strict=True)
-        for values, labels in pairs:
-            logits = network.logits(mine, values, own)
-            predicted.append(logits.argmax(dim=1))
-            loss += float(torch.nn.functional.cross_entropy(logits, labels, reduction="sum"))
-        found, count = torch.cat(predicted), len(samples.labels)
-        mcc = None
-        if self.data.classes == 2:
-            mcc = float(matthews_corrcoef(samples.labels.cpu(), found.cpu()))
-        return _Judgement(float((found == samples.labels).sum()) / count, loss / count, mcc)
-
-    def _findings(self) -> list[Replicate]:
-        from leakbench.defenses.base import Schedule
-
-        seconds = [run.times.computing(self.device) for run in self.runs]
-        replicates = []
-        for index, (run, own) in enumerate(zip(self.runs, seconds, strict=True)):
-            metrics: dict[str, Value] = dict.fromkeys(FEDERATE_METRICS)
-            metrics |= {name: list(curve) for name, curve in run.curves.items()}
-            if self.data.classes != 2:
-                metrics |= dict.fromkeys(CORRELATIONS)
-            outcome, reasons = Outcome(), {}
-            if run.diverged_at is None:
-                metrics |= self._utility(index, run)
-                reasons = {
-                    name: f"evaluated every {self.kind.evaluate_every} rounds"
-                    for name in CURVES
-                    if None in run.curves[name]
-                }
-                if self.data.classes != 2:
-                    reasons |= dict.fromkeys(CORRELATIONS, f"of two classes, and there are {self.data.classes}")
-            else:
-                reason = f"training became non-finite in round {run.diverged_at}"
-                outcome = Outcome(status="diverged", reason=reason, step=run.diverged_at)
-                reasons = dict.fromkeys((*CURVES, *UTILITY), reason)
-            metrics |= self._costs(run, None if self.energy.kwh is None else self.energy.kwh * own / sum(seconds))
-            if run.bits:
-                bits = run.bits + 32 * (self.network.state_size - self.network.dimension)
-                metrics |= {"bits": float(bits), "mebi_elements": bits / 32 / 2**20}
-            reasons |= {
-                name: self.energy.reason if name in ("energy_kwh", "carbon_kg") else outcome.reason or "not finite"
-                for name, value in metrics.items()
-                if value is None and name not in reasons
-            }
-            statement = run.defense.privacy(Schedule(self.network.dimension, rounds=self.kind.rounds))
-            replicates.append(
-                Replicate(
-                    seed=run.seed,
-                    setting=dict(run.setting),
-                    outcome=outcome,
-                    metrics=metrics,
-                    reasons=reasons,
-                    privacy=statement.as_dict(),
-                )
-            )
-        return replicates
-
-    def _utility(self, index: int, run: _Run) -> dict[str, Value]:
-        clients = self.data.clients[run.seed].flatten()
-        held = _Samples(*(values[clients] for values in self.data.train))
-        test = self._judge(index, self.data.test, best=True)
-        train_loss = self._judge(index, held, best=True).loss
-        found: dict[str, float | None] = {
-            "accuracy": run.curves["accuracy_curve"][-1],
-            "best_round": float(run.best_round),
-            "best_validation_accuracy": run.best_validation,
-            "accuracy_at_best": test.accuracy,
-            "mcc": run.curves["mcc_curve"][-1],
-            "mcc_at_best": test.mcc,
-            "train_loss": train_loss,
-            "test_loss": test.loss,
-            "generalisation_gap": abs(train_loss - test.loss),
-        }
-        return {name: value if value is not None and math.isfinite(value) else None for name, value in found.items()}
-
-    def _costs(self, run: _Run, kwh: float | None) -> dict[str, Value]:
-        rounds = self.kind.rounds
+    def _costs(self, costs: _Costs, kwh: float | None) -> dict[str, Value]:
+        """Seconds, energy, carbon, and the sizes of messages, if there were any."""
+        rounds, seconds = self.kind.rounds, costs.times.computing(self.device)
         found: dict[str, Value] = {}
         for part in PARTS:
-            found[f"{part}_wall_s"] = run.times.wall.get(part, 0.0) / rounds
-            found[f"{part}_cpu_s"] = run.times.cpu.get(part, 0.0) / rounds
-        found["seconds"] = seconds = run.times.computing(self.device)
+            found[f"{part}_wall_s"] = costs.times.wall.get(part, 0.0) / rounds
+            found[f"{part}_cpu_s"] = costs.times.cpu.get(part, 0.0) / rounds
+        found["seconds"] = seconds
         found["energy_kwh"] = kwh
         found["carbon_kg"] = None if kwh is None else kwh * CARBON_INTENSITY
         found["carbon_formula_kg"] = carbon_kg(self.kind.power_kw, seconds / 3600)
+        if costs.bits:
+            bits = costs.bits + 32 * (self.network.state_size - self.network.dimension)
+            found |= {"bits": float(bits), "mebi_elements": bits / 32 / 2**20}
         return found
+
+
+def _clients_of(run: int, kind: FederateJob) -> slice:
+    """The rows of a run's clients among those of all runs."""
+    return slice(run * kind.clients, (run + 1) * kind.clients)
+
+
+def _row(statistics: Statistics, run: int) -> Statistics:
+    """The BatchNorm statistics of one run."""
+    return {name: values[run] for name, values in statistics.items()}
+
+
+def _nullable(values: torch.Tensor) -> list[float | None]:
+    """Numbers ``[n]``; None for NaN."""
+    return [None if math.isnan(value) else value for value in values.tolist()]
 
 
 def _infeasible(setting: Setting, seed: int, reason: str) -> Replicate:

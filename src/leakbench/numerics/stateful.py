@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar
 
 from leakbench.lazy import torch
 
@@ -25,17 +25,25 @@ class Stateful:
     objects like it; all others are settings.
     """
 
+    borrowed: ClassVar[frozenset[str]] = frozenset()
+    """Attributes that are no part of the state, since another object saves them."""
+
+    def _parts(self) -> Iterator[tuple[str, Any]]:
+        for name, value in list(vars(self).items()):
+            if name not in self.borrowed:
+                yield name, value
+
     def state(self) -> dict[str, torch.Tensor]:
         """The state by name; tensors are not copied."""
         found: dict[str, torch.Tensor] = {}
-        for name, value in vars(self).items():
+        for name, value in self._parts():
             if isinstance(value, Stateful):
                 found |= named(name, value.state())
             elif isinstance(value, torch.Tensor):
                 found[name] = value
-            elif isinstance(value, tuple) and hasattr(value, "_fields"):
-                found |= {f"{name}.{field}": each for field, each in zip(value._fields, value, strict=True)}
-            elif _is_of_tensors(value):
+            elif _is_tuple_of_tensors(value):
+                found |= named(name, value._asdict())
+            elif _is_dict_of_tensors(value):
                 found |= named(name, value)
             elif isinstance(value, int):
                 found[name] = torch.tensor(value)
@@ -43,18 +51,17 @@ class Stateful:
 
     def restore(self, saved: Mapping[str, torch.Tensor]) -> None:
         """Be as it was when ``state`` gave this; tensors go to the device of those that they replace."""
-        for name, value in list(vars(self).items()):
+        for name, value in self._parts():
             new: Any
             if isinstance(value, Stateful):
                 value.restore(part_of(saved, name))
                 continue
             if isinstance(value, torch.Tensor):
                 new = _copied(saved[name], value)
-            elif isinstance(value, tuple) and hasattr(value, "_fields"):
-                new = type(value)(
-                    *(_copied(saved[f"{name}.{field}"], old) for field, old in zip(value._fields, value, strict=True))
-                )
-            elif _is_of_tensors(value):
+            elif _is_tuple_of_tensors(value):
+                fields = value._asdict().items()
+                new = type(value)(**{key: _copied(saved[f"{name}.{key}"], old) for key, old in fields})
+            elif _is_dict_of_tensors(value):
                 new = {key: _copied(saved[f"{name}.{key}"], old) for key, old in value.items()}
             elif isinstance(value, int):
                 new = type(value)(saved[name].item())
@@ -63,8 +70,16 @@ class Stateful:
             setattr(self, name, new)
 
 
-def _is_of_tensors(value: object) -> bool:
-    return isinstance(value, dict) and all(isinstance(each, torch.Tensor) for each in value.values())
+def _is_tuple_of_tensors(value: object) -> bool:
+    return isinstance(value, tuple) and hasattr(value, "_fields") and _are_tensors(value)
+
+
+def _is_dict_of_tensors(value: object) -> bool:
+    return isinstance(value, dict) and _are_tensors(value.values())
+
+
+def _are_tensors(values: Iterable[object]) -> bool:
+    return all(isinstance(each, torch.Tensor) for each in values)
 
 
 def _copied(saved: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
