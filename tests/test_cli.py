@@ -216,7 +216,7 @@ def test_run(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
     [
         (".", "{root}/" + RECORD),
         ("results", RECORD.removeprefix("results/")),
-        ("config/papers", f"../../{RECORD}"),
+        ("config/scales", f"../../{RECORD}"),
         (".", f"./config/../{RECORD}"),
     ],
     ids=["absolute", "below", "beside", "detour"],

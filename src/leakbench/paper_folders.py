@@ -45,6 +45,11 @@ class PaperFolder:
     folder: Path
 
     @property
+    def base(self) -> Path:
+        """The folder on ``sys.path`` that the package is in."""
+        return self.folder.parents[self.package.count(".")]
+
+    @property
     def grid(self) -> Path:
         """Variants and experiments."""
         return self.folder / "grid.yaml"

@@ -97,7 +97,9 @@ def test_the_adaptive_attacker_in_one_experiment(checkout: Path) -> None:
     additions = {"config.yaml": settings, "papers/optimal_defense.yaml": paper, "scales/smoke.yaml": short}
     for file, addition in additions.items():
         path = checkout / "config" / file
-        path.write_text(yaml.safe_dump(overlay(yaml.safe_load(path.read_text()), addition)))
+        path.parent.mkdir(exist_ok=True)
+        content = yaml.safe_load(path.read_text()) if path.is_file() else {}
+        path.write_text(yaml.safe_dump(overlay(content, addition)))
     job = Project(checkout).job(RECORD.format("pruning", "random-90/clever"))
     record = run_job(job, checkout, Placement(device="cpu"))
     assert record.outcome.status == "ok"

@@ -199,7 +199,9 @@ def test_wrappers_and_who_declares_them() -> None:
 def lay_over(checkout: Path, additions: list[dict[str, Any]]) -> None:
     for addition in additions:
         path = checkout / "config" / ("config.yaml" if "plugins" in addition else "papers/optimal_defense.yaml")
-        path.write_text(yaml.safe_dump(overlay(yaml.safe_load(path.read_text()), addition)))
+        path.parent.mkdir(exist_ok=True)
+        content = yaml.safe_load(path.read_text()) if path.is_file() else {}
+        path.write_text(yaml.safe_dump(overlay(content, addition)))
 
 
 def test_examples_of_variants(checkout: Path) -> None:

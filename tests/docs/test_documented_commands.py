@@ -10,11 +10,19 @@ from pathlib import Path
 
 import pytest
 
+from leakbench.paper_folders import paper_folders
 from leakbench.report.artifacts import artifact_of
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("benchmarks", "figures", "results")
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *(ROOT / each / "README.md" for each in FOLDERS)]
+FOLDERS = ("benchmarks", "config", "figures", "results")
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *(ROOT / each / "README.md" for each in FOLDERS),
+    *(paper.page for paper in paper_folders().values()),
+]
+# Files that readers write.
+WRITTEN = {f"config/papers/{paper}.yaml" for paper in paper_folders()}
 
 # Commands that cannot be run here as they stand, and the test that runs them.
 ELSEWHERE = {
@@ -117,7 +125,7 @@ def test_files_that_are_named_are_there(page: Path) -> None:
     tops = {folder: {each.name for each in folder.iterdir()} for folder in (ROOT, ROOT / "src", ROOT / "src/leakbench")}
     for path in re.findall(r"`((?:[\w.-]+/)+[\w.-]*\.(?:py|smk|ya?ml|sh|csv|json))(?:::\w+)?`", page.read_text()):
         under = [folder for folder, names in tops.items() if path.partition("/")[0] in names]
-        assert not under or any((folder / path).exists() for folder in under), path
+        assert not under or path in WRITTEN or any((folder / path).exists() for folder in under), path
 
 
 def test_the_house_is_as_it_is_drawn() -> None:

@@ -15,7 +15,7 @@ from leakbench.report.findings import MARKS
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-ROW = re.compile(r"^\| .*? \| ([\d |]+) \| \[(\w+)\]\(docs/replication/(\w+)\.md\) \|$", re.MULTILINE)
+ROW = re.compile(r"^\| .*? \| ([\d |]+) \| \[(\w+)\]\(src/leakbench/(?:papers/)?(\w+)/page\.md\) \|$", re.MULTILINE)
 
 
 @pytest.fixture(scope="module")

@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from leakbench.paper_folders import paper_folders
 from leakbench.report.artifacts import artifacts
 from leakbench.report.claims import claims_of
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted((ROOT / "docs" / "replication").glob("*.md"))
+PAGES = {name: paper.page for name, paper in paper_folders().items()}
 TESTS = {path: path.read_text() for path in (ROOT / "tests").rglob("test_*.py")}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES.values(), ids=PAGES)
 def test_cited_tests(page: Path) -> None:
     cited = re.findall(r"`(?:(tests/[\w/]+\.py)::)?(test_\w+|Test\w+)`", page.read_text())
     assert cited
@@ -24,12 +25,12 @@ def test_cited_tests(page: Path) -> None:
         assert any(re.search(rf"(def|class) {name}\b", text) for text in among), name
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_cited_supplements_and_claims(page: Path) -> None:
-    text = page.read_text()
-    of_paper = [entry for entry in artifacts() if entry.paper == page.stem]
+@pytest.mark.parametrize("paper", PAGES)
+def test_cited_supplements_and_claims(paper: str) -> None:
+    text = PAGES[paper].read_text()
+    of_paper = [entry for entry in artifacts() if entry.paper == paper]
     numbers = {f"{entry.kind} {entry.number}" for entry in of_paper}
     for kind, number in re.findall(r"(Fig\.|Table) (S\d+)", text):
         assert f"{'figure' if kind == 'Fig.' else 'table'} {number}" in numbers
-    keys = {re.sub(r"[a-z]$", "", entry.key) for entry in claims_of(page.stem)}
+    keys = {re.sub(r"[a-z]$", "", entry.key) for entry in claims_of(paper)}
     assert set(re.findall(r"\| \**([ET]\d+)\b", text)) <= keys

@@ -2,84 +2,34 @@
 
 from __future__ import annotations
 
-import copy
 import json
-import shutil
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import jsonschema  # which Snakemake brings
 import pytest
 import yaml
+from tests.planning.checkout import CONFIG, OVERLAY, PAPER, ROOT, SMOKE, Change, Checkout, put
 
 from leakbench.attacks.base import ATTACKS
 from leakbench.defenses.base import DEFENSES
 from leakbench.errors import ConfigError
 from leakbench.gates import Gate
 from leakbench.jobs.base import JOB_KINDS, Job, Variant
-from leakbench.planning.layers import overlay
+from leakbench.paper_folders import paper_folders
 from leakbench.planning.project import Project, find_root
 from leakbench.planning.variants import REGISTRIES
 from leakbench.report.schemas import schema_texts
 from leakbench.workflow.snakefile import Workflow
 
-ROOT = Path(__file__).resolve().parents[2]
 SCALES = sorted(path.stem for path in (ROOT / "config" / "scales").glob("*.yaml"))
-PAPER = "config/papers/optimal_defense.yaml"
-SMOKE = "config/scales/smoke.yaml"
-CONFIG = "config/config.yaml"
-OVERLAY = "papers.optimal_defense"  # what the scale lays over the paper
 
 GATE = {"metric": "psnr", "at_least": 15}
 EMPTY: dict[str, Any] = {"title": "", "datasets": [], "models": [], "defenses": [], "jobs": {}}  # an experiment
-
-Change = Callable[[Any], Any]
-
-
-class Checkout:
-    """A copy of the configuration that a test may break."""
-
-    def __init__(self, root: Path) -> None:
-        shutil.copytree(ROOT / "config", root / "config")
-        self.root = root
-
-    def edit(self, file: str, change: Change) -> None:
-        path = self.root / file
-        content = json.loads(json.dumps(yaml.safe_load(path.read_text())))  # anchors become copies
-        change(content)
-        path.write_text(yaml.safe_dump(content, sort_keys=False))
-
-    def jobs(self, scale: str = "smoke", **overrides: Any) -> dict[str, Job]:
-        return Project(self.root, overrides).plan(scale).jobs
-
-    def digests(self, scale: str = "smoke") -> dict[str, str]:
-        return {path: job.digest for path, job in self.jobs(scale).items()}
-
-    def fault(self, scale: str = "smoke", **overrides: Any) -> str:
-        """What is said about the configuration; always in one line."""
-        with pytest.raises(ConfigError) as caught:
-            self.jobs(scale, **overrides)
-        assert "\n" not in str(caught.value)
-        return str(caught.value)
-
-
-@pytest.fixture
-def checkout(tmp_path: Path) -> Checkout:
-    return Checkout(tmp_path)
-
-
-def put(*keys: str, value: Any) -> Change:
-    """A change that sets one key of nested mappings, which it makes where they are missing."""
-
-    def change(content: dict[str, Any]) -> None:
-        *parents, last = keys
-        for key in parents:
-            content = content.setdefault(key, {})
-        content[last] = value
-
-    return change
 
 
 # Every shipped scale -------------------------------------------------------------------------------------------------
@@ -111,10 +61,11 @@ def test_jobs_belong_to_their_experiment(scale: str) -> None:
 @pytest.mark.parametrize("scale", SCALES)
 def test_every_variant_is_used(scale: str) -> None:
     """What a paper declares, at full; what a scale adds to it, there."""
-    overlays = yaml.safe_load((ROOT / f"config/scales/{scale}.yaml").read_text()).get("papers", {})
     for paper, spec in Project(ROOT).plan(scale).papers.items():
-        shipped = yaml.safe_load((ROOT / f"config/papers/{paper}.yaml").read_text())["variants"]
-        added = overlays.get(paper, {}).get("variants", {})
+        folder = paper_folders()[paper]
+        shipped = yaml.safe_load(folder.grid.read_text())["variants"]
+        overlay = yaml.safe_load(folder.scale(scale).read_text()) if folder.scale(scale).is_file() else {}
+        added = overlay.get("variants", {})
         for axis, declared in (shipped if scale == "full" else added).items():
             used = {label for one in spec.experiments.values() for label in getattr(one, axis, ())}
             if axis == "attacks":
@@ -202,18 +153,31 @@ def test_schemas_are_those_of_the_classes() -> None:
     assert {path.name: path.read_text() for path in folder.iterdir()} == schema_texts()
 
 
+YAML = [file for folder in ("config", "src/leakbench") for file in sorted((ROOT / folder).rglob("*.yaml"))]
+
+
+@pytest.mark.parametrize("file", YAML, ids=lambda file: str(file.relative_to(ROOT)))
+def test_a_file_fits_the_schema_that_it_names(file: Path) -> None:
+    """As editors read it."""
+    named = re.match(r"# yaml-language-server: \$schema=(\S+)\n", file.read_text())
+    assert named
+    schema = (file.parent / named[1]).resolve()
+    kinds = {"config": "config.yaml", "paper": "grid.yaml", "scale": "scales", "overlay": "scales"}
+    assert kinds[schema.name.partition(".")[0]] in (file.name, file.parent.name)
+    assert (schema.name == "scale.schema.json") is (file.parent == ROOT / "config" / "scales")
+    validator = jsonschema.Draft202012Validator(json.loads(schema.read_text()))
+    validator.validate(yaml.safe_load(file.read_text()))
+
+
+def test_schemas_reject_keys_that_do_not_exist() -> None:
+    overlay = json.loads((ROOT / "workflow" / "schemas" / "overlay.schema.json").read_text())
+    scale = json.loads((ROOT / "workflow" / "schemas" / "scale.schema.json").read_text())
+    wrong: dict[str, Any] = {"experiments": {"noise": {"modles": []}}}
+    assert not jsonschema.Draft202012Validator(overlay).is_valid(wrong)
+    assert not jsonschema.Draft202012Validator(scale).is_valid({"description": "", "papers": {"channel": wrong}})
+
+
 # Overlays, sweeps, parts ---------------------------------------------------------------------------------------------
-
-
-def test_overlay() -> None:
-    base = {"a": {"x": 1, "y": [1, 2]}, "b": 2, "c": {"z": 1}}
-    kept = copy.deepcopy(base)
-    top = {"a": {"y": [3], "new": {"deep": 1}}, "b": {"now": "a mapping"}, "c": None}
-    assert overlay(base, top) == {"a": {"x": 1, "y": [3], "new": {"deep": 1}}, "b": {"now": "a mapping"}, "c": None}
-    assert base == kept
-    assert overlay(base, {}) == base
-    assert overlay(base, {"a": {}}) == base
-    assert overlay(1, {"a": 2}) == {"a": 2}
 
 
 def test_a_scale_lies_over_the_paper() -> None:
@@ -619,7 +583,7 @@ MISTAKES: list[tuple[Any, ...]] = [
     (PAPER, "titel", "x", "unknown key 'titel'; did you mean 'title'? Allowed: citation, experiments, title"),
     (PAPER, "experiments.noise.dataset", [], "unknown key 'dataset'; did you mean 'datasets'? Allowed: datasets"),
     (PAPER, "variants.defence", {}, "unknown key 'defence'; did you mean 'defenses'? Allowed: attacks, datasets"),
-    (SMOKE, "paper", {}, "unknown key 'paper'; did you mean 'papers'? Allowed: description, device, papers."),
+    (SMOKE, "paper", {}, "unknown key 'paper'; did you mean 'papers'? Allowed: description, device, extends, papers."),
     (SMOKE, f"{OVERLAY}.experiments.noise.modles", [], "unknown key 'modles'; did you mean 'models'? Allowed: "),
     # Wrong types.
     (PAPER, "experiments.noise.defenses", "dpsgd", "Input should be a valid list (found: 'dpsgd')"),

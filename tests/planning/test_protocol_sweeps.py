@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.planning.test_plan import PAPER, SMOKE, Checkout, put
+from tests.planning.checkout import PAPER, SMOKE, Checkout, put
 
 KEYS = ("experiments", "noise", "jobs", "attack")
 IG = "results/smoke/optimal_defense/noise/digits16/small/dpsgd/ig/all.json"
-
-
-@pytest.fixture
-def checkout(tmp_path: Path) -> Checkout:
-    return Checkout(tmp_path)
 
 
 def test_one_job_stands_for_all_combinations(checkout: Checkout) -> None:

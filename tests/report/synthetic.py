@@ -55,7 +55,6 @@ def tidy_tables(plan: Plan, paper: str = "optimal_defense") -> dict[str, pd.Data
 def new_project(root: Path, scale: str = "smoke") -> Project:
     """A checkout of one paper, with the record of every job of a scale, and the tensors of those that keep some."""
     shutil.copytree(ROOT / "config", root / "config")
-    shutil.copytree(ROOT / "docs" / "replication", root / "docs" / "replication")
     settings = root / "config" / "config.yaml"
     settings.write_text(yaml.safe_dump(yaml.safe_load(settings.read_text()) | {"papers": ["optimal_defense"]}))
     project = Project(root)

@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from tests.report.synthetic import ROOT, new_project
+from tests.report.synthetic import new_project
 from tests.report.tables import rows, table
 
 from leakbench.errors import ConfigError, RecordError
+from leakbench.paper_folders import paper_folders
 from leakbench.planning.project import Project
 from leakbench.report import claims
 from leakbench.report.artifacts import artifacts
@@ -255,12 +256,12 @@ def papers_that_print(numbers: bool) -> list[str]:
 
 def printed_in(paper: str) -> Path:
     """The folder of what a paper prints."""
-    return Path(claims.__file__).parents[1] / "papers" / paper / "reference"
+    return paper_folders()[paper].reference
 
 
 @pytest.mark.parametrize("paper", papers_that_print(False))
 def test_a_paper_without_printed_numbers_is_said_to_have_none(paper: str) -> None:
-    page = (ROOT / "docs" / "replication" / f"{paper}.md").read_text()
+    page = paper_folders()[paper].page.read_text()
     assert "prints no number that a verdict could stand beside" in " ".join(page.split())
     assert not any(entry.printed for entry in claims_of(paper))
 

@@ -7,6 +7,7 @@ import html
 import io
 import re
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from PIL import Image
 from tests.report.synthetic import configured
 
 from leakbench.errors import ConfigError, RecordError
+from leakbench.paper_folders import paper_folders
 from leakbench.planning.project import Project
 from leakbench.report.claims import claims_of
 from leakbench.report.findings import MARKS
@@ -177,7 +179,7 @@ def test_it_counts_verdicts(rendered: Project, source: str) -> None:
 
 def test_it_shows_the_findings_of_the_replication_page(rendered: Project, source: str) -> None:
     section = source.partition('<section id="findings"')[2].partition('<section id="artifacts"')[0]
-    listed = (ROOT / "docs/replication/optimal_defense.md").read_text().partition("## Errors and gaps of the paper")[2]
+    listed = paper_folders()["optimal_defense"].page.read_text().partition("## Errors and gaps of the paper")[2]
     assert section.count("<li>") == len(re.findall(r"^ *- ", listed.partition("\n## ")[0], flags=re.MULTILINE)) > 10
     assert "<strong>I3, direction.</strong>" in section and "## " not in section
 
@@ -204,8 +206,8 @@ def copy(rendered: Project, tmp_path: Path) -> Path:
 
 def test_words_of_the_configuration_are_escaped(copy: Path) -> None:
     path = copy / "config" / "papers" / "optimal_defense.yaml"
-    content = yaml.safe_load(path.read_text())
-    path.write_text(yaml.safe_dump(content | {"title": "<script>alert('x')</script> & more"}))
+    path.parent.mkdir()
+    path.write_text(yaml.safe_dump({"title": "<script>alert('x')</script> & more"}))
     write_scorecard(Project(copy), PAGE)
     source = (copy / PAGE).read_text()
     assert source.count("<script") == 1
@@ -220,8 +222,11 @@ def test_equal_records_make_equal_pages(rendered: Project, copy: Path) -> None:
 
 def test_what_has_no_claims_and_no_findings_has_no_empty_sections(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("leakbench.report.scorecard.claims_of", lambda _: [])
-    (copy / "docs/replication/optimal_defense.md").unlink()
-    write_scorecard(Project(copy), PAGE)
+    elsewhere = {"optimal_defense": replace(paper_folders()["optimal_defense"], folder=copy)}
+    project = Project(copy)
+    assert project.plan("smoke")  # read, and kept
+    monkeypatch.setattr(project, "papers", elsewhere)
+    write_scorecard(project, PAGE)
     source = (copy / PAGE).read_text()
     assert "claims-optimal_defense" not in source and '<section class="findings"' not in source
     assert 'id="optimal_defense-fig04"' in source and 'id="records-optimal_defense-noise"' in source

@@ -101,10 +101,11 @@ class Checkout:
         return run
 
     def edit(self, file: str, change: Callable[[Any], None]) -> None:
-        """Change the content of a YAML file."""
+        """Change the content of a YAML file, which is made if it is missing."""
         path = self.root / file
-        content = yaml.safe_load(path.read_text())
+        content = yaml.safe_load(path.read_text()) if path.is_file() else {}
         change(content)
+        path.parent.mkdir(exist_ok=True)
         path.write_text(yaml.safe_dump(content, sort_keys=False))
 
     def replace(self, file: str, old: str, new: str) -> None:

@@ -96,7 +96,7 @@ def test_a_parameter_of_one_defense(project: Checkout) -> None:
     """Snakemake sees no changes of parameters that are functions of the output; these must not be."""
     project.edit(
         "config/papers/optimal_defense.yaml",
-        lambda paper: paper["variants"]["defenses"]["op-80"].update(fraction=0.7),
+        lambda paper: paper.update(variants={"defenses": {"op-80": {"fraction": 0.7}}}),
     )
     run = project.make("--dry-run")
     assert set(run.jobs) == {record("pruning_training", "op-80", "train"), *downstream("pruning_training")}
@@ -132,8 +132,7 @@ def test_a_gate(project: Checkout) -> None:
     """It decides what numbers mean, and changes none: its experiment is merged and drawn again, and no job runs."""
 
     def raise_it(paper: dict[str, Any]) -> None:
-        gate = paper["experiments"]["pruning"]["gates"]["ig"]
-        paper["experiments"]["pruning"]["gates"] = {"ig": gate | {"at_least": 60}}
+        paper["experiments"] = {"pruning": {"gates": {"ig": {"at_least": 60}}}}
 
     results = project.results()
     project.edit("config/papers/optimal_defense.yaml", raise_it)
@@ -173,7 +172,7 @@ def test_words_change_pictures_and_no_numbers(fresh: Checkout) -> None:
 
     def retitle(paper: dict[str, Any]) -> None:
         paper["title"] = "Another title"
-        paper["experiments"]["noise"]["title"] = "Another title"
+        paper["experiments"] = {"noise": {"title": "Another title"}}
 
     fresh.edit("config/papers/optimal_defense.yaml", retitle)
     titled = digests(fresh)

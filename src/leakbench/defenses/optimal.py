@@ -26,7 +26,7 @@ from leakbench.theory.optimal_noise import Form, ScaleMode, pruned, scale_varian
 class _Sensitive(Defense):
     """Parameters that the three share, and the ratio of sensitivity to magnitude."""
 
-    form: Form = Field("corrected", description="which reading of the formulas; see docs/replication")
+    form: Form = Field("corrected", description="which reading of the formulas; see the paper's page.md")
     per: Literal["coordinate", "tensor"] = Field(
         "coordinate", description="one ratio per coordinate, or per parameter tensor (an option of the released code)"
     )

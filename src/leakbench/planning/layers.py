@@ -31,6 +31,11 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return content
 
 
+def below(path: Path, root: Path) -> str:
+    """A path as messages name it: relative to ``root`` where it is below that, else as it is."""
+    return str(path.relative_to(root) if path.is_relative_to(root) else path)
+
+
 def overlay(base: Any, top: Any) -> Any:
     """``top`` over ``base``: mappings merge key by key, everything else is replaced."""
     if isinstance(base, dict) and isinstance(top, dict):

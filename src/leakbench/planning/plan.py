@@ -2,49 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import cached_property, partial
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from leakbench.comparing import Comparison
 from leakbench.gates import Gate
 from leakbench.jobs.base import Job, Variant
-from leakbench.planning.layers import Layer, Layers, read_yaml
-from leakbench.planning.mistakes import check_known, place, validated
+from leakbench.paper_folders import PaperFolder
 from leakbench.planning.paper_plan import Listed, PaperPlan
-from leakbench.planning.schemas import PaperSpec, ScaleSpec
+from leakbench.planning.scales import Scale
+from leakbench.planning.schemas import PaperSpec
 
 
 class Plan:
     """The jobs of every configured paper at one scale.
 
     Args:
-        root: folder that holds ``config/``.
-        scale: name of the scale.
-        papers: names of the papers.
+        scale: what lies over the papers' grids.
+        papers: the configured ones.
         compared: the defenses that ``compare`` names.
 
     Raises:
         ConfigError: a file is missing or does not fit its schema.
     """
 
-    def __init__(self, root: Path, scale: str, papers: Sequence[str], compared: Sequence[Variant[Any]]) -> None:
-        self.scale = scale
-        scale_file = f"config/scales/{scale}.yaml"
-        content = validated(ScaleSpec, read_yaml(root / scale_file), partial(place, scale_file))
-        self.description, self.device = content.description, content.device
-        known = sorted(path.stem for path in (root / "config" / "papers").glob("*.yaml"))
-        for paper in content.papers:
-            check_known("paper", paper, known, f"{scale_file}: papers")
-        self._plans: dict[str, PaperPlan] = {}
-        for paper in papers:
-            file = f"config/papers/{paper}.yaml"
-            lowest, top = (
-                Layer(file, read_yaml(root / file)),
-                Layer(scale_file, content.papers.get(paper, {}), ("papers", paper)),
-            )
-            self._plans[paper] = PaperPlan(scale, paper, Layers([lowest, top]), compared)
+    def __init__(self, scale: Scale, papers: Iterable[PaperFolder], compared: Sequence[Variant[Any]]) -> None:
+        self.scale, self.description, self.device = scale.name, scale.description, scale.device
+        self._plans = {paper.name: PaperPlan(scale.name, paper.name, scale.layers(paper), compared) for paper in papers}
 
     @cached_property
     def papers(self) -> Mapping[str, PaperSpec]:

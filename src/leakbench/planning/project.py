@@ -11,9 +11,11 @@ from leakbench.comparing import ComparedSpec, defense_named
 from leakbench.errors import ConfigError, UnknownName
 from leakbench.gates import Gate
 from leakbench.jobs.base import Job, Variant
+from leakbench.paper_folders import paper_folders
 from leakbench.planning.layers import read_yaml
 from leakbench.planning.mistakes import check_known, place, validated
 from leakbench.planning.plan import Plan
+from leakbench.planning.scales import PAPERS, SCALES, read_scale, stems
 from leakbench.planning.schemas import Settings
 from leakbench.planning.variants import swept
 from leakbench.records import RESULTS
@@ -47,10 +49,14 @@ class Project:
     Args:
         root: folder that holds ``config/``.
         overrides: keys of ``config.yaml`` with values that replace the file's.
+
+    Raises:
+        ConfigError: the configuration does not fit its schema, or names something that does not exist.
     """
 
     def __init__(self, root: Path, overrides: Mapping[str, Any] | None = None) -> None:
         self.root = root
+        self.papers = paper_folders()
         self._overrides = dict(overrides or {})
         content = read_yaml(root / "config" / "config.yaml") | self._overrides
         self.settings = validated(Settings, content, self._where)
@@ -58,7 +64,9 @@ class Project:
             load_plugin(str(root / plugin) if plugin.endswith(".py") else plugin, self._where("plugins"))
         self.compared = list(self._compared())
         for paper in self.settings.papers:
-            check_known("paper", paper, self._files("papers"), self._where("papers"))
+            check_known("paper", paper, self.papers, self._where("papers"))
+        for paper in stems(root / PAPERS):
+            check_known("paper", paper, self.papers, f"{PAPERS}/{paper}.yaml")
         check_known("scale", self.settings.scale, self.scales, self._where("scale"))
         self._plans: dict[str, Plan] = {}
 
@@ -82,10 +90,7 @@ class Project:
     @property
     def scales(self) -> list[str]:
         """Names of the files in ``config/scales``."""
-        return self._files("scales")
-
-    def _files(self, folder: str) -> list[str]:
-        return sorted(path.stem for path in (self.root / "config" / folder).glob("*.yaml"))
+        return stems(self.root / SCALES)
 
     def plan(self, scale: str, where: str = "scale") -> Plan:
         """All jobs of a scale.
@@ -99,7 +104,8 @@ class Project:
         """
         check_known("scale", scale, self.scales, where)
         if scale not in self._plans:
-            self._plans[scale] = Plan(self.root, scale, self.settings.papers, self.compared)
+            papers = [self.papers[name] for name in self.settings.papers]
+            self._plans[scale] = Plan(read_scale(self.root, scale, self.papers), papers, self.compared)
         return self._plans[scale]
 
     def job(self, path: str) -> Job:

@@ -18,8 +18,10 @@ class _Strict(BaseModel):
 class Settings(_Strict):
     """config/config.yaml."""
 
-    scale: str = Field("smoke", description="which file of config/scales to lay over the papers")
-    papers: list[str] = Field(description="which files of config/papers to replicate")
+    scale: str = Field("smoke", description="which file of config/scales to use")
+    papers: list[str] = Field(
+        description="which papers to replicate: folders of leakbench.papers, entry points, leaderboard"
+    )
     data_root: str | None = Field(None, description="folder of staged data sets; the variable LEAKBENCH_DATA wins")
     plugins: list[str] = Field(
         [], description="modules (package.module) or files (path/to/file.py) of your own components"
@@ -80,7 +82,7 @@ class ExperimentSpec(_Strict):
 
 
 class PaperSpec(_Strict):
-    """config/papers/<paper>.yaml, with a scale laid over it."""
+    """grid.yaml of a paper, with everything that lies over it."""
 
     title: str
     citation: str
@@ -88,9 +90,13 @@ class PaperSpec(_Strict):
     experiments: dict[Label, ExperimentSpec]
 
 
+Device = Literal["cpu", "gpu"]
+
+
 class ScaleSpec(_Strict):
     """config/scales/<scale>.yaml."""
 
     description: str
-    device: Literal["cpu", "gpu"] = Field("cpu", description="what `leakbench cost` reckons with by default")
-    papers: dict[str, dict[str, Any]] = Field({}, description="per paper, what to lay over its file")
+    extends: str | None = Field(None, description="another scale, over whose changes of papers this one's lie")
+    device: Device = Field("cpu", description="what `leakbench cost` reckons with by default")
+    papers: dict[str, dict[str, Any]] = Field({}, description="per paper, what to lay over everything else")

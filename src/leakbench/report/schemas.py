@@ -4,20 +4,41 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel
 
 from leakbench.planning.schemas import PaperSpec, ScaleSpec, Settings
 from leakbench.records import Record, atomic_write
 
-SCHEMAS: dict[str, type[BaseModel]] = {"config": Settings, "paper": PaperSpec, "scale": ScaleSpec, "record": Record}
+MODELS: dict[str, type[BaseModel]] = {"config": Settings, "paper": PaperSpec, "scale": ScaleSpec, "record": Record}
+
+
+def schemas() -> dict[str, dict[str, Any]]:
+    """Every schema by name: those of :data:`MODELS`, and ``overlay``, of what lies over a paper's grid."""
+    made = {name: model.model_json_schema() for name, model in MODELS.items()}
+    overlay = _without_required(PaperSpec.model_json_schema())
+    overlay |= {"title": "PaperOverlay", "description": "Changes of a paper's grid: any part of it, each key optional."}
+    definitions = overlay.pop("$defs")
+    made["scale"]["$defs"] = made["scale"].get("$defs", {}) | definitions | {"PaperOverlay": overlay}
+    made["scale"]["properties"]["papers"]["additionalProperties"] = {"$ref": "#/$defs/PaperOverlay"}
+    return made | {"overlay": {"$defs": definitions, **overlay}}
+
+
+def _without_required(schema: Any) -> Any:
+    """A schema that asks for no key."""
+    if isinstance(schema, list):
+        return [_without_required(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    # A property may be named like the keyword, which is a list.
+    kept = {key: value for key, value in schema.items() if key != "required" or not isinstance(value, list)}
+    return {key: _without_required(value) for key, value in kept.items()}
 
 
 def schema_texts() -> dict[str, str]:
     """Content of every schema file, by file name."""
-    return {
-        f"{name}.schema.json": json.dumps(model.model_json_schema(), indent=2) + "\n" for name, model in SCHEMAS.items()
-    }
+    return {f"{name}.schema.json": json.dumps(schema, indent=2) + "\n" for name, schema in schemas().items()}
 
 
 def write_schemas(root: Path) -> list[Path]:

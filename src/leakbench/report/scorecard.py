@@ -133,11 +133,6 @@ def scorecard_path(scale: str) -> str:
     return f"{RESULTS}/{scale}/scorecard.html"
 
 
-def replication_page(paper: str) -> str:
-    """The page that says what a paper leaves open and which errors were found, relative to the project's root."""
-    return f"docs/replication/{paper}.md"
-
-
 def write_scorecard(project: Project, path: str) -> None:
     """Write the page to ``results/<scale>/scorecard.html``; it needs no other file and no network.
 
@@ -163,8 +158,8 @@ def write_scorecard(project: Project, path: str) -> None:
         claims=claims,
         claim_files={paper: _files(scale, claims_paths(scale, paper)) for paper in plan.papers},
         smoke_warning=SMOKE_WARNING if scale == "smoke" else "",
-        findings={paper: _findings(project.root, paper) for paper in plan.papers},
-        pages={paper: _link(scale, replication_page(paper)) for paper in plan.papers},
+        findings={paper: _findings(project.papers[paper].page) for paper in plan.papers},
+        pages={paper: _page(project, scale, paper) for paper in plan.papers},
         shown={paper: list(_shown(project, scale, paper)) for paper in plan.papers},
         most_rows=ROWS,
         gates={paper: list(_gates(project.root, plan, paper)) for paper in plan.papers},
@@ -178,6 +173,15 @@ def write_scorecard(project: Project, path: str) -> None:
 def _link(scale: str, path: str) -> str:
     """A path below the root as it is seen from the page."""
     return PurePosixPath(os.path.relpath(path, PurePosixPath(scorecard_path(scale)).parent)).as_posix()
+
+
+def _page(project: Project, scale: str, paper: str) -> tuple[str, str]:
+    """The replication page of a paper: its name, and its link, which is empty where it is not below the root."""
+    folder = project.papers[paper]
+    if not folder.page.is_relative_to(project.root):
+        return f"{folder.package.replace('.', '/')}/{folder.page.name}", ""
+    name = str(folder.page.relative_to(project.root))
+    return name, _link(scale, name)
 
 
 def _files(scale: str, paths: list[str]) -> dict[str, str]:
@@ -286,14 +290,13 @@ def _arabic(number: str) -> int:
     return int(number) if number.isdigit() else _ROMAN.get(number, 0)
 
 
-def _findings(root: Path, paper: str) -> str:
-    """The section of the paper's replication page that lists its errors, as HTML; empty if there is none."""
+def _findings(page: Path) -> str:
+    """The section of a replication page that lists the paper's errors, as HTML; empty if there is none."""
     from markdown_it import MarkdownIt
 
-    file = root / replication_page(paper)
-    if not file.is_file():
+    if not page.is_file():
         return ""
-    section = file.read_text(encoding="utf-8").partition(f"\n{FINDINGS}\n")[2]
+    section = page.read_text(encoding="utf-8").partition(f"\n{FINDINGS}\n")[2]
     section = re.split(r"^## ", section, flags=re.MULTILINE)[0]
     parser = MarkdownIt("commonmark", {"html": False}).enable("table").disable(["link", "image", "autolink"])
     found: str = parser.render(re.sub(r"^###", "####", section, flags=re.MULTILINE))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import fcntl
-import hashlib
 import json
 import os
 import shlex
@@ -16,19 +15,29 @@ from pathlib import Path
 from typing import Any
 
 from leakbench.errors import LeakbenchError, RecordError
-from leakbench.planning.layers import read_yaml
+from leakbench.paper_folders import PaperFolder
+from leakbench.planning.layers import below, read_yaml
 from leakbench.planning.project import Project
 from leakbench.records import RESULTS, digest, quarantine, read_record
 from leakbench.report.artifacts import Artifact, artifact_of, artifacts
 from leakbench.report.claims import check_readers, claims_of
 from leakbench.report.judging import claims_inputs, claims_path, claims_paths
-from leakbench.report.scorecard import replication_page, scorecard_path
+from leakbench.report.scorecard import scorecard_path
 from leakbench.report.tidy import gates_path, missing_path, needed, provenance_path, table_path
 from leakbench.running.work import KEEP, tidy
+from leakbench.sources import imported_files, source_digest
 from leakbench.workflow import sharing
 from leakbench.workflow.endings import endings
 from leakbench.workflow.kinds import KindRule, kind_rules
 from leakbench.workflow.warm import RUN, serves, start
+
+INSTALLED = Path(__file__).parents[2]
+"""The folder that the package is in."""
+REPORT = INSTALLED / "leakbench" / "report"
+FORMULAS = ("leakbench.theory.", "leakbench.metrics.", "leakbench.numerics.")
+"""Rooms that figures and tables compute with."""
+MECHANISMS = ("leakbench.defenses.", "leakbench.federated.", "leakbench.models.", "leakbench.data.")
+"""Rooms that checks of theorems compute with, too."""
 
 _BESIDE = """\
 leakbench: another run works in this folder: {runs}.
@@ -119,8 +128,8 @@ class Workflow:
 
     def _pages(self) -> list[str]:
         """The replication pages of the configured papers, as far as there are some."""
-        pages = map(replication_page, self.project.settings.papers)
-        return [page for page in pages if (self.project.root / page).is_file()]
+        pages = [self.project.papers[paper].page for paper in self.project.settings.papers]
+        return [below(page, self.project.root) for page in pages if page.is_file()]
 
     def merging_digest(self, scale: str, paper: str, experiment: str) -> str:
         """Hash of the code between records and pictures, and of the experiment's gates.
@@ -128,23 +137,23 @@ class Workflow:
         A change of either merges and draws again, and computes nothing.
         """
         gates = self.project.experiment_gates(table_path(scale, paper, experiment))
-        return digest([_sources("report"), [gate.described() for gate in gates]])
+        return digest([_sources(REPORT), [gate.described() for gate in gates]])
 
     def drawing_digest(self, scale: str, paper: str) -> str:
         """Hash of the code that draws a paper's artifacts, of the formulas in them, and of the words it prints."""
-        folders = ("report", f"papers/{paper}", "theory")
-        return digest([*map(_sources, folders), self.project.plan(scale).description])
+        return digest([_paper_sources(self.project.papers[paper], FORMULAS), self.project.plan(scale).description])
 
     def judging_digest(self, scale: str, paper: str) -> str:
-        """Hash of the code that judges a paper's claims: of the theorems too, which it checks by computing."""
-        checked = [_sources(folder) for folder in ("defenses", "federated", "models")]
-        return digest([self.drawing_digest(scale, paper), *checked])
+        """Hash of the code that judges a paper's claims: of the mechanisms too, on which theorems are checked."""
+        return digest(
+            [self.drawing_digest(scale, paper), _paper_sources(self.project.papers[paper], FORMULAS + MECHANISMS)]
+        )
 
     def scorecard_digest(self, scale: str) -> str:
         """Hash of the code that writes the scorecard and of the words that no picture or table brings along."""
         plan = self.project.plan(scale)
         words = {name: [paper.title, paper.citation] for name, paper in plan.papers.items()}
-        return digest([_sources("report"), plan.description, words])
+        return digest([_sources(REPORT), plan.description, words])
 
     def share(self, **parts: str) -> str | None:
         """The group of small cells with which the job with these path parts shares a SLURM job; None: it runs alone."""
@@ -240,14 +249,30 @@ def _record_path(
     return "/".join((RESULTS, scale, paper, experiment, dataset, model, defense, attack, f"{part}.json"))
 
 
+def _files(folder: Path) -> list[Path]:
+    """Python files, templates and printed numbers in a folder."""
+    return [path for path in folder.rglob("*") if path.suffix in {".py", ".csv", ".j2"}]
+
+
 @cache
-def _sources(folder: str) -> str:
-    """Hash of the Python files and templates in a folder of the package."""
-    found = hashlib.sha256()
-    for path in sorted((Path(__file__).parents[1] / folder).rglob("*")):
-        if path.suffix in {".py", ".csv", ".j2"}:
-            found.update(path.name.encode() + path.read_bytes())
-    return found.hexdigest()
+def _sources(folder: Path) -> str:
+    """Hash of the files in a folder of the package."""
+    return source_digest(_files(folder), [INSTALLED])
+
+
+@cache
+def _paper_sources(paper: PaperFolder, rooms: tuple[str, ...]) -> str:
+    """Hash of the files of a paper, of the report, and of modules of ``rooms`` that they import.
+
+    Of a paper of another distribution, with the modules of that which it imports.
+    """
+    top = paper.package.partition(".")[0]
+    own = () if top == "leakbench" else (f"{top}.",)
+    bases = [INSTALLED, paper.base]
+    files = [*_files(REPORT), *_files(paper.folder)]
+    modules = [file for file in files if file.suffix == ".py"]
+    reached = imported_files(modules, bases, lambda name: name.startswith(rooms + own))
+    return source_digest({*files, *reached}, bases)
 
 
 __all__ = ["LeakbenchError", "Workflow"]

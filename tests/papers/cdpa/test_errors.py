@@ -1,6 +1,6 @@
 """Errors of Deng et al. (2024), each shown by computing: what is printed fails, what is meant or corrected holds.
 
-The names count the errors as docs/replication/cdpa.md does, which says in words what is wrong.
+The names count the errors as the page of cdpa does, which says in words what is wrong.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Errors of Tan et al. (2024), each shown by computing: the printed form fails, the corrected one holds.
 
-The names count the errors as docs/replication/channel.md does, which says in words what is wrong.
+The names count the errors as the page of channel does, which says in words what is wrong.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Errors of Chen, Gürsoy and Lei (2024), each shown by computing: the printed form fails, the corrected one holds.
 
-The numbers are those of docs/replication/optimal_defense.md, which says in words what is wrong.
+The numbers are those of the page of optimal_defense, which says in words what is wrong.
 """
 
 from __future__ import annotations

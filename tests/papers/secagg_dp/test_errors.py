@@ -1,6 +1,6 @@
 """Errors of Zhang et al. (2024), each shown by computing: what is printed fails, what is meant or corrected holds.
 
-The names count the errors as docs/replication/secagg_dp.md does, which says in words what is wrong.
+The names count the errors as the page of secagg_dp does, which says in words what is wrong.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Errors of Zhang, Kang et al. (2023), each shown by computing: what is printed fails, what is corrected holds.
 
-The names count the errors as docs/replication/tfl_meta.md does, which says in words what is wrong.
+The names count the errors as the page of tfl_meta does, which says in words what is wrong.
 """
 
 from __future__ import annotations
