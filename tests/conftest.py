@@ -77,8 +77,9 @@ def registries_as_they_were() -> Iterator[None]:
     replaceable: list[tuple[Any, str]] = [(JOB_KINDS.get(name), "run") for name in JOB_KINDS]
     replaceable += [(Placement, "resolve"), (Claim, "judge")]
     methods = [getattr(owner, name) for owner, name in replaceable]
-    modules = set(sys.modules)
+    modules, path = set(sys.modules), list(sys.path)
     yield
+    sys.path[:] = path
     for registry, classes in zip(registries, known, strict=True):
         registry._classes.clear()
         registry._classes.update(classes)

@@ -29,7 +29,7 @@ from leakbench.attacks.restoration.prior import Prior, Restoration
 from leakbench.data.base import DATASETS, Dataset, ImageDataset, Samples, Split
 from leakbench.data.staged import StagedDataset
 from leakbench.data.text import TextDataset
-from leakbench.defenses.base import DEFENSES, Defense, Schedule
+from leakbench.defenses.base import DEFENSES, Defense, Round, Schedule
 from leakbench.defenses.tuned import Tuned, UploadConstants
 from leakbench.federated.client_data import ClientData
 from leakbench.federated.message import DenseMessage, EncryptedMessage, Message
@@ -172,7 +172,9 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
         {"batch": 2, "clip": 0.1},
         {"batch": 1, "clip": 0.1, "variance": 0.01, "users": 50, "records": 2},
     ],
+    "defense/ef_sign_sgd": [{}, {"scale": "tensor"}],
     "defense/grad_drop": [{"fraction": 0.6}, {"fraction": 0.6, "form": "as_released"}],
+    "defense/grad_drop_residual": [{"fraction": 0.6}],
     "defense/laplace": [
         {"epsilon": 1},
         {"epsilon": 1, "bound": 0.1},
@@ -498,7 +500,9 @@ def numbers_of(component: Component) -> list[float]:
         component = component.calibrate(ClientData(FixedData(size=8).load("train", range(30)).values[None]))
         images, labels = component.protect_dataset(steps.images, steps.labels, streams)
         images, labels = component.protect_data(images, labels, streams)
-        message = component.protect_update(steps, streams)
+        state = component.initial_state(steps)
+        for past in range(3 if state else 1):  # the state of clients shows in later rounds
+            message, state = component.protect_round(steps, Round(streams, state, past))
         epsilon = component.privacy(Schedule(dimension=100, rounds=2)).epsilon
         numbers += [*summary(images), *summary(labels), message.bits]
         if not isinstance(message, EncryptedMessage):  # a ciphertext is another one for another last digit

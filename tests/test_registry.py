@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +11,9 @@ from pydantic import ValidationError
 
 from leakbench import registry
 from leakbench.attacks.base import ATTACKS
-from leakbench.defenses.base import DEFENSES, Defense
+from leakbench.defenses.base import DEFENSES
 from leakbench.errors import ConfigError, UnknownName
-from leakbench.registry import Component, Registry, load_plugin
-
-PLUGIN = '''
-from pydantic import Field
-from leakbench.defenses.base import DEFENSES, Defense
-
-@DEFENSES.register("from_a_file", version=3)
-class FromAFile(Defense):
-    """A defense in a file of one's own."""
-    strength: float = Field(2.5, ge=0)
-'''
+from leakbench.registry import Component, Registry
 
 
 class Shape(Component):
@@ -41,19 +30,6 @@ def shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry[Shape]:
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "modules", dict(sys.modules))
     return Registry("shape", "shapes_package")
-
-
-@pytest.fixture(autouse=True)
-def clean() -> Iterator[None]:
-    """Plug-ins do not outlive a test."""
-    assert "none" in list(DEFENSES)  # loads what is installed
-    known, modules = dict(DEFENSES._classes), set(sys.modules)
-    yield
-    DEFENSES._classes.clear()
-    DEFENSES._classes.update(known)
-    for name in set(sys.modules) - modules:
-        if "plugin" in name:
-            del sys.modules[name]
 
 
 def test_register_and_get(shapes: Registry[Shape]) -> None:
@@ -121,32 +97,3 @@ def test_components_are_frozen_and_strict() -> None:
         cls(scale=1, strength=2)
     with pytest.raises(ValidationError, match="greater than or equal to 0"):
         cls(scale=-1)
-
-
-class TestPlugins:
-    def test_a_file(self, tmp_path: Path) -> None:
-        path = tmp_path / "my_plugin.py"
-        path.write_text(PLUGIN)
-        load_plugin(str(path))
-        cls = DEFENSES.get("from_a_file")
-        assert issubclass(cls, Defense) and cls.version == 3 and cls().parameters() == {"strength": 2.5}
-        load_plugin(str(path))
-        assert DEFENSES.get("from_a_file") is cls  # imported once
-
-    def test_a_module(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        (tmp_path / "module_plugin.py").write_text(PLUGIN)
-        monkeypatch.syspath_prepend(tmp_path)
-        load_plugin("module_plugin")
-        assert DEFENSES.get("from_a_file").__module__ == "module_plugin"
-
-    @pytest.mark.parametrize("source", ["nowhere/plugin.py", "no_such_plugin_module"])
-    def test_nothing_there(self, source: str) -> None:
-        with pytest.raises(ConfigError, match=rf"config.yaml: plugins: .*'{source}'"):
-            load_plugin(source, "config.yaml: plugins")
-
-    def test_a_broken_file_fails_every_time(self, tmp_path: Path) -> None:
-        path = tmp_path / "broken_plugin.py"
-        path.write_text("raise RuntimeError('broken')")
-        for _ in range(2):
-            with pytest.raises(RuntimeError, match="broken"):
-                load_plugin(str(path))

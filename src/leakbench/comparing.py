@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from leakbench.defenses.base import DEFENSES, Defense, NoDefense
 from leakbench.errors import ConfigError
-from leakbench.registry import load_plugin
+from leakbench.plugins import load_plugin
 
 if TYPE_CHECKING:
     from leakbench.jobs.base import JobKind, Variant

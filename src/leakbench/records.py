@@ -112,6 +112,9 @@ class Provenance(_Model):
     tf32: bool = False
     compiled: bool = False
     slurm_job_id: str | None
+    plugins: dict[str, dict[str, str]] = Field(
+        default_factory=dict, description="digests of the files of every plug-in that the job used, by name and path"
+    )
     data: str | None = Field(None, description="fingerprint of the staged files of the data set; null: there are none")
 
 

@@ -7,25 +7,23 @@ documented by the class itself, and registering is one decorator in the componen
     class GaussianNoise(Defense):
         scale: float = Field(ge=0, description="standard deviation")
 
-``version`` is a part of every job that uses the component: raise it when the numbers change.
+``version`` is a part of every job that uses the component: raise it when the numbers change. So is the source of a
+component outside this package.
 """
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import pkgutil
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import entry_points
-from pathlib import Path
-from types import ModuleType
 from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
 from leakbench.errors import ConfigError, UnknownName
 from leakbench.paper_folders import paper_rooms
+from leakbench.plugins import Source, source_of
 
 
 class Component(BaseModel):
@@ -35,6 +33,8 @@ class Component(BaseModel):
 
     name: ClassVar[str]
     version: ClassVar[int]
+    source: ClassVar[Source | None] = None
+    """Files of the plug-in that registered it; None in this package."""
     added: ClassVar[tuple[str, ...]] = ()
     """Parameters that came after records were made: at their defaults they are no part of an identity."""
 
@@ -48,6 +48,20 @@ class Component(BaseModel):
         fields = type(self).model_fields
         unchanged = {name for name in self.added if getattr(self, name) == fields[name].default}
         return self.model_dump(mode="json", exclude=unchanged)
+
+
+def components_in(value: Any) -> Iterator[Component]:
+    """A component and those in its parameters, at any depth; of a collection, those of its values."""
+    if isinstance(value, Component):
+        yield value
+    if isinstance(value, BaseModel):
+        value = vars(value)
+    if isinstance(value, Mapping):
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        return
+    for each in value:
+        yield from components_in(each)
 
 
 C = TypeVar("C", bound=Component)
@@ -81,7 +95,7 @@ class Registry(Generic[C]):
                     f"{self.kind} '{name}' of {cls.__module__} is already registered by {known.__module__}; "
                     "choose another name"
                 )
-            cls.name, cls.version = name, version
+            cls.name, cls.version, cls.source = name, version, source_of(cls.__module__)
             self._classes[name] = cls
             return cls
 
@@ -126,35 +140,3 @@ def _import_with_modules(name: str) -> None:
     package = importlib.import_module(name)
     for module in pkgutil.iter_modules(getattr(package, "__path__", ())):
         importlib.import_module(f"{name}.{module.name}")
-
-
-def load_plugin(source: str, where: str = "") -> ModuleType:
-    """Import a module by dotted name, or a Python file by path, so that its components register themselves.
-
-    A file that was imported already is not run again.
-
-    Raises:
-        ConfigError: nothing importable is there.
-    """
-    if source.endswith(".py"):
-        path = Path(source).resolve()
-        name = f"leakbench_plugin_{path.stem}"
-        if getattr(sys.modules.get(name), "__file__", None) == str(path):
-            return sys.modules[name]
-        spec = importlib.util.spec_from_file_location(name, path)
-        if not path.is_file() or spec is None or spec.loader is None:
-            raise ConfigError(f"{where or 'plugins'}: no Python file at '{source}'")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        try:
-            spec.loader.exec_module(module)
-        except BaseException:
-            del sys.modules[name]
-            raise
-        return module
-    try:
-        return importlib.import_module(source)
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"{where or 'plugins'}: cannot import '{source}' ({error}); name a module or a .py file"
-        ) from error

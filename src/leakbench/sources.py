@@ -10,6 +10,7 @@ import ast
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 
 
@@ -71,15 +72,15 @@ def _file(name: str, bases: Sequence[Path]) -> Path | None:
 
 @cache
 def _imports(source: bytes, package: str) -> frozenset[str]:
-    """Dotted names that may be modules in the import statements of a file, packages above them included.
+    """Dotted names that importing a file may import: of modules in its statements, and of packages above it and them.
 
     Args:
         source: the file's content.
-        package: what relative imports are relative to.
+        package: the package that holds it; relative imports are relative to that.
     """
     names = {name for statement in _statements(ast.parse(source)) for name in _named(statement, package)}
     return frozenset(
-        ".".join(parts[: n + 1]) for name in names for parts in [name.split(".")] for n in range(len(parts))
+        above for name in (package, *names) if name for above in accumulate(name.split("."), "{}.{}".format)
     )
 
 

@@ -70,7 +70,7 @@ def needs(plan: Plan) -> list[Need]:
 
 def _read(job: Job) -> Iterator[str]:
     """Names of what a job reads, as ``leakbench stage`` takes them."""
-    _, dataset = next(job.dataset.settings())
+    dataset = job.dataset.first
     yield dataset.name
     if isinstance(dataset, TextDataset) and isinstance(dataset.vocabulary, BertVocabulary):
         yield VOCABULARY

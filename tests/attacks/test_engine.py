@@ -13,7 +13,7 @@ from tests.attacks.literal import Problem
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from leakbench.attacks import engine
-from leakbench.attacks.engine import CHECK_EVERY, Evidence, Minimum, chunk_size, minimise
+from leakbench.attacks.engine import CHECK_EVERY, Minimum, TrialData, chunk_size, minimise
 from leakbench.attacks.optimisers import LBFGS, Adam, Optimiser
 from leakbench.models.lenet import LeNet
 from leakbench.randomness import generator
@@ -25,7 +25,7 @@ NEWTON = LBFGS(rate=0.5, tolerance_change=0)
 SEARCH = LBFGS(line_search="strong_wolfe")
 OPTIMISERS = {"adam": SIGNED, "lbfgs": NEWTON, "line search": SEARCH}
 N = 5
-UNKNOWN = Evidence()
+UNKNOWN = TrialData()
 
 
 class Clients:
@@ -37,7 +37,7 @@ class Clients:
         self.targets = self.problem.observations.gradients
         self.looked_up: list[list[int]] = []
 
-    def cost(self, variables: torch.Tensor, evidence: Evidence) -> torch.Tensor:
+    def cost(self, variables: torch.Tensor, evidence: TrialData) -> torch.Tensor:
         images = variables.view(1, 1, 8, 8)
         network = self.problem.network
         gradient = network.gradient(self.problem.observations.parameters, images, evidence["labels"])
@@ -49,7 +49,7 @@ class Clients:
         assert labels is not None
         self.looked_up = []
 
-        def evidence(trials: torch.Tensor) -> Evidence:
+        def evidence(trials: torch.Tensor) -> TrialData:
             self.looked_up.append(trials.tolist())
             return {"target": seen[trials], "labels": labels[trials]}
 
@@ -75,7 +75,7 @@ class Watch:
             evaluate = original(cost, vectorised=vectorised)
             self.vectorised.append(vectorised)
 
-            def watched(points: torch.Tensor, evidence: Evidence) -> Any:
+            def watched(points: torch.Tensor, evidence: TrialData) -> Any:
                 self.sizes.append(len(points))
                 self.fail(len(points))
                 return evaluate(points, evidence)
@@ -103,11 +103,11 @@ def assert_same(found: Minimum, expected: Minimum, rows: list[int] | None = None
     assert found.diverged_at.tolist() == expected.diverged_at.tolist() or rows is not None
 
 
-def nothing(trials: torch.Tensor) -> Evidence:
+def nothing(trials: torch.Tensor) -> TrialData:
     return UNKNOWN
 
 
-def bowl(variables: torch.Tensor, evidence: Evidence) -> torch.Tensor:
+def bowl(variables: torch.Tensor, evidence: TrialData) -> torch.Tensor:
     return variables.square().sum()
 
 
@@ -146,7 +146,7 @@ class TestChunks:
         scales = torch.linspace(0.5, 3, 6).double()
         rows = torch.tensor(order[:kept])
 
-        def cost(variables: torch.Tensor, evidence: Evidence) -> torch.Tensor:
+        def cost(variables: torch.Tensor, evidence: TrialData) -> torch.Tensor:
             return (variables**4).sum() * evidence["target"] + variables.prod()
 
         def run(chosen: torch.Tensor, size: int) -> Minimum:
@@ -311,7 +311,7 @@ def by_prefixes(
     return torch.stack([starts, *(run.points for run in runs)]), torch.stack([first, *(run.objective for run in runs)])
 
 
-def ripples(variables: torch.Tensor, evidence: Evidence) -> torch.Tensor:
+def ripples(variables: torch.Tensor, evidence: TrialData) -> torch.Tensor:
     return (variables.square() / 4 + (3 * variables).cos()).sum()
 
 
@@ -376,7 +376,7 @@ class TestInterlude:
     def test_what_stopped_or_diverged_stays(self) -> None:
         """The first trial is good enough at once, the second is broken from the start."""
 
-        def broken(variables: torch.Tensor, evidence: Evidence) -> torch.Tensor:
+        def broken(variables: torch.Tensor, evidence: TrialData) -> torch.Tensor:
             return torch.where(variables[0] > 100, torch.nan, bowl(variables, evidence))
 
         starts = torch.tensor([[1e-3], [200.0], [5.0]])
@@ -415,7 +415,7 @@ class TestStopping:
     def test_a_probe_of_a_line_search_may_be_good_enough(self) -> None:
         """The search steps over the minimum first; a probe on its way back is what stops the trial."""
 
-        def cost(variables: torch.Tensor, evidence: Evidence) -> torch.Tensor:
+        def cost(variables: torch.Tensor, evidence: TrialData) -> torch.Tensor:
             return variables.square().sum().sqrt() * 3
 
         asked: list[float] = []
@@ -457,7 +457,7 @@ class TestStopping:
 
     @pytest.mark.parametrize("optimiser", [LBFGS(), SEARCH], ids=["plain", "line search"])
     def test_lbfgs_trials_converge_one_by_one(self, watch: Watch, optimiser: Optimiser) -> None:
-        def cost(variables: torch.Tensor, evidence: Evidence) -> torch.Tensor:
+        def cost(variables: torch.Tensor, evidence: TrialData) -> torch.Tensor:
             return ((variables - 1).square() * torch.tensor([1.0, 30.0]).double()).sum()
 
         starts = torch.tensor([[1.0, 1.0], [2.0, 0.5], [-40.0, 9.0]]).double()
@@ -493,7 +493,7 @@ class TestHost:
         bounds = None if isinstance(optimiser, LBFGS) else (-torch.ones(2).double(), torch.ones(2).double())
         far = 1e6 * STARTS if isinstance(optimiser, LBFGS) else STARTS  # still on their way after 35 evaluations
 
-        def cost(variables: torch.Tensor, evidence: Evidence) -> torch.Tensor:
+        def cost(variables: torch.Tensor, evidence: TrialData) -> torch.Tensor:
             return (variables - 3).abs().pow(1.2).sum()
 
         with Waits() as waits:
@@ -529,7 +529,7 @@ class TestChunkSize:
 
     def test_wide_trials_run_alone_on_a_cpu(self, clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
         """Measured on a real cost: as many as fit in the budget, or one by one, as the width of one trial says."""
-        evidence: Evidence = {"target": clients.targets[:1], "labels": torch.zeros(1, 1, dtype=torch.long)}
+        evidence: TrialData = {"target": clients.targets[:1], "labels": torch.zeros(1, 1, dtype=torch.long)}
         size = chunk_size(clients.cost, clients.starts[:1], evidence)
         per_trial = engine.CPU_BUDGET / size
         assert size > 1 and 8 * len(clients.targets[0]) < per_trial < engine.WIDE
@@ -562,7 +562,7 @@ class TestChunkSize:
     def test_minimise_asks_once_with_one_trial(self, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
         asked: list[tuple[int, ...]] = []
 
-        def size(cost: object, points: torch.Tensor, evidence: Evidence) -> int:
+        def size(cost: object, points: torch.Tensor, evidence: TrialData) -> int:
             asked.append((len(points), *evidence["target"].tolist()))
             return 2
 

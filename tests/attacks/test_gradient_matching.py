@@ -13,7 +13,7 @@ from tests.attacks.literal import Problem, attack_trial
 from leakbench.attacks import engine, gradient_matching
 from leakbench.attacks.base import Knowledge, KnownInputs, Observations, Reconstruction
 from leakbench.attacks.batch_norm import Anchored, estimated_statistics
-from leakbench.attacks.engine import Evidence, Minimum
+from leakbench.attacks.engine import Minimum, TrialData
 from leakbench.attacks.gradient_matching import GradientMatching, Search
 from leakbench.attacks.labels import infer_labels
 from leakbench.data.embedded import Digits
@@ -191,7 +191,7 @@ class TestBatchNorm:
         attack = matching(batch_norm=batch_norm, regularisers=[TV])
         search = Search(attack, problem.observations, problem.knowledge)
         evidence, cost = search.evidence(torch.arange(1)), search.cost()
-        row: Evidence = {"target": evidence["target"][0], "labels": evidence["labels"][0]}
+        row: TrialData = {"target": evidence["target"][0], "labels": evidence["labels"][0]}
         row["statistics"] = {name: tensor[0] for name, tensor in evidence["statistics"].items()}
         draw = torch.Generator().manual_seed(4)
         point, direction = torch.randn(2, search.variables, generator=draw).double()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.attacks.literal import Problem
 from torch.nn import functional as F
 
-from leakbench.attacks.engine import Evidence
+from leakbench.attacks.engine import TrialData
 from leakbench.attacks.gradient_matching import GradientMatching, Search
 from leakbench.attacks.interpolation import Interpolation, downfit, upsample
 from leakbench.attacks.presets import ROG
@@ -123,7 +123,7 @@ def test_the_unrolled_gradient_is_that_of_finite_differences(problem: Problem, p
     point = search.starts(problem.streams)[0]
     assert point.shape == (4 * 4 + (40 if parts.get("labels") else 0),)
     evidence, cost = search.evidence(torch.arange(1)), search.cost()
-    row: Evidence = {"target": evidence["target"][0]}
+    row: TrialData = {"target": evidence["target"][0]}
     if "labels" in evidence:
         row["labels"] = evidence["labels"][0]
     slope = torch.func.grad(cost)(point, row)

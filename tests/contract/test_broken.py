@@ -29,6 +29,11 @@ class Broken(Defense):
 '''
 
 VERB = "    def protect_update(self, steps, streams):\n        "
+STATE = (
+    "    biased = 'of errors'\n"
+    "    def initial_state(self, steps):\n        return {'error': torch.zeros_like(steps.gradient)}\n\n"
+    "    def protect_round(self, steps, round):\n        error = round.state['error']\n        "
+)
 NORMAL = "streams.normal(steps.gradient.shape[1])"
 
 
@@ -71,6 +76,14 @@ DEFENSES = {
     ),
     "noise": (of_law(variance="torch.ones_like(steps.gradient)"), "draw the noise from streams"),
     "batch mates": (f"{VERB}return DenseMessage(steps.gradient - steps.gradient.mean(0))\n", "compute row by row"),
+    "state": (
+        "    def initial_state(self, steps):\n        return {'error': torch.zeros(3)}\n",
+        "its rows are the 4 clients",
+    ),
+    "state of a client": (
+        f"{STATE}return DenseMessage(steps.gradient + error), {{'error': steps.gradient.mean(0).expand_as(error)}}\n",
+        "compute the state row by row",
+    ),
     "bits": (
         f"{VERB}return CodedMessage(steps.gradient, size=32 * steps.gradient.numel())\n",
         "say that of one client's message",
@@ -121,6 +134,33 @@ def test_a_broken_defense(check: str, tmp_path: Path, capsys: pytest.CaptureFixt
     body, sentence = DEFENSES[check]
     text = HEAD.replace("{version}", "0" if check == "version" else "1") + body
     assert sentence in checked(tmp_path / "broken.py", text, capsys)[check]
+
+
+STATES = {
+    "written": (f"{STATE}return DenseMessage(steps.gradient), {{'error': error.add_(1)}}\n", "return a new tensor"),
+    "forgotten": (f"{STATE}return DenseMessage(steps.gradient), {{}}\n", "returns no state 'error'"),
+    "another": (
+        f"{STATE}return DenseMessage(steps.gradient), {{**round.state, 'b': error}}\n",
+        "has none of this name",
+    ),
+    "infinite": (f"{STATE}return DenseMessage(steps.gradient), {{'error': error / 0}}\n", "not finite after a round"),
+}
+
+
+@pytest.mark.parametrize("fault", STATES)
+def test_a_broken_state(fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    body, sentence = STATES[fault]
+    assert sentence in checked(tmp_path / "broken.py", HEAD.replace("{version}", "1") + body, capsys)["state"]
+
+
+def test_a_message_without_its_state(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = HEAD.replace("{version}", "1") + f"{STATE}return DenseMessage(steps.gradient + error)\n"
+    assert "return the message and the state" in checked(tmp_path / "broken.py", text, capsys)["message"]
+
+
+def test_a_good_state(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    body = f"{STATE}return DenseMessage(steps.gradient + error), {{'error': error + steps.gradient}}\n"
+    assert checked(tmp_path / "good.py", HEAD.replace("{version}", "1") + body, capsys) == {}
 
 
 WRAPPER = '''

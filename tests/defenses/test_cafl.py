@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from tests.defenses.tensors import fixed, of_seed, streams
 
-from leakbench.defenses.base import Schedule
+from leakbench.defenses.base import Round, Schedule
 from leakbench.defenses.cafl import CAFL, perturb, two_point, two_point_variance
 from leakbench.randomness import generator
 from leakbench.theory.sparse_recovery import idct
@@ -158,3 +158,17 @@ def test_parameters_outside_their_ranges(wrong: dict[str, float]) -> None:
 def test_no_guarantee() -> None:
     statement = CAFL(epsilon=1, fraction=0.5).privacy(Schedule(10))
     assert statement.epsilon is None and "no guarantee" in statement.basis and "mu k or mu / k" in statement.basis
+
+
+@pytest.mark.parametrize("form", ["as_printed", "as_released"])
+def test_the_block_moves_with_the_rounds(form: str) -> None:
+    """Round t sends what a defense with this ``round`` sends; without ``moving``, all rounds send the same."""
+    steps = fixed(of_seed(2, 20), [16, 4])
+    choice = {"epsilon": 2, "fraction": 0.25, "form": form, "round": 1}
+    for number in range(4):
+        for moving in (False, True):
+            defense = CAFL.model_validate(choice | {"moving": moving})
+            message, _ = defense.protect_round(steps, Round(streams(0, 1), number=number))
+            told = CAFL.model_validate(choice | {"round": 1 + number * moving})
+            assert torch.equal(message.view(), told.protect_update(steps, streams(0, 1)).view())
+    assert "moving" not in CAFL(epsilon=2, fraction=0.25).parameters()

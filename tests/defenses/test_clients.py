@@ -8,7 +8,7 @@ from pydantic import Field
 
 from leakbench.defenses.base import ClientState, Defense, Round
 from leakbench.defenses.channel import NaturalChannel
-from leakbench.defenses.clients import DefendedClients, Samples, calibrated
+from leakbench.defenses.clients import DefendedClients, Examples, calibrated
 from leakbench.defenses.noise import GaussianNoise
 from leakbench.errors import Infeasible
 from leakbench.federated.client_data import ClientData
@@ -53,30 +53,30 @@ def network() -> Network:
 
 
 @pytest.fixture(scope="module")
-def samples() -> Samples:
+def samples() -> Examples:
     draws = torch.Generator().manual_seed(1)
-    return Samples(torch.randn(CLIENTS, 6, 1, 8, 8, generator=draws), torch.randint(10, (CLIENTS, 6), generator=draws))
+    return Examples(torch.randn(CLIENTS, 6, 1, 8, 8, generator=draws), torch.randint(10, (CLIENTS, 6), generator=draws))
 
 
 def streams(*name: str | int) -> Streams:
     return Streams([("test", "client", client, *name) for client in range(CLIENTS)])
 
 
-def steps_of(network: Network, batch: Samples) -> ClientSteps:
+def steps_of(network: Network, batch: Examples) -> ClientSteps:
     return ClientSteps(network, network.parameters, *batch, streams())
 
 
-def test_verbs_in_order(network: Network, samples: Samples) -> None:
+def test_verbs_in_order(network: Network, samples: Examples) -> None:
     channel = calibrated(NaturalChannel(kappa=5), ClientData(samples.inputs))
     clients = DefendedClients(channel, streams(), samples)
     expected, labels = channel.protect_dataset(*samples, streams().child("data"))
     assert torch.equal(clients.samples.inputs, expected)
     sent = clients.step(lambda batch: steps_of(network, batch), streams("step", 0, "defense"))
-    assert torch.equal(sent.message.view(), steps_of(network, Samples(expected, labels)).gradient)
+    assert torch.equal(sent.message.view(), steps_of(network, Examples(expected, labels)).gradient)
     assert torch.equal(sent.steps.images, expected)
 
 
-def test_noise_is_that_of_the_mechanism_alone(network: Network, samples: Samples) -> None:
+def test_noise_is_that_of_the_mechanism_alone(network: Network, samples: Examples) -> None:
     noise = GaussianNoise(scale=0.1)
     clients = DefendedClients(noise, streams())
     steps = steps_of(network, samples)
@@ -84,14 +84,14 @@ def test_noise_is_that_of_the_mechanism_alone(network: Network, samples: Samples
     assert torch.equal(found, noise.protect_update(steps, streams("step", 0, "defense")).view())
 
 
-def test_data_are_looked_at_only_where_a_defense_asks(samples: Samples) -> None:
+def test_data_are_looked_at_only_where_a_defense_asks(samples: Examples) -> None:
     noise = GaussianNoise(scale=0.1)
     assert calibrated(noise, None) is noise  # type: ignore[arg-type]
     with pytest.raises(Infeasible, match="has seen no data"):
         DefendedClients(NaturalChannel(kappa=5), streams(), samples)
 
 
-def test_state_goes_from_round_to_round(network: Network, samples: Samples) -> None:
+def test_state_goes_from_round_to_round(network: Network, samples: Examples) -> None:
     steps = steps_of(network, samples)
     clients = DefendedClients(Counting(), streams())
     first, second, third = (clients.send(steps, streams(number)).view() for number in range(3))
@@ -102,7 +102,7 @@ def test_state_goes_from_round_to_round(network: Network, samples: Samples) -> N
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 2])
-def test_restored_clients_go_on(rounds: int, network: Network, samples: Samples) -> None:
+def test_restored_clients_go_on(rounds: int, network: Network, samples: Examples) -> None:
     steps = steps_of(network, samples)
     whole = DefendedClients(Counting(), streams())
     killed = DefendedClients(Counting(), streams())
@@ -114,7 +114,7 @@ def test_restored_clients_go_on(rounds: int, network: Network, samples: Samples)
         assert torch.equal(whole.send(steps, streams(number)).view(), resumed.send(steps, streams(number)).view())
 
 
-def test_public_randomness_is_of_a_server_and_a_round(network: Network, samples: Samples) -> None:
+def test_public_randomness_is_of_a_server_and_a_round(network: Network, samples: Examples) -> None:
     steps = steps_of(network, samples)
     clients = DefendedClients(PublicMask(), streams(), per_server=2)
     masks = [clients.send(steps, streams("step", number)).marked for number in range(2)]
@@ -124,7 +124,7 @@ def test_public_randomness_is_of_a_server_and_a_round(network: Network, samples:
     assert not torch.equal(first[0], second[0])
 
 
-def test_servers_average_their_clients(network: Network, samples: Samples) -> None:
+def test_servers_average_their_clients(network: Network, samples: Examples) -> None:
     steps = steps_of(network, samples)
     clients = DefendedClients(GaussianNoise(scale=0.0), streams(), per_server=2)
     found = clients.aggregate(clients.send(steps, streams()))

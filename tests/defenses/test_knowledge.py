@@ -30,7 +30,7 @@ def test_a_declared_attacker_is_a_stack_of_wrappers(name: str) -> None:
     # What is gone is gone; who sees a sign knows no more; CAFL's message is what its server could decode; ciphertexts
     # and shares leave nothing to work with; and what is tuned is another mechanism.
     nothing = {"none", "eigen_compression", "sign_sgd", "cafl", "fixed_point", "masked_pair", "additive_sharing"}
-    assert bool(declared) == (name not in nothing | {"paillier", "tuned"})
+    assert bool(declared) == (name not in nothing | {"ef_sign_sgd", "paillier", "tuned"})
     for wrapper in declared:
         parameters = {key: value for key, value in wrapper.items() if key != "name"}
         component = ATTACKS.get(wrapper["name"])

@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = ("benchmarks", "config", "figures", "results")
 PAGES = [
     ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
     *sorted((ROOT / "docs").rglob("*.md")),
     *(ROOT / each / "README.md" for each in FOLDERS),
     *(paper.page for paper in paper_folders().values()),
@@ -32,6 +33,10 @@ ELSEWHERE = {
     "leakbench stage --all --scale full": "tests/data/test_needs.py",
     "leakbench stage --all --scale full --check": "tests/data/test_needs.py",
     "leakbench draw figures/smoke/optimal_defense/fig04.pdf --partial": "tests/report/test_partial.py",
+    "make lint": ".ci/run",
+    "snakemake --cores 2 figures/smoke/sixth/fig01.pdf figures/smoke/sixth/claims.csv": (
+        "tests/docs/test_add_a_paper.py"
+    ),
     "leakbench check sign_noise.py": "tests/docs/test_add_a_defense.py",
     "leakbench --set compare=../mine/sign_noise.py:SignNoise list compared": "tests/docs/test_add_a_defense.py",
     "snakemake --cores 2 figures/smoke/optimal_defense/fig04.pdf --config compare=../mine/sign_noise.py:SignNoise": (
@@ -99,7 +104,7 @@ def inline() -> list[str]:
 
 
 @cache
-def said_of(*command: str) -> str:
+def help_of(*command: str) -> str:
     return run([sys.executable, "-m", *command, "--help"], ROOT)
 
 
@@ -112,11 +117,11 @@ def test_commands_within_sentences(command: str) -> None:
         return
     own = [words[0]] if program == "leakbench" and not words[0].startswith("-") else []
     for option in (word for word in words if word.startswith("-")):
-        assert re.search(rf"(?<![\w-]){option}(?![\w-])", said_of(program, *own))
+        assert re.search(rf"(?<![\w-]){option}(?![\w-])", help_of(program, *own))
     for path in (word for word in words if word.startswith("figures/") and "{" not in word):
         artifact_of(path)
     assert own or program == "snakemake" or "--help" in words
-    assert said_of(program, *own)
+    assert help_of(program, *own)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -128,9 +133,9 @@ def test_files_that_are_named_are_there(page: Path) -> None:
         assert not under or path in WRITTEN or any((folder / path).exists() for folder in under), path
 
 
-def test_the_house_is_as_it_is_drawn() -> None:
+def test_the_map_has_every_room() -> None:
     """The page has every room and every file of the package that stands in none, and no others."""
-    house = (ROOT / "docs" / "architecture.md").read_text().partition("## The house")[2].split("```")[1]
+    house = (ROOT / "docs" / "architecture.md").read_text().partition("## Where things are")[2].partition("\n## ")[0]
     package = ROOT / "src" / "leakbench"
     tops = {each.name + "/" * each.is_dir() for each in package.iterdir() if not each.name.startswith("_")} - {
         "py.typed"

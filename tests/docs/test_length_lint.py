@@ -63,6 +63,10 @@ def test_reasons_above_decorators() -> None:
     assert found("# long: a table\n\n" + source) == [LONG], "not beside it"
 
 
+def test_the_package() -> None:
+    assert subprocess.run([sys.executable, "lint/lengths.py"], cwd=ROOT).returncode == 0
+
+
 def test_the_program(tmp_path: Path) -> None:
     """Run by `make lint`; nothing to look at is an error too."""
     command = [sys.executable, str(ROOT / "lint" / "lengths.py")]

@@ -17,7 +17,7 @@ from leakbench.attacks.labels import infer_labels
 from leakbench.attacks.presets import DLGCDPA, IGOptimalDefense
 from leakbench.attacks.reference import Grey, MeanImage, Noise
 from leakbench.data.embedded import Digits
-from leakbench.defenses.base import Defense, NoDefense
+from leakbench.defenses.base import ClientState, Defense, NoDefense, Round
 from leakbench.defenses.noise import ClippedNoise, GaussianNoise
 from leakbench.defenses.optimal import OptimalClippedNoise, OptimalNoise, OptimalPruning
 from leakbench.defenses.pruning import MagnitudePruning
@@ -52,6 +52,18 @@ class Poison(Defense):
         values = steps.gradient.clone()
         values[list(self.clients), 7] = torch.nan
         return DenseMessage(values)
+
+
+class PublicMask(Defense):
+    """Send half of the coordinates, drawn from the public randomness of the round."""
+
+    name: ClassVar[str] = "public_mask"
+    version: ClassVar[int] = 1
+    fraction: float = 0.5
+
+    def protect_round(self, steps: ClientSteps, round: Round) -> tuple[Message, ClientState]:
+        kept = round.public.uniform(steps.gradient.shape[1]) >= self.fraction
+        return DenseMessage(torch.where(kept, steps.gradient, 0.0)), round.state
 
 
 class Breaks(Attack):
@@ -219,6 +231,22 @@ def test_what_the_attack_is_given(attack_job: AttackJobs, seen: list[tuple[Obser
     torch.testing.assert_close(knowledge.auxiliary_images, digits.normalise(auxiliary.values))
     assert streams.keys == [("digits8", 3, "client", client, "attack") for client in range(3)] * 2
     torch.testing.assert_close(findings.tensors["seed3/victims"], victims.values.unflatten(0, (3, 2)))
+
+
+@pytest.mark.parametrize("users", [1, 2])
+def test_public_randomness_is_known(
+    users: int, attack_job: AttackJobs, seen: list[tuple[Observations, Knowledge, Streams]]
+) -> None:
+    """An attacker draws the masks of the clients: users of a mean share one, and others do not."""
+    job = attack_job(PublicMask, {}, {"fraction": [0.5, 0.9]}, attack=Spy(), users=users)
+    run(job)
+    ((observations, _, _),) = seen
+    assert observations.public is not None
+    draws = observations.public.uniform(observations.network.dimension)
+    fractions = torch.tensor([0.5, 0.9]).repeat_interleave(3)[:, None]
+    moved = observations.gradients != 0
+    assert not bool((moved & (draws < fractions)).any()) and float(moved[:3].float().mean()) > 0.3
+    assert not torch.equal(draws[0], draws[1]) and torch.equal(draws[0], draws[3])
 
 
 @pytest.mark.parametrize("granted", [(), ("labels",), ("auxiliary_images", "pixel_range")])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,13 +17,17 @@ from tests.jobs.test_prior_job import prior_job
 from tests.jobs.test_release import release_job
 from tests.jobs.test_text_attack_job import MATCHING, MakeJob, text_job
 from tests.papers.secagg_dp.test_spectrum_job import job as spectrum_job
+from tests.papers.tfl_meta.test_leakage_job import job_of as leakage_job
 
 from leakbench.attacks import engine
 from leakbench.attacks.gradient_matching import GradientMatching
+from leakbench.attacks.presets import DLGWolfe
 from leakbench.attacks.sentences import SentenceMatching
 from leakbench.defenses.base import ClientState, Defense, Round
 from leakbench.defenses.channel import WhiteChannel
+from leakbench.defenses.clients import DefendedClients
 from leakbench.defenses.dp_sgd import DPSGD
+from leakbench.defenses.error_feedback import EFSignSGD, GradDropWithResidual
 from leakbench.defenses.noise import GaussianNoise
 from leakbench.federated import gradients
 from leakbench.federated.message import DenseMessage, Message
@@ -32,6 +37,7 @@ from leakbench.jobs.base import Job
 from leakbench.jobs.pretraining import Pretraining
 from leakbench.jobs.runner import Placement, run_job
 from leakbench.models.convnets import ConvNet
+from leakbench.models.lenet import LeNet
 from leakbench.models.resnet import ResNet10
 from leakbench.records import Record, read_tensors
 from leakbench.running.checkpoint import EVERY, Loop, _Job
@@ -125,7 +131,7 @@ def test_chunks(attack_job: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     def small(cost: engine.Cost, *, vectorised: bool) -> engine.Evaluation:
         evaluate = evaluation(cost, vectorised=vectorised)
 
-        def limited(points: torch.Tensor, evidence: engine.Evidence) -> tuple[torch.Tensor, torch.Tensor]:
+        def limited(points: torch.Tensor, evidence: engine.TrialData) -> tuple[torch.Tensor, torch.Tensor]:
             seen.append(len(points))
             if len(points) > 2:
                 raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
@@ -182,6 +188,21 @@ def test_clients_with_a_state(train_job: Jobs, tmp_path: Path, monkeypatch: pyte
     check(job, tmp_path, monkeypatch, every=1, attempts=4)
 
 
+@pytest.mark.parametrize(
+    ("defense", "sweep"),
+    [(GradDropWithResidual, {"fraction": [0.5, 0.9]}), (EFSignSGD, {"scale": ["update", "tensor"]})],
+)
+def test_error_feedback(
+    defense: type[Defense], sweep: dict[str, Any], train_job: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = train_job(defense, {}, sweep, seeds=(0, 1))
+    check(job, tmp_path, monkeypatch, every=1, attempts=4)
+    with monkeypatch.context() as forgetful:
+        forgetful.setattr(DefendedClients, "restore", lambda *_: None)
+        with pytest.raises(AssertionError):
+            check(replace(job, experiment="forgotten"), tmp_path, monkeypatch, every=1, attempts=4)
+
+
 def test_clients_with_a_state_that_train_locally(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = federate_job(Debt, {"threshold": [0.01, 0.1]}, local={"steps": 3, "batch_size": 4, "rate": 0.1})
     check(job, tmp_path, monkeypatch, every=5, attempts=2)
@@ -217,6 +238,13 @@ def test_language_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_spectra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check(spectrum_job(), tmp_path, monkeypatch, every=2, attempts=2)
+
+
+def test_attempts_at_trained_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed while the models are trained, and in the search after it."""
+    attacking = {"iterations": 3}
+    job = leakage_job(DLGWolfe, GaussianNoise, {"scale": [0.01, 0.1]}, attacking=attacking, model=LeNet, steps=3)
+    check(job, tmp_path, monkeypatch, every=2, attempts=4)
 
 
 @pytest.mark.parametrize("optimiser", ["sgd", "adamw"])

@@ -20,6 +20,7 @@ from leakbench.report.artifacts import FORMATS, Artifact, Tables, artifact, arti
 from leakbench.report.catalogue import catalogue
 from leakbench.report.findings import MARKS
 from leakbench.report.judging import claims_path
+from leakbench.report.style import add_caption
 
 NAMES = [
     *(f"fig{number:02d}" for number in range(1, 15)),
@@ -159,16 +160,13 @@ def test_pictures_are_large_enough_to_read(rendered: Project) -> None:
 
 
 def test_the_caption_stands_below_the_figure(rendered: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    from leakbench.report import style
-
     seen = {}
-    add = style.add_caption
 
     def record(figure: object, caption: str) -> None:
-        add(figure, caption)  # type: ignore[arg-type]
+        add_caption(figure, caption)  # type: ignore[arg-type]
         seen["text"] = figure._supxlabel.get_text()  # type: ignore[attr-defined]
 
-    monkeypatch.setattr(style, "add_caption", record)
+    monkeypatch.setattr("leakbench.report.artifacts.add_caption", record)
     entry = artifact_of("figures/smoke/optimal_defense/fig03.png")
     entry.render(rendered, entry.paths("smoke")[0])
     assert " ".join(seen["text"].split()) == entry.full_caption(rendered, "smoke")

@@ -102,15 +102,13 @@ def test_what_is_shown_is_what_the_whole_one_shows_of_these_records(checkout: Ma
 def test_the_mark_stands_on_the_figure_and_covers_nothing(
     artifact: str, gone: str, checkout: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from leakbench.report import style
-
     seen: list[tuple[Any, str]] = []
 
     def remember(figure: Any, text: str) -> None:
         seen.append((figure, text))
         add_mark(figure, text)
 
-    monkeypatch.setattr(style, "add_mark", remember)
+    monkeypatch.setattr("leakbench.report.artifacts.add_mark", remember)
     project = checkout(artifact, without=(gone,))
     draw_partly(project, artifact)
     ((figure, text),) = seen

@@ -20,12 +20,12 @@ from tests.report.synthetic import ROOT, new_project, record_of, tidy_tables
 from leakbench.gates import Gate, GateSpec
 from leakbench.planning.project import Project
 from leakbench.records import Replicate, read_record, write_record
-from leakbench.report import judging, style
+from leakbench.report import judging
 from leakbench.report.artifacts import artifact_of, artifacts
 from leakbench.report.judging import claims_path
 from leakbench.report.plots import Drawing
 from leakbench.report.scorecard import write_scorecard
-from leakbench.report.style import COLOURS
+from leakbench.report.style import COLOURS, add_caption
 from leakbench.report.tidy import gates_path, merge, table_path, tidy_rows
 from leakbench.report.verdicts import COLUMNS, Judge, void_notes
 
@@ -209,13 +209,12 @@ def test_training_curves_know_no_gate() -> None:
 def test_files_and_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, psnr: float, void: bool) -> None:
     """From records to the words under a figure, the numbers beside it, and the page."""
     captions = []
-    add = style.add_caption
 
     def record(figure: Figure, caption: str) -> None:
         captions.append(caption)
-        add(figure, caption)
+        add_caption(figure, caption)
 
-    monkeypatch.setattr(style, "add_caption", record)
+    monkeypatch.setattr("leakbench.report.artifacts.add_caption", record)
     project = project_with(tmp_path, psnr)
     for experiment in project.plan("smoke").papers[PAPER].experiments:
         merge(project, table_path("smoke", PAPER, experiment))

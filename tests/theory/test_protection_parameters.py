@@ -26,7 +26,7 @@ from leakbench.theory.distortion import (
 from leakbench.theory.leakage_surrogate import Form
 from leakbench.theory.protection_parameters import (
     Mechanism,
-    Setting,
+    UploadLaw,
     bounds_at_optimum,
     certified,
     common_log_modulus,
@@ -70,7 +70,7 @@ TABLE: dict[tuple[float, float, float, int, float], dict[tuple[str, str], tuple[
 def test_table_1(case: tuple[float, float, float, int, float]) -> None:
     c1, c2, epsilon, size, delta = case
     for (mechanism, form), (parameter, metric) in TABLE[case].items():
-        found = optimum(cast(Mechanism, mechanism), c1, c2, epsilon, Setting(size, delta), cast(Form, form))
+        found = optimum(cast(Mechanism, mechanism), c1, c2, epsilon, UploadLaw(size, delta), cast(Form, form))
         assert found.status == "ok" and found.usable() == found.parameter
         assert math.isclose(found.parameter, parameter, rel_tol=1e-9)
         assert math.isclose(found.metric, metric, rel_tol=1e-9)
@@ -80,7 +80,7 @@ def test_table_1(case: tuple[float, float, float, int, float]) -> None:
 
 def test_noise() -> None:
     assert close(required_tv(0.6, 200, 0.5), 0.0035)
-    setting = Setting(steepness=728.86898686)
+    setting = UploadLaw(steepness=728.86898686)
     found = optimum("randomization", 0.6, 200, 0.5, setting)
     assert found.status == "ok" and found.meets
     assert math.isclose(found.parameter, 4.801960384e-4, rel_tol=1e-8) and math.isclose(found.metric, 0.5)
@@ -141,7 +141,7 @@ def test_out_of_range() -> None:
 def test_statuses(mechanism: Mechanism, c1: float, c2: float, epsilon: float, size: int) -> None:
     """The corrected optimum meets the budget, one of 0.1 % less does not, and a status says why there is none."""
     tau = (2 * c1 - epsilon) / c2
-    found = optimum(mechanism, c1, c2, epsilon, Setting(size, 0.3, 5.0))
+    found = optimum(mechanism, c1, c2, epsilon, UploadLaw(size, 0.3, 5.0))
     most = {"randomization": 0.01, "compression": 1.0}.get(mechanism, 1.0)
     if tau <= 0:
         assert found.status == "no protection needed" and found.metric == 2 * c1 and found.meets
@@ -159,12 +159,12 @@ def test_printed_is_undefined() -> None:
     pair: tuple[Mechanism, ...] = ("paillier", "secret_sharing")
     for mechanism in pair:
         for epsilon in (1.2, 1.3):
-            found = optimum(mechanism, 0.6, 4.0, epsilon, Setting(5, 0.1), "as_printed")
+            found = optimum(mechanism, 0.6, 4.0, epsilon, UploadLaw(5, 0.1), "as_printed")
             assert found.status == "undefined" and "root" in found.reason and not found.meets
-        assert optimum(mechanism, 0.6, 1.2, 0.0, Setting(5, 0.1), "as_printed").status == "infeasible"
-    assert optimum("compression", 0.6, 1.2, 0.0, Setting(5)).parameter == 0.0
-    assert optimum("compression", 0.6, 1.0, 0.0, Setting(5)).status == "infeasible"
-    huge = optimum("paillier", 0.6, 4.0, 0.5, Setting(1, 1e300))
+        assert optimum(mechanism, 0.6, 1.2, 0.0, UploadLaw(5, 0.1), "as_printed").status == "infeasible"
+    assert optimum("compression", 0.6, 1.2, 0.0, UploadLaw(5)).parameter == 0.0
+    assert optimum("compression", 0.6, 1.0, 0.0, UploadLaw(5)).status == "infeasible"
+    huge = optimum("paillier", 0.6, 4.0, 0.5, UploadLaw(1, 1e300))
     assert huge.parameter == pytest.approx(math.exp(huge.log_parameter)) and huge.status == "ok"
 
 
@@ -216,14 +216,14 @@ def test_utility_budget() -> None:
     assert utility_tv_limit("compression", 0.2, 0.5) == pytest.approx(0.4)
     assert utility_tv_limit("compression", 0.5, 0.5) == utility_tv_limit("randomization", 1.5) == math.inf
     assert utility_tv_limit("paillier", 0.0) == utility_tv_limit("secret_sharing", 0.0) == math.inf
-    setting = Setting(50, 0.25)
+    setting = UploadLaw(50, 0.25)
     assert optimum("compression", 0.6, 4.0, 0.5, setting, utility_budget=0.17).status == "infeasible"
     assert optimum("compression", 0.6, 4.0, 0.5, setting, utility_budget=0.175).status == "ok"
     assert optimum("paillier", 0.6, 4.0, 0.5, setting, utility_budget=0.0).status == "ok"
 
 
 def test_bounds_at_optimum() -> None:
-    setting = Setting(50, 0.25, 2.0)
+    setting = UploadLaw(50, 0.25, 2.0)
     assert bounds_at_optimum("paillier", 0.004, setting, 2.0, 3.0) == (0.0, 0.012)
     assert bounds_at_optimum("compression", 0.004, setting, 2.0, 3.0) == (0.008, 0.012)
     assert bounds_at_optimum("randomization", 0.004, setting, 2.0, 3.0) == pytest.approx((1.2, 1.8))
@@ -237,10 +237,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"epsilon": -0.1}, "budget epsilon must not be negative"),
     ({"c1": -0.1}, "C1 must not be negative"),
     ({"c2": 0.0}, "C2 must be positive"),
-    ({"setting": Setting(0, 0.1)}, "coordinates must be 1 at least"),
-    ({"setting": Setting(5, 0.0)}, "delta must be positive and finite, found 0"),
-    ({"setting": Setting(5)}, "delta must be positive and finite, found nan"),
-    ({"mechanism": "randomization", "setting": Setting(5, 0.1)}, "A must be positive"),
+    ({"setting": UploadLaw(0, 0.1)}, "coordinates must be 1 at least"),
+    ({"setting": UploadLaw(5, 0.0)}, "delta must be positive and finite, found 0"),
+    ({"setting": UploadLaw(5)}, "delta must be positive and finite, found nan"),
+    ({"mechanism": "randomization", "setting": UploadLaw(5, 0.1)}, "A must be positive"),
     ({"mechanism": "noise"}, "the mechanisms are paillier, secret_sharing, randomization, compression"),
     ({"utility_budget": -1.0}, "budget of utility must not be negative"),
     ({"largest_utility": 0.0}, "C4 must be positive"),
@@ -251,7 +251,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 def test_errors(wrong: dict[str, Any], message: str) -> None:
     arguments: dict[str, Any] = {"mechanism": "secret_sharing", "c1": 0.6, "c2": 4.0, "epsilon": 0.5}
     with pytest.raises(ConfigError, match=message):
-        optimum(**arguments | {"setting": Setting(5, 0.1)} | wrong)
+        optimum(**arguments | {"setting": UploadLaw(5, 0.1)} | wrong)
 
 
 def test_errors_of_clients() -> None:

@@ -118,14 +118,22 @@ def test_a_parameter_of_the_attack(project: Checkout) -> None:
     assert set(run.jobs) == records | downstream(*attacked, "adaptive")
 
 
-def test_the_version_of_a_plugin(project: Checkout) -> None:
-    """A comment changes nothing; a version makes the jobs of that component again."""
-    project.replace("halved.py", "An out-of-tree defense.", "Another comment.")
+def test_the_source_of_a_plugin(project: Checkout) -> None:
+    """An edit makes the jobs of that component again, without another version; a file beside it does not."""
+    (project.root / "beside.py").write_text("HALF = 2")
     assert project.make("--dry-run").nothing_to_do
-    project.replace("halved.py", "version=1", "version=2")
-    run = project.make("--dry-run")
-    records = {record("pruning", "halved", "ig"), record("pruning", "halved", "train")}
-    assert set(run.jobs) == records | downstream("pruning")
+    project.replace("halved.py", "steps.gradient / 2", "steps.gradient / HALF")
+    project.replace("halved.py", "from leakbench.defenses", "from beside import HALF\nfrom leakbench.defenses")
+    path = record("pruning", "halved", "train")
+    records = {record("pruning", "halved", "ig"), path}
+    assert set(project.make("--dry-run").jobs) == records | downstream("pruning")
+    project.make(*records)
+    assert set(json.loads((project.root / path).read_text())["provenance"]["plugins"]["halved.py"]) == {
+        "beside.py",
+        "halved.py",
+    }
+    project.replace("beside.py", "HALF = 2", "HALF = 2.0")
+    assert records <= set(project.make("--dry-run").jobs)
 
 
 def test_a_gate(project: Checkout) -> None:

@@ -40,8 +40,8 @@ CHECK_EVERY = 64
 """Iterations between looking whether any trial still moves: the look waits for the device."""
 
 
-class Evidence(TypedDict, total=False):
-    """What the attacker holds of one trial; or of ``n``, with a leading axis.
+class TrialData(TypedDict, total=False):
+    """Data that the attacker has of one trial; or of ``n``, with a leading axis.
 
     ``target``: the observed gradient, ``[d]``. ``labels``: ``[B]``. ``weights``: trust in each coordinate, ``[d]``.
     ``noise``: draws of the defense's noise, ``[draws, d]``. ``statistics``: of BatchNorm layers. ``inputs``: those that
@@ -58,10 +58,10 @@ class Evidence(TypedDict, total=False):
     parameters: torch.Tensor
 
 
-Cost: TypeAlias = "Callable[[torch.Tensor, Evidence], torch.Tensor]"
+Cost: TypeAlias = "Callable[[torch.Tensor, TrialData], torch.Tensor]"
 """``cost(variables [D], evidence) -> scalar`` of one trial."""
 
-Evaluation: TypeAlias = "Callable[[torch.Tensor, Evidence], tuple[torch.Tensor, torch.Tensor]]"
+Evaluation: TypeAlias = "Callable[[torch.Tensor, TrialData], tuple[torch.Tensor, torch.Tensor]]"
 """``evaluate(points [n, D], evidence) -> gradient [n, D], value [n]`` of many."""
 
 
@@ -81,7 +81,7 @@ class Minimum(NamedTuple):
 def minimise(
     cost: Cost,
     points: torch.Tensor,
-    evidence: Callable[[torch.Tensor], Evidence],
+    evidence: Callable[[torch.Tensor], TrialData],
     optimiser: Optimiser,
     iterations: int,
     *,
@@ -163,7 +163,7 @@ def minimise(
 def _descend(
     evaluate: Evaluation,
     descent: Descent,
-    evidence: Evidence,
+    evidence: TrialData,
     iterations: int,
     stop_below: float | None,
     keep: Literal["last", "best"],
@@ -235,7 +235,7 @@ def _eager(cost: Cost, vectorised: bool) -> Evaluation:
         evaluate: Evaluation = torch.func.vmap(single)
         return evaluate
 
-    def alone(points: torch.Tensor, evidence: Evidence) -> tuple[torch.Tensor, torch.Tensor]:
+    def alone(points: torch.Tensor, evidence: TrialData) -> tuple[torch.Tensor, torch.Tensor]:
         gradient, value = single(points[0], _first_row(evidence))
         return gradient[None], value[None]
 
@@ -258,7 +258,7 @@ class _Compiled:
         self._plain = evaluate
         self._run: Evaluation | None = None
 
-    def __call__(self, points: torch.Tensor, evidence: Evidence) -> tuple[torch.Tensor, torch.Tensor]:
+    def __call__(self, points: torch.Tensor, evidence: TrialData) -> tuple[torch.Tensor, torch.Tensor]:
         if self._run is not None:
             gradient, value = self._run(points, evidence)
             return gradient.clone(), value.clone()  # the next run of a CUDA graph writes where this one did
@@ -278,14 +278,14 @@ class _Compiled:
         return gradient.clone(), value.clone()
 
 
-def _first_row(evidence: Evidence) -> Evidence:
+def _first_row(evidence: TrialData) -> TrialData:
     from torch.utils._pytree import tree_map
 
-    row: Evidence = tree_map(lambda tensor: tensor[0], evidence)
+    row: TrialData = tree_map(lambda tensor: tensor[0], evidence)
     return row
 
 
-def chunk_size(cost: Cost, points: torch.Tensor, evidence: Evidence) -> int:
+def chunk_size(cost: Cost, points: torch.Tensor, evidence: TrialData) -> int:
     """How many trials to evaluate side by side, as the footprint of one and of two says; one where two do not fit.
 
     Args:

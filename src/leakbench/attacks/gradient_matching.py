@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from leakbench.attacks.base import ATTACKS, Attack, Grant, Knowledge, KnownInputs, Observations, Reconstruction
 from leakbench.attacks.batch_norm import Anchored, estimated_statistics
-from leakbench.attacks.engine import Cost, Evidence, Interlude, minimise
+from leakbench.attacks.engine import Cost, Interlude, TrialData, minimise
 from leakbench.attacks.labels import infer_labels
 from leakbench.attacks.objectives import Objective
 from leakbench.attacks.optimisers import Bounds, Optimiser
@@ -204,11 +204,11 @@ class Search:
             return images, None
         return images, variables[..., self.variables :].unflatten(-1, (self.shape[0], -1))
 
-    def evidence(self, trials: torch.Tensor) -> Evidence:
+    def evidence(self, trials: torch.Tensor) -> TrialData:
         """What is known of the trials ``[m]``: gradients to match, ``[m, d]``, and what is granted beside them."""
         seen = self.observations
         rows = trials // self.attack.restarts
-        evidence: Evidence = {"target": seen.gradients[rows]}
+        evidence: TrialData = {"target": seen.gradients[rows]}
         if seen.parameters.dim() > 1:
             evidence["parameters"] = seen.parameters[rows]
         if self.labels is not None:
@@ -249,7 +249,7 @@ class Search:
         local, sizes = self.observations.local, network.sizes
         running = network.running_statistics
 
-        def cost(variables: torch.Tensor, evidence: Evidence) -> torch.Tensor:
+        def cost(variables: torch.Tensor, evidence: TrialData) -> torch.Tensor:
             images, scores = self.candidates(variables, evidence.get("inputs"))
             labels = evidence["labels"] if scores is None else scores.softmax(dim=-1)
             statistics, parameters = evidence.get("statistics"), evidence.get("parameters", shared)

@@ -21,7 +21,7 @@ from leakbench.attacks.base import (
     Words,
 )
 from leakbench.attacks.discrete import DRAWN, discrete_step, nearest_tokens, start
-from leakbench.attacks.engine import Evidence, Interlude
+from leakbench.attacks.engine import Interlude, TrialData
 from leakbench.attacks.gradient_matching import GradientMatching, Search
 from leakbench.attacks.parts import Part
 from leakbench.effort import Effort
@@ -189,7 +189,7 @@ class SentenceSearch(Search):
         """The distances of gradients ``[m]``, of inputs ``[m, B, L, H + 1]`` from the observations of these trials."""
         seen, network = self.observations, self.network
 
-        def distance(candidate: torch.Tensor, evidence: Evidence) -> torch.Tensor:
+        def distance(candidate: torch.Tensor, evidence: TrialData) -> torch.Tensor:
             gradient = seen.local.update(
                 network, seen.parameters, candidate, evidence["labels"], evidence.get("statistics")
             )

@@ -152,7 +152,7 @@ def _constraints(field: FieldInfo) -> list[Any]:
 def imports_of(source: str) -> list[str]:
     """Which of :data:`HEAVY` a module, or a file, imports when it is loaded, found in a process of its own."""
     code = (
-        "import sys; from leakbench.registry import load_plugin; from leakbench.planning.variants import REGISTRIES; "
+        "import sys; from leakbench.plugins import load_plugin; from leakbench.planning.variants import REGISTRIES; "
         f"load_plugin({source!r}); print(*[name for name in {HEAVY!r} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

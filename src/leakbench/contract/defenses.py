@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cached_property
 from typing import Any, get_args
@@ -12,7 +12,8 @@ from typing import Any, get_args
 from leakbench.attacks.adaptive import Adaptive, Wrapper
 from leakbench.attacks.base import Knowledge, Observations
 from leakbench.contract.check import Case, Checks, NotAsked
-from leakbench.defenses.base import ActsOn, Defense, PrivacyStatement, Schedule
+from leakbench.defenses.base import ActsOn, ClientState, Defense, PrivacyStatement, Round, Schedule
+from leakbench.defenses.clients import DefendedClients, Examples
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.federated.client_data import ClientData
 from leakbench.federated.message import Law, Message
@@ -23,6 +24,7 @@ from leakbench.models.convnets import SimpleConvNet
 from leakbench.randomness import Streams, generator
 
 CLIENTS, BATCH, SIDE, CLASSES = 4, 4, 8, 10
+CHANGES_DATA, CHANGES_UPDATES = ("protect_dataset", "protect_data"), ("protect_update", "protect_round")
 DRAWS = 512
 """Messages of one client with randomness of their own, for what is said on average."""
 DEVIATIONS = 6.0
@@ -84,10 +86,9 @@ class DefenseCase(Case[Defense]):
         return (range(start, start + size) for start in range(0, CLIENTS, size))
 
     def _steps(self, images: torch.Tensor, labels: torch.Tensor, streams: Streams) -> ClientSteps:
-        ready = self.ready
-        images, labels = ready.protect_dataset(images, labels, streams.child("data"))
-        images, labels = ready.protect_data(images, labels, streams.child("defense"))
-        return ClientSteps(self.network, self.network.parameters, images, labels, streams.child("steps"))
+        clients = DefendedClients(self.ready, streams, Examples(images, labels))
+        batch = clients.protect_data(clients.samples, streams.child("defense"))
+        return ClientSteps(self.network, self.network.parameters, *batch, streams.child("steps"))
 
     @cached_property
     def ready(self) -> Defense:
@@ -97,7 +98,14 @@ class DefenseCase(Case[Defense]):
 
     def sent(self, draw: int = 0, rows: range = range(CLIENTS)) -> Message:
         """What the clients of ``rows`` send together."""
-        return self.ready.protect_update(self.steps(rows, draw), self.streams(draw, rows).child("update"))
+        return self.rounds(1, draw, rows)[0]
+
+    def rounds(self, count: int, draw: int = 0, rows: range = range(CLIENTS)) -> list[Message]:
+        """What they send in so many rounds, always of the same images and model."""
+        steps, streams = self.steps(rows, draw), self.streams(draw, rows)
+        clients = DefendedClients(self.ready, streams)
+        updates = [streams.child("update", *([number] if number else [])) for number in range(count)]
+        return [clients.send(steps, each) for each in updates]
 
     @cached_property
     def message(self) -> Message:
@@ -120,6 +128,16 @@ class DefenseCase(Case[Defense]):
             raise NotAsked("the message has another shape than the gradients; mend that first")
         return found
 
+    @cached_property
+    def initial_state(self) -> ClientState:
+        """The state of all clients before the first round."""
+        return self.ready.initial_state(self.steps())
+
+    def first_round(self) -> tuple[Message, ClientState]:
+        """What all clients send, and their state after it."""
+        round = Round(self.streams().child("update"), self.initial_state)
+        return self.ready.protect_round(self.steps(), round)
+
     @property
     def shape(self) -> tuple[int, int]:
         """Of all clients' gradients, ``(clients, d)``."""
@@ -139,7 +157,7 @@ class DefenseCase(Case[Defense]):
         images, labels = self.images[:1].expand(DRAWS, *self.images.shape[1:]), self.labels[:1].expand(DRAWS, -1)
         steps = self._steps(images, labels, streams)
         gradient = steps.gradient.clone()
-        return self.ready.protect_update(steps, streams.child("update")), gradient
+        return DefendedClients(self.ready, streams).send(steps, streams.child("update")), gradient
 
 
 checks: Checks[DefenseCase] = Checks()
@@ -150,20 +168,16 @@ def _close(found: torch.Tensor, expected: torch.Tensor) -> bool:
     return bool(((found - expected).abs() <= room).all())
 
 
-def _overrides(component: type[Defense], verb: str) -> bool:
-    return getattr(component, verb) is not getattr(Defense, verb)
-
-
 @checks("acts_on")
 def acts_on(case: DefenseCase) -> str | None:
     """The plan decides by it where the defense belongs."""
     component = case.component
     if component.acts_on not in get_args(ActsOn):
         return f"acts_on is {component.acts_on!r}; it is one of {', '.join(map(repr, get_args(ActsOn)))}"
-    on_data = any(_overrides(component, verb) for verb in ("protect_data", "protect_dataset"))
-    if on_data and not _overrides(component, "protect_update") and component.acts_on != "data":
+    on_data, on_updates = component.overrides(*CHANGES_DATA), component.overrides(*CHANGES_UPDATES)
+    if on_data and not on_updates and component.acts_on != "data":
         return f"it changes images alone, and acts_on says '{component.acts_on}'; write acts_on = \"data\""
-    if component.acts_on == "data" and not on_data and _overrides(component, "protect_update"):
+    if component.acts_on == "data" and not on_data and on_updates:
         law = case.message.law
         if law is None or not torch.equal(case.view, case.steps().gradient):
             return 'it changes updates, and acts_on says "data"; leave acts_on out'
@@ -173,9 +187,9 @@ def acts_on(case: DefenseCase) -> str | None:
 @checks("data")
 def data(case: DefenseCase) -> str | None:
     """The verbs on data return images and labels of the same shape and type."""
-    if not any(_overrides(case.component, verb) for verb in ("protect_data", "protect_dataset")):
+    if not case.component.overrides(*CHANGES_DATA):
         raise NotAsked("it leaves data as they are")
-    for verb in ("protect_dataset", "protect_data"):
+    for verb in CHANGES_DATA:
         images, labels = getattr(case.ready, verb)(case.images, case.labels, case.streams())
         if images.shape != case.images.shape or images.dtype != case.images.dtype:
             return (
@@ -190,6 +204,13 @@ def data(case: DefenseCase) -> str | None:
 @checks("message")
 def message(case: DefenseCase) -> str | None:
     """What is sent is a Message."""
+    if case.component.overrides("protect_round"):
+        both: Any = case.first_round()
+        if not (isinstance(both, tuple) and len(both) == 2 and isinstance(both[1], Mapping)):
+            return (
+                f"protect_round returns a {type(both).__name__}; return the message and the state of the clients, "
+                "tensors by name: return message, {}"
+            )
     found: Any = case.sent()
     if not isinstance(found, Message):
         return (
@@ -293,6 +314,46 @@ def batch_mates(case: DefenseCase) -> str | None:
                 f"client {rows.start} alone sends something else than beside others; compute row by row "
                 "(dim=1, keepdim=True), and draw with streams, which holds one stream per client"
             )
+    return None
+
+
+@checks("state")
+def state(case: DefenseCase) -> str | None:
+    """The state of clients: tensors with a row per client, before and after a round, which leaves them as they are."""
+    before = case.initial_state
+    if not before:
+        raise NotAsked("its clients have no state")
+    for name, value in before.items():
+        if len(value) != CLIENTS:
+            return f"initial_state: '{name}' is {list(value.shape)}; its rows are the {CLIENTS} clients"
+    copies = {name: value.clone() for name, value in before.items()}
+    _, after = case.first_round()
+    for name, value in copies.items():
+        if not torch.equal(before[name], value):
+            return f"protect_round writes into round.state['{name}']; return a new tensor instead"
+        found = after.get(name)
+        if found is None or found.shape != value.shape or found.dtype != value.dtype:
+            return (
+                f"protect_round returns no state '{name}' of {list(value.shape)} {value.dtype}, as initial_state does"
+            )
+        if not bool(found.isfinite().all()):
+            return f"the state '{name}' is not finite after a round; look for a division by zero"
+    if extra := sorted(after.keys() - copies.keys()):
+        return f"protect_round returns the state '{extra[0]}', and initial_state has none of this name"
+    return None
+
+
+@checks("state of a client")
+def state_of_a_client(case: DefenseCase) -> str | None:
+    """A client alone sends in a second round, too, what it sends beside others; the same in every repetition."""
+    if not case.initial_state:
+        raise NotAsked("its clients have no state")
+    second = case.rounds(2)[1].view()
+    if not torch.equal(case.rounds(2)[1].view(), second):
+        return "two repetitions differ in their second round; keep what clients remember in the state alone"
+    for rows in case.groups():
+        if not _close(case.rounds(2, rows=rows)[1].view(), second[rows.start : rows.stop]):
+            return f"client {rows.start} alone sends something else in its second round; compute the state row by row"
     return None
 
 
@@ -418,7 +479,7 @@ def aggregate(case: DefenseCase) -> str | None:
             f"aggregate(message, clients=2) of {CLIENTS} messages is {list(update.shape)}; consecutive rows belong to "
             f"one server: return {list(expected)}"
         )
-    if not _overrides(case.component, "aggregate") or case.component.biased:
+    if not case.component.overrides("aggregate") or case.component.biased:
         return None
     many, gradient = case.draws
     view, stated = many.view(), many.law

@@ -10,7 +10,8 @@ from leakbench.contract import attacks, data_and_models, defenses
 from leakbench.contract.check import HEAVY, Answer, Case, Checks, about_classes, imports_of
 from leakbench.errors import ConfigError
 from leakbench.planning.variants import REGISTRIES
-from leakbench.registry import Component, load_plugin
+from leakbench.plugins import load_plugin
+from leakbench.registry import Component
 
 KINDS: dict[str, tuple[Checks[Any], type[Case[Any]]]] = {
     "defenses": (defenses.checks, defenses.DefenseCase),

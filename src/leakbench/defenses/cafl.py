@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from leakbench.defenses.base import DEFENSES, Defense, PrivacyStatement, Schedule
+from leakbench.defenses.base import DEFENSES, ClientState, Defense, PrivacyStatement, Round, Schedule
 from leakbench.federated.message import FLOAT_BITS, CodedMessage, Message
 from leakbench.federated.step import ClientSteps
 from leakbench.lazy import torch
@@ -63,13 +63,14 @@ class CAFL(Defense):
     universal threshold ``sigma sqrt(2 ln N)`` of the perturbation's noise.
 
     ``as_printed``: the DCT of the whole tensor; one of its contiguous blocks of ``ceil(fraction * N)`` coefficients is
-    sent, another one for every tensor and round; the server transforms back, the rest being zero.
+    sent, another one for every tensor and, if it is ``moving``, round; the server transforms back, the rest being zero.
 
     ``as_released``: as in the code of Deng et al. (2024), where the transform is along an axis of length one, and so a
     multiplication by 2; the perturbation covers the zeros as well, so everything travels; nothing is transformed back.
     """
 
     biased: ClassVar[str] = "the server looks for the update that is sparsest, and shrinks it"
+    added: ClassVar[tuple[str, ...]] = ("moving",)
 
     epsilon: float = Field(gt=0, description="of the two-point perturbation; see privacy() for what it is worth")
     fraction: float = Field(gt=0, le=1, description="part of the measurements that are sent; ceil(fraction * N)")
@@ -79,7 +80,15 @@ class CAFL(Defense):
     sensing: Literal["dct_rows", "gaussian"] = Field("dct_rows", description="measurements of compressive_sensing")
     block: int = Field(256, ge=2, description="values that compressive_sensing measures together")
     iterations: int = Field(100, ge=1, description="steps of the server's solver, FISTA")
-    round: int = Field(0, ge=0, description="moves the contiguous block of the two other forms; a defense counts none")
+    round: int = Field(0, ge=0, description="moves the contiguous block of the two other forms; of the first round")
+    moving: bool = Field(
+        False,
+        description="each round moves that block by one more, as everyone knows; else all rounds send the same block",
+    )
+
+    def protect_round(self, steps: ClientSteps, round: Round) -> tuple[Message, ClientState]:
+        now = self.model_copy(update={"round": self.round + round.number}) if self.moving else self
+        return now.protect_update(steps, round.streams), round.state
 
     def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
         parts = steps.gradient.split(steps.network.sizes, dim=1)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from leakbench.defenses.base import ClientState, Defense, Round
-from leakbench.federated.batches import Chosen
+from leakbench.federated.batches import ALL, Chosen
 from leakbench.federated.client_data import ClientData
 from leakbench.federated.message import Message
 from leakbench.federated.step import ClientSteps
@@ -15,8 +15,8 @@ from leakbench.numerics.stateful import named, part_of
 from leakbench.randomness import Streams
 
 
-class Samples(NamedTuple):
-    """What clients compute with.
+class Examples(NamedTuple):
+    """Labelled samples, such as all that clients hold, or their batches of a step.
 
     Attributes:
         inputs: network inputs ``[n, N, C, H, W]``, or token ids or embedded sentences.
@@ -26,9 +26,9 @@ class Samples(NamedTuple):
     inputs: torch.Tensor
     labels: torch.Tensor
 
-    def at(self, chosen: Chosen | torch.Tensor) -> Samples:
-        """Some of the samples, by indices of both tensors."""
-        return Samples(self.inputs[chosen], self.labels[chosen])
+    def at(self, chosen: Chosen | torch.Tensor) -> Examples:
+        """Some of them, by indices of both tensors."""
+        return Examples(self.inputs[chosen], self.labels[chosen])
 
 
 class Sent(NamedTuple):
@@ -65,28 +65,28 @@ class DefendedClients:
     """
 
     def __init__(
-        self, defense: Defense, streams: Streams, samples: Samples | None = None, *, per_server: int = 1
+        self, defense: Defense, streams: Streams, samples: Examples | None = None, *, per_server: int = 1
     ) -> None:
         self.defense, self.per_server = defense, per_server
         if samples is not None and defense.overrides("protect_dataset"):
-            samples = Samples(*defense.protect_dataset(*samples, streams.child("data")))
+            samples = Examples(*defense.protect_dataset(*samples, streams.child("data")))
         self._samples = samples
         self.rounds = 0
         self._state: ClientState | None = None
 
     @property
-    def samples(self) -> Samples:
+    def samples(self) -> Examples:
         """All that the clients train on: their data set as the defense changes it."""
         assert self._samples is not None, "clients without samples compute on batches that are given"
         return self._samples
 
-    def take(self, chosen: Chosen) -> Samples:
+    def take(self, chosen: Chosen = ALL) -> Examples:
         """Those of :attr:`samples` that a step takes, ``B`` of each client."""
         return self.samples.at(chosen)
 
-    def protect_data(self, batch: Samples, streams: Streams) -> Samples:
+    def protect_data(self, batch: Examples, streams: Streams) -> Examples:
         """The batch of a step, ``B`` samples of each client, as the defense changes it."""
-        return Samples(*self.defense.protect_data(*batch, streams))
+        return Examples(*self.defense.protect_data(*batch, streams))
 
     def send(self, steps: ClientSteps, streams: Streams) -> Message:
         """What the clients send in the next round, after which their state is another one."""
@@ -95,7 +95,7 @@ class DefendedClients:
         self.rounds += 1
         return message
 
-    def step(self, compute: Callable[[Samples], ClientSteps], streams: Streams, batch: Samples | None = None) -> Sent:
+    def step(self, compute: Callable[[Examples], ClientSteps], streams: Streams, batch: Examples | None = None) -> Sent:
         """One round: protect the batch, compute, protect the update.
 
         Args:

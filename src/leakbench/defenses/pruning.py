@@ -37,9 +37,8 @@ class GradDrop(Defense):
     (2024): sent is what exceeds the k-th largest magnitude of its tensor, where k is the number that ``exact`` keeps;
     so k - 1 coordinates, or fewer under ties.
 
-    Aji and Heafield add what was dropped to the next step's gradient. That is a state of the client between steps,
-    which no defense has here, so nothing is accumulated: the same for an attack on the first step, and another method
-    in training.
+    Nothing that is dropped is accumulated, as in that code. Aji and Heafield add it to the next step's gradient, which
+    is ``grad_drop_residual``: the same for an attack on the first step, and another method in training.
     """
 
     adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "masked"},)

@@ -19,7 +19,19 @@ from leakbench.federated.message import Message
 from leakbench.federated.step import ClientSteps
 from leakbench.lazy import torch
 from leakbench.randomness import Streams
-from leakbench.theory.protection_parameters import Mechanism
+from leakbench.theory.distortion import noise_steepness
+from leakbench.theory.leakage_surrogate import amplification
+from leakbench.theory.protection_parameters import (
+    Mechanism,
+    UploadLaw,
+    common_log_modulus,
+    common_mask,
+    common_noise_variance,
+    exact_noise_variance,
+    optimal_dropped_log,
+    optimal_mask,
+    optimum,
+)
 
 SMALLEST_SPREAD = 1e-4
 """Standard deviations of coordinates count as this at least, by default: those of dead ones make ``A`` infinite."""
@@ -123,13 +135,9 @@ class Tuned(Defense):
         Raises:
             Infeasible: no parameter meets the budget, or a printed formula has no value.
         """
-        from leakbench.theory.distortion import noise_steepness
-        from leakbench.theory.leakage_surrogate import amplification
-        from leakbench.theory.protection_parameters import Setting, optimum
-
         sigma = constants.sigma.double().clamp(min=self.smallest_spread)
         steepness = torch.stack([noise_steepness(each) for each in sigma])
-        setting = Setting(sigma.shape[1], float(constants.delta.max()), float(steepness.mean()))
+        setting = UploadLaw(sigma.shape[1], float(constants.delta.max()), float(steepness.mean()))
         found = optimum(
             self.mechanism,
             constants.c1,
@@ -147,16 +155,12 @@ class Tuned(Defense):
         return Tuning(self._with(parameter, found.tau, setting.size), found.tau, parameter)
 
     def _exact(self, tau: float, sigma: torch.Tensor, delta: torch.Tensor) -> float:
-        from leakbench.theory.protection_parameters import exact_noise_variance, optimal_mask
-
         if self.mechanism == "randomization":
             return float(exact_noise_variance(tau, sigma.square().mean(dim=0).sqrt()))
         return float(optimal_mask(tau, float(delta.max()), sigma.shape[1], "exact"))
 
     def _common(self, tau: float, parameter: float, delta: torch.Tensor, steepness: torch.Tensor, size: float) -> float:
         """One parameter for clients that differ, by bisection; compression is the same for all."""
-        from leakbench.theory.protection_parameters import common_log_modulus, common_mask, common_noise_variance
-
         if self.mechanism == "randomization":
             return common_noise_variance(tau, steepness)
         if self.mechanism == "secret_sharing":
@@ -166,8 +170,6 @@ class Tuned(Defense):
         return parameter
 
     def _with(self, parameter: float, tau: float, size: float) -> Defense:
-        from leakbench.theory.protection_parameters import optimal_dropped_log
-
         if self.mechanism == "randomization":
             return GaussianNoise(scale=math.sqrt(parameter))
         if self.mechanism == "secret_sharing":

@@ -14,6 +14,8 @@ step, independently of all other steps; or all samples at each step."""
 Chosen: TypeAlias = "tuple[torch.Tensor | slice, torch.Tensor | slice]"
 """Rows and columns of samples among those of all clients, ``[n, N, ...]``."""
 
+ALL: Chosen = (slice(None), slice(None))
+
 
 class ClientBatches:
     """The batches of ``n`` clients; those of a client depend on its random stream alone.
@@ -34,7 +36,7 @@ class ClientBatches:
     def at(self, step: int) -> Chosen:
         """The samples of a step, ``[n, B]`` of ``[n, N]``; steps may be asked for in any order."""
         if self._sampling == "all":
-            return slice(None), slice(None)
+            return ALL
         rows = torch.arange(len(self._streams), device=self._device)[:, None]
         if self._sampling == "independent":
             order = self._streams.child("batch", step).uniform(self._held).argsort(dim=1).to(self._device)

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from leakbench.attacks.base import Attack, Grant, Knowledge, Observations, Reconstruction
 from leakbench.data.base import Dataset
 from leakbench.defenses.base import Defense, PrivacyStatement, Round, Schedule
-from leakbench.defenses.clients import DefendedClients, Samples
+from leakbench.defenses.clients import DefendedClients, Examples
 from leakbench.effort import Effort
 from leakbench.errors import Infeasible
 from leakbench.federated.local import ONE_STEP, LocalTraining
@@ -315,7 +315,7 @@ class _Scene:
         network = trained.in_mode(kind.batch_norm)
         inputs = subject.inputs(network, network.parameters, clients.values)
         clients = replace(clients, network=network, parameters=network.parameters, inputs=inputs)
-        return cls(kind, subject, clients, _steps(kind, clients, Samples(inputs, clients.labels)))
+        return cls(kind, subject, clients, _steps(kind, clients, Examples(inputs, clients.labels)))
 
     @cached_property
     def victims(self) -> Victims:
@@ -330,7 +330,7 @@ class _Scene:
                 be granted.
         """
         kind, clients = self.kind, self.clients
-        samples = Samples(clients.inputs, clients.labels)
+        samples = Examples(clients.inputs, clients.labels)
         defended = DefendedClients(defense, clients.streams, samples, per_server=kind.users)
         rounds = [defended.step(self._computed, streams) for streams in self._mechanism_streams()]
         messages = [averaged(each.message, kind.users, kind.secure_aggregation) for each in rounds]
@@ -345,7 +345,7 @@ class _Scene:
             defense.privacy(Schedule(dimension=clients.network.dimension)),
         )
 
-    def _computed(self, batch: Samples) -> ClientSteps:
+    def _computed(self, batch: Examples) -> ClientSteps:
         """The clients' computation on a batch; that of the undefended step, where the batch is theirs."""
         same = batch.inputs is self.clients.inputs and batch.labels is self.clients.labels
         return self.undefended if same else _steps(self.kind, self.clients, batch)
@@ -464,7 +464,7 @@ class _Scene:
         return values
 
 
-def _steps(kind: AttackJob, victims: Victims, batch: Samples) -> ClientSteps:
+def _steps(kind: AttackJob, victims: Victims, batch: Examples) -> ClientSteps:
     """What clients compute on a batch."""
     return ClientSteps(victims.network, victims.parameters, *batch, victims.streams, kind.local)
 

@@ -17,13 +17,14 @@ from leakbench.errors import Infeasible
 from leakbench.lazy import torch
 from leakbench.models.sizes import parameter_counts
 from leakbench.records import RESULTS, MetricInfo, Outcome, Replicate, digest
-from leakbench.registry import Component, Registry
+from leakbench.registry import Component, Registry, components_in
 
 if TYPE_CHECKING:
     from leakbench.attacks.base import Attack, Grant
     from leakbench.data.base import Dataset
     from leakbench.defenses.base import ActsOn, Defense
     from leakbench.models.base import Model
+    from leakbench.plugins import Source
 
 C = TypeVar("C", bound=Component)
 Setting = Mapping[str, float | int | str | bool]
@@ -49,6 +50,11 @@ class Variant(Generic[C]):
             setting = dict(zip(self.sweep, values, strict=True))
             yield setting, self.component(**self.parameters, **setting)
 
+    @cached_property
+    def first(self) -> C:
+        """The component that the first combination of the swept parameters makes."""
+        return next(self.settings())[1]
+
     @property
     def count(self) -> int:
         """How many combinations of the swept parameters there are."""
@@ -61,8 +67,7 @@ class Variant(Generic[C]):
 
     def resolved(self) -> dict[str, Any]:
         """Everything that affects numbers, in JSON types; defaults are filled in."""
-        first = next(iter(self.settings()))[1].parameters()
-        fixed = {key: value for key, value in first.items() if key not in self.sweep}
+        fixed = {key: value for key, value in self.first.parameters().items() if key not in self.sweep}
         return {
             "label": self.label,
             "name": self.component.name,
@@ -187,7 +192,7 @@ class Job:
         kind = {"name": self.kind.name, "version": self.kind.version, "protocol": fixed}
         if swept:
             kind["sweep"] = {key: list(values) for key, values in swept.items()}
-        resolved = {
+        resolved: dict[str, Any] = {
             "scale": self.scale,
             "paper": self.paper,
             "experiment": self.experiment,
@@ -199,6 +204,8 @@ class Job:
             "defense": self.defense.resolved(),
             "attack": self._resolved_attack(),
         }
+        if self.plugins:
+            resolved["plugins"] = sorted([source.name, source.digest] for source in self.plugins)
         if self.uses:
             resolved["uses"] = {kind: {"path": job.path, "digest": job.digest} for kind, job in self.uses.items()}
         return resolved
@@ -208,14 +215,26 @@ class Job:
         if self.attack is None:
             return None
         resolved = self.attack.resolved()
-        attack = next(iter(self.attack.settings()))[1]
-        try:
-            facing = attack.against(self.defense.component.adaptive)
-        except Infeasible:
-            return resolved
-        if facing != attack:
+        facing = self._facing
+        if facing and facing != self.attack.first:
             resolved["against"] = {"name": facing.name, "version": facing.version, **facing.parameters()}
         return resolved
+
+    @cached_property
+    def _facing(self) -> Attack | None:
+        """The attack as it adapts to the defense; None where there is none that can."""
+        try:
+            return self.attack.first.against(self.defense.component.adaptive) if self.attack else None
+        except Infeasible:
+            return None
+
+    @cached_property
+    def plugins(self) -> list[Source]:
+        """The plug-ins, each once, that registered components of the job: those inside others, too."""
+        variants: list[Variant[Any] | None] = [self.dataset, self.model, self.defense, self.attack]
+        used = components_in([self.kind, self._facing, *(variant.first for variant in variants if variant)])
+        sources = [component.source for component in used if component.source]
+        return [*{(source.name, source.digest): source for source in sources}.values()]
 
     @cached_property
     def digest(self) -> str:

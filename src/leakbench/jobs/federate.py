@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 from pydantic import Field
 
 from leakbench.defenses.base import Defense, Schedule
-from leakbench.defenses.clients import DefendedClients, Samples, calibrated
+from leakbench.defenses.clients import DefendedClients, Examples, calibrated
 from leakbench.effort import FORWARD, Effort
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.federated.client_data import ClientData
@@ -196,8 +196,8 @@ class _Judgement(NamedTuple):
 class _Data(NamedTuple):
     """Network inputs and labels; clients and validation of a seed by their rows in the train split."""
 
-    train: Samples
-    test: Samples
+    train: Examples
+    test: Examples
     clients: dict[int, torch.Tensor]
     validation: dict[int, torch.Tensor]
     classes: int
@@ -212,7 +212,7 @@ def _load(kind: FederateJob, job: Job, device: torch.device) -> _Data:
             f"validation: {kind.validation} images leave none of the train split ({count}) to the clients"
         )
     loaded = [dataset.load("train", range(count)), dataset.load("test", test)]
-    train, judges = (Samples(dataset.normalise(values).to(device), labels.to(device)) for values, labels in loaded)
+    train, judges = (Examples(dataset.normalise(values).to(device), labels.to(device)) for values, labels in loaded)
     parts = {seed: _split(kind, job.dataset.label, seed, loaded[0].labels) for seed in job.seeds}
     clients = {seed: own for seed, (own, _) in parts.items()}
     validation = {seed: held_out for seed, (_, held_out) in parts.items()}
@@ -316,7 +316,7 @@ class _LocalTraining(Stateful):
         parts = []
         for index, run in enumerate(self.members):
             part = _clients_of(index, self.kind)
-            batch = Samples(images[part], labels[part])
+            batch = Examples(images[part], labels[part])
             changed = run.clients.protect_data(batch, Streams(streams.keys[part]).child("defense"))
             if not torch.equal(changed.labels, batch.labels):
                 name = run.clients.defense.name
@@ -371,7 +371,7 @@ class _Evaluation(Hook):
             for name, values in statistics.items():
                 self.best_statistics[name][run] = values
 
-    def _judged(self, parameters: torch.Tensor, statistics: Statistics, samples: Samples) -> _Judgement:
+    def _judged(self, parameters: torch.Tensor, statistics: Statistics, samples: Examples) -> _Judgement:
         """A model, ``[d]`` with BatchNorm statistics ``[channels]``, on ``n`` samples."""
         from sklearn.metrics import matthews_corrcoef
 

@@ -1,50 +1,96 @@
-"""Training of modules by torch's optimisers: what a loop saves of it, and the loop of what attackers train."""
+"""Training of modules by torch's optimisers: the state of such training, and that of the networks of attackers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from leakbench.federated.updates import Part, run_updates
 from leakbench.lazy import torch
 from leakbench.numerics.stateful import named, part_of
-from leakbench.running.checkpoint import State, loop, packed, unpacked
+from leakbench.running.checkpoint import State, packed, unpacked
 
 SPANS = 100
 """Training is described by the mean losses of so many spans of equal length."""
 
 
-def module_state(
-    module: torch.nn.Module,
-    optimiser: torch.optim.Optimizer,
-    schedule: torch.optim.lr_scheduler.LRScheduler | None = None,
-) -> dict[str, torch.Tensor]:
-    """Parameters, buffers, the optimiser's moments, and learning rates, by name."""
-    found = named("module", module.state_dict())
-    for place, moments in optimiser.state_dict()["state"].items():
-        found |= named(f"optimiser.{place}", {name: value for name, value in moments.items() if value is not None})
-    rates = [group["lr"] for group in optimiser.param_groups]
-    return found | {"rates": packed([rates, schedule.state_dict() if schedule else None])}
+class ModuleTraining:
+    """The state of a module in training: parameters, buffers, the optimiser's moments, and learning rates.
+
+    Args:
+        module: what is trained.
+        optimiser: of its parameters.
+        schedule: of the optimiser's rate; constant by default.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        optimiser: torch.optim.Optimizer,
+        schedule: torch.optim.lr_scheduler.LRScheduler | None = None,
+    ) -> None:
+        self.module, self.optimiser, self.schedule = module, optimiser, schedule
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Tensors by name, and learning rates as bytes."""
+        found = named("module", self.module.state_dict())
+        for place, moments in self.optimiser.state_dict()["state"].items():
+            found |= named(f"optimiser.{place}", {name: value for name, value in moments.items() if value is not None})
+        rates = [group["lr"] for group in self.optimiser.param_groups]
+        return found | {"rates": packed([rates, self.schedule.state_dict() if self.schedule else None])}
+
+    def restore(self, saved: State) -> None:
+        """Return to a state."""
+        self.module.load_state_dict(part_of(saved, "module"))
+        moments: dict[int, dict[str, torch.Tensor]] = {}
+        for key, value in part_of(saved, "optimiser").items():
+            place, name = key.split(".", 1)
+            moments.setdefault(int(place), {})[name] = value
+        self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": moments})
+        rates, of_schedule = unpacked(saved["rates"])
+        for group, rate in zip(self.optimiser.param_groups, rates, strict=True):
+            group["lr"] = rate
+        if self.schedule is not None:
+            self.schedule.load_state_dict(of_schedule)
 
 
-def restore_module(
-    module: torch.nn.Module,
-    optimiser: torch.optim.Optimizer,
-    saved: State,
-    schedule: torch.optim.lr_scheduler.LRScheduler | None = None,
-) -> None:
-    """Be as :func:`module_state` found them; nothing happens where nothing was saved."""
-    if not saved:
-        return
-    module.load_state_dict(part_of(saved, "module"))
-    moments: dict[int, dict[str, torch.Tensor]] = {}
-    for key, value in part_of(saved, "optimiser").items():
-        place, name = key.split(".", 1)
-        moments.setdefault(int(place), {})[name] = value
-    optimiser.load_state_dict({**optimiser.state_dict(), "state": moments})
-    rates, of_schedule = unpacked(saved["rates"])
-    for group, rate in zip(optimiser.param_groups, rates, strict=True):
-        group["lr"] = rate
-    if schedule is not None:
-        schedule.load_state_dict(of_schedule)
+class _Batches:
+    """Batches of an order drawn anew in every epoch; the rest of an epoch that fills no batch is left out."""
+
+    def __init__(self, samples: int, size: int, draws: torch.Generator) -> None:
+        self.samples, self.size, self.draws = samples, size, draws
+        self.order = torch.empty(0, dtype=torch.int64)
+
+    def take(self) -> torch.Tensor:
+        """The rows of the next batch, ``[B]``."""
+        if len(self.order) < self.size:
+            self.order = torch.randperm(self.samples, generator=self.draws)
+        rows, self.order = self.order[: self.size], self.order[self.size :]
+        return rows
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """The rest of the order, and the generator, which others may draw from, too."""
+        return {"order": self.order, "draws": self.draws.get_state()}
+
+    def restore(self, saved: State) -> None:
+        """Return to a state."""
+        self.order = saved["order"]
+        self.draws.set_state(saved["draws"])
+
+
+class _Losses:
+    """The losses ``[k]`` of every step so far."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.values: list[torch.Tensor] = []
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """All of them, ``[steps, k]``."""
+        return {"values": torch.stack(self.values)}
+
+    def restore(self, saved: State) -> None:
+        """Return to a state."""
+        self.values = list(saved["values"].to(self.device))
 
 
 def train(
@@ -81,33 +127,23 @@ def train(
         non-finite.
     """
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps, eta_min=optimiser.defaults["lr"] / 10)
-    size = min(batch_size, samples)
-    order = torch.empty(0, dtype=torch.int64)
-    seen: list[torch.Tensor] = []
+    batches = _Batches(samples, min(batch_size, samples), draws)
+    seen = _Losses(device)
 
-    def state() -> dict[str, torch.Tensor]:
-        own = {"order": order, "seen": torch.stack(seen), "draws": draws.get_state()}
-        return module_state(module, optimiser, schedule) | own
+    def update(_: int) -> None:
+        found = losses(batches.take().to(device))
+        optimiser.zero_grad()
+        found.sum().backward()
+        if clip is not None:
+            torch.nn.utils.clip_grad_norm_(module.parameters(), clip)
+        optimiser.step()
+        schedule.step()
+        seen.values.append(found.detach())
 
-    with torch.enable_grad(), loop(name, steps) as todo:
-        restore_module(module, optimiser, todo.saved, schedule)
-        if todo.saved:
-            order, seen = todo.saved["order"], list(todo.saved["seen"].to(device))
-            draws.set_state(todo.saved["draws"])
-        for _ in todo.steps:
-            if len(order) < size:  # the rest of an epoch that fills no batch is left out
-                order = torch.randperm(samples, generator=draws)
-            rows, order = order[:size].to(device), order[size:]
-            found = losses(rows)
-            optimiser.zero_grad()
-            found.sum().backward()
-            if clip is not None:
-                torch.nn.utils.clip_grad_norm_(module.parameters(), clip)
-            optimiser.step()
-            schedule.step()
-            seen.append(found.detach())
-            todo.tick(state)
-    every = torch.stack(seen).cpu()
+    parts: dict[str, Part] = {"module": ModuleTraining(module, optimiser, schedule), "batches": batches, "losses": seen}
+    with torch.enable_grad():
+        run_updates(name, steps, update, parts)
+    every = torch.stack(seen.values).cpu()
     broken = (~every.isfinite().all(dim=1)).nonzero().flatten().tolist()
     spans = [part.mean(dim=0) for part in every.tensor_split(min(SPANS, steps))]
     curves = [

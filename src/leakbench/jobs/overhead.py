@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from leakbench.defenses.base import Defense, NoDefense
-from leakbench.defenses.clients import DefendedClients, Samples
+from leakbench.defenses.clients import DefendedClients, Examples
 from leakbench.effort import Effort
 from leakbench.errors import Infeasible
 from leakbench.federated.client_data import ClientData
@@ -149,7 +149,7 @@ class _Bench:
             with made.once.of("once", self.device):
                 if defense.overrides("calibrate"):
                     defense = defense.calibrate(ClientData(victims.inputs))
-                samples = Samples(victims.inputs, victims.labels)
+                samples = Examples(victims.inputs, victims.labels)
                 made.clients = DefendedClients(defense, victims.streams, samples, per_server=self.kind.clients)
         except Infeasible as error:
             made.outcome = Outcome(status="infeasible", reason=str(error))
@@ -175,9 +175,9 @@ class _Bench:
         order = victims.streams.child("batch", number).uniform(self.kind.images_per_client).argsort(dim=1)
         chosen = order[:, : self.kind.batch_size].to(self.device)
         row = torch.arange(self.kind.clients, device=self.device)[:, None]
-        batch = Samples(*(values[row, chosen] for values in clients.samples))
+        batch = clients.take((row, chosen))
 
-        def compute(batch: Samples) -> ClientSteps:
+        def compute(batch: Examples) -> ClientSteps:
             return ClientSteps(victims.network, victims.parameters, *batch, streams)
 
         try:

@@ -10,11 +10,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from leakbench.effort import Effort
 from leakbench.errors import ConfigError, LeakbenchError
-from leakbench.jobs.modules import module_state, restore_module
+from leakbench.federated.updates import Hook, run_updates
+from leakbench.jobs.modules import ModuleTraining
 from leakbench.lazy import torch
 from leakbench.models.base import Network
 from leakbench.randomness import generator
-from leakbench.running.checkpoint import loop
 
 if TYPE_CHECKING:
     from leakbench.data.base import Dataset
@@ -88,25 +88,58 @@ def pretrained(
     inputs, labels = dataset.normalise(samples.values).to(device), samples.labels.to(device)
     module = network.trainable_module()
     optimiser = pretraining.over(module.parameters())
-    each = -(-count // pretraining.batch_size)
+    orders = _Orders(count, pretraining.batch_size, (label, seed, "pretraining"), device)
 
-    def state() -> dict[str, torch.Tensor]:
-        return module_state(module, optimiser)
+    def update(step: int) -> None:
+        rows = orders.rows(step)
+        optimiser.zero_grad()
+        torch.nn.functional.cross_entropy(module(inputs[rows]), labels[rows]).backward()
+        optimiser.step()
 
-    def check() -> None:
-        if not all(bool(tensor.isfinite().all()) for tensor in module.state_dict().values()):
-            raise Diverged(f"pretraining became non-finite in epoch {steps.done // each}")
-
-    with torch.enable_grad(), loop("pretraining", epoch * each) as steps:
-        restore_module(module, optimiser, steps.saved)
-        if steps.saved and steps.done % each == 0:
-            check()
-        for number in range(steps.done // each, epoch):
-            order = torch.randperm(count, generator=generator(label, seed, "pretraining", number))
-            for rows in order.to(device).split(pretraining.batch_size)[steps.done - number * each :]:
-                optimiser.zero_grad()
-                torch.nn.functional.cross_entropy(module(inputs[rows]), labels[rows]).backward()
-                optimiser.step()
-                steps.tick(state)
-            check()
+    finite = _StaysFinite(module, orders.steps)
+    with torch.enable_grad():
+        parts = {"module": ModuleTraining(module, optimiser)}
+        run_updates("pretraining", epoch * orders.steps, update, parts, [finite])
+    finite.check(epoch)
     return Network(module, device, network.batch_norm)
+
+
+class _Orders:
+    """Orders in which training passes through its samples, a new one in each epoch.
+
+    Attributes:
+        steps: of an epoch, the last of which takes what is left.
+    """
+
+    def __init__(self, count: int, batch_size: int, key: tuple[str | int, ...], device: torch.device) -> None:
+        self.count, self.batch_size, self.key, self.device = count, batch_size, key, device
+        self.steps = -(-count // batch_size)
+        self._epoch, self._order = -1, torch.empty(0)
+
+    def rows(self, step: int) -> torch.Tensor:
+        """Samples of a step, ``[B]``."""
+        epoch, batch = divmod(step, self.steps)
+        if epoch != self._epoch:
+            order = torch.randperm(self.count, generator=generator(*self.key, epoch))
+            self._epoch, self._order = epoch, order.to(self.device)
+        return self._order[batch * self.batch_size : (batch + 1) * self.batch_size]
+
+
+class _StaysFinite(Hook):
+    """Ends training that diverged, after every epoch."""
+
+    def __init__(self, module: torch.nn.Module, steps: int) -> None:
+        self.module, self.steps = module, steps
+
+    def before(self, step: int) -> None:
+        if step > 0 and step % self.steps == 0:
+            self.check(step // self.steps)
+
+    def check(self, epoch: int) -> None:
+        """Look at the module after so many epochs.
+
+        Raises:
+            Diverged: parameters or BatchNorm statistics are not finite.
+        """
+        if not all(bool(tensor.isfinite().all()) for tensor in self.module.state_dict().values()):
+            raise Diverged(f"pretraining became non-finite in epoch {epoch}")

@@ -26,7 +26,7 @@ from leakbench.attacks.released.threshold import Threshold
 from leakbench.data.base import Dataset, image_dataset
 from leakbench.defenses.base import ActsOn, Defense, Schedule
 from leakbench.defenses.channel import ChannelReport
-from leakbench.defenses.clients import DefendedClients, Samples, calibrated
+from leakbench.defenses.clients import DefendedClients, Examples, calibrated
 from leakbench.defenses.dp_sgd import DPSGD, PrivateRuns
 from leakbench.effort import FORWARD, Effort
 from leakbench.errors import ConfigError, Infeasible
@@ -518,7 +518,7 @@ def _protected_images(runs: Sequence[_Run], data: _Data) -> torch.Tensor:
     images, labels = data.members
     for row, run in enumerate(runs):
         victim = DefendedClients(
-            run.defense, Streams([data.key(run.seed)]), Samples(data.members.images[None], labels[None])
+            run.defense, Streams([data.key(run.seed)]), Examples(data.members.images[None], labels[None])
         )
         _check_labels(run.defense, victim.samples.labels[0], labels)
         if victim.samples.inputs.data_ptr() != data.members.images.data_ptr():
@@ -537,7 +537,7 @@ def _at_every_step(runs: Sequence[_Run], data: _Data) -> Transform | None:
     def transform(images: torch.Tensor, labels: torch.Tensor, _: torch.Tensor, streams: Streams) -> torch.Tensor:
         parts = []
         for run, victim in enumerate(victims):
-            batch, stream = Samples(images[run : run + 1], labels[run : run + 1]), Streams([streams.keys[run]])
+            batch, stream = Examples(images[run : run + 1], labels[run : run + 1]), Streams([streams.keys[run]])
             changed = victim.protect_data(batch, stream.child("defense"))
             _check_labels(victim.defense, changed.labels, batch.labels)
             parts.append(changed.inputs)

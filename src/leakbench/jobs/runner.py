@@ -22,6 +22,7 @@ from leakbench.lazy import torch
 from leakbench.libraries.compiler import defer_compiler
 from leakbench.libraries.memory import keep_freed_memory, out_of_memory
 from leakbench.paper_folders import paper_folders
+from leakbench.plugins import PREFIX
 from leakbench.records import (
     Cost,
     Outcome,
@@ -148,7 +149,7 @@ def _run(job: Job, root: Path, placement: Placement, folder: Path) -> Record:
         outcome=overall_outcome(findings.replicates),
         tensors=None,
         cost=Cost(wall_s=round(cost.wall_s, 3), device_s=round(cost.device_s, 3), peak_memory_bytes=cost.memory),
-        provenance=_provenance(started, device, placement, root, data),
+        provenance=_provenance(job, started, device, placement, root, data),
     )
     with alone(path.parent):  # two processes that make the same record do not mix their files
         if findings.tensors:
@@ -187,7 +188,7 @@ def _sources() -> str:
     package, found = Path(leakbench.__file__).parent, hashlib.sha256()
     files = [path for path in sorted(package.rglob("*.py")) if path.relative_to(package).parts[0] not in BESIDE]
     files += [path for paper in paper_folders().values() for path in sorted(paper.folder.glob("*/**/*.py"))]
-    plugins = [module for name, module in sorted(sys.modules.items()) if name.startswith("leakbench_plugin_")]
+    plugins = [module for name, module in sorted(sys.modules.items()) if name.startswith(PREFIX)]
     for path in (*files, *(Path(str(module.__file__)) for module in plugins)):
         found.update(path.name.encode() + path.read_bytes())
     return found.hexdigest()[:16]
@@ -258,14 +259,16 @@ def data_fingerprint(job: Job) -> str | None:
     Raises:
         DataChanged: one of them cannot be read.
     """
-    _, dataset = next(job.dataset.settings())
+    dataset = job.dataset.first
     try:
         return fingerprint(dataset.files())
     except OSError as error:  # a file went away since it was listed
         raise DataChanged(f"{job.path}: the files of data set '{dataset.name}' cannot be read ({error})") from error
 
 
-def _provenance(started: str, device: torch.device, placement: Placement, root: Path, data: str | None) -> Provenance:
+def _provenance(
+    job: Job, started: str, device: torch.device, placement: Placement, root: Path, data: str | None
+) -> Provenance:
     commit, dirty = _git_state(root)
     return Provenance(
         started=started,
@@ -277,6 +280,7 @@ def _provenance(started: str, device: torch.device, placement: Placement, root: 
         tf32=placement.tf32,
         compiled=placement.compile,
         slurm_job_id=os.environ.get("SLURM_JOB_ID"),
+        plugins={source.name: dict(source.files) for source in job.plugins},
         data=data,
     )
 

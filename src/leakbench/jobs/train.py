@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from leakbench.defenses.aggregate import SummedUsers
 from leakbench.defenses.base import Defense, Schedule
-from leakbench.defenses.clients import DefendedClients, Samples, calibrated
+from leakbench.defenses.clients import DefendedClients, Examples, calibrated
 from leakbench.effort import FORWARD, Effort
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.federated.batches import ClientBatches, Sampling
@@ -270,7 +270,7 @@ class _Rounds:
     """
 
     def __init__(self, kind: TrainJob, defenses: Sequence[Defense], starts: Sequence[Victims]) -> None:
-        samples = Samples(torch.cat([start.inputs for start in starts]), torch.cat([start.labels for start in starts]))
+        samples = Examples(torch.cat([start.inputs for start in starts]), torch.cat([start.labels for start in starts]))
         data, device = ClientData(samples.inputs), samples.inputs.device
         if kind.secure_aggregation is not None:
             only_sums(defenses)
@@ -310,7 +310,7 @@ class _Rounds:
         moved = self.runs.parameters - self.kind.rate * self.optimiser.direction(update)
         self.runs.advance(step, moved, loss, finite_rows(loss, update))
 
-    def _computed(self, batches: Sequence[Samples], streams: Streams) -> Iterator[ClientSteps]:
+    def _computed(self, batches: Sequence[Examples], streams: Streams) -> Iterator[ClientSteps]:
         """The local computation of all clients of each setting."""
         if self.layered is not None:
             for rows, batch in zip(self.of_settings, batches, strict=True):

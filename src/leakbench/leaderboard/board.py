@@ -7,7 +7,7 @@ guess. *Loss* is the accuracy that undefended training of the same seed reaches,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from leakbench.errors import RecordError
 from leakbench.lazy import np, pd
 from leakbench.report.artifacts import Tables
+from leakbench.report.labels import reads
 from leakbench.report.plots import values_of
 from leakbench.report.statistics import (
     CrossedBootstrap,
@@ -25,13 +26,14 @@ from leakbench.report.statistics import (
     paired_differences,
     probability_of_improvement,
 )
-from leakbench.report.style import REFERENCES
+from leakbench.report.style import IMAGE_REFERENCES
 from leakbench.report.tidy import SETTING, setting_columns
 
 if TYPE_CHECKING:
     from leakbench.report.statistics import Array
 
 UNDEFENDED, DEFENDED = "undefended", "defended"
+READ = (reads(UNDEFENDED, attacks=IMAGE_REFERENCES), DEFENDED)
 """The experiments."""
 METRIC = "psnr"
 """Of reconstructions: more is a better picture, and so more leakage."""
@@ -42,7 +44,7 @@ HEADLINE = 0.02
 RESAMPLES = 1000
 PROBABILITY_SEED = 0
 
-Setting = tuple[tuple[str, Any], ...]
+SettingItems = tuple[tuple[str, Any], ...]
 """Swept parameters with their values."""
 
 
@@ -66,7 +68,7 @@ class Defended:
 
     label: str
     mechanism: str
-    settings: tuple[Setting, ...]
+    settings: tuple[SettingItems, ...]
     quality: Mapping[str, Array]
     leakage: Array
     strongest: tuple[str, ...]
@@ -174,7 +176,7 @@ class Board:
         if setting is None:
             return Estimate(np.nan, np.nan, np.nan)
         strongest = defense.strongest[setting]
-        shown = self.guesses if strongest in REFERENCES else defense.quality[strongest][setting]
+        shown = self.guesses if strongest in IMAGE_REFERENCES else defense.quality[strongest][setting]
         generator = np.random.default_rng(PROBABILITY_SEED)
         return probability_of_improvement(shown.ravel(), self.guesses.ravel(), generator, RESAMPLES)
 
@@ -199,7 +201,7 @@ def _board(dataset: str, model: str, frame: pd.DataFrame) -> Board:
     bare = frame[frame["mechanism"] == "none"]
     without = {str(name): cubes.of(rows) for name, rows in attacked[attacked["mechanism"] == "none"].groupby("attack")}
     reached = {name: interquartile_mean(bootstrap.drawn(values)) for name, values in without.items()}
-    guesses = {name: values for name, values in reached.items() if name in REFERENCES}
+    guesses = {name: values for name, values in reached.items() if name in IMAGE_REFERENCES}
     trained = values_of(_trained(bare), "accuracy")
     if not guesses or len(guesses) == len(reached) or trained.empty:
         raise RecordError(f"{dataset} with {model}: an attack without a defense, a guess and a training must be there")
@@ -274,14 +276,14 @@ def _defended(
     )
 
 
-def _settings(rows: pd.DataFrame) -> tuple[Setting, ...]:
+def _settings(rows: pd.DataFrame) -> tuple[SettingItems, ...]:
     """In the order of the table, which is that of the sweep."""
     columns = [name for name in setting_columns(rows) if rows[name].notna().any()]
     found = rows[columns].drop_duplicates().to_dict("records") if columns else [{}]
     return tuple(tuple((str(name).removeprefix(SETTING), value) for name, value in one.items()) for one in found)
 
 
-def _at_setting(rows: pd.DataFrame, setting: Setting) -> pd.DataFrame:
+def _at_setting(rows: pd.DataFrame, setting: SettingItems) -> pd.DataFrame:
     for name, value in setting:
         rows = rows[rows[SETTING + name] == value]
     return rows
@@ -301,8 +303,3 @@ def _trained(rows: pd.DataFrame) -> pd.DataFrame:
 def _mean(rows: pd.DataFrame, metric: str) -> float:
     """NaN if nothing is known."""
     return float(values_of(rows, metric)["value"].mean())
-
-
-def in_words(setting: Sequence[tuple[str, Any]]) -> str:
-    """``scale 0.01``; empty for a defense that sweeps nothing."""
-    return ", ".join(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in setting)

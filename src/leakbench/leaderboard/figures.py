@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 from leakbench.lazy import np, pd
 from leakbench.leaderboard import PAPER
-from leakbench.leaderboard.board import DEFENDED, HEADLINE, LOSSES, UNDEFENDED, Board, Place, boards, in_words
+from leakbench.leaderboard.board import HEADLINE, LOSSES, READ, Board, Place, boards
 from leakbench.report.artifacts import Tables, artifact
 from leakbench.report.pareto import nondominated
 from leakbench.report.plots import Drawing
 from leakbench.report.statistics import interquartile_mean
 from leakbench.report.style import REFERENCE_COLOUR, colour, marker, panels
+from leakbench.report.wording import NONE, setting_in_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from leakbench.report.statistics import Array
 
-figure = partial(artifact, PAPER, "figure", experiments=(UNDEFENDED, DEFENDED), any_sweep=True)
+figure = partial(artifact, PAPER, "figure", experiments=READ, any_sweep=True)
 
 LEAKAGE = "PSNR of the best reconstruction (dB)"
 MEASURED = (
@@ -94,7 +95,7 @@ def _ranking(ax: Axes, board: Board) -> list[dict[str, Any]]:
             | {"above_first_low": place.above_best.low, "above_first_high": place.above_best.high}
             | {"p_holm": place.p_value, "like_the_first": together}
             | {f"leakage_db_at_{percent(allowed)}": place.leakage[allowed].value for allowed in LOSSES}
-            | {"setting": "" if place.setting is None else in_words(one.settings[place.setting])}
+            | {"setting": "" if place.setting is None else setting_in_words(one.settings[place.setting])}
         )
     ax.set_yticks(range(len(rows)), [place.defense.label for place in board.places])
     ax.set(xlabel=LEAKAGE, ylim=(len(rows) - 0.4, -1.1))
@@ -120,9 +121,13 @@ def _span(ax: Axes, board: Board) -> None:
 def _costs(ax: Axes, line: int, place: Place) -> None:
     """Three columns at the right of the axes, with their heads above the first line."""
     one, setting = place.defense, place.setting
-    cells = ["–"] * 3
+    cells = [NONE] * 3
     if setting is not None:
-        cells = [in_words(one.settings[setting]) or "–", ratio(one.bits[setting]), ratio(1 + one.overhead[setting])]
+        cells = [
+            setting_in_words(one.settings[setting]) or NONE,
+            ratio(one.bits[setting]),
+            ratio(1 + one.overhead[setting]),
+        ]
     for x, head, cell, align in zip(
         (1.02, 1.33, 1.43), ("setting", "bits", "time"), cells, ("left", "right", "right"), strict=True
     ):
@@ -134,7 +139,7 @@ def _costs(ax: Axes, line: int, place: Place) -> None:
 
 def ratio(value: float) -> str:
     """``0.25x``; a dash where it is not known."""
-    return "–" if math.isnan(value) else f"{value:.2g}x" if value < 10 else f"{value:.0f}x"
+    return NONE if math.isnan(value) else f"{value:.2g}x" if value < 10 else f"{value:.0f}x"
 
 
 @figure(
@@ -162,7 +167,7 @@ def settings_of(board: Board) -> pd.DataFrame:
     """
     rows = [
         {"dataset": board.dataset, "model": board.model}
-        | {"defense": one.label, "mechanism": one.mechanism, "setting": in_words(setting)}
+        | {"defense": one.label, "mechanism": one.mechanism, "setting": setting_in_words(setting)}
         | {"leakage_db": one.leakage[0, place], "loss": 100 * one.loss[0, place], "bits": one.bits[place]}
         | {"time": 1 + one.overhead[place], "strongest": one.strongest[place]}
         for one in board.defenses
@@ -274,7 +279,7 @@ def _matrix(ax: Axes, board: Board) -> list[dict[str, Any]]:
         for column, name in enumerate(attacks):
             value = cells[line, column]
             bright = value > (low + high) / 2
-            said = f"{value:.1f}" if math.isfinite(value) else "–"
+            said = f"{value:.1f}" if math.isfinite(value) else NONE
             tint = "black" if bright or not math.isfinite(value) else "white"
             ax.text(column, line, said, ha="center", va="center", fontsize=7.5, color=tint)
             if name == strongest:
@@ -283,7 +288,10 @@ def _matrix(ax: Axes, board: Board) -> list[dict[str, Any]]:
                 )
             rows.append(
                 {"defense": place.defense.label, "mechanism": place.defense.mechanism, "attack": name, "psnr_db": value}
-                | {"setting": in_words(place.defense.settings[place.setting]), "strongest": name == strongest}
+                | {
+                    "setting": setting_in_words(place.defense.settings[place.setting]),
+                    "strongest": name == strongest,
+                }
             )
     ax.set_xticks(range(len(attacks)), attacks)
     ax.set_yticks(range(len(held)), [place.defense.label for place in held])

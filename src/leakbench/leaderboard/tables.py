@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from leakbench.lazy import pd
 from leakbench.leaderboard import PAPER
-from leakbench.leaderboard.board import DEFENDED, HEADLINE, LOSSES, UNDEFENDED, boards, in_words
+from leakbench.leaderboard.board import HEADLINE, LOSSES, READ, boards
 from leakbench.leaderboard.figures import INTERVALS, MEASURED, percent, ratio, settings_of
 from leakbench.report.artifacts import Tables, artifact
+from leakbench.report.wording import NONE, setting_in_words
 
 if TYPE_CHECKING:
     from leakbench.report.statistics import Estimate
 
-table = partial(artifact, PAPER, "table", experiments=(UNDEFENDED, DEFENDED), any_sweep=True)
-
-NONE = "–"
+table = partial(artifact, PAPER, "table", experiments=READ, any_sweep=True)
 
 
 @table(
@@ -42,7 +41,7 @@ def table01(tables: Tables) -> pd.DataFrame:
                 | {f"at {percent(allowed)} points": level(place.leakage[allowed]) for allowed in LOSSES}
                 | {"p": NONE if math.isnan(place.p_value) else p_value(place.p_value)}
                 | {
-                    "setting": NONE if setting is None else in_words(one.settings[setting]) or NONE,
+                    "setting": NONE if setting is None else setting_in_words(one.settings[setting]) or NONE,
                     "strongest attack": NONE if setting is None else one.strongest[setting],
                     "seen": NONE if setting is None else f"{place.guessed.value:.2f}",
                     "bits": NONE if setting is None else ratio(one.bits[setting]),

@@ -145,7 +145,7 @@ class PaperPlan:
         where = self._where(*keys)
         kinds = swept(kind_name, JOB_KINDS.get(kind_name, where()), spec.model_extra or {}, where)
         _check_protocol_sweep(kinds, axes.defenses, where)
-        kind = next(iter(kinds.settings()))[1]
+        kind = kinds.first
         _check_attacks(kind, spec, where)
         attacks: list[Variant[Any] | None] = [
             self._variants.get("attacks", label, (*keys, "attacks")) for label in spec.attacks
@@ -186,7 +186,7 @@ class PaperPlan:
 
     def _linked(self, job: Job, jobs: Iterable[Job]) -> Job:
         """A job with those whose records it uses."""
-        attack = next(iter(job.attack.settings()))[1] if job.attack else None
+        attack = job.attack.first if job.attack else None
         reads = job.kind.reads(attack)
         uses = {kind: self._used(job, kind, key, jobs) for kind, key in reads.items()}
         return replace(job, uses=uses) if uses else job

@@ -18,8 +18,8 @@ from leakbench.planning.plan import Plan
 from leakbench.planning.scales import PAPERS, SCALES, read_scale, stems
 from leakbench.planning.schemas import Settings
 from leakbench.planning.variants import swept
+from leakbench.plugins import load_plugin
 from leakbench.records import RESULTS
-from leakbench.registry import load_plugin
 
 PARTS = ("scale", "paper", "experiment", "dataset", "model", "defense", "attack", "part")
 """Names of the parts of a record's path, below the folder of results."""

@@ -34,7 +34,7 @@ def job_of(resolved: Mapping[str, Any]) -> Job:
             model=model,
             defense=defense,
             attack=_variant(ATTACKS, resolved["attack"]) if resolved["attack"] else None,
-            kind=next(iter(kinds.settings()))[1],
+            kind=kinds.first,
             part=resolved["part"],
             seeds=tuple(resolved["seeds"]),
             kinds=kinds if kinds.sweep else None,

@@ -20,6 +20,7 @@ from leakbench.records import atomic_write
 from leakbench.report.compared import Places, defenses_apart, places_of, settings_apart
 from leakbench.report.kept import Kept
 from leakbench.report.labels import Reads, check_labels, declared
+from leakbench.report.style import add_caption, add_mark
 from leakbench.report.tidy import existing, gates_path, needed, table_path
 from leakbench.report.verdicts import void_notes
 
@@ -199,8 +200,6 @@ def formats(made: Made, caption: Sequence[str], share: str = "") -> dict[str, by
 
 def _figure_formats(drawing: Drawing, caption: str, share: str) -> dict[str, bytes]:
     import matplotlib.pyplot as plt
-
-    from leakbench.report.style import add_caption, add_mark
 
     add_caption(drawing.figure, caption)
     if share:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from leakbench.lazy import pd
 from leakbench.report.style import setting_of_mechanism
 from leakbench.report.tidy import SETTING, setting_columns
+from leakbench.report.wording import exact
 
 if TYPE_CHECKING:
     from leakbench.jobs.base import Variant
@@ -76,12 +77,7 @@ def defenses_apart(frame: pd.DataFrame, places: Places) -> pd.DataFrame:
 
 def in_setting(label: str, setting: Mapping[str, Any]) -> str:
     """The name of a defense in one of its settings."""
-    return ", ".join([label, *(f"{name}={_in_words(value)}" for name, value in setting.items())])
-
-
-def _in_words(value: object) -> str:
-    short = f"{value:g}" if isinstance(value, float) else str(value)
-    return short if not isinstance(value, float) or float(short) == value else str(value)
+    return ", ".join([label, *(f"{name}={exact(value)}" for name, value in setting.items())])
 
 
 def of_setting(name: str) -> tuple[str, dict[str, str]]:

@@ -6,9 +6,10 @@ import math
 from typing import TYPE_CHECKING
 
 from leakbench.lazy import np
-from leakbench.report.evidence import NotRun, Series, bootstrap, in_words, same_points, same_seeds
+from leakbench.report.evidence import NotRun, Series, bootstrap, same_points, same_seeds
 from leakbench.report.findings import Part
 from leakbench.report.statistics import Estimate
+from leakbench.report.wording import numbers
 
 if TYPE_CHECKING:
     from leakbench.report.statistics import Array
@@ -70,7 +71,7 @@ def trend(series: Series, name: str, against: str, *, rises: bool) -> Part:
         NotRun: there is one point alone.
     """
     if len(series.points) < 2:
-        raise NotRun(f"a trend needs two values of {against}; the grid of {series.name} has {in_words(series.points)}")
+        raise NotRun(f"a trend needs two values of {against}; the grid of {series.name} has {numbers(series.points)}")
     resamples = bootstrap(series)
     means = resamples.mean(series.values) * (1 if rises else -1)
     steps = np.diff(means, axis=1)

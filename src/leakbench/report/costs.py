@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from leakbench.errors import ConfigError, LeakbenchError
 from leakbench.jobs.base import Job
+from leakbench.models.sizes import multiply_adds, parameter_count
 from leakbench.planning.project import Project
 from leakbench.planning.recorded import job_of
 from leakbench.records import RESULTS, Record, atomic_write, size_on_disk
@@ -94,8 +95,6 @@ def device_of(record: Record) -> Device:
 @cache
 def _size_of_model(model: Model, shape: tuple[int, ...], classes: int) -> tuple[float, int]:
     """Multiply-adds of a pass of one sample, and parameters; nothing is computed."""
-    from leakbench.models.sizes import multiply_adds, parameter_count
-
     return multiply_adds(model, shape, classes), parameter_count(model, shape, classes)
 
 

@@ -13,12 +13,13 @@ from leakbench.report.artifacts import Tables
 from leakbench.report.labels import AXES, Reads
 from leakbench.report.statistics import CrossedBootstrap
 from leakbench.report.tidy import SETTING
+from leakbench.report.wording import numbers
 
 if TYPE_CHECKING:
     from leakbench.report.statistics import Array
 
 FEW_SEEDS = 5
-"""Below this many the intervals of the bootstrap are said to be too narrow."""
+"""Below this many, notes warn that intervals of the bootstrap are too narrow."""
 
 
 class NotRun(Exception):
@@ -54,17 +55,12 @@ class Series:
     def _row(self, point: float) -> int:
         near = np.flatnonzero(np.isclose(self.points, point, rtol=1e-9, atol=0))
         if not len(near):
-            raise NotRun(f"the grid of {self.name} has no {point:g}; it has {in_words(self.points)}")
+            raise NotRun(f"the grid of {self.name} has no {point:g}; it has {numbers(self.points)}")
         return int(near[0])
 
     def of_seeds(self, seeds: Sequence[int]) -> Series:
         """These seeds alone."""
         return replace(self, seeds=tuple(seeds), values=self.values[:, [self.seeds.index(seed) for seed in seeds]])
-
-
-def in_words(points: Sequence[float]) -> str:
-    """Numbers as they follow a noun."""
-    return ", ".join(f"{point:g}" for point in points)
 
 
 def same_seeds(*series: Series) -> list[Series]:
@@ -104,7 +100,7 @@ def bootstrap(*series: Series) -> CrossedBootstrap:
     batches = {one.values.shape[-1] for one in series} - {1}
     if len(batches) > 1:
         names = " and ".join(one.name for one in series)
-        raise NotRun(f"{names} have different numbers of batches: {in_words(sorted(batches))}")
+        raise NotRun(f"{names} have different numbers of batches: {numbers(sorted(batches))}")
     return CrossedBootstrap(len(series[0].seeds), max(batches, default=1))
 
 
@@ -149,15 +145,15 @@ class Evidence:
             dict.fromkeys(zip(self._tables[name]["dataset"], self._tables[name]["model"], strict=True))
             for name in experiments
         ]
-        found = {}
+        shared = {}
         for cell in held[0]:
             if all(cell in others for others in held):
                 one = copy.copy(self)
                 one._cell = cell
-                found[f"{cell[0]} with {cell[1]}"] = one
-        if not found:
+                shared[f"{cell[0]} with {cell[1]}"] = one
+        if not shared:
             raise NotRun(f"{' and '.join(experiments)} share no data set with a model")
-        return found
+        return shared
 
     def aside(self) -> Evidence:
         """The same tables; what is read here is not remembered, since it only chooses what is judged."""
@@ -216,25 +212,25 @@ class Evidence:
         rows = rows[(rows["defense"] == defense) & attacked]
         for key, wanted in (where or {}).items():
             rows = rows[rows[SETTING + key] == wanted] if SETTING + key in rows else rows[:0]
-        numbers = rows[rows["metric"] == metric]
-        if numbers.empty:
+        measured = rows[rows["metric"] == metric]
+        if measured.empty:
             raise NotRun(f"there is no {name}" + "".join(f", {key} {wanted}" for key, wanted in (where or {}).items()))
-        if sweep and numbers[SETTING + sweep].isna().all():
+        if sweep and measured[SETTING + sweep].isna().all():
             raise NotRun(f"{name} sweeps no {sweep}")
-        if numbers["void"].any():
+        if measured["void"].any():
             self._note_void(attack)
-        axis = numbers["axis"].iloc[0]
+        axis = measured["axis"].iloc[0]
         on_curve = axis in ("step", "round")
-        point = np.asarray(numbers["index"] if on_curve or not sweep else numbers[SETTING + sweep], dtype=float)
-        unit = np.zeros(len(numbers), dtype=int) if on_curve else np.asarray(numbers["index"], dtype=int)
-        seed, value = np.asarray(numbers["seed"]), np.asarray(numbers["value"], dtype=float)
+        point = np.asarray(measured["index"] if on_curve or not sweep else measured[SETTING + sweep], dtype=float)
+        unit = np.zeros(len(measured), dtype=int) if on_curve else np.asarray(measured["index"], dtype=int)
+        seed, value = np.asarray(measured["seed"]), np.asarray(measured["value"], dtype=float)
         if not np.isfinite(value).any():
-            raise NotRun(f"{name} holds no number (status: {', '.join(sorted(set(numbers['status'])))})")
+            raise NotRun(f"{name} holds no number (status: {', '.join(sorted(set(measured['status'])))})")
         if not on_curve and not sweep:
-            point = np.zeros(len(numbers))
+            point = np.zeros(len(measured))
         (points, p), (seeds, s) = (np.unique(part, return_inverse=True) for part in (point, seed))
         cube = np.full((len(points), len(seeds), unit.max() + 1), np.nan)
-        if len(set(zip(p.tolist(), s.tolist(), unit.tolist(), strict=True))) < len(numbers):
+        if len(set(zip(p.tolist(), s.tolist(), unit.tolist(), strict=True))) < len(measured):
             raise NotRun(f"{name} is swept over more than this claim knows")
         cube[p, s, unit] = value
         self._read.lost += int(np.isnan(value).sum())
@@ -277,9 +273,9 @@ class Evidence:
 
     def _note_void(self, attack: str | None) -> None:
         dataset, model = self._cell or ("", "")
-        said = f"void: {attack} missed its gate on {dataset} with {model}, so its errors rank nothing"
-        if said not in self.void:
-            self.void.append(said)
+        note = f"void: {attack} missed its gate on {dataset} with {model}, so its errors rank nothing"
+        if note not in self.void:
+            self.void.append(note)
 
 
 def _clients(rows: pd.DataFrame) -> int:

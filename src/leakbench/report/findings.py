@@ -75,7 +75,7 @@ class Part:
         distance = min(value - self.at_least, self.at_most - value)
         return distance / half if half > 0 else math.copysign(math.inf, distance)
 
-    def in_words(self) -> str:
+    def summary(self) -> str:
         """The name, the estimate with its interval, and the note."""
         estimate = self.estimate
         interval = "no interval" if math.isnan(estimate.low) else f"{estimate.low:.3g} to {estimate.high:.3g}"
@@ -107,7 +107,7 @@ def decide(evidence: Evidence, parts: Sequence[Part], *, gated: bool = True) -> 
     notes = []
     if len(parts) > 1:
         for each in ("contradicted", "inconclusive"):
-            failing = [part.in_words() for part in parts if part.verdict == each]
+            failing = [part.summary() for part in parts if part.verdict == each]
             if failing:
                 notes.append(f"{each} in {len(failing)} of {len(parts)} parts: {'; '.join(failing)}")
     elif parts[0].note:

@@ -88,17 +88,17 @@ def check_labels(plan: Plan, paper: str, reader: str, read: Iterable[Reads]) -> 
     for entry in read:
         if entry.experiment not in experiments:
             place = plan.place(paper, "experiments", entry.experiment)
-            raise UnknownName("experiment", entry.experiment, experiments, f"{place}, which {reader} reads")
+            raise UnknownName("experiment", entry.experiment, experiments, f"{place}, read by {reader}")
         for axis, label in entry.labels():
             listed = plan.listed(paper, entry.experiment, axis)
             if not fits(label, listed.known):
-                raise UnknownName(AXES[axis], label, listed.known, f"{listed.place}, of which {reader} reads one")
+                raise UnknownName(AXES[axis], label, listed.known, f"{listed.place}, read by {reader}")
 
 
 def left_out(plan: Plan, paper: str, read: Iterable[Reads]) -> Iterator[str]:
-    """The declared labels that the plan's scale leaves out, a sentence each."""
+    """The declared labels that the plan leaves out at its scale, a sentence each."""
     for entry in read:
         for axis, label in entry.labels():
             listed = plan.listed(paper, entry.experiment, axis)
             if not fits(label, listed.planned):
-                yield f"this scale leaves out {AXES[axis]} '{label}' ({listed.place})"
+                yield f"the configuration leaves out {AXES[axis]} '{label}' ({listed.place})"

@@ -102,12 +102,12 @@ def _row(
     label = f"{label}, {_words(replicate.setting)}" if replicate.setting else label
     victims, found = tensors[f"{prefix}victims"].flatten(0, 1), found.flatten(0, 1)
     if victims.dtype == torch.uint8:
-        return Lines(label, unpack(victims), unpack(found), _numbers(replicate, "rouge1", len(found)))
+        return Lines(label, unpack(victims), unpack(found), _per_sample(replicate, "rouge1", len(found)))
     metric = "psnr" if order is None else f"{ASSIGNED}psnr"
-    return Row(label, victims, found, _numbers(replicate, metric, len(found)))
+    return Row(label, victims, found, _per_sample(replicate, metric, len(found)))
 
 
-def _numbers(replicate: Replicate, metric: str, count: int) -> torch.Tensor:
+def _per_sample(replicate: Replicate, metric: str, count: int) -> torch.Tensor:
     """A metric's values, one per sample; NaN where there is none, or one for each client and all its attempts."""
     values = replicate.metrics[metric]
     numbers = values if isinstance(values, list) else [values] * count

@@ -26,7 +26,7 @@ from leakbench.report.claims import Claim, claims_of
 from leakbench.report.findings import MARKS, in_numbers, unsure
 from leakbench.report.judging import COLUMNS, SMOKE_WARNING, claims_path, claims_paths
 from leakbench.report.tidy import existing, gates_path, missing_path, provenance_path, table_path
-from leakbench.report.verdicts import in_words
+from leakbench.report.verdicts import setting_behind
 
 FINDINGS = "## Errors and gaps of the paper"
 """The heading, in a paper's replication page, of what the scorecard shows of it."""
@@ -309,7 +309,7 @@ def _gates(root: Path, plan: Plan, paper: str) -> Iterator[Judged]:
         frame = pd.read_csv(existing(root, gates_path(table), f"merge {table}"))
         for row in frame.to_dict("records"):
             reached = "no number" if math.isnan(row["quality"]) else f"{row['quality']:.3g}"
-            cell = (row["dataset"], row["model"], row["attack"] + in_words(row["setting"]))
+            cell = (row["dataset"], row["model"], row["attack"] + setting_behind(row["setting"]))
             yield Judged(experiment, *cell, f"{row['metric']} {row['bound']}", reached, bool(row["passed"]))
 
 

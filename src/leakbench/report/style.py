@@ -32,6 +32,8 @@ COLOURS = {
     "soteria": "#DDCC77",
     "sign_sgd": "#AA4499",
     "grad_drop": "#FFAABB",
+    "grad_drop_residual": "#44CC00",
+    "ef_sign_sgd": "#8800EE",
     "qsgd": "#004488",
     "cafl": "#BBCC33",
     "cdpa": "#EE3377",
@@ -55,15 +57,18 @@ MODEL_COLOURS = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377
 
 MARKERS = {"magnitude_pruning": "s", "clipped_noise": "s", "gaussian_noise": "^", "none": "*"}
 
-REFERENCES = {
+IMAGE_REFERENCES = {
     "mean_image": ("mean image", "--"),
     "grey": ("constant grey", "-."),
     "noise": ("random noise", ":"),
-    # Of sentences, which no figure shows beside images: the same lines by other names.
+}
+SENTENCE_REFERENCES = {
     "random_sentence": ("random sentence", "dashed"),
     "frequent_words": ("frequent words", "dotted"),
 }
-"""Reference attackers: label and line style. Their lines are grey, since they say nothing of any defense."""
+"""No figure shows these beside those of images, whose line styles they have by other names."""
+REFERENCES = IMAGE_REFERENCES | SENTENCE_REFERENCES
+"""Reference attackers by label: name and line style. Their lines are grey, since they say nothing of any defense."""
 REFERENCE_COLOUR = "#777777"
 
 MARK_COLOUR = "#B00020"

@@ -41,10 +41,10 @@ def hours(value: list[float] | None) -> str:
     """``12 (4-40)``: the estimate and its interval."""
     if value is None:
         return ""
-    return f"{_number(value[0])} ({_number(value[1])} to {_number(value[2])})"
+    return f"{_amount(value[0])} ({_amount(value[1])} to {_amount(value[2])})"
 
 
-def _number(value: float) -> str:
+def _amount(value: float) -> str:
     return f"{value:,.0f}" if value >= 99.5 else f"{value:.2g}" if value >= 0.001 else "<0.001"
 
 
@@ -79,7 +79,7 @@ def print_costs(found: dict[str, Any]) -> None:
                 f"{row['done']} of {row['jobs']}",
                 *(hours(row[f"{device}_hours"]) for device in devices),
                 *(f"{row[name]} jobs" if row[name] else "" for name in unknown),
-                "?" if row["wall_hours"] is None else _number(row["wall_hours"]),
+                "?" if row["wall_hours"] is None else _amount(row["wall_hours"]),
                 size(row["bytes"]),
             )
         console.print(table)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -229,8 +230,6 @@ def _missing(job: Job, record: Record) -> Iterator[dict[str, Any]]:
 
 
 def _write_frame(path: Path, frame: pd.DataFrame) -> None:
-    import io
-
     buffer = io.BytesIO()
     frame.to_parquet(buffer, index=False)
     atomic_write(path, buffer.getvalue())

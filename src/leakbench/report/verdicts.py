@@ -22,7 +22,7 @@ VOID = "void: attack too weak"
 
 
 @dataclass(frozen=True)
-class Verdict:
+class GateVerdict:
     """What an attack reached on the undefended gradient, in a setting of the protocol; NaN if nothing."""
 
     gate: Gate
@@ -48,7 +48,7 @@ class Judge:
     gate: Gate
     undefended: Sequence[Replicate]
 
-    def verdict(self, setting: Setting) -> Verdict:
+    def verdict(self, setting: Setting) -> GateVerdict:
         """The verdict on replicates with this setting.
 
         If the undefended replicates have settings, and this one has the same parameters, those that agree in them
@@ -64,7 +64,7 @@ class Judge:
             for number in _listed(replicate.metrics.get(metric))
             if number is not None
         ]
-        return Verdict(self.gate, same, median(values) if values else math.nan)
+        return GateVerdict(self.gate, same, median(values) if values else math.nan)
 
 
 def _listed(value: Value) -> list[float | None]:
@@ -100,7 +100,7 @@ def void_notes(verdicts: pd.DataFrame, units: dict[str, str]) -> list[str]:
         sign, bound = row["bound"].split()
         unit = units.get(row["metric"], "")
         asked = _quantity(float(bound), row["metric"], unit)
-        cell = f"{row['dataset']} with {row['model']}{in_words(row['setting'])}"
+        cell = f"{row['dataset']} with {row['model']}{setting_behind(row['setting'])}"
         if math.isnan(row["quality"]):
             reached, asked = (
                 "has no number",
@@ -113,7 +113,7 @@ def void_notes(verdicts: pd.DataFrame, units: dict[str, str]) -> list[str]:
     return list(dict.fromkeys(notes))
 
 
-def in_words(setting: str) -> str:
+def setting_behind(setting: str) -> str:
     """A setting of gates.csv, as it follows the name of a cell."""
     return "".join(f", {key} {value}" for key, value in json.loads(setting).items())
 

@@ -284,8 +284,8 @@ def common_noise_variance(tau: float, steepness: torch.Tensor) -> float:
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What an optimum depends on beside the budget; fields that a mechanism does not read may be left out.
+class UploadLaw:
+    """Law of the uploads, as far as optima depend on it; fields that a mechanism does not read may be left out.
 
     Attributes:
         size: ``m``.
@@ -343,7 +343,7 @@ def optimum(
     c1: float,
     c2: float,
     epsilon: float,
-    setting: Setting,
+    setting: UploadLaw,
     form: Form = "corrected",
     utility_budget: float = math.inf,
     largest_utility: float = 1.0,
@@ -396,7 +396,7 @@ def optimum(
     )
 
 
-def _solved(mechanism: Mechanism, tau: float, setting: Setting, form: Form) -> tuple[float, float, Status, str]:
+def _solved(mechanism: Mechanism, tau: float, setting: UploadLaw, form: Form) -> tuple[float, float, Status, str]:
     """Logarithm of the parameter, total variation, status, reason."""
     budget = "the budget epsilon is 2 C1 or more, which the metric has without protection"
     size = setting.size
@@ -468,7 +468,7 @@ def utility_tv_limit(mechanism: Mechanism, utility_budget: float, largest_utilit
 def bounds_at_optimum(
     mechanism: Mechanism,
     tau: float,
-    setting: Setting,
+    setting: UploadLaw,
     largest_utility: float = 1.0,
     largest_cost: float = 1.0,
     clients: int = 2,

@@ -1,1 +1,22 @@
-"""What Snakemake's side of the house asks: the plan behind its rules, and how its jobs start, share nodes and end."""
+"""Snakemake's side: the plan behind its rules, and how its jobs start, share nodes and end.
+
+- *One merge rule per experiment* stands between records and figures: figures that list thousands of records each would
+  double the time to plan.
+- *Undefended cells are an experiment of their own*, which figures read beside another: they are computed once.
+- *``job`` is a parameter of the rules*, derived from wildcards alone: Snakemake ignores changes of parameters that
+  depend on the output.
+- *An unreadable record is moved aside while Snakemake plans*, by an input function of its rule: later would cost a
+  second run.
+- *Every run holds a lock of the kernel's* beside Snakemake's lock files. After a SIGKILL the files stay and the lock
+  does not, so the next run knows that it is alone, removes them, and continues. (Where ``flock`` does not reach across
+  hosts, as on some Lustre mounts, run from one login node.)
+- *A job is forked from a warm process* of its run and host (``warm.py``): importing torch and what hangs on it costs
+  as much as a small job computes. Only third-party libraries are imported beforehand, so a changed source or plug-in
+  is what runs.
+- *Small cells share a SLURM job* (``sharing.py``): the group of a job is a function of its path, by the seconds that
+  ``leakbench cost`` expects. A group has no dependencies and holds either GPU cells or CPU cells, since a cell must
+  not compute on another device because of its neighbours.
+- *Jobs on a cluster leave a copy of their record*, since Snakemake deletes all outputs of a group that failed. A cell
+  that went wrong once runs alone in the next run, so that it takes no other with it again.
+- *Snakemake's ``benchmark:`` and ``log:``* go to ``logs/``, under the record's path.
+"""

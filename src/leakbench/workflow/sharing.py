@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from leakbench.report.costs import planned_seconds
 from leakbench.running import work
 
 if TYPE_CHECKING:
@@ -78,8 +79,6 @@ def minutes(size: Size | None, declared: int, attempt: int) -> int:
 
 @cache
 def _estimated(root: Path, scale: str) -> dict[str, float]:
-    from leakbench.report.costs import planned_seconds
-
     found = planned_seconds(root, scale)
     if not found:
         print(

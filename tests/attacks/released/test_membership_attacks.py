@@ -14,9 +14,9 @@ from leakbench.attacks.released.base import (
     joined,
     membership_split,
 )
-from leakbench.attacks.released.evidence import Evidence
 from leakbench.attacks.released.four_branch import FourBranch
 from leakbench.attacks.released.lira import LiRA
+from leakbench.attacks.released.outputs import ModelOutputs
 from leakbench.attacks.released.threshold import Threshold
 from leakbench.errors import Infeasible
 from leakbench.federated.training import Start, Training, TrainingSet, train_runs
@@ -151,7 +151,7 @@ def test_lira_by_hand() -> None:
     assert float(scores[run, asked]) == pytest.approx(float(score), rel=1e-2)
 
 
-class TestEvidence:
+class TestModelOutputs:
     def test_against_autograd_one_sample_at_a_time(self) -> None:
         network = build_network(ConvNet(width=2), (1, 9, 9), CLASSES, seed=0)
         images = torch.randn(5, 1, 9, 9, generator=torch.Generator().manual_seed(0))
@@ -159,7 +159,7 @@ class TestEvidence:
         target = train_runs(
             Start(network, network.parameters), TrainingSet(images, labels), STREAMS, Training(steps=3)
         ).models
-        evidence = Evidence.of(target, Labelled(images, labels))
+        outputs = ModelOutputs.of(target, Labelled(images, labels))
         for run in range(RUNS):
             module = network.trainable_module().eval()
             torch.nn.utils.vector_to_parameters(target.parameters[run].clone(), module.parameters())
@@ -170,25 +170,23 @@ class TestEvidence:
                 logits = module(images[row, None])
                 loss = torch.nn.functional.cross_entropy(logits, labels[row, None])
                 (gradient,) = torch.autograd.grad(loss, weight, retain_graph=True)
-                found = torch.outer(evidence.residual[run, row], evidence.features[run, row])
+                found = torch.outer(outputs.residual[run, row], outputs.features[run, row])
                 torch.testing.assert_close(found, gradient, rtol=1e-4, atol=1e-5)
-                torch.testing.assert_close(evidence.loss[run, row], loss.detach(), rtol=1e-4, atol=1e-5)
+                torch.testing.assert_close(outputs.loss[run, row], loss.detach(), rtol=1e-4, atol=1e-5)
                 p = logits.detach()[0].double().softmax(dim=0)[labels[row]]
                 expected = (p / (1 - p)).log()
-                torch.testing.assert_close(
-                    evidence.scaled_confidence[run, row].double(), expected, rtol=1e-3, atol=1e-4
-                )
+                torch.testing.assert_close(outputs.scaled_confidence[run, row].double(), expected, rtol=1e-3, atol=1e-4)
 
     def test_confidence_that_rounds_to_one(self) -> None:
         logits = torch.tensor([[[40.0, 0.0, 0.0], [0.0, 50.0, 0.0]]])
-        evidence = Evidence(logits, torch.zeros(1, 2, 1), torch.tensor([[0, 0]]))
-        assert evidence.scaled_confidence[0].tolist() == pytest.approx([40 - 0.693147, -50], rel=1e-5)
+        outputs = ModelOutputs(logits, torch.zeros(1, 2, 1), torch.tensor([[0, 0]]))
+        assert outputs.scaled_confidence[0].tolist() == pytest.approx([40 - 0.693147, -50], rel=1e-5)
 
 
 class TestFourBranch:
     def test_layers(self) -> None:
         network, starts = FourBranch()._networks(
-            Evidence(torch.zeros(RUNS, 1, 10), torch.zeros(RUNS, 1, 84), torch.zeros(RUNS, 1, dtype=torch.int64)),
+            ModelOutputs(torch.zeros(RUNS, 1, 10), torch.zeros(RUNS, 1, 84), torch.zeros(RUNS, 1, dtype=torch.int64)),
             STREAMS,
         )
         dense = [shape for name, shape in zip(network.names, network.shapes, strict=True) if len(shape) == 2]
@@ -202,7 +200,7 @@ class TestFourBranch:
 
     def test_dropped_inputs_have_no_influence(self) -> None:
         network, _ = FourBranch()._networks(
-            Evidence(torch.zeros(1, 1, 4), torch.zeros(1, 1, 6), torch.zeros(1, 1, dtype=torch.int64)),
+            ModelOutputs(torch.zeros(1, 1, 4), torch.zeros(1, 1, 6), torch.zeros(1, 1, dtype=torch.int64)),
             Streams(STREAMS.keys[:1]),
         )
         draw = torch.Generator().manual_seed(0)

@@ -13,8 +13,8 @@ from matplotlib.container import ErrorbarContainer
 from tests.papers.drawn import draw, make
 from tests.report.tables import rows, table
 
-from leakbench.papers.secagg_dp.accuracy import CHOICE, TRAINED, chosen, noise_levels, round_seconds, trained
-from leakbench.papers.secagg_dp.accuracy_claims import HOME, MARGIN
+from leakbench.papers.secagg_dp.accuracy import CHOICE, HOME, TRAINED, chosen, noise_levels, round_seconds, trained
+from leakbench.papers.secagg_dp.accuracy_claims import MARGIN
 from leakbench.report.claims import claims_of
 from leakbench.report.findings import Finding
 

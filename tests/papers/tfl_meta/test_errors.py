@@ -49,7 +49,7 @@ from leakbench.theory.leakage_surrogate import (
     total_variation,
 )
 from leakbench.theory.protection_parameters import (
-    Setting,
+    UploadLaw,
     bounds_at_optimum,
     certified,
     optimal_log_modulus,
@@ -108,7 +108,7 @@ def test_i03_and_i04_printed_roots_lack_one_minus(tau: float) -> None:
     for variation in reached:
         assert float(variation) == pytest.approx(1 - tau, rel=1e-9)
         assert float(leakage_metric(1.0, 2.0, variation)) == pytest.approx(4 - 2 - (2 - 2 * tau))  # 4 C1 - C2 - epsilon
-    found = optimum("secret_sharing", 1.0, 2.0, 2 - 2 * tau, Setting(40, 0.3), "as_printed")
+    found = optimum("secret_sharing", 1.0, 2.0, 2 - 2 * tau, UploadLaw(40, 0.3), "as_printed")
     assert found.meets == (tau <= 0.5)
 
 
@@ -144,7 +144,7 @@ def test_i09_h1_loses_a_factor() -> None:
 
 
 def test_i10_h4_is_negative_for_narrow_masks() -> None:
-    setting = Setting(100, 0.25)
+    setting = UploadLaw(100, 0.25)
     assert bounds_at_optimum("secret_sharing", 0.5, setting)[1] < 0
     steps = row(1.0, 1.1, 1.2).log()
     assert float(steps.diff().diff()) < 0  # H.5: second derivative 0

@@ -9,7 +9,7 @@ from functools import cache
 from pydantic import Field
 
 from leakbench.attacks.released.base import MEMBERSHIP_ATTACKS, Labelled, MembershipAttack
-from leakbench.attacks.released.evidence import Evidence
+from leakbench.attacks.released.outputs import ModelOutputs
 from leakbench.effort import Effort
 from leakbench.federated.gradients import MEMORY_BUDGET, BatchGradients
 from leakbench.federated.training import Start, Training, TrainingSet, train_runs
@@ -88,10 +88,10 @@ def _module() -> type[torch.nn.Module]:
     return FourBranches
 
 
-def _columns(evidence: Evidence) -> torch.Tensor:
+def _columns(outputs: ModelOutputs) -> torch.Tensor:
     """Ranked posteriors, loss, label, and both factors of the last layer's gradient: ``[runs, n, 1, 1, columns]``."""
-    ranked = evidence.posteriors.sort(dim=-1, descending=True).values
-    parts = [ranked, evidence.loss[..., None], evidence.one_hot, evidence.residual, evidence.features]
+    ranked = outputs.posteriors.sort(dim=-1, descending=True).values
+    parts = [ranked, outputs.loss[..., None], outputs.one_hot, outputs.residual, outputs.features]
     return torch.cat(parts, dim=-1)[:, :, None, None]
 
 
@@ -125,8 +125,8 @@ class FourBranch(MembershipAttack):
         candidates: Labelled,
         streams: Streams,
     ) -> torch.Tensor:
-        known = [Evidence.of(target, samples) for samples in (members, nonmembers)]
-        columns = torch.cat([_columns(evidence) for evidence in known], dim=1)
+        known = [ModelOutputs.of(target, samples) for samples in (members, nonmembers)]
+        columns = torch.cat([_columns(outputs) for outputs in known], dim=1)
         labels = torch.cat([torch.full_like(known[0].labels, 1), torch.full_like(known[1].labels, 0)], dim=1)
         network, starts = self._networks(known[0], streams)
         masks = sum(_mask_sizes(known[0].logits.shape[-1], known[0].features.shape[-1]))
@@ -146,15 +146,15 @@ class FourBranch(MembershipAttack):
             transform=drop,
             gradients=BatchGradients(together),
         )
-        outside, inside = trained.models.logits(_columns(Evidence.of(target, candidates))).unbind(dim=-1)
+        outside, inside = trained.models.logits(_columns(ModelOutputs.of(target, candidates))).unbind(dim=-1)
         return inside - outside
 
-    def _networks(self, evidence: Evidence, streams: Streams) -> tuple[Network, torch.Tensor]:
+    def _networks(self, outputs: ModelOutputs, streams: Streams) -> tuple[Network, torch.Tensor]:
         """The architecture, and each run's initialisation ``[runs, d]``."""
-        classes, features = evidence.logits.shape[-1], evidence.features.shape[-1]
+        classes, features = outputs.logits.shape[-1], outputs.features.shape[-1]
         networks = []
         with torch.random.fork_rng(devices=[]):
             for key in streams.keys:
                 torch.manual_seed(stream_seed(*key, "initialisation"))
-                networks.append(Network(_module()(classes, features), evidence.logits.device))
+                networks.append(Network(_module()(classes, features), outputs.logits.device))
         return networks[0], torch.stack([network.parameters for network in networks])

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from leakbench.attacks.released.base import MEMBERSHIP_ATTACKS, Labelled, MembershipAttack, joined
-from leakbench.attacks.released.evidence import Evidence
+from leakbench.attacks.released.outputs import ModelOutputs
 from leakbench.effort import Effort
 from leakbench.errors import Infeasible
 from leakbench.federated.training import Start, Training, TrainingSet, train_runs
@@ -61,7 +61,7 @@ class LiRA(MembershipAttack):
             raise Infeasible("attack 'lira' needs the parameters that training started from, for its shadow models")
         if self.training is None:
             raise Infeasible("attack 'lira' has to be told how to train its shadow models")
-        victim = Evidence.of(target, candidates).scaled_confidence
+        victim = ModelOutputs.of(target, candidates).scaled_confidence
         known = joined(members, nonmembers, len(target))
         shared = all(images.dim() == 4 and labels.dim() == 1 for images, labels in (members, nonmembers))
         shadows: TrainedModels | None = None
@@ -74,7 +74,7 @@ class LiRA(MembershipAttack):
             same = run > 0 and shared and key == streams.keys[run - 1] and torch.equal(start, target.initial[run - 1])
             if shadows is None or not same:  # targets that differ in their defense alone have the same shadow models
                 shadows = self._shadows(target.network, start, own, key, self.training)
-            confidence = Evidence.of(shadows, asked).scaled_confidence
+            confidence = ModelOutputs.of(shadows, asked).scaled_confidence
             scores.append((victim[run] - confidence.mean(dim=0)) / self._deviation(confidence))
         return torch.stack(scores)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from leakbench.attacks.released.base import MEMBERSHIP_ATTACKS, Labelled, MembershipAttack
-from leakbench.attacks.released.evidence import Evidence
+from leakbench.attacks.released.outputs import ModelOutputs
 from leakbench.lazy import torch
 from leakbench.models.trained import TrainedModels
 from leakbench.randomness import Streams
@@ -21,4 +21,4 @@ class Threshold(MembershipAttack):
         candidates: Labelled,
         streams: Streams,
     ) -> torch.Tensor:
-        return -Evidence.of(target, candidates).loss
+        return -ModelOutputs.of(target, candidates).loss

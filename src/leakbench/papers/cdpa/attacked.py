@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from leakbench.lazy import pd
+from leakbench.report.labels import Reads, reads
 from leakbench.report.plots import series_of, values_of
 from leakbench.report.style import REFERENCES
 from leakbench.report.tidy import SETTING, setting_columns
@@ -24,6 +25,11 @@ DEFENSES = {
     "cdpa-rog": "CDPA",
 }
 """Labels of attacked defenses -> the paper's names, in the order of its Table III."""
+
+
+def attacked_by_rog(*attacks: str, defenses: Iterable[str] = DEFENSES) -> Reads:
+    """Defenses under ROG, or under further attacks."""
+    return reads("rog", defenses=defenses, attacks=(ROG, *attacks))
 
 
 def shown_defenses(frame: pd.DataFrame) -> dict[str, str]:

@@ -8,17 +8,20 @@ from leakbench.lazy import pd
 from leakbench.papers.cdpa.attacked import (
     NAIVE,
     ROG,
+    attacked_by_rog,
     distances,
     reference_rows,
     shown_defenses,
 )
-from leakbench.papers.cdpa.common import INTERVALS, figure
-from leakbench.papers.cdpa.tables_attacks import ABOUT_CDPA, ADAPTIVE, INFORMED, adaptive_rows
+from leakbench.papers.cdpa.common import figure
+from leakbench.papers.cdpa.tables_attacks import ABOUT_CDPA, ADAPTIVE, BY_INFORMED, INFORMED, adaptive_rows
 from leakbench.report.artifacts import Tables
+from leakbench.report.labels import reads
 from leakbench.report.plots import Drawing, having, judged, named, values_of
-from leakbench.report.style import REFERENCE_COLOUR, REFERENCES, colour, marker, panels
+from leakbench.report.style import IMAGE_REFERENCES, REFERENCE_COLOUR, REFERENCES, colour, marker, panels
 from leakbench.report.tidy import SETTING
 from leakbench.report.verdicts import VOID
+from leakbench.report.wording import INTERVALS
 
 EPSILON = SETTING + "epsilon"
 STATISTICS = ("mean", "low", "high", "seeds", "lost", "void")
@@ -31,7 +34,7 @@ STATISTICS = ("mean", "low", "high", "seeds", "lost", "void")
     "cannot be run, and a distance stands for it: LPIPS (AlexNet) where its weights are staged, else 1 - SSIM. A dot "
     f"per image, a line at their median; defenses from the most to the least alike. {NAIVE} Grey: attackers that never "
     "see an update.",
-    experiments=("rog",),
+    experiments=(attacked_by_rog(*IMAGE_REFERENCES),),
 )
 def fig07(tables: Tables) -> Drawing:
     """A row of dots per defense and reference attacker."""
@@ -87,6 +90,8 @@ TRAINED = {
     "cdpa-rog": "cdpa",
 }
 """Labels of attacked defenses -> those of the same mechanism in experiments of training."""
+LAPLACE = "laplace-eps"
+"""Label of Laplace noise over epsilon, under attack and in training."""
 OTHERWISE = ("cafl-1", "jopeq-2", "cdpa-rog")
 """Attacked with other parameters than those that are trained with."""
 
@@ -100,7 +105,12 @@ OTHERWISE = ("cafl-1", "jopeq-2", "cdpa-rog")
     "JoPEQ epsilon 4 and 2, as the paper's captions have it; CDPA encodes the model's change in training, and under "
     "attack the update in units of the gradient). Grey lines: SSIM of attackers that never see an "
     f"update. {INTERVALS}",
-    experiments=("rog", "rog_grids", "utility", "utility_epsilon"),
+    experiments=(
+        attacked_by_rog(*IMAGE_REFERENCES),
+        reads("rog_grids", defenses=LAPLACE, attacks=ROG),
+        reads("utility", defenses=TRAINED.values()),
+        reads("utility_epsilon", defenses=LAPLACE),
+    ),
 )
 def fig09(tables: Tables) -> Drawing:
     """A point per defense."""
@@ -153,8 +163,8 @@ def _pairs(tables: Tables) -> Iterator[tuple[str, pd.DataFrame, pd.DataFrame]]:
         if len(seen) and len(trained):
             yield name + (" *" if label in OTHERWISE else ""), seen, trained
     grids, over = (having(tables[name], "epsilon") for name in ("rog_grids", "utility_epsilon"))
-    seen = values_of(grids, "ssim", defense="laplace-eps", attack=ROG)
-    trained = values_of(over, "accuracy", defense="laplace-eps")
+    seen = values_of(grids, "ssim", defense=LAPLACE, attack=ROG)
+    trained = values_of(over, "accuracy", defense=LAPLACE)
     for epsilon in sorted(set(seen[EPSILON]) & set(trained[EPSILON])):
         name = f"LDP $\\epsilon$ = {epsilon:g}"
         yield name, seen[seen[EPSILON] == epsilon], trained[trained[EPSILON] == epsilon]
@@ -165,7 +175,7 @@ def _pairs(tables: Tables) -> Iterator[tuple[str, pd.DataFrame, pd.DataFrame]]:
     title="Attackers who know CDPA",
     caption=f"{INFORMED} Mean PSNR of reconstructions under CDPA at p = 0.98; black: the undefended update; grey "
     f"lines: attackers that never see an update. {INTERVALS}",
-    experiments=("inversion", "inversion_adaptive", "rog", "rog_adaptive"),
+    experiments=BY_INFORMED,
     leaves_out=ABOUT_CDPA,
 )
 def fig_s3(tables: Tables) -> Drawing:

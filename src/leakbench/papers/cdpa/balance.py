@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from leakbench.lazy import np, pd
 from leakbench.papers.cdpa.attacked import ROG
-from leakbench.papers.cdpa.common import defense_name, defenses_of, figure
+from leakbench.papers.cdpa.common import TRAINED, defense_name, defenses_of, figure
 from leakbench.report.artifacts import Tables
+from leakbench.report.labels import reads
 from leakbench.report.plots import Drawing
 from leakbench.report.statistics import over_seeds
 from leakbench.report.style import colour, use_style
@@ -102,7 +103,10 @@ def _privacy(rog: pd.DataFrame) -> tuple[dict[str, tuple[float, bool]], str]:
     "is missing; a hollow PR is void, since ROG is too weak without a defense. PR is of ROG's data and model "
     "and of the settings of Table III, which are not those of the accuracy. CEE repeats TE, as in the paper: "
     "its carbon is time, times a constant. Groups as in Table I; no defense and CDPA in all.",
-    experiments=("utility", "rog"),
+    experiments=(
+        reads("utility", defenses=TRAINED),
+        reads("rog", attacks=ROG),
+    ),
 )
 def fig10(tables: Tables) -> Drawing:
     """A panel per group of defenses, a polygon per defense."""

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
-from importlib.resources import files
 
 from leakbench.lazy import pd
 from leakbench.papers.cdpa import PAPER
 from leakbench.report.artifacts import artifact
+from leakbench.report.reference import printed_numbers
 
 figure = partial(artifact, PAPER, "figure")
 table = partial(artifact, PAPER, "table")
+printed = partial(printed_numbers, PAPER)
 
-INTERVALS = "Intervals: 95 % t-intervals over seeds; of two seeds, their range."
-
-NONE = "–"
-"""Of a table: not known, or not printed."""
 
 MASK = (2, 3)
 """Positions of the bits that the paper flips on images, from the left; 0 is the sign."""
@@ -35,6 +32,9 @@ DEFENSES = {
 }
 """Mechanism -> the paper's name of it, in the order of Table IV. A mechanism has one label in ``utility`` and others in
 the experiments of attacks, whose settings differ."""
+
+TRAINED = tuple(mechanism.replace("_", "-") for mechanism in DEFENSES)
+"""Labels of the defenses in ``utility``."""
 
 MODELS = ("SimpleCNN", "ConvNet", "ResNet18")
 """The models of Table IV, in its order."""
@@ -58,9 +58,3 @@ def defenses_of(frame: pd.DataFrame) -> dict[str, str]:
     found = dict(zip(frame["defense"], frame["mechanism"], strict=True))
     order = {name: place for place, name in enumerate(DEFENSES)}
     return dict(sorted(found.items(), key=lambda item: order.get(item[1], len(order))))
-
-
-def printed(name: str) -> pd.DataFrame:
-    """The paper's own numbers, from ``reference/<name>.csv``."""
-    with (files(__package__) / "reference" / f"{name}.csv").open(encoding="utf-8") as file:
-        return pd.read_csv(file)

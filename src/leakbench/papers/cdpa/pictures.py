@@ -8,10 +8,12 @@ from typing import NamedTuple
 
 from leakbench.lazy import pd, torch
 from leakbench.papers.cdpa.attacked import (
+    DEFENSES,
     DLG,
     IG,
     NAIVE,
     ROG,
+    attacked_by_rog,
     distances,
     settings_in_words,
     shown_defenses,
@@ -20,6 +22,7 @@ from leakbench.papers.cdpa.common import figure
 from leakbench.report.artifacts import Tables
 from leakbench.report.gallery import gallery, selection
 from leakbench.report.kept import Kept
+from leakbench.report.labels import reads
 from leakbench.report.plots import Drawing, judged
 from leakbench.report.reconstructions import Row
 from leakbench.report.verdicts import VOID
@@ -63,7 +66,7 @@ def _drawing(rows: Mapping[str, Row], void: str | None) -> Drawing:
     title="Reconstructions by ROG",
     caption=f"What ROG makes of one seed's images under every defense, without the networks that refine its images. "
     f"{NAIVE} {CHOSEN}",
-    experiments=("rog",),
+    experiments=(attacked_by_rog(),),
     tensors=("rog",),
 )
 def fig06(tables: Tables, kept: Kept) -> Drawing:
@@ -86,7 +89,7 @@ IMAGES = 3
     "the truth, over all images and seeds, of DLG and of Inverting Gradients: LPIPS (AlexNet) where its weights are "
     "staged, else 1 - SSIM. The paper's text has 0.79 and 0.71 of LPIPS for CDPA, 0.25 for SDQ and 0.13 for SignSGD "
     f"(both Inverting Gradients). {NAIVE} Below each image its PSNR.",
-    experiments=("inversion",),
+    experiments=(reads("inversion", defenses=DEFENSES, attacks=(DLG, IG)),),
     tensors=("inversion",),
 )
 def fig08(tables: Tables, kept: Kept) -> Drawing:
@@ -200,7 +203,10 @@ for number, entry in GRIDS.items():
         title=f"Reconstructions by ROG under {entry.title}",
         caption=f"{entry.words} {NAIVE} The settings are ours, the paper prints none. Whether training survives a "
         f"setting is not shown. {CHOSEN}",
-        experiments=("rog", "rog_grids"),
+        experiments=(
+            attacked_by_rog(defenses=["none"]),
+            reads("rog_grids", defenses=entry.series, attacks=ROG),
+        ),
         tensors=("rog", "rog_grids"),
         leaves_out="it is about the settings of one kind of defense; Figure 6 compares defenses",
     )(partial(grid, shown=entry))

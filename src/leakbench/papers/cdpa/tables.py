@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 
 from leakbench.lazy import np, pd
 from leakbench.papers.cdpa.attacked import ROG
-from leakbench.papers.cdpa.common import NONE, defense_name, defenses_of, model_name, printed, table
+from leakbench.papers.cdpa.common import MODEL_LABELS, TRAINED, defense_name, defenses_of, model_name, printed, table
 from leakbench.report.artifacts import Tables
+from leakbench.report.labels import reads
 from leakbench.report.plots import having, series_of
 from leakbench.report.statistics import over_seeds
 from leakbench.report.tidy import SETTING
+from leakbench.report.wording import NONE
 from leakbench.theory.bit_votes import epsilon_per_bit
 
 if TYPE_CHECKING:
@@ -160,7 +162,7 @@ def _is_percentage(text: str, value: float, reference: float, rounding: float) -
     f"{MEANS} Changes are seed by seed. *: a printed number that others of the table contradict beyond rounding: its "
     "change is not that of its column, its CO2 is off the third of a kg per minute of all other rows by more than 5 %, "
     f"or its elements are not the part that the method's own parameters send. {NONE}: not printed, or not known.",
-    experiments=("utility",),
+    experiments=(reads("utility", defenses=TRAINED, models=MODEL_LABELS),),
 )
 def table04(tables: Tables) -> pd.DataFrame:
     """A row per model and method."""
@@ -235,7 +237,7 @@ def _quantities(cell: pd.DataFrame) -> dict[str, pd.DataFrame]:
     caption="Parameters of the models of Table IV, counted, in numbers and in mebi-elements (2^20 numbers, the paper's "
     "Mb), beside what the paper says a client sends undefended. A client also sends the running statistics of "
     "BatchNorm, which are no parameters: SimpleCNN has none.",
-    experiments=("architectures",),
+    experiments=(reads("architectures", models=MODEL_LABELS),),
 )
 def table_s2(tables: Tables) -> pd.DataFrame:
     """A row per model."""
@@ -263,7 +265,7 @@ TRAINING = {"utility": "paper's", "utility_released": "released code's, with mom
     "loss - test loss| in nats, without a defense and with one (CDPA: p = 0.98). The paper names a step of 0.1; its "
     "public code has one of 0.01 and momentum of 0.5, kept between rounds. Changes are seed by seed; only models that "
     f"were trained both ways. {MEANS}",
-    experiments=("utility", "utility_released"),
+    experiments=[reads(experiment, defenses=("none", "cdpa")) for experiment in TRAINING],
 )
 def table_s3(tables: Tables) -> pd.DataFrame:
     """A row per model, training and defense that was trained with in both ways."""
@@ -308,7 +310,10 @@ IMAGES = {
     "paper's images of CDPA, at 5 dB, are further from the truth than a constant grey (11 dB on its data). "
     f"void: ROG is too weak without a defense, so that its number says nothing; {NONE}: not known (missing.csv "
     f"of the experiment says why). {MEANS}",
-    experiments=("utility_p", "rog_p"),
+    experiments=(
+        "utility_p",
+        reads("rog_p", attacks=ROG),
+    ),
 )
 def table08(tables: Tables) -> pd.DataFrame:
     """A row per model and p."""

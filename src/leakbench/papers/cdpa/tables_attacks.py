@@ -7,12 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from leakbench.lazy import pd
-from leakbench.papers.cdpa.attacked import IG, NAIVE, POST, ROG, reference_rows, shown_defenses
-from leakbench.papers.cdpa.common import INTERVALS, NONE, printed, table
+from leakbench.papers.cdpa.attacked import IG, NAIVE, POST, ROG, attacked_by_rog, reference_rows, shown_defenses
+from leakbench.papers.cdpa.common import printed, table
 from leakbench.report.artifacts import Tables
+from leakbench.report.labels import reads
 from leakbench.report.plots import judged, values_of
+from leakbench.report.style import IMAGE_REFERENCES
 from leakbench.report.tidy import SETTING
 from leakbench.report.verdicts import VOID
+from leakbench.report.wording import INTERVALS, NONE
 
 P = SETTING + "p"
 METRICS = {"psnr": "PSNR (dB)", "ssim": "SSIM", "ssim_global": "SSIM, global", "lpips": "LPIPS"}
@@ -22,6 +25,8 @@ SIMILARITY = (
 )
 PRINTED = {"psnr": "psnr", "ssim_global": "ssim", "lpips": "lpips"}
 """Our metric -> the paper's that is computed alike."""
+IMPUTED = {"ROG": ROG, "mean": "rog-imputed-mean", "zero": "rog-imputed-zero"}
+"""What outliers are replaced by -> the attack."""
 
 
 @table(
@@ -31,7 +36,7 @@ PRINTED = {"psnr": "psnr", "ssim_global": "ssim", "lpips": "lpips"}
     f"paper's numbers, ours, and ours after the networks that refine the images. {SIMILARITY} {NAIVE} The last rows "
     "are attackers that never see an update: what is worse than they are has learnt nothing from it. The paper's are "
     f"of one batch; it prints none for SignSGD and SDQ. {INTERVALS}",
-    experiments=("rog",),
+    experiments=(attacked_by_rog(POST, *IMAGE_REFERENCES),),
 )
 def table03(tables: Tables) -> pd.DataFrame:
     """A row per defense, then one per reference attacker."""
@@ -59,24 +64,26 @@ def table03(tables: Tables) -> pd.DataFrame:
     caption="An attacker replaces what is larger than 0.4 in every tensor of CDPA's update by the mean of the tensor's "
     "other coordinates, or by zero, and runs ROG; beside it ROG without that (the paper's: its Table VIII). Imputing "
     f"also replaces honest values that large. {SIMILARITY} {INTERVALS}",
-    experiments=("rog", "rog_p"),
+    experiments=(
+        attacked_by_rog(defenses=["none"]),
+        reads("rog_p", attacks=IMPUTED.values()),
+    ),
     leaves_out="it is about the outliers that CDPA's flipped bits make",
 )
 def table07(tables: Tables) -> pd.DataFrame:
     """A row per probability of keeping a bit and metric; the first rows are the undefended update."""
     frame, rog = tables["rog_p"], tables["rog"]
     imputed, naive = printed("table07").set_index(["p", "metric"]), printed("table08").set_index("p")
-    attacks = {"ROG": ROG, "mean": "rog-imputed-mean", "zero": "rog-imputed-zero"}
     rows = []
     for metric, words in METRICS.items():
         rows.append(
             {"p": "no defense", "metric": words}
-            | {f"{name}, ours": cell(rog, metric, defense="none", attack=attack) for name, attack in attacks.items()}
+            | {f"{name}, ours": cell(rog, metric, defense="none", attack=attack) for name, attack in IMPUTED.items()}
         )
     for p in sorted(frame[P].dropna().unique(), reverse=True):
         for metric, words in METRICS.items():
             row = {"p": f"{p:g}", "metric": words}
-            for name, attack in attacks.items():
+            for name, attack in IMPUTED.items():
                 theirs: str = NONE
                 if metric in PRINTED and name == "ROG":
                     theirs = _paper(naive, p, PRINTED[metric])
@@ -107,6 +114,14 @@ UNDEFENDED = {"Inverting Gradients": ("inversion", "inversion_adaptive"), "ROG":
 """Attack -> experiments: of the undefended update and the references, and of attackers who know CDPA."""
 ABOUT_CDPA = "its attackers know the bits that CDPA flips"
 PROTECTED = {"cdpa-rog": "CDPA, linear layers", "cdpa-rog-all": "CDPA, all layers"}
+BY_INFORMED = tuple(
+    declared
+    for attack, (plain, adapted) in UNDEFENDED.items()
+    for declared in (
+        reads(plain, defenses="cdpa-rog", attacks=(next(iter(ADAPTIVE[attack])), *IMAGE_REFERENCES)),
+        reads(adapted, defenses=PROTECTED, attacks=ADAPTIVE[attack]),
+    )
+)
 INFORMED = (
     "The paper argues that nobody can undo the flipped bits and runs no such attacker. 'Masked bits cleared' sets them "
     "to zero in every received integer, 'linear layers dropped' ignores these layers, 'robust matching' finds "
@@ -146,7 +161,7 @@ def _summary(frame: pd.DataFrame, metric: str, named: str, attacker: str, **equa
     title="Attackers who know CDPA",
     caption=f"{INFORMED} Mean PSNR (dB) and SSIM of reconstructions under CDPA at p = 0.98, beside those of the "
     f"undefended update and of attackers that never see one. {INTERVALS}",
-    experiments=("inversion", "inversion_adaptive", "rog", "rog_adaptive"),
+    experiments=BY_INFORMED,
     leaves_out=ABOUT_CDPA,
 )
 def table_s1(tables: Tables) -> pd.DataFrame:

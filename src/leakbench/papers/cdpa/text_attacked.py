@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from leakbench.lazy import pd
 from leakbench.metrics.text import WITH_SPECIAL
 from leakbench.report.plots import series_of, values_of
-from leakbench.report.style import REFERENCES
+from leakbench.report.style import SENTENCE_REFERENCES
 
 ATTACKED, INFORMED, TRAINED = "text_attacks", "text_adaptive", "text_utility"
 """Experiments: every defense under attack, attackers who know CDPA, and federated fine-tuning."""
@@ -26,7 +26,7 @@ DEFENSES = {
 }
 """Labels of attacked defenses -> the paper's names, in the order of its Table V, and two that it does not have."""
 
-UNSEEN = {label: REFERENCES[label] for label in ("random_sentence", "frequent_words")}
+UNSEEN = SENTENCE_REFERENCES
 """Reference attackers of text, which never see an update: name and line style."""
 
 ROUGES = {"rouge1": "R-1", "rouge2": "R-2", "rougeL": "R-L"}

@@ -10,11 +10,13 @@ from leakbench.data.text import unpack
 from leakbench.lazy import pd
 from leakbench.metrics.assignment import reorder
 from leakbench.metrics.text import rouge, rouge_floor, without_special
-from leakbench.papers.cdpa.common import INTERVALS, NONE, figure, printed, table
+from leakbench.papers.cdpa.common import figure, printed, table
 from leakbench.papers.cdpa.tables_attacks import ABOUT_CDPA, cell
 from leakbench.papers.cdpa.text_attacked import (
     ATTACKED,
     CHOICE,
+    DEFENSES,
+    DLG,
     INFORMED,
     LAMPS,
     ROUGES,
@@ -28,9 +30,11 @@ from leakbench.papers.cdpa.text_attacked import (
 )
 from leakbench.report.artifacts import Tables
 from leakbench.report.kept import Kept
+from leakbench.report.labels import reads
 from leakbench.report.plots import Drawing, judged, named, values_of
 from leakbench.report.style import REFERENCE_COLOUR, colour, panels
 from leakbench.report.verdicts import VOID
+from leakbench.report.wording import INTERVALS, NONE
 
 EXPLAINED = (
     "Not in the paper: 'random mask' hides a random fifth of the coordinates, as the public code of LAMP does, where "
@@ -46,7 +50,7 @@ EXPLAINED = (
     f"known. {SCORING} {CHOICE} Only beside it stand the paper's numbers of LAMP. {EXPLAINED}. The last rows "
     "are attackers that never see an update, and the floor: the mean score of reconstructions that share no word with "
     f"their sentence and have as many. {INTERVALS}",
-    experiments=(ATTACKED,),
+    experiments=(reads(ATTACKED, defenses=DEFENSES, attacks=(DLG, TAG, *LAMPS, *UNSEEN)),),
     tensors=(ATTACKED,),
 )
 def table05(tables: Tables, kept: Kept) -> pd.DataFrame:
@@ -95,7 +99,7 @@ def _flat(nested: Sequence[Any]) -> list[str]:
     "its own, under the same defense. The sentence is the paper's where that is among those attacked, else the first "
     f"of them. {CHOICE} R-1: ROUGE-1 of the words, without special tokens, of both. {EXPLAINED}. The paper prints the "
     "same string for GradDrop and for DP under DLG.",
-    experiments=(ATTACKED,),
+    experiments=(reads(ATTACKED, defenses=DEFENSES, attacks=(DLG, TAG, *LAMPS)),),
     tensors=(ATTACKED,),
 )
 def table06(tables: Tables, kept: Kept) -> pd.DataFrame:
@@ -154,6 +158,8 @@ ADAPTIVE: Mapping[str, Mapping[str, str]] = {
     },
 }
 """Attack -> what attackers who know CDPA do first, by their labels."""
+ADAPTED = {attack: informed for attack, *informed in ADAPTIVE.values()}
+"""Labels of attacks -> those of the attackers who know CDPA."""
 PROTECTED = "cdpa-text"
 
 
@@ -190,7 +196,10 @@ STATISTICS = ("mean", "low", "high", "seeds", "lost", "void")
     "messages' takes the median of messages of the same client about the same sentence. Mean ROUGE-1 without special "
     "tokens under CDPA at p = 0.999 on all layers; black: the undefended gradient; grey lines: attackers that never "
     f"see an update. {INTERVALS}",
-    experiments=(ATTACKED, INFORMED),
+    experiments=(
+        reads(ATTACKED, defenses=PROTECTED, attacks=(*ADAPTED, *UNSEEN)),
+        reads(INFORMED, defenses=PROTECTED, attacks=[label for labels in ADAPTED.values() for label in labels]),
+    ),
     leaves_out=ABOUT_CDPA,
 )
 def fig_s4(tables: Tables) -> Drawing:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from leakbench.lazy import pd
 from leakbench.metrics.text import ROUGES, WITH_SPECIAL, rouge, rouge_floor, without_special
-from leakbench.papers.cdpa.common import NONE, printed, table
+from leakbench.papers.cdpa.common import printed, table
 from leakbench.report.artifacts import Tables
+from leakbench.report.wording import NONE
 
 _TITLES = dict(zip(ROUGES, ("ROUGE-1", "ROUGE-2", "ROUGE-L"), strict=True))
 

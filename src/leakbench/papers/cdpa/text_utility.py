@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from leakbench.lazy import pd
-from leakbench.papers.cdpa.common import INTERVALS, NONE, figure, table
+from leakbench.papers.cdpa.common import figure, table
 from leakbench.papers.cdpa.tables_attacks import with_interval
 from leakbench.papers.cdpa.text_attacked import TRAINED
 from leakbench.papers.cdpa.utility import cells_of
 from leakbench.report.artifacts import Tables
+from leakbench.report.labels import reads
 from leakbench.report.plots import Drawing, draw_curve, series_of, values_of
 from leakbench.report.statistics import over_seeds
 from leakbench.report.style import colour, use_style
+from leakbench.report.wording import INTERVALS, NONE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 NAMES = {"grad-drop-text": "GradDrop", "dp-delta": "LDP", "dp": "LDP, of the gradient", "cdpa-text-delta": "CDPA"}
 """Labels of the defenses that are trained with -> the paper's names, but for the second LDP."""
 OTHER_READING = "dp"
+CURVES = reads(TRAINED, defenses=("none", *NAMES))
 EPOCHS = (20, 30)
 """Section 5.1 trains on CoLA for 20 epochs and on Rotten Tomatoes for 30, Appendix N the other way round."""
 UNITS = (
@@ -34,7 +37,7 @@ UNITS = (
     caption="Federated fine-tuning of four clients: Matthews correlation coefficient on the sentences that judge "
     f"(CoLA: the validation split, whose labels are public). {UNITS} The paper trains for 20 or 30 epochs and "
     f"contradicts itself on which data set gets which; grey: epoch 20. {INTERVALS}",
-    experiments=(TRAINED,),
+    experiments=(CURVES,),
 )
 def fig11(tables: Tables) -> Drawing:
     """A row per model, a column per data set, a line per defense."""
@@ -86,7 +89,7 @@ def _curve(ax: Axes, rows: pd.DataFrame, label: str, name: str) -> pd.DataFrame:
     "S4",
     title="Matthews correlation at the epochs that the paper names",
     caption=f"As Fig. 11, after so many epochs, and of the model of the best validation accuracy. {UNITS} {INTERVALS}",
-    experiments=(TRAINED,),
+    experiments=(CURVES,),
 )
 def table_s4(tables: Tables) -> pd.DataFrame:
     """A row per data set, model and defense."""

@@ -5,16 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from leakbench.lazy import pd
-from leakbench.papers.cdpa.common import INTERVALS, defense_name, defenses_of, figure
+from leakbench.papers.cdpa.common import TRAINED, defense_name, defenses_of, figure
 from leakbench.report.artifacts import Tables
+from leakbench.report.labels import reads
 from leakbench.report.plots import Drawing, draw_curve, having
 from leakbench.report.statistics import over_seeds
 from leakbench.report.style import MODEL_COLOURS, colour, panels, use_style
 from leakbench.report.tidy import SETTING
+from leakbench.report.wording import INTERVALS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+PLAIN = ("none", "sdq")
+"""Defenses beside which the readings of CDPA are shown."""
 CURVES = {"accuracy_curve": "test accuracy", "zoom": "test accuracy, zoomed", "loss_curve": "training loss (nats)"}
 BELOW, ABOVE = 0.1, 0.04
 """What the zoom shows around the undefended accuracy of the last round."""
@@ -32,7 +36,7 @@ def cells_of(frame: pd.DataFrame) -> list[tuple[str, str]]:
     "the same in the second half of training, from 10 points below the undefended accuracy of the last round "
     "to 4 points above it; what is worse lies outside. Bottom: loss of the clients' local steps, mean over "
     f"steps and clients. Lines end where training diverged in all seeds. {INTERVALS}",
-    experiments=("utility",),
+    experiments=(reads("utility", defenses=TRAINED),),
 )
 def fig05(tables: Tables) -> Drawing:
     """A row per measure, a column per model, a line per defense."""
@@ -110,7 +114,11 @@ READINGS = {
     "computes it, corrected to an unbiased mean, and on other layers, beside no defense and quantisation "
     "alone. Clients hold i.i.d. images, or labels drawn from a Dirichlet law of concentration alpha: the "
     f"smaller, the more they differ. The paper has i.i.d. clients alone. {INTERVALS}",
-    experiments=("utility", "readings", "skewed"),
+    experiments=(
+        reads("utility", defenses=PLAIN),
+        "readings",
+        reads("skewed", defenses=PLAIN),
+    ),
 )
 def fig_s2(tables: Tables) -> Drawing:
     """A panel per model: accuracy by reading, a colour per split of the labels."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from leakbench.lazy import np, pd
 from leakbench.metrics.defense_capability import dra_improvement, mia_improvement
-from leakbench.papers.channel.common import INTERVALS, UNDEFENDED, figure
+from leakbench.papers.channel.common import UNDEFENDED, figure
 from leakbench.papers.channel.released import (
     MIA,
     MSE,
@@ -20,11 +20,13 @@ from leakbench.papers.channel.released import (
     strongest_membership,
 )
 from leakbench.report.artifacts import Tables
+from leakbench.report.labels import Reads, reads
 from leakbench.report.plots import Drawing, having
 from leakbench.report.statistics import over_seeds
 from leakbench.report.style import REFERENCE_COLOUR, colour, marker
 from leakbench.report.tidy import SETTING
 from leakbench.report.trade_offs import keep_in_view
+from leakbench.report.wording import INTERVALS
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -39,7 +41,12 @@ SERIES = {
     "dp-sgd": "DP-SGD",
     "dp-psac": "DP-PSAC",
 }
-WORLD = (UNDEFENDED, "natural", "white", "personalized", "dp")
+DP = ("dp-sgd", "dp-psac")
+WORLD: tuple[str | Reads, ...] = (
+    UNDEFENDED,
+    *(reads(channel, defenses=channel) for channel in SERIES if channel not in DP),
+    reads("dp", defenses=DP),
+)
 CELL = ["dataset", "model", "seed"]
 IMPROVED = (
     "IMP_MIA = 1 - AUC / AUC_0 and IMP_DRA = 1 - MSE_0 / MSE of model inversion, where 0 marks the undefended model of "

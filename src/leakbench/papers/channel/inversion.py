@@ -8,19 +8,22 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from leakbench.lazy import np, pd, torch
-from leakbench.papers.channel.common import CHANNELS, figure
+from leakbench.papers.channel.common import CALIBRATED, CHANNELS, figure
 from leakbench.report.artifacts import Tables
 from leakbench.report.kept import Kept
+from leakbench.report.labels import Reads, reads
 from leakbench.report.plots import Drawing, draw_swept, having, judged, named, series_of, values_of
-from leakbench.report.style import REFERENCE_COLOUR, REFERENCES, colour, panels, use_style
+from leakbench.report.style import IMAGE_REFERENCES, REFERENCE_COLOUR, colour, panels, use_style
 from leakbench.report.tidy import SETTING
 from leakbench.report.verdicts import VOID
+from leakbench.report.wording import rounded
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 KAPPA, BATCH, DIRECTION = SETTING + "kappa", SETTING + "batch_size", SETTING + "direction"
 ATTACK, ADAPTIVE, ONE = "ig", "ig-posterior", "ig-one"
+BATCHED = {"none": "no defense", "dp-sgd-1.3": "DP-SGD", "gaussian-0.01": "constant noise"}
 MSE = "MSE (squared normalised inputs)"
 INVERTED = (
     "Inverting Gradients of single images on an untrained model, with the true labels; mean over images and over seeds "
@@ -72,7 +75,7 @@ def _heatmaps(
 
 def _references(frame: pd.DataFrame, metric: str, dataset: str) -> list[dict[Any, Any]]:
     """Means of the undefended attack and the reference attackers."""
-    names = {ATTACK: "no defense"} | {name: words for name, (words, _) in REFERENCES.items()}
+    names = {ATTACK: "no defense"} | {name: words for name, (words, _) in IMAGE_REFERENCES.items()}
     found = []
     for attack, words in names.items():
         rows = values_of(frame, metric, attack=attack, dataset=dataset, mechanism="none")
@@ -92,7 +95,7 @@ def _heatmap(ax: Axes, points: pd.DataFrame, names: Mapping[str, str], hotter_is
         value = values[row, column]
         part = (value - low) / (high - low) if high > low else 0.5
         dark = part > 0.65 if hotter_is == "higher" else part < 0.35
-        words = "–" if value != value else f"{value:.3g}"
+        words = rounded(float(value))
         ax.text(column, row, words, ha="center", va="center", fontsize="small", color="white" if dark else "black")
     ax.set_xticks(range(len(table.columns)), [f"{kappa:g}" for kappa in table.columns])
     ax.set_yticks(range(len(labels)), [names[label] for label in labels])
@@ -106,7 +109,7 @@ def _heatmap(ax: Axes, points: pd.DataFrame, names: Mapping[str, str], hotter_is
     title="Images as the channels release them",
     caption="Test images and what a client that defends them holds instead, for every channel and capacity in nats, "
     "with one draw of the noise; pixels are clipped to [0, 1] for the picture alone.",
-    experiments=("pictures",),
+    experiments=(reads("pictures", defenses=CHANNELS),),
     tensors=("pictures",),
 )
 def fig05(tables: Tables, kept: Kept) -> Drawing:
@@ -160,17 +163,16 @@ def _show(ax: Axes, image: torch.Tensor, title: str) -> None:
     "auxiliary images, which needs no gradient, comes closer to the mean of a batch the larger the batch is: only "
     "what lies below its line was learnt from the gradient. Intervals: 95 % t-intervals over seeds of the "
     "initialisation.",
-    experiments=("batch_size",),
+    experiments=(reads("batch_size", defenses=BATCHED, attacks=(ONE, "mean_image", "grey")),),
 )
 def fig06(tables: Tables) -> Drawing:
     """MSE against the batch size, with and without noise."""
     frame = having(tables["batch_size"], "batch_size")
-    names = {"none": "no defense", "dp-sgd-1.3": "DP-SGD", "gaussian-0.01": "constant noise"}
     drawn, (ax,) = panels(1, width=6.2, height=3.3)
     numbers: list[dict[Any, Any]] = []
-    for label, name in {"none": names["none"], **series_of(frame, names)}.items():
+    for label, name in {"none": BATCHED["none"], **series_of(frame, BATCHED)}.items():
         numbers += draw_swept(ax, values_of(frame, "mse_input", defense=label, attack=ONE), "batch_size", name)
-    for attack, (name, style) in REFERENCES.items():
+    for attack, (name, style) in IMAGE_REFERENCES.items():
         rows = values_of(frame, "mse_input", mechanism="none", attack=attack)
         if len(rows):
             points = judged(rows, [BATCH]).sort_values(BATCH)
@@ -193,7 +195,7 @@ def fig06(tables: Tables) -> Drawing:
     "images; lines: the same attack on the undefended gradient. Crosses: the variance of the direction over the "
     "number of inputs, which is the least error left where everything else is reconstructed exactly, on average over "
     "the training images. Intervals: 95 % t-intervals over seeds of the initialisation.",
-    experiments=("compression",),
+    experiments=(reads("compression", attacks=ATTACK),),
     leaves_out="it is about the direction that one mechanism takes out of the images",
 )
 def fig08(tables: Tables) -> Drawing:
@@ -289,13 +291,21 @@ def heatmap(tables: Tables, *, shown: Heatmap) -> Drawing:
     return _heatmaps(frame, references, shown.metric, shown.label, shown.attack, hotter_is=shown.leaks)
 
 
+def _read_by(shown: Heatmap) -> tuple[Reads, ...]:
+    """The table of the channels, and that of the undefended cells and reference attackers if it is another one."""
+    bare = (ATTACK, *IMAGE_REFERENCES)
+    if shown.attack == ATTACK:
+        return (reads(shown.experiment, defenses=CHANNELS, attacks=bare),)
+    return reads("inversion", attacks=bare), reads(shown.experiment, defenses=CHANNELS, attacks=shown.attack)
+
+
 for number, entry in HEATMAPS.items():
     darker = "a smaller error, so more leakage" if entry.leaks == "lower" else "more leakage"
     figure(
         number,
         title=f"Gradient inversion under the channels: {entry.title}",
         caption=" ".join(filter(None, (entry.words, INVERTED, f"Darker: {darker}."))),
-        experiments=("inversion", entry.experiment) if entry.attack == ADAPTIVE else (entry.experiment,),
+        experiments=_read_by(entry),
     )(partial(heatmap, shown=entry))
 
 
@@ -306,7 +316,7 @@ for number, entry in HEATMAPS.items():
     "asked for; the personalized channel follows an upper bound (Theorem 3). Middle: mean variance of the noise per "
     "input. Right: the least mean squared error of any attacker who sees the noisy image, for normal images, over the "
     "images' variance.",
-    experiments=("calibration",),
+    experiments=(CALIBRATED,),
     leaves_out="it is about the capacity kappa of the paper's channels",
 )
 def fig_s2(tables: Tables) -> Drawing:

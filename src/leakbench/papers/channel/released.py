@@ -11,13 +11,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from leakbench.lazy import pd
-from leakbench.papers.channel.common import INTERVALS, UNDEFENDED, figure
+from leakbench.papers.channel.common import UNDEFENDED, figure
 from leakbench.report.artifacts import Tables
 from leakbench.report.plots import Drawing, having
 from leakbench.report.statistics import over_seeds
 from leakbench.report.style import MODEL_COLOURS, panels
 from leakbench.report.tidy import SETTING
 from leakbench.report.trade_offs import keep_in_view
+from leakbench.report.wording import INTERVALS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

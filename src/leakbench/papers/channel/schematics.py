@@ -6,13 +6,18 @@ import itertools
 import math
 from typing import TYPE_CHECKING, Any
 
+from leakbench.defenses.channel import PersonalizedChannel
 from leakbench.lazy import pd, torch
-from leakbench.papers.channel.common import CHANNELS, figure
+from leakbench.papers.channel.common import CALIBRATED, CHANNELS, figure
 from leakbench.papers.channel.jobs.calibrate import VISITS
+from leakbench.papers.channel.theory.compression import equivalent_variance, without_directions
+from leakbench.papers.channel.theory.toy_channel import next_weight, toy_capacity, toy_variance
 from leakbench.report.artifacts import Tables
+from leakbench.report.labels import reads
 from leakbench.report.plots import Drawing, values_of
 from leakbench.report.style import REFERENCE_COLOUR, colour, panels
 from leakbench.report.tidy import SETTING
+from leakbench.theory.capacity import capacity, natural_variance
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,6 +28,7 @@ MECHANISMS = {
     "white-all": "white_channel",
     "personalized-all": "personalized_channel",
 }
+NATURAL = "natural-all"
 LINES = ("-", "--", "-.", ":")
 DIMENSION = 1024
 """Of the formulas' images: 32x32, grey."""
@@ -48,7 +54,7 @@ def _middle(frame: pd.DataFrame) -> float:
     "Right: what each direction alone carries, half ln(1 + signal / noise) nats; together the directions that are not "
     "shown carry the rest. Noise of the personalized channel is not independent between these directions, and its "
     "capacity is solved for by an upper bound, so it stays below what is asked for.",
-    experiments=("calibration",),
+    experiments=(CALIBRATED,),
     leaves_out="it is a sketch with the paper's channels",
 )
 def fig01(tables: Tables) -> Drawing:
@@ -98,13 +104,13 @@ def _half_log(value: float) -> float:
     "sum of as many capacities (eq. 9); what as many fresh draws of the noise tell together, f(sigma / visits); and "
     "one draw for all visits, of which nothing more can be learnt. Right: the factor exp(-2 I / d) by which each "
     "lowers the error bound of Theorem 1, for d inputs per image.",
-    experiments=("calibration",),
+    experiments=(reads("calibration", defenses=NATURAL),),
     leaves_out="it is a sketch with one channel",
 )
 def fig02(tables: Tables) -> Drawing:
     """Nats against visits under three ways of counting, and the factor on the error bound."""
     frame = _first_dataset(tables["calibration"])
-    frame = frame[frame["defense"] == "natural-all"]
+    frame = frame[frame["defense"] == NATURAL]
     kappa = _middle(frame)
     at = frame[frame[KAPPA] == kappa]
     fresh = values_of(at, "fresh_capacity").sort_values("index")["value"].to_numpy()
@@ -147,8 +153,6 @@ def fig02(tables: Tables) -> Drawing:
 )
 def fig03(_: Tables) -> Drawing:
     """Contours over lambda and sigma, and cuts through them."""
-    from leakbench.theory.capacity import capacity
-
     grid = torch.logspace(-2, 2, 41, dtype=torch.float64)
     nats = capacity(grid[:, None, None], grid)  # [lambda, sigma]
     drawn, (left, right) = panels(2, width=4.3, height=3.4)
@@ -180,8 +184,6 @@ def fig03(_: Tables) -> Drawing:
 )
 def fig04(_: Tables) -> Drawing:
     """Capacity of fixed noise, and the noise for a fixed capacity, over the weight."""
-    from leakbench.papers.channel.theory.toy_channel import next_weight, toy_capacity, toy_variance
-
     weights = torch.linspace(0.5, 20, 196, dtype=torch.float64)
     start = torch.tensor(2.0, dtype=torch.float64)
     rounds = torch.stack([start, next_weight(start), next_weight(next_weight(start))])
@@ -222,9 +224,6 @@ def fig04(_: Tables) -> Drawing:
 )
 def fig07(_: Tables) -> Drawing:
     """Capacity that is kept, and the equivalent noise, over the number of removed directions."""
-    from leakbench.papers.channel.theory.compression import equivalent_variance, without_directions
-    from leakbench.theory.capacity import capacity, natural_variance
-
     eigenvalues = torch.arange(1, DIMENSION + 1, dtype=torch.float64) ** -1.3
     sigma = natural_variance(eigenvalues, 300.0)
     removed = torch.tensor([0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 768, 1000])
@@ -261,8 +260,6 @@ def fig07(_: Tables) -> Drawing:
 )
 def fig17(_: Tables) -> Drawing:
     """The matrix beta."""
-    from leakbench.defenses.channel import PersonalizedChannel
-
     beta = PersonalizedChannel(kappa=1.0).weights((1, 32, 32)).view(32, 32)
     drawn, (ax,) = panels(1, width=3.9, height=3.3)
     _matrix(ax, beta)

@@ -6,9 +6,11 @@ import math
 from collections.abc import Iterable, Iterator
 
 from leakbench.lazy import pd
-from leakbench.papers.channel.common import printed, table
+from leakbench.papers.channel.common import ARCHITECTURES, printed, table
 from leakbench.report.artifacts import Tables
+from leakbench.report.labels import reads
 from leakbench.report.statistics import over_seeds
+from leakbench.report.wording import NONE
 from leakbench.theory.dp_capacity import (
     capacity_multiplier,
     composed_epsilon,
@@ -18,8 +20,6 @@ from leakbench.theory.dp_capacity import (
     release_epsilon,
 )
 from leakbench.theory.reconstruction_bound import information_at, information_factor
-
-NONE = "–"
 
 
 @table(
@@ -53,7 +53,10 @@ METHODS = {
     "machine, processor time is. Beside them counts of "
     "no machine: floating-point operations added to those of training, normal random numbers drawn, bytes of the "
     "largest arrays added. Parameters: printed, of our model of that name, and of the model that was timed.",
-    experiments=("cost", "architectures"),
+    experiments=(
+        reads("cost", models=tuple(f"*{name}*" for name in ARCHITECTURES)),
+        reads("architectures", models=ARCHITECTURES),
+    ),
 )
 def table02(tables: Tables) -> pd.DataFrame:
     """A row per model and method."""

@@ -10,6 +10,7 @@ from leakbench.lazy import np, pd, torch
 from leakbench.papers.optimal_defense.common import INTERVALS, figure
 from leakbench.report.artifacts import Tables
 from leakbench.report.kept import Kept
+from leakbench.report.labels import reads
 from leakbench.report.plots import Drawing, draw_curve, values_of
 from leakbench.report.style import colour, legend_below, panels, plain_ticks, shades
 from leakbench.theory.optimal_noise import variance_ratio
@@ -17,7 +18,9 @@ from leakbench.theory.optimal_noise import variance_ratio
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-OPTIMAL, ISOTROPIC = "optimal_clipped_noise", "clipped_noise"
+OPTIMAL, ISOTROPIC = "optimal-0.1", "dpsgd-0.1"
+OPTIMAL_NOISE, ISOTROPIC_NOISE = "optimal_clipped_noise", "clipped_noise"
+"""Mechanisms of these defenses."""
 QUANTILES = {"5 %": 0.05, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "95 %": 0.95}
 WINDOW = 10
 LINES = ("-", "--", "-.", ":")
@@ -37,12 +40,12 @@ def _in_order(tensors: list[str]) -> list[str]:
     "left; on the line it equals isotropic noise of the same root mean square. Coordinates that are exactly zero "
     "are left out. Right: standard deviations of optimal noise in every parameter tensor, beside the one of "
     "isotropic noise.",
-    experiments=("coordinates",),
+    experiments=(reads("coordinates", defenses=OPTIMAL),),
     tensors=("coordinates",),
 )
 def fig01(_: Tables, kept: Kept) -> Drawing:
     """Magnitude and sensitivity of coordinates, and the noise that follows, in one step."""
-    found = kept.tensors("coordinates", "optimal-0.1", "fisher")
+    found = kept.tensors("coordinates", OPTIMAL, "fisher")
     prefix = "seed0/gradient/"
     names = _in_order([key.removeprefix(prefix) for key in found if key.startswith(prefix)])
     gradient, sensitivity, variance = (
@@ -81,7 +84,7 @@ def _density(
     factor = float((variance[noisy] / ratio[noisy]).median())
     limits = ax.get_xlim(), ax.get_ylim()
     x = torch.tensor(limits[0], dtype=torch.float64)
-    ax.plot(x, x * isotropic**2 / factor, color=colour(ISOTROPIC), linewidth=1.5)
+    ax.plot(x, x * isotropic**2 / factor, color=colour(ISOTROPIC_NOISE), linewidth=1.5)
     ax.set(xlim=limits[0], ylim=limits[1])
     more = float((variance > isotropic**2).double().mean())
     box = {"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 1.5}
@@ -95,7 +98,7 @@ def _density(
             ha=horizontal,
             va=vertical,
             fontsize="small",
-            color=colour(OPTIMAL) if word == "more" else colour(ISOTROPIC),
+            color=colour(OPTIMAL_NOISE) if word == "more" else colour(ISOTROPIC_NOISE),
             bbox=box,
         )
     ax.set(xlabel="magnitude $|g_i|$", ylabel=r"sensitivity to the inputs $\|\nabla_x g_i\|$")
@@ -110,7 +113,7 @@ def _density(
 def _deviations(ax: Axes, deviations: dict[str, torch.Tensor], isotropic: float) -> list[dict[str, Any]]:
     """Quantiles of the standard deviation in every parameter tensor, the first on top, and the isotropic one."""
     levels = torch.tensor(list(QUANTILES.values()), dtype=torch.float64)
-    names, tint = list(deviations), colour(OPTIMAL)
+    names, tint = list(deviations), colour(OPTIMAL_NOISE)
     quantiles = torch.stack([torch.quantile(part, levels) for part in deviations.values()])
     most = torch.stack([part.max() for part in deviations.values()])
     rows = range(len(names), 0, -1)
@@ -119,7 +122,7 @@ def _deviations(ax: Axes, deviations: dict[str, torch.Tensor], isotropic: float)
     ax.hlines(rows, lower, upper, color=tint, linewidth=5, alpha=0.6, label="optimal: 25 % to 75 %")
     ax.plot(middle, rows, color="white", marker="o", markeredgecolor=tint, linestyle="none", label="optimal: median")
     ax.plot(most, rows, color=tint, marker="|", linestyle="none", label="optimal: largest")
-    ax.axvline(isotropic, color=colour(ISOTROPIC), label="isotropic, equal RMS")
+    ax.axvline(isotropic, color=colour(ISOTROPIC_NOISE), label="isotropic, equal RMS")
     ax.set(xscale="log", xlabel="standard deviation of the noise", yticks=rows, yticklabels=names)
     legend_below(ax)
     shown = [
@@ -134,18 +137,18 @@ def _deviations(ax: Axes, deviations: dict[str, torch.Tensor], isotropic: float)
     title="Noise in every parameter tensor during training",
     caption="Mean standard deviation of the noise in every parameter tensor during federated training with "
     f"optimal noise at scale 0.1, mean of {WINDOW} steps; left weights, right biases. {INTERVALS}",
-    experiments=("noise_training",),
+    experiments=(reads("noise_training", defenses=(OPTIMAL, ISOTROPIC)),),
     leaves_out="it takes the noise of one mechanism apart",
 )
 def fig14(tables: Tables) -> Drawing:
     """Noise per parameter tensor against the step, for optimal noise and, as one level, for isotropic noise."""
     frame, prefix = tables["noise_training"], noise_metric("")
     noise = frame[frame["metric"].str.startswith(prefix)]
-    optimal = noise[noise["defense"] == "optimal-0.1"]
+    optimal = noise[noise["defense"] == OPTIMAL]
     names = _in_order([metric.removeprefix(prefix) for metric in optimal["metric"].unique()])
     layers = list(dict.fromkeys(name.rpartition(".")[0] for name in names))
-    tints = dict(zip(layers, shades(OPTIMAL, len(layers)), strict=True))
-    level = noise.loc[noise["defense"] == "dpsgd-0.1", "value"].mean()
+    tints = dict(zip(layers, shades(OPTIMAL_NOISE, len(layers)), strict=True))
+    level = noise.loc[noise["defense"] == ISOTROPIC, "value"].mean()
     drawn, axes = panels(2, width=3.7, height=3.1)
     shown = []
     for ax, (kind, title) in zip(axes, {"weight": "weights", "bias": "biases"}.items(), strict=True):
@@ -157,7 +160,7 @@ def fig14(tables: Tables) -> Drawing:
                 curve = draw_curve(ax, rows, f"optimal noise, {layer}", window=WINDOW, style=style, tint=tints[layer])
                 shown.append(curve.assign(series=name, panel=title))
         if not math.isnan(level):
-            ax.axhline(level, color=colour(ISOTROPIC), linewidth=1, label="isotropic noise")
+            ax.axhline(level, color=colour(ISOTROPIC_NOISE), linewidth=1, label="isotropic noise")
         ax.set(title=title, xlabel="server step", yscale="log")
     means = pd.concat([curve["mean"] for curve in shown], ignore_index=True).tolist() if shown else []
     heights = [height for height in (*means, level) if height > 0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from leakbench.lazy import pd
 from leakbench.papers.optimal_defense.common import (
     ATTACK_CIFAR,
+    CIFAR_REFERENCES,
     ERRORS,
     INTERVALS,
     LOSS,
@@ -20,9 +21,11 @@ from leakbench.papers.optimal_defense.common import (
     together,
 )
 from leakbench.report.artifacts import Tables
+from leakbench.report.labels import reads
 from leakbench.report.plots import Drawing, against_parameter, having
 from leakbench.report.tidy import SETTING
 
+NOISY = reads("cifar_noise", defenses=("none", *NOISE_CIFAR), attacks=ATTACK_CIFAR)
 SMALL = 1e-3
 """The largest scale of Figure 11: above it, the paper says, its attack fails."""
 
@@ -37,7 +40,10 @@ def _small_scales(frame: pd.DataFrame) -> pd.DataFrame:
     9,
     title="Pruning on CIFAR-10: reconstruction error against training loss",
     caption=f"{TRADED.format(optimiser='Adam')} {INTERVALS} {REFERENCES}",
-    experiments=("cifar_references", "cifar_pruning"),
+    experiments=(
+        CIFAR_REFERENCES,
+        reads("cifar_pruning", defenses=("none", *PRUNING_CIFAR), attacks=ATTACK_CIFAR),
+    ),
     any_sweep=True,
 )
 def fig09(tables: Tables) -> Drawing:
@@ -50,7 +56,10 @@ def fig09(tables: Tables) -> Drawing:
     title="Noise on CIFAR-10: reconstruction error against training loss",
     caption=f"{TRADED.format(optimiser='Adam')} Noise scales up to {SMALL:g}; the larger ones are in Figures 12 "
     f"and 13. {INTERVALS} {REFERENCES}",
-    experiments=("cifar_references", "cifar_noise"),
+    experiments=(
+        CIFAR_REFERENCES,
+        NOISY,
+    ),
     any_sweep=True,
 )
 def fig11(tables: Tables) -> Drawing:
@@ -63,7 +72,7 @@ def fig11(tables: Tables) -> Drawing:
     title="Noise on CIFAR-10: training loss against the noise scale",
     caption="Loss on the training images after five Adam steps, against the noise scale (root mean square of the "
     f"standard deviations), gradients clipped elementwise at 1. {INTERVALS}",
-    experiments=("cifar_noise",),
+    experiments=(reads("cifar_noise", defenses=("none", *NOISE_CIFAR)),),
 )
 def fig12(tables: Tables) -> Drawing:
     """Training loss against the noise scale."""
@@ -76,7 +85,10 @@ def fig12(tables: Tables) -> Drawing:
     title="Noise on CIFAR-10: reconstruction error against the noise scale",
     caption="Error of the reconstruction against the noise scale (root mean square of the standard deviations), at "
     f"initialisation, gradients clipped elementwise at 1. {INTERVALS} {REFERENCES}",
-    experiments=("cifar_references", "cifar_noise"),
+    experiments=(
+        CIFAR_REFERENCES,
+        NOISY,
+    ),
 )
 def fig13(tables: Tables) -> Drawing:
     """MSE and PSNR against the noise scale."""

@@ -17,10 +17,11 @@ from leakbench.lazy import np
 from leakbench.papers.optimal_defense import PAPER
 from leakbench.report.claims import claim
 from leakbench.report.comparisons import at_each, difference, relative
-from leakbench.report.evidence import Evidence, NotRun, Series, bootstrap, in_words, same_points, same_seeds
+from leakbench.report.evidence import Evidence, NotRun, Series, bootstrap, same_points, same_seeds
 from leakbench.report.findings import Finding, Part, decide
 from leakbench.report.labels import Reads, reads
 from leakbench.report.statistics import dominance
+from leakbench.report.wording import numbers
 
 if TYPE_CHECKING:
     from leakbench.report.statistics import Array
@@ -93,7 +94,7 @@ def _dominance(
     kept = [point for point in curves[0][0].points if point <= up_to]
     baseline, optimal = ([one.at([p for p in one.points if p <= up_to]) for one in curve] for curve in curves)
     if min(len(baseline[0].points), len(optimal[0].points)) < 2:
-        raise NotRun(f"a trade-off needs two values of {pair.sweep}; the grid has {in_words(kept)}")
+        raise NotRun(f"a trade-off needs two values of {pair.sweep}; the grid has {numbers(kept)}")
     series = same_seeds(*baseline, *optimal)
     resamples = bootstrap(*series)
     means = [resamples.mean(one.values) for one in series]
@@ -348,7 +349,7 @@ def e13(evidence: Evidence) -> Finding:
     errors = [evidence.series("cifar_noise", MSE, defense=label, attack=IG_CIFAR, sweep="scale") for label in labels]
     large = [scale for scale in losses[0].points if scale >= SATURATED * (1 - 1e-9)]
     if len(large) < 2:
-        raise NotRun(f"the grid has fewer than two scales from {SATURATED:g}: {in_words(losses[0].points)}")
+        raise NotRun(f"the grid has fewer than two scales from {SATURATED:g}: {numbers(losses[0].points)}")
     ours, theirs = same_points(*(one.at(large) for one in losses))
     parts = [difference(b, a, f"loss at {scale:g}", "nats", at_least=0.0) for scale, a, b in at_each(ours, theirs)]
     resamples = bootstrap(ours, theirs)

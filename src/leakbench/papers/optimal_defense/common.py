@@ -7,7 +7,9 @@ from functools import partial
 from leakbench.lazy import pd
 from leakbench.papers.optimal_defense import PAPER
 from leakbench.report.artifacts import Tables, artifact
+from leakbench.report.labels import reads
 from leakbench.report.plots import Drawing
+from leakbench.report.style import IMAGE_REFERENCES
 from leakbench.report.trade_offs import TradeOff, trade_off
 
 figure = partial(artifact, PAPER, "figure")
@@ -19,11 +21,14 @@ NOISE = {"dpsgd": "clipped noise (the paper's DP-SGD)", "optimal": "optimal nois
 NOISE_CIFAR = {"dpsgd-cifar": NOISE["dpsgd"], "optimal-cifar": NOISE["optimal"]}
 NOISE_IN_SHORT = {"dpsgd": "clipped noise", "optimal": "optimal noise"}
 NOISE_AT_U2 = {"dpsgd-u2": "clipped noise", "optimal-u2": "optimal noise"}
-ATTACK, ATTACK_CIFAR = "ig", "ig-cifar"
-ATTACKERS = {ATTACK: "", "ig-adaptive": ", adaptive attack"}
+ATTACK, ATTACK_CIFAR, ADAPTIVE = "ig", "ig-cifar", "ig-adaptive"
+ATTACKERS = {ATTACK: "", ADAPTIVE: ", adaptive attack"}
 ERRORS = {"mse_input": "MSE (normalised inputs)", "psnr": "PSNR (dB, pixels in [0, 1])"}
 LOSS = "training loss after 5 steps (nats)"
 PRUNED, SCALE = "pruned part of the gradient", "noise scale (RMS std)"
+
+UNDEFENDED = reads("undefended", defenses="none", attacks=(ATTACK, *IMAGE_REFERENCES))
+CIFAR_REFERENCES = reads("cifar_references", defenses="none", attacks=IMAGE_REFERENCES)
 
 INTERVALS = "Intervals: 95 % t-intervals over seeds of the initialisation; of two seeds, their range."
 BLIND = (

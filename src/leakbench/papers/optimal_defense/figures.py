@@ -12,6 +12,7 @@ from leakbench.papers.optimal_defense.common import (
     REFERENCES,
     SCALE,
     TRADED,
+    UNDEFENDED,
     error_against_loss,
     figure,
     noise,
@@ -19,7 +20,20 @@ from leakbench.papers.optimal_defense.common import (
     together,
 )
 from leakbench.report.artifacts import Tables
+from leakbench.report.labels import reads
 from leakbench.report.plots import Drawing, against_parameter, training_curves
+
+TRAINED_PRUNING = {
+    "none": "no defense",
+    "gp-80": "gradient pruning 80 %",
+    "gp-90": "gradient pruning 90 %",
+    "op-80": "optimal pruning 80 %",
+}
+TRAINED_NOISE = {
+    "none": "no defense",
+    "dpsgd-0.1": "clipped noise (the paper's DP-SGD) 0.1",
+    "optimal-0.1": "optimal noise 0.1",
+}
 
 
 @figure(
@@ -27,7 +41,10 @@ from leakbench.report.plots import Drawing, against_parameter, training_curves
     title="Reconstruction error against the pruning ratio",
     caption="Error of the reconstruction against the part of the gradient that is pruned, at initialisation. "
     f"{INTERVALS} {REFERENCES}",
-    experiments=("undefended", "pruning"),
+    experiments=(
+        UNDEFENDED,
+        reads("pruning", defenses=PRUNING, attacks=ATTACK),
+    ),
 )
 def fig02(tables: Tables) -> Drawing:
     """MSE and PSNR against the pruning ratio."""
@@ -38,24 +55,21 @@ def fig02(tables: Tables) -> Drawing:
     3,
     title="Training under pruning",
     caption=f"Training loss of federated training with pruned gradients. {INTERVALS}",
-    experiments=("pruning_training",),
+    experiments=(reads("pruning_training", defenses=TRAINED_PRUNING),),
 )
 def fig03(tables: Tables) -> Drawing:
     """Training loss for gradient pruning at 80 % and 90 % and optimal pruning at 80 %."""
-    names = {
-        "none": "no defense",
-        "gp-80": "gradient pruning 80 %",
-        "gp-90": "gradient pruning 90 %",
-        "op-80": "optimal pruning 80 %",
-    }
-    return training_curves(tables["pruning_training"], names, window=8, styles={"gp-90": "--"})
+    return training_curves(tables["pruning_training"], TRAINED_PRUNING, window=8, styles={"gp-90": "--"})
 
 
 @figure(
     4,
     title="Pruning: reconstruction error against training loss",
     caption=f"{TRADED.format(optimiser='Adam')} {INTERVALS} {REFERENCES}",
-    experiments=("undefended", "pruning"),
+    experiments=(
+        UNDEFENDED,
+        reads("pruning", defenses=PRUNING, attacks=ATTACK),
+    ),
     any_sweep=True,
 )
 def fig04(tables: Tables) -> Drawing:
@@ -68,7 +82,10 @@ def fig04(tables: Tables) -> Drawing:
     title="Reconstruction error against the noise scale",
     caption="Error of the reconstruction against the noise scale (root mean square of the standard deviations), at "
     f"initialisation, gradients clipped elementwise at 1. {INTERVALS} {REFERENCES}",
-    experiments=("undefended", "noise"),
+    experiments=(
+        UNDEFENDED,
+        reads("noise", defenses=NOISE, attacks=ATTACK),
+    ),
 )
 def fig05(tables: Tables) -> Drawing:
     """MSE and PSNR against the noise scale."""
@@ -80,23 +97,21 @@ def fig05(tables: Tables) -> Drawing:
     title="Training under noise",
     caption="Training loss of federated training with noisy gradients, noise scale 0.1 (root mean square of the "
     f"standard deviations). {INTERVALS}",
-    experiments=("noise_training",),
+    experiments=(reads("noise_training", defenses=TRAINED_NOISE),),
 )
 def fig06(tables: Tables) -> Drawing:
     """Training loss for clipped noise and optimal noise at the same scale."""
-    names = {
-        "none": "no defense",
-        "dpsgd-0.1": "clipped noise (the paper's DP-SGD) 0.1",
-        "optimal-0.1": "optimal noise 0.1",
-    }
-    return training_curves(tables["noise_training"], names, window=8)
+    return training_curves(tables["noise_training"], TRAINED_NOISE, window=8)
 
 
 @figure(
     7,
     title="Noise: reconstruction error against training loss",
     caption=f"{TRADED.format(optimiser='Adam')} {INTERVALS} {REFERENCES}",
-    experiments=("undefended", "noise"),
+    experiments=(
+        UNDEFENDED,
+        reads("noise", defenses=NOISE, attacks=ATTACK),
+    ),
     any_sweep=True,
 )
 def fig07(tables: Tables) -> Drawing:

@@ -9,8 +9,11 @@ from leakbench.papers.optimal_defense.common import ATTACK, ATTACK_CIFAR, figure
 from leakbench.report.artifacts import Tables
 from leakbench.report.gallery import gallery
 from leakbench.report.kept import Kept
+from leakbench.report.labels import reads
 from leakbench.report.plots import Drawing, series_of
 
+NOISE = {"dpsgd-0.05": "clipped noise 0.05", "optimal-0.1": "optimal noise 0.1"}
+PRUNING = {"gp-90": "gradient pruning 90 %", "op-80": "optimal pruning 80 %"}
 ORDER = (
     "A gradient does not know the order of its images: every reconstruction stands below the image that the assignment "
     "with the least error in the batch gives it. Below each its PSNR, of pixels in [0, 1]. Attack: Inverting Gradients "
@@ -48,23 +51,21 @@ def _pictures(tables: Tables, kept: Kept, experiment: str, attack: str, names: M
     8,
     title="Reconstructions under noise",
     caption=f"One batch of images, attacked at initialisation. {ORDER}",
-    experiments=("pictures",),
+    experiments=(reads("pictures", defenses=("none", *NOISE), attacks=ATTACK),),
     tensors=("pictures",),
 )
 def fig08(tables: Tables, kept: Kept) -> Drawing:
     """Truth, no defense, clipped noise at scale 0.05, optimal noise at scale 0.1."""
-    names = {"dpsgd-0.05": "clipped noise 0.05", "optimal-0.1": "optimal noise 0.1"}
-    return _pictures(tables, kept, "pictures", ATTACK, names)
+    return _pictures(tables, kept, "pictures", ATTACK, NOISE)
 
 
 @figure(
     10,
     title="Reconstructions under pruning on CIFAR-10",
     caption=f"One batch of images, attacked at initialisation. {ORDER}",
-    experiments=("cifar_pictures",),
+    experiments=(reads("cifar_pictures", defenses=("none", *PRUNING), attacks=ATTACK_CIFAR),),
     tensors=("cifar_pictures",),
 )
 def fig10(tables: Tables, kept: Kept) -> Drawing:
     """Truth, no defense, gradient pruning at 90 %, optimal pruning at 80 %."""
-    names = {"gp-90": "gradient pruning 90 %", "op-80": "optimal pruning 80 %"}
-    return _pictures(tables, kept, "cifar_pictures", ATTACK_CIFAR, names)
+    return _pictures(tables, kept, "cifar_pictures", ATTACK_CIFAR, PRUNING)

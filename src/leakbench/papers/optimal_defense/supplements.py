@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from leakbench.lazy import pd
 from leakbench.papers.optimal_defense.common import (
+    ADAPTIVE,
     ATTACK,
     ATTACKERS,
     BLIND,
@@ -18,12 +19,14 @@ from leakbench.papers.optimal_defense.common import (
     PRUNING,
     REFERENCES,
     TRADED,
+    UNDEFENDED,
     figure,
     noise,
     pruning,
     together,
 )
 from leakbench.report.artifacts import Tables
+from leakbench.report.labels import reads
 from leakbench.report.plots import (
     Drawing,
     LineStyle,
@@ -57,6 +60,13 @@ KNOWING = (
     "isotropic noise."
 )
 
+FIRST_STEP = (
+    reads("pruning", defenses=PRUNING, attacks=ATTACK),
+    reads("noise", defenses=NOISE_IN_SHORT, attacks=ATTACK),
+)
+SINGLE = {"gp-80": ("gp", 0.8), "gp-90": ("gp", 0.9), "op-70": ("op", 0.7), "op-80": ("op", 0.8)}
+"""Labels of defenses with one fraction -> label of the series, fraction."""
+
 
 @figure(
     "S1",
@@ -67,7 +77,10 @@ KNOWING = (
     "prior's information: 1 for standard-normal inputs, 0 where nothing is known of them (cut off where it leaves "
     "the axis). Below: trade-off for whichever attacker errs less. A better defense lies lower and further right. "
     f"{KNOWING} {INTERVALS}",
-    experiments=("undefended", "equal_utility"),
+    experiments=(
+        UNDEFENDED,
+        reads("equal_utility", defenses=NOISE_AT_U2, attacks=ATTACKERS),
+    ),
     any_sweep=True,
 )
 def fig_s1(tables: Tables) -> Drawing:
@@ -121,7 +134,11 @@ def bounds(information: pd.DataFrame, prior: float) -> pd.DataFrame:
     "S2",
     title="Trade-offs when the attacker knows the defense",
     caption=f"Figures 4 and 7 with both attackers. {TRADED.format(optimiser='Adam')} {KNOWING} {INTERVALS} {BLIND}",
-    experiments=("undefended", "pruning", "noise", "adaptive"),
+    experiments=(
+        UNDEFENDED,
+        *FIRST_STEP,
+        reads("adaptive", defenses=(*PRUNING, *NOISE_IN_SHORT), attacks=ADAPTIVE),
+    ),
     any_sweep=True,
 )
 def fig_s2(tables: Tables) -> Drawing:
@@ -147,7 +164,10 @@ def fig_s2(tables: Tables) -> Drawing:
     "squared gradient norm that is kept (utility U1), at initialisation; points are labelled with the pruned "
     "part. A better defense lies lower and further right. The models of the right panels normalise with running "
     f"statistics (eval) or with those of the client's batch (train). {INTERVALS}",
-    experiments=("information", "cifar_predictors"),
+    experiments=(
+        reads("information", defenses=PRUNING),
+        reads("cifar_predictors", defenses=SINGLE),
+    ),
 )
 def fig_s3(tables: Tables) -> Drawing:
     """Information that passes against utility kept, for both data sets, and on CIFAR-10 for both modes of BatchNorm."""
@@ -171,10 +191,6 @@ def fig_s3(tables: Tables) -> Drawing:
     axes[0].set_ylabel("Fisher information that passes")
     axes[-1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     return Drawing(drawn, pd.DataFrame(numbers))
-
-
-SINGLE = {"gp-80": ("gp", 0.8), "gp-90": ("gp", 0.9), "op-70": ("op", 0.7), "op-80": ("op", 0.8)}
-"""Labels of defenses with one fraction -> label of the series, fraction."""
 
 
 def _information_against_utility(ax: Axes, frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -207,7 +223,11 @@ def _information_against_utility(ax: Axes, frame: pd.DataFrame) -> list[dict[str
     title="Trade-offs under plain gradient descent",
     caption=f"Figures 4 and 7 with the optimiser of which U1 and U2 speak. {TRADED.format(optimiser='SGD')} "
     f"{INTERVALS} {REFERENCES}",
-    experiments=("undefended", "pruning", "noise", "sgd"),
+    experiments=(
+        UNDEFENDED,
+        *FIRST_STEP,
+        reads("sgd", defenses=("none", *PRUNING, *NOISE_IN_SHORT)),
+    ),
     any_sweep=True,
 )
 def fig_s4(tables: Tables) -> Drawing:

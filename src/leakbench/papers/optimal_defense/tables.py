@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from importlib.resources import files
 
 from leakbench.lazy import pd
+from leakbench.papers.optimal_defense import PAPER
 from leakbench.papers.optimal_defense.common import NOISE, PRUNING, table
 from leakbench.report.artifacts import Tables
+from leakbench.report.labels import reads
 from leakbench.report.plots import series_of, values_of
+from leakbench.report.reference import printed_numbers
 from leakbench.report.statistics import over_seeds
 from leakbench.report.tidy import SETTING, setting_columns
+from leakbench.report.wording import NONE, setting_in_words
 
 
 @table(
@@ -23,9 +26,7 @@ def table01(tables: Tables) -> pd.DataFrame:
     """Parameters per tensor, the paper's beside ours, with the total."""
     ours = tables["architecture"][["metric", "value"]].rename(columns={"metric": "tensor", "value": "ours"})
     ours["ours"] = ours["ours"].astype(int)
-    reference = files("leakbench.papers.optimal_defense") / "reference" / "table01.csv"
-    with reference.open() as file:
-        printed = pd.read_csv(file)
+    printed = printed_numbers(PAPER, "table01")
     both = printed.merge(ours, on="tensor", how="outer", sort=False)
     extra = ours["tensor"][~ours["tensor"].isin(printed["tensor"])]
     both = both.set_index("tensor").loc[[*printed["tensor"], *extra]].reset_index()
@@ -48,7 +49,6 @@ OF_READINGS = {
     "noise_rms": "RMS of the noise",
     "final_loss": "loss after 5 steps (nats)",
 }
-NONE = "–"
 
 
 @table(
@@ -58,7 +58,7 @@ NONE = "–"
     "instead of per coordinate, and with fewer or more probes of the sensitivities. Means with 95 % t-intervals "
     "over seeds of the initialisation. The information is infinite where coordinates travel without noise; all of "
     "it passes where none is pruned.",
-    experiments=("readings",),
+    experiments=(reads("readings", defenses=READINGS),),
 )
 def table_s1(tables: Tables) -> pd.DataFrame:
     """Utility, information, noise and loss of every reading."""
@@ -87,15 +87,8 @@ def _by_setting(
         for _, group in of_defense.groupby(swept, dropna=False, sort=False) if swept else [((), of_defense)]:
             setting = {column.removeprefix(SETTING): group[column].iloc[0] for column in swept}
             cells = {words: cell(values_of(group, metric)) for metric, words in metrics.items()}
-            rows.append({"defense": name, settings: _in_words(setting), **cells})
+            rows.append({"defense": name, settings: setting_in_words(setting) or NONE, **cells})
     return pd.DataFrame(rows)
-
-
-def _in_words(reading: dict[str, object]) -> str:
-    """``form corrected, per tensor``; numbers without a fraction as integers."""
-    known = {key: value for key, value in reading.items() if value == value and value is not None}
-    texts = {key: f"{value:g}" if isinstance(value, float) else str(value) for key, value in known.items()}
-    return ", ".join(f"{key} {text}" for key, text in texts.items()) or NONE
 
 
 def _with_interval(rows: pd.DataFrame) -> str:
@@ -128,7 +121,7 @@ MEASURED = {
     "the part of it that passes under equal noise, the size of the noise in two senses, and the parts of the "
     "coordinates whose ratio was floored or capped, and that follow the gradient at all. Means over clients and "
     "seeds; a dash where there is no finite number.",
-    experiments=("information",),
+    experiments=(reads("information", defenses=(*PRUNING, *NOISE)),),
 )
 def table_s2(tables: Tables) -> pd.DataFrame:
     """A row per defense and setting, a column per metric."""

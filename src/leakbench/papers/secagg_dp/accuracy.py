@@ -6,12 +6,14 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from leakbench.lazy import pd
-from leakbench.papers.secagg_dp.common import NONE, figure, table
+from leakbench.papers.secagg_dp.common import figure, table
 from leakbench.report.artifacts import Tables
+from leakbench.report.labels import reads
 from leakbench.report.plots import Drawing, having
 from leakbench.report.statistics import over_seeds
 from leakbench.report.style import MODEL_COLOURS, colour, panels
 from leakbench.report.tidy import SETTING
+from leakbench.report.wording import NONE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,6 +22,17 @@ PARTS = ("accuracy_all", "accuracy_batches", "accuracy_epochs")
 """Experiments of the linear model; those of the CNN have the ending :data:`CNN`."""
 CNN = "_cnn"
 TRAINED = tuple(f"{name}{ending}" for ending in ("", CNN) for name in PARTS)
+HOME = {
+    **dict.fromkeys(("gd", "gsgd", "gsgd-repaired", "gsgd-printed"), "accuracy_all"),
+    **dict.fromkeys(("sgd", "sgd-amplified"), "accuracy_batches"),
+    "sgd-epochs": "accuracy_epochs",
+}
+"""The experiment of a defense on the linear model."""
+READ = tuple(
+    reads(f"{part}{ending}", defenses=[label for label, home in HOME.items() if home == part])
+    for ending in ("", CNN)
+    for part in PARTS
+)
 EPSILON, RATE = SETTING + "epsilon", SETTING + "rate"
 CELL = ["dataset", "model", "defense", "mechanism", EPSILON]
 
@@ -94,7 +107,7 @@ def trained(tables: Tables) -> pd.DataFrame:
     "and water-filling; dashed and dotted: other bounds, of which row 6 is false. GD-DP: isotropic noise on all "
     f"records. Black: all records without noise and clipping. Defenses without an epsilon are horizontal. {CHOICE}. "
     "Intervals: 95 % t-intervals over seeds; of two seeds, their range.",
-    experiments=TRAINED,
+    experiments=READ,
 )
 def fig05(tables: Tables) -> Drawing:
     """A panel per data set and model, a line per mechanism."""
@@ -150,7 +163,7 @@ def ordered(frame: pd.DataFrame) -> list[str]:
     "on one machine, mean over repetitions at the timed epsilon; it does not depend on the bound or the number of "
     f"rounds but for the noise level, which decides how many eigenvectors water-filling takes. {CHOICE}. Undefended "
     "rows: all records, then random batches.",
-    experiments=(*TRAINED, "accuracy_times"),
+    experiments=(*READ, "accuracy_times"),
 )
 def table_s3(tables: Tables) -> pd.DataFrame:
     """A row per model, mechanism and epsilon."""

@@ -12,23 +12,19 @@ from functools import partial
 
 from leakbench.lazy import np
 from leakbench.papers.secagg_dp import PAPER
+from leakbench.papers.secagg_dp.accuracy import CNN, HOME
 from leakbench.report.claims import claim
 from leakbench.report.comparisons import difference, relative
-from leakbench.report.evidence import Evidence, NotRun, Series, in_words, same_points
+from leakbench.report.evidence import Evidence, NotRun, Series, same_points
 from leakbench.report.findings import Finding, Part, decide
 from leakbench.report.labels import Reads, reads
+from leakbench.report.wording import numbers
 
 stated = partial(claim, PAPER)
 
 MARGIN = 0.01
 """Of "at least as accurate": accuracies that differ by less are equal."""
-HOME = {
-    **dict.fromkeys(("gd", "gsgd", "gsgd-repaired", "gsgd-printed"), "accuracy_all"),
-    **dict.fromkeys(("sgd", "sgd-amplified"), "accuracy_batches"),
-    "sgd-epochs": "accuracy_epochs",
-}
-"""The experiment of a defense on the linear model."""
-ENDINGS = ("", "_cnn")
+ENDINGS = ("", CNN)
 """Of experiments: of the linear model, of the CNN."""
 
 
@@ -70,7 +66,7 @@ def compared(evidence: Evidence, better: str, worse: str, at_least: float) -> It
         ours, theirs = HOME[better] + ending, HOME[worse] + ending
         for cell, one in evidence.cells(ours, theirs).items():
             a, b = same_points(tuned(one, better, ours), tuned(one, worse, theirs))
-            grid = in_words(a.points)
+            grid = numbers(a.points)
             yield difference(over_the_grid(a), over_the_grid(b), f"{cell}, epsilon {grid}", "test accuracy", at_least)
 
 

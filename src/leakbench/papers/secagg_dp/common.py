@@ -11,8 +11,6 @@ from leakbench.theory.aggregate_dp import Aggregation
 figure = partial(artifact, PAPER, "figure")
 table = partial(artifact, PAPER, "table")
 
-NONE = "–"
-"""Of a table: there is none."""
 
 MNIST = Aggregation(users=50, records=1200, batch=32, clip=10.0)
 """Fig. 5: 60,000 images among 50 users; the paper does not print D."""

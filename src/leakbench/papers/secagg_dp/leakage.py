@@ -7,18 +7,21 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from leakbench.lazy import pd
-from leakbench.papers.secagg_dp.common import NONE, figure, table
+from leakbench.papers.secagg_dp.common import figure, table
 from leakbench.report.artifacts import Tables
+from leakbench.report.labels import reads
 from leakbench.report.plots import Drawing, having, judged, named, values_of
 from leakbench.report.statistics import over_seeds
-from leakbench.report.style import REFERENCE_COLOUR, REFERENCES, colour, legend_below, marker, panels, use_style
+from leakbench.report.style import IMAGE_REFERENCES, REFERENCE_COLOUR, colour, legend_below, marker, panels, use_style
 from leakbench.report.tidy import SETTING
+from leakbench.report.wording import NONE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 INVERSION, MEMBERSHIP, BATCHES = "inversion", "membership", "membership_batches"
 ATTACK, PSNR = "dlg", "assigned_psnr"
+INVERTED = reads(INVERSION, attacks=(ATTACK, *IMAGE_REFERENCES))
 SCORE = "likelihood"
 """The strongest of the scores."""
 AUC, DRAWN, TPR = f"auc/{SCORE}", f"auc_drawn/{SCORE}", f"tpr/{SCORE}"
@@ -101,7 +104,7 @@ def _plot(ax: Axes, points: pd.DataFrame, line: Line, void: bool = False, label:
     "gradient and does not search for the weights of Gaussian sampling. Grey: attackers that never see a gradient; "
     "assignment among more images flatters them, as it does the attack. sigma^2 is one user's, on gradients clipped to "
     "10.",
-    experiments=(INVERSION,),
+    experiments=(INVERTED,),
 )
 def fig_s3(tables: Tables) -> Drawing:
     """A panel per data set and model, a line per mechanism and variance."""
@@ -117,7 +120,7 @@ def fig_s3(tables: Tables) -> Drawing:
             points = judged(line.rows, [USERS])
             _plot(ax, points, line, void=bool(points["void"].any()))
             numbers.append(points.assign(dataset=dataset, model=model, series=line.name))
-        for attack, (words, style) in REFERENCES.items():
+        for attack, (words, style) in IMAGE_REFERENCES.items():
             rows = own[own["attack"] == attack]
             if len(rows):
                 points = over_seeds(rows, [USERS])
@@ -223,7 +226,11 @@ def _bound(rows: pd.DataFrame) -> pd.DataFrame:
     "likelihood ratio and DeLong's 95 % interval, as in Fig. S4. Of the largest N: true positives at 5 % false "
     "positives, epsilon of the round, and the AUC that (epsilon, delta) leaves to any attacker, 1 - (1 - delta)^2 / (1 "
     "+ e^epsilon). Without noise there is no guarantee. sigma^2 is one user's, on gradients clipped to 10.",
-    experiments=(INVERSION, MEMBERSHIP, BATCHES),
+    experiments=(
+        INVERTED,
+        MEMBERSHIP,
+        BATCHES,
+    ),
 )
 def table_s6(tables: Tables) -> pd.DataFrame:
     """A row per attack, data set, model and setting; a column per number of users."""
@@ -240,7 +247,7 @@ def table_s6(tables: Tables) -> pd.DataFrame:
         own = inverted[(inverted["dataset"] == cell[0]) & (inverted["model"] == cell[1])]
         own = own[own["metric"] == PSNR]
         shown = [(line.name, line.rows) for line in lines_of(own[own["attack"] == ATTACK])]
-        shown += [(words, own[own["attack"] == attack]) for attack, (words, _) in REFERENCES.items()]
+        shown += [(words, own[own["attack"] == attack]) for attack, (words, _) in IMAGE_REFERENCES.items()]
         for name, found in shown:
             if len(found):
                 points = over_seeds(found, [USERS])

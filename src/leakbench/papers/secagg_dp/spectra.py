@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from leakbench.lazy import np, pd
-from leakbench.papers.secagg_dp.common import NONE, figure, table
+from leakbench.papers.secagg_dp.common import figure, table
 from leakbench.papers.secagg_dp.tables import VARIANCE
 from leakbench.report.artifacts import Tables
+from leakbench.report.labels import reads
 from leakbench.report.plots import Drawing, values_of
 from leakbench.report.style import MODEL_COLOURS, panels, plain_ticks, use_style
 from leakbench.report.tidy import SETTING
+from leakbench.report.wording import NONE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,6 +23,8 @@ CELL = ["dataset", "model", ROUND]
 MEASURED = ("spectra", "spectra_cnn")
 
 INHERENT, WATER, EVEN = "#8899AA", MODEL_COLOURS[0], MODEL_COLOURS[1]
+
+LINEAR_MODEL = "linear"
 
 
 @figure(
@@ -32,7 +36,7 @@ INHERENT, WATER, EVEN = "#8899AA", MODEL_COLOURS[0], MODEL_COLOURS[1]
     f"{VARIANCE:g} (dotted), right by isotropic noise of that variance, on top of them. A row per round of training "
     "without noise. Both axes are logarithmic: the area is not the trace, which each panel states. Beyond the first D "
     "eigenvalues all are zero, and both kinds of noise are the same. The paper's figure is a sketch.",
-    experiments=("spectra",),
+    experiments=(reads("spectra", models=LINEAR_MODEL),),
 )
 def fig04(tables: Tables) -> Drawing:
     """Two panels per measured round."""
@@ -40,7 +44,7 @@ def fig04(tables: Tables) -> Drawing:
     import matplotlib.pyplot as plt
 
     frame = tables["spectra"]
-    frame = frame[(frame["model"] == "linear") & (frame["seed"] == frame["seed"].min())]
+    frame = frame[(frame["model"] == LINEAR_MODEL) & (frame["seed"] == frame["seed"].min())]
     frame = frame[frame["dataset"] == frame["dataset"].iloc[0]]
     rounds = sorted(frame[ROUND].unique())
     drawn, grid = plt.subplots(

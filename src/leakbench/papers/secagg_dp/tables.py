@@ -6,8 +6,9 @@ from typing import cast
 
 from leakbench.errors import Infeasible
 from leakbench.lazy import pd
-from leakbench.papers.secagg_dp.common import DELTA, EPSILONS, LINEAR, MNIST, NONE, ROUNDS, table
+from leakbench.papers.secagg_dp.common import DELTA, EPSILONS, LINEAR, MNIST, ROUNDS, table
 from leakbench.report.artifacts import Tables
+from leakbench.report.wording import NONE
 from leakbench.theory.aggregate_dp import Form, Mechanism, forms, round_guarantee
 from leakbench.theory.noise_calibration import Accounting, calibrated_variance
 

@@ -15,6 +15,7 @@ from leakbench.papers.tfl_meta.measured import (
     IN_USE,
     LEAKAGE,
     MECHANISM_OF,
+    READ,
     RECOVERY,
     TUNED,
     first_threshold,
@@ -44,7 +45,7 @@ NONE_MET = -0.06
     "protection, of more attempts. At 2 C1 the metric asks for no protection, so that what is measured there is the "
     "undefended upload, with as many attempts as the rest. Crosses: no parameter meets the budget, or a printed "
     "formula has no value. Series stand beside each other where they have one budget.",
-    experiments=(CONSTANTS, TUNED, ENCRYPTED),
+    experiments=(CONSTANTS, READ[TUNED], READ[ENCRYPTED]),
 )
 def fig_s6(tables: Tables) -> Drawing:
     """Two panels per data set and model, a line per mechanism and formula."""

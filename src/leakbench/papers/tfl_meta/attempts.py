@@ -21,6 +21,7 @@ from leakbench.papers.tfl_meta.theory.leakage_estimation import (
 from leakbench.randomness import generator
 from leakbench.report.artifacts import Tables
 from leakbench.report.kept import Kept
+from leakbench.report.labels import reads
 from leakbench.report.plots import Drawing, named
 from leakbench.report.style import MODEL_COLOURS, panels, plain_ticks
 from leakbench.theory.leakage_surrogate import LARGEST_LEAKAGE, leakage
@@ -41,7 +42,7 @@ PART = 4
     "attempts; it begins where that is below 1. Dotted: sqrt(ln 2), which no error exceeds. In brackets: how often the "
     "client's datum is recovered. Draws are of a quarter of all attempts at most; of a datum that is always or never "
     "recovered the error is zero, and not shown. Fig. S1 has the same of rates that are made up.",
-    experiments=(REFERENCE,),
+    experiments=(reads(REFERENCE, defenses=DEFENSE, attacks=ATTACK),),
     tensors=(REFERENCE,),
 )
 def fig_s7(tables: Tables, kept: Kept) -> Drawing:

@@ -18,6 +18,7 @@ from leakbench.papers.tfl_meta.measured import (
     MASKED,
     MECHANISMS,
     PRINTED,
+    READ,
     SHARES,
     SWEPT,
     TUNED,
@@ -31,6 +32,15 @@ from leakbench.report.artifacts import Tables
 from leakbench.report.plots import Drawing, values_of
 from leakbench.report.style import MODEL_COLOURS, REFERENCE_COLOUR, colour, use_style
 from leakbench.report.verdicts import VOID
+from leakbench.theory.distortion import (
+    compression_tv,
+    exact_sharing_tv,
+    noise_tv_lower,
+    noise_tv_upper,
+    product_tv,
+    rescaled_compression_tv,
+)
+from leakbench.theory.leakage_surrogate import LARGEST_LEAKAGE, leakage_bounds, leakage_metric, printed_bound
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -73,7 +83,7 @@ LINES: dict[str, tuple[str, str, Any]] = {
     "bound to the upper one, of masks from the paper's model to the law of a value plus a mask. Constants are of more "
     "attempts than points; at a budget of 2 C1, where nothing is protected, diamonds stand at the left edge. Right: "
     f"total variation above {SEPARATED:g}, where real settings are; shares and ciphertexts are at 1 but for rounding.",
-    experiments=(CONSTANTS, SWEPT, MASKED, TUNED, ENCRYPTED),
+    experiments=(CONSTANTS, READ[SWEPT], READ[MASKED], READ[TUNED], READ[ENCRYPTED]),
     leaves_out="the total variation that other mechanisms cause is not known",
 )
 def fig_s5(tables: Tables) -> Drawing:
@@ -114,8 +124,6 @@ def fig_s5(tables: Tables) -> Drawing:
 
 def lines(of: System, floor: float) -> pd.DataFrame:
     """Columns ``TV`` and those of :data:`LINES`."""
-    from leakbench.theory.leakage_surrogate import leakage_bounds, leakage_metric, printed_bound
-
     variation = torch.logspace(math.log10(floor), 0, PLACES, dtype=torch.float64)
     lower, upper = leakage_bounds(of.c1, of.c2 * variation)
     found = {
@@ -184,15 +192,6 @@ def _variations(entry: Swept, parameter: float, laws: dict[str, torch.Tensor]) -
 
     Of encryption it is 1 but for rounding.
     """
-    from leakbench.theory.distortion import (
-        compression_tv,
-        exact_sharing_tv,
-        noise_tv_lower,
-        noise_tv_upper,
-        product_tv,
-        rescaled_compression_tv,
-    )
-
     size, delta = laws["dimension"][0], laws["delta"]
     if entry.label == "noise":
         low = noise_tv_lower(parameter**2, laws["steepness"])
@@ -241,8 +240,6 @@ def _points(left: Axes, right: Axes, points: pd.DataFrame, floor: float) -> None
 
 
 def _lines(left: Axes, right: Axes, curve: pd.DataFrame, of: System) -> None:
-    from leakbench.theory.leakage_surrogate import LARGEST_LEAKAGE
-
     for name, (label, tint, style) in LINES.items():
         left.plot(curve["TV"], curve[name], color=tint, linestyle=style, linewidth=1.2, label=label)
     for ax in (left, right):

@@ -12,24 +12,26 @@ from dataclasses import dataclass
 
 from leakbench.errors import Infeasible
 from leakbench.lazy import pd
-from leakbench.papers.tfl_meta.common import FINE, NAMES, NONE, THRESHOLD, UNPROTECTED, table
+from leakbench.papers.tfl_meta.common import FINE, NAMES, THRESHOLD, UNPROTECTED, table
 from leakbench.papers.tfl_meta.constants import LIMIT, PRIORS, amplified, between
 from leakbench.papers.tfl_meta.tables import certification
 from leakbench.report.artifacts import Tables
+from leakbench.report.labels import reads
 from leakbench.report.plots import having
 from leakbench.report.tidy import SETTING
+from leakbench.report.wording import NONE, rounded
 from leakbench.theory.leakage_surrogate import Form, leakage_metric
 from leakbench.theory.protection_parameters import (
     Mechanism,
     Optimum,
-    Setting,
+    UploadLaw,
     bounds_at_optimum,
     dropped_coordinates,
     optimum,
 )
 
-TUNED, TUNED_ENCRYPTED = "tuned", "tuned_encrypted"
-UTILITY, UTILITY_TUNED, UTILITY_PAIRS, UTILITY_ENCRYPTED = (
+LEAKAGE = TUNED, TUNED_ENCRYPTED = "tuned", "tuned_encrypted"
+ACCURACY = UTILITY, UTILITY_TUNED, UTILITY_PAIRS, UTILITY_ENCRYPTED = (
     "utility",
     "utility_tuned",
     "utility_pairs",
@@ -87,7 +89,7 @@ class System:
 
     c1: float
     xi: float
-    setting: Setting
+    setting: UploadLaw
 
     def solved(self, way: Way, budget: float) -> Optimum:
         """What the paper's formulas give for a budget, in units of C1."""
@@ -101,7 +103,7 @@ def system(frame: pd.DataFrame) -> System:
     return System(
         float(mean[C1]),
         float(largest[XI]),
-        Setting(float(mean["dimension"]), float(largest["delta"]), float(mean["steepness"])),
+        UploadLaw(float(mean["dimension"]), float(largest["delta"]), float(mean["steepness"])),
     )
 
 
@@ -149,7 +151,7 @@ def _cell(frame: pd.DataFrame, dataset: str, model: str) -> pd.DataFrame:
     return frame[(frame["dataset"] == dataset) & (frame["model"] == model)]
 
 
-def in_words(point: Point, setting: Setting) -> str:
+def parameter_in_words(point: Point, setting: UploadLaw) -> str:
     """The parameter, in the form in which it can be told from its limit."""
     value = point.parameter
     if point.status != "ok":
@@ -212,6 +214,13 @@ COLUMNS = [
 ]
 
 
+def _trained_in(experiment: str) -> list[str]:
+    """The defenses whose accuracy an experiment has, with ``none`` where others are compared with that."""
+    ways = [(label, way.trained) for label, way in WAYS.items() if way.trained]
+    plain = ["none"] if any(trained[1] == experiment for _, trained in ways) else []
+    return plain + [label for label, trained in ways if trained[0] == experiment]
+
+
 @table(
     "S5",
     title="Bounds at a budget of leakage, and what is measured",
@@ -226,15 +235,11 @@ COLUMNS = [
     "protection, of two clients for masks, of a few rounds for Paillier's scheme. Efficiency is in plain updates of 32 "
     "bits per coordinate: more bits than that per client and round, and its bound with C5 the larger of the plain and "
     "the protected update; of masks it is K m log2 r (Lemma H.4), with K = 2, which is negative for r below 1.",
-    experiments=(
+    experiments=[
         UNPROTECTED,
-        TUNED,
-        TUNED_ENCRYPTED,
-        UTILITY,
-        UTILITY_TUNED,
-        UTILITY_PAIRS,
-        UTILITY_ENCRYPTED,
-    ),
+        *(reads(name, defenses=[label for label, way in WAYS.items() if way.leaked == name]) for name in LEAKAGE),
+        *(reads(name, defenses=_trained_in(name)) for name in ACCURACY),
+    ],
     leaves_out="its rows are the parameters that the paper's formulas ask for",
 )
 def table_s5(tables: Tables) -> pd.DataFrame:
@@ -255,7 +260,7 @@ def table_s5(tables: Tables) -> pd.DataFrame:
                 | {
                     "accuracy loss": lost,
                     "bound on it": utility,
-                    "bits over plain, minus 1": _number(point.bits / (PLAIN * base.setting.size) - 1),
+                    "bits over plain, minus 1": rounded(point.bits / (PLAIN * base.setting.size) - 1),
                     "bound on that": efficiency,
                 }
             )
@@ -268,14 +273,14 @@ def _asked(point: Point, base: System) -> dict[str, str]:
         "epsilon / C1": f"{point.budget:g}",
         "epsilon": f"{point.budget * base.c1:.3f}",
         "status": point.status,
-        "tau": _number(max(point.found.tau, 0.0)),
-        "parameter": in_words(point, base.setting),
-        "metric": _number(metric_there(point, base.c1, amplified(base.xi))),
+        "tau": rounded(max(point.found.tau, 0.0)),
+        "parameter": parameter_in_words(point, base.setting),
+        "metric": rounded(metric_there(point, base.c1, amplified(base.xi))),
         "certified": certification(point.found),
     }
 
 
-def _bounds(point: Point, setting: Setting) -> tuple[str, str]:
+def _bounds(point: Point, setting: UploadLaw) -> tuple[str, str]:
     """The paper's, on the loss of accuracy and on that of efficiency in plain updates."""
     if point.status == "no protection needed":
         return "0", "0"
@@ -288,12 +293,8 @@ def _bounds(point: Point, setting: Setting) -> tuple[str, str]:
         utility, efficiency = bounds_at_optimum(mechanism, point.found.tau, setting, largest_cost=largest)
     except Infeasible:
         return NONE, NONE
-    return _number(utility), _number(efficiency / plain if mechanism == "secret_sharing" else efficiency)
+    return rounded(utility), rounded(efficiency / plain if mechanism == "secret_sharing" else efficiency)
 
 
 def _measured(rows: pd.DataFrame) -> dict[str, str]:
     return {"leakage": between(rows, LEAKED), "recovery": between(rows, "recovery")}
-
-
-def _number(value: float) -> str:
-    return NONE if math.isnan(value) else f"{value:.3g}"

@@ -43,7 +43,7 @@ from leakbench.theory.leakage_surrogate import (
     utility_loss_bound,
 )
 from leakbench.theory.protection_parameters import (
-    Setting,
+    UploadLaw,
     bounds_at_optimum,
     optimal_kept,
     optimal_log_modulus,
@@ -393,7 +393,7 @@ def mechanisms_are_ordered() -> Checked:
     slacks = []
     for tau, utility, cost, c4, c5 in draws.tolist():
         level = 0.01 * tau + 1e-6
-        setting = Setting(100, 0.5, 3.0)
+        setting = UploadLaw(100, 0.5, 3.0)
         values = []
         for mechanism in ("paillier", "compression", "randomization"):
             bounds = bounds_at_optimum(mechanism, level, setting, c4, c5)

@@ -11,8 +11,6 @@ from leakbench.theory.protection_parameters import Mechanism
 figure = partial(artifact, PAPER, "figure")
 table = partial(artifact, PAPER, "table")
 
-NONE = "–"
-"""Of a table: there is none."""
 
 NAMES: dict[Mechanism, str] = {
     "paillier": "Paillier",

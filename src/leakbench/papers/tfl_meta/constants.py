@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from leakbench.lazy import pd
-from leakbench.papers.tfl_meta.common import NONE, THRESHOLD, UNPROTECTED, table
+from leakbench.papers.tfl_meta.common import THRESHOLD, UNPROTECTED, table
 from leakbench.report.artifacts import Tables
 from leakbench.report.plots import having
 from leakbench.report.statistics import over_seeds
 from leakbench.report.tidy import SETTING
+from leakbench.report.wording import NONE
 
 SMOOTHING = 0.5
 """alpha of the metrics that name none."""

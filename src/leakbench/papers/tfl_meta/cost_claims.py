@@ -33,10 +33,12 @@ def reduction(evidence: Evidence, where: Mapping[str, str | float]) -> Series:
         for metric, of in (("bits", {"method": "none"}), ("bits", where), ("parameters", {"method": "none"}))
     )
     plain, own, size = same_seeds(plain, own, size)
-    return replace(own, name=f"bits of {in_words(where)} minus plain", values=(own.values - plain.values) / size.values)
+    return replace(
+        own, name=f"bits of {method_in_words(where)} minus plain", values=(own.values - plain.values) / size.values
+    )
 
 
-def in_words(where: Mapping[str, str | float]) -> str:
+def method_in_words(where: Mapping[str, str | float]) -> str:
     """A method with its parameters."""
     parameters = "".join(f", {key} {float(value):g}" for key, value in where.items() if key != "method")
     return NAMES[str(where["method"])] + parameters
@@ -68,7 +70,7 @@ def e14(evidence: Evidence) -> Finding:
             ("paillier_unpacked", "key_bits", 0.0, float("inf")),
         ):
             parts += [
-                level(reduction(one, where), f"{in_words(where)}, {cell}", UNIT, low, high)
+                level(reduction(one, where), f"{method_in_words(where)}, {cell}", UNIT, low, high)
                 for where in settings(one, method, parameter)
             ]
     return decide(evidence, parts)
@@ -83,7 +85,7 @@ def e14(evidence: Evidence) -> Finding:
 def e14a(evidence: Evidence) -> Finding:
     """Bits per coordinate beyond plain, which the bound ``C5 (1 - rho^m)`` would let rise; per model."""
     parts = [
-        level(reduction(one, where), f"{in_words(where)}, {cell}", UNIT, at_least=0.0)
+        level(reduction(one, where), f"{method_in_words(where)}, {cell}", UNIT, at_least=0.0)
         for cell, one in evidence.cells(COSTS).items()
         for where in settings(one, "random_mask", "keep")
     ]
@@ -114,5 +116,5 @@ def e14b(evidence: Evidence) -> Finding:
             for where in settings(one, method, parameter):
                 sent, expected = same_seeds(read("bits", where=where), read("formula_bits", where=where))
                 worst = float(abs(sent.values / expected.values - 1).max())
-                parts.append(certain(worst, f"{in_words(where)}, {cell}", "relative difference", at_most=most))
+                parts.append(certain(worst, f"{method_in_words(where)}, {cell}", "relative difference", at_most=most))
     return decide(evidence, parts)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 
 from leakbench.lazy import pd
-from leakbench.papers.tfl_meta.common import NONE, table
+from leakbench.papers.tfl_meta.common import table
 from leakbench.report.artifacts import Tables
 from leakbench.report.plots import having
 from leakbench.report.tidy import SETTING
+from leakbench.report.wording import rounded
 
 COSTS = "costs"
 METHOD, KEY_BITS, KEEP = (SETTING + name for name in ("method", "key_bits", "keep"))
@@ -60,27 +61,23 @@ def table_s3(tables: Tables) -> pd.DataFrame:
         parts = {part: row.get(f"{part}_cpu_s", math.nan) for part in SECONDS}
         spent = [seconds for part, seconds in parts.items() if part in ("protect", "add", "recover")]
         whole = sum(seconds for seconds in spent if not math.isnan(seconds)) * d / values
+        name, rho = NAMES.get(row[METHOD], row[METHOD]), rounded(row[KEEP], "g", missing="")
         rows.append(
             {
                 "model": f"{row['model']}, {row['dataset']}",
-                "mechanism": NAMES.get(row[METHOD], row[METHOD]) + _number(row[KEEP], ", rho = {:g}"),
-                "key, bits": _number(row[KEY_BITS], "{:g}") or NONE,
-                "values per ciphertext": _number(row.get("slots", math.nan), "{:g}") or NONE,
+                "mechanism": f"{name}, rho = {rho}" if rho else name,
+                "key, bits": rounded(row[KEY_BITS], "g"),
+                "values per ciphertext": rounded(row.get("slots", math.nan), "g"),
                 "bits per coordinate": f"{row['bits'] / d:.4g}",
                 "to clients": f"{(row['bits'] - row['server_bits']) / d:.4g}",
                 "values measured": f"{values:g}",
                 **{
-                    f"{part}, us per value": _number(1e6 * parts[part] / values, "{:.3g}") or NONE
+                    f"{part}, us per value": rounded(1e6 * parts[part] / values, ".3g")
                     for part in ("protect", "add", "recover")
                 },
                 "whole update, s": f"{whole:.3g}",
-                "key pair, s": _number(parts["keygen"], "{:.3g}") or NONE,
-                "training step, s": _number(parts["step"], "{:.3g}") or NONE,
+                "key pair, s": rounded(parts["keygen"], ".3g"),
+                "training step, s": rounded(parts["step"], ".3g"),
             }
         )
     return pd.DataFrame(rows)
-
-
-def _number(value: float, form: str) -> str:
-    """As text, empty where there is none."""
-    return "" if math.isnan(value) else form.format(value)

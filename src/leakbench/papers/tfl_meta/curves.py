@@ -12,9 +12,9 @@ from leakbench.papers.tfl_meta.measured import (
     BUDGET,
     CONSTANTS,
     ENCRYPTED,
+    EXPERIMENTS,
     FORMS,
     IN_USE,
-    MASKED,
     MECHANISMS,
     PAIRS,
     SHARES,
@@ -46,7 +46,6 @@ QUANTITIES = {
 }
 """Rows of panels, and their axes."""
 TUNED_MARK, OTHER_ATTACK = "D", "s"
-EXPERIMENTS = (CONSTANTS, SWEPT, MASKED, TUNED, ENCRYPTED, UTILITY, UTILITY_TUNED, PAIRS)
 AT = 1.0
 """The budget over C1 whose optimum is marked."""
 
@@ -164,10 +163,10 @@ def _line(
     )
     ax.fill_between(points[entry.column], points["low"], points["high"], color=tint, alpha=0.15, linewidth=0)
     for row in points.to_dict("records"):
-        yield _number(quantity, row, attack, "swept", row[entry.column])
+        yield _row(quantity, row, attack, "swept", row[entry.column])
 
 
-def _number(quantity: str, row: Mapping[Any, Any], attack: str, series: str, place: float | None) -> dict[str, Any]:
+def _row(quantity: str, row: Mapping[Any, Any], attack: str, series: str, place: float | None) -> dict[str, Any]:
     shown = {key: row[key] for key in ("mean", "low", "high", "seeds", "void")}
     return {"quantity": quantity, "series": series, "attack": attack, "parameter": place, **shown}
 
@@ -176,7 +175,7 @@ def _level(ax: Axes, points: pd.DataFrame, tint: str, style: str, series: str) -
     """What has no parameter."""
     for row in points.to_dict("records"):
         ax.axhline(row["mean"], color=tint, linestyle=style, linewidth=1)
-        yield _number("recovery", row, "DLG", series, None)
+        yield _row("recovery", row, "DLG", series, None)
 
 
 def _constant(axes: Mapping[str, Axes], tables: Tables, entry: Swept) -> list[dict[str, Any]]:
@@ -202,7 +201,7 @@ def _constant(axes: Mapping[str, Axes], tables: Tables, entry: Swept) -> list[di
     ):
         for row in points.to_dict("records"):
             axes[quantity].axhline(row["mean"], color=colour(mechanism), linestyle=(0, (6, 2)), linewidth=1.2)
-            found.append(_number(quantity, row, "DLG" if quantity == "recovery" else "", name, None))
+            found.append(_row(quantity, row, "DLG" if quantity == "recovery" else "", name, None))
     return found
 
 
@@ -259,7 +258,7 @@ def _optima(axes: Mapping[str, Axes], tables: Tables, entry: Swept) -> list[dict
         )
         for row in at.to_dict("records"):
             attack = "DLG" if quantity == "recovery" else ""
-            found.append(_number(quantity, row, attack, row["form"], row["place"]) | {"budget": row["budget"]})
+            found.append(_row(quantity, row, attack, row["form"], row["place"]) | {"budget": row["budget"]})
     return found
 
 

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 from leakbench.lazy import np, pd
 from leakbench.papers.tfl_meta import measured
 from leakbench.papers.tfl_meta.bounds import laws_of
-from leakbench.papers.tfl_meta.common import NONE, figure, table
+from leakbench.papers.tfl_meta.common import figure, table
 from leakbench.papers.tfl_meta.measured import (
     BUDGET,
     CONSTANTS,
     CORRECTED,
     ENCRYPTED,
+    EXPERIMENTS,
+    FIXED_POINT,
     IN_USE,
     MASKED,
     MASKED_DLG,
@@ -38,6 +40,8 @@ from leakbench.report.pareto import Front, Mechanism, hypervolume, nondominated,
 from leakbench.report.plots import Drawing, values_of
 from leakbench.report.style import REFERENCE_COLOUR, colour, marker, plain_ticks, use_style
 from leakbench.report.verdicts import VOID
+from leakbench.report.wording import NONE
+from leakbench.theory.protection_parameters import UploadLaw, bounds_at_optimum
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,8 +54,6 @@ if TYPE_CHECKING:
 OBJECTIVES = ["recovered", "loss", "bits"]
 DIGITS = {"recovered": 2, "loss": 1, "bits": 2}
 """Places that count: of what measurement cannot tell apart none beats the other."""
-EXPERIMENTS = (CONSTANTS, SWEPT, MASKED, TUNED, ENCRYPTED, UTILITY, UTILITY_TUNED, PAIRS)
-FIXED_POINT = "fixed-point"
 PLAIN_BITS = 32
 """Of a coordinate."""
 STRONGEST = (
@@ -201,13 +203,11 @@ def bound_objectives(tables: Tables, largest: float) -> list[Mechanism]:
         tables: of one data set and model.
         largest: ``C5``, in bits over plain.
     """
-    from leakbench.theory.protection_parameters import Setting, bounds_at_optimum
-
     found = measured.system(tables[CONSTANTS])
     laws = laws_of(tables[SWEPT])
     most = 2 * found.c1 / found.c2  # where the metric is zero
     size = float(laws["dimension"][0])
-    setting = Setting(size, float(laws["delta"].mean()), float(laws["steepness"].mean()))
+    setting = UploadLaw(size, float(laws["delta"].mean()), float(laws["steepness"].mean()))
 
     def objectives(key: Any) -> Callable[[Array], Array]:
         def of(variation: Array) -> Array:

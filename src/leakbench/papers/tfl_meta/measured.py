@@ -10,9 +10,12 @@ from typing import Any
 from leakbench.lazy import np, pd, torch
 from leakbench.papers.tfl_meta.jobs.leakage import leakage_metric_name
 from leakbench.report.artifacts import Tables
+from leakbench.report.labels import Reads, reads
 from leakbench.report.plots import having, judged, values_of
 from leakbench.report.statistics import over_seeds
 from leakbench.report.tidy import SETTING
+from leakbench.theory.leakage_surrogate import amplification
+from leakbench.theory.protection_parameters import optimal_dropped_log
 
 CONSTANTS, SWEPT, MASKED = "constants", "swept", "swept_masked"
 TUNED, ENCRYPTED = "tuned", "tuned_encrypted"
@@ -62,8 +65,6 @@ class Swept:
 
 def dropped(tau: float, size: float, rescaled: bool = False) -> float:
     """``1 - rho*`` from ``tau``, since rho has no digits for it; ``rescaled`` by eq. 85 around zero."""
-    from leakbench.theory.protection_parameters import optimal_dropped_log
-
     return -math.expm1(-float(optimal_dropped_log(tau, size, "rescaled" if rescaled else "corrected")))
 
 
@@ -114,6 +115,21 @@ MECHANISMS = (
 SHARES, IN_USE = "shares", "tuned-encrypted"
 MECHANISM_OF = {label: entry for entry in MECHANISMS for label in entry.tuned}
 """By the label of a defense that is tuned."""
+FIXED_POINT = "fixed-point"
+_ALONE = [entry.label for entry in MECHANISMS if entry.utility == UTILITY]
+READ = {
+    SWEPT: reads(SWEPT, defenses=(*(entry.label for entry in MECHANISMS), SHARES)),
+    MASKED: reads(MASKED, defenses=[entry.label for entry in MECHANISMS if MASKED in entry.attacks]),
+    TUNED: reads(TUNED, defenses=MECHANISM_OF),
+    ENCRYPTED: reads(ENCRYPTED, defenses=IN_USE),
+    UTILITY: reads(UTILITY, defenses=("none", *_ALONE, SHARES, FIXED_POINT)),
+    UTILITY_TUNED: reads(
+        UTILITY_TUNED, defenses=[label for label, entry in MECHANISM_OF.items() if entry.utility == UTILITY]
+    ),
+    PAIRS: reads(PAIRS, defenses=("none", "masks", "tuned-masks")),
+}
+"""The labels that figures read, by experiment."""
+EXPERIMENTS: tuple[str | Reads, ...] = (CONSTANTS, *READ.values())
 
 
 def cells_of(frame: pd.DataFrame) -> list[tuple[str, str]]:
@@ -197,8 +213,6 @@ class System:
 
 def system(constants: pd.DataFrame) -> System:
     """Of one data set and model: ``C1`` is the mean over clients and seeds, ``xi`` the largest."""
-    from leakbench.theory.leakage_surrogate import amplification
-
     rows = first_threshold(constants)
     c1 = values_of(rows, leakage_metric_name("leakage", "null"))["value"].mean()
     xi = values_of(rows, leakage_metric_name("xi", "null"))["value"].max()

@@ -14,6 +14,7 @@ from leakbench.papers.tfl_meta.measured import (
     ENCRYPTED,
     IN_USE,
     MASKED,
+    READ,
     SWEPT,
     TUNED,
     cells_of,
@@ -21,6 +22,7 @@ from leakbench.papers.tfl_meta.measured import (
 from leakbench.report.artifacts import Tables
 from leakbench.report.gallery import gallery, selection
 from leakbench.report.kept import Kept
+from leakbench.report.labels import Reads, reads
 from leakbench.report.plots import Drawing, having
 from leakbench.report.tidy import SETTING
 from leakbench.report.verdicts import VOID
@@ -63,6 +65,13 @@ ROWS = (
 )
 
 
+def _read_of(experiment: str) -> Reads:
+    """The defenses and attacks of the rows, and the paper's defenses, which are no user's."""
+    rows = [row for row in ROWS if row.experiment == experiment]
+    known = READ[SWEPT].defenses if experiment == SWEPT else ()
+    return reads(experiment, defenses=[*(row.defense for row in rows), *known], attacks=[row.attack for row in rows])
+
+
 @figure(
     "S8",
     title="Images recovered without protection, at the optima, and under strong protection",
@@ -72,7 +81,7 @@ ROWS = (
     "coordinates that is dropped. Attack on the rest: it leaves out what was dropped, and takes back a scaling of the "
     "rest. Images by the PSNR without protection: the best, the median and the worst ones; below each its PSNR, of "
     "pixels in [0, 1]. A single attempt may fail without any protection.",
-    experiments=(CONSTANTS, TUNED, ENCRYPTED, SWEPT, MASKED),
+    experiments=[_read_of(name) for name in (CONSTANTS, TUNED, ENCRYPTED, SWEPT, MASKED)],
     tensors=(CONSTANTS, TUNED, ENCRYPTED, SWEPT, MASKED),
 )
 def fig_s8(tables: Tables, kept: Kept) -> Drawing:

@@ -7,20 +7,21 @@ from dataclasses import dataclass
 from typing import get_args
 
 from leakbench.lazy import pd
-from leakbench.papers.tfl_meta.common import DELTA, DEVIATION, NAMES, NONE, SIZE, table
+from leakbench.papers.tfl_meta.common import DELTA, DEVIATION, NAMES, SIZE, table
 from leakbench.report.artifacts import Tables
+from leakbench.report.wording import NONE
 from leakbench.theory.leakage_surrogate import Form
 from leakbench.theory.protection_parameters import (
     Mechanism,
     Optimum,
-    Setting,
+    UploadLaw,
     dropped_coordinates,
     log_widening,
     optimum,
     required_tv,
 )
 
-SETTING = Setting(SIZE, DELTA, math.sqrt(SIZE) / DEVIATION**2)
+SETTING = UploadLaw(SIZE, DELTA, math.sqrt(SIZE) / DEVIATION**2)
 
 
 @dataclass(frozen=True)
@@ -118,13 +119,13 @@ def table_s2(_: Tables) -> pd.DataFrame:
                 first = next(iter(found.values()))
                 rows.append(
                     {"C1": f"{c1:g}", "C2": f"{c2:g}", "epsilon": f"{budget.epsilon:g}", "t": f"{first.tau:.3g}"}
-                    | {name: in_words(each, budget.epsilon) for name, each in found.items()}
+                    | {name: optimum_in_words(each, budget.epsilon) for name, each in found.items()}
                     | {"certified": certification(first)}
                 )
     return pd.DataFrame(rows)
 
 
-def in_words(found: Optimum, epsilon: float) -> str:
+def optimum_in_words(found: Optimum, epsilon: float) -> str:
     """A cell of Table S2."""
     if found.status != "ok":
         return found.status

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from leakbench.lazy import pd, torch
 from leakbench.papers.tfl_meta import PAPER
-from leakbench.papers.tfl_meta.common import NONE, table
+from leakbench.papers.tfl_meta.common import table
 from leakbench.randomness import generator
 from leakbench.report.artifacts import Tables
+from leakbench.report.wording import NONE
 from leakbench.theory.leakage_surrogate import (
     amplification,
     largest_log_ratio,

@@ -12,7 +12,7 @@ from leakbench.data.base import ImageDataset, image_dataset
 from leakbench.data.covariance import Moments
 from leakbench.defenses.base import ActsOn, Defense
 from leakbench.defenses.channel import DataChannel, EigenCompression
-from leakbench.defenses.clients import DefendedClients, Samples
+from leakbench.defenses.clients import DefendedClients, Examples
 from leakbench.effort import Effort, Unit
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
 from leakbench.jobs.calibration import CalibrationImages
@@ -114,7 +114,7 @@ class CalibrateJob(JobKind):
         samples = dataset.load("test", range(self.first_index, self.first_index + self.pictures))
         inputs, labels = dataset.normalise(samples.values.to(device))[None], samples.labels.to(device)[None]
         streams = Streams([(job.dataset.label, job.seeds[0], "client", 0)])
-        client = DefendedClients(defense, streams, Samples(inputs, labels))
+        client = DefendedClients(defense, streams, Examples(inputs, labels))
         return dataset.denormalise(client.protect_data(client.samples, streams.child("defense")).inputs[0]).cpu()
 
 

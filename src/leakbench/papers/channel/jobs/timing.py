@@ -14,7 +14,7 @@ from pydantic import Field
 
 from leakbench.data.base import image_dataset
 from leakbench.defenses.base import DEFENSES, Defense
-from leakbench.defenses.clients import DefendedClients, Samples, calibrated
+from leakbench.defenses.clients import DefendedClients, Examples, calibrated
 from leakbench.defenses.dp_sgd import DPSGD
 from leakbench.effort import Effort
 from leakbench.federated.client_data import ClientData
@@ -260,7 +260,7 @@ class _Bench:
             _ = data.moments
         with times.of("solve", self.device):
             ready = calibrated(self.channel, data)
-        samples = Samples(data.images, self.labels[None].to(self.device))
+        samples = Examples(data.images, self.labels[None].to(self.device))
         streams = self._streams("channel", repetition)
         with times.of("noise", self.device):
             client = DefendedClients(ready, streams, samples)

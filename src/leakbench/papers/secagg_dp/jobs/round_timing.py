@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from leakbench.defenses.aggregate import SummedUsers
-from leakbench.defenses.clients import DefendedClients, Samples
+from leakbench.defenses.clients import DefendedClients, Examples
 from leakbench.defenses.distributed_noise import DistributedNoise
 from leakbench.defenses.water_filling import WaterFilling
 from leakbench.effort import Effort
@@ -137,14 +137,14 @@ class RoundTimingJob(JobKind):
     def _round(
         self, method: RoundMethod, defense: SummedUsers, victims: Victims, layered: LayeredNetwork, number: int
     ) -> torch.Tensor:
-        streams, samples = victims.streams.child("round", number), Samples(victims.inputs, victims.labels)
+        streams, samples = victims.streams.child("round", number), Examples(victims.inputs, victims.labels)
         if method == "sgd":
             order = streams.child("batch").uniform(self.images_per_client).argsort(dim=1)
             chosen = order[:, : self.batch_size].to(samples.inputs.device)
             row = torch.arange(len(chosen), device=chosen.device)[:, None]
-            samples = Samples(*(values[row, chosen] for values in samples))
+            samples = samples.at((row, chosen))
 
-        def compute(batch: Samples) -> LayeredSteps:
+        def compute(batch: Examples) -> LayeredSteps:
             return LayeredSteps(victims.network, layered, victims.parameters[None], *batch, streams)
 
         clients = DefendedClients(defense, victims.streams, samples, per_server=self.clients)

@@ -5,20 +5,34 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from pydantic import Field, field_validator, model_validator
 
 from leakbench.data.base import image_dataset
 from leakbench.effort import Effort, Unit
 from leakbench.errors import ConfigError, Infeasible
+from leakbench.federated.partition import iid_partition
+from leakbench.federated.step import ClientSteps
+from leakbench.federated.updates import Hook, run_updates
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
 from leakbench.lazy import torch
+from leakbench.models.base import Network, build_network
+from leakbench.papers.secagg_dp.theory.pooled_span import bytes_of_span, pooled_span
+from leakbench.randomness import Streams, stream_seed
 from leakbench.records import MetricInfo, Outcome, Replicate, Value
-
-if TYPE_CHECKING:
-    from leakbench.models.base import Network
-    from leakbench.theory.aggregate_dp import Form, Mechanism
+from leakbench.running.checkpoint import State, packed, unpacked
+from leakbench.theory.aggregate_dp import (
+    Aggregation,
+    Form,
+    Mechanism,
+    full_rank_curve,
+    information_bound,
+    least_eigenvalue,
+)
+from leakbench.theory.noise_calibration import calibrated_variance
+from leakbench.theory.span import LEAVES
+from leakbench.theory.water_filling import added_trace, update_spectrum
 
 MEMORY = 48 * 2**30
 """What a span may take, in bytes."""
@@ -196,9 +210,6 @@ class SpectrumJob(JobKind):
 
     def _calibrated(self) -> dict[str, list[float]]:
         """sigma^2 for every epsilon, by the names in :data:`NOISE`."""
-        from leakbench.theory.aggregate_dp import Aggregation
-        from leakbench.theory.noise_calibration import calibrated_variance
-
         setting = Aggregation(self.users, self.records, self.batch, self.clip)
 
         def found(mechanism: Mechanism, form: Form) -> list[float]:
@@ -224,10 +235,6 @@ class _Users:
     """The users of one repetition, whose model is trained."""
 
     def __init__(self, kind: SpectrumJob, job: Job, seed: int, device: torch.device) -> None:
-        from leakbench.models.base import Network, build_network
-        from leakbench.papers.secagg_dp.theory.pooled_span import bytes_of_span
-        from leakbench.randomness import Streams, stream_seed
-
         self.kind, self.job, self.seed = kind, job, seed
         label = job.dataset.label
         self.held, self.fresh, classes = _load(kind, job, seed, device)
@@ -247,30 +254,23 @@ class _Users:
             )
 
     def replicates(self, variances: dict[str, list[float]]) -> list[Replicate]:
-        """What is found before every round that is measured; infinities are null."""
-        from leakbench.running.checkpoint import loop, packed, unpacked
+        """The measurements before every round that is measured; infinities are null."""
+        measurements = _Measurements(self, variances)
+        run_updates("rounds", self.kind.rounds[-1] + 1, self.update, {"users": self}, [measurements])
+        return measurements.replicates
 
-        found: list[Replicate] = []
+    def state(self) -> dict[str, torch.Tensor]:
+        """The model."""
+        return {"parameters": self.parameters}
 
-        def state() -> dict[str, torch.Tensor]:
-            return {"parameters": self.parameters, "found": packed([each.model_dump(mode="json") for each in found])}
+    def restore(self, saved: State) -> None:
+        """Continue with a model of earlier rounds."""
+        self.parameters = saved["parameters"].to(self.parameters.device, copy=True)
 
-        with loop("rounds", self.kind.rounds[-1] + 1) as rounds:
-            if rounds.saved:
-                self.parameters = rounds.saved["parameters"].to(self.parameters.device)
-                found += [Replicate.model_validate(each) for each in unpacked(rounds.saved["found"])]
-            for number in rounds.steps:
-                if number in self.kind.rounds:
-                    found.append(self._measure(number, variances))
-                if number < self.kind.rounds[-1]:
-                    self._train(number)
-                rounds.tick(state)
-        return found
-
-    def _train(self, number: int) -> None:
-        """A round of SGD on batches, with clipped gradients."""
-        from leakbench.federated.step import ClientSteps
-
+    def update(self, number: int) -> None:
+        """A round of SGD on batches, with clipped gradients; the last one is measured and not taken."""
+        if number == self.kind.rounds[-1]:
+            return
         streams = self.streams.child("batch", number)
         chosen = streams.uniform(self.kind.records).argsort(dim=1)[:, : self.kind.batch].to(self.parameters.device)
         user = torch.arange(self.kind.users, device=chosen.device)[:, None]
@@ -284,8 +284,6 @@ class _Users:
 
     def _gradients(self, records: _Records) -> tuple[torch.Tensor, float]:
         """Clipped per-record gradients as columns, float64 ``[K, D]``, and the part that is clipped."""
-        from leakbench.federated.step import ClientSteps
-
         inputs, labels = records.inputs.double()[None], records.labels[None]
         steps = ClientSteps(self.exact, self.parameters.double(), inputs, labels, self.streams)
         ((_, gradients),) = steps.sample_gradients()
@@ -301,7 +299,13 @@ class _Users:
             if user != but:
                 yield self._of_user(user)[0]
 
-    def _measure(self, number: int, variances: dict[str, list[float]]) -> Replicate:
+    def measure(self, number: int, variances: dict[str, list[float]]) -> Replicate:
+        """The gradients of all records before a round.
+
+        Args:
+            number: of the round.
+            variances: ``sigma^2`` for every epsilon, by the names in :data:`NOISE`.
+        """
         if not bool(self.parameters.isfinite().all()):
             reason = f"training became non-finite before round {number}"
             outcome = Outcome(status="diverged", reason=reason, step=number)
@@ -335,10 +339,6 @@ class _Users:
 
     def _spectra(self, metrics: dict[str, Value]) -> torch.Tensor:
         """Eigenvalues of every measured user, descending ``[n, D]``; what is of one user joins the metrics."""
-        from leakbench.papers.secagg_dp.theory.pooled_span import pooled_span
-        from leakbench.theory.span import LEAVES
-        from leakbench.theory.water_filling import update_spectrum
-
         of_users: dict[str, list[float | None]] = {"rank": [], "leaving_per_user": [], "clipped": []}
         spectra = []
         for user in range(self.kind.observed):
@@ -356,9 +356,6 @@ class _Users:
         return found
 
     def _spans(self) -> dict[str, Value]:
-        from leakbench.papers.secagg_dp.theory.pooled_span import pooled_span
-        from leakbench.theory.span import LEAVES
-
         def share(distances: torch.Tensor) -> float:
             return float((distances > LEAVES).double().mean())
 
@@ -376,8 +373,6 @@ class _Users:
 
     def _by_users(self, reasons: dict[str, str]) -> dict[str, Value]:
         """Theorem 3 in the subspace that holds every gradient, by the number of users."""
-        from leakbench.theory.aggregate_dp import information_bound, least_eigenvalue
-
         kind = self.kind
         inside = torch.stack([_in_subspace(self.network, self._of_user(user)[0]) for user in range(kind.by_users[-1])])
         last = [users - 1 for users in kind.by_users]
@@ -406,6 +401,24 @@ class _Users:
         return found
 
 
+class _Measurements(Hook):
+    """Measurements before some of the rounds."""
+
+    def __init__(self, users: _Users, variances: dict[str, list[float]]) -> None:
+        self.users, self.variances = users, variances
+        self.replicates: list[Replicate] = []
+
+    def before(self, step: int) -> None:
+        if step in self.users.kind.rounds:
+            self.replicates.append(self.users.measure(step, self.variances))
+
+    def state(self) -> dict[str, torch.Tensor]:
+        return {"replicates": packed([replicate.model_dump(mode="json") for replicate in self.replicates])}
+
+    def restore(self, saved: State) -> None:
+        self.replicates = [Replicate.model_validate(each) for each in unpacked(saved["replicates"])]
+
+
 def _list(value: Value) -> list[float | None]:
     return value if isinstance(value, list) else [value]
 
@@ -416,9 +429,6 @@ def _load(kind: SpectrumJob, job: Job, seed: int, device: torch.device) -> tuple
     Raises:
         ConfigError: there are too few records; the data set holds no images.
     """
-    from leakbench.federated.partition import iid_partition
-    from leakbench.randomness import stream_seed
-
     dataset = image_dataset(job.dataset.single(), "jobs of kind 'spectrum'")
     classes = torch.tensor(sorted(set(kind.classes or range(dataset.classes))))
 
@@ -475,7 +485,6 @@ def _noise(
     kind: SpectrumJob, spectra: torch.Tensor, variances: dict[str, list[float]], dimension: int
 ) -> dict[str, Value]:
     """Traces of both kinds of noise, at equal variance and at equal epsilon."""
-    from leakbench.theory.water_filling import added_trace
 
     def filled(levels: tuple[float, ...] | list[float]) -> torch.Tensor:
         each = torch.tensor(levels, dtype=torch.float64, device=spectra.device)
@@ -517,8 +526,6 @@ def _in_subspace(network: Network, gradients: torch.Tensor) -> torch.Tensor:
 
 def _round_epsilon(kind: SpectrumJob, floor: float) -> float | None:
     """Epsilon of a round; None where the theorem does not apply."""
-    from leakbench.theory.aggregate_dp import full_rank_curve
-
     try:
         found = full_rank_curve(kind.records, kind.batch, kind.clip, floor).guarantee(kind.delta).epsilon
     except Infeasible:

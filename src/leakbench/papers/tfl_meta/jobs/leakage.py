@@ -11,25 +11,39 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 from pydantic import Field, field_validator
 
-from leakbench.attacks.base import Grant
-from leakbench.data.base import image_dataset
+from leakbench.attacks.base import Attack, Grant, Knowledge, Observations, Reconstruction
+from leakbench.data.base import ImageDataset, image_dataset
+from leakbench.defenses.base import Defense
+from leakbench.defenses.clients import DefendedClients, Examples
 from leakbench.defenses.tuned import SMALLEST_SPREAD, Tuned
 from leakbench.effort import Effort
 from leakbench.errors import ConfigError, Infeasible
+from leakbench.federated.message import Message, gains, stacked
+from leakbench.federated.partition import dirichlet_partition, iid_partition
+from leakbench.federated.step import ClientSteps
+from leakbench.federated.updates import Runs, run_updates
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
 from leakbench.lazy import torch
+from leakbench.metrics.assignment import assign, reorder
+from leakbench.metrics.image import psnr, ssim
+from leakbench.models.base import Network, build_network
+from leakbench.papers.tfl_meta.theory.leakage_estimation import (
+    bootstrap_constants,
+    class_belief,
+    constants,
+    null_prior,
+    population_prior,
+    recovery_counts,
+    uniform_prior,
+)
+from leakbench.randomness import Streams, generator, stream_seed
 from leakbench.records import MetricInfo, Outcome, Replicate, Value
-
-if TYPE_CHECKING:
-    from leakbench.attacks.base import Attack, Reconstruction
-    from leakbench.data.base import ImageDataset
-    from leakbench.defenses.base import Defense
-    from leakbench.federated.message import Message
-    from leakbench.models.base import Network
+from leakbench.theory.distortion import noise_steepness
+from leakbench.theory.leakage_surrogate import leakage
 
 Prior = Literal["null", "uniform", "population"]
 PRIORS: tuple[Prior, ...] = ("null", "uniform", "population")
@@ -171,7 +185,7 @@ class LeakageJob(JobKind):
             yield from self.at_thresholds(setting)
 
     def at_thresholds(self, setting: Setting) -> list[Setting]:
-        """Settings of a record, of one of the defense."""
+        """Settings of the replicates of one setting of the defense."""
         return [{**setting, "threshold": threshold} for threshold in self.thresholds]
 
     def lengths_of(self, job: Job) -> Mapping[str, int]:
@@ -212,6 +226,22 @@ class _Attempts(NamedTuple):
     bits: float
 
 
+class _Measured(NamedTuple):
+    """What one setting of a defense led to.
+
+    Attributes:
+        replicates: one per threshold.
+        recovered: which attempts recovered which data, one ``[K, M, T, S]`` per threshold.
+        shown: pixels of some reconstructions, ``[K, S, C, H, W]``.
+        constants: at the first threshold, by name.
+    """
+
+    replicates: list[Replicate]
+    recovered: list[torch.Tensor]
+    shown: torch.Tensor
+    constants: dict[str, torch.Tensor]
+
+
 @dataclass(frozen=True)
 class _Clients:
     """What the clients of one seed hold.
@@ -241,10 +271,6 @@ class _Measurement:
         self.clients = self._clients(self.dataset)
 
     def _clients(self, dataset: ImageDataset) -> _Clients:
-        from leakbench.federated.partition import dirichlet_partition, iid_partition
-        from leakbench.models.base import build_network
-        from leakbench.randomness import stream_seed
-
         kind, count = self.kind, dataset.length("train")
         if kind.batch_size > kind.images_per_client:
             raise ConfigError(f"batch_size ({kind.batch_size}) is at most images_per_client ({kind.images_per_client})")
@@ -275,68 +301,74 @@ class _Measurement:
     def _trained(
         self, network: Network, parameters: torch.Tensor, held: tuple[torch.Tensor, torch.Tensor]
     ) -> torch.Tensor:
-        """Algorithm 1: all models after R steps on batches of their own, ``[M, d]``."""
-        from leakbench.federated.step import ClientSteps
-        from leakbench.randomness import Streams
+        """Algorithm 1: all models after R steps on batches of their own, ``[M, d]``.
 
+        Raises:
+            ConfigError: a model became non-finite.
+        """
         streams = Streams([(self.label, self.seed, "model", number) for number in range(self.kind.models)])
         images, labels = (part.flatten(0, 1) for part in held)
         size = min(self.kind.training_batch, len(labels))
-        for step in range(self.kind.steps):
+        runs = Runs(parameters, self.kind.steps)
+
+        def update(step: int) -> None:
             rows = streams.child("batch", step).uniform(len(labels)).argsort(dim=1)[:, :size].to(self.device)
-            steps = ClientSteps(network, parameters, images[rows], labels[rows], streams)
-            parameters = parameters - self.kind.rate * steps.gradient
-        if not bool(parameters.isfinite().all()):
+            steps = ClientSteps(network, runs.parameters, images[rows], labels[rows], streams)
+            moved = runs.parameters - self.kind.rate * steps.gradient
+            runs.advance(step, moved, steps.loss, moved.isfinite().all(dim=1))
+
+        run_updates("training models", self.kind.steps, update, {"runs": runs})
+        if not bool(runs.alive.all()):
             raise ConfigError(f"the models became non-finite in {self.kind.steps} steps; lower rate ({self.kind.rate})")
-        return parameters
+        return runs.parameters
 
     def of(self, settings: list[tuple[Setting, Defense]]) -> tuple[list[Replicate], dict[str, torch.Tensor]]:
-        """A replicate per setting of the defense and threshold, and what is kept."""
+        """A replicate per setting of the defense and threshold, and the tensors to keep."""
         law, law_metrics = self._law()
-        replicates: list[Replicate] = []
-        kept: list[torch.Tensor] = []
-        shown: list[torch.Tensor] = []
-        tensors = {f"seed{self.seed}/{name}": tensor for name, tensor in law.items()}
-        for setting, defense in settings:
-            try:
-                tuning = defense.tuning(self.job.kept) if isinstance(defense, Tuned) else None
-            except Infeasible as error:
-                outcome = Outcome(status="infeasible", reason=str(error))
-                lost = self.kind.at_thresholds(setting)
-                replicates += self.job.without_numbers(outcome, seeds=[self.seed], settings=lost)
-                shown += [torch.full_like(self.clients.images, torch.nan).cpu()] * len(self.kind.thresholds)
-                continue
-            found = self._attempts(tuning.defense if tuning else defense)
-            shown += [found.shown] * len(self.kind.thresholds)  # one for each replicate
-            similarity = found.psnr if self.kind.similarity == "psnr" else found.ssim
-            for threshold in self.kind.thresholds:
-                recovered = similarity > threshold
-                kept.append(recovered)
-                null = (found.null > threshold).flatten(1, 2)
-                counted = self._counted(recovered, null, threshold)
-                values: dict[str, Value] = {
-                    "psnr": found.psnr.flatten(1).mean(dim=1).tolist(),
-                    "ssim": found.ssim.flatten(1).mean(dim=1).tolist(),
-                    "diverged": found.diverged,
-                    "bits": found.bits,
-                }
-                if tuning is not None:
-                    values |= {"tau": tuning.tau, "parameter": tuning.parameter}
-                replicates.append(
-                    Replicate(
-                        seed=self.seed,
-                        setting={**setting, "threshold": threshold},
-                        metrics=values | counted.values | law_metrics,
-                        reasons={} if tuning is None or tuning.parameter is not None else NO_PARAMETER,
-                    )
-                )
-                if threshold == self.kind.thresholds[0] and len(settings) == 1:
-                    tensors |= {f"seed{self.seed}/{name}": tensor for name, tensor in counted.kept.items()}
-        tensors[f"seed{self.seed}/victims"] = self.clients.images.cpu()
-        tensors[f"seed{self.seed}/reconstructions"] = torch.stack(shown)
-        if self.kind.keep_attempts and kept:
-            tensors[f"seed{self.seed}/recovered"] = torch.stack(kept).byte()
-        return replicates, tensors
+        measured = [self._measured(setting, defense, law_metrics) for setting, defense in settings]
+        tensors = dict(law)
+        if len(settings) == 1:
+            tensors |= measured[0].constants
+        tensors["victims"] = self.clients.images.cpu()
+        tensors["reconstructions"] = torch.stack([each.shown for each in measured for _ in self.kind.thresholds])
+        recovered = [attempts for each in measured for attempts in each.recovered]
+        if self.kind.keep_attempts and recovered:
+            tensors["recovered"] = torch.stack(recovered).byte()
+        replicates = [replicate for each in measured for replicate in each.replicates]
+        return replicates, {f"seed{self.seed}/{name}": tensor for name, tensor in tensors.items()}
+
+    def _measured(self, setting: Setting, defense: Defense, law: dict[str, Value]) -> _Measured:
+        """One setting of the defense, tuned to its budget where it has one."""
+        try:
+            tuning = defense.tuning(self.job.kept) if isinstance(defense, Tuned) else None
+        except Infeasible as error:
+            return self._beyond_budget(setting, str(error))
+        attempts = self._attempts(tuning.defense if tuning else defense)
+        similarity = attempts.psnr if self.kind.similarity == "psnr" else attempts.ssim
+        values: dict[str, Value] = {
+            "psnr": attempts.psnr.flatten(1).mean(dim=1).tolist(),
+            "ssim": attempts.ssim.flatten(1).mean(dim=1).tolist(),
+            "diverged": attempts.diverged,
+            "bits": attempts.bits,
+        }
+        if tuning is not None:
+            values |= {"tau": tuning.tau, "parameter": tuning.parameter}
+        reasons = {} if tuning is None or tuning.parameter is not None else NO_PARAMETER
+        found = _Measured([], [similarity > threshold for threshold in self.kind.thresholds], attempts.shown, {})
+        for threshold, recovered in zip(self.kind.thresholds, found.recovered, strict=True):
+            counted = self._counted(recovered, (attempts.null > threshold).flatten(1, 2), threshold)
+            metrics = values | counted.values | law
+            setting = {**setting, "threshold": threshold}
+            found.replicates.append(Replicate(seed=self.seed, setting=setting, metrics=metrics, reasons=reasons))
+            if threshold == self.kind.thresholds[0]:
+                found.constants.update(counted.kept)
+        return found
+
+    def _beyond_budget(self, setting: Setting, reason: str) -> _Measured:
+        """A setting whose budget no parameter meets."""
+        outcome, settings = Outcome(status="infeasible", reason=reason), self.kind.at_thresholds(setting)
+        lost = self.job.without_numbers(outcome, seeds=[self.seed], settings=settings)
+        return _Measured(lost, [], torch.full_like(self.clients.images, torch.nan).cpu(), {})
 
     def _attempts(self, defense: Defense) -> _Attempts:
         """All uploads of every client under one setting, attacked."""
@@ -369,25 +401,17 @@ class _Measurement:
         return [(self.label, self.seed, "upload", model, *at) for at in itertools.product(attempts, clients)]
 
     def _uploads(self, defense: Defense, model: int) -> Message:
-        from leakbench.federated.step import ClientSteps
-        from leakbench.randomness import Streams
-
-        clients, times, size = self.clients, self.kind.attempts, self.kind.batch_size
+        """All clients' uploads at a model, attempt after attempt: each is the first of its client."""
+        held, times, size = self.clients, self.kind.attempts, self.kind.batch_size
         streams = Streams(self._keys(model))
-        images = clients.held[0][:, :size].repeat(times, 1, 1, 1, 1)
-        labels = clients.labels.repeat(times, 1)
-        images, labels = defense.protect_data(
-            *defense.protect_dataset(images, labels, streams.child("data")), streams.child("defense")
-        )
-        steps = ClientSteps(clients.network, clients.parameters[model], images, labels, streams)
-        return defense.protect_update(steps, streams.child("defense"))
+        samples = Examples(held.held[0][:, :size].repeat(times, 1, 1, 1, 1), held.labels.repeat(times, 1))
+        clients = DefendedClients(defense, streams, samples, per_server=self.kind.clients)
+        batch = clients.protect_data(clients.take(), streams.child("defense"))
+        steps = ClientSteps(held.network, held.parameters[model], *batch, streams)
+        return clients.send(steps, streams.child("defense"))
 
     def _attack(self, messages: list[Message], models: list[int]) -> Reconstruction:
         """Uploads at several models as observations of one search."""
-        from leakbench.attacks.base import Knowledge, Observations
-        from leakbench.federated.message import gains, stacked
-        from leakbench.randomness import Streams
-
         clients, rows = self.clients, self.kind.attempts * self.kind.clients
         parameters = clients.parameters[models]
         views = [message.view() for message in messages]
@@ -415,9 +439,6 @@ class _Measurement:
 
         What diverged is as far from everything as black from white.
         """
-        from leakbench.metrics.assignment import assign, reorder
-        from leakbench.metrics.image import psnr, ssim
-
         own = self.clients.images
         pixels = self.dataset.denormalise(found.images).nan_to_num().clamp(0, 1)
         times = len(pixels) // len(own)
@@ -435,10 +456,6 @@ class _Measurement:
 
     def _law(self) -> tuple[dict[str, torch.Tensor], dict[str, Value]]:
         """How uploads at the first model vary over batches of the clients' own images."""
-        from leakbench.federated.step import ClientSteps
-        from leakbench.randomness import Streams
-        from leakbench.theory.distortion import noise_steepness
-
         images, labels = self.clients.held
         spread, half = [], []
         for client in range(self.kind.clients):
@@ -468,9 +485,6 @@ class _Measurement:
             null: whether the recovery test succeeds on another client's upload, ``[K, M T, S]``.
             threshold: it is judged by.
         """
-        from leakbench.papers.tfl_meta.theory.leakage_estimation import bootstrap_constants, constants, recovery_counts
-        from leakbench.randomness import generator
-
         kind = self.kind
         trials = recovered[0].numel()
         hits = recovered.flatten(1).sum(dim=1)
@@ -529,8 +543,6 @@ class _Measurement:
 
     def _priors(self, successes: torch.Tensor, trials: int) -> dict[Prior, torch.Tensor]:
         """Every prior, ``[K, S + 1]``."""
-        from leakbench.papers.tfl_meta.theory.leakage_estimation import null_prior, population_prior, uniform_prior
-
         size, clients = self.kind.batch_size, self.kind.clients
         return {
             "null": null_prior(successes, trials),
@@ -540,9 +552,6 @@ class _Measurement:
 
     def _classes(self, recovered: torch.Tensor, prior: torch.Tensor) -> dict[str, Value]:
         """Algorithm 3: the same of the classes that a client's batch has."""
-        from leakbench.papers.tfl_meta.theory.leakage_estimation import class_belief
-        from leakbench.theory.leakage_surrogate import leakage
-
         size, attempts = self.kind.batch_size, self.kind.attempts
         found: list[float | None] = []
         sums: list[float | None] = []

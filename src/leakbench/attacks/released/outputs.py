@@ -1,4 +1,4 @@
-"""What a white-box attacker computes of a sample with the model at hand."""
+"""Outputs of the models at hand, as a white-box attacker computes them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from leakbench.models.trained import TrainedModels
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """Of ``n`` samples under each of the models.
+class ModelOutputs:
+    """Outputs of each model for ``n`` samples.
 
     Attributes:
         logits: ``[runs, n, classes]``.
@@ -24,7 +24,7 @@ class Evidence:
     labels: torch.Tensor
 
     @classmethod
-    def of(cls, target: TrainedModels, samples: Labelled) -> Evidence:
+    def of(cls, target: TrainedModels, samples: Labelled) -> ModelOutputs:
         """One forward pass of every model."""
         logits, features = target.logits_and_features(samples.images)
         return cls(logits, features, samples.labels_of(len(target)).to(logits.device))

@@ -1,0 +1,86 @@
+"""Compressed updates with error feedback: what a round loses, its client adds to the update of the next.
+
+In round ``t`` a client with the gradient ``g_t`` and the residual ``e_t`` (zero at first) compresses their sum::
+
+    p_t = g_t + e_t,    sent: C(p_t),    e_{t+1} = p_t - C(p_t)
+
+so that all that it has sent and its residual add up to all of its gradients. Sources: Aji and Heafield 2017, "Sparse
+Communication for Distributed Gradient Descent", for dropped gradients; Karimireddy et al. 2019, "Error Feedback Fixes
+SignSGD and other Gradient Compression Schemes", Algorithm 1, for signs. There ``p_t`` holds the gradient times the step
+size; here the server multiplies by it, which is the same where it is constant, as both compressions are homogeneous.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from leakbench.defenses.base import DEFENSES, ClientState, Defense, PrivacyStatement, Round, Schedule
+from leakbench.federated.message import FLOAT_BITS, CodedMessage, Message, SparseMessage
+from leakbench.federated.step import ClientSteps
+from leakbench.federated.tensors import Tensors
+from leakbench.lazy import torch
+
+
+class ErrorFeedback(Defense):
+    """Compression whose clients remember what it lost. Override :meth:`compress`."""
+
+    def compress(self, update: torch.Tensor, tensors: Tensors) -> Message:
+        """The message that stands for the updates ``[n, d]``, which consist of ``tensors``."""
+        raise NotImplementedError
+
+    def initial_state(self, steps: ClientSteps) -> ClientState:
+        return {"residual": torch.zeros_like(steps.gradient)}
+
+    def protect_round(self, steps: ClientSteps, round: Round) -> tuple[Message, ClientState]:
+        update = steps.gradient + round.state["residual"]
+        message = self.compress(update, Tensors(steps.network.sizes))
+        return message, {"residual": update - message.view()}
+
+
+@DEFENSES.register("grad_drop_residual", version=1)
+class GradDropWithResidual(ErrorFeedback):
+    """Send the largest coordinates of every tensor, and add the others to the next step's (Aji and Heafield 2017).
+
+    In the first round the same as ``grad_drop``, which forgets what it drops. Of equal magnitudes those that come first
+    are dropped.
+    """
+
+    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "masked"},)
+
+    fraction: float = Field(
+        ge=0, le=1, description="part of every tensor's coordinates to drop; exactly floor(fraction * size)"
+    )
+
+    def compress(self, update: torch.Tensor, tensors: Tensors) -> Message:
+        return SparseMessage(update, ~tensors.smallest(update.abs(), self.fraction))
+
+    def privacy(self, schedule: Schedule) -> PrivacyStatement:
+        return PrivacyStatement(None, None, "no guarantee: what is sent is exact, and what is dropped is sent later")
+
+
+@DEFENSES.register("ef_sign_sgd", version=1)
+class EFSignSGD(ErrorFeedback):
+    """Send signs times the mean magnitude, and add the error to the next step's update (Karimireddy et al. 2019).
+
+    ``C(p) = mean|p| sign(p)``, where zero counts as positive: one bit per coordinate, and a float for each mean. The
+    server averages what clients send.
+    """
+
+    biased: ClassVar[str] = "signs are sent, and the error of a round is made up for in later ones"
+
+    scale: Literal["update", "tensor"] = Field(
+        "update", description="what a mean magnitude is of: the whole update, as in Algorithm 1, or each of its tensors"
+    )
+
+    def compress(self, update: torch.Tensor, tensors: Tensors) -> Message:
+        parts = tensors if self.scale == "tensor" else Tensors([update.shape[1]])
+        magnitude = parts.spread(parts.mean(update.abs()))
+        return CodedMessage(
+            torch.where(update >= 0, magnitude, -magnitude), size=update.shape[1] + FLOAT_BITS * len(parts)
+        )
+
+    def privacy(self, schedule: Schedule) -> PrivacyStatement:
+        return PrivacyStatement(None, None, "no guarantee: signs are exact")

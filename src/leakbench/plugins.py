@@ -1,0 +1,109 @@
+"""Plug-ins: modules and Python files outside this package that register components, and their source.
+
+The source is a part of the identity of every job that uses a component of a plug-in: after an edit the job runs again,
+whether or not the component's ``version`` was raised.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import sysconfig
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from leakbench.errors import ConfigError
+from leakbench.sources import imported_files, source_digest
+
+PREFIX = "leakbench_plugin_"
+"""Begins the module names of plug-ins that are files."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """The Python files of a plug-in: one that registers components, and all that it imports from its folder or package.
+
+    Attributes:
+        name: of the module, or of the file.
+        digest: of all files.
+        files: digests of the files by their paths relative to the folder.
+    """
+
+    name: str
+    digest: str
+    files: Mapping[str, str]
+
+
+def load_plugin(source: str, where: str = "") -> ModuleType:
+    """Import a module by dotted name, or a Python file by path, so that its components register themselves.
+
+    A file may import modules beside it. One that was imported already is not run again.
+
+    Args:
+        source: dotted name, or path that ends in ``.py``.
+        where: what names it, for the error message.
+
+    Raises:
+        ConfigError: nothing importable is there.
+    """
+    if source.endswith(".py"):
+        return _load_file(Path(source).resolve(), f"{where or 'plugins'}: no Python file at '{source}'")
+    try:
+        return importlib.import_module(source)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"{where or 'plugins'}: cannot import '{source}' ({error}); name a module or a .py file"
+        ) from error
+
+
+def _load_file(path: Path, missing: str) -> ModuleType:
+    name = f"{PREFIX}{path.stem}"
+    if getattr(sys.modules.get(name), "__file__", None) == str(path):
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    if not path.is_file() or spec is None or spec.loader is None:
+        raise ConfigError(missing)
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))  # last, and for good: an import may be in a function
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def source_of(module: str) -> Source | None:
+    """The source of an imported module, as it is on disk now; None for this package, and where there is no file.
+
+    Args:
+        module: its name in ``sys.modules``.
+    """
+    path = getattr(sys.modules.get(module), "__file__", None)
+    if module.partition(".")[0] == "leakbench" or path is None or not Path(path).is_file():
+        return None
+    file = Path(path).resolve()
+    base, follow = _surroundings(module, file)
+    files = imported_files([file], [base], follow)
+    digests = {str(each.relative_to(base)): source_digest([each], [base]) for each in files}
+    name = file.name if module.startswith(PREFIX) else module
+    return Source(name, source_digest(files, [base]), digests)
+
+
+def _surroundings(module: str, file: Path) -> tuple[Path, Callable[[str], bool]]:
+    """The folder in which a module finds others of its plug-in, and which of the names that it imports count.
+
+    Those of a module in a package are in that package. Those of any other module or file are beside it, unless that is
+    where distributions are installed, side by side.
+    """
+    top = module.partition(".")[0]
+    depth = module.count(".") + (file.name == "__init__.py")
+    if depth:
+        return file.parents[depth], lambda name: name.partition(".")[0] == top
+    installed = {Path(sysconfig.get_path(each)).resolve() for each in ("purelib", "platlib", "stdlib")}
+    return file.parent, lambda name: file.parent not in installed and name.partition(".")[0] != "leakbench"
