@@ -24,6 +24,8 @@ from leakbench.planning.variants import REGISTRIES
 from leakbench.report.claims import Claim
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run in several processes; torch is not loaded yet
+# On some CPUs MKL chooses kernels by the size of a product; in strict mode the numbers of a row do not depend on it.
+os.environ.setdefault("MKL_CBWR", "AVX2,STRICT")
 settings.register_profile("leakbench", deadline=None, derandomize=True)
 settings.load_profile("leakbench")
 
