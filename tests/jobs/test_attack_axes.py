@@ -189,7 +189,7 @@ class TestOutcomes:
         assert [replicate.seed for replicate in findings.replicates] == [0, 1] and findings.tensors == {}
         for replicate in findings.replicates:
             assert replicate.outcome.status == "infeasible" and (replicate.outcome.reason or "").startswith(reason)
-            assert set(replicate.metrics.values()) == {None} and set(replicate.reasons) == set(findings.metrics)
+            assert set(replicate.metrics.values()) == {None} and set(replicate.reasons) == set(job.metrics)
 
     def test_pretraining_that_diverges(self, normalised_job: Jobs) -> None:
         job = normalised_job(
@@ -202,7 +202,7 @@ class TestOutcomes:
         for replicate in findings.replicates:
             assert replicate.outcome.status == "diverged"
             assert replicate.outcome.reason == "pretraining became non-finite in epoch 1"
-            assert set(replicate.metrics.values()) == {None} and set(replicate.reasons) == set(findings.metrics)
+            assert set(replicate.metrics.values()) == {None} and set(replicate.reasons) == set(job.metrics)
             assert Replicate.model_validate(replicate.model_dump()) == replicate
 
     def test_local_batches_divide_the_batch(self) -> None:

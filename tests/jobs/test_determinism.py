@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.jobs.stated import check_stated
 from tests.test_fingerprints import PARAMETERS, FixedText
 
 from leakbench.attacks.base import Attack
@@ -65,11 +66,10 @@ def job_of(kind: JobKind, attack: type[Attack], scales: list[float], seeds: tupl
 def numbers_of(job: Job) -> dict[tuple[Any, ...], Any]:
     """Metrics by seed and setting, but for seconds."""
     findings = compute(job, torch.device("cpu"))
+    check_stated(job, findings)
     return {
         (replicate.seed, *sorted(replicate.setting.items())): {
-            name: value
-            for name, value in replicate.metrics.items()
-            if "not reproducible" not in findings.metrics[name].unit
+            name: value for name, value in replicate.metrics.items() if "not reproducible" not in job.metrics[name].unit
         }
         for replicate in findings.replicates
     }

@@ -228,11 +228,12 @@ class OtherSamples(NoDefense):
 def test_what_cannot_run_is_infeasible(
     defense: type[Defense], parameters: Mapping[str, Any], model: type[Model], reason: str
 ) -> None:
-    findings = run(release_job(defense, parameters, model=model, seeds=(0, 1)))
+    job = release_job(defense, parameters, model=model, seeds=(0, 1))
+    findings = run(job)
     assert [each.outcome.status for each in findings.replicates] == ["infeasible"] * 2
     for each in findings.replicates:
         assert each.outcome.reason is not None and reason in each.outcome.reason
-        assert set(each.metrics) == set(findings.metrics) == set(each.reasons)
+        assert set(each.metrics) == set(job.metrics) == set(each.reasons)
         assert set(each.metrics.values()) == {None}
 
 

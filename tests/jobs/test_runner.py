@@ -107,8 +107,8 @@ def test_inventory_counts_tensor_by_tensor(train_job: Jobs) -> None:
         "fc_layers.3.weight": 40,
         "fc_layers.3.bias": 10,
     }
-    assert list(findings.metrics) == list(replicate.metrics) and findings.tensors == {}
-    assert {info.unit for info in findings.metrics.values()} == {"parameters"}
+    assert list(job.metrics) == list(replicate.metrics) and findings.tensors == {}
+    assert {info.unit for info in job.metrics.values()} == {"parameters"}
 
 
 Rewrite = Callable[[str], None]

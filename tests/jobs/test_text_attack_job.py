@@ -156,8 +156,9 @@ def test_observed_gradients_are_those_of_the_sentences(seen: tuple[Observations,
 
 @pytest.mark.parametrize("batch", [1, 2])
 def test_metrics_are_those_of_the_sentences_that_are_kept(text_job: MakeJob, batch: int) -> None:
-    findings = run(text_job(SentenceMatching(**MATCHING), GaussianNoise, {}, {"scale": [0.0, 0.1]}, batch_size=batch))
-    assert findings.metrics == TEXT_METRICS | VICTIM_METRICS
+    job = text_job(SentenceMatching(**MATCHING), GaussianNoise, {}, {"scale": [0.0, 0.1]}, batch_size=batch)
+    findings = run(job)
+    assert job.metrics == TEXT_METRICS | VICTIM_METRICS
     victims = unpack(findings.tensors["seed0/victims"])
     samples = DATA.load("test", range(3 * batch))
     assert [each for client in victims for each in client] == [

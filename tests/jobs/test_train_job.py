@@ -260,8 +260,8 @@ class TestDiverged:
 
 class TestNoisePerTensor:
     def test_isotropic_noise_is_the_same_everywhere(self, train_job: TrainJobs) -> None:
-        found = run(train_job(GaussianNoise, {}, {"scale": [0.1, 0.3]}, seeds=(0, 1), noise_per_tensor=True))
-        names = [name for name in found.metrics if name.startswith("noise_std/")]
+        job = train_job(GaussianNoise, {}, {"scale": [0.1, 0.3]}, seeds=(0, 1), noise_per_tensor=True)
+        found, names = run(job), [name for name in job.metrics if name.startswith("noise_std/")]
         assert len(names) == 8 and "noise_std/conv_layers.0.weight" in names
         for replicate in found.replicates:
             for name in names:

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
 from scipy import stats
 from tests.report.synthetic import ROOT, tidy_tables
+from tests.workflow.quick_jobs import Adapt
 
 from leakbench.planning.project import Project
 from leakbench.report.artifacts import artifact_of
@@ -21,13 +22,13 @@ Tables = dict[str, pd.DataFrame]
 
 
 @cache
-def _tables(paper: str) -> Tables:
-    return tidy_tables(Project(ROOT, {"papers": [paper]}).plan("smoke"), paper)
+def _tables(paper: str, adapted: frozenset[tuple[str, Adapt]]) -> Tables:
+    return tidy_tables(Project(ROOT, {"papers": [paper]}).plan("smoke"), paper, dict(adapted))
 
 
-def smoke_tables(paper: str = "optimal_defense") -> Tables:
-    """Synthetic tidy tables of the smoke scale; a copy."""
-    return {name: frame.copy() for name, frame in _tables(paper).items()}
+def smoke_tables(paper: str = "optimal_defense", **adapted: Adapt) -> Tables:
+    """Synthetic tidy tables of the smoke scale, with numbers of some kinds of job adapted; a copy."""
+    return {name: frame.copy() for name, frame in _tables(paper, frozenset(adapted.items())).items()}
 
 
 def make(name: str, tables: Tables, *kept: Any, paper: str = "optimal_defense") -> Any:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
 import yaml
-from tests.workflow.quick_jobs import findings
+from tests.workflow.quick_jobs import Adapt, findings
 
 from leakbench.jobs.base import Job
 from leakbench.jobs.runner import overall_outcome
@@ -20,13 +21,13 @@ from leakbench.report.tidy import tidy_rows
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def record_of(job: Job) -> Record:
-    """A whole record of a job."""
-    found = findings(job)
+def record_of(job: Job, adapted: Mapping[str, Adapt] | None = None) -> Record:
+    """A whole record of a job, with numbers of some kinds of job adapted."""
+    found = findings(job, adapted)
     return Record(
         schema="leakbench.record/1",
         job=job.resolved(),
-        metrics=found.metrics,
+        metrics=job.metrics,
         replicates=found.replicates,
         outcome=overall_outcome(found.replicates),
         cost=Cost(wall_s=2.0, device_s=1.5, peak_memory_bytes=2**30),
@@ -42,11 +43,13 @@ def record_of(job: Job) -> Record:
     )
 
 
-def tidy_tables(plan: Plan, paper: str = "optimal_defense") -> dict[str, pd.DataFrame]:
+def tidy_tables(
+    plan: Plan, paper: str = "optimal_defense", adapted: Mapping[str, Adapt] | None = None
+) -> dict[str, pd.DataFrame]:
     """The tidy table of every experiment of a paper."""
     return {
         experiment: pd.DataFrame(
-            [row for job in plan.experiment_jobs(paper, experiment) for row in tidy_rows(job, record_of(job))]
+            [row for job in plan.experiment_jobs(paper, experiment) for row in tidy_rows(job, record_of(job, adapted))]
         )
         for experiment in plan.papers[paper].experiments
     }

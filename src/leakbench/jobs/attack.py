@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal
@@ -24,7 +23,7 @@ from leakbench.federated.step import ClientSteps
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
 from leakbench.jobs.calibration import CalibrationImages
 from leakbench.jobs.pretraining import Diverged, Pretraining, pretrained
-from leakbench.jobs.subjects import Subject, check_defense, subject_of
+from leakbench.jobs.subjects import SUBJECTS, Subject, check_defense, subject_of
 from leakbench.jobs.sums import averaged, of_so_many, only_sums, together
 from leakbench.jobs.victims import Victims, gather_victims
 from leakbench.lazy import torch
@@ -142,6 +141,13 @@ class AttackJob(JobKind):
             return {}
         return {kind: name for kind, name in TRAINED.items() if getattr(self, name) and name in attack.needs}
 
+    def metrics_of(self, job: Job) -> Mapping[str, MetricInfo]:
+        return SUBJECTS[job.dataset.component.unit].metrics | VICTIM_METRICS
+
+    def lengths_of(self, job: Job) -> Mapping[str, int]:
+        samples = self.clients * (1 if self.target == "batch_mean" else self.batch_size * self.users)
+        return {"victim": self.clients, "image": samples, "sentence": samples}
+
     def effort(self, job: Job) -> Effort:
         seen = self.local.samples(self.batch_size * self.users)
         updates = Effort(seen, self.local.steps).times(self.messages)
@@ -158,7 +164,6 @@ class AttackJob(JobKind):
         assert job.attack is not None
         dataset = job.dataset.single()
         subject = subject_of(dataset, job.model.single())
-        metrics = subject.metrics | VICTIM_METRICS
         replicates: list[Replicate] = []
         tensors: dict[str, torch.Tensor] = {}
         try:
@@ -176,8 +181,8 @@ class AttackJob(JobKind):
                 tensors |= reconstructions
         except Infeasible as error:
             outcome = Outcome(status="infeasible", reason=str(error))
-            return Findings(metrics, _without_numbers(job, metrics, job.seeds, outcome), {})
-        return Findings(metrics, replicates, tensors)
+            return Findings(job.without_numbers(outcome))
+        return Findings(replicates, tensors)
 
     def _check(self, label: str, attack: Attack, dataset: Dataset) -> None:
         """Whether an attack can run on these samples, and knows what it needs.
@@ -225,7 +230,7 @@ class AttackJob(JobKind):
             scene = _Scene.of(self, job, subject, seed, device)
         except Diverged as error:
             outcome = Outcome(status="diverged", reason=str(error))
-            return _without_numbers(job, subject.metrics | VICTIM_METRICS, [seed], outcome), {}
+            return job.without_numbers(outcome, seeds=[seed]), {}
         sent = [scene.sent(setting, defense) for setting, defense in defenses]
         observations = scene.observations(sent)
         knowledge = replace(scene.knowledge(sent), **self._trained(job, device))
@@ -491,21 +496,6 @@ def _replicate(
         if not all(keep):
             replicate.reasons[name] = replicate.outcome.reason or "not finite"
     return replicate
-
-
-def _without_numbers(
-    job: Job, metrics: Mapping[str, MetricInfo], seeds: Iterable[int], outcome: Outcome
-) -> list[Replicate]:
-    return [
-        Replicate(
-            seed=seed,
-            setting=dict(setting),
-            outcome=outcome,
-            metrics=dict.fromkeys(metrics),
-            reasons=dict.fromkeys(metrics, outcome.reason or ""),
-        )
-        for seed, (setting, _) in itertools.product(seeds, job.defense.settings())
-    ]
 
 
 def _beside(parts: list[torch.Tensor]) -> torch.Tensor:

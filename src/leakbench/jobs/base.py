@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from pathlib import PurePosixPath
@@ -15,7 +15,8 @@ from pydantic import Field
 from leakbench.effort import Effort, Unit
 from leakbench.errors import Infeasible
 from leakbench.lazy import torch
-from leakbench.records import RESULTS, MetricInfo, Replicate, digest
+from leakbench.models.sizes import parameter_counts
+from leakbench.records import RESULTS, MetricInfo, Outcome, Replicate, digest
 from leakbench.registry import Component, Registry, components_in
 
 if TYPE_CHECKING:
@@ -110,6 +111,11 @@ class Job:
             yield setting, replace(self, kind=kind, kinds=None)
 
     @property
+    def metrics(self) -> dict[str, MetricInfo]:
+        """Metrics of all combinations, by name: see :meth:`JobKind.metrics_of`."""
+        return {name: info for _, job in self.combinations() for name, info in job.kind.metrics_of(job).items()}
+
+    @property
     def effort(self) -> Effort:
         """What there is to compute in all combinations: see :meth:`JobKind.effort`."""
         return reduce(Effort.plus, (job.kind.effort(job) for _, job in self.combinations()))
@@ -118,6 +124,11 @@ class Job:
     def volume(self) -> float:
         """What its record and its tensors hold, of all combinations: see :meth:`JobKind.volume`."""
         return sum(job.kind.volume(job) for _, job in self.combinations())
+
+    def parameter_counts(self) -> dict[str, int]:
+        """Number of parameters in each tensor of its model, in the model's order; allocates none of them."""
+        dataset = self.dataset.single()
+        return parameter_counts(self.model.single(), dataset.shape, dataset.classes)
 
     def attack_effort(self, samples: int) -> Effort:
         """What one reconstruction of its attack takes: see :meth:`~leakbench.attacks.base.Attack.effort`.
@@ -129,6 +140,29 @@ class Job:
             return self.attack.single().against(self.defense.component.adaptive).effort(samples)
         except Infeasible:
             return Effort(0, 0)
+
+    def without_numbers(
+        self, outcome: Outcome, *, seeds: Iterable[int] | None = None, settings: Iterable[Setting] | None = None
+    ) -> list[Replicate]:
+        """Replicates that have no metrics, for the reason that their outcome states: seed after seed.
+
+        Args:
+            outcome: of all of them; diverged or infeasible.
+            seeds: all of the job's by default.
+            settings: of every seed; all that :meth:`JobKind.settings_of` states by default.
+        """
+        chosen = list(self.kind.settings_of(self) if settings is None else settings)
+        metrics = self.kind.metrics_of(self)
+        return [
+            Replicate(
+                seed=seed,
+                setting=dict(setting),
+                outcome=outcome,
+                metrics=dict.fromkeys(metrics),
+                reasons=dict.fromkeys(metrics, outcome.reason or ""),
+            )
+            for seed, setting in itertools.product(self.seeds if seeds is None else seeds, chosen)
+        ]
 
     @property
     def path(self) -> str:
@@ -212,9 +246,8 @@ class Job:
 class Findings:
     """What a kind of job returns; the runner makes a record of it."""
 
-    metrics: dict[str, MetricInfo]
     replicates: list[Replicate]
-    tensors: dict[str, torch.Tensor]
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
 class JobKind(Component):
@@ -228,6 +261,8 @@ class JobKind(Component):
     """Whether a cluster gives such a job a GPU."""
     uses_attacks: ClassVar[bool] = False
     """Whether such a job runs an attack; experiments list attacks for these kinds and for no others."""
+    metrics: ClassVar[Mapping[str, MetricInfo]] = {}
+    """Metrics of every job of the kind; see :meth:`metrics_of`."""
     unit: ClassVar[Unit] = "passes"
     """What :meth:`effort` counts."""
     faces: ClassVar[frozenset[ActsOn]] = frozenset({"data", "samples", "updates"})
@@ -266,6 +301,19 @@ class JobKind(Component):
             device: that attackers compute on.
         """
         raise NotImplementedError
+
+    def metrics_of(self, job: Job) -> Mapping[str, MetricInfo]:
+        """Metrics of the replicates of ``job``, by name: :attr:`metrics`, unless they depend on the protocol."""
+        return self.metrics
+
+    def settings_of(self, job: Job) -> Iterator[Setting]:
+        """Settings of the replicates of ``job``, for each of its seeds: by default those of its defense."""
+        for setting, _ in job.defense.settings():
+            yield setting
+
+    def lengths_of(self, job: Job) -> Mapping[str, int]:
+        """Lengths at most of lists of values, by the axis of their metrics; by the metric where it has its own."""
+        return {}
 
     def effort(self, job: Job) -> Effort:
         """How much ``job``, which sweeps no field of the protocol, computes: above zero, from the plan alone.

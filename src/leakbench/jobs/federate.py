@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
 from pydantic import Field
@@ -124,6 +124,7 @@ class FederateJob(JobKind):
 
     memory_mb: ClassVar[int] = 16000
     minutes: ClassVar[int] = 240
+    metrics: ClassVar[Mapping[str, MetricInfo]] = FEDERATE_METRICS
 
     clients: int = Field(20, ge=1, description="clients, all of which take part in every round")
     rounds: int = Field(95, ge=1, description="rounds")
@@ -138,6 +139,9 @@ class FederateJob(JobKind):
     test: tuple[int, int] | None = Field(None, description="test images: from, to (exclusive); all by default")
     evaluate_every: int = Field(1, ge=1, description="rounds between evaluations; the last round is always evaluated")
     power_kw: float = Field(0.3, gt=0, description="power of the machine, for the paper's formula of carbon")
+
+    def lengths_of(self, job: Job) -> Mapping[str, int]:
+        return {"round": self.rounds}
 
     def effort(self, job: Job) -> Effort:
         dataset = job.dataset.single()
@@ -159,8 +163,7 @@ class FederateJob(JobKind):
             for _, defense in settings:
                 check_defense(job.dataset.single(), defense)
         except Infeasible as error:
-            lost = [_infeasible(setting, seed, str(error)) for setting, _, seed in runs]
-            return Findings(FEDERATE_METRICS, lost, {})
+            return Findings(_infeasible(job, runs, error))
         data = _load(self, job, device)
         replicates: list[Replicate] = []
         with torch.no_grad():
@@ -171,8 +174,8 @@ class FederateJob(JobKind):
                 try:
                     replicates += _Federation(self, job.dataset.label, some, networks, data).replicates()
                 except Infeasible as error:
-                    replicates += [_infeasible(setting, seed, str(error)) for setting, _, seed in some]
-        return Findings(FEDERATE_METRICS, replicates, {})
+                    replicates += _infeasible(job, some, error)
+        return Findings(replicates)
 
     def _together(self, network: Network, device: torch.device) -> int:
         """Runs whose clients fit in memory side by side: some eight vectors of the size of the parameters each."""
@@ -583,11 +586,9 @@ def _nullable(values: torch.Tensor) -> list[float | None]:
     return [None if math.isnan(value) else value for value in values.tolist()]
 
 
-def _infeasible(setting: Setting, seed: int, reason: str) -> Replicate:
-    return Replicate(
-        seed=seed,
-        setting=dict(setting),
-        outcome=Outcome(status="infeasible", reason=reason),
-        metrics=dict.fromkeys(FEDERATE_METRICS),
-        reasons=dict.fromkeys(FEDERATE_METRICS, reason),
-    )
+def _infeasible(job: Job, runs: Sequence[tuple[Setting, Defense, int]], error: Infeasible) -> list[Replicate]:
+    """Replicates of runs that cannot be trained, in their order."""
+    outcome = Outcome(status="infeasible", reason=str(error))
+    return [
+        lost for setting, _, seed in runs for lost in job.without_numbers(outcome, seeds=[seed], settings=[setting])
+    ]

@@ -53,6 +53,7 @@ class FisherJob(JobKind):
     """
 
     minutes: ClassVar[int] = 30
+    metrics: ClassVar[Mapping[str, MetricInfo]] = FISHER_METRICS
 
     clients: int = Field(ge=1, description="clients per seed")
     batch_size: int = Field(ge=1, description="images per client, B")
@@ -61,6 +62,9 @@ class FisherJob(JobKind):
     probes: int = Field(100, ge=1, description="random directions per sensitivity")
     exact: bool = Field(False, description="exact sensitivities instead, along every pixel of an image")
     coordinates: bool = Field(False, description="keep the first client's gradient, sensitivities and noise variances")
+
+    def lengths_of(self, job: Job) -> Mapping[str, int]:
+        return {"victim": self.clients}
 
     def effort(self, job: Job) -> Effort:
         directions = math.prod(job.dataset.single().shape) if self.exact else self.probes
@@ -77,7 +81,7 @@ class FisherJob(JobKind):
             found, kept = self._measure_seed(job, seed, device)
             replicates += found
             tensors |= kept
-        return Findings(FISHER_METRICS, replicates, tensors)
+        return Findings(replicates, tensors)
 
     def _measure_seed(
         self, job: Job, seed: int, device: torch.device

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 from pydantic import Field
 
 from leakbench.effort import Unit
-from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
+from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
 from leakbench.lazy import torch
 from leakbench.records import MetricInfo, Replicate
 
@@ -26,10 +27,12 @@ class InventoryJob(JobKind):
 
     seeds: int = Field(1, ge=1, le=1, description="one: nothing here is random")
 
+    def metrics_of(self, job: Job) -> Mapping[str, MetricInfo]:
+        return dict.fromkeys(job.parameter_counts(), MetricInfo(unit="parameters", direction="none"))
+
+    def settings_of(self, job: Job) -> Iterator[Setting]:
+        yield {}
+
     def run(self, job: Job, device: torch.device) -> Findings:
-        dataset = job.dataset.single()
-        with torch.device("meta"):
-            module = job.model.single().build(dataset.shape, dataset.classes)
-        counts = {name: float(parameter.numel()) for name, parameter in module.named_parameters()}
-        metrics = {name: MetricInfo(unit="parameters", direction="none") for name in counts}
-        return Findings(metrics, [Replicate(seed=0, metrics=dict(counts))], {})
+        counts = {name: float(count) for name, count in job.parameter_counts().items()}
+        return Findings([Replicate(seed=0, metrics=dict(counts))])

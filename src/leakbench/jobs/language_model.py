@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
@@ -11,7 +11,7 @@ from pydantic import Field
 from leakbench.attacks.language.model import CausalTransformer
 from leakbench.effort import FORWARD, Effort, Unit
 from leakbench.errors import ConfigError
-from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
+from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
 from leakbench.jobs.modules import SPANS, train
 from leakbench.lazy import torch
 from leakbench.randomness import generator, stream_seed
@@ -45,6 +45,7 @@ class LanguageModelJob(JobKind):
 
     minutes: ClassVar[int] = 120
     unit: ClassVar[Unit] = "multiply-adds"
+    metrics: ClassVar[Mapping[str, MetricInfo]] = LANGUAGE_MODEL_METRICS
     grants: ClassVar[Grant | None] = "language_model"
 
     seeds: int = Field(1, ge=1, le=1, description="one: attackers train once")
@@ -61,6 +62,12 @@ class LanguageModelJob(JobKind):
         from leakbench.attacks.language.model import LanguageModel
 
         return LanguageModel.of(self.transformer, kept, device)
+
+    def settings_of(self, job: Job) -> Iterator[Setting]:
+        yield {}
+
+    def lengths_of(self, job: Job) -> Mapping[str, int]:
+        return {"step": min(SPANS, self.steps)}
 
     def effort(self, job: Job) -> Effort:
         (tokens,) = job.dataset.single().shape
@@ -98,10 +105,10 @@ class LanguageModelJob(JobKind):
                 reasons["loss"] = reason
             outcome = Outcome(status="diverged", reason=reason, step=diverged)
             replicate = Replicate(seed=seed, outcome=outcome, metrics=metrics, reasons=reasons)
-            return Findings(LANGUAGE_MODEL_METRICS, [replicate], {})
+            return Findings([replicate])
         metrics["perplexity"] = perplexity
         replicate = Replicate(seed=seed, metrics=metrics, reasons=reasons)
-        return Findings(LANGUAGE_MODEL_METRICS, [replicate], weights_of(module))
+        return Findings([replicate], weights_of(module))
 
     def _sentences(self, dataset: Dataset) -> tuple[torch.Tensor, torch.Tensor]:
         """Token ids to train on and held-out ones, ``[n, L]`` each.

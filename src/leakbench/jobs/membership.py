@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, NamedTuple
@@ -85,6 +85,7 @@ class MembershipJob(JobKind):
 
     memory_mb: ClassVar[int] = 16000
     minutes: ClassVar[int] = 120
+    metrics: ClassVar[Mapping[str, MetricInfo]] = MEMBERSHIP_METRICS
     unit: ClassVar[Unit] = "parameters"
     faces: ClassVar[frozenset[ActsOn]] = frozenset({"samples", "updates"})
 
@@ -124,6 +125,10 @@ class MembershipJob(JobKind):
     def _asked(self) -> int:
         return self.candidates or self.records
 
+    def settings_of(self, job: Job) -> Iterator[Setting]:
+        for (setting, _), users in itertools.product(job.defense.settings(), self.users):
+            yield {**setting, "users": users}
+
     def effort(self, job: Job) -> Effort:
         dataset = job.dataset.single()
         # The gradients of all records are taken once; then each trial adds up those of its users' records.
@@ -144,8 +149,8 @@ class MembershipJob(JobKind):
             replicates = [found for seed in job.seeds for found in self._seed(job, settings, seed, device)]
         except Infeasible as error:
             outcome = Outcome(status="infeasible", reason=str(error))
-            replicates = [found for seed in job.seeds for found in self._without(settings, seed, outcome)]
-        return Findings(MEMBERSHIP_METRICS, replicates, {})
+            replicates = job.without_numbers(outcome)
+        return Findings(replicates)
 
     def _check(self, defense: Defense) -> None:
         """Whether a mechanism is one of updates, and what it is told fits.
@@ -176,7 +181,7 @@ class MembershipJob(JobKind):
         try:
             population = self._population(job, seed, device)
         except Diverged as error:
-            yield from self._without(settings, seed, Outcome(status="diverged", reason=str(error)))
+            yield from job.without_numbers(Outcome(status="diverged", reason=str(error)), seeds=[seed])
             return
         label, dimension = job.dataset.label, population.network.dimension
         trials = [self._trial(population, label, seed, number) for number in range(self.trials)]
@@ -284,16 +289,6 @@ class MembershipJob(JobKind):
         else:
             values["auc_bound"] = auc_bound(privacy.epsilon, privacy.delta)
         return _Stated(values, reasons, privacy)
-
-    def _without(self, settings: list[tuple[Setting, Defense]], seed: int, outcome: Outcome) -> Iterator[Replicate]:
-        for (setting, _), users in itertools.product(settings, self.users):
-            yield Replicate(
-                seed=seed,
-                setting={**setting, "users": users},
-                outcome=outcome,
-                metrics=dict.fromkeys(MEMBERSHIP_METRICS),
-                reasons=dict.fromkeys(MEMBERSHIP_METRICS, outcome.reason or ""),
-            )
 
 
 class _Sums(NamedTuple):

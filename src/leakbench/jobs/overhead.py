@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -60,6 +60,8 @@ class OverheadJob(JobKind):
     parameter when it is first needed does so in the first step, which sets up and is not timed.
     """
 
+    metrics: ClassVar[Mapping[str, MetricInfo]] = OVERHEAD_METRICS
+
     clients: int = Field(ge=1, description="clients per round, n")
     batch_size: int = Field(ge=1, description="images per client and step, B")
     images_per_client: int = Field(ge=1, description="size of a client's data, which defenses are calibrated with")
@@ -80,6 +82,9 @@ class OverheadJob(JobKind):
             )
         return self
 
+    def lengths_of(self, job: Job) -> Mapping[str, int]:
+        return {"repetition": self.repetitions}
+
     def effort(self, job: Job) -> Effort:
         step = Effort(self.clients * self.batch_size, 1)
         return step.times(len(job.seeds) * (1 + self.repetitions) * (1 + job.defense.count))
@@ -91,7 +96,7 @@ class OverheadJob(JobKind):
         check_vocabulary(job.dataset.single(), job.model.single())
         with torch.no_grad():
             found = [replicate for seed in job.seeds for replicate in _Bench(self, job, seed, device).replicates()]
-        return Findings(OVERHEAD_METRICS, found, {})
+        return Findings(found)
 
 
 @dataclass
@@ -118,7 +123,8 @@ class _Bench:
     """The clients of one seed, and all that is timed on them."""
 
     def __init__(self, kind: OverheadJob, job: Job, seed: int, device: torch.device) -> None:
-        self.kind, self.dataset, self.seed, self.device = kind, job.dataset.single(), seed, device
+        self.kind, self.job, self.seed, self.device = kind, job, seed, device
+        self.dataset = job.dataset.single()
         self.victims = gather_victims(
             self.dataset,
             job.dataset.label,
@@ -194,13 +200,8 @@ class _Bench:
         if outcome.status == "ok" and undefended.outcome.status != "ok":
             outcome = undefended.outcome.model_copy(update={"reason": f"undefended, {undefended.outcome.reason}"})
         if outcome.status != "ok":
-            return Replicate(
-                seed=self.seed,
-                setting=dict(contender.setting),
-                outcome=outcome,
-                metrics=dict.fromkeys(OVERHEAD_METRICS),
-                reasons=dict.fromkeys(OVERHEAD_METRICS, str(outcome.reason)),
-            )
+            (lost,) = self.job.without_numbers(outcome, seeds=[self.seed], settings=[contender.setting])
+            return lost
         n, metrics = self.kind.clients, dict[str, Value]()
         for clock in ("cpu", "wall"):
             taken = [getattr(step, clock) for step in contender.steps]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
@@ -12,7 +12,7 @@ from leakbench.attacks.restoration.prior import Restoration
 from leakbench.data.base import image_dataset
 from leakbench.effort import FORWARD, Effort, Unit
 from leakbench.errors import ConfigError
-from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
+from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
 from leakbench.jobs.modules import SPANS, train
 from leakbench.lazy import torch
 from leakbench.randomness import generator, stream_seed
@@ -49,6 +49,7 @@ class PriorJob(JobKind):
 
     minutes: ClassVar[int] = 120
     unit: ClassVar[Unit] = "multiply-adds"
+    metrics: ClassVar[Mapping[str, MetricInfo]] = PRIOR_METRICS
     grants: ClassVar[Grant | None] = "prior"
 
     seeds: int = Field(1, ge=1, le=1, description="one: attackers train once")
@@ -65,6 +66,12 @@ class PriorJob(JobKind):
 
         images = image_dataset(dataset, "restoration networks")
         return Prior.of(self.networks, kept, images.shape, images.classes, device)
+
+    def settings_of(self, job: Job) -> Iterator[Setting]:
+        yield {}
+
+    def lengths_of(self, job: Job) -> Mapping[str, int]:
+        return {"step": min(SPANS, self.steps), "image": self.held_out}
 
     def effort(self, job: Job) -> Effort:
         pixels = math.prod(job.dataset.single().shape[1:])
@@ -87,12 +94,10 @@ class PriorJob(JobKind):
             metrics |= dict.fromkeys(("psnr_before", "psnr_after"))
             reasons = {name: reason for name, value in metrics.items() if not isinstance(value, list) or None in value}
             outcome = Outcome(status="diverged", reason=reason, step=diverged)
-            return Findings(
-                PRIOR_METRICS, [Replicate(seed=seed, outcome=outcome, metrics=metrics, reasons=reasons)], {}
-            )
+            return Findings([Replicate(seed=seed, outcome=outcome, metrics=metrics, reasons=reasons)])
         held_out = dataset.load("train", range(self.images, asked))
         metrics |= self._try(networks.eval(), held_out, job, seed, device)
-        return Findings(PRIOR_METRICS, [Replicate(seed=seed, metrics=metrics)], dict(networks.state_dict()))
+        return Findings([Replicate(seed=seed, metrics=metrics)], dict(networks.state_dict()))
 
     def _untrained(self, job: Job, shape: tuple[int, int, int], classes: int, seed: int) -> torch.nn.ModuleDict:
         with torch.random.fork_rng(devices=[]):

@@ -198,13 +198,19 @@ class ReleaseJob(JobKind):
         return [attack.name for attack in self.membership if attack.name in self.protected_probes]
 
     @property
-    def metrics(self) -> dict[str, MetricInfo]:
-        """Of every replicate."""
+    def _measured(self) -> dict[str, MetricInfo]:
+        """Metrics of every replicate, which depend on the attacks."""
         names = [attack.name for attack in self.membership] + [name + PROTECTED for name in self._probes]
         found = dict(MODEL_METRICS)
         for name in names:
             found |= auc_metrics(name)
         return found
+
+    def metrics_of(self, job: Job) -> Mapping[str, MetricInfo]:
+        return self._measured
+
+    def lengths_of(self, job: Job) -> Mapping[str, int]:
+        return {"class": job.dataset.single().classes}
 
     def run(self, job: Job, device: torch.device) -> Findings:
         data = self._data(job, device)
@@ -229,13 +235,8 @@ class ReleaseJob(JobKind):
                     tensors |= kept
         except Infeasible as error:
             outcome = Outcome(status="infeasible", reason=str(error))
-            replicates = [
-                self._replicate(seed, setting, outcome, {}, dict.fromkeys(self.metrics, str(error)))
-                for seed in job.seeds
-                for setting, _ in job.defense.settings()
-            ]
-            tensors = {}
-        return Findings(self.metrics, replicates, tensors)
+            return Findings(job.without_numbers(outcome))
+        return Findings(replicates, tensors)
 
     def effort(self, job: Job) -> Effort:
         dataset = job.dataset.single()
@@ -309,7 +310,7 @@ class ReleaseJob(JobKind):
             if step >= 0:
                 reason = f"training became non-finite at step {step}"
                 outcome = Outcome(status="diverged", reason=reason, step=step)
-                why |= dict.fromkeys(self.metrics.keys() - set(STATED), reason)
+                why |= dict.fromkeys(self._measured.keys() - set(STATED), reason)
             stated = run.stated
             replicate = self._replicate(run.seed, run.setting, outcome, found | stated.values, why | stated.missing)
             replicate.privacy = stated.privacy
@@ -322,7 +323,7 @@ class ReleaseJob(JobKind):
         """Every metric, null with a reason where it has no value."""
         metrics: dict[str, Value] = {}
         why: dict[str, str] = {}
-        for name in self.metrics:
+        for name in self._measured:
             metrics[name] = value = _finite(values.get(name))
             if value is None or (isinstance(value, list) and None in value):
                 why[name] = reasons.get(name, "not finite")

@@ -144,7 +144,7 @@ def _run(job: Job, root: Path, placement: Placement, folder: Path) -> Record:
     record = Record(
         schema="leakbench.record/1",
         job=job.resolved(),
-        metrics=findings.metrics,
+        metrics=job.metrics,
         replicates=findings.replicates,
         outcome=overall_outcome(findings.replicates),
         tensors=None,
@@ -226,11 +226,10 @@ def compute(job: Job, device: torch.device) -> Findings:
 
     Where fields are swept, they join the replicates' settings, and stand before the names of tensors.
     """
-    merged = Findings({}, [], {})
+    merged = Findings([])
     for setting, combination in job.combinations():
         findings = combination.kind.run(combination, device)
         prefix = "".join(f"{key}={value}/" for key, value in setting.items())
-        merged.metrics.update(findings.metrics)
         merged.replicates.extend(
             replicate.model_copy(update={"setting": {**replicate.setting, **setting}})
             for replicate in findings.replicates

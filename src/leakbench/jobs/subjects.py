@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from leakbench.data.base import Dataset, ImageDataset, image_dataset
@@ -188,6 +188,10 @@ class Sentences(Subject):
         flat = self.tokenizer.decode(ids.flatten(0, 1).cpu(), special=True)
         sentences = [sentence.replace("[PAD]", "").rstrip() for sentence in flat]
         return [sentences[first : first + ids.shape[1]] for first in range(0, len(sentences), ids.shape[1])]
+
+
+SUBJECTS: Mapping[str, type[Subject]] = {subject.unit: subject for subject in (Images, Sentences)}
+"""Subjects by what data sets call their samples."""
 
 
 def subject_of(dataset: Dataset, model: Model) -> Subject:

@@ -124,6 +124,14 @@ class TrainJob(JobKind):
     def reads(self, attack: Attack | None) -> Mapping[str, str]:
         return {"leakage": "constants"} if self.constants else {}
 
+    def metrics_of(self, job: Job) -> Mapping[str, MetricInfo]:
+        levels = NOISE_VARIANCE if issubclass(job.defense.component, SummedUsers) else {}
+        tensors = job.parameter_counts() if self.noise_per_tensor else ()
+        return TRAINING_METRICS | levels | dict.fromkeys(map(noise_metric, tensors), NOISE_PER_TENSOR)
+
+    def lengths_of(self, job: Job) -> Mapping[str, int]:
+        return {"step": self.steps}
+
     def effort(self, job: Job) -> Effort:
         start, stop = self.evaluation or (0, 0)
         judged = Effort(FORWARD * (self.clients * self.images_per_client + stop - start), 1)
@@ -136,7 +144,7 @@ class TrainJob(JobKind):
     def run(self, job: Job, device: torch.device) -> Findings:
         settings, replicates = self._tuned(job)
         if not settings:
-            return Findings(TRAINING_METRICS, replicates, {})
+            return Findings(replicates)
         starts = self._starts(job, device)
         network = starts[0].network
         guarantees = [self._guarantee(defense, network) for _, defense in settings]
@@ -156,10 +164,7 @@ class TrainJob(JobKind):
             if rounds.noise is not None:
                 _add_noise_curves(replicate, network.names, rounds.noise.levels[run])
             replicates.append(replicate)
-        tensors = network.names if self.noise_per_tensor else ()
-        levels = NOISE_VARIANCE if any(guarantee.noise_variance is not None for guarantee in guarantees) else {}
-        noise_metrics = dict.fromkeys(map(noise_metric, tensors), NOISE_PER_TENSOR)
-        return Findings(TRAINING_METRICS | levels | noise_metrics, replicates, {})
+        return Findings(replicates)
 
     def _starts(self, job: Job, device: torch.device) -> list[Victims]:
         """The clients of every seed, and the model that they start with."""
@@ -205,16 +210,7 @@ class TrainJob(JobKind):
                 settings.append((setting, defense.tune(job.kept)))
             except Infeasible as error:
                 outcome = Outcome(status="infeasible", reason=str(error))
-                replicates += [
-                    Replicate(
-                        seed=seed,
-                        setting=dict(setting),
-                        outcome=outcome,
-                        metrics=dict.fromkeys(TRAINING_METRICS),
-                        reasons=dict.fromkeys(TRAINING_METRICS, str(error)),
-                    )
-                    for seed in job.seeds
-                ]
+                replicates += job.without_numbers(outcome, settings=[setting])
         return settings, replicates
 
     def _guarantee(self, defense: Defense, network: Network) -> _Guarantee:

@@ -22,7 +22,13 @@ def multiply_adds(model: Model, shape: tuple[int, ...], classes: int) -> float:
     return float(counter.get_total_flops()) / 2 / batch
 
 
+def parameter_counts(model: Model, shape: tuple[int, ...], classes: int) -> dict[str, int]:
+    """Number of parameters in each tensor of a model for samples of a shape, in its order; allocates none of them."""
+    with torch.device("meta"):
+        module = model.build(shape, classes)
+    return {name: parameter.numel() for name, parameter in module.named_parameters()}
+
+
 def parameter_count(model: Model, shape: tuple[int, ...], classes: int) -> int:
     """Number of parameters of a model for samples of a shape; allocates none of them."""
-    with torch.device("meta"):
-        return sum(parameter.numel() for parameter in model.build(shape, classes).parameters())
+    return sum(parameter_counts(model, shape, classes).values())

@@ -11,16 +11,31 @@ import torch
 from tests.papers.drawn import Tables, draw, per_seed, smoke_tables
 from tests.report.synthetic import ROOT
 
+from leakbench.jobs.base import Job
+from leakbench.papers.channel.jobs.calibrate import DIRECTIONS, VISITS
 from leakbench.planning.project import Project
+from leakbench.records import Replicate
 from leakbench.report.artifacts import artifact_of
 
 PAPER = "channel"
 NOTHING: Tables = {}
 
 
+def known(_: Job, replicate: Replicate) -> None:
+    """Eigenvalues by a power law; a channel has the capacity that is asked for."""
+    eigenvalues: list[float | None] = [100.0 * (1 + k) ** -1.3 for k in range(DIRECTIONS)]
+    replicate.metrics |= {"eigenvalues": eigenvalues, "trace": 256.0}
+    if "kappa" in replicate.setting:
+        kappa = float(replicate.setting["kappa"])
+        replicate.metrics |= {"kappa": kappa, "capacity": kappa, "log_factor": -2 * kappa / 256}
+        replicate.metrics["fresh_capacity"] = [kappa * visits**0.5 for visits in VISITS]
+    elif "direction" in replicate.setting:
+        replicate.metrics["mmse"] = 0.4 / (1 + float(replicate.setting["direction"]))
+
+
 @pytest.fixture
 def tables() -> Tables:
-    return smoke_tables(PAPER)
+    return smoke_tables(PAPER, calibrate=known)
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def test_every_method_is_timed_in_every_repetition(found: Findings) -> None:
     assert [(each.seed, each.setting) for each in found.replicates] == [
         (seed, {"method": method}) for seed in (0, 1) for method in METHODS
     ]
-    assert found.metrics == TIMING_METRICS and found.tensors == {}
+    assert found.tensors == {}
     for replicate in found.replicates:
         assert replicate.metrics.keys() == TIMING_METRICS.keys() and replicate.outcome.status == "ok"
         for name in (*TIMES, *OVERHEADS):

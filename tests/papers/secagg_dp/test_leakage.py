@@ -9,11 +9,14 @@ import pandas as pd
 import pytest
 from tests.papers.drawn import draw, interval, make, per_seed, series, smoke_tables
 from tests.report.synthetic import ROOT
+from tests.workflow.quick_jobs import without
 
+from leakbench.jobs.base import Job
 from leakbench.papers.secagg_dp import PAPER
 from leakbench.papers.secagg_dp import leakage_claims as claims
 from leakbench.papers.secagg_dp.leakage import BATCHES, INVERSION, MEMBERSHIP
 from leakbench.planning.project import Project
+from leakbench.records import Replicate
 from leakbench.report.claims import claims_of
 from leakbench.report.evidence import Evidence, NotRun
 from leakbench.report.findings import Finding
@@ -22,9 +25,20 @@ Frame = pd.DataFrame
 CELL = {"dataset": "digits8", "model": "lenet", "void": False, "status": "ok"}
 
 
+def known(job: Job, replicate: Replicate) -> None:
+    """What is stated of users: eq. 9 falls, and of two or more there is an epsilon where there is noise."""
+    users, variance = replicate.setting["users"], float(replicate.setting.get("variance", 0.0))
+    assert isinstance(users, int)
+    replicate.metrics |= {"leaving": 1.0, "information_bound": 50.0 / users}
+    if variance > 0 and users > 1:
+        replicate.metrics |= {"epsilon": 1 / variance, "auc_bound": 0.99}
+    else:
+        without(replicate, "no guarantee", "epsilon", "auc_bound")
+
+
 @pytest.fixture(scope="module")
 def tables() -> dict[str, Frame]:
-    return smoke_tables(PAPER)
+    return smoke_tables(PAPER, membership=known)
 
 
 def setting(frame: Frame, **equal: Any) -> Frame:

@@ -8,10 +8,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from tests.papers.drawn import draw, make, smoke_tables
+from tests.workflow.quick_jobs import without
 
+from leakbench.jobs.base import Job
 from leakbench.papers.secagg_dp import PAPER
+from leakbench.papers.secagg_dp.jobs.spectrum import BOUNDS, SpectrumJob
 from leakbench.papers.secagg_dp.spectra import MEASURED, by_users
 from leakbench.papers.secagg_dp.tables import VARIANCE
+from leakbench.records import Replicate
 from leakbench.report.claims import claims_of
 from leakbench.report.findings import Finding
 
@@ -19,9 +23,38 @@ Tables = dict[str, pd.DataFrame]
 CLAIMS = {entry.key: entry for entry in claims_of(PAPER)}
 
 
+def known(job: Job, replicate: Replicate) -> None:
+    """Spectra by a power law, which fall over the rounds; a linear model's rank is at its bound, a network's full."""
+    kind, linear = job.kind, job.model.label == "linear"
+    assert isinstance(kind, SpectrumJob) and isinstance(replicate.metrics["loss"], float)
+    users, pooled = kind.observed, kind.observed * kind.records
+    size, rank = (650.0, min(549.0, pooled)) if linear else (2.0 * pooled, float(pooled))
+    trace = 2 * replicate.metrics["loss"] / (1 + int(replicate.setting["round"]))
+    even = [size * level for level in kind.variances]
+    saved = [trace / (trace + each) for each in even]
+    replicate.metrics |= dict.fromkeys(("leaving_pooled", "leaving_other_users"), 1.0 if rank == pooled else 0.02)
+    replicate.metrics |= {"dimension": size, "pooled": float(pooled), "pooled_rank": rank, "rank_bound": 549.0}
+    replicate.metrics |= {"rank": [float(kind.records)] * users, "leaving_per_user": [1.0] * users}
+    replicate.metrics["eigenvalues"] = [trace / 3 * (1 + index) ** -1.5 for index in range(kind.records)]
+    replicate.metrics |= {"variance": list(kind.variances), "epsilon": list(kind.epsilons)}
+    replicate.metrics |= {"trace": [trace] * users, "isotropic": [*even], "saved": [*saved]}
+    replicate.metrics["filled"] = [(1 - part) * each for part, each in zip(saved, even, strict=True)]
+    for end in BOUNDS:
+        replicate.metrics[f"excess_at_epsilon{end}"] = [0.1] * len(kind.epsilons)
+    if not linear:
+        without(replicate, "known for linear models alone", "rank_bound")
+    if kind.by_users:
+        rho = [trace * number for number in kind.by_users]
+        epsilons = [10 / (each - 1) if each > 1 else None for each in rho]
+        replicate.metrics |= {"users": [float(number) for number in kind.by_users], "rho": [*rho]}
+        replicate.metrics["pooled_floor"] = [each * kind.clip**2 / kind.records for each in rho]
+        replicate.metrics["epsilon_pooled"] = epsilons
+        replicate.reasons["epsilon_pooled"] = "Theorem 3 says nothing"
+
+
 @pytest.fixture
 def tables() -> Tables:
-    return smoke_tables(PAPER)
+    return smoke_tables(PAPER, spectrum=known)
 
 
 def numbers(frame: pd.DataFrame, metric: str, number: int, index: int | None = None) -> np.ndarray:

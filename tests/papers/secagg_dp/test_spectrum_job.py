@@ -259,9 +259,9 @@ class TestFewCoordinates:
 
     def test_metrics_by_users_are_there_only_if_asked_for(self) -> None:
         made = job(rounds=(0,), measured=2)
-        assert set(made.kind.run(made, CPU).metrics) == {*GRADIENTS, *NOISE}
+        assert set(made.metrics) == set(replicates(made)[0].metrics) == {*GRADIENTS, *NOISE}
         made = job(**self.PROTOCOL)
-        assert set(made.kind.run(made, CPU).metrics) == {*GRADIENTS, *NOISE, *BY_USERS}
+        assert set(made.metrics) == set(replicates(made)[0].metrics) == {*GRADIENTS, *NOISE, *BY_USERS}
 
 
 def test_training_that_is_not_finite_ends() -> None:

@@ -248,7 +248,7 @@ class TestOtherConstants:
         met, unmet = run(replace(job, uses={"leakage": job_of(clients=2)}, kept=kept)).replicates
         assert met.outcome.status == "ok" and 0 < met.metrics["tau"] < 1  # type: ignore[operator]
         assert unmet.outcome.status == "infeasible" and "epsilon is 2 C1 or more" in str(unmet.outcome.reason)
-        assert set(met.metrics) == set(unmet.metrics) == set(job.kind.metrics_of(Tuned))  # type: ignore[attr-defined]
+        assert set(met.metrics) == set(unmet.metrics) == set(job.metrics)
 
     def test_without_constants_there_is_no_tuning(self, truth: torch.Tensor) -> None:
         with pytest.raises(ConfigError, match="tuned by the constants of leakage"):

@@ -39,8 +39,8 @@ def findings(job: Job) -> Findings:
     return job.kind.run(job, torch.device("cpu"))
 
 
-def test_every_method_is_measured(findings: Findings) -> None:
-    assert findings.metrics == COST_METRICS
+def test_every_method_is_measured(job: Job, findings: Findings) -> None:
+    assert job.metrics == COST_METRICS
     settings = [replicate.setting for replicate in findings.replicates]
     assert settings == [
         {"method": "none"},

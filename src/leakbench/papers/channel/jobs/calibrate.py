@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import ClassVar
 
 from pydantic import Field
@@ -69,6 +70,7 @@ class CalibrateJob(JobKind):
 
     minutes: ClassVar[int] = 30
     on_gpu: ClassVar[bool] = False
+    metrics: ClassVar[Mapping[str, MetricInfo]] = CALIBRATE_METRICS
     unit: ClassVar[Unit] = "multiply-adds"
     faces: ClassVar[frozenset[ActsOn]] = frozenset({"data"})
 
@@ -76,6 +78,9 @@ class CalibrateJob(JobKind):
     images: int | None = Field(None, ge=2, description="training images that count; null: all")
     pictures: int = Field(0, ge=0, description="test images to keep, clean and as every setting changes them")
     first_index: int = Field(1, ge=0, description="where the pictures start in the test split")
+
+    def lengths_of(self, job: Job) -> Mapping[str, int]:
+        return {"direction": DIRECTIONS, "visits": len(VISITS)}
 
     def effort(self, job: Job) -> Effort:
         """The covariance of the images, and the decompositions of matrices of its size."""
@@ -101,7 +106,7 @@ class CalibrateJob(JobKind):
         if shown:
             clean = dataset.load("test", range(self.first_index, self.first_index + self.pictures)).values
             tensors = {f"seed{seed}/clean": clean, f"seed{seed}/protected": torch.stack(shown)}
-        return Findings(CALIBRATE_METRICS, replicates, tensors)
+        return Findings(replicates, tensors)
 
     def _pictures(self, defense: Defense, job: Job, device: torch.device) -> torch.Tensor:
         """Some test images as one client of the defense holds them: pixels, not clipped, ``[k, C, H, W]``."""

@@ -6,7 +6,7 @@ import copy
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -19,7 +19,7 @@ from leakbench.defenses.dp_sgd import DPSGD
 from leakbench.effort import Effort
 from leakbench.federated.client_data import ClientData
 from leakbench.federated.step import ClientSteps
-from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
+from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
 from leakbench.jobs.costs import Times
 from leakbench.lazy import torch
 from leakbench.models.base import Network, build_network
@@ -101,6 +101,7 @@ class TimingJob(JobKind):
     """
 
     minutes: ClassVar[int] = 120
+    metrics: ClassVar[Mapping[str, MetricInfo]] = TIMING_METRICS
 
     epochs: int = Field(25, ge=1, description="epochs of training that steps stand for")
     steps: int = Field(ge=1, description="steps timed per method and repetition")
@@ -123,13 +124,20 @@ class TimingJob(JobKind):
     multiplier: float = Field(0.8, gt=0, description="standard deviation of their noise over S, z")
     poisson: bool = Field(True, description="Opacus draws each image of a batch independently, which is its default")
 
+    def settings_of(self, job: Job) -> Iterator[Setting]:
+        for method in METHODS:
+            yield {"method": method}
+
+    def lengths_of(self, job: Job) -> Mapping[str, int]:
+        return {"repetition": self.repetitions}
+
     def effort(self, job: Job) -> Effort:
         steps = self.repetitions * (self.warmup + self.steps)
         return Effort(self.batch_size, 1).times(len(job.seeds) * len(METHODS) * steps)
 
     def run(self, job: Job, device: torch.device) -> Findings:
         found = [replicate for seed in job.seeds for replicate in _Bench(self, job, seed, device).replicates()]
-        return Findings(TIMING_METRICS, found, {})
+        return Findings(found)
 
 
 @dataclass(frozen=True)

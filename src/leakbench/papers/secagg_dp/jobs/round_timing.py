@@ -6,8 +6,8 @@ server's sum, at the model's initialisation, in one process and in turns.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -18,7 +18,7 @@ from leakbench.defenses.water_filling import WaterFilling
 from leakbench.effort import Effort
 from leakbench.errors import Infeasible
 from leakbench.federated.layered_steps import LayeredSteps
-from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
+from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
 from leakbench.jobs.costs import Times
 from leakbench.jobs.victims import Victims, gather_victims
 from leakbench.lazy import torch
@@ -43,6 +43,8 @@ class RoundTimingJob(JobKind):
 
     A repetition times every mechanism once, in random order. The gradients of records are computed layer by layer.
     """
+
+    metrics: ClassVar[Mapping[str, MetricInfo]] = ROUND_TIMING_METRICS
 
     clients: int = Field(50, ge=2, description="users, N")
     images_per_client: int = Field(ge=2, description="records of each, D")
@@ -77,6 +79,13 @@ class RoundTimingJob(JobKind):
             "gsgd": WaterFilling(batch=self.batch_size, **shared),
         }
 
+    def settings_of(self, job: Job) -> Iterator[Setting]:
+        for method in ROUND_METHODS:
+            yield {"method": method}
+
+    def lengths_of(self, job: Job) -> Mapping[str, int]:
+        return {"repetition": self.repetitions}
+
     def effort(self, job: Job) -> Effort:
         records = self.batch_size + 2 * self.images_per_client
         rounds = Effort(self.clients * records, len(ROUND_METHODS))
@@ -84,7 +93,7 @@ class RoundTimingJob(JobKind):
 
     def run(self, job: Job, device: torch.device) -> Findings:
         replicates = [replicate for seed in job.seeds for replicate in self._seed(job, seed, device)]
-        return Findings(ROUND_TIMING_METRICS, replicates, {})
+        return Findings(replicates)
 
     def _seed(self, job: Job, seed: int, device: torch.device) -> Iterator[Replicate]:
         """One replicate per mechanism, with a list over repetitions of every time.

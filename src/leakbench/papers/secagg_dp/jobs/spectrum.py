@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,7 +15,7 @@ from leakbench.errors import ConfigError, Infeasible
 from leakbench.federated.partition import iid_partition
 from leakbench.federated.step import ClientSteps
 from leakbench.federated.updates import Hook, run_updates
-from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind
+from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
 from leakbench.lazy import torch
 from leakbench.models.base import Network, build_network
 from leakbench.papers.secagg_dp.theory.pooled_span import bytes_of_span, pooled_span
@@ -70,14 +70,16 @@ GRADIENTS = {
 }
 BOUNDS: dict[str, tuple[Form, Form]] = {"": ("as_printed", "corrected"), "_repaired": ("repaired", "repaired")}
 """Ends of metrics' names -> bounds of isotropic noise (Table 1, row 5) and of water-filling (Theorem 4), or ours."""
-NOISE = {
+AT_VARIANCE = {
     "variance": MetricInfo(unit="sigma^2 of one user, the protocol's grid", direction="none", axis="level"),
     "filled": MetricInfo(
         unit="trace of what water-filling adds at this sigma^2, mean over users", direction="none", axis="level"
     ),
     "isotropic": MetricInfo(unit="trace of isotropic noise, K sigma^2", direction="none", axis="level"),
     "saved": MetricInfo(unit="part of it that water-filling saves", direction="higher", axis="level"),
-    "epsilon": MetricInfo(unit="epsilon of all rounds, the protocol's grid", direction="none", axis="level"),
+}
+AT_EPSILON = {
+    "epsilon": MetricInfo(unit="epsilon of all rounds, the protocol's grid", direction="none", axis="level")
 } | {
     f"{name}{end}": MetricInfo(unit=unit, direction="none", axis="level")
     for end, (isotropic, filled) in BOUNDS.items()
@@ -87,6 +89,7 @@ NOISE = {
         "excess_at_epsilon": "what water-filling adds more than isotropic noise, part of that",
     }.items()
 }
+NOISE = AT_VARIANCE | AT_EPSILON
 BY_USERS = {
     "users": MetricInfo(unit="users whose updates are summed, the protocol's grid", direction="none", axis="level"),
     "subspace": MetricInfo(unit="dimension of the subspace that holds every gradient, K*", direction="none"),
@@ -169,6 +172,20 @@ class SpectrumJob(JobKind):
         """How many users' gradients are measured."""
         return self.measured or self.users
 
+    def metrics_of(self, job: Job) -> Mapping[str, MetricInfo]:
+        return GRADIENTS | NOISE | (BY_USERS if self.by_users else {})
+
+    def settings_of(self, job: Job) -> Iterator[Setting]:
+        for number in self.rounds:
+            yield {"round": number}
+
+    def lengths_of(self, job: Job) -> Mapping[str, int]:
+        return (
+            {"victim": self.observed, "direction": self.records, "level": len(self.variances)}
+            | dict.fromkeys(AT_EPSILON, len(self.epsilons))
+            | dict.fromkeys(BY_USERS, len(self.by_users))
+        )
+
     def effort(self, job: Job) -> Effort:
         """Gradients, and their products with each other: as many multiply-adds as a pass through a linear model."""
         dataset = job.dataset.single()
@@ -184,13 +201,12 @@ class SpectrumJob(JobKind):
         return float(len(job.seeds) * len(self.rounds))
 
     def run(self, job: Job, device: torch.device) -> Findings:
-        metrics = GRADIENTS | NOISE | (BY_USERS if self.by_users else {})
         variances = self._calibrated()
         replicates: list[Replicate] = []
         for seed in job.seeds:
             with torch.no_grad():
-                replicates += _Users(self, job, seed, device).replicates(variances, list(metrics))
-        return Findings(metrics, replicates, {})
+                replicates += _Users(self, job, seed, device).replicates(variances)
+        return Findings(replicates)
 
     def _calibrated(self) -> dict[str, list[float]]:
         """sigma^2 for every epsilon, by the names in :data:`NOISE`."""
@@ -219,7 +235,7 @@ class _Users:
     """The users of one repetition, whose model is trained."""
 
     def __init__(self, kind: SpectrumJob, job: Job, seed: int, device: torch.device) -> None:
-        self.kind, self.seed = kind, seed
+        self.kind, self.job, self.seed = kind, job, seed
         label = job.dataset.label
         self.held, self.fresh, classes = _load(kind, job, seed, device)
         shape = tuple(self.held.inputs.shape[2:])
@@ -237,9 +253,9 @@ class _Users:
                 f"{needed / 2**30:.0f} GiB, more than {MEMORY / 2**30:.0f}; lower `measured` or take a smaller model"
             )
 
-    def replicates(self, variances: dict[str, list[float]], names: list[str]) -> list[Replicate]:
+    def replicates(self, variances: dict[str, list[float]]) -> list[Replicate]:
         """The measurements before every round that is measured; infinities are null."""
-        measurements = _Measurements(self, variances, names)
+        measurements = _Measurements(self, variances)
         run_updates("rounds", self.kind.rounds[-1] + 1, self.update, {"users": self}, [measurements])
         return measurements.replicates
 
@@ -283,21 +299,18 @@ class _Users:
             if user != but:
                 yield self._of_user(user)[0]
 
-    def measure(self, number: int, variances: dict[str, list[float]], names: list[str]) -> Replicate:
+    def measure(self, number: int, variances: dict[str, list[float]]) -> Replicate:
         """The gradients of all records before a round.
 
         Args:
             number: of the round.
             variances: ``sigma^2`` for every epsilon, by the names in :data:`NOISE`.
-            names: of all metrics, which are null if training became non-finite.
         """
         if not bool(self.parameters.isfinite().all()):
             reason = f"training became non-finite before round {number}"
             outcome = Outcome(status="diverged", reason=reason, step=number)
-            lost = dict.fromkeys(names, reason)
-            return Replicate(
-                seed=self.seed, setting={"round": number}, outcome=outcome, metrics=dict.fromkeys(names), reasons=lost
-            )
+            (lost,) = self.job.without_numbers(outcome, seeds=[self.seed], settings=[{"round": number}])
+            return lost
         logits = self.network.logits(self.parameters, self.fresh.inputs)
         metrics: dict[str, Value] = {
             "dimension": float(self.network.dimension),
@@ -391,13 +404,13 @@ class _Users:
 class _Measurements(Hook):
     """Measurements before some of the rounds."""
 
-    def __init__(self, users: _Users, variances: dict[str, list[float]], names: list[str]) -> None:
-        self.users, self.variances, self.names = users, variances, names
+    def __init__(self, users: _Users, variances: dict[str, list[float]]) -> None:
+        self.users, self.variances = users, variances
         self.replicates: list[Replicate] = []
 
     def before(self, step: int) -> None:
         if step in self.users.kind.rounds:
-            self.replicates.append(self.users.measure(step, self.variances, self.names))
+            self.replicates.append(self.users.measure(step, self.variances))
 
     def state(self) -> dict[str, torch.Tensor]:
         return {"replicates": packed([replicate.model_dump(mode="json") for replicate in self.replicates])}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
@@ -176,15 +176,24 @@ class LeakageJob(JobKind):
         samples = job.defense.count * len(self.thresholds) * self.clients * self.batch_size
         return len(job.seeds) * float(samples * math.prod(job.dataset.single().shape))
 
-    def metrics_of(self, defense: type[Defense]) -> dict[str, MetricInfo]:
-        """What a job finds under a defense."""
-        tuning = TUNING_METRICS if issubclass(defense, Tuned) else {}
+    def metrics_of(self, job: Job) -> Mapping[str, MetricInfo]:
+        tuning = TUNING_METRICS if issubclass(job.defense.component, Tuned) else {}
         return RECOVERY_METRICS | _constants_metrics(self.smoothing) | LAW_METRICS | tuning
+
+    def settings_of(self, job: Job) -> Iterator[Setting]:
+        for setting, _ in job.defense.settings():
+            yield from self.at_thresholds(setting)
+
+    def at_thresholds(self, setting: Setting) -> list[Setting]:
+        """Settings of the replicates of one setting of the defense."""
+        return [{**setting, "threshold": threshold} for threshold in self.thresholds]
+
+    def lengths_of(self, job: Job) -> Mapping[str, int]:
+        return {"client": self.clients}
 
     def run(self, job: Job, device: torch.device) -> Findings:
         assert job.attack is not None
         settings = list(job.defense.settings())
-        metrics = self.metrics_of(job.defense.component)
         replicates: list[Replicate] = []
         tensors: dict[str, torch.Tensor] = {}
         try:
@@ -198,17 +207,8 @@ class LeakageJob(JobKind):
                 tensors |= kept
         except Infeasible as error:
             outcome = Outcome(status="infeasible", reason=str(error))
-            lost = [
-                _lost(seed, {**setting, "threshold": threshold}, metrics, outcome)
-                for seed, (setting, _), threshold in itertools.product(job.seeds, settings, self.thresholds)
-            ]
-            return Findings(metrics, lost, {})
-        return Findings(metrics, replicates, tensors)
-
-
-def _lost(seed: int, setting: Setting, metrics: Mapping[str, MetricInfo], outcome: Outcome) -> Replicate:
-    reasons = dict.fromkeys(metrics, outcome.reason or "")
-    return Replicate(seed=seed, setting=dict(setting), outcome=outcome, metrics=dict.fromkeys(metrics), reasons=reasons)
+            return Findings(job.without_numbers(outcome))
+        return Findings(replicates, tensors)
 
 
 class _Attempts(NamedTuple):
@@ -366,10 +366,8 @@ class _Measurement:
 
     def _beyond_budget(self, setting: Setting, reason: str) -> _Measured:
         """A setting whose budget no parameter meets."""
-        outcome, names = Outcome(status="infeasible", reason=reason), self.kind.metrics_of(Tuned)
-        lost = [
-            _lost(self.seed, {**setting, "threshold": threshold}, names, outcome) for threshold in self.kind.thresholds
-        ]
+        outcome, settings = Outcome(status="infeasible", reason=reason), self.kind.at_thresholds(setting)
+        lost = self.job.without_numbers(outcome, seeds=[self.seed], settings=settings)
         return _Measured(lost, [], torch.full_like(self.clients.images, torch.nan).cpu(), {})
 
     def _attempts(self, defense: Defense) -> _Attempts:

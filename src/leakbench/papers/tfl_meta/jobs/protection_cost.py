@@ -7,7 +7,7 @@ initialisation. Keys and randomness of ciphertexts are the operating system's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -128,6 +128,7 @@ class ProtectionCostJob(JobKind):
     """
 
     on_gpu: ClassVar[bool] = False
+    metrics: ClassVar[Mapping[str, MetricInfo]] = COST_METRICS
     unit: ClassVar[Unit] = "parameters"
 
     clients: int = Field(4, ge=2, description="clients whose updates are summed, K; a masked pair is two of them")
@@ -183,6 +184,13 @@ class ProtectionCostJob(JobKind):
                 found.append(Method(setting, paillier_bits(d, bits, slots), k, values, packing=packing))
         return found
 
+    def settings_of(self, job: Job) -> Iterator[Setting]:
+        for method in self.methods(1):  # whatever the size of an update
+            yield method.setting
+
+    def lengths_of(self, job: Job) -> Mapping[str, int]:
+        return {"repetition": self.repetitions}
+
     def effort(self, job: Job) -> Effort:
         """Exponentiations: of a packed value they take the square of a key's bits, up to a factor."""
         encrypted = sum(bits**2 for bits in self.key_bits)
@@ -191,7 +199,7 @@ class ProtectionCostJob(JobKind):
 
     def run(self, job: Job, device: torch.device) -> Findings:
         replicates = [replicate for seed in job.seeds for replicate in self._seed(job, seed, device)]
-        return Findings(COST_METRICS, replicates, {})
+        return Findings(replicates)
 
     def _seed(self, job: Job, seed: int, device: torch.device) -> list[Replicate]:
         """One replicate per method, with a list over repetitions of every time."""
