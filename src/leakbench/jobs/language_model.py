@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
-from leakbench.attacks.language.model import CausalTransformer
+from leakbench.attacks.language.model import CausalTransformer, LanguageModel, check_fit, losses, weights_of
 from leakbench.effort import FORWARD, Effort, Unit
 from leakbench.errors import ConfigError
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
@@ -19,7 +19,6 @@ from leakbench.records import MetricInfo, Outcome, Replicate, Value
 
 if TYPE_CHECKING:
     from leakbench.attacks.base import Grant
-    from leakbench.attacks.language.model import LanguageModel
     from leakbench.data.base import Dataset
 
 CLIP = 1.0
@@ -59,8 +58,6 @@ class LanguageModelJob(JobKind):
     rate: float = Field(1e-3, gt=0, description="step size of AdamW, which falls to a tenth along a cosine")
 
     def granted(self, kept: Mapping[str, torch.Tensor], dataset: Dataset, device: torch.device) -> LanguageModel:
-        from leakbench.attacks.language.model import LanguageModel
-
         return LanguageModel.of(self.transformer, kept, device)
 
     def settings_of(self, job: Job) -> Iterator[Setting]:
@@ -75,8 +72,6 @@ class LanguageModelJob(JobKind):
         return Effort(3 * tokens * trained.passes * self.transformer.multiply_adds, trained.steps)
 
     def run(self, job: Job, device: torch.device) -> Findings:
-        from leakbench.attacks.language.model import LanguageModel, check_fit, weights_of
-
         dataset = job.dataset.single()
         (seed,) = job.seeds
         sentences, held_out = self._sentences(dataset)
@@ -133,8 +128,6 @@ class LanguageModelJob(JobKind):
         self, module: torch.nn.Module, ids: torch.Tensor, draws: torch.Generator
     ) -> tuple[list[float | None], int | None]:
         """Mean losses per span, and the step at which a loss became non-finite; the module is trained in place."""
-        from leakbench.attacks.language.model import losses
-
         if not self.steps:
             return [], None
 

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
-from leakbench.attacks.restoration.prior import Restoration
-from leakbench.data.base import image_dataset
+from leakbench.attacks.interpolation import downsample, upsample
+from leakbench.attacks.restoration.prior import Prior, Restoration, restored
+from leakbench.data.base import Dataset, Samples, image_dataset
 from leakbench.effort import FORWARD, Effort, Unit
 from leakbench.errors import ConfigError
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
 from leakbench.jobs.modules import SPANS, train
 from leakbench.lazy import torch
+from leakbench.metrics.image import psnr
 from leakbench.randomness import generator, stream_seed
 from leakbench.records import MetricInfo, Outcome, Replicate, Value
 
 if TYPE_CHECKING:
     from leakbench.attacks.base import Grant
-    from leakbench.attacks.restoration.prior import Prior
-    from leakbench.data.base import Dataset, Samples
 
 LOSSES = ("generator", "unfolding", "denoiser")
 PRIOR_METRICS = {
@@ -62,8 +62,6 @@ class PriorJob(JobKind):
     rate: float = Field(1e-4, gt=0, description="step size of Adam, which falls to a tenth along a cosine")
 
     def granted(self, kept: Mapping[str, torch.Tensor], dataset: Dataset, device: torch.device) -> Prior:
-        from leakbench.attacks.restoration.prior import Prior
-
         images = image_dataset(dataset, "restoration networks")
         return Prior.of(self.networks, kept, images.shape, images.classes, device)
 
@@ -108,9 +106,6 @@ class PriorJob(JobKind):
         self, networks: torch.nn.ModuleDict, samples: Samples, job: Job, seed: int, device: torch.device
     ) -> tuple[list[list[float | None]], int | None]:
         """Mean losses of every network per span, and the step at which a loss became non-finite."""
-        from leakbench.attacks.interpolation import downsample
-        from leakbench.attacks.restoration.prior import restored
-
         draws = generator(job.dataset.label, seed, "prior", "training")
         images, labels = samples.values.to(device), samples.labels.to(device)
         small = downsample(images, self.networks.factor)
@@ -141,10 +136,6 @@ class PriorJob(JobKind):
     def _try(
         self, networks: torch.nn.ModuleDict, samples: Samples, job: Job, seed: int, device: torch.device
     ) -> dict[str, Value]:
-        from leakbench.attacks.interpolation import downsample, upsample
-        from leakbench.attacks.restoration.prior import Prior
-        from leakbench.metrics.image import psnr
-
         images, labels = samples.values.to(device), samples.labels.to(device)
         draws = generator(job.dataset.label, seed, "prior", "held out")
         noisy = self._noisy(downsample(images, self.networks.factor), draws)

@@ -16,6 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import leakbench
+from leakbench.attacks import engine
 from leakbench.errors import DataChanged, ObservationError, OutOfMemory, RecordError
 from leakbench.jobs.base import Findings, Job
 from leakbench.lazy import torch
@@ -64,8 +65,6 @@ class Placement:
 
     def resolve(self) -> torch.device:
         """The device, after setting up torch for repeatable results in full float32."""
-        from leakbench.attacks import engine
-
         keep_freed_memory()
         defer_compiler()
         engine.COMPILED = self.compile

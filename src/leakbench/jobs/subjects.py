@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from leakbench.attacks.base import KnownInputs, Reconstruction, Words
 from leakbench.data.base import Dataset, ImageDataset, image_dataset
 from leakbench.data.text import TextDataset, pack
 from leakbench.defenses.base import DATA_VERBS, Defense
@@ -19,7 +20,6 @@ from leakbench.models.bert import TextModel, embed, word_embeddings
 from leakbench.records import MetricInfo
 
 if TYPE_CHECKING:
-    from leakbench.attacks.base import Reconstruction
     from leakbench.jobs.victims import Victims
 
 
@@ -139,8 +139,6 @@ class Sentences(Subject):
         return embed(network, parameters, values)
 
     def knowledge(self, victims: Victims, granted: Collection[str], auxiliary: int) -> dict[str, Any]:
-        from leakbench.attacks.base import KnownInputs, Words
-
         ids, inputs = victims.values, victims.inputs
         embeddings = word_embeddings(victims.network, victims.parameters)
         entries = torch.arange(len(embeddings), device=ids.device)
