@@ -35,6 +35,7 @@ lint: $(READY)
 	$(BIN)/python lint/snakefile.py
 	$(BIN)/python lint/docstrings.py
 	$(BIN)/python lint/lengths.py
+	$(BIN)/python lint/words.py
 
 format: $(READY)
 	$(BIN)/ruff check --fix .
