@@ -20,12 +20,13 @@ from leakbench.planning.project import Project
 from leakbench.report import claims
 from leakbench.report.artifacts import artifacts
 from leakbench.report.claims import Claim, claim, claims_of
-from leakbench.report.evidence import Evidence, NotRun, Series, bootstrap, same_points, same_seeds
-from leakbench.report.findings import Finding, Part, decide, in_numbers, unsure
+from leakbench.report.comparisons import certain, level
+from leakbench.report.evidence import Evidence, NotRun, jackknife_of, same_points, same_seeds
+from leakbench.report.findings import Finding, Part, decide, in_numbers, in_words, survives
+from leakbench.report.inference import Estimate
 from leakbench.report.judging import COLUMNS, claims_inputs, claims_paths, judge, judged, verdict_rows
 from leakbench.report.labels import reads
 from leakbench.report.scorecard import named_in
-from leakbench.report.statistics import Estimate
 from leakbench.report.tidy import merge
 
 NAN = math.nan
@@ -33,11 +34,14 @@ NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:e\d+)?")
 ONES = np.ones((2, 3, 2))  # settings, seeds, batches
 
 
-def part(value: float, low: float, high: float, at_least: float = 0.0, at_most: float = math.inf) -> Part:
-    return Part("here", Estimate(value, low, high), "difference", at_least, at_most)
+def part(value: float, error: float, at_least: float = 0.0, at_most: float = math.inf, seeds: int = 9) -> Part:
+    """An effect of nine seeds: its 95 % interval is 2.3 standard errors wide on either side."""
+    spread = error * math.sqrt(seeds)
+    estimate = Estimate(value, error, freedom=seeds - 1, seeds=seeds, spread=spread)
+    return Part("here", estimate, "difference", at_least, at_most)
 
 
-GOOD, BAD, UNCLEAR = part(2, 1, 3), part(-2, -3, -1), part(0.5, -1, 2)
+GOOD, BAD, UNCLEAR = part(2, 0.4), part(-2, 0.4), part(0.5, 0.6)
 
 
 @pytest.mark.parametrize(
@@ -46,15 +50,21 @@ GOOD, BAD, UNCLEAR = part(2, 1, 3), part(-2, -3, -1), part(0.5, -1, 2)
         (GOOD, "reproduced"),
         (BAD, "contradicted"),
         (UNCLEAR, "inconclusive"),
-        (part(1, 0, 2), "inconclusive"),  # an end of the interval is in it
-        (part(-1, -2, 0), "inconclusive"),
-        (part(1, 1, 1), "reproduced"),
-        (part(1, NAN, NAN), "inconclusive"),
-        (part(0.0, -0.1, 0.1, -0.15, 0.15), "reproduced"),
-        (part(0.0, -0.2, 0.1, -0.15, 0.15), "inconclusive"),
-        (part(0.0, -0.2, 0.2, -0.15, 0.15), "inconclusive"),
-        (part(0.3, 0.2, 0.4, -0.15, 0.15), "contradicted"),
-        (part(-0.3, -0.4, -0.2, -0.15, 0.15), "contradicted"),
+        (part(1, 0.43), "reproduced"),  # 2.306 standard errors are 0.992
+        (part(1, 0.44), "inconclusive"),
+        (part(1, 0.0), "reproduced"),  # nine seeds that agree
+        (part(1, 0.0, seeds=5), "inconclusive"),  # five are too few for their signs
+        (part(1, 0.01, seeds=3), "reproduced"),
+        (part(1, 0.0001, seeds=2), "inconclusive"),  # two decide nothing
+        (part(1, NAN), "inconclusive"),
+        (part(0.0, 0.05, -0.15, 0.15), "reproduced"),  # two one-sided tests of equivalence
+        (part(0.05, 0.05, -0.15, 0.15), "inconclusive"),
+        (part(0.0, 0.1, -0.15, 0.15), "inconclusive"),
+        (part(0.3, 0.05, -0.15, 0.15), "contradicted"),
+        (part(-0.3, 0.05, -0.15, 0.15), "contradicted"),
+        (certain(1.0, "", "count", at_least=0.0), "reproduced"),
+        (certain(0.0, "", "count", at_least=0.0), "reproduced"),  # at least
+        (certain(-1.0, "", "count", at_least=0.0), "contradicted"),
     ],
 )
 def test_the_rule_for_a_part(judged_part: Part, verdict: str) -> None:
@@ -77,10 +87,31 @@ def test_the_rule_for_several_parts(parts: list[Part], verdict: str) -> None:
 
 
 def test_the_effect_is_that_of_the_part_that_decides() -> None:
-    """Among parts with the verdict: the one nearest to its threshold, in widths of its interval."""
-    assert decide(Evidence({}), [part(2, 1, 3), part(3, 0.1, 6), part(1, 0.9, 1.1)]).effect == 3
-    assert decide(Evidence({}), [GOOD, part(-1, -1.1, -0.9), BAD]).effect == -1
-    assert decide(Evidence({}), [UNCLEAR, part(9, NAN, NAN)]).effect == 9
+    """Of parts that all hold the least certain; of those that fail the most certain; else what is unknown."""
+    assert decide(Evidence({}), [part(2, 0.4), part(3, 0.9), part(1, 0.1)]).effect == 3
+    assert decide(Evidence({}), [GOOD, part(-1, 0.05), BAD]).effect == -1
+    assert decide(Evidence({}), [UNCLEAR, part(9, NAN)]).effect == 9
+
+
+def test_one_failure_of_many_parts_is_tested_at_bonferronis_level() -> None:
+    """Of twenty true parts one is at -2.4 standard errors every other time."""
+    doubtful = part(-0.24, 0.1)
+    assert doubtful.verdict == "contradicted"
+    assert decide(Evidence({}), [doubtful]).verdict == "contradicted"
+    assert decide(Evidence({}), [doubtful, *[GOOD] * 19]).verdict == "inconclusive"
+    assert decide(Evidence({}), [part(-1.0, 0.1), *[GOOD] * 19]).verdict == "contradicted"
+
+
+def test_an_undecided_claim_says_where_it_leans() -> None:
+    finding = decide(Evidence({}), [GOOD, UNCLEAR])
+    assert (finding.verdict, finding.lean) == ("inconclusive", "reproduced")
+    assert finding.seeds_needed is not None and 90 < finding.seeds_needed < 120  # of 9 seeds, 0.83 standard errors
+    against = decide(Evidence({}), [GOOD, part(-0.5, 0.6)])
+    assert against.lean == "contradicted" and against.seeds_needed is not None
+    assert against.seeds_needed > finding.seeds_needed  # at Bonferroni's level
+    assert decide(Evidence({}), [part(NAN, NAN)]).lean == ""
+    assert decide(Evidence({}), [GOOD]).lean == "" and decide(Evidence({}), [GOOD]).seeds_needed is None
+    assert in_words("contradicted", None) == "leans to contradicted" and in_words("", 5) == ""
 
 
 def test_no_part_is_no_verdict() -> None:
@@ -168,7 +199,7 @@ def test_comparisons_are_of_shared_seeds_points_and_batches() -> None:
         same_points(one.at([0.5]), late.at([0.9]))
     wide = pruning(np.ones((2, 3, 4))).series("pruning", "mse_input", defense="gp", attack="ig", sweep="fraction")
     with pytest.raises(NotRun, match="different numbers of batches: 2, 4"):
-        bootstrap(one, wide)
+        jackknife_of(one, wide)
 
 
 def test_notes_say_what_was_measured() -> None:
@@ -176,13 +207,10 @@ def test_notes_say_what_was_measured() -> None:
     values[0, 0, 0] = NAN
     evidence = pruning(values)
     evidence.series("pruning", "mse_input", defense="gp", attack="ig", sweep="fraction")
-    assert evidence.notes() == [
-        "3 seeds x 2 batches: with so few seeds the interval is too narrow",
-        "2 numbers lost (diverged or infeasible)",
-    ]
+    assert evidence.notes() == ["3 seeds x 2 batches", "2 numbers lost (diverged or infeasible)"]
     alone = pruning(ONES[:, :1])
     alone.series("pruning", "mse_input", defense="gp", attack="ig", sweep="fraction")
-    assert alone.notes() == ["1 seed x 2 batches: the interval says nothing about other seeds"]
+    assert alone.notes() == ["1 seed x 2 batches: fewer than 3 seeds decide nothing"]
 
 
 def test_of_several_models_the_first_is_judged() -> None:
@@ -211,41 +239,36 @@ def test_every_cell_can_be_judged() -> None:
         "b with large": 3.0,
     }
     assert list(evidence.cells("pruning", "noise")) == ["b with small", "b with large"]
-    assert evidence.notes() == ["2 seeds: with so few seeds the interval is too narrow"]  # of all cells, none first
+    assert evidence.notes() == ["2 seeds: fewer than 3 seeds decide nothing"]  # of all cells, none first
 
     lonely = Evidence({"pruning": table(frames[0]), "noise": table(*frames[1:])})
     with pytest.raises(NotRun, match="pruning and noise share no data set with a model"):
         lonely.cells("pruning", "noise")
 
 
-def measured(value: float, at_least: float = 0.0) -> Part:
-    """A part whose effect is resampled: 20 seeds around ``value``, their mean to 0.1."""
-    series = Series("x", (0.0,), tuple(range(20)), np.linspace(-0.75, 0.75, 20)[None, :, None] + value)
-    resamples = bootstrap(series)
-    return Part("here", resamples.estimate(resamples.mean(series.values[0])), "difference", at_least)
-
-
 def test_p_values_follow_the_verdict() -> None:
-    """All parts have to hold; one that fails is enough, but there were several to choose from."""
-    clear, near, bad = measured(1.0), measured(0.24), measured(-0.3)
-    assert clear.p < 1e-7 < bad.p < near.p < 0.05
+    """All parts have to hold; one that fails is enough, but there were several to choose from. Both sides count."""
+    clear, near, bad = part(1.0, 0.1), part(0.24, 0.1), part(-0.3, 0.1)
     evidence = Evidence({})
-    assert decide(evidence, [clear, near]).p == near.p
-    assert decide(evidence, [clear, bad]).p == 2 * bad.p
-    unclear = measured(0.05)
-    assert decide(evidence, [clear, unclear]).p == unclear.p > 0.05
-    assert decide(evidence, [clear, GOOD]).p is None  # GOOD is exact, so that nothing is left to chance there
+    assert decide(evidence, [clear, near]).p == 2 * near.p_holds < 0.05
+    assert decide(evidence, [clear, bad]).p == pytest.approx(2 * 2 * bad.p_fails)
+    unclear = part(0.05, 0.1)
+    assert decide(evidence, [clear, unclear]).p == 2 * unclear.p_holds > 0.05
+    count = certain(3.0, "", "count", at_least=2.0)
+    assert decide(evidence, [count]).p is None and decide(evidence, [count, near]).p == 2 * near.p_holds
+    assert decide(evidence, [part(1, 0.1, seeds=2)]).p is None
 
 
 def test_holm_over_the_claims_of_a_paper() -> None:
     """Three p-values: the least counts three times, the next twice; claims without one do not count."""
-    findings = [Finding("reproduced", 1.0, p=p) for p in (0.01, None, 0.03, 0.02)]
+    findings = [Finding("reproduced", 1.0, p=p) for p in (0.01, None, 0.03, 0.03)]
     entries = [Claim("p", f"A{i}", "s", "Fig. 1", (), lambda _: findings[0]) for i in range(4)]
     found = verdict_rows(zip(entries, findings, strict=True))
-    assert [row["p_holm"] for row in found] == [0.03, None, 0.04, 0.04]
-    assert [row["p"] for row in found] == [0.01, None, 0.03, 0.02]
+    assert [row["p_holm"] for row in found] == [0.03, None, 0.06, 0.06]
+    assert [row["p"] for row in found] == [0.01, None, 0.03, 0.03]
+    assert [row["survives"] for row in found] == [True, False, False, False]
     assert all(list(row) == COLUMNS and row["verdict"] == "reproduced" for row in found)
-    assert unsure("reproduced", 0.06) and not unsure("reproduced", 0.04) and not unsure("inconclusive", 0.5)
+    assert not survives("inconclusive", 0.01)
 
 
 def papers_that_print(numbers: bool) -> list[str]:
@@ -298,8 +321,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> str:
     )
     def small(evidence: Evidence) -> Finding:
         losses = evidence.series("pruning", "final_loss", defense="gp", sweep="fraction")
-        resamples = bootstrap(losses)
-        return decide(evidence, [Part("", resamples.estimate(resamples.mean(losses.values[0])), "nats", at_most=9.0)])
+        return decide(evidence, [level(losses, "", "nats", at_most=9.0)])
 
     @claim(paper, "A2", "Nothing measures it.", source="Fig. 99", experiments=("noise",))
     def nowhere(evidence: Evidence) -> Finding:

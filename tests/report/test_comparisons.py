@@ -1,29 +1,14 @@
-"""Trends and rank correlations, beside scipy's."""
+"""Trends: Page's test, no clear reversal, and every step against the trend in the note."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from scipy.stats import spearmanr
 
-from leakbench.report.comparisons import rank_correlation, trend
+from leakbench.report.comparisons import difference, level, relative, trend
 from leakbench.report.evidence import NotRun, Series
 
-
-@given(st.lists(st.integers(-3, 3), min_size=2, max_size=9))
-def test_rank_correlation_is_spearmans(values: list[int]) -> None:
-    found = float(rank_correlation(np.array(values, dtype=float)))
-    if len(set(values)) == 1:
-        assert np.isnan(found)
-    else:
-        assert found == pytest.approx(spearmanr(range(len(values)), values).statistic)
-
-
-def test_rank_correlation_of_rows() -> None:
-    rows = np.array([[1.0, 2, 3], [3, 2, 1], [1, np.nan, 3]])
-    np.testing.assert_allclose(rank_correlation(rows), [1, -1, np.nan])
+NAN = np.nan
 
 
 def series(values: list[list[float]]) -> Series:
@@ -40,14 +25,50 @@ def test_a_trend() -> None:
     assert trend(rising, "a with b", "kappa", rises=False).verdict == "contradicted"
 
 
-def test_steps_against_the_trend_are_listed() -> None:
-    dipping = series([[0.1, 0.1, 0.11], [0.5, 0.52, 0.51], [0.3, 0.31, 0.3], [0.9, 0.91, 0.9]])
-    part = trend(dipping, "a with b", "kappa", rises=True)
-    assert part.note == "falls between 10 and 20" and part.estimate.value == pytest.approx(0.8)
+def test_a_clear_reversal_is_no_trend() -> None:
+    """0.303, 0.627, 0.372: the rank correlation is above zero, and the fall is many standard errors."""
+    peak = series([[0.30, 0.31, 0.30], [0.62, 0.63, 0.63], [0.37, 0.37, 0.38]])
+    part = trend(peak, "", "kappa", rises=True)
+    assert part.estimate.value == pytest.approx(0.5) and part.verdict == "contradicted"
+    assert part.note.startswith("falls between 10 and 20 (") and part.note.endswith("standard errors)")
+
+
+def test_a_step_within_one_standard_error_is_none() -> None:
+    """It is listed, also where the trend is reproduced."""
+    nearly = series([[0.1, 0.1, 0.1, 0.1], [0.5, 0.52, 0.51, 0.5], [0.49, 0.55, 0.5, 0.48], [0.9, 0.91, 0.9, 0.9]])
+    part = trend(nearly, "", "kappa", rises=True)
+    assert part.verdict == "reproduced" and part.note == "falls between 10 and 20 (0.2 standard errors)"
     noisy = series([[0.1, 0.9, 0.5], [0.5, 0.4, 0.5], [0.6, 0.1, 0.75]])
     assert trend(noisy, "", "kappa", rises=True).verdict == "inconclusive"
+
+
+def test_two_seeds_show_no_trend() -> None:
+    part = trend(series([[0.1, 0.1], [0.5, 0.52], [0.9, 0.91]]), "", "kappa", rises=True)
+    assert part.verdict == "inconclusive" and part.estimate.value == 1
+
+
+def test_batches_that_all_seeds_share_are_no_replicates() -> None:
+    """Two batches that move every seed alike, one up and one down: eight seeds are no evidence of a trend."""
+    draw = np.random.default_rng(0)
+    shared = np.array([[0.0, 0.1], [1.0, 0.0], [2.0, 0.2]])[:, None]  # points, seeds, batches
+    values = np.broadcast_to(shared, (3, 8, 2)) + 0.01 * draw.normal(size=(3, 8, 2))
+    one = Series("accuracy", (0.0, 1.0, 2.0), tuple(range(8)), values)
+    assert trend(one, "", "kappa", rises=True).verdict == "inconclusive"
+
+
+def test_of_two_points_the_difference_is_tested() -> None:
+    part = trend(series([[0.1, 0.12, 0.11], [0.3, 0.33, 0.31]]), "", "kappa", rises=True)
+    assert part.meaning == "change of accuracy with kappa" and part.verdict == "reproduced"
+    assert part.estimate.value == pytest.approx(0.203, abs=1e-3)
 
 
 def test_a_trend_needs_two_points() -> None:
     with pytest.raises(NotRun, match="two values of kappa; the grid of accuracy has 0"):
         trend(series([[0.1, 0.2]]), "", "kappa", rises=True)
+
+
+def test_a_seed_without_numbers_is_no_replicate() -> None:
+    """Its job diverged: two seeds are left, which decide nothing."""
+    lost, whole = series([[1.0, NAN, 1.01]]), series([[0.5, 0.51, 0.5]])
+    for part in (level(lost, "", "", at_least=0.0), difference(lost, whole, "", ""), relative(lost, whole, "", 0.0)):
+        assert part.estimate.seeds == 2 and part.verdict == "inconclusive"

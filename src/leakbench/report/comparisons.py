@@ -6,36 +6,37 @@ import math
 from typing import TYPE_CHECKING
 
 from leakbench.lazy import np
-from leakbench.report.evidence import NotRun, Series, bootstrap, same_points, same_seeds
+from leakbench.report.evidence import NotRun, Series, jackknife_of, same_points, same_seeds
 from leakbench.report.findings import Part
-from leakbench.report.statistics import Estimate
+from leakbench.report.inference import FEWEST_SEEDS, Estimate, rank_correlation, trend_p_values
 from leakbench.report.wording import numbers
 
 if TYPE_CHECKING:
-    from leakbench.report.statistics import Array
+    from leakbench.report.inference import Array
 
 
 def relative(a: Series, b: Series, name: str, at_least: float = -math.inf, at_most: float = math.inf) -> Part:
     """The mean of ``a`` over that of ``b``, minus 1, each of one point; both from the same seeds and batches."""
     a, b = same_seeds(a, b)
-    resamples = bootstrap(a, b)
+    jackknife = jackknife_of(a, b)
     ours, theirs = _known_in_both(a.values[0], b.values[0])
-    ratio = resamples.mean(ours) / resamples.mean(theirs) - 1
-    return Part(name, resamples.estimate(ratio), f"{a.name} over {b.name}, minus 1", at_least, at_most)
+    estimate = jackknife.estimate(jackknife.mean(ours) / jackknife.mean(theirs) - 1, ratio=True)
+    return Part(name, estimate, f"{a.name} over {b.name}, minus 1", at_least, at_most)
 
 
 def difference(a: Series, b: Series, name: str, unit: str, at_least: float = 0.0) -> Part:
     """The mean difference of ``a`` and ``b``, each of one point, paired by seed and batch."""
     a, b = same_seeds(a, b)
-    resamples = bootstrap(a, b)
-    estimate = resamples.estimate(resamples.mean(a.values[0] - b.values[0]))
+    jackknife = jackknife_of(a, b)
+    estimate = jackknife.estimate(jackknife.mean(a.values[0] - b.values[0]))
     return Part(name, estimate, f"{a.name} minus {b.name} ({unit})", at_least)
 
 
 def level(series: Series, name: str, unit: str, at_least: float = -math.inf, at_most: float = math.inf) -> Part:
     """The mean of a series of one point."""
-    resamples = bootstrap(series)
-    estimate = resamples.estimate(resamples.mean(series.values[0]))
+    (series,) = same_seeds(series)
+    jackknife = jackknife_of(series)
+    estimate = jackknife.estimate(jackknife.mean(series.values[0]))
     return Part(name, estimate, f"{series.name} ({unit})", at_least, at_most)
 
 
@@ -46,7 +47,7 @@ def _known_in_both(a: Array, b: Array) -> tuple[Array, Array]:
 
 def certain(value: float, name: str, meaning: str, at_least: float = -math.inf, at_most: float = math.inf) -> Part:
     """A number that no seed changes, such as a count: its interval is itself."""
-    return Part(name, Estimate(value, value, value), meaning, at_least, at_most)
+    return Part(name, Estimate.certain(value), meaning, at_least, at_most)
 
 
 def at_each(a: Series, b: Series) -> list[tuple[float, Series, Series]]:
@@ -56,10 +57,12 @@ def at_each(a: Series, b: Series) -> list[tuple[float, Series, Series]]:
 
 
 def trend(series: Series, name: str, against: str, *, rises: bool) -> Part:
-    """Whether a metric rises (or falls) over the points of its sweep, by Spearman's rank correlation.
+    """Whether a metric rises (or falls) over the points of its sweep, by ranks and without a clear reversal.
 
-    The note lists the steps against the trend that are larger than one standard error of the difference, which is what
-    "non-decreasing" would allow.
+    It does if Page's test of ranks within seeds, and within batches where seeds share them, says so, and no step goes
+    against the trend by more than one standard error, which is all that "non-decreasing" allows. It does not if the
+    test says the opposite, or a step goes against the trend significantly, at Bonferroni's level. The note lists every
+    step against the trend. Of two points their difference is tested.
 
     Args:
         series: the metric over the values of one swept parameter.
@@ -72,25 +75,32 @@ def trend(series: Series, name: str, against: str, *, rises: bool) -> Part:
     """
     if len(series.points) < 2:
         raise NotRun(f"a trend needs two values of {against}; the grid of {series.name} has {numbers(series.points)}")
-    resamples = bootstrap(series)
-    means = resamples.mean(series.values) * (1 if rises else -1)
-    steps = np.diff(means, axis=1)
-    wrong = np.flatnonzero(steps[0] < -np.nanstd(steps[1:], axis=0))
-    between = [f"{series.points[i]:g} and {series.points[i + 1]:g}" for i in wrong]
-    note = f"{'falls' if rises else 'rises'} between {', '.join(between)}" if between else ""
-    meaning = f"rank correlation of {series.name} with {against}" + ("" if rises else ", sign turned")
-    return Part(name, resamples.estimate(rank_correlation(means)), meaning, at_least=0.0, note=note)
+    (series,) = same_seeds(series)
+    jackknife = jackknife_of(series)
+    values = series.values if rises else -series.values
+    means = jackknife.mean(values)
+    steps = [jackknife.estimate(step) for step in np.diff(means, axis=1).T]
+    reversals = [i for i, step in enumerate(steps) if step.value < 0]
+    listed = [f"{series.points[i]:g} and {series.points[i + 1]:g} ({_in_errors(steps[i])})" for i in reversals]
+    note = f"{'falls' if rises else 'rises'} between {', '.join(listed)}" if listed else ""
+    if len(steps) == 1:
+        meaning = f"change of {series.name} with {against}" + ("" if rises else ", sign turned")
+        return Part(name, steps[0], meaning, at_least=0.0, note=note)
+    blocks = [np.nanmean(values, axis=2).T] + ([np.nanmean(values, axis=1).T] if jackknife.batches > 1 else [])
+    rise, fall = (max(sides) for sides in zip(*map(trend_p_values, blocks), strict=True))
+    clear = any(steps[i].value < -steps[i].error for i in reversals)
+    against_it = min([fall, *(step.p_below(0.0) for step in steps)]) * (1 + len(steps))
+    few = jackknife.seeds < FEWEST_SEEDS
+    return Part(
+        name,
+        Estimate(float(rank_correlation(means[0])), seeds=jackknife.seeds),
+        f"rank correlation of {series.name} with {against}" + ("" if rises else ", sign turned"),
+        at_least=0.0,
+        note=note,
+        tested=(math.nan, math.nan) if few else (1.0 if clear else rise, min(1.0, against_it)),
+    )
 
 
-def rank_correlation(values: Array) -> Array:
-    """Spearman's correlation of ``[..., P]`` values with their order, ``[...]``; NaN where all equal or one is NaN."""
-    known = np.isfinite(values).all(axis=-1)
-    less = (values[..., None, :] < values[..., :, None]).sum(axis=-1)
-    equal = (values[..., None, :] == values[..., :, None]).sum(axis=-1)
-    ranks = less + (equal + 1) / 2
-    ranks = ranks - ranks.mean(axis=-1, keepdims=True)
-    order = np.arange(values.shape[-1]) - (values.shape[-1] - 1) / 2
-    norm = np.sqrt((ranks**2).sum(axis=-1) * (order**2).sum())
-    defined = known & (norm > 0)
-    correlation: Array = np.divide(ranks @ order, norm, out=np.full(norm.shape, np.nan), where=defined)
-    return correlation
+def _in_errors(step: Estimate) -> str:
+    """Size of a step in its standard errors."""
+    return f"{abs(step.value) / step.error:.1f} standard errors" if step.error > 0 else "in every seed alike"

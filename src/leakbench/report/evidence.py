@@ -10,16 +10,13 @@ from typing import TYPE_CHECKING
 from leakbench.errors import ConfigError
 from leakbench.lazy import np, pd
 from leakbench.report.artifacts import Tables
+from leakbench.report.inference import FEWEST_SEEDS, Jackknife
 from leakbench.report.labels import AXES, Reads
-from leakbench.report.statistics import CrossedBootstrap
 from leakbench.report.tidy import SETTING
 from leakbench.report.wording import numbers
 
 if TYPE_CHECKING:
-    from leakbench.report.statistics import Array
-
-FEW_SEEDS = 5
-"""Below this many, notes warn that intervals of the bootstrap are too narrow."""
+    from leakbench.report.inference import Array
 
 
 class NotRun(Exception):
@@ -58,18 +55,23 @@ class Series:
             raise NotRun(f"the grid of {self.name} has no {point:g}; it has {numbers(self.points)}")
         return int(near[0])
 
+    def measured_seeds(self) -> set[int]:
+        """Seeds of which some number is known."""
+        known = np.isfinite(self.values).any(axis=(0, 2))
+        return {seed for seed, measured in zip(self.seeds, known.tolist(), strict=True) if measured}
+
     def of_seeds(self, seeds: Sequence[int]) -> Series:
         """These seeds alone."""
         return replace(self, seeds=tuple(seeds), values=self.values[:, [self.seeds.index(seed) for seed in seeds]])
 
 
 def same_seeds(*series: Series) -> list[Series]:
-    """The seeds that all have, so that comparisons are paired.
+    """The seeds of which all have a number, so that comparisons are paired.
 
     Raises:
         NotRun: they share none.
     """
-    shared = sorted(set.intersection(*(set(one.seeds) for one in series)))
+    shared = sorted(set.intersection(*(one.measured_seeds() for one in series)))
     if not shared:
         raise NotRun(f"{' and '.join(one.name for one in series)} share no seed")
     return [one.of_seeds(shared) for one in series]
@@ -91,8 +93,8 @@ def _has(series: Series, point: float) -> bool:
     return bool(np.isclose(series.points, point, rtol=1e-9, atol=0).any())
 
 
-def bootstrap(*series: Series) -> CrossedBootstrap:
-    """Resamples of the seeds and batches of these series, which have the same seeds.
+def jackknife_of(*series: Series) -> Jackknife:
+    """Seeds and batches of these series, which have the same seeds, to be left out in turn.
 
     Raises:
         NotRun: they were measured on different batches.
@@ -101,7 +103,7 @@ def bootstrap(*series: Series) -> CrossedBootstrap:
     if len(batches) > 1:
         names = " and ".join(one.name for one in series)
         raise NotRun(f"{names} have different numbers of batches: {numbers(sorted(batches))}")
-    return CrossedBootstrap(len(series[0].seeds), max(batches, default=1))
+    return Jackknife(len(series[0].seeds), max(batches, default=1))
 
 
 @dataclass
@@ -168,10 +170,8 @@ class Evidence:
             batches = f" x {max(self._read.batches)} batches" if self._read.batches else ""
             seeds = len(self._read.seeds)
             notes.append(f"{seeds} seed{'s' * (seeds > 1)}{batches}")
-            if seeds == 1:
-                notes[0] += ": the interval says nothing about other seeds"
-            elif seeds < FEW_SEEDS:
-                notes[0] += ": with so few seeds the interval is too narrow"
+            if seeds < FEWEST_SEEDS:
+                notes[0] += f": fewer than {FEWEST_SEEDS} seeds decide nothing"
         if lost := self._read.lost:
             notes.append(f"{lost} number{'s' * (lost > 1)} lost (diverged or infeasible)")
         if self._several and self._cell:

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from leakbench.report.evidence import Evidence, NotRun
-from leakbench.report.statistics import CONFIDENCE, Estimate
+from leakbench.report.inference import LEVEL, Estimate
 
 Verdict = Literal["reproduced", "contradicted", "inconclusive", "not run"]
 MARKS: Mapping[str, str] = {"reproduced": "✔", "contradicted": "✘", "inconclusive": "?", "not run": "–"}
 """A sign per verdict, so that verdicts differ without colour."""
+SURVIVES = "★"
+"""Beside verdicts that outlive Holm's correction for the number of the paper's empirical claims."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,11 @@ class Finding:
 
     Attributes:
         effect: of the sample; None where there is none, as ``low`` and ``high``, its 95 % interval.
-        p: two-sided p-value of the verdict; None where no interval decides.
+        p: two-sided p-value of the verdict, or of the one that it leans to; None where nothing is tested.
+        lean: the verdict that an inconclusive claim leans to; empty where it leans to none.
+        seeds_needed: seeds, each with victims of its own, that would decide an effect of this size; None where it is
+            decided, or their number is not known.
+        coverage: how much of the paper's grid was computed, in words.
         meaning: what the effect is and its unit, in words.
         note: which part of the claim fails, how much was measured, what is missing.
     """
@@ -31,6 +37,9 @@ class Finding:
     low: float | None = None
     high: float | None = None
     p: float | None = None
+    lean: Literal["reproduced", "contradicted", ""] = ""
+    seeds_needed: int | None = None
+    coverage: str = ""
     meaning: str = ""
     note: str = ""
 
@@ -43,8 +52,9 @@ class Part:
         name: where it was made, such as ``fraction 0.8``; empty if the claim has one part.
         meaning: what the effect is and its unit, in words.
         at_least: lower threshold, in the effect's unit.
-        at_most: upper threshold.
+        at_most: upper threshold; with both the part is a test of equivalence.
         note: what else to say of it.
+        tested: one-sided p-values of its holding and of its failing, where not the estimate's own are meant.
     """
 
     name: str
@@ -53,27 +63,50 @@ class Part:
     at_least: float = -math.inf
     at_most: float = math.inf
     note: str = ""
+    tested: tuple[float, float] | None = None
+
+    @property
+    def inside(self) -> bool:
+        """Whether the sample's effect lies where it has to, thresholds included; False for NaN."""
+        return self.at_least <= self.estimate.value <= self.at_most
+
+    @property
+    def p_holds(self) -> float:
+        """One-sided p-value of the effect lying between the thresholds: two one-sided tests where there are both."""
+        if self.tested:
+            return self.tested[0]
+        if self.estimate.is_certain:
+            return float(not self.inside)
+        lower = self.estimate.p_above(self.at_least) if math.isfinite(self.at_least) else 0.0
+        upper = self.estimate.p_below(self.at_most) if math.isfinite(self.at_most) else 0.0
+        return max(lower, upper) if not math.isnan(lower + upper) else math.nan
+
+    @property
+    def p_fails(self) -> float:
+        """One-sided p-value of the effect lying beyond a threshold."""
+        if self.tested:
+            return self.tested[1]
+        if self.estimate.is_certain:
+            return float(self.inside)
+        lower = self.estimate.p_below(self.at_least) if math.isfinite(self.at_least) else 1.0
+        upper = self.estimate.p_above(self.at_most) if math.isfinite(self.at_most) else 1.0
+        return min(lower, upper) if not math.isnan(lower + upper) else math.nan
 
     @property
     def verdict(self) -> Verdict:
-        """Inconclusive if there is no interval, or it contains a threshold; else what the effect says."""
-        value, low, high = self.estimate.value, self.estimate.low, self.estimate.high
-        if math.isnan(low) or any(low <= threshold <= high for threshold in (self.at_least, self.at_most)):
-            return "inconclusive"
-        return "reproduced" if self.at_least < value < self.at_most else "contradicted"
+        """What this part alone says."""
+        return verdict_of(self.p_holds, self.p_fails)
 
-    @property
-    def p(self) -> float:
-        """Of the effect being at its nearer threshold; NaN without resamples."""
+    def seeds_needed(self, level: float) -> int | None:
+        """Seeds that tell the effect from its thresholds at a one-sided level; None where that is not known."""
+        if self.tested:
+            return None
         thresholds = [each for each in (self.at_least, self.at_most) if math.isfinite(each)]
-        return max((self.estimate.p_value(each) for each in thresholds), default=math.nan)
-
-    @property
-    def slack(self) -> float:
-        """Distance to the nearer threshold, on its right side, in half-widths of the interval."""
-        value, half = self.estimate.value, (self.estimate.high - self.estimate.low) / 2
-        distance = min(value - self.at_least, self.at_most - value)
-        return distance / half if half > 0 else math.copysign(math.inf, distance)
+        if not self.inside:  # beyond one threshold alone
+            thresholds = sorted(thresholds, key=lambda each: abs(each - self.estimate.value))[:1]
+        needed = [self.estimate.seeds_needed(each, level) for each in thresholds]
+        known = [each for each in needed if each is not None]
+        return max(known) if known and len(known) == len(needed) else None
 
     def summary(self) -> str:
         """The name, the estimate with its interval, and the note."""
@@ -83,12 +116,20 @@ class Part:
         return f"{self.name or 'it'}: {value}" + (f", {self.note}" if self.note else "")
 
 
+def verdict_of(p_holds: float, p_fails: float) -> Verdict:
+    """Decide by two one-sided p-values, each at half of the level; NaN decides nothing."""
+    if p_fails <= LEVEL / 2:
+        return "contradicted"
+    return "reproduced" if p_holds <= LEVEL / 2 else "inconclusive"
+
+
 def decide(evidence: Evidence, parts: Sequence[Part], *, gated: bool = True) -> Finding:
     """The verdict on a claim of one or more parts.
 
-    Reproduced if all parts are; contradicted if one is; else inconclusive. An attack that missed its gate makes every
-    verdict inconclusive. The effect is that of the part that decides: of those with the claim's verdict, the one
-    furthest on the wrong side of its threshold, or nearest to it, in widths of its interval.
+    Reproduced if all parts are, each at the full level, since all have to hold; contradicted if one is, at Bonferroni's
+    level; else inconclusive. So a claim at its threshold is decided in 5 % of the cases or fewer. An attack that missed
+    its gate makes every verdict inconclusive. The effect is that of the part that decides: the one with the smallest
+    p-value of failing if the claim is contradicted, else the one with the largest p-value of holding.
 
     Args:
         evidence: where the parts' numbers were read, which says what of it is void.
@@ -101,46 +142,72 @@ def decide(evidence: Evidence, parts: Sequence[Part], *, gated: bool = True) -> 
     """
     if not parts:
         raise NotRun("the grid of this scale holds nothing that the claim speaks of")
-    verdicts = [part.verdict for part in parts]
-    verdict: Verdict = next((each for each in ("contradicted", "inconclusive") if each in verdicts), "reproduced")
-    deciding = min((part for part in parts if part.verdict == verdict), key=_how_bad)
-    notes = []
-    if len(parts) > 1:
-        for each in ("contradicted", "inconclusive"):
-            failing = [part.summary() for part in parts if part.verdict == each]
-            if failing:
-                notes.append(f"{each} in {len(failing)} of {len(parts)} parts: {'; '.join(failing)}")
-    elif parts[0].note:
-        notes.append(parts[0].note)
+    holds = _worst([part.p_holds for part in parts])
+    fails = len(parts) * min((part.p_fails for part in parts if part.p_fails >= 0), default=math.nan)
+    verdict = verdict_of(holds, fails)
+    void = bool(evidence.void and gated)
+    deciding = _deciding(parts, verdict)
+    lean, needed = ("", None) if void or verdict != "inconclusive" else _lean(parts)
     estimate = deciding.estimate
+    tested = not void and not all(part.estimate.is_certain for part in parts)
     meaning = deciding.meaning + (f"; {deciding.name}" if deciding.name else "")
     meaning += f" (the part that decides, of {len(parts)})" if len(parts) > 1 else ""
-    void = bool(evidence.void and gated)
     return Finding(
         "inconclusive" if void else verdict,
         finite(estimate.value),
         finite(estimate.low),
         finite(estimate.high),
-        None if void else finite(_p_value(parts, verdict)),
-        meaning,
-        ". ".join([*(evidence.void if gated else []), *notes, *evidence.notes()]),
+        finite(_two_sided(holds, fails)) if tested else None,
+        lean,
+        needed,
+        meaning=meaning,
+        note=". ".join([*(evidence.void if gated else []), *_notes(parts), *evidence.notes()]),
     )
 
 
-def _p_value(parts: Sequence[Part], verdict: Verdict) -> float:
-    """Of the claim: of all parts the largest, since all have to hold; of those that fail the smallest, times all parts.
-
-    NaN if a part that decides has none.
-    """
-    failing = verdict == "contradicted"
-    values = [part.p for part in parts if not failing or part.verdict == verdict]
-    if any(map(math.isnan, values)):
-        return math.nan
-    return min(1.0, len(parts) * min(values)) if failing else max(values)
+def _worst(p_values: Sequence[float]) -> float:
+    """The largest; NaN if one is."""
+    return math.nan if any(map(math.isnan, p_values)) else max(p_values)
 
 
-def _how_bad(part: Part) -> float:
-    return -math.inf if math.isnan(part.estimate.low) else part.slack
+def _two_sided(holds: float, fails: float) -> float:
+    """Twice the smaller one-sided p-value; NaN where neither is known."""
+    known = [each for each in (holds, fails) if not math.isnan(each)]
+    return min(1.0, 2 * min(known)) if known else math.nan
+
+
+def _deciding(parts: Sequence[Part], verdict: Verdict) -> Part:
+    """The part whose effect is shown."""
+    if verdict == "contradicted":
+        return min((part for part in parts if part.p_fails >= 0), key=lambda part: part.p_fails)
+    unknown = [part for part in parts if math.isnan(part.p_holds)]
+    return unknown[0] if unknown else max(parts, key=lambda part: part.p_holds)
+
+
+def _lean(parts: Sequence[Part]) -> tuple[Literal["reproduced", "contradicted", ""], int | None]:
+    """The verdict that the sample's effects would give, and how many seeds would decide it."""
+    if any(math.isnan(part.estimate.value) for part in parts):
+        return "", None
+    outside = [part for part in parts if not part.inside]
+    if outside:
+        needed = [part.seeds_needed(LEVEL / 2 / len(parts)) for part in outside]
+        return "contradicted", min((each for each in needed if each is not None), default=None)
+    needed = [part.seeds_needed(LEVEL / 2) for part in parts if not part.estimate.is_certain]
+    known = [each for each in needed if each is not None]
+    return "reproduced", max(known) if known and len(known) == len(needed) else None
+
+
+def _notes(parts: Sequence[Part]) -> list[str]:
+    """The parts that fail or stay open, of several; what there is to say of those that hold, too."""
+    if len(parts) == 1:
+        return [parts[0].note] if parts[0].note else []
+    notes = []
+    for verdict in ("contradicted", "inconclusive"):
+        failing = [part.summary() for part in parts if part.verdict == verdict]
+        if failing:
+            notes.append(f"{verdict} in {len(failing)} of {len(parts)} parts: {'; '.join(failing)}")
+    notes += [f"{part.name}: {part.note}" for part in parts if part.verdict == "reproduced" and part.note]
+    return notes
 
 
 def finite(value: float) -> float | None:
@@ -148,9 +215,21 @@ def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def unsure(verdict: str, p_holm: float | None) -> bool:
-    """Whether a verdict does not outlive the correction for the number of a paper's claims."""
-    return verdict in ("reproduced", "contradicted") and p_holm is not None and p_holm >= 1 - CONFIDENCE
+def survives(verdict: str, p_holm: float) -> bool:
+    """Whether a verdict on an empirical claim outlives the correction for the number of its paper's claims."""
+    return verdict in ("reproduced", "contradicted") and p_holm <= LEVEL  # NaN does not
+
+
+def in_words(lean: str, seeds_needed: int | None) -> str:
+    """Where an undecided claim leans, and what would decide it; empty where it leans to neither side.
+
+    >>> in_words("reproduced", 12)
+    'leans to reproduced; 12 seeds would decide an effect of this size'
+    """
+    if not lean:
+        return ""
+    seeds = f"; {seeds_needed} seeds would decide an effect of this size" if seeds_needed else ""
+    return f"leans to {lean}{seeds}"
 
 
 def in_numbers(effect: float | None, low: float | None, high: float | None) -> str:

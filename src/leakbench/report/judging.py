@@ -14,7 +14,8 @@ from leakbench.records import atomic_write
 from leakbench.report.artifacts import FIGURES, escaped
 from leakbench.report.claims import Claim, claims_of
 from leakbench.report.compared import places_of
-from leakbench.report.findings import Finding, finite
+from leakbench.report.coverage import PAPER_SCALE, coverage
+from leakbench.report.findings import SURVIVES, Finding, finite, survives
 from leakbench.report.labels import left_out
 from leakbench.report.statistics import holm
 from leakbench.report.tidy import existing, table_path
@@ -23,7 +24,20 @@ if TYPE_CHECKING:
     from leakbench.planning.project import Project
 
 _NUMBERS = ["effect", "low", "high", "p", "p_holm"]
-COLUMNS = ["claim", "statement", "source", "printed", "verdict", *_NUMBERS, "meaning", "note"]
+COLUMNS = [
+    "claim",
+    "statement",
+    "source",
+    "printed",
+    "verdict",
+    "survives",
+    *_NUMBERS,
+    "lean",
+    "seeds_needed",
+    "coverage",
+    "meaning",
+    "note",
+]
 """Of claims.csv."""
 
 FORMATS = ("csv", "md", "tex")
@@ -60,7 +74,7 @@ def judged(project: Project, scale: str, paper: str) -> Iterator[tuple[Claim, Fi
         UnknownName: a claim reads a label that the paper's grid does not have.
     """
     claims_inputs(project, scale, paper)  # mistakes surface before anything is judged
-    plan = project.plan(scale)
+    plan, whole = project.plan(scale), project.plan(PAPER_SCALE)
     tables: dict[str, pd.DataFrame] = {}
     for entry in claims_of(paper):
         paths = {name: table_path(scale, paper, name) for name in entry.experiments}
@@ -74,14 +88,14 @@ def judged(project: Project, scale: str, paper: str) -> Iterator[tuple[Claim, Fi
         if finding.verdict == "not run":
             reasons = [finding.note, *left_out(plan, paper, entry.reads)]
             finding = replace(finding, note="; ".join(filter(None, reasons)))
-        yield entry, finding
+        yield entry, replace(finding, coverage=coverage(plan, whole, paper, entry.experiments))
 
 
 def verdict_rows(results: Iterable[tuple[Claim, Finding]]) -> list[dict[str, Any]]:
     """A row of claims.csv per claim of one paper, in JSON types.
 
-    ``p_holm`` is ``p`` after Holm's correction over those of the paper's claims that have one. Verdicts are those of
-    each claim alone.
+    ``p_holm`` is ``p`` after Holm's correction over those of the paper's claims that have one, and a verdict
+    ``survives`` it where that is 5 % at most. Verdicts are those of each claim alone.
     """
     results = list(results)
     adjusted = holm([math.nan if finding.p is None else finding.p for _, finding in results])
@@ -93,6 +107,7 @@ def verdict_rows(results: Iterable[tuple[Claim, Finding]]) -> list[dict[str, Any
             "printed": entry.printed,
             **asdict(finding),
             "p_holm": finite(p_holm),
+            "survives": survives(finding.verdict, p_holm),
         }
         for (entry, finding), p_holm in zip(results, adjusted, strict=True)
     ]
@@ -133,6 +148,10 @@ def judge(project: Project, path: str) -> None:
 def _formats(frame: pd.DataFrame, caption: str) -> dict[str, str]:
     """As CSV, where numbers keep all their digits, and as tables to read."""
     shown = frame.astype(object)
+    shown["seeds_needed"] = [
+        "" if math.isnan(seeds) else f"{seeds:.0f}" for seeds in frame["seeds_needed"].astype(float)
+    ]
+    shown["survives"] = [SURVIVES if survives else "" for survives in frame["survives"]]
     for column in _NUMBERS:
         shown[column] = ["" if math.isnan(value) else f"{value:.3g}" for value in frame[column].astype(float)]
     latex = shown.to_latex(
@@ -140,7 +159,7 @@ def _formats(frame: pd.DataFrame, caption: str) -> dict[str, str]:
         caption=escaped(caption),
         escape=True,  # the cells alone
         longtable=True,
-        column_format="lp{5cm}p{2cm}p{3cm}lrrrrrp{3cm}p{5cm}",
+        column_format="lp{5cm}p{2cm}p{3cm}llrrrrrlrp{3cm}p{3cm}p{5cm}",
     )
     markdown = shown.to_markdown(index=False, disable_numparse=True)
     return {"csv": frame.to_csv(index=False), "md": f"{markdown}\n\n{caption}\n", "tex": latex}

@@ -23,7 +23,7 @@ from leakbench.planning.project import Project
 from leakbench.records import RESULTS, atomic_write
 from leakbench.report.artifacts import Artifact, artifacts
 from leakbench.report.claims import Claim, claims_of
-from leakbench.report.findings import MARKS, in_numbers, unsure
+from leakbench.report.findings import MARKS, SURVIVES, in_numbers, in_words
 from leakbench.report.judging import COLUMNS, SMOKE_WARNING, claims_path, claims_paths
 from leakbench.report.tidy import existing, gates_path, missing_path, provenance_path, table_path
 from leakbench.report.verdicts import setting_behind
@@ -91,7 +91,9 @@ class Decided:
         bar: places of zero, of the interval's ends and of the effect, in percent of the bar's width; None without an
             interval.
         p_holm: p-value of the verdict after Holm's correction over the paper's claims.
-        unsure: the verdict does not outlive that correction.
+        survives: the mark of a verdict that outlives that correction; empty elsewhere.
+        coverage: how much of the paper's grid was computed.
+        undecided: where an inconclusive claim leans, and how many seeds would decide it; empty elsewhere.
         see: ids of the figures and tables on the page that show it.
         experiments: those whose records it was judged by.
     """
@@ -104,7 +106,9 @@ class Decided:
     effect: str
     bar: tuple[float, float, float, float] | None
     p_holm: str
-    unsure: bool
+    survives: str
+    undecided: str
+    coverage: str
     printed: str
     meaning: str
     note: str
@@ -154,6 +158,7 @@ def write_scorecard(project: Project, path: str) -> None:
         description=plan.description,
         papers=plan.papers,
         marks=MARKS,
+        survives=SURVIVES,
         counts={paper: Counter(row.verdict for row in rows) for paper, rows in claims.items()},
         claims=claims,
         claim_files={paper: _files(scale, claims_paths(scale, paper)) for paper in plan.papers},
@@ -230,7 +235,7 @@ def _claims(project: Project, scale: str, paper: str) -> Iterator[Decided]:
         raise RecordError(f"{path}: made by another version; make it again with `leakbench judge {path}`")
     numbers = frame[["effect", "low", "high", "p_holm"]].astype(object)
     numbers = numbers.where(numbers.notna(), None)
-    words = frame.fillna({"meaning": "", "note": "", "printed": ""})
+    words = frame.fillna({"meaning": "", "note": "", "printed": "", "lean": "", "coverage": ""})
     configured = project.plan(scale).papers[paper].experiments
     for row, (effect, low, high, p_holm) in zip(words.to_dict("records"), numbers.to_numpy().tolist(), strict=True):
         entry = known[row["claim"]]
@@ -243,7 +248,9 @@ def _claims(project: Project, scale: str, paper: str) -> Iterator[Decided]:
             effect=in_numbers(effect, low, high),
             bar=_bar(effect, low, high),
             p_holm="" if p_holm is None else "below 0.001" if p_holm < 1e-3 else f"{p_holm:.2g}",
-            unsure=unsure(row["verdict"], p_holm),
+            survives=SURVIVES if row["survives"] else "",
+            undecided=in_words(row["lean"], None if math.isnan(row["seeds_needed"]) else int(row["seeds_needed"])),
+            coverage=row["coverage"],
             printed=row["printed"],
             meaning=row["meaning"],
             note=row["note"],

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from leakbench.report.findings import MARKS, in_numbers
+from leakbench.report.findings import MARKS, SURVIVES, in_numbers, in_words
 from leakbench.report.judging import SMOKE_WARNING
 from leakbench.staged.root import data_root
 from leakbench.staging import Found, to_do
@@ -177,6 +177,7 @@ def print_rows(title: str, rows: list[dict[str, Any]]) -> None:
     console.print(table)
 
 
+SURVIVES_LEGEND = f"{SURVIVES}: the verdict outlives Holm's correction for the number of the paper's empirical claims"
 VERDICTS = {"reproduced": "bold blue", "contradicted": "bold yellow", "inconclusive": "magenta", "not run": "dim"}
 
 
@@ -192,13 +193,17 @@ def print_claims(rows: list[dict[str, Any]]) -> None:
             table.add_column(column, no_wrap=column in ("claim", "verdict"))
         for row in rows:
             if row["paper"] == paper:
-                verdict = Text(f"{MARKS[row['verdict']]} {row['verdict']}", style=VERDICTS[row["verdict"]])
+                sign = f"{MARKS[row['verdict']]} {row['verdict']}" + (f" {SURVIVES}" if row["survives"] else "")
+                verdict = Text(sign, style=VERDICTS[row["verdict"]])
                 statement = Text.assemble(row["statement"], (f" ({row['source']})", "dim"))
-                for said in (f"paper: {row['printed']}" if row["printed"] else "", row["meaning"], row["note"]):
-                    if said:
-                        statement.append(f"\n{said}", style="dim")
+                undecided = in_words(row["lean"], row["seeds_needed"])
+                printed = f"paper: {row['printed']}" if row["printed"] else ""
+                covered = f"coverage: {row['coverage']}" if row["coverage"] else ""
+                for line in filter(None, (printed, row["meaning"], undecided, covered, row["note"])):
+                    statement.append(f"\n{line}", style="dim")
                 table.add_row(row["claim"], verdict, in_numbers(row["effect"], row["low"], row["high"]), statement)
         console.print(table)
+    console.print(SURVIVES_LEGEND)
     if any(row["scale"] == "smoke" for row in rows):
         console.print(SMOKE_WARNING)
 

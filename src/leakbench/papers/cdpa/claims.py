@@ -19,7 +19,7 @@ from leakbench.papers.cdpa import PAPER
 from leakbench.papers.cdpa.common import MODEL_LABELS, MODELS, model_name
 from leakbench.report.claims import claim
 from leakbench.report.comparisons import at_each, certain, difference, level, relative, trend
-from leakbench.report.evidence import Evidence, NotRun, Series, bootstrap, same_seeds
+from leakbench.report.evidence import Evidence, NotRun, Series, jackknife_of, same_seeds
 from leakbench.report.findings import Finding, Part, decide
 from leakbench.report.labels import Reads, reads
 
@@ -359,7 +359,7 @@ def _spread(series: Series, name: str, unit: str, at_most: float) -> Part:
     series = series.at([point for point in series.points if point >= 0.8 - 1e-9])
     if len(series.points) < 2:
         raise NotRun(f"the grid of {series.name} has no two values of p from 0.8 on")
-    resamples = bootstrap(series)
+    resamples = jackknife_of(series)
     means = resamples.mean(series.values)
     estimate = resamples.estimate(means.max(axis=-1) - means.min(axis=-1))
     return Part(name, estimate, f"largest minus smallest {series.name} ({unit})", at_most=at_most)
@@ -458,7 +458,7 @@ def e14(evidence: Evidence) -> Finding:
         series = same_seeds(
             *(one.series("utility", CARBON, defense=defense) for one in (less, more) for defense in (CDPA, "none"))
         )
-        resamples = bootstrap(*series)
+        resamples = jackknife_of(*series)
         ours, plain, later, without = (resamples.mean(each.values[0]) for each in series)
         meaning = "carbon of cdpa over that of none, smaller model minus larger"
         parts.append(Part(f"{small} against {large}", resamples.estimate(ours / plain - later / without), meaning, 0.0))

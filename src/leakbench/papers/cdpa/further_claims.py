@@ -15,7 +15,7 @@ from leakbench.randomness import Streams, generator
 from leakbench.report.checks import Checked, agreement, checked, required, theorem_of
 from leakbench.report.claims import claim
 from leakbench.report.comparisons import at_each, difference, level
-from leakbench.report.evidence import Evidence, NotRun, bootstrap, same_points, same_seeds
+from leakbench.report.evidence import Evidence, NotRun, jackknife_of, same_points, same_seeds
 from leakbench.report.findings import Finding, Part, decide
 from leakbench.report.labels import Reads, reads
 from leakbench.theory.bit_votes import composed_epsilon, epsilon_per_bit, likelihood_ratio, value_epsilon
@@ -66,7 +66,7 @@ def _restored(
     if not known:
         raise NotRun(f"no informed attacker of {defense} has numbers in {experiments[1]}")
     series = same_seeds(plain, *known.values())
-    resamples = bootstrap(*series)
+    resamples = jackknife_of(*series)
     undefended, *means = (resamples.mean(each.values[0]) for each in series)
     best = np.nanmax(np.stack(means), axis=0)
     gaps = ", ".join(f"{label} {mean[0] - undefended[0]:+.1f}" for label, mean in zip(known, means, strict=True))
@@ -162,7 +162,7 @@ def x4(evidence: Evidence) -> Finding:
         )
         for alpha in series[0].points:
             at = [each.at([alpha]) for each in series]
-            resamples = bootstrap(*at)
+            resamples = jackknife_of(*at)
             corrected, voted, plain = (resamples.mean(each.values[0]) for each in at)
             meaning = "accuracy of corrected minus the middle between vote and FedAvg (part)"
             estimate = resamples.estimate(corrected - (voted + plain) / 2)

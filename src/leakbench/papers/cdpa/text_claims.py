@@ -17,7 +17,7 @@ from leakbench.papers.cdpa.text_attacked import ATTACKED, DLG, INFORMED, LAMPS, 
 from leakbench.papers.cdpa.text_utility import EPOCHS
 from leakbench.report.claims import claim
 from leakbench.report.comparisons import difference, level
-from leakbench.report.evidence import Evidence, NotRun, Series, bootstrap, same_seeds
+from leakbench.report.evidence import Evidence, NotRun, Series, jackknife_of, same_seeds
 from leakbench.report.findings import Finding, Part, decide
 from leakbench.report.labels import Reads, reads
 
@@ -282,7 +282,7 @@ def _restored(evidence: Evidence, attack: str) -> Finding:
         if not known:
             raise missing
         series = same_seeds(plain, *known.values())
-        resamples = bootstrap(*series)
+        resamples = jackknife_of(*series)
         undefended, *means = (resamples.mean(each.values[0]) for each in series)
         best = np.nanmax(np.stack(means), axis=0)
         said = ", ".join(f"{way} {mean[0] - undefended[0]:+.1f}" for way, mean in zip(known, means, strict=True))

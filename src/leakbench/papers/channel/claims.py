@@ -19,12 +19,12 @@ from leakbench.papers.channel import PAPER
 from leakbench.papers.channel.common import ARCHITECTURES, UNDEFENDED, printed
 from leakbench.report.claims import claim
 from leakbench.report.comparisons import at_each, certain, difference, level, relative, trend
-from leakbench.report.evidence import Evidence, NotRun, Series, bootstrap, same_seeds
+from leakbench.report.evidence import Evidence, NotRun, Series, jackknife_of, same_seeds
 from leakbench.report.findings import Finding, Part, decide
 from leakbench.report.labels import reads
 
 if TYPE_CHECKING:
-    from leakbench.report.statistics import Array, CrossedBootstrap
+    from leakbench.report.inference import Array, Jackknife
 
 stated = partial(claim, PAPER)
 
@@ -209,7 +209,7 @@ class _Plane:
             for name in (ACCURACY, metric, INVERSION)
         ]
         series = same_seeds(*series)
-        self.resamples: CrossedBootstrap = bootstrap(*series)
+        self.resamples: Jackknife = jackknife_of(*series)
         means = [self.resamples.mean(one.values) for one in series]
         _, self._auc, self._mse = (mean[:, :1] for mean in means[:3])
         rest = iter(means[3:])
@@ -331,7 +331,7 @@ def e9(evidence: Evidence) -> Finding:
     series = same_seeds(
         *(evidence.series("batch_size", MSE, defense=label, attack=ONE_IMAGE, sweep="batch_size") for label in BATCHED)
     )
-    resamples = bootstrap(*series)
+    resamples = jackknife_of(*series)
     dp, undefended, constant = (_slope(np.log(one.points), resamples.mean(one.values)) for one in series)
     meaning = "slope of the MSE over ln B"
     return decide(

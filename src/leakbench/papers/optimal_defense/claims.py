@@ -17,7 +17,7 @@ from leakbench.lazy import np
 from leakbench.papers.optimal_defense import PAPER
 from leakbench.report.claims import claim
 from leakbench.report.comparisons import at_each, difference, relative
-from leakbench.report.evidence import Evidence, NotRun, Series, bootstrap, same_points, same_seeds
+from leakbench.report.evidence import Evidence, NotRun, Series, jackknife_of, same_points, same_seeds
 from leakbench.report.findings import Finding, Part, decide
 from leakbench.report.labels import Reads, reads
 from leakbench.report.statistics import dominance
@@ -96,7 +96,7 @@ def _dominance(
     if min(len(baseline[0].points), len(optimal[0].points)) < 2:
         raise NotRun(f"a trade-off needs two values of {pair.sweep}; the grid has {numbers(kept)}")
     series = same_seeds(*baseline, *optimal)
-    resamples = bootstrap(*series)
+    resamples = jackknife_of(*series)
     means = [resamples.mean(one.values) for one in series]
     split = len(baseline)
     statistic = dominance(*((np.minimum.reduce(part[:-1]), part[-1]) for part in (means[:split], means[split:])))
@@ -104,8 +104,8 @@ def _dominance(
     note = ""
     if np.isnan(estimate.value):
         note = "the two defenses reach no common errors"
-    elif estimate.lost > 0:
-        note = f"{estimate.lost:.0%} of the resamples have no common errors"
+    elif math.isnan(estimate.error):
+        note = "without one of the seeds or batches they have no common errors"
     meaning = f"loss of {pair.baseline} minus that of {pair.optimal} at equal MSE, mean over common MSEs (nats)"
     return decide(evidence, [Part("", estimate, meaning, at_least=0.0, note=note)])
 
@@ -213,7 +213,7 @@ def _faster(evidence: Evidence, experiment: str, pair: Pair) -> Finding:
     late = np.asarray(ours.points) + 1 > FIRST_STEP
     if not late.any():
         raise NotRun(f"training in {experiment} ends before step {FIRST_STEP + 1}")
-    resamples = bootstrap(theirs, ours)
+    resamples = jackknife_of(theirs, ours)
     baseline_loss, optimal_loss = (resamples.mean(_trailing_mean(one.values)) for one in (theirs, ours))
     share = (optimal_loss < baseline_loss)[:, late].mean(axis=1)
     meaning = f"part of the steps after step {FIRST_STEP} at which {optimal} has a lower smoothed loss than {baseline}"
@@ -352,7 +352,7 @@ def e13(evidence: Evidence) -> Finding:
         raise NotRun(f"the grid has fewer than two scales from {SATURATED:g}: {numbers(losses[0].points)}")
     ours, theirs = same_points(*(one.at(large) for one in losses))
     parts = [difference(b, a, f"loss at {scale:g}", "nats", at_least=0.0) for scale, a, b in at_each(ours, theirs)]
-    resamples = bootstrap(ours, theirs)
+    resamples = jackknife_of(ours, theirs)
     gap = resamples.mean(theirs.values - ours.values)
     parts += [
         Part(
@@ -386,7 +386,7 @@ def e14(evidence: Evidence) -> Finding:
     if not names:
         raise NotRun("the noise of each tensor was not measured in noise_training")
     curves = same_points(*(evidence.series("noise_training", name, defense=TRAINED_NOISE.optimal) for name in names))
-    resamples = bootstrap(*curves)
+    resamples = jackknife_of(*curves)
     noise = np.stack([resamples.mean(one.values) for one in curves])
     with np.errstate(divide="ignore"):  # a tensor without noise differs infinitely
         ratio = (noise.max(axis=0) / noise.min(axis=0)).min(axis=1)
@@ -591,7 +591,7 @@ def x7(evidence: Evidence) -> Finding:
 
 
 def _above_bound(name: str, error: Series, information: Series) -> Part:
-    resamples = bootstrap(error, information)
+    resamples = jackknife_of(error, information)
     bound = 1 / (1 + resamples.mean(information.values[0]))
     excess = resamples.mean(error.values[0]) / bound - 1
     return Part(name, resamples.estimate(excess), "MSE over the bound, minus 1", at_least=0.0)

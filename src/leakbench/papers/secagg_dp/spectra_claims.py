@@ -180,7 +180,7 @@ def e25a(evidence: Evidence) -> Finding:
     parts = [
         Part(
             part.name,
-            type(part.estimate)(-part.estimate.value, -part.estimate.high, -part.estimate.low),
+            -part.estimate,
             f"minus {part.meaning}",
             at_least=0.0,
         )

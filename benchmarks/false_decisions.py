@@ -1,0 +1,177 @@
+"""Rates of false decisions under the null: ``python benchmarks/false_decisions.py [--trials 2000]`` prints a table.
+
+Effects of seed, batch and cell are drawn so that the effect of interest is exactly at its threshold; a decision in either
+direction is then false. Of four ways to divide the variance (seeds alone, batches alone, cells alone, all alike) the
+table shows the worst. The old rule decided when the percentile interval of a pigeonhole bootstrap left out the threshold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from leakbench.report.comparisons import trend
+from leakbench.report.evidence import Series
+from leakbench.report.findings import Part
+from leakbench.report.inference import Jackknife
+from leakbench.report.statistics import CrossedBootstrap, dominance
+
+Array = NDArray[np.float64]
+Means = Callable[[Array], Array]
+
+DESIGNS = [(2, 1), (2, 4), (3, 1), (3, 4), (5, 1), (5, 4), (8, 1), (8, 4)]
+"""Seeds, and batches that all of them share; 1 where each seed has its own."""
+DIVISIONS = [(1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0), (1.0, 1.0, 1.0)]
+"""Variances of seed, batch and cell."""
+POINTS = 4
+STEPS = 40
+SHARE = 0.9
+"""Part of a curve's steps that lies below the other curve."""
+TESTS = 16
+"""Trials of which a proportion is counted, per cell."""
+
+Design = tuple[int, int]
+
+
+def drawn(random: np.random.Generator, design: Design, division: tuple[float, float, float], *more: int) -> Array:
+    """Standard normal effects of seed, batch and cell that add up to unit variance, ``[..., S, K]``."""
+    s, k = design
+    scales = np.sqrt(np.array(division) / sum(division))
+    parts = [random.standard_normal((*more, *shape)) for shape in ((s, 1), (1, k), (s, k))]
+    total: Array = sum(scale * part for scale, part in zip(scales, parts, strict=True))
+    return total
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A kind of effect whose truth is its threshold.
+
+    Attributes:
+        draw: numbers of a design and a division of the variance.
+        statistic: from the means over seeds and batches of those numbers, resample by resample.
+        threshold: the truth.
+        ratio: whether it is a ratio minus 1.
+    """
+
+    draw: Callable[[np.random.Generator, Design, tuple[float, float, float]], Array]
+    statistic: Callable[[Means, Array], Array]
+    threshold: float = 0.0
+    ratio: bool = False
+
+
+def _proportions(random: np.random.Generator, design: Design, division: tuple[float, float, float]) -> Array:
+    from scipy.special import ndtr
+
+    chance = ndtr(0.5 * drawn(random, design, division))  # one half on average
+    return random.binomial(TESTS, chance) / TESTS
+
+
+def _curves(random: np.random.Generator, design: Design, division: tuple[float, float, float]) -> Array:
+    """Differences of two curves, ``[steps, S, K]``, that cross where the share is :data:`SHARE`."""
+    slope = np.linspace(SHARE, SHARE - 1, STEPS)[:, None, None]
+    return slope + 0.1 * drawn(random, design, division) + 0.1 * drawn(random, design, division, STEPS)
+
+
+def _share(mean: Means, curves: Array) -> Array:
+    share: Array = (mean(curves) > 0).mean(axis=1)
+    return share
+
+
+def _trade_offs(random: np.random.Generator, design: Design, division: tuple[float, float, float]) -> Array:
+    """Errors and losses of two defenses that are alike, ``[2 defenses, 2, points, S, K]``."""
+    line = np.linspace(0.0, 1.0, POINTS)
+    truth = np.stack([line, line**2])[:, :, None, None]
+    return truth + 0.1 * drawn(random, design, division, 2, 2, POINTS)
+
+
+def _dominance(mean: Means, values: Array) -> Array:
+    means = mean(values)
+    return dominance((means[:, 0, 0], means[:, 0, 1]), (means[:, 1, 0], means[:, 1, 1]))
+
+
+EFFECTS: Mapping[str, Effect] = {
+    "paired difference": Effect(drawn, lambda mean, values: mean(values)),
+    "ratio": Effect(
+        lambda *design: np.exp(0.3 * drawn(*design, 2)), lambda mean, values: _ratio(mean(values)), ratio=True
+    ),
+    "proportion": Effect(_proportions, lambda mean, values: mean(values), threshold=0.5),
+    "dominance": Effect(_trade_offs, _dominance),
+    "share of a curve": Effect(_curves, _share, threshold=SHARE),
+    "trend": Effect(lambda *design: drawn(*design, POINTS), lambda mean, values: _old_trend(mean(values))),
+}
+
+
+def _ratio(means: Array) -> Array:
+    ratio: Array = means[:, 0] / means[:, 1] - 1
+    return ratio
+
+
+def _old_trend(means: Array) -> Array:
+    from leakbench.report.inference import rank_correlation
+
+    return rank_correlation(means)
+
+
+def decided_before(effect: Effect, values: Array) -> bool:
+    """Whether the old rule decided: the percentile interval leaves out the threshold."""
+    s, k = values.shape[-2:]
+    interval = (engine := CrossedBootstrap(s, k)).estimate(effect.statistic(engine.mean, values))
+    return interval.low > effect.threshold or interval.high < effect.threshold
+
+
+def decided_now(effect: Effect, values: Array) -> bool:
+    """Whether the rule of the suite decides."""
+    s, k = values.shape[-2:]
+    if effect is EFFECTS["trend"]:
+        points = tuple(float(point) for point in range(len(values)))
+        return trend(Series("it", points, tuple(range(s)), values), "", "a point", rises=True).verdict != "inconclusive"
+    engine = Jackknife(s, k)
+    estimate = engine.estimate(effect.statistic(engine.mean, values), ratio=effect.ratio)
+    return Part("", estimate, "", at_least=effect.threshold).verdict != "inconclusive"
+
+
+def rates(effect: Effect, design: Design, trials: int, seed: int = 0) -> tuple[float, float]:
+    """Worst rates of false decisions over :data:`DIVISIONS`, by the old rule and by the new.
+
+    Without batches that seeds share, divisions with a variance of batches are left out: each seed has its own.
+    """
+    worst = np.zeros(2)
+    for division in DIVISIONS:
+        if design[1] == 1 and division[1]:
+            continue
+        random = np.random.default_rng(seed)
+        drawings = [effect.draw(random, design, division) for _ in range(trials)]
+        decided = [[decided_before(effect, values), decided_now(effect, values)] for values in drawings]
+        worst = np.maximum(worst, np.mean(decided, axis=0))
+    return float(worst[0]), float(worst[1])
+
+
+def table(trials: int) -> Iterator[dict[str, str]]:
+    """A row per design, with the rates of every kind of effect, old and new."""
+    for seeds, batches in DESIGNS:
+        row = {"seeds": str(seeds), "shared batches": str(batches) if batches > 1 else "none"}
+        for name, effect in EFFECTS.items():
+            before, now = rates(effect, (seeds, batches), trials)
+            row[name] = f"{before:.1%} → {now:.1%}"
+        yield row
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--trials", type=int, default=2000, help="draws per kind of effect, design and division")
+    trials = parser.parse_args().trials
+    print(pd.DataFrame(table(trials)).to_markdown(index=False))
+    print(
+        f"\n{trials} draws per cell and division; a rate of 5 % has a standard error of {math.sqrt(0.0475 / trials):.1%}."
+    )
+
+
+if __name__ == "__main__":
+    main()
