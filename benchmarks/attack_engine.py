@@ -173,8 +173,8 @@ def cell(arguments: argparse.Namespace) -> dict[str, float]:
         search = Search(PRESETS[arguments.attack](iterations=1), observations, knowledge)
         rows = torch.arange(min(2, arguments.victims), device=device)
         evaluate = evaluation(search.cost(), vectorised=arguments.victims > 1)
-        points, evidence = search.starts(streams)[rows], search.evidence(rows)
-        dispatches = footprint(lambda: evaluate(points, evidence)).dispatches
+        points, data = search.starts(streams)[rows], search.trial_data(rows)
+        dispatches = footprint(lambda: evaluate(points, data)).dispatches
         per_iteration = marginal(
             lambda iterations: engine(arguments.attack, problem, arguments.victims, iterations), device
         )
