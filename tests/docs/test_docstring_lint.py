@@ -34,9 +34,7 @@ def function(signature: str, docstring: str, body: str = "pass") -> str:
     ],
 )
 def test_arrays_without_a_shape(signature: str, docstring: str) -> None:
-    assert found(function(signature, docstring)) == [
-        "1: mine takes or returns arrays, and does not give their shapes"
-    ]
+    assert found(function(signature, docstring)) == ["1: mine takes or returns arrays, and does not give their shapes"]
 
 
 @pytest.mark.parametrize(
