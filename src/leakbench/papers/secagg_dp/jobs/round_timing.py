@@ -1,6 +1,6 @@
 """Seconds of a round of users whose noise adds up: random batches, all records, and water-filling (Zhang et al. 2024).
 
-The paper compares the time that its three mechanisms take. What is timed is all that users compute in a round and the
+The paper compares the times of its three mechanisms. Timed are the computations of all users in a round and the
 server's sum, at the model's initialisation, in one process and in turns.
 """
 
@@ -64,7 +64,7 @@ class RoundTimingJob(JobKind):
         return self
 
     def mechanisms(self) -> dict[RoundMethod, SummedUsers]:
-        """As the paper accounts for them; of Gaussian sampling by Theorem 4."""
+        """The three mechanisms with the paper's accounting; Gaussian sampling with that of Theorem 4."""
         shared: dict[str, Any] = {
             "clip": self.clip,
             "users": self.clients,
