@@ -1,8 +1,8 @@
 """From records to what people read: tidy tables, statistics, verdicts, figures, tables, the HTML page.
 
 An artifact is registered under the paper's number with a caption, and leaves the plotted numbers as CSV beside the
-picture. One that shows pictures or coordinates asks for the tensors of its experiments' records too (``kept.py``).
-Compared defenses are drawn without being named in the figure (``compared.py``).
+picture. One that shows pictures or coordinates asks for the tensors of its experiments' records too
+(``record_tensors.py``). Compared defenses are drawn without being named in the figure (``compared.py``).
 
 ``leakbench draw --partial`` (``partial.py``) merges the records that exist in memory, by the same functions. Pictures,
 tables and CSV say "k of n records", also when nothing is missing, since an unmarked artifact is the workflow's alone.

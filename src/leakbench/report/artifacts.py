@@ -18,8 +18,8 @@ from leakbench.lazy import pd
 from leakbench.paper_folders import import_modules, paper_folders
 from leakbench.records import atomic_write
 from leakbench.report.compared import Places, defenses_apart, places_of, settings_apart
-from leakbench.report.kept import Kept
 from leakbench.report.labels import Reads, check_labels, declared
+from leakbench.report.record_tensors import RecordTensors
 from leakbench.report.style import add_caption, add_mark
 from leakbench.report.tidy import existing, gates_path, needed, table_path
 from leakbench.report.verdicts import void_notes
@@ -36,7 +36,7 @@ Tables = Mapping[str, "pd.DataFrame"]
 """Tidy tables by the name of their experiment."""
 Made = Union["Drawing", "pd.DataFrame"]
 Make = Callable[..., Made]
-"""From :data:`Tables`, and :class:`Kept` where tensors are asked for, to a drawing or a data frame."""
+"""From :data:`Tables`, and :class:`RecordTensors` where tensors are asked for, to a drawing or a data frame."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Artifact:
         reads: the experiments whose tidy tables it reads, with the labels that it reads of them; none for what formulas
             alone say.
         make: the function without side effects from tidy tables to a drawing (figures) or a data frame (tables).
-        tensors: those of the experiments whose records' tensors it reads too, through a :class:`Kept`.
+        tensors: those of the experiments whose records' tensors it reads too, through a :class:`RecordTensors`.
         leaves_out: why it does not show a defense that ``compare`` puts into its experiments, as the end of a sentence;
             empty where it shows them.
         any_sweep: it reads the settings of any defense, whatever it sweeps. Elsewhere every setting of a compared
@@ -146,8 +146,8 @@ class Artifact:
             experiment: pd.read_parquet(existing(project.root, table, f"merge {table}"))
             for experiment, table in zip(self.experiments, self._tables(scale), strict=True)
         }
-        kept = Kept(project.root, {name: plan.experiment_jobs(self.paper, name) for name in self.tensors})
-        made = self.made(tables, kept, places_of(project.compared))
+        stored = RecordTensors(project.root, {name: plan.experiment_jobs(self.paper, name) for name in self.tensors})
+        made = self.made(tables, stored, places_of(project.compared))
         caption = [self.full_caption(project, scale)]
         if shows_void(made):
             paths = [existing(project.root, gates_path(table), f"merge {table}") for table in self._tables(scale)]
@@ -155,17 +155,17 @@ class Artifact:
         for extension, content in formats(made, caption).items():
             atomic_write(project.root / self.path(scale, extension), content)
 
-    def made(self, tables: Tables, kept: Kept, compared: Places) -> Made:
+    def made(self, tables: Tables, stored: RecordTensors, compared: Places) -> Made:
         """What its function makes of tidy tables.
 
         Args:
             tables: the tidy tables of :attr:`experiments`.
-            kept: where tensors are read, if :attr:`tensors` names any.
+            stored: where tensors are read, if :attr:`tensors` names any.
             compared: places of compared defenses; see :attr:`any_sweep`.
         """
         apart = defenses_apart if self.any_sweep else settings_apart
         tables = {name: apart(frame, compared) for name, frame in tables.items()}
-        return self.make(tables, kept) if self.tensors else self.make(tables)
+        return self.make(tables, stored) if self.tensors else self.make(tables)
 
 
 def shows_void(made: Made) -> bool:

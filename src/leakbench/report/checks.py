@@ -16,6 +16,8 @@ from leakbench.report.findings import Finding
 
 EXACT = 1e-9
 """Relative deviation that two float64 computations of the same number may have."""
+STRICT = 1e-12
+"""Relative difference that a strict inequality between float64 numbers has to show."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,11 @@ def theorem_of(paper: str, key: str, statement: str, *, source: str) -> Callable
         return check
 
     return register
+
+
+def float64(values: object) -> torch.Tensor:
+    """Nested lists of numbers as a tensor, of any shape."""
+    return torch.as_tensor(values, dtype=torch.float64)
 
 
 def checked(slacks: list[torch.Tensor], trials: int, what: str) -> Checked:

@@ -16,7 +16,7 @@ from leakbench.planning.project import Project
 from leakbench.records import Record, atomic_write
 from leakbench.report.artifacts import Artifact, artifact_of, formats, notes_on_void, shows_void
 from leakbench.report.compared import places_of
-from leakbench.report.kept import Kept
+from leakbench.report.record_tensors import RecordTensors
 from leakbench.report.recorded import recorded
 from leakbench.report.tidy import merged, needed, table_path
 
@@ -102,11 +102,13 @@ def draw_partly(project: Project, path: str) -> list[str]:
     if jobs and not share.records:
         raise RecordError(f"{path}: {share} are there; make them with {whole}" + _faulty(share))
     tables = {experiment: merged(project, table, share.records) for experiment, table in paths.items()}
-    kept = Kept(project.root, {name: plan.experiment_jobs(entry.paper, name) for name in entry.tensors}, share.records)
+    stored = RecordTensors(
+        project.root, {name: plan.experiment_jobs(entry.paper, name) for name in entry.tensors}, share.records
+    )
     caption = [f"Records that are there: {share.by_experiment()}."] if jobs else []
     try:
         numbers = {experiment: each.numbers for experiment, each in tables.items()}
-        made = entry.made(numbers, kept, places_of(project.compared))
+        made = entry.made(numbers, stored, places_of(project.compared))
         caption += [entry.full_caption(project, scale)]
         if shows_void(made):
             caption += notes_on_void(numbers, [each.gates for each in tables.values()])

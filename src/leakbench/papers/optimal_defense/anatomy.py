@@ -9,9 +9,9 @@ from leakbench.jobs.train import noise_metric
 from leakbench.lazy import np, pd, torch
 from leakbench.papers.optimal_defense.common import INTERVALS, figure
 from leakbench.report.artifacts import Tables
-from leakbench.report.kept import Kept
 from leakbench.report.labels import reads
 from leakbench.report.plots import Drawing, draw_curve, values_of
+from leakbench.report.record_tensors import RecordTensors
 from leakbench.report.style import colour, legend_below, panels, plain_ticks, shades
 from leakbench.theory.optimal_noise import variance_ratio
 
@@ -43,9 +43,9 @@ def _in_order(tensors: list[str]) -> list[str]:
     experiments=(reads("coordinates", defenses=OPTIMAL),),
     tensors=("coordinates",),
 )
-def fig01(_: Tables, kept: Kept) -> Drawing:
+def fig01(_: Tables, stored: RecordTensors) -> Drawing:
     """Magnitude and sensitivity of coordinates, and the noise that follows, in one step."""
-    tensors = kept.tensors("coordinates", OPTIMAL, "fisher")
+    tensors = stored.tensors("coordinates", OPTIMAL, "fisher")
     prefix = "seed0/gradient/"
     names = _in_order([key.removeprefix(prefix) for key in tensors if key.startswith(prefix)])
     gradient, sensitivity, variance = (

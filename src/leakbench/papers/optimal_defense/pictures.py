@@ -8,9 +8,9 @@ from leakbench.lazy import pd
 from leakbench.papers.optimal_defense.common import ATTACK, ATTACK_CIFAR, figure
 from leakbench.report.artifacts import Tables
 from leakbench.report.gallery import gallery
-from leakbench.report.kept import Kept
 from leakbench.report.labels import reads
 from leakbench.report.plots import Drawing, series_of
+from leakbench.report.record_tensors import RecordTensors
 
 NOISE = {"dpsgd-0.05": "clipped noise 0.05", "optimal-0.1": "optimal noise 0.1"}
 PRUNING = {"gp-90": "gradient pruning 90 %", "op-80": "optimal pruning 80 %"}
@@ -21,13 +21,13 @@ ORDER = (
 )
 
 
-def _pictures(tables: Tables, kept: Kept, experiment: str, attack: str, names: Mapping[str, str]) -> Drawing:
+def _pictures(tables: Tables, stored: RecordTensors, experiment: str, attack: str, names: Mapping[str, str]) -> Drawing:
     """One batch: the truth above its reconstructions under every defense of an experiment."""
     defended = series_of(tables[experiment], names)
     rows = {
         name if len(settings) == 1 else f"{name} {number}": row
         for defense, name in {"none": "no defense", **defended}.items()
-        for settings in [kept.reconstructions(experiment, defense, attack)]
+        for settings in [stored.reconstructions(experiment, defense, attack)]
         for number, row in enumerate(settings)
     }
     victims = next(iter(rows.values())).victims
@@ -54,9 +54,9 @@ def _pictures(tables: Tables, kept: Kept, experiment: str, attack: str, names: M
     experiments=(reads("pictures", defenses=("none", *NOISE), attacks=ATTACK),),
     tensors=("pictures",),
 )
-def fig08(tables: Tables, kept: Kept) -> Drawing:
+def fig08(tables: Tables, stored: RecordTensors) -> Drawing:
     """Truth, no defense, clipped noise at scale 0.05, optimal noise at scale 0.1."""
-    return _pictures(tables, kept, "pictures", ATTACK, NOISE)
+    return _pictures(tables, stored, "pictures", ATTACK, NOISE)
 
 
 @figure(
@@ -66,6 +66,6 @@ def fig08(tables: Tables, kept: Kept) -> Drawing:
     experiments=(reads("cifar_pictures", defenses=("none", *PRUNING), attacks=ATTACK_CIFAR),),
     tensors=("cifar_pictures",),
 )
-def fig10(tables: Tables, kept: Kept) -> Drawing:
+def fig10(tables: Tables, stored: RecordTensors) -> Drawing:
     """Truth, no defense, gradient pruning at 90 %, optimal pruning at 80 %."""
-    return _pictures(tables, kept, "cifar_pictures", ATTACK_CIFAR, PRUNING)
+    return _pictures(tables, stored, "cifar_pictures", ATTACK_CIFAR, PRUNING)

@@ -18,7 +18,7 @@ from leakbench.papers.secagg_dp.common import EPSILONS, MNIST
 from leakbench.papers.secagg_dp.tables import traces
 from leakbench.papers.secagg_dp.theory.gaussian_divergence import renyi_divergence
 from leakbench.randomness import generator
-from leakbench.report.checks import EXACT, Checked, agreement, checked, required, theorem_of
+from leakbench.report.checks import EXACT, STRICT, Checked, agreement, checked, float64, required, theorem_of
 from leakbench.theory.aggregate_dp import (
     Aggregation,
     Form,
@@ -37,8 +37,6 @@ theorem = partial(theorem_of, PAPER)
 
 ROUNDING = 1e-7
 """Relative, of a divergence: an order close to a pole magnifies that of float64."""
-STRICT = 1e-12
-"""Relative difference that a strict inequality between float64 numbers has to show."""
 
 TRIALS = 200
 SCENES = ((2, 1, 3, 1), (3, 2, 8, 4), (4, 3, 12, 1), (2, 2, 30, 30))
@@ -49,10 +47,6 @@ PARTS = (0.001, 0.1, 0.5, 0.9, 0.99)
 
 def _normal(name: str, *shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=generator(PAPER, "theory", name), dtype=torch.float64)
-
-
-def _numbers(values: object) -> torch.Tensor:
-    return torch.as_tensor(values, dtype=torch.float64)
 
 
 def _unit(vectors: torch.Tensor) -> torch.Tensor:
@@ -174,8 +168,8 @@ def _under_theorem_2(name: str, form: SubspaceForm = "corrected", inside: int = 
             first, second = basis @ first, basis @ second
         for part in PARTS:
             orders = [1 + (curve.limit - 1) * part for curve in curves]
-            bounds = _numbers([curve.epsilon(order) for curve, order in zip(curves, orders, strict=True)])
-            divergence = renyi_divergence(*_sums(first, batch), *_sums(second, batch), _numbers(orders))
+            bounds = float64([curve.epsilon(order) for curve, order in zip(curves, orders, strict=True)])
+            divergence = renyi_divergence(*_sums(first, batch), *_sums(second, batch), float64(orders))
             slacks.append(_excess(bounds, divergence))
         count += len(curves) * len(PARTS)
     return checked(slacks, count, "excess of the bound over the exact divergence, in parts of it")
@@ -212,7 +206,7 @@ def theorem_2_depends_as_it_should() -> Checked:
         ]
         poles.append(bound(1, 2 * norm**2 / records * (1 + 1e-9), norm) - 1e6)
     what = "least relative change of the bound in the stated direction"
-    return checked([_numbers(slacks) - STRICT, required(_numbers(poles))], trials, what)
+    return checked([float64(slacks) - STRICT, required(float64(poles))], trials, what)
 
 
 TURNING, TURNING_FLOOR = Aggregation(50, 4, 1, 1.0), 0.1875
@@ -228,7 +222,7 @@ def _turned(order: float) -> torch.Tensor:
 
     def summed(angle: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         turned = torch.stack([angle.cos(), angle.sin()], dim=-1).unsqueeze(-1)  # [TRIALS, K, 1]
-        same = _numbers([0.0, 1.0]).view(1, 2, 1).expand(TRIALS, 2, 3)
+        same = float64([0.0, 1.0]).view(1, 2, 1).expand(TRIALS, 2, 3)
         mean, covariance = _sums(torch.cat([turned, same], dim=-1).unsqueeze(1), TURNING.batch, TURNING_FLOOR)
         return mean, covariance + (TURNING.users - 1) * TURNING_FLOOR * torch.eye(2, dtype=torch.float64)
 
@@ -297,7 +291,7 @@ def repaired_bound_holds() -> Checked:
             continue
         below += [other.epsilon(order) / curve.epsilon(order) - 1 for order in _orders(other)]
     count = len(slacks) * TRIALS
-    slacks.append(required(_numbers(below)))
+    slacks.append(required(float64(below)))
     return checked(slacks, count, "excess of the bound over the exact divergence, in parts of it")
 
 
@@ -331,7 +325,7 @@ BOUNDS: tuple[tuple[Form, Form], ...] = (("as_printed", "corrected"), ("repaired
 
 def _traces() -> torch.Tensor:
     """Trace of isotropic noise and the least of water-filling at equal total epsilon, ``[epsilons * bounds, 2]``."""
-    return _numbers([traces(epsilon, *forms) for epsilon in EPSILONS for forms in BOUNDS])
+    return float64([traces(epsilon, *forms) for epsilon in EPSILONS for forms in BOUNDS])
 
 
 @theorem(
@@ -383,7 +377,7 @@ def all_records_take_less_noise() -> Checked:
             slacks += [curve.epsilon(order) / plain.epsilon(order) - 1 for order in _orders(curve)]
     gradients = _normal("no less", TRIALS, 6, 9)
     least = torch.linalg.eigvalsh(filled(gradients @ gradients.mT / 9, 0.7))[:, 0]
-    whole = [_numbers(slacks), required(least - 0.7 + EXACT)]
+    whole = [float64(slacks), required(least - 0.7 + EXACT)]
     return checked(whole, len(slacks) + TRIALS, "excess of water-filling's bound over GD's, relative")
 
 
@@ -396,11 +390,11 @@ def large_batches_become_all_records() -> Checked:
         for delta in (1e-6, 1e-4):
             whole = round_guarantee(MNIST, variance, delta, "gd").epsilon
             batches = [replace(MNIST, batch=rate * MNIST.records) for rate in (*rates, 1.0)]
-            epsilons = _numbers(
+            epsilons = float64(
                 [round_guarantee(setting, variance, delta, "sgd", "as_printed").epsilon for setting in batches]
             )
             slacks.append((epsilons[:-1] - epsilons[1:]) / epsilons[1:] - STRICT)
-            slacks.append(required(agreement(epsilons[-1], _numbers(whole))))
+            slacks.append(required(agreement(epsilons[-1], float64(whole))))
     return checked(slacks, 6 * len(rates), "least relative step down of epsilon to the next batch size")
 
 
@@ -427,7 +421,7 @@ def information_falls_with_users() -> Checked:
     """The bound falls with every further user, as 1 / N."""
     slacks = []
     for batch, size in ((1, 11), (32, 11), (32, 7850), (256, 26010)):
-        bounds = _numbers([information_bound(users, batch, size) for users in range(2, 400)])
+        bounds = float64([information_bound(users, batch, size) for users in range(2, 400)])
         scaled = bounds * torch.arange(1, 399, dtype=torch.float64)  # N - 1
         most = size / batch + size / 2
         slacks += [1 - bounds[1:] / bounds[:-1] - STRICT, required(most - scaled), required(scaled - 0.5 * most)]
@@ -474,7 +468,7 @@ def theorem_3_bounds_the_divergence() -> Checked:
 def _change() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Covariances of one user's gradients before and after a replacement, and the gradients replaced and new."""
     first, second = _neighbours("order", 1, 2, 4)
-    base = torch.diag(_numbers([0.0, 3.0])).expand(TRIALS, 2, 2)
+    base = torch.diag(float64([0.0, 3.0])).expand(TRIALS, 2, 2)
     vectors = torch.stack([first[:, 0, :, 0], second[:, 0, :, 0]])
     before, after = (base + vector.unsqueeze(-1) @ vector.unsqueeze(-2) for vector in vectors)
     return before, after, vectors

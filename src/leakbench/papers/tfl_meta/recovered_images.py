@@ -21,9 +21,9 @@ from leakbench.papers.tfl_meta.measured import (
 )
 from leakbench.report.artifacts import Tables
 from leakbench.report.gallery import gallery, selection
-from leakbench.report.kept import Kept
 from leakbench.report.labels import Reads, reads
 from leakbench.report.plots import Drawing, having
+from leakbench.report.record_tensors import RecordTensors
 from leakbench.report.tidy import SETTING
 from leakbench.report.verdicts import VOID
 
@@ -84,7 +84,7 @@ def _read_of(experiment: str) -> Reads:
     experiments=[_read_of(name) for name in (CONSTANTS, TUNED, ENCRYPTED, SWEPT, MASKED)],
     tensors=(CONSTANTS, TUNED, ENCRYPTED, SWEPT, MASKED),
 )
-def fig_s8(tables: Tables, kept: Kept) -> Drawing:
+def fig_s8(tables: Tables, stored: RecordTensors) -> Drawing:
     """Truth above a row per protection."""
     victims: torch.Tensor | None = None
     images: dict[str, torch.Tensor] = {}
@@ -97,8 +97,8 @@ def fig_s8(tables: Tables, kept: Kept) -> Drawing:
         frame = frame[frame["dataset"] == cells_of(frame)[0][0]]
         place, value = setting(frame, shown)
         if shown.defense in added(tables[SWEPT]):
-            place = kept.place(shown.experiment, shown.defense, shown.attack, SEED)
-        tensors = kept.tensors(shown.experiment, shown.defense, shown.attack, SEED)
+            place = stored.place(shown.experiment, shown.defense, shown.attack, SEED)
+        tensors = stored.tensors(shown.experiment, shown.defense, shown.attack, SEED)
         if victims is None:
             victims = tensors[f"seed{SEED}/victims"].flatten(0, 1)
         name = shown.name.format(value=value) if shown.parameter else shown.name

@@ -1,4 +1,4 @@
-"""Tensors that records keep beside their numbers, for figures that show more than numbers; found by labels of jobs."""
+"""Tensors stored beside records, by the labels of their jobs: for figures that show images or coordinates."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from leakbench.report.tidy import existing
 
 
 @dataclass(frozen=True)
-class Kept:
-    """The tensors of some experiments' records; it reads and never writes.
+class RecordTensors:
+    """Tensors beside the records of some experiments; read-only.
 
     Attributes:
         root: the checkout.
