@@ -12,7 +12,7 @@ from leakbench.report.labels import reads
 from leakbench.report.plots import Drawing, having
 from leakbench.report.statistics import over_seeds
 from leakbench.report.style import MODEL_COLOURS, colour, panels
-from leakbench.report.tidy import SETTING
+from leakbench.report.tidy import SETTING, cells_of
 from leakbench.report.wording import NONE
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def trained(tables: Tables) -> pd.DataFrame:
 def fig05(tables: Tables) -> Drawing:
     """A panel per data set and model, a line per mechanism."""
     frame = trained(tables)
-    cells = list(frame[["dataset", "model"]].drop_duplicates().itertuples(index=False, name=None))
+    cells = cells_of(frame)
     drawn, axes = panels(len(cells), width=4.2, height=3.3)
     for ax, (dataset, model) in zip(axes, cells, strict=True):
         _panel(ax, frame[(frame["dataset"] == dataset) & (frame["model"] == model)])

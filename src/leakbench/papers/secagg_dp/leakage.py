@@ -13,7 +13,7 @@ from leakbench.report.labels import reads
 from leakbench.report.plots import Drawing, having, judged, named, values_of
 from leakbench.report.statistics import over_seeds
 from leakbench.report.style import IMAGE_REFERENCES, REFERENCE_COLOUR, colour, legend_below, marker, panels, use_style
-from leakbench.report.tidy import SETTING
+from leakbench.report.tidy import SETTING, cells_of
 from leakbench.report.wording import NONE
 
 if TYPE_CHECKING:
@@ -62,11 +62,6 @@ def lines_of(frame: pd.DataFrame) -> list[Line]:
                 words, style = rf"{name}, $\sigma^2$ = {variance:g}", STYLES[place % len(STYLES)]
                 lines.append(Line(words, mechanism, style, rows[rows[VARIANCE] == variance]))
     return lines
-
-
-def cells_of(frame: pd.DataFrame) -> list[tuple[str, str]]:
-    """Data sets with models, in the order of the configuration."""
-    return list(dict.fromkeys(zip(frame["dataset"], frame["model"], strict=True)))
 
 
 def _users_axis(ax: Axes, users: list[int]) -> None:

@@ -1,4 +1,4 @@
-"""What protecting an update costs: bits that a client sends, and seconds of keys, protecting, adding and recovering.
+"""Costs of protecting an update: bits that a client sends, and seconds of keys, protecting, adding and recovering.
 
 The methods are those that Zhang, Kang et al. (2023) choose among: noise, Paillier encryption, secret sharing and random
 masks, beside the plain update and the same in fixed point. All run in one process, in turns, at the model's
@@ -150,7 +150,7 @@ class ProtectionCostJob(JobKind):
         """
         k, f = self.clients, self.fraction_bits
         width = FixedPointUpdate(fraction_bits=f).ring.width
-        found = [
+        methods = [
             Method({"method": "none"}, plain_bits(d), k, d, NoDefense()),
             Method({"method": "gaussian_noise"}, plain_bits(d), k, d, GaussianNoise(scale=self.scale)),
             *(
@@ -181,8 +181,8 @@ class ProtectionCostJob(JobKind):
                 name = "paillier" if packed else "paillier_unpacked"
                 values = d if packed else min(d, self.unpacked_values)
                 setting: Setting = {"method": name, "key_bits": bits}
-                found.append(Method(setting, paillier_bits(d, bits, slots), k, values, packing=packing))
-        return found
+                methods.append(Method(setting, paillier_bits(d, bits, slots), k, values, packing=packing))
+        return methods
 
     def settings_of(self, job: Job) -> Iterator[Setting]:
         for method in self.methods(1):  # whatever the size of an update
@@ -230,15 +230,14 @@ class ProtectionCostJob(JobKind):
         steps = ClientSteps(victims.network, victims.parameters, victims.inputs, victims.labels, victims.streams)
         with step.of("step", device):
             _ = steps.gradient
-        found = []
+        timed = []
         for place in torch.randperm(len(methods), generator=torch.Generator().manual_seed(number)).tolist():
             method = methods[place]
-            own = steps.rows(0, method.clients)
-            taken = method.run(own, Streams(streams.keys[: method.clients]), device)
+            taken = method.run(steps.rows(0, method.clients), Streams(streams.keys[: method.clients]), device)
             taken.wall["step"] = step.wall["step"] / self.clients
             taken.cpu["step"] = step.cpu["step"] / self.clients
-            found.append((method, taken))
-        return found
+            timed.append((method, taken))
+        return timed
 
     def _replicate(self, seed: int, method: Method, d: int) -> Replicate:
         whole, to_server = (size * d / method.values for size in method.bits)
