@@ -23,7 +23,7 @@ from leakbench.federated.message import RingMessage
 from leakbench.federated.paillier import Packing, add, check_key_bits, decrypt, encrypt, generate_keys
 from leakbench.federated.step import ClientSteps
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
-from leakbench.jobs.costs import Times
+from leakbench.jobs.costs import Times, timed
 from leakbench.jobs.victims import Victims, gather_victims
 from leakbench.lazy import torch
 from leakbench.randomness import Streams
@@ -51,13 +51,7 @@ COST_METRICS = {
     "bits": MetricInfo(unit="bits that a client sends for the whole update, the largest message", direction="lower"),
     "server_bits": MetricInfo(unit="bits of them that go to the server", direction="lower"),
     "formula_bits": MetricInfo(unit="bits by the formula, in expectation", direction="lower"),
-} | {
-    f"{part}_{clock}_s": MetricInfo(
-        unit=f"seconds of {words}, not reproducible: {what}", direction="lower", axis="repetition"
-    )
-    for part, what in PARTS.items()
-    for clock, words in {"wall": "wall time", "cpu": "processor time"}.items()
-}
+} | timed(PARTS)
 
 
 @dataclass
