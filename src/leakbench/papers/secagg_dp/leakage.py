@@ -234,9 +234,9 @@ def table_s6(tables: Tables) -> pd.DataFrame:
         here = values_of(inverted, PSNR, dataset=cell[0], model=cell[1])
         shown = [(line.name, line.rows) for line in lines_of(here[here["attack"] == ATTACK])]
         shown += [(words, here[here["attack"] == attack]) for attack, (words, _) in IMAGE_REFERENCES.items()]
-        for name, values in shown:
-            if len(values):
-                points = over_seeds(values, [USERS])
+        for name, attacked in shown:
+            if len(attacked):
+                points = over_seeds(attacked, [USERS])
                 means = zip(points[USERS], points["mean"], strict=True)
                 add("inversion", cell, name, {int(users): f"{mean:.1f}" for users, mean in means}, {})
     for experiment, kind, prefix in (
