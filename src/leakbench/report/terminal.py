@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from leakbench.report.findings import MARKS, in_numbers
 from leakbench.report.judging import SMOKE_WARNING
 from leakbench.staged.root import data_root
-from leakbench.staging import Found, to_do
+from leakbench.staging import Availability, to_do
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -152,8 +152,8 @@ def print_answers(answers: Sequence[Answer]) -> None:
         for answer in answers:
             if answer.component == component:
                 sign, style = signs[answer.verdict]
-                said = Text(answer.said, style="dim" if answer.verdict == "not asked" else "")
-                table.add_row(answer.check, Text(f"{sign} {answer.verdict}", style=style), said)
+                message = Text(answer.message, style="dim" if answer.verdict == "not asked" else "")
+                table.add_row(answer.check, Text(f"{sign} {answer.verdict}", style=style), message)
         console.print(table)
     wrong = sum(answer.verdict == "wrong" for answer in answers)
     console.print(
@@ -203,7 +203,7 @@ def print_claims(rows: list[dict[str, Any]]) -> None:
         console.print(SMOKE_WARNING)
 
 
-def print_staged(found: Sequence[Found], scale: str) -> None:
+def print_staged(needs: Sequence[Availability], scale: str) -> None:
     """Print what is there and what is missing, as a table, with the sums, and what is wrong."""
     from rich.filesize import decimal
     from rich.table import Table
@@ -212,7 +212,7 @@ def print_staged(found: Sequence[Found], scale: str) -> None:
     table = Table(title=f"what scale {scale} needs, in {data_root()}", show_lines=True)
     for column in ("name", "for", "state", "size", "terms", "to do"):
         table.add_column(column, no_wrap=column == "size", overflow="fold")
-    for each in found:
+    for each in needs:
         table.add_row(
             each.need.name,
             ", ".join(each.need.papers),
@@ -222,9 +222,9 @@ def print_staged(found: Sequence[Found], scale: str) -> None:
             to_do(each),
         )
     console.print(table)
-    there = sum(each.size or 0 for each in found if each.ready)
+    there = sum(each.size or 0 for each in needs if each.ready)
     console.print(f"staged: {decimal(there)} on disk", highlight=False)
-    absent = [each for each in found if not each.ready]
+    absent = [each for each in needs if not each.ready]
     if absent:
         unknown = sum(each.size is None for each in absent)
         to_fetch = decimal(sum(each.size or 0 for each in absent)) + (
@@ -232,6 +232,6 @@ def print_staged(found: Sequence[Found], scale: str) -> None:
         )
         names = ", ".join(each.need.name for each in absent)
         console.print(f"missing: {names}; to fetch: about {to_fetch}", highlight=False)
-    for each in found:
+    for each in needs:
         for fault in each.faults:
             console.print(fault, highlight=False, soft_wrap=True, markup=False)
