@@ -58,6 +58,10 @@ class Series:
             raise NotRun(f"the grid of {self.name} has no {point:g}; it has {numbers(self.points)}")
         return int(near[0])
 
+    def by_point(self) -> list[tuple[float, Series]]:
+        """Every point, with the series at it alone."""
+        return [(point, self.at([point])) for point in self.points]
+
     def of_seeds(self, seeds: Sequence[int]) -> Series:
         """The series of some of its seeds."""
         return replace(self, seeds=tuple(seeds), values=self.values[:, [self.seeds.index(seed) for seed in seeds]])

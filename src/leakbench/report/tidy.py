@@ -39,6 +39,11 @@ def setting_columns(frame: pd.DataFrame) -> list[str]:
     return [name for name in map(str, frame.columns) if name.startswith(SETTING)]
 
 
+def cells_of(frame: pd.DataFrame) -> list[tuple[str, str]]:
+    """Data sets with models of a tidy table, in its order."""
+    return list(dict.fromkeys(zip(frame["dataset"], frame["model"], strict=True)))
+
+
 def table_path(scale: str, paper: str, experiment: str) -> str:
     """Path of an experiment's tidy table, relative to the project's root."""
     return f"{RESULTS}/{scale}/{paper}/{experiment}/records.parquet"
