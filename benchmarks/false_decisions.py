@@ -1,8 +1,9 @@
 """Rates of false decisions under the null: ``python benchmarks/false_decisions.py [--trials 2000]`` prints a table.
 
-Effects of seed, batch and cell are drawn so that the effect of interest is exactly at its threshold; a decision in either
-direction is then false. Of four ways to divide the variance (seeds alone, batches alone, cells alone, all alike) the
-table shows the worst. The old rule decided when the percentile interval of a pigeonhole bootstrap left out the threshold.
+Effects of seed, batch and cell are drawn so that the effect of interest is exactly at its threshold; a decision in
+either direction is then false. Of four ways to divide the variance (seeds alone, batches alone, cells alone, all
+alike) the table shows the worst. The old rule decided when the percentile interval of a pigeonhole bootstrap left out
+the threshold.
 """
 
 from __future__ import annotations
@@ -169,7 +170,7 @@ def main() -> None:
     trials = parser.parse_args().trials
     print(pd.DataFrame(table(trials)).to_markdown(index=False))
     print(
-        f"\n{trials} draws per cell and division; a rate of 5 % has a standard error of {math.sqrt(0.0475 / trials):.1%}."
+        f"\n{trials} draws per rate and division; a rate of 5 % has a standard error of {math.sqrt(0.0475 / trials):.1%}."
     )
 
 

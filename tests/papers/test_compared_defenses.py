@@ -20,7 +20,7 @@ from leakbench.records import write_record, write_tensors
 from leakbench.report.artifacts import Artifact, Made, Tables, artifact_of, artifacts
 from leakbench.report.claims import Claim, claims_of
 from leakbench.report.compared import places_of, settings_apart
-from leakbench.report.kept import Kept
+from leakbench.report.record_tensors import RecordTensors
 
 MINE = '''"""A defense of updates and one of images."""
 
@@ -54,7 +54,7 @@ class Compared(NamedTuple):
     plan: Plan
     tables: dict[str, Tables]
 
-    def kept(self, entry: Artifact) -> Kept:
+    def stored(self, entry: Artifact) -> RecordTensors:
         """The tensors that an artifact reads, written when they are first asked for, of any experiment."""
         jobs = {name: self.plan.experiment_jobs(entry.paper, name) for name in entry.tensors}
         for job in (job for of_experiment in jobs.values() for job in of_experiment):
@@ -63,7 +63,7 @@ class Compared(NamedTuple):
                 if tensors:
                     record.tensors = write_tensors((self.root / job.path).with_suffix(".safetensors"), tensors)
                 write_record(self.root / job.path, record)
-        return Kept(self.root, jobs)
+        return RecordTensors(self.root, jobs)
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def test_it_shows_compared_defenses_or_says_why_not(compared: Compared, entry: A
     if not there:
         return
     with pd.option_context("display.max_colwidth", None):
-        found = shown(entry.made(tables, compared.kept(entry), PLACES))
+        found = shown(entry.made(tables, compared.stored(entry), PLACES))
     missing = {name for name in there for text in found if name not in text}
     assert missing == (there if entry.leaves_out else set())
 
@@ -125,7 +125,7 @@ def test_it_shows_compared_defenses_or_says_why_not(compared: Compared, entry: A
 def test_a_trade_off_joins_the_settings_of_a_defense(compared: Compared) -> None:
     entry = artifact_of("figures/smoke/optimal_defense/fig04.csv")
     tables = {name: compared.tables[entry.paper][name] for name in entry.experiments}
-    made = entry.made(tables, compared.kept(entry), PLACES)
+    made = entry.made(tables, compared.stored(entry), PLACES)
     assert not isinstance(made, pd.DataFrame)
     numbers = made.numbers[made.numbers["series"] == "myswept"]
     assert numbers["strength"].tolist() == SWEEP["sweep"]

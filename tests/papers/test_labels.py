@@ -25,8 +25,8 @@ from leakbench.planning.project import Project
 from leakbench.records import Record, write_record, write_tensors
 from leakbench.report.artifacts import Artifact, Made, artifacts
 from leakbench.report.claims import Claim, check_readers, claims_of
-from leakbench.report.kept import Kept
 from leakbench.report.labels import AXES, Reads
+from leakbench.report.record_tensors import RecordTensors
 
 Reader = Artifact | Claim
 COLUMNS = {"datasets": "dataset", "models": "model", "defenses": "defense", "attacks": "attack"}
@@ -127,7 +127,7 @@ def test_a_renamed_experiment_is_an_error() -> None:
 
 
 @dataclass(frozen=True)
-class Elsewhere(Kept):
+class Elsewhere(RecordTensors):
     """Tensors of records whose undeclared labels are renamed."""
 
     reads: tuple[Reads, ...] = ()
@@ -145,7 +145,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("records")
 
 
-def kept(entry: Artifact, root: Path) -> Elsewhere:
+def stored(entry: Artifact, root: Path) -> Elsewhere:
     """The tensors that an artifact reads, written when they are first asked for."""
     jobs = {experiment: plan().experiment_jobs(entry.paper, experiment) for experiment in entry.tensors}
     for job in (job for of_experiment in jobs.values() for job in of_experiment):
@@ -193,7 +193,7 @@ ARTIFACTS = [entry for entry in READERS if isinstance(entry, Artifact) and name(
 @pytest.mark.parametrize("entry", ARTIFACTS, ids=name)
 def test_an_artifact_reads_no_label_that_it_does_not_declare(entry: Artifact, root: Path) -> None:
     tables = {read.experiment: tables_of(entry.paper)[read.experiment].copy() for read in entry.reads}
-    made = [entry.made(each, kept(entry, root), {}) for each in (tables, marked(entry))]
+    made = [entry.made(each, stored(entry, root), {}) for each in (tables, marked(entry))]
     assert shown(made[1]) == shown(made[0])
 
 

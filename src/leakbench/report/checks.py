@@ -1,7 +1,7 @@
 """Theorems as claims without tables: a check draws random cases from a fixed seed and looks for a violation.
 
-A check that holds is evidence for the functions of :mod:`leakbench.theory` as much as for the theorem: a wrong one of
-either makes it fail. Checks compute in float64.
+A check tests the functions of :mod:`leakbench.theory` as much as the theorem: an error in either makes it fail. Checks
+compute in float64.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from leakbench.report.findings import Finding
 
 EXACT = 1e-9
 """Relative deviation that two float64 computations of the same number may have."""
+STRICT = 1e-12
+"""Relative difference that a strict inequality between float64 numbers has to show."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Checked:
         holds: whether no case violates the statement.
         margin: the smallest slack; negative where violated.
         trials: number of random cases.
-        what: what the margin measures, in words.
+        what: the quantity that the margin measures, in words.
     """
 
     holds: bool
@@ -40,7 +42,7 @@ Check = Callable[[], Checked]
 
 @dataclass(frozen=True)
 class Theorem:
-    """Judge of a claim that no table decides: the check computes when it is called, and not before.
+    """Judge of a claim without tables: it runs the check when it is called.
 
     Attributes:
         check: computes random cases and returns the outcome.
@@ -79,6 +81,11 @@ def theorem_of(paper: str, key: str, statement: str, *, source: str) -> Callable
     return register
 
 
+def float64(values: object) -> torch.Tensor:
+    """Nested lists of numbers as a tensor, of any shape."""
+    return torch.as_tensor(values, dtype=torch.float64)
+
+
 def checked(slacks: list[torch.Tensor], trials: int, what: str) -> Checked:
     """The smallest slack of all tensors, of any shapes; none may be negative, or NaN."""
     margin = float(torch.stack([slack.amin().double() for slack in slacks]).amin())
@@ -86,10 +93,10 @@ def checked(slacks: list[torch.Tensor], trials: int, what: str) -> Checked:
 
 
 def agreement(actual: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
-    """Slack of an equality of numbers, elementwise: what is left of the relative tolerance :data:`EXACT`."""
+    """Slack of an equality, elementwise: the relative tolerance :data:`EXACT` minus the deviation."""
     return EXACT - (actual / expected - 1).abs()
 
 
 def required(slack: torch.Tensor) -> torch.Tensor:
-    """A slack, elementwise, that matters where it is negative, and does not hide the margin of interest elsewhere."""
+    """The slack where it is negative, elementwise; infinite elsewhere, so as not to hide the margin of interest."""
     return torch.where(slack >= 0, torch.inf, slack)

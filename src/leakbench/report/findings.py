@@ -1,4 +1,4 @@
-"""The rule for verdicts: what comparisons of a claim with its thresholds say about it."""
+"""Verdicts on claims, from comparisons of effects with thresholds."""
 
 from __future__ import annotations
 
@@ -21,15 +21,18 @@ SURVIVES = "★"
 class Finding:
     """A verdict, and the number behind it.
 
+    >>> Finding("reproduced", effect=1.2, low=0.4, high=2.1, meaning="psnr of gp minus psnr of op (dB)").verdict
+    'reproduced'
+
     Attributes:
-        effect: of the sample; None where there is none, as ``low`` and ``high``, its 95 % interval.
+        effect: of the sample, with ``low`` and ``high``, its 95 % interval; None where there is none.
         p: two-sided p-value of the verdict, or of the one that it leans to; None where nothing is tested.
         lean: the verdict that an inconclusive claim leans to; empty where it leans to none.
         seeds_needed: seeds, each with victims of its own, that would decide an effect of this size; None where it is
             decided, or their number is not known.
         coverage: how much of the paper's grid was computed, in words.
         meaning: what the effect is and its unit, in words.
-        note: which part of the claim fails, how much was measured, what is missing.
+        note: parts that fail, size of the sample, missing numbers.
     """
 
     verdict: Verdict
@@ -46,14 +49,14 @@ class Finding:
 
 @dataclass(frozen=True)
 class Part:
-    """One comparison of a claim: an effect and where it has to lie.
+    """One comparison of a claim: an effect and its thresholds.
 
     Attributes:
         name: where it was made, such as ``fraction 0.8``; empty if the claim has one part.
         meaning: what the effect is and its unit, in words.
         at_least: lower threshold, in the effect's unit.
         at_most: upper threshold; with both the part is a test of equivalence.
-        note: what else to say of it.
+        note: further remarks.
         tested: one-sided p-values of its holding and of its failing, where not the estimate's own are meant.
     """
 
@@ -132,13 +135,19 @@ def decide(evidence: Evidence, parts: Sequence[Part], *, gated: bool = True) -> 
     p-value of failing if the claim is contradicted, else the one with the largest p-value of holding.
 
     Args:
-        evidence: where the parts' numbers were read, which says what of it is void.
+        evidence: source of the parts' numbers, with its void attacks.
         parts: of the claim, each with its estimate.
-        gated: False where the claim is of the attacks themselves, so that what a weak one reached is what it asks, or
-            of what no attack changes.
+        gated: whether void attacks make the verdict inconclusive; False for claims on the strength of the attacks
+            themselves, or on numbers that no attack changes.
 
     Raises:
         NotRun: there are no parts.
+
+    >>> from leakbench.report.comparisons import certain
+    >>> part = certain(12.0, "lenet5", "percent of coordinates sent", at_most=20.0)
+    >>> finding = decide(Evidence({}), [part])
+    >>> finding.verdict, finding.effect, finding.meaning
+    ('reproduced', 12.0, 'percent of coordinates sent; lenet5')
     """
     if not parts:
         raise NotRun("the grid of this scale holds nothing that the claim speaks of")
@@ -232,8 +241,8 @@ def in_words(lean: str, seeds_needed: int | None) -> str:
     return f"leans to {lean}{seeds}"
 
 
-def in_numbers(effect: float | None, low: float | None, high: float | None) -> str:
-    """An effect with its interval, to read."""
+def effect_text(effect: float | None, low: float | None, high: float | None) -> str:
+    """An effect with its interval, as text."""
     if effect is None:
         return ""
     return f"{effect:.3g}" + ("" if low is None or high is None else f" [{low:.3g}, {high:.3g}]")

@@ -38,19 +38,19 @@ COLUMNS = [
     "meaning",
     "note",
 ]
-"""Of claims.csv."""
+"""Columns of claims.csv."""
 
 FORMATS = ("csv", "md", "tex")
 SMOKE_WARNING = "Smoke scale: small models and embedded data; verdicts say little about the paper."
 
 
 def claims_path(scale: str, paper: str, extension: str = "csv") -> str:
-    """Where the verdicts on a paper's claims are written, relative to the project's root."""
+    """Path of the verdicts on a paper's claims, relative to the project's root."""
     return f"{FIGURES}/{scale}/{paper}/claims.{extension}"
 
 
 def claims_paths(scale: str, paper: str) -> list[str]:
-    """Every file the verdicts on a paper's claims are written to."""
+    """Paths of all files with the verdicts on a paper's claims."""
     return [claims_path(scale, paper, extension) for extension in FORMATS]
 
 
@@ -146,7 +146,7 @@ def judge(project: Project, path: str) -> None:
 
 
 def _formats(frame: pd.DataFrame, caption: str) -> dict[str, str]:
-    """As CSV, where numbers keep all their digits, and as tables to read."""
+    """The verdicts as CSV, where numbers keep all their digits, and as tables to read."""
     shown = frame.astype(object)
     shown["seeds_needed"] = [
         "" if math.isnan(seeds) else f"{seeds:.0f}" for seeds in frame["seeds_needed"].astype(float)

@@ -2,37 +2,31 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from tests.papers.theorems import checks_of
+from tests.papers.theorems import (
+    Function,
+    Mutate,
+    Mutation,
+    always,
+    assert_noticed,
+    assert_outcome,
+    checks_of,
+    each_mutation,
+    times,
+)
 
-from leakbench.papers.channel import PAPER, checks
+from leakbench.papers.channel import PAPER
 from leakbench.theory.capacity import natural_variance, white_variances
 
 CHECKS = checks_of(PAPER)
 
 
-@pytest.mark.parametrize("name", CHECKS)
-def test_holds(name: str) -> None:
-    found = CHECKS[name]()
-    assert found.holds and found.margin >= 0 and math.isfinite(found.margin)
-    assert found.trials >= 20 and found.what
-    assert CHECKS[name]() == found
-
-
-Function = Callable[..., Any]
-
-
-def times(factor: float) -> Callable[[Function], Function]:
-    return lambda true: lambda *args, **kwargs: factor * true(*args, **kwargs)
-
-
-def always(other: Function) -> Callable[[Function], Function]:
-    return lambda _: other
+@pytest.mark.parametrize("key", CHECKS)
+def test_holds(key: str) -> None:
+    assert_outcome(CHECKS[key])
 
 
 def of_the_mean(eigenvalues: torch.Tensor, kappa: torch.Tensor) -> torch.Tensor:
@@ -55,7 +49,7 @@ def without_explanation(true: Function) -> Function:
     return other
 
 
-def from_logged(factor: float) -> Callable[[Function], Function]:
+def from_logged(factor: float) -> Mutate:
     def mutate(true: Function) -> Function:
         def other(*args: Any) -> Any:
             found = true(*args)
@@ -71,7 +65,7 @@ def swapped(true: Function) -> Function:
     return lambda weight, other, space: true(weight, other, "data" if space == "parameter" else "parameter")
 
 
-MUTATIONS: list[tuple[str, str, Callable[[Function], Function]]] = [
+MUTATIONS: list[Mutation] = [
     ("T1", "natural_variance", times(1 + 1e-7)),
     ("T1", "natural_variance", always(of_the_mean)),
     ("T1", "capacity", times(0.5)),
@@ -119,10 +113,6 @@ MUTATIONS: list[tuple[str, str, Callable[[Function], Function]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "function", "mutate"), MUTATIONS, ids=[f"{n}-{f}" for n, f, _ in MUTATIONS])
-def test_a_wrong_function_is_found(
-    name: str, function: str, mutate: Callable[[Function], Function], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(checks, function, mutate(getattr(checks, function)))
-    found = CHECKS[name]()
-    assert not found.holds and not found.margin >= 0
+@each_mutation(MUTATIONS)
+def test_a_wrong_function_is_noticed(key: str, function: str, mutate: Mutate, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert_noticed(CHECKS[key], function, mutate, monkeypatch)

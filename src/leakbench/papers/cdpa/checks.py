@@ -15,7 +15,7 @@ from leakbench.metrics.text import rouge, rouge_floor
 from leakbench.papers.cdpa import PAPER
 from leakbench.papers.cdpa.common import MASK_TEXT, printed
 from leakbench.randomness import Streams, generator
-from leakbench.report.checks import EXACT, Checked, agreement, checked, required, theorem_of
+from leakbench.report.checks import EXACT, STRICT, Checked, agreement, checked, float64, required, theorem_of
 from leakbench.theory.bit_votes import (
     bit_weight,
     composed_epsilon,
@@ -31,20 +31,12 @@ from leakbench.theory.bit_votes import (
 
 theorem = partial(theorem_of, PAPER)
 
-STRICT = 1e-12
-"""Relative difference that a strict inequality between float64 numbers has to show."""
-
 CLIENTS = (*range(2, 13), 19, 20, 21, 50, 51, 100, 101)
 KEEP = (0.8, 0.9, 0.95, 0.98)
 """The paper's p."""
 
 BITS = (2, 4, 8, 16)
 ROUNDINGS: tuple[Rounding, ...] = ("nearest", "babai")
-
-
-def numbers(values: object) -> torch.Tensor:
-    """Nested lists of numbers as float64, of any shape."""
-    return torch.as_tensor(values, dtype=torch.float64)
 
 
 def keep_probabilities(name: str, count: int) -> torch.Tensor:
@@ -62,12 +54,12 @@ def _falls(values: torch.Tensor) -> torch.Tensor:
 def error_falls_in_p() -> Checked:
     """The recovery error falls in p, for every number of clients."""
     keeps = keep_probabilities("keep", 30)
-    errors = numbers([[recovery_error(clients, float(keep)) for keep in keeps] for clients in CLIENTS])
+    errors = float64([[recovery_error(clients, float(keep)) for keep in keeps] for clients in CLIENTS])
     return checked([_falls(errors)], errors.numel(), "least relative step down of the recovery error")
 
 
 def _of_clients(keeps: torch.Tensor, clients: range) -> torch.Tensor:
-    return numbers([[recovery_error(number, keep) for number in clients] for keep in keeps.tolist()])
+    return float64([[recovery_error(number, keep) for number in clients] for keep in keeps.tolist()])
 
 
 @theorem("T2a", "At every p the recovery error falls with the number of clients.", source="Fig. 4, as stated")
@@ -107,9 +99,9 @@ def ratio_of_masked_bits() -> Checked:
     keeps = keep_probabilities("ratio", 20)
     slacks = []
     for masked in range(1, 5):
-        found = numbers([likelihood_ratio(float(keep), masked) for keep in keeps])
-        stated = numbers([composed_epsilon(float(keep), masked) for keep in keeps])
-        slacks += [agreement(found, (keeps / (1 - keeps)) ** masked), agreement(found, stated.exp())]
+        ratios = float64([likelihood_ratio(float(keep), masked) for keep in keeps])
+        epsilons = float64([composed_epsilon(float(keep), masked) for keep in keeps])
+        slacks += [agreement(ratios, (keeps / (1 - keeps)) ** masked), agreement(ratios, epsilons.exp())]
     return checked(slacks, 4 * len(keeps), f"what the largest relative deviation leaves of {EXACT:g}")
 
 
@@ -121,9 +113,9 @@ def ratio_of_masked_bits() -> Checked:
 def errors_of_eq_3_are_those_of_eq_2() -> Checked:
     """Eq. 3 is the probability that the rule of eq. 2 recovers a bit, be it one or zero."""
     cases = [(clients, keep) for clients in CLIENTS for keep in KEEP]
-    stated = numbers([recovery_error(*case) for case in cases])
-    found = numbers([vote_errors(*case) for case in cases])
-    slack = stated.unsqueeze(-1) / found - 1 + EXACT
+    stated = float64([recovery_error(*case) for case in cases])
+    errors = float64([vote_errors(*case) for case in cases])
+    slack = stated.unsqueeze(-1) / errors - 1 + EXACT
     return checked([slack], len(cases), "excess of eq. 3's error over that of eq. 2, relative")
 
 
@@ -137,8 +129,8 @@ def a_majority_has_the_errors_of_eq_3() -> Checked:
     keeps = keep_probabilities("majority", 10)
     slacks = []
     for clients in CLIENTS:
-        stated = numbers([recovery_error(clients, float(keep)) for keep in keeps])
-        ones, zeros = numbers([vote_errors(clients, float(keep), "majority") for keep in keeps]).unbind(dim=-1)
+        stated = float64([recovery_error(clients, float(keep)) for keep in keeps])
+        ones, zeros = float64([vote_errors(clients, float(keep), "majority") for keep in keeps]).unbind(dim=-1)
         of_zeros = agreement(zeros, stated) if clients % 2 else required(zeros / stated - 1 - STRICT)
         slacks += [agreement(ones, stated), of_zeros]
     return checked(slacks, len(CLIENTS) * len(keeps), f"what the largest relative deviation leaves of {EXACT:g}")
@@ -292,7 +284,7 @@ def theorem_2_tightens_in_p() -> Checked:
                 for place in ("statement", "proof")
             ),
         ]
-        slacks += [_falls(numbers([bound(keep=keep) for keep in keeps.tolist()])) for bound in bounds]
+        slacks += [_falls(float64([bound(keep=keep) for keep in keeps.tolist()])) for bound in bounds]
     return checked(slacks, 2 * len(keeps), "least relative step down of a bound")
 
 
@@ -327,7 +319,7 @@ def flips_add_less_than_the_noise() -> Checked:
     measured = float(form.decode(sent).double().norm())
     right = 0.03 - abs(measured / _noise_on_text(count) - 1)  # a flip in 1,000: 4,000 of them
     ratio = TEXT_SIGMA * math.sqrt(BERT_BASE) / _noise_on_text(BERT_BASE)
-    slacks = [numbers([ratio / 13 - 1]), required(numbers([right]))]
+    slacks = [float64([ratio / 13 - 1]), required(float64([right]))]
     return checked(slacks, count, "excess over 13 of the norm of Gaussian noise over that of flips, relative")
 
 
@@ -353,8 +345,8 @@ def _strangers() -> tuple[list[str], list[str], torch.Tensor]:
 )
 def nothing_in_common_scores_nothing() -> Checked:
     """ROUGE-1 without a common word is zero."""
-    found, victims, counts = _strangers()
-    return checked([EXACT - rouge(found, victims)["rouge1"]], counts.shape[1], "minus ROUGE-1 in percent")
+    reconstructed, victims, counts = _strangers()
+    return checked([EXACT - rouge(reconstructed, victims)["rouge1"]], counts.shape[1], "minus ROUGE-1 in percent")
 
 
 @theorem(
@@ -366,15 +358,15 @@ def nothing_in_common_scores_the_floor() -> Checked:
     """ROUGE-1 is then ``400 / (words of both)``, since [CLS] and [SEP] are words; LAMP's cell is that of 10.11 words.
 
     In Table V CDPA's cell of LAMP has ROUGE-1 and ROUGE-L of 19.78 and ROUGE-2 of 0: as a sentence of the same length
-    of which nothing was found, if sentences have 10.11 words on average, these two among them.
+    of which nothing was recovered, if sentences have 10.11 words on average, these two among them.
     """
-    found, victims, counts = _strangers()
-    scored = rouge(found, victims)
-    floors = numbers([rouge_floor(*pair) for pair in counts.T.tolist()])
+    reconstructed, victims, counts = _strangers()
+    scored = rouge(reconstructed, victims)
+    floors = float64([rouge_floor(*pair) for pair in counts.T.tolist()])
     slacks = [agreement(scored["rouge1"], floors), agreement(scored["rougeL"], floors)]
     cell = printed("table05").query("attack == 'LAMP' and defense == 'CDPA'").iloc[0]
-    slacks.append(required(numbers([0.005 - abs(cell["rouge1"] - rouge_floor(10.11, 10.11))])))
-    slacks.append(required(numbers([-abs(cell["rouge1"] - cell["rougeL"]), -abs(cell["rouge2"])])))
+    slacks.append(required(float64([0.005 - abs(cell["rouge1"] - rouge_floor(10.11, 10.11))])))
+    slacks.append(required(float64([-abs(cell["rouge1"] - cell["rougeL"]), -abs(cell["rouge2"])])))
     return checked(slacks, counts.shape[1], f"what the largest relative deviation leaves of {EXACT:g}")
 
 
@@ -395,10 +387,10 @@ def zeros_mostly_stay_zeros() -> Checked:
     silent = (sent.view(models, LAYERS, BIAS) == 0).all(dim=2).double()
     one = TEXT_KEEP ** (len(MASK_TEXT) * BIAS)
     some = 1 - (1 - one) ** LAYERS
-    slacks = [required(numbers([0.0005 - abs(one - 0.215), 0.0005 - abs(some - 0.945)]))]
+    slacks = [required(float64([0.0005 - abs(one - 0.215), 0.0005 - abs(some - 0.945)]))]
     for measured, stated in ((silent, one), (silent.amax(dim=1), some)):
         allowed = 5 * math.sqrt(stated * (1 - stated) / measured.numel())
-        slacks.append(numbers([1 - abs(float(measured.mean()) - stated) / allowed]))
+        slacks.append(float64([1 - abs(float(measured.mean()) - stated) / allowed]))
     return checked(slacks, models, "what the largest deviation leaves of five standard deviations, relative")
 
 

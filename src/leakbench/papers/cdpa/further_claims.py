@@ -8,11 +8,11 @@ from functools import partial
 from leakbench.federated.fixed_point import FixedPoint
 from leakbench.lazy import np, torch
 from leakbench.papers.cdpa import PAPER
-from leakbench.papers.cdpa.checks import KEEP, keep_probabilities, numbers
+from leakbench.papers.cdpa.checks import KEEP, keep_probabilities
 from leakbench.papers.cdpa.claims import IMPUTED, SENT, accuracy, measured_if_any
 from leakbench.papers.cdpa.common import MASK
 from leakbench.randomness import Streams, generator
-from leakbench.report.checks import Checked, agreement, checked, required, theorem_of
+from leakbench.report.checks import Checked, agreement, checked, float64, required, theorem_of
 from leakbench.report.claims import claim
 from leakbench.report.comparisons import at_each, difference, level
 from leakbench.report.evidence import Evidence, NotRun, jackknife_of, same_points, same_seeds
@@ -185,9 +185,9 @@ def epsilon_of_a_bit_is_not_that_of_a_message() -> Checked:
     keeps = keep_probabilities("composition", 10)
     slacks = []
     for masked, values in ((1, 2), (2, 1), (2, 2), (2, 3)):
-        ratios = numbers([likelihood_ratio(float(keep), masked * values) for keep in keeps])
-        composed = numbers([composed_epsilon(float(keep), masked, values) for keep in keeps])
-        of_bit = numbers([epsilon_per_bit(float(keep)) for keep in keeps])
+        ratios = float64([likelihood_ratio(float(keep), masked * values) for keep in keeps])
+        composed = float64([composed_epsilon(float(keep), masked, values) for keep in keeps])
+        of_bit = float64([epsilon_per_bit(float(keep)) for keep in keeps])
         slacks += [ratios.log() / of_bit - 1, required(agreement(ratios, composed.exp()))]
     form, trials = FixedPoint(), 2000
     draw = generator(PAPER, "theory", "words in clear")
@@ -199,7 +199,7 @@ def epsilon_of_a_bit_is_not_that_of_a_message() -> Checked:
     clear = [words & ~form.mask(MASK) for words in sent]
     apart = (clear[0] != clear[1]) == (first != second)
     slacks.append(required(apart.double() - 0.5))
-    slacks.append(required(numbers([value_epsilon(keep, len(MASK)) for keep in KEEP]) - 1e300))
+    slacks.append(required(float64([value_epsilon(keep, len(MASK)) for keep in KEEP]) - 1e300))
     return checked(slacks, len(keeps) * 4 + trials, "excess of a message's epsilon over that of a bit, relative")
 
 

@@ -21,10 +21,10 @@ from leakbench.papers.cdpa.attacked import (
 from leakbench.papers.cdpa.common import figure
 from leakbench.report.artifacts import Tables
 from leakbench.report.gallery import gallery, selection
-from leakbench.report.kept import Kept
 from leakbench.report.labels import reads
 from leakbench.report.plots import Drawing, judged
 from leakbench.report.reconstructions import Row
+from leakbench.report.record_tensors import RecordTensors
 from leakbench.report.verdicts import VOID
 
 EACH = 2
@@ -69,11 +69,11 @@ def _drawing(rows: Mapping[str, Row], void: str | None) -> Drawing:
     experiments=(attacked_by_rog(),),
     tensors=("rog",),
 )
-def fig06(tables: Tables, kept: Kept) -> Drawing:
+def fig06(tables: Tables, stored: RecordTensors) -> Drawing:
     """Truth, no defense, the defenses."""
     frame = tables["rog"]
     rows = {
-        name: row for label, name in shown_defenses(frame).items() for row in kept.reconstructions("rog", label, ROG)
+        name: row for label, name in shown_defenses(frame).items() for row in stored.reconstructions("rog", label, ROG)
     }
     return _drawing(rows, _void(frame, ROG))
 
@@ -92,7 +92,7 @@ IMAGES = 3
     experiments=(reads("inversion", defenses=DEFENSES, attacks=(DLG, IG)),),
     tensors=("inversion",),
 )
-def fig08(tables: Tables, kept: Kept) -> Drawing:
+def fig08(tables: Tables, stored: RecordTensors) -> Drawing:
     """A row per defense; the same images twice, one time per attack."""
     frame = tables["inversion"]
     metric, rows = distances(frame)
@@ -102,7 +102,7 @@ def fig08(tables: Tables, kept: Kept) -> Drawing:
     victims: torch.Tensor | None = None
     numbers = []
     for label, name in shown_defenses(frame).items():
-        found = [kept.reconstructions("inversion", label, attack)[0] for attack in (DLG, IG)]
+        found = [stored.reconstructions("inversion", label, attack)[0] for attack in (DLG, IG)]
         summaries = [means[(label, attack)] for attack in (DLG, IG)]
         title = name + " " + "|".join(f"{row['mean']:.2f}" for row in summaries)
         victims = torch.cat([row.victims[:IMAGES] for row in found])
@@ -185,13 +185,13 @@ GRIDS: Mapping[int, Grid] = {
 }
 
 
-def grid(tables: Tables, kept: Kept, *, shown: Grid) -> Drawing:
+def grid(tables: Tables, stored: RecordTensors, *, shown: Grid) -> Drawing:
     """Truth, no defense, and the settings of the defenses that the experiment has."""
     frame = tables["rog_grids"]
-    rows = {"no defense": kept.reconstructions("rog", "none", ROG)[0]}
+    rows = {"no defense": stored.reconstructions("rog", "none", ROG)[0]}
     for label, name in shown.series.items():
         if label in set(frame["defense"]):
-            found = kept.reconstructions("rog_grids", label, ROG)
+            found = stored.reconstructions("rog_grids", label, ROG)
             words = settings_in_words(frame, label, shown.settings)
             rows |= {f"{name} {word}".strip(): row for word, row in zip(words, found, strict=True)}
     return _drawing(rows, _void(frame, ROG))

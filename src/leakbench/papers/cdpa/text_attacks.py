@@ -29,9 +29,9 @@ from leakbench.papers.cdpa.text_attacked import (
     unseen,
 )
 from leakbench.report.artifacts import Tables
-from leakbench.report.kept import Kept
 from leakbench.report.labels import reads
 from leakbench.report.plots import Drawing, judged, named, values_of
+from leakbench.report.record_tensors import RecordTensors
 from leakbench.report.style import REFERENCE_COLOUR, colour, panels
 from leakbench.report.verdicts import VOID
 from leakbench.report.wording import INTERVALS, NONE
@@ -53,7 +53,7 @@ EXPLAINED = (
     experiments=(reads(ATTACKED, defenses=DEFENSES, attacks=(DLG, TAG, *LAMPS, *UNSEEN)),),
     tensors=(ATTACKED,),
 )
-def table05(tables: Tables, kept: Kept) -> pd.DataFrame:
+def table05(tables: Tables, stored: RecordTensors) -> pd.DataFrame:
     """A row per attack and defense, one per reference attacker, and the floor."""
     frame, theirs = tables[ATTACKED], printed("table05").set_index(["attack", "defense"])
     rows = []
@@ -72,13 +72,13 @@ def table05(tables: Tables, kept: Kept) -> pd.DataFrame:
             row[f"{words}, as printed"] = cell(frame, as_printed(metric), mechanism="none", attack=attack)
             row[f"{words}, words"] = cell(frame, metric, mechanism="none", attack=attack)
         rows.append(row)
-    rows.append({"attack": "no word in common (floor)", "defense": NONE} | _floors(frame, kept))
+    rows.append({"attack": "no word in common (floor)", "defense": NONE} | _floors(frame, stored))
     return pd.DataFrame(rows, columns=list(rows[0])).fillna(NONE)
 
 
-def _floors(frame: pd.DataFrame, kept: Kept) -> dict[str, str]:
+def _floors(frame: pd.DataFrame, stored: RecordTensors) -> dict[str, str]:
     """What reconstructions as long as the victims score that share but [CLS] and [SEP] with them."""
-    victims = _flat(unpack(kept.tensors(ATTACKED, "none", next(iter(shown_attacks(frame))))["seed0/victims"]))
+    victims = _flat(unpack(stored.tensors(ATTACKED, "none", next(iter(shown_attacks(frame))))["seed0/victims"]))
     lengths = [len(re.findall("[a-z0-9]+", sentence.lower())) for sentence in victims]
     floor = f"{sum(rouge_floor(length, length) for length in lengths) / len(lengths):.3g}"
     found = {"R-1": floor, "R-2": "0", "R-L": floor}
@@ -102,14 +102,14 @@ def _flat(nested: Sequence[Any]) -> list[str]:
     experiments=(reads(ATTACKED, defenses=DEFENSES, attacks=(DLG, TAG, *LAMPS)),),
     tensors=(ATTACKED,),
 )
-def table06(tables: Tables, kept: Kept) -> pd.DataFrame:
+def table06(tables: Tables, stored: RecordTensors) -> pd.DataFrame:
     """The sentence, then a row per attack and defense."""
     frame, theirs = tables[ATTACKED], printed("table06").set_index(["attack", "defense"])["sentence"].to_dict()
     truth: str | None = None
     of_paper, rows, place = theirs["truth", "none"], [], 0
     for attack, (name, paper) in shown_attacks(frame).items():
         for label, defense in shown_defenses(frame).items():
-            victims, found = _sentences(kept, label, attack)
+            victims, found = _sentences(stored, label, attack)
             if truth is None:
                 place = next((row for row, victim in enumerate(victims) if _same(victim, of_paper)), 0)
                 truth = victims[place]
@@ -122,9 +122,9 @@ def table06(tables: Tables, kept: Kept) -> pd.DataFrame:
     return pd.DataFrame(rows).fillna(NONE)
 
 
-def _sentences(kept: Kept, defense: str, attack: str) -> tuple[list[str], list[str]]:
+def _sentences(stored: RecordTensors, defense: str, attack: str) -> tuple[list[str], list[str]]:
     """The sentences of the first seed, and what was found of each in the first setting."""
-    tensors = kept.tensors(ATTACKED, defense, attack)
+    tensors = stored.tensors(ATTACKED, defense, attack)
     found = tensors["seed0/reconstructions"][0]
     if "seed0/assignment" in tensors:
         found = reorder(found, tensors["seed0/assignment"][0])

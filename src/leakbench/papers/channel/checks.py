@@ -15,7 +15,7 @@ from leakbench.papers.channel.theory.compression import (
 )
 from leakbench.papers.channel.theory.toy_channel import next_weight, toy_capacity, toy_variance
 from leakbench.randomness import generator
-from leakbench.report.checks import EXACT, Checked, agreement, checked, required, theorem_of
+from leakbench.report.checks import EXACT, STRICT, Checked, agreement, checked, required, theorem_of
 from leakbench.theory.capacity import (
     batch_capacity,
     capacity,
@@ -44,9 +44,6 @@ from leakbench.theory.reconstruction_bound import (
 
 theorem = partial(theorem_of, PAPER)
 
-STRICT = 1e-12
-"""Relative difference that a strict inequality between float64 numbers has to show."""
-
 
 def _spectra(name: str, trials: int, size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Generator]:
     """Eigenvalues spread over orders of magnitude, a capacity for each spectrum, and the generator for what else."""
@@ -73,16 +70,16 @@ def natural_variance_is_the_only_root() -> Checked:
     trials, size = 2000, 8
     eigenvalues, kappa, _ = _spectra("natural", trials, size)
     sigma = natural_variance(eigenvalues, kappa)
-    found = capacity(eigenvalues, sigma)
+    reached = capacity(eigenvalues, sigma)
     steps = torch.tensor([0.1, 0.5, 0.9, 1.1, 2.0, 10.0], dtype=torch.float64).unsqueeze(-1)
     along = capacity(eigenvalues, steps * sigma)
     larger = eigenvalues.unsqueeze(-2) * (1 + 0.5 * torch.eye(size, dtype=torch.float64))
     grown = capacity(larger, sigma.unsqueeze(-1))
     slacks = [
-        EXACT - (found - kappa).abs(),
+        EXACT - (reached - kappa).abs(),
         required(-along.diff(dim=0) / kappa - STRICT),
         required((kappa - along) / kappa * (steps - 1).sign() - STRICT),
-        required((grown - found.unsqueeze(-1)) / found.unsqueeze(-1) - STRICT),
+        required((grown - reached.unsqueeze(-1)) / reached.unsqueeze(-1) - STRICT),
     ]
     return checked(slacks, trials, f"what the largest residual leaves of {EXACT:g} nats")
 
@@ -112,12 +109,12 @@ def bound_of_theorem_3_is_above_the_capacity() -> Checked:
     covariance = _covariances(draw, trials, size)
     weights, sigma = (torch.randn(trials, n, generator=draw, dtype=torch.float64).mul(1.5).exp() for n in (size, 1))
     parts, sigma = blocks(covariance, weights), sigma.squeeze(-1)
-    found, exact = bound_variance(parts, weights, kappa), personalized_variance(covariance, weights, kappa)
+    bounded, exact = bound_variance(parts, weights, kappa), personalized_variance(covariance, weights, kappa)
     noise = torch.diag_embed(sigma.unsqueeze(-1) * weights)
     slacks = [
         capacity_bound(parts, weights, sigma) / personalized_capacity(covariance, weights, sigma) - 1,
-        required(found / exact - 1),
-        required(agreement(capacity_bound(parts, weights, found), kappa)),
+        required(bounded / exact - 1),
+        required(agreement(capacity_bound(parts, weights, bounded), kappa)),
         required(agreement(personalized_capacity(covariance, weights, exact), kappa)),
         required(agreement(personalized_capacity(covariance, weights, sigma), gaussian_capacity(covariance, noise))),
     ]

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from leakbench.lazy import np, pd, torch
 from leakbench.papers.channel.common import CALIBRATED, CHANNELS, figure
 from leakbench.report.artifacts import Tables
-from leakbench.report.kept import Kept
 from leakbench.report.labels import Reads, reads
 from leakbench.report.plots import Drawing, draw_swept, having, judged, named, series_of, values_of
+from leakbench.report.record_tensors import RecordTensors
 from leakbench.report.style import IMAGE_REFERENCES, REFERENCE_COLOUR, colour, panels, use_style
 from leakbench.report.tidy import SETTING
 from leakbench.report.verdicts import VOID
@@ -112,15 +112,15 @@ def _heatmap(ax: Axes, points: pd.DataFrame, names: Mapping[str, str], hotter_is
     experiments=(reads("pictures", defenses=CHANNELS),),
     tensors=("pictures",),
 )
-def fig05(tables: Tables, kept: Kept) -> Drawing:
+def fig05(tables: Tables, stored: RecordTensors) -> Drawing:
     """Rows: channels and images; columns: the clean image, then rising capacity."""
     use_style()
     import matplotlib.pyplot as plt
 
     frame = having(tables["pictures"], "kappa")
     names = series_of(frame, CHANNELS)
-    found = {label: kept.tensors("pictures", label, "calibrate") for label in names}
-    grids = {label: _capacities(frame, kept, label) for label in names}
+    found = {label: stored.tensors("pictures", label, "calibrate") for label in names}
+    grids = {label: _capacities(frame, stored, label) for label in names}
     images = len(next(iter(found.values()))["seed0/clean"])
     columns = 1 + max(map(len, grids.values()))
     size = (max(1.2 + 0.85 * columns, 5.5), 0.25 + 0.95 * images * len(names))
@@ -142,10 +142,10 @@ def fig05(tables: Tables, kept: Kept) -> Drawing:
     return Drawing(drawn, pd.DataFrame(numbers))
 
 
-def _capacities(frame: pd.DataFrame, kept: Kept, label: str) -> dict[int, float]:
+def _capacities(frame: pd.DataFrame, stored: RecordTensors, label: str) -> dict[int, float]:
     """The places of a defense's settings in its record, each with its capacity; of one without capacity, NaN."""
     capacities = list(dict.fromkeys(frame.loc[(frame["defense"] == label) & frame[KAPPA].notna(), KAPPA]))
-    return dict(enumerate(capacities)) or {kept.place("pictures", label, "calibrate"): math.nan}
+    return dict(enumerate(capacities)) or {stored.place("pictures", label, "calibrate"): math.nan}
 
 
 def _show(ax: Axes, image: torch.Tensor, title: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 
 from leakbench.errors import Infeasible
@@ -17,7 +18,7 @@ from leakbench.papers.secagg_dp.common import EPSILONS, MNIST
 from leakbench.papers.secagg_dp.tables import traces
 from leakbench.papers.secagg_dp.theory.gaussian_divergence import renyi_divergence
 from leakbench.randomness import generator
-from leakbench.report.checks import EXACT, Checked, agreement, checked, required, theorem_of
+from leakbench.report.checks import EXACT, STRICT, Checked, agreement, checked, float64, required, theorem_of
 from leakbench.theory.aggregate_dp import (
     Aggregation,
     Form,
@@ -36,8 +37,6 @@ theorem = partial(theorem_of, PAPER)
 
 ROUNDING = 1e-7
 """Relative, of a divergence: an order close to a pole magnifies that of float64."""
-STRICT = 1e-12
-"""Relative difference that a strict inequality between float64 numbers has to show."""
 
 TRIALS = 200
 SCENES = ((2, 1, 3, 1), (3, 2, 8, 4), (4, 3, 12, 1), (2, 2, 30, 30))
@@ -48,10 +47,6 @@ PARTS = (0.001, 0.1, 0.5, 0.9, 0.99)
 
 def _normal(name: str, *shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=generator(PAPER, "theory", name), dtype=torch.float64)
-
-
-def _numbers(values: object) -> torch.Tensor:
-    return torch.as_tensor(values, dtype=torch.float64)
 
 
 def _unit(vectors: torch.Tensor) -> torch.Tensor:
@@ -81,8 +76,13 @@ def _sums(gradients: torch.Tensor, batch: float, floor: float = 0.0) -> tuple[to
 
 
 def _excess(bound: torch.Tensor | float, divergence: torch.Tensor) -> torch.Tensor:
-    """By how much a bound exceeds a divergence, in parts of it; -1 where that is infinite."""
+    """Excess of a bound over a divergence, in parts of it; -1 where that is infinite."""
     return torch.where(divergence.isinf(), -1.0, bound / divergence - 1 + ROUNDING)
+
+
+def _orders(curve: RenyiCurve) -> list[float]:
+    """Orders at :data:`PARTS` of the range of a curve."""
+    return [1 + (curve.limit - 1) * part for part in PARTS]
 
 
 @theorem(
@@ -146,8 +146,8 @@ def linear_classifiers_are_singular() -> Checked:
         errors = (inputs @ weights).softmax(dim=1)
         errors[torch.arange(records), torch.arange(records) % classes] -= 1
         gradients = (errors.unsqueeze(2) * inputs.unsqueeze(1)).flatten(1).mT
-        found, most = rank(gradients).double(), (classes - 1) * (pixels - silent + 1)
-        slacks += [most - found, required(gradients.shape[0] - 1 - found)]
+        size, most = rank(gradients).double(), (classes - 1) * (pixels - silent + 1)
+        slacks += [most - size, required(gradients.shape[0] - 1 - size)]
         slacks.append(required(1e-12 - least_eigenvalue(gradients)))
     return checked(slacks, 4 * records, "what the rank leaves of its bound")
 
@@ -168,8 +168,8 @@ def _under_theorem_2(name: str, form: SubspaceForm = "corrected", inside: int = 
             first, second = basis @ first, basis @ second
         for part in PARTS:
             orders = [1 + (curve.limit - 1) * part for curve in curves]
-            bounds = _numbers([curve.epsilon(order) for curve, order in zip(curves, orders, strict=True)])
-            divergence = renyi_divergence(*_sums(first, batch), *_sums(second, batch), _numbers(orders))
+            bounds = float64([curve.epsilon(order) for curve, order in zip(curves, orders, strict=True)])
+            divergence = renyi_divergence(*_sums(first, batch), *_sums(second, batch), float64(orders))
             slacks.append(_excess(bounds, divergence))
         count += len(curves) * len(PARTS)
     return checked(slacks, count, "excess of the bound over the exact divergence, in parts of it")
@@ -206,7 +206,7 @@ def theorem_2_depends_as_it_should() -> Checked:
         ]
         poles.append(bound(1, 2 * norm**2 / records * (1 + 1e-9), norm) - 1e6)
     what = "least relative change of the bound in the stated direction"
-    return checked([_numbers(slacks) - STRICT, required(_numbers(poles))], trials, what)
+    return checked([float64(slacks) - STRICT, required(float64(poles))], trials, what)
 
 
 TURNING, TURNING_FLOOR = Aggregation(50, 4, 1, 1.0), 0.1875
@@ -221,9 +221,9 @@ def _turned(order: float) -> torch.Tensor:
     angles = torch.linspace(-math.pi, math.pi, TRIALS, dtype=torch.float64)
 
     def summed(angle: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        own = torch.stack([angle.cos(), angle.sin()], dim=-1).unsqueeze(-1)  # [TRIALS, K, 1]
-        same = _numbers([0.0, 1.0]).view(1, 2, 1).expand(TRIALS, 2, 3)
-        mean, covariance = _sums(torch.cat([own, same], dim=-1).unsqueeze(1), TURNING.batch, TURNING_FLOOR)
+        turned = torch.stack([angle.cos(), angle.sin()], dim=-1).unsqueeze(-1)  # [TRIALS, K, 1]
+        same = float64([0.0, 1.0]).view(1, 2, 1).expand(TRIALS, 2, 3)
+        mean, covariance = _sums(torch.cat([turned, same], dim=-1).unsqueeze(1), TURNING.batch, TURNING_FLOOR)
         return mean, covariance + (TURNING.users - 1) * TURNING_FLOOR * torch.eye(2, dtype=torch.float64)
 
     return renyi_divergence(*summed(angles), *summed(angles + math.pi / 2), order)
@@ -241,11 +241,7 @@ def _under_water_filling() -> Iterator[tuple[Aggregation, float, Callable[[float
         for exponent in (-0.5, 0.5, 2.0, 4.0):
             floor = math.exp(exponent) / (batch * records)
             sums = *_sums(first, batch, floor), *_sums(second, batch, floor)
-            yield (
-                Aggregation(users, records, batch, 1.0),
-                floor,
-                partial(_divergence, sums),
-            )
+            yield Aggregation(users, records, batch, 1.0), floor, partial(_divergence, sums)
 
 
 def _filled_curves(form: Form) -> Iterator[tuple[RenyiCurve, Aggregation, float, Callable[[float], torch.Tensor]]]:
@@ -265,9 +261,7 @@ def theorem_4_bounds_the_divergence() -> Checked:
     """The divergence with water-filling noise is at most eq. 35, at every order below ``N sigma^2 B D / (2 C^2)``."""
     slacks = []
     for curve, _, _, divergence in _filled_curves("corrected"):
-        for part in PARTS:
-            order = 1 + (curve.limit - 1) * part
-            slacks.append(_excess(curve.epsilon(order), divergence(order)))
+        slacks += [_excess(curve.epsilon(order), divergence(order)) for order in _orders(curve)]
     return checked(slacks, len(slacks) * TRIALS, "excess of the bound over the exact divergence, in parts of it")
 
 
@@ -290,17 +284,14 @@ def repaired_bound_holds() -> Checked:
     """The bound by the Frobenius norm holds at every order of its range, and is below that of Theorem 4."""
     slacks, below = [], []
     for curve, setting, floor, divergence in _filled_curves("repaired"):
-        for part in PARTS:
-            order = 1 + (curve.limit - 1) * part
-            slacks.append(_excess(curve.epsilon(order), divergence(order)))
+        slacks += [_excess(curve.epsilon(order), divergence(order)) for order in _orders(curve)]
         try:
             other = round_curve(setting, floor, "gaussian_filled", "corrected")
         except Infeasible:
             continue
-        orders = [1 + (other.limit - 1) * part for part in PARTS]
-        below += [other.epsilon(order) / curve.epsilon(order) - 1 for order in orders]
+        below += [other.epsilon(order) / curve.epsilon(order) - 1 for order in _orders(other)]
     count = len(slacks) * TRIALS
-    slacks.append(required(_numbers(below)))
+    slacks.append(required(float64(below)))
     return checked(slacks, count, "excess of the bound over the exact divergence, in parts of it")
 
 
@@ -329,12 +320,12 @@ def water_filling_adds_less_at_equal_variance() -> Checked:
 
 
 BOUNDS: tuple[tuple[Form, Form], ...] = (("as_printed", "corrected"), ("repaired", "repaired"))
-"""Of isotropic noise and of water-filling, in pairs to be compared."""
+"""Bounds of isotropic noise and of water-filling, in pairs to be compared."""
 
 
 def _traces() -> torch.Tensor:
     """Trace of isotropic noise and the least of water-filling at equal total epsilon, ``[epsilons * bounds, 2]``."""
-    return _numbers([traces(epsilon, *forms) for epsilon in EPSILONS for forms in BOUNDS])
+    return float64([traces(epsilon, *forms) for epsilon in EPSILONS for forms in BOUNDS])
 
 
 @theorem(
@@ -375,19 +366,18 @@ def it_saves_at_most_the_update() -> Checked:
 def all_records_take_less_noise() -> Checked:
     """GD with isotropic noise has a smaller epsilon than water-filling of one variance, which has no less noise.
 
-    Both take all D gradients. So does every order's bound (eq. 35 and the repaired one) say, and no direction has less
-    than ``sigma^2``.
+    Both take all D gradients. Every order's bound (eq. 35 and the repaired one) is larger, and no direction has less
+    noise than ``sigma^2``.
     """
     slacks = []
     for variance in (0.005, 0.05, 0.5, 5.0):
         plain = round_curve(MNIST, variance, "gd")
         for form in ("corrected", "repaired"):
             curve = round_curve(MNIST, variance, "gaussian_filled", form)
-            orders = [1 + (curve.limit - 1) * part for part in PARTS]
-            slacks += [curve.epsilon(order) / plain.epsilon(order) - 1 for order in orders]
+            slacks += [curve.epsilon(order) / plain.epsilon(order) - 1 for order in _orders(curve)]
     gradients = _normal("no less", TRIALS, 6, 9)
     least = torch.linalg.eigvalsh(filled(gradients @ gradients.mT / 9, 0.7))[:, 0]
-    whole = [_numbers(slacks), required(least - 0.7 + EXACT)]
+    whole = [float64(slacks), required(least - 0.7 + EXACT)]
     return checked(whole, len(slacks) + TRIALS, "excess of water-filling's bound over GD's, relative")
 
 
@@ -399,18 +389,12 @@ def large_batches_become_all_records() -> Checked:
     for variance in (0.005, 0.05, 0.5):
         for delta in (1e-6, 1e-4):
             whole = round_guarantee(MNIST, variance, delta, "gd").epsilon
-            of = [
-                round_guarantee(
-                    Aggregation(MNIST.users, MNIST.records, rate * MNIST.records, MNIST.clip),
-                    variance,
-                    delta,
-                    "sgd",
-                    "as_printed",
-                ).epsilon
-                for rate in (*rates, 1.0)
-            ]
-            found = _numbers(of)
-            slacks += [(found[:-1] - found[1:]) / found[1:] - STRICT, required(agreement(found[-1], _numbers(whole)))]
+            batches = [replace(MNIST, batch=rate * MNIST.records) for rate in (*rates, 1.0)]
+            epsilons = float64(
+                [round_guarantee(setting, variance, delta, "sgd", "as_printed").epsilon for setting in batches]
+            )
+            slacks.append((epsilons[:-1] - epsilons[1:]) / epsilons[1:] - STRICT)
+            slacks.append(required(agreement(epsilons[-1], float64(whole))))
     return checked(slacks, 6 * len(rates), "least relative step down of epsilon to the next batch size")
 
 
@@ -437,10 +421,10 @@ def information_falls_with_users() -> Checked:
     """The bound falls with every further user, as 1 / N."""
     slacks = []
     for batch, size in ((1, 11), (32, 11), (32, 7850), (256, 26010)):
-        found = _numbers([information_bound(users, batch, size) for users in range(2, 400)])
-        scaled = found * torch.arange(1, 399, dtype=torch.float64)  # N - 1
+        bounds = float64([information_bound(users, batch, size) for users in range(2, 400)])
+        scaled = bounds * torch.arange(1, 399, dtype=torch.float64)  # N - 1
         most = size / batch + size / 2
-        slacks += [1 - found[1:] / found[:-1] - STRICT, required(most - scaled), required(scaled - 0.5 * most)]
+        slacks += [1 - bounds[1:] / bounds[:-1] - STRICT, required(most - scaled), required(scaled - 0.5 * most)]
     return checked(slacks, 4 * 398, "least relative step down of the bound from one number of users to the next")
 
 
@@ -460,7 +444,7 @@ def blocks_keep_the_floor() -> Checked:
 
 
 @theorem("T14b", "It does where each block has sampling weights of its own.", source="section 5.1; our correction")
-def blocks_with_own_weights_keep_the_floor() -> Checked:
+def separately_sampled_blocks_keep_the_floor() -> Checked:
     """Filling blocks keeps the floor where each has its own sampling weights."""
     return _floor_of_blocks("corrected")
 
@@ -482,9 +466,9 @@ def theorem_3_bounds_the_divergence() -> Checked:
 
 
 def _change() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Covariances of one user's gradients before and after a replacement, and what was replaced by what."""
+    """Covariances of one user's gradients before and after a replacement, and the gradients replaced and new."""
     first, second = _neighbours("order", 1, 2, 4)
-    base = torch.diag(_numbers([0.0, 3.0])).expand(TRIALS, 2, 2)
+    base = torch.diag(float64([0.0, 3.0])).expand(TRIALS, 2, 2)
     vectors = torch.stack([first[:, 0, :, 0], second[:, 0, :, 0]])
     before, after = (base + vector.unsqueeze(-1) @ vector.unsqueeze(-2) for vector in vectors)
     return before, after, vectors
@@ -499,8 +483,8 @@ def added_noise_falls_by_the_record_at_most() -> Checked:
     """The added noise falls by no more than the new record's own covariance, in every direction."""
     before, after, vectors = _change()
     change = (filled(after, 1.0) - after) - (filled(before, 1.0) - before)
-    own = vectors[1].unsqueeze(-1) @ vectors[1].unsqueeze(-2)
-    return checked([torch.linalg.eigvalsh(change + own)[:, 0] + EXACT], TRIALS, "smallest eigenvalue of the rest")
+    new = vectors[1].unsqueeze(-1) @ vectors[1].unsqueeze(-2)
+    return checked([torch.linalg.eigvalsh(change + new)[:, 0] + EXACT], TRIALS, "smallest eigenvalue of the rest")
 
 
 @theorem(

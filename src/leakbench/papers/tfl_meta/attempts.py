@@ -1,4 +1,4 @@
-"""Figure S7: how far C1 is off after few attempts, by attempts of a real attack, and what Theorem 7.1 allows."""
+"""Figure S7: error of C1 estimated from few attempts of a real attack, and the bound of Theorem 7.1."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from leakbench.lazy import pd, torch
 from leakbench.papers.tfl_meta import PAPER
 from leakbench.papers.tfl_meta.common import figure
 from leakbench.papers.tfl_meta.estimation_error import FAILURE
-from leakbench.papers.tfl_meta.measured import cells_of
 from leakbench.papers.tfl_meta.theory.leakage_estimation import (
     c1_error,
     data_belief,
@@ -20,10 +19,11 @@ from leakbench.papers.tfl_meta.theory.leakage_estimation import (
 )
 from leakbench.randomness import generator
 from leakbench.report.artifacts import Tables
-from leakbench.report.kept import Kept
 from leakbench.report.labels import reads
 from leakbench.report.plots import Drawing, named
+from leakbench.report.record_tensors import RecordTensors
 from leakbench.report.style import MODEL_COLOURS, panels, plain_ticks
+from leakbench.report.tidy import cells_of
 from leakbench.theory.leakage_surrogate import LARGEST_LEAKAGE, leakage
 
 REFERENCE, DEFENSE, ATTACK = "reference", "none", "dlg"
@@ -45,12 +45,12 @@ PART = 4
     experiments=(reads(REFERENCE, defenses=DEFENSE, attacks=ATTACK),),
     tensors=(REFERENCE,),
 )
-def fig_s7(tables: Tables, kept: Kept) -> Drawing:
+def fig_s7(tables: Tables, stored: RecordTensors) -> Drawing:
     """A line and a bound per client."""
     frame = tables[REFERENCE]
     void = bool(frame.loc[frame["attack"] == ATTACK, "void"].any())
     dataset, model = cells_of(frame)[0]
-    numbers = errors(kept).assign(dataset=dataset, model=model, void=void)
+    numbers = errors(stored).assign(dataset=dataset, model=model, void=void)
     drawn, (ax,) = panels(1, width=6.4, height=3.8)
     for (client, rows), tint in zip(numbers.groupby("client", sort=False), MODEL_COLOURS, strict=False):
         rate = rows["rate"].iloc[0]
@@ -67,9 +67,9 @@ def fig_s7(tables: Tables, kept: Kept) -> Drawing:
     return Drawing(drawn, numbers)
 
 
-def errors(kept: Kept) -> pd.DataFrame:
+def errors(stored: RecordTensors) -> pd.DataFrame:
     """Columns ``client``, ``rate``, ``T``, ``error``, ``bound``, ``covered``, of the first seed; NaN: there is none."""
-    tensors = kept.tensors(REFERENCE, DEFENSE, ATTACK)
+    tensors = stored.tensors(REFERENCE, DEFENSE, ATTACK)
     recovered = tensors["seed0/recovered"][0].flatten(1, 2).double()  # of the first threshold: [K, M T, S]
     priors = null_prior(tensors["seed0/null"], int(tensors["seed0/null_trials"]))
     return pd.DataFrame(

@@ -17,14 +17,13 @@ from leakbench.papers.tfl_meta.measured import (
     READ,
     SWEPT,
     TUNED,
-    cells_of,
 )
 from leakbench.report.artifacts import Tables
 from leakbench.report.gallery import gallery, selection
-from leakbench.report.kept import Kept
 from leakbench.report.labels import Reads, reads
 from leakbench.report.plots import Drawing, having
-from leakbench.report.tidy import SETTING
+from leakbench.report.record_tensors import RecordTensors
+from leakbench.report.tidy import SETTING, cells_of
 from leakbench.report.verdicts import VOID
 
 EACH = 2
@@ -84,7 +83,7 @@ def _read_of(experiment: str) -> Reads:
     experiments=[_read_of(name) for name in (CONSTANTS, TUNED, ENCRYPTED, SWEPT, MASKED)],
     tensors=(CONSTANTS, TUNED, ENCRYPTED, SWEPT, MASKED),
 )
-def fig_s8(tables: Tables, kept: Kept) -> Drawing:
+def fig_s8(tables: Tables, stored: RecordTensors) -> Drawing:
     """Truth above a row per protection."""
     victims: torch.Tensor | None = None
     images: dict[str, torch.Tensor] = {}
@@ -97,15 +96,15 @@ def fig_s8(tables: Tables, kept: Kept) -> Drawing:
         frame = frame[frame["dataset"] == cells_of(frame)[0][0]]
         place, value = setting(frame, shown)
         if shown.defense in added(tables[SWEPT]):
-            place = kept.place(shown.experiment, shown.defense, shown.attack, SEED)
-        tensors = kept.tensors(shown.experiment, shown.defense, shown.attack, SEED)
+            place = stored.place(shown.experiment, shown.defense, shown.attack, SEED)
+        tensors = stored.tensors(shown.experiment, shown.defense, shown.attack, SEED)
         if victims is None:
             victims = tensors[f"seed{SEED}/victims"].flatten(0, 1)
         name = shown.name.format(value=value) if shown.parameter else shown.name
         images[name] = tensors[f"seed{SEED}/reconstructions"][place].flatten(0, 1)
         void |= bool(frame["void"].any())
     assert victims is not None
-    decibels = {name: psnr(found.nan_to_num().clamp(0, 1), victims) for name, found in images.items()}
+    decibels = {name: psnr(pixels.nan_to_num().clamp(0, 1), victims) for name, pixels in images.items()}
     order = next(iter(decibels.values()))
     drawn = gallery(
         victims,
@@ -127,7 +126,7 @@ def fig_s8(tables: Tables, kept: Kept) -> Drawing:
 
 
 def setting(frame: pd.DataFrame, shown: Shown) -> tuple[int, float]:
-    """Which setting of a record a row shows, and its value.
+    """The place and the value of the setting of a record that a row shows.
 
     Args:
         frame: of one job, in the order of its record.

@@ -14,7 +14,7 @@ from leakbench.jobs.base import Job
 from leakbench.planning.project import Project
 from leakbench.records import read_record, read_tensors
 from leakbench.report.artifacts import artifact_of
-from leakbench.report.kept import Kept
+from leakbench.report.record_tensors import RecordTensors
 
 EXPERIMENTS = ("pictures", "coordinates", "architecture")
 
@@ -24,31 +24,31 @@ def jobs_of(project: Project) -> dict[str, list[Job]]:
 
 
 @pytest.fixture
-def kept(rendered: Project) -> Kept:
-    return Kept(rendered.root, jobs_of(rendered))
+def stored(rendered: Project) -> RecordTensors:
+    return RecordTensors(rendered.root, jobs_of(rendered))
 
 
 def path_of(experiment: str, defense: str, work: str) -> str:
     return f"results/smoke/optimal_defense/{experiment}/digits16/small/{defense}/{work}/all.json"
 
 
-def test_tensors_are_those_of_the_record(kept: Kept) -> None:
-    path = kept.root / path_of("coordinates", "optimal-0.1", "fisher")
+def test_tensors_are_those_of_the_record(stored: RecordTensors) -> None:
+    path = stored.root / path_of("coordinates", "optimal-0.1", "fisher")
     named = read_record(path).tensors
     assert named is not None
-    expected, found = read_tensors(path, named), kept.tensors("coordinates", "optimal-0.1", "fisher")
+    expected, found = read_tensors(path, named), stored.tensors("coordinates", "optimal-0.1", "fisher")
     assert set(found) == set(expected) and all(torch.equal(found[key], expected[key]) for key in expected)
     with pytest.raises(TypeError):
         found["more"] = torch.zeros(1)  # type: ignore[index]
 
 
-def test_reconstructions_in_victim_order(kept: Kept) -> None:
+def test_reconstructions_in_victim_order(stored: RecordTensors) -> None:
     """The synthetic assignment turns each batch around."""
-    tensors = kept.tensors("pictures", "dpsgd-0.05", "ig")
-    (row,) = kept.reconstructions("pictures", "dpsgd-0.05", "ig")
+    tensors = stored.tensors("pictures", "dpsgd-0.05", "ig")
+    (row,) = stored.reconstructions("pictures", "dpsgd-0.05", "ig")
     assert torch.equal(row.victims, tensors["seed0/victims"][0])
     assert torch.equal(row.images, tensors["seed0/reconstructions"][0, 0].flip(0))
-    (replicate,) = read_record(kept.root / path_of("pictures", "dpsgd-0.05", "ig")).replicates
+    (replicate,) = read_record(stored.root / path_of("pictures", "dpsgd-0.05", "ig")).replicates
     assert row.psnr.tolist() == pytest.approx(replicate.metrics["assigned_psnr"])
 
 
@@ -60,24 +60,24 @@ def test_reconstructions_in_victim_order(kept: Kept) -> None:
         (("architecture", "none", "inventory"), "holds no tensors: its kind of job keeps none"),
     ],
 )
-def test_jobs_that_have_none(kept: Kept, job: tuple[str, str, str], fault: str) -> None:
+def test_jobs_that_have_none(stored: RecordTensors, job: tuple[str, str, str], fault: str) -> None:
     with pytest.raises(RecordError, match=re.escape(fault)):
-        kept.tensors(*job)
+        stored.tensors(*job)
     with pytest.raises(RecordError, match="no job of defense 'none' and 'ig' with seed 7"):
-        kept.reconstructions("pictures", "none", "ig", seed=7)
+        stored.reconstructions("pictures", "none", "ig", seed=7)
 
 
 def test_missing_tensors_are_named_with_the_command(rendered: Project, tmp_path: Path) -> None:
     path = path_of("pictures", "none", "ig")
-    kept = Kept(tmp_path, jobs_of(rendered))
+    stored = RecordTensors(tmp_path, jobs_of(rendered))
     with pytest.raises(RecordError, match=f"^{path}: missing; make it with `leakbench run {path}`$"):
-        kept.reconstructions("pictures", "none", "ig")
+        stored.reconstructions("pictures", "none", "ig")
     (tmp_path / path).parent.mkdir(parents=True)
     shutil.copy(rendered.root / path, tmp_path / path)
     with pytest.raises(
         RecordError, match=r"all\.safetensors: missing; make it again with `leakbench run .*all\.json`$"
     ):
-        kept.reconstructions("pictures", "none", "ig")
+        stored.reconstructions("pictures", "none", "ig")
 
 
 def test_a_figure_asks_for_the_tensors_it_draws(rendered: Project, tmp_path: Path) -> None:
