@@ -1,4 +1,4 @@
-"""How much there is to compute, counted from a plan: what measured seconds are in proportion to (docs/costs.md)."""
+"""The amount of computation, counted from a plan; measured seconds are proportional to it (docs/costs.md)."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ FORWARD = 1 / 3
 
 
 Unit = Literal["passes", "parameters", "multiply-adds"]
-"""What is counted: samples that pass through a model, forward and backward; additions of vectors of the size of its
-parameters; or what a processor does."""
+"""The unit of effort: samples that pass through a model, forward and backward; additions of vectors of the size of its
+parameters; or a processor's multiply-adds."""
 
 
 class Effort(NamedTuple):
-    """Work, and what of it has to wait.
+    """Work, and how much of it is sequential.
 
     Attributes:
-        passes: samples that pass through the model, or what else its :data:`Unit` says.
-        steps: computations of which each waits for the one before, whatever is computed side by side.
+        passes: samples that pass through the model, or another :data:`Unit`.
+        steps: sequential steps.
     """
 
     passes: float
     steps: float
 
     def plus(self, other: Effort) -> Effort:
-        """One after the other."""
+        """Both, one after the other."""
         return Effort(self.passes + other.passes, self.steps + other.steps)
 
     def times(self, count: float) -> Effort:
-        """So often, one after the other."""
+        """Repeated ``count`` times in sequence."""
         return Effort(self.passes * count, self.steps * count)
 
     def beside(self, count: float) -> Effort:
-        """So often, side by side."""
+        """Repeated ``count`` times in parallel."""
         return Effort(self.passes * count, self.steps)

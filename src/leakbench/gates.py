@@ -1,4 +1,4 @@
-"""Gates: what an attack must reach on the undefended gradient before its numbers may rank defenses.
+"""Gates: the quality that an attack must reach on the undefended gradient before its numbers may rank defenses.
 
 A weak attack flatters every defense. So an experiment may ask for a quality per attack; a cell whose attack misses it
 is void: its numbers are shown, and marked.
@@ -18,7 +18,7 @@ from leakbench.jobs.base import Job, Variant
 
 
 class GateSpec(BaseModel):
-    """What the median of a metric must reach on the undefended gradient."""
+    """The bound that the median of a metric must reach on the undefended gradient."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -51,7 +51,7 @@ class Gate:
     """The gate of one cell, ``dataset`` x ``model`` x ``attack`` (all labels), of one kind of job.
 
     Attributes:
-        undefended: the jobs whose records decide; several if seeds are jobs of their own.
+        undefended: the jobs whose records decide; several if seeds are separate jobs.
     """
 
     dataset: str
@@ -72,7 +72,7 @@ class Gate:
         )
 
     def described(self) -> dict[str, Any]:
-        """Everything that affects a verdict but for the records' content, in JSON types."""
+        """Everything but the records that affects a verdict, in JSON types."""
         return {
             "cell": [self.dataset, self.model, self.attack],
             "asked": [self.spec.metric, self.spec.at_least, self.spec.at_most],
@@ -88,23 +88,23 @@ def gates_of(
     Args:
         experiment: name of the experiment that asks for the gate.
         attack: label of the attack that the gate is for.
-        spec: what the configuration says of the gate.
+        spec: the gate's configuration.
         jobs: of every experiment of the paper.
-        where: from keys below the gate to the words that error messages name a place with.
+        where: names a place below the gate, from keys, for error messages.
 
     Raises:
         ConfigError: the experiment does not run this attack, the attack ignores the gradient, the metric does not exist
             or is bounded from the wrong side, or there is no undefended cell.
     """
     attacking = [job for job in jobs if job.kind.gated_metrics]
-    own = [job for job in attacking if job.experiment == experiment]
-    attacks = {job.attack.label: job.attack for job in own if job.attack}
+    cells = [job for job in attacking if job.experiment == experiment]
+    attacks = {job.attack.label: job.attack for job in cells if job.attack}
     observing = {label for label, variant in attacks.items() if variant.component.observes}
     if attack not in attacks:
         raise UnknownName("attack", attack, observing, where())
     if attack not in observing:
         raise ConfigError(f"{where()}: a reference attacker ignores the gradient and has no gate; remove this key")
-    kind, *others = {job.kind.name: type(job.kind) for job in own}.values()
+    kind, *others = {job.kind.name: type(job.kind) for job in cells}.values()
     if others:
         raise ConfigError(
             f"{where()}: kinds '{kind.name}' and '{others[0].name}' both attack; give each an experiment of its own"
@@ -117,7 +117,7 @@ def gates_of(
     )
     if metrics[spec.metric].direction == wrong:
         raise ConfigError(f"{where(given)}: attacks are better where {spec.metric} is {wrong}; give {other}")
-    for dataset, model in dict.fromkeys((job.dataset.label, job.model.label) for job in own):
+    for dataset, model in dict.fromkeys((job.dataset.label, job.model.label) for job in cells):
         same = [job for job in attacking if job.kind.name == kind.name]
         beside = _undefended(attacks[attack], dataset, model, same)
         name = spec.undefended or experiment
@@ -131,23 +131,23 @@ def gates_of(
 
 def _undefended(attack: Variant[Any], dataset: str, model: str, jobs: Iterable[Job]) -> dict[str, list[Job]]:
     """Per experiment, the jobs that run an attack on the undefended gradient; else, those of the attack it wraps."""
-    found: dict[str, dict[str, list[Job]]] = {}
+    by_experiment: dict[str, dict[str, list[Job]]] = {}
     for job in jobs:
         if (job.dataset.label, job.model.label, job.defense.component.name) != (dataset, model, "none"):
             continue
         if job.attack and not issubclass(job.attack.component, Adaptive):  # there is no defense to adapt to
-            found.setdefault(job.experiment, {}).setdefault(job.attack.label, []).append(job)
+            by_experiment.setdefault(job.experiment, {}).setdefault(job.attack.label, []).append(job)
     labels = judged_by(attack)
     return {
         name: next(cells[label] for label in labels if label in cells)
-        for name, cells in found.items()
+        for name, cells in by_experiment.items()
         if cells.keys() & set(labels)
     }
 
 
 def judged_by(attack: Variant[Any]) -> list[str]:
-    """Labels of the attacks whose undefended cell says how strong ``attack`` is, the best choice first.
+    """Labels of the attacks whose undefended cell judges the strength of ``attack``, the best choice first.
 
-    A wrapper that adapts another attack to a defense may have no undefended cell of its own.
+    A wrapper that adapts another attack to a defense may have no undefended cell.
     """
     return [attack.label, *attack.wraps]

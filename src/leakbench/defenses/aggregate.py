@@ -1,7 +1,7 @@
-"""What mechanisms share whose guarantee is that of a sum over many users, who all add randomness to it.
+"""Base classes of mechanisms whose guarantee is that of a sum over many users, each of whom adds randomness.
 
-A server that sees single messages sees far more than the guarantee says: it rests on secure aggregation. The noise is
-given, or it is the least with which all rounds have a given epsilon.
+The guarantee rests on secure aggregation: a server that sees single messages learns far more. The noise is given, or it
+is the least with which all rounds together have a given epsilon.
 Source: Zhang et al. (2024), Table 1; the bounds are in :mod:`leakbench.theory.aggregate_dp`, their inversion in
 :mod:`leakbench.theory.noise_calibration`.
 """
@@ -24,17 +24,17 @@ from leakbench.theory.aggregate_dp import Aggregation, Form, Mechanism, forms
 from leakbench.theory.noise_calibration import Accounting, calibrated_variance, total_epsilon
 
 _least_variance = lru_cache(maxsize=256)(calibrated_variance)
-"""Each level is searched for once; an accountant of samples takes a minute."""
+"""Cached, since the accountant of sampled batches takes a minute."""
 
 
 class SummedUsers(ClippedGradients):
-    """Mechanisms for one of N users with D records each. Both are for the guarantee alone, and may be left out.
+    """Mechanisms for one of N users with D records each. Both enter the guarantee alone, and may be left out.
 
-    Noise is given by its ``variance``, or by ``epsilon`` of all ``rounds`` together: then it is the least that has it.
+    Noise is given by its ``variance``, or calibrated: the least that has ``epsilon`` over all ``rounds`` together.
     """
 
     needs_noise: ClassVar[bool] = True
-    """Whether there has to be noise."""
+    """Whether noise is required."""
 
     variance: float | None = None
     epsilon: float | None = Field(
@@ -84,7 +84,7 @@ class SummedUsers(ClippedGradients):
 
     @property
     def noise_level(self) -> float:
-        """``sigma^2`` of one user: as given, or the least that has the asked epsilon, which is found once.
+        """``sigma^2`` of one user: as given, or calibrated to epsilon (and cached).
 
         Raises:
             Infeasible: no noise has that epsilon.
@@ -142,24 +142,24 @@ class SummedUsers(ClippedGradients):
     def bounded_mean(self, steps: ClientSteps) -> torch.Tensor:
         if not isinstance(steps, LayeredSteps):
             return super().bounded_mean(steps)
-        return torch.cat([self.bounded(found).mean() for _, found in steps.record_gradients()])
+        return torch.cat([self.bounded(gradients).mean() for _, gradients in steps.record_gradients()])
 
     def bounded(self, gradients: RecordGradients) -> RecordGradients:
         """Each gradient with a norm of at most S."""
         return gradients.scaled(self.factors(gradients.norms()))
 
-    def _hold(self, found: int, expected: int | None) -> None:
-        """Raise where clients take another number of records than the guarantee speaks of.
+    def _check_records(self, taken: int, expected: int | None) -> None:
+        """Reject clients that take another number of records than the guarantee assumes.
 
         Raises:
-            Infeasible: they do.
+            Infeasible: the numbers differ.
         """
-        if expected is not None and found != expected:
-            raise Infeasible(f"'{self.name}' is told of {expected} records per step, and these clients take {found}")
+        if expected is not None and taken != expected:
+            raise Infeasible(f"'{self.name}' is told of {expected} records per step, and these clients take {taken}")
 
 
 class AllRecords(SummedUsers):
-    """Mechanisms that take all D records of a user, and weight them as randomly as if they were batches of B."""
+    """Mechanisms that weight all D records of a user at random, with the variance of batches of B."""
 
     batch: int = Field(ge=1, description="scale of the sampling, as if of batches of so many records, B; at most D")
 
@@ -169,18 +169,18 @@ class AllRecords(SummedUsers):
             raise ValueError(f"batch ({self.batch}) must be at most records ({self.records})")
         return self
 
-    def all_records(self, found: int) -> int:
+    def all_records(self, taken: int) -> int:
         """D, if a user's step may have so many records.
 
         Raises:
             Infeasible: it is one, below B, or not the D of the guarantee.
         """
-        self._hold(found, self.records)
-        if found < 2:
+        self._check_records(taken, self.records)
+        if taken < 2:
             raise Infeasible(f"'{self.name}' samples among a client's records: it takes 2 or more, and there is 1")
-        if found < self.batch:
+        if taken < self.batch:
             raise Infeasible(
-                f"'{self.name}' with batch {self.batch} on {found} records per client: B is at most D; "
+                f"'{self.name}' with batch {self.batch} on {taken} records per client: B is at most D; "
                 "the protocol's batch_size is D here, all that a client holds"
             )
-        return found
+        return taken

@@ -1,4 +1,4 @@
-"""What a defense is: verbs, each with a default that does nothing, of which most mechanisms need one."""
+"""The interface of defenses: verbs, each with a default that does nothing; most mechanisms override one."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from leakbench.randomness import Streams
 from leakbench.registry import Component, Registry
 
 ActsOn = Literal["data", "samples", "updates"]
-"""What a defense changes: images, gradients of single samples, or whatever a client sends."""
+"""The part of a client's step that a defense changes: images, gradients of single samples, or the update."""
 
 
 @dataclass(frozen=True)
 class PrivacyStatement:
-    """What a mechanism guarantees, and what the guarantee rests on.
+    """The guarantee of a mechanism, and the assumptions behind it.
 
     Attributes:
         epsilon: of (epsilon, delta)-differential privacy, or None where there is no such guarantee.
@@ -36,7 +36,7 @@ class PrivacyStatement:
     capacity: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """The statement in JSON types; of the capacity it speaks where there is one."""
+        """The statement in JSON types; without a capacity where there is none."""
         statement = asdict(self)
         if self.capacity is None:
             del statement["capacity"]
@@ -45,15 +45,15 @@ class PrivacyStatement:
 
 @dataclass(frozen=True)
 class Schedule:
-    """How a mechanism is applied to one client's data.
+    """The releases that a mechanism makes of one client's data.
 
     Attributes:
         dimension: number of coordinates that each release holds, d.
         rounds: number of releases.
         delta: the delta at which to state epsilon.
-        sampling_rate: part of the client's images in each release's batch, drawn independently (Poisson sampling); None
-            where every image is in every batch.
-        clients: whose messages are summed; None where it is not said.
+        sampling_rate: probability of each of the client's images to be in a batch (Poisson sampling); None where every
+            image is in every batch.
+        clients: number of clients whose messages are summed; None if unknown.
     """
 
     dimension: int
@@ -76,9 +76,9 @@ class Round:
 
     Attributes:
         streams: private randomness, one random stream per client.
-        state: that of the clients after the round before; in the first round :meth:`Defense.initial_state`.
-        number: rounds before this one.
-        clients_per_server: consecutive rows that send to one server.
+        state: the clients' state after the previous round; in the first round :meth:`Defense.initial_state`.
+        number: number of rounds before this one.
+        clients_per_server: number of consecutive rows that send to one server.
     """
 
     streams: Streams
@@ -101,21 +101,29 @@ class Defense(Component):
     Most mechanisms override :meth:`protect_update` alone. One whose clients have a state, such as an error that they
     feed back, overrides :meth:`protect_round` and :meth:`initial_state` instead; so does one that uses public
     randomness, or the number of the round.
+
+    >>> class HalfPrecision(Defense):
+    ...     def protect_update(self, steps, streams):
+    ...         return DenseMessage(steps.gradient.half().float())
+    >>> HalfPrecision.overrides("protect_data"), HalfPrecision.overrides("protect_update")
+    (False, True)
+    >>> HalfPrecision().privacy(Schedule(dimension=160)).basis
+    'no formal guarantee'
     """
 
     adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ()
     """The natural adaptive attacker: wrappers of attacks by name, with parameters, from the inside out."""
 
     acts_on: ClassVar[ActsOn] = "updates"
-    """What it changes: images alone, the gradients of single samples (``DPSGD`` and its kind), or whatever a client
-    sends. Only the first two defend training whose steps nobody sees."""
+    """The part of a step that it changes: images, gradients of single samples (``DPSGD`` and its kind), or the update.
+    Only the first two defend training whose steps nobody sees."""
 
     biased: ClassVar[str] = ""
-    """Why what the server decodes is on average not the gradient, where no :class:`Law` of the message says what it is;
-    empty: it is the gradient."""
+    """Why the update that the server decodes is biased, where no :class:`Law` of the message states its mean; empty if
+    it is unbiased."""
 
     together: ClassVar[int] = 1
-    """How many clients, in consecutive rows, share randomness; one sends the same whoever is in its batch."""
+    """Number of clients, in consecutive rows, that share randomness; 1 if each draws by itself."""
 
     @classmethod
     def overrides(cls, *verbs: str) -> bool:
@@ -123,21 +131,21 @@ class Defense(Component):
         return any(getattr(cls, verb) is not getattr(Defense, verb) for verb in verbs)
 
     def tune(self, kept: Mapping[str, Mapping[str, torch.Tensor]]) -> Defense:
-        """The mechanism with parameters chosen from what other jobs kept: a new one, or itself.
+        """The mechanism with parameters chosen from tensors of other jobs: a new one, or itself.
 
         Args:
             kept: tensors of the records that the job reads, by kind of job and name.
 
         Raises:
-            Infeasible: no parameter does what is asked for.
+            Infeasible: no parameter meets the mechanism's goal.
             ConfigError: the job does not read what the mechanism needs.
         """
         return self
 
     def calibrate(self, data: ClientData) -> Defense:
-        """The mechanism made ready for clients whose whole training data it sees: a new one, or itself.
+        """The mechanism calibrated on the clients' whole training data: a new one, or itself.
 
-        Its rows are those of ``data``, in this order; a single row serves all clients.
+        Row ``i`` of ``data`` is client ``i``; a single row serves all clients.
 
         Raises:
             ConfigError: the parameters do not fit the images.
@@ -149,7 +157,7 @@ class Defense(Component):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Change the data once, before training: images ``[n, N, C, H, W]`` and labels ``[n, N]``, one row per client.
 
-        What comes back is all that the clients train on. Where nothing changes, it is the same object.
+        The clients train on the result alone. Where nothing changes, it is the same object.
 
         Raises:
             Infeasible: the mechanism is not calibrated.
@@ -165,14 +173,15 @@ class Defense(Component):
     def image_noise(self) -> list[torch.Tensor]:
         """Covariance of the normal noise on every client's images, for threat models that grant it.
 
-        Variances ``[d]`` or ``[d, d]`` per client of the calibration, one for all if there was one; empty without any.
+        Variances ``[d]`` or matrices ``[d, d]``: one per client, or one for all after a calibration with a single row;
+        empty without noise.
         """
         return []
 
     def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
-        """What ``n`` clients send for one step; ``steps.gradient`` is ``[n, d]``.
+        """The message of ``n`` clients for one step; ``steps.gradient`` is ``[n, d]``.
 
-        By default the gradient; of a mechanism that overrides :meth:`protect_round`, the message of the first round.
+        By default the gradient; for a mechanism that overrides :meth:`protect_round`, the message of the first round.
 
         Args:
             steps: the local computation; nothing in it but the message leaves the client.
@@ -184,7 +193,7 @@ class Defense(Component):
         return DenseMessage(steps.gradient)
 
     def initial_state(self, steps: ClientSteps) -> ClientState:
-        """The clients' state before the first round, with every tensor of later states; empty for mechanisms without.
+        """The clients' state before the first round, with every tensor of later states; empty for stateless mechanisms.
 
         Args:
             steps: the local computation of the first round, for shapes and the device.
@@ -192,9 +201,9 @@ class Defense(Component):
         return {}
 
     def protect_round(self, steps: ClientSteps, round: Round) -> tuple[Message, ClientState]:
-        """What ``n`` clients send in a round, and their state after it: :meth:`protect_update` with more to work with.
+        """The message of ``n`` clients in a round, and their state after it.
 
-        The state stays with the clients, and is saved with the checkpoints of a job. It also moves on for clients that
+        The state stays with the clients and is saved in the checkpoints of a job. It is also updated for clients that
         drop out of secure aggregation.
 
         Args:
@@ -212,7 +221,7 @@ class Defense(Component):
         return update
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
-        """What the mechanism guarantees under a schedule."""
+        """The mechanism's guarantee under a schedule."""
         return PrivacyStatement(None, None, "no formal guarantee")
 
 

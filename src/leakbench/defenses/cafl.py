@@ -25,7 +25,7 @@ LEAST_WEIGHT = 1e-3
 
 
 def two_point(epsilon: float) -> tuple[float, float]:
-    """What a deviation ``mu`` from the centre is multiplied by, ``k`` or ``1 / k``, and the probability of ``k``.
+    """The factor ``k`` on a deviation ``mu`` from the centre, and its probability; else the factor is ``1 / k``.
 
     ``k = (e^epsilon + 1) / (e^epsilon - 1)`` with probability ``(e^epsilon - 1) / (2 e^epsilon)``: the mean is ``mu``.
     """
@@ -33,7 +33,7 @@ def two_point(epsilon: float) -> tuple[float, float]:
 
 
 def two_point_variance(epsilon: float) -> float:
-    """Variance of what ``mu`` is multiplied by: ``4 / (e^(2 epsilon) - 1)``."""
+    """Variance of the factor on ``mu``: ``4 / (e^(2 epsilon) - 1)``."""
     return 4 * math.exp(-2 * epsilon) / -math.expm1(-2 * epsilon)
 
 
@@ -56,9 +56,9 @@ class CAFL(Defense):
     """Send few perturbed measurements of every tensor; the server looks for an update that is sparse under the DCT.
 
     ``compressive_sensing``: a tensor is cut into blocks, the last one shorter. Of a block of ``N`` values,
-    ``ceil(fraction * N)`` measurements are sent. ``sensing`` says which: values of the DCT at random places after
+    ``ceil(fraction * N)`` measurements are sent. ``sensing`` chooses them: values of the DCT at random places after
     random signs (without them the measurements would be coefficients of the very basis in which the update is sparse,
-    and those that are not sent could not be told), or products with independent normal vectors. Both are drawn from
+    and those not sent could not be recovered), or products with independent normal vectors. Both are drawn from
     the client's stream, are public, and serve all blocks of a size. The server solves a LASSO, whose weight is the
     universal threshold ``sigma sqrt(2 ln N)`` of the perturbation's noise.
 
@@ -97,16 +97,14 @@ class CAFL(Defense):
         counts = [self._count(part.shape[1]) for part in parts]
         if self.form == "as_printed":
             draws = streams.uniform(sum(counts), device=steps.gradient.device).split(counts, dim=1)
-            own = enumerate(zip(parts, draws, strict=True))
-            decoded = [self._as_printed(part, number, each) for number, (part, each) in own]
+            decoded = [self._as_printed(part, i, draw) for i, (part, draw) in enumerate(zip(parts, draws, strict=True))]
             return CodedMessage(torch.cat(decoded, dim=1), size=FLOAT_BITS * sum(counts))
         draws = streams.uniform(steps.gradient.shape[1], device=steps.gradient.device).split(steps.network.sizes, dim=1)
-        own = enumerate(zip(parts, draws, strict=True))
-        decoded = [self._as_released(part, number, each) for number, (part, each) in own]
+        decoded = [self._as_released(part, i, draw) for i, (part, draw) in enumerate(zip(parts, draws, strict=True))]
         return CodedMessage(torch.cat(decoded, dim=1), size=FLOAT_BITS * steps.gradient.shape[1])
 
     def _count(self, size: int) -> int:
-        """How many of so many values are sent."""
+        """Number of values sent of ``size``."""
         return math.ceil(self.fraction * size)
 
     def _contiguous(self, size: int, number: int) -> slice:
@@ -143,15 +141,15 @@ class CAFL(Defense):
         decoded = []
         for part, group, draw in zip(parts, measured, draws, strict=True):
             received = perturb(torch.cat([each.flatten(1) for each in group], dim=1), self.epsilon, draw)
-            own = received.split([each.shape[1] * each.shape[2] for each in group], dim=1)
-            level = received.square().mean(dim=1)  # before blocks of one tensor are told apart
-            for block, values, each in zip(self._blocks(part), own, group, strict=True):
+            pieces = received.split([each.shape[1] * each.shape[2] for each in group], dim=1)
+            level = received.square().mean(dim=1)  # of the tensor, not of its blocks
+            for block, values, each in zip(self._blocks(part), pieces, group, strict=True):
                 matrix = matrices[block.shape[2]]
                 decoded.append(self._decode(matrix, values.view_as(each), level).flatten(1))
         return CodedMessage(torch.cat(decoded, dim=1), size=FLOAT_BITS * sum(counts))
 
     def _blocks(self, part: torch.Tensor) -> Iterator[torch.Tensor]:
-        """A tensor ``[n, N]`` as whole blocks ``[n, k, block]``, and what is left over, ``[n, 1, N mod block]``."""
+        """A tensor ``[n, N]`` as whole blocks ``[n, k, block]``, and the remainder ``[n, 1, N mod block]``."""
         whole = part.shape[1] // self.block * self.block
         if whole:
             yield part[:, :whole].unflatten(1, (-1, self.block))
@@ -159,24 +157,24 @@ class CAFL(Defense):
             yield part[:, None, whole:]
 
     def _matrix(self, size: int, streams: Streams, like: torch.Tensor) -> torch.Tensor:
-        """What measures blocks of one size, ``[n, ceil(fraction * size), size]``."""
-        count, own = self._count(size), streams.child("sensing", size)
+        """The sensing matrix of blocks of one size, ``[n, ceil(fraction * size), size]``."""
+        count, streams = self._count(size), streams.child("sensing", size)
         if self.sensing == "gaussian":
-            return own.normal(count, size, device=like.device) / math.sqrt(count)
-        signs = torch.where(own.uniform(size, device=like.device) < 0.5, -1.0, 1.0)
-        rows = own.uniform(size, device=like.device).argsort(dim=1)[:, :count]
+            return streams.normal(count, size, device=like.device) / math.sqrt(count)
+        signs = torch.where(streams.uniform(size, device=like.device) < 0.5, -1.0, 1.0)
+        rows = streams.uniform(size, device=like.device).argsort(dim=1)[:, :count]
         return _dct_matrix(size, like)[rows] * signs[:, None]
 
     def _decode(self, matrix: torch.Tensor, received: torch.Tensor, level: torch.Tensor) -> torch.Tensor:
         """Blocks from perturbed measurements, ``[n, k, m] -> [n, k, size]``.
 
         Args:
-            matrix: what measured them, ``[n, m, size]``.
+            matrix: their sensing matrix, ``[n, m, size]``.
             received: the measurements.
             level: mean square of all measurements of the tensor, ``[n]``.
         """
         size = matrix.shape[2]
-        basis = _dct_matrix(size, matrix)  # its rows are the vectors of which few make an update
+        basis = _dct_matrix(size, matrix)  # an update is a sparse combination of its rows
         sparse = matrix @ basis.T
         variance = two_point_variance(self.epsilon)
         noise = (level * variance / (1 + variance)).sqrt()

@@ -39,17 +39,17 @@ class WordMessage(Message):
     """Words of some coordinates, lattice points of the others.
 
     Attributes:
-        words: what the clients sent of the protected coordinates, after flips, int16 ``[n, k]``.
-        form: how words are read.
-        protected: which coordinates they are, boolean ``[d]``.
-        unit: what one unit of a word's value is worth in the update.
+        words: the clients' words of the protected coordinates, after flips, int16 ``[n, k]``.
+        form: format of the words.
+        protected: mask of the protected coordinates, boolean ``[d]``.
+        unit: value in the update of one unit of a word.
         masked: positions of the bits that may be flipped, from the left.
         keep: p.
         rest: the other coordinates.
-        streams: the clients' and the server's, for the dither of ``rest``.
+        streams: randomness that clients and server share, for the dither of ``rest``.
         saturated: protected values too large for a word, boolean ``[n, k]``. Does not travel.
         before: the words before flips. Does not travel.
-        update: what was protected, ``[n, d]``. Does not travel.
+        update: the clients' updates before protection, ``[n, d]``. Does not travel.
         rounding: of ``rest``.
         misread: the factor by which attackers take the values of words too large. The server's vote does not.
     """
@@ -74,7 +74,7 @@ class WordMessage(Message):
 
     @cached_property
     def others(self) -> torch.Tensor:
-        """What the server decodes of the coordinates that are not protected, ``[n, d - k]``."""
+        """Decoded coordinates that are not protected, ``[n, d - k]``."""
         return dequantise(self.rest, self.streams)
 
     def assemble(self, protected: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
@@ -85,7 +85,7 @@ class WordMessage(Message):
         return whole
 
     def view(self) -> torch.Tensor:
-        """The words of each client alone, read as they came: the vote of a single client changes nothing."""
+        """The decoded words of each client: the vote of a single client changes nothing."""
         return self.assemble(self.misread * self.unit * self.form.decode(self.words), self.others)
 
     @cached_property
@@ -157,12 +157,12 @@ class CDPA(Defense):
 
     @property
     def form(self) -> FixedPoint:
-        """How it writes words."""
+        """Format of the words."""
         return FixedPoint(self.decimals, self.width)
 
     @property
     def rounding(self) -> Rounding:
-        """How it rounds to lattice points."""
+        """Rounding to lattice points."""
         return "babai" if self._as_released else "nearest"
 
     @property
@@ -170,19 +170,19 @@ class CDPA(Defense):
         return self.variant in ("as_released", "as_released_text")
 
     def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
-        """What clients send.
+        """The clients' words and lattice points.
 
         Raises:
             ConfigError: the model has no layer to protect.
         """
         update, sizes, lattice = steps.gradient, steps.network.sizes, Lattice(bits=self.bits)
         tensors = protected_tensors(steps.network, self.layers)
-        kept = [size for size, chosen in zip(sizes, tensors, strict=True) if chosen]
-        others = [size for size, chosen in zip(sizes, tensors, strict=True) if not chosen]
+        chosen = [size for size, as_words in zip(sizes, tensors, strict=True) if as_words]
+        others = [size for size, as_words in zip(sizes, tensors, strict=True) if not as_words]
         protected = torch.tensor(tensors).repeat_interleave(torch.tensor(sizes)).to(update.device)
-        # A word is written from what the quantiser makes of the update, dither subtracted (Algorithm 1).
-        own, factor = streams.child("words"), self._factor(steps)
-        coarse = dequantise(quantise(update[:, protected] * factor, kept, lattice, self.rounding, own), own)
+        # Words encode the quantised update, dither subtracted (Algorithm 1).
+        dither, factor = streams.child("words"), self._factor(steps)
+        coarse = dequantise(quantise(update[:, protected] * factor, chosen, lattice, self.rounding, dither), dither)
         form = self.form
         before, saturated = (form.encode_released if self._as_released else form.encode)(coarse)
         if self.variant == "as_released_text":
@@ -214,8 +214,7 @@ class CDPA(Defense):
     def aggregate(self, message: Message, clients: int) -> torch.Tensor:
         """The vote, or under ``corrected`` the unbiased mean, of protected coordinates; the mean of the others.
 
-        As ``[n / clients, d]``. A single client's vote is its own words. Of two clients one is enough: their vote is
-        the union of their ones.
+        As ``[n / clients, d]``. A single client's vote is its words; the vote of two is the union of their ones.
         """
         assert isinstance(message, WordMessage)
         words = message.words.unflatten(0, (-1, clients))
@@ -242,15 +241,15 @@ class CDPA(Defense):
 
 
 def protected_tensors(network: Network, layers: Layers) -> list[bool]:
-    """Which parameter tensors become words, one truth value per tensor.
+    """Mask of the parameter tensors that become words.
 
     Raises:
         ConfigError: there are none.
     """
     if layers == "all":
         return [True] * len(network.names)
-    found = network.linear_layers
-    if not found:
+    layers_of_model = network.linear_layers
+    if not layers_of_model:
         raise ConfigError(
             f"defense 'cdpa': layers '{layers}' protects fully connected layers, and the model has none; allowed: all"
         )
@@ -259,5 +258,5 @@ def protected_tensors(network: Network, layers: Layers) -> list[bool]:
         _ = network.head  # raises, and says what the model ends with
         chosen = {owner}
     else:
-        chosen = set(found)
+        chosen = set(layers_of_model)
     return [name.rpartition(".")[0] in chosen for name in network.names]

@@ -1,8 +1,8 @@
 """Gaussian noise of a given capacity: Tan et al. (2024), "Defending Against Data Reconstruction Attacks".
 
 A client treats what it releases as the output of a channel and adds noise until the channel carries at most ``kappa``
-nats. What is computed from a noisy image tells no more of the clean one than the noisy image does (data processing), so
-noise on the *data* holds for every model and step; noise on the *parameters* has to be found anew at each step.
+nats. By the data processing inequality, nothing computed from a noisy image tells more of the clean one than it does:
+noise on the *data* holds for every model and step, while noise on the *parameters* is calibrated anew at each step.
 
 The three data-space channels differ in the noise's covariance: ``sigma I`` (natural, section 5.2), proportional to the
 data's (white, section 5.3), ``sigma diag(beta)`` (personalized, section 5.4). Noisy pixels are not clipped.
@@ -31,12 +31,12 @@ from leakbench.theory.capacity import capacity, natural_variance, white_factor
 from leakbench.theory.personalized import Blocks, PersonalizedForm, blocks, bound_variance, weighted_spectrum
 
 BLOCK = 256
-"""Images that draw from one stream: so an image's noise does not depend on how many come after it."""
+"""Images per random stream: an image's noise does not depend on how many come after its block."""
 
 
 @dataclass(frozen=True)
 class ChannelReport:
-    """What a calibrated channel does to one client's images.
+    """The effect of a calibrated channel on one client's images.
 
     Attributes:
         kappa: the capacity asked for, nats per image and draw.
@@ -44,10 +44,10 @@ class ChannelReport:
         scale: natural: the variance of the noise; white: its covariance over that of the data; personalized: its
             variance where ``beta`` is one.
         trace: total variance of the noise in an image.
-        mean_variance: the same per pixel; what an attacker who returns the noisy image itself has as expected MSE.
+        mean_variance: the same per pixel: the expected MSE of an attacker who returns the noisy image itself.
         dimension: pixels of an image, all channels, d.
-        rank: directions in which the images differ.
-        images: how many the covariance was estimated from.
+        rank: number of directions in which the images differ.
+        images: number of images behind the estimated covariance.
     """
 
     kappa: float
@@ -69,12 +69,11 @@ class DataNoise:
     """The noise of one calibrated channel.
 
     Attributes:
-        root: what standard normal draws are multiplied by: standard deviations ``[d]`` or the symmetric root of the
-            covariance ``[d, d]``; float32.
-        signal_to_noise: eigenvalues of the data's covariance seen in units of the noise, float64 ``[d]``.
-        report: what it does.
-        factor: where the noise's covariance is that of the data times a number, this number and the data's covariance,
-            ``[d, d]``: exactly, so also in directions where both are zero.
+        root: standard deviations ``[d]``, or the symmetric root ``[d, d]`` of the covariance; float32.
+        signal_to_noise: eigenvalues of the data's covariance in units of the noise, float64 ``[d]``.
+        report: the effect on the images.
+        factor: where the noise's covariance is a multiple of the data's, the multiplier and the data's covariance
+            ``[d, d]``: exact, also in directions where both are zero.
     """
 
     root: torch.Tensor
@@ -89,10 +88,10 @@ class DataNoise:
 
     @cached_property
     def covariance(self) -> torch.Tensor:
-        """Of the noise, float64: variances ``[d]``, or ``[d, d]``."""
+        """Covariance of the noise, float64: variances ``[d]``, or ``[d, d]``."""
         if self.factor is not None:
-            number, covariance = self.factor
-            return number * covariance
+            multiplier, covariance = self.factor
+            return multiplier * covariance
         root = self.root.double()
         return root.square() if root.dim() == 1 else root @ root
 
@@ -119,12 +118,12 @@ def _data_noise(
 
 
 def _blocks(images: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
-    """Number and view of consecutive parts of ``[n, N, ...]``, along the second axis."""
+    """Index and view of consecutive blocks of ``[n, N, ...]``, along the second axis."""
     return enumerate(images.split(BLOCK, dim=1))
 
 
 class _Calibrated(Defense):
-    """A defense that acts on data and has to see all of them first. What it found is no parameter of it."""
+    """A defense of the data that has to see all of them first; the calibration is none of its parameters."""
 
     acts_on: ClassVar[Literal["data", "samples", "updates"]] = "data"
 
@@ -132,15 +131,15 @@ class _Calibrated(Defense):
 
     def calibrate(self, data: ClientData) -> Defense:
         ready = self.model_copy()
-        ready._of_clients = [self._look(moments, data.shape) for moments in data.moments]
+        ready._of_clients = [self._calibration(moments, data.shape) for moments in data.moments]
         return ready
 
-    def _look(self, moments: Moments, shape: tuple[int, int, int]) -> Any:
-        """What the mechanism has to know of one client."""
+    def _calibration(self, moments: Moments, shape: tuple[int, int, int]) -> Any:
+        """The calibration for one client."""
         raise NotImplementedError
 
     def _ready(self, clients: int | None = None) -> list[Any]:
-        """What is known of each of so many clients.
+        """The calibrations of so many clients.
 
         Raises:
             Infeasible: not calibrated.
@@ -155,12 +154,12 @@ class _Calibrated(Defense):
         return self._of_clients * clients
 
     def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
-        self._ready()  # a mechanism that was never applied to the data must not look like one that was
+        self._ready()  # else a mechanism that was never applied to the data would look as if it had been
         return super().protect_update(steps, streams)
 
 
 class DataChannel(_Calibrated):
-    """Noise on images, of a covariance that a subclass finds."""
+    """Noise on images, of a covariance that the subclass computes."""
 
     adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "posterior_mean"},)
 
@@ -180,7 +179,7 @@ class DataChannel(_Calibrated):
 
     @property
     def reports(self) -> list[ChannelReport]:
-        """What the channel does to each client's images; raises as :attr:`data_noise`."""
+        """The channel's effect on each client's images; raises as :attr:`data_noise`."""
         return [noise.report for noise in self.data_noise]
 
     def protect_dataset(
@@ -213,7 +212,7 @@ class DataChannel(_Calibrated):
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
         """Capacity: of all releases together if noise is drawn once, else of as many draws as an image has visits.
 
-        Before calibration it is stated by ``kappa``, which no reading of a channel exceeds.
+        Before calibration it is stated from ``kappa``, which no form of a channel exceeds.
         """
         visits = 1.0
         if self.noise == "fresh":
@@ -237,7 +236,7 @@ class DataChannel(_Calibrated):
 class NaturalChannel(DataChannel):
     """Isotropic noise on the images, of a given capacity (Tan et al. 2024, section 5.2)."""
 
-    def _look(self, moments: Moments, shape: tuple[int, int, int]) -> DataNoise:
+    def _calibration(self, moments: Moments, shape: tuple[int, int, int]) -> DataNoise:
         eigenvalues = moments.eigenvalues
         sigma = natural_variance(eigenvalues, self.kappa)
         return _data_noise(
@@ -254,7 +253,7 @@ class WhiteChannel(DataChannel):
         description="directions that share kappa; corrected: those in which images differ; as_printed: all pixels",
     )
 
-    def _look(self, moments: Moments, shape: tuple[int, int, int]) -> DataNoise:
+    def _calibration(self, moments: Moments, shape: tuple[int, int, int]) -> DataNoise:
         eigenvalues, d = moments.eigenvalues, len(moments.eigenvalues)
         shared = moments.rank if self.rank == "corrected" else d
         factor = float(white_factor(shared, self.kappa))
@@ -294,7 +293,7 @@ class Rectangle(BaseModel):
 
 
 class _Weighted:
-    """What all capacities share for the same images and weights; it costs as much as an eigendecomposition."""
+    """The spectra that all capacities share for the same images and weights, computed once."""
 
     def __init__(self, covariance: torch.Tensor, beta: torch.Tensor) -> None:
         self._covariance, self._beta = covariance, beta
@@ -308,12 +307,12 @@ class _Weighted:
         return blocks(self._covariance, self._beta)
 
 
-_known: WeakKeyDictionary[Moments, dict[tuple[float, ...], _Weighted]] = WeakKeyDictionary()
+_spectra: WeakKeyDictionary[Moments, dict[tuple[float, ...], _Weighted]] = WeakKeyDictionary()
 
 
 def _weighted(moments: Moments, beta: torch.Tensor) -> _Weighted:
-    of_images = _known.setdefault(moments, {})
-    return of_images.setdefault(tuple(beta.tolist()), _Weighted(moments.covariance, beta))
+    by_weights = _spectra.setdefault(moments, {})
+    return by_weights.setdefault(tuple(beta.tolist()), _Weighted(moments.covariance, beta))
 
 
 @DEFENSES.register("personalized_channel", version=1)
@@ -340,14 +339,14 @@ class PersonalizedChannel(DataChannel):
         else:
             lengths = {len(row) for row in self.mask}
             if len(self.mask) != height or lengths != {width}:
-                found = f"{len(self.mask)} rows of {', '.join(map(str, sorted(lengths))) or 'no'} numbers"
-                raise ConfigError(f"the mask has {found}; the images have {height} rows of {width} pixels")
+                shape_of_mask = f"{len(self.mask)} rows of {', '.join(map(str, sorted(lengths))) or 'no'} numbers"
+                raise ConfigError(f"the mask has {shape_of_mask}; the images have {height} rows of {width} pixels")
             weights = torch.tensor(self.mask, dtype=torch.float64)
         if not bool(((weights > 0) & weights.isfinite()).all()):
             raise ConfigError("the mask must be positive and finite: a pixel without noise has no finite capacity")
         return weights.expand(channels, height, width).flatten()
 
-    def _look(self, moments: Moments, shape: tuple[int, int, int]) -> DataNoise:
+    def _calibration(self, moments: Moments, shape: tuple[int, int, int]) -> DataNoise:
         beta = self.weights(shape).to(moments.covariance.device)
         weighted = _weighted(moments, beta)
         mu = weighted.spectrum
@@ -360,7 +359,7 @@ class PersonalizedChannel(DataChannel):
 
 @dataclass(frozen=True, eq=False)
 class RemovedDirection:
-    """What ``eigen_compression`` takes from one client's images.
+    """The direction that ``eigen_compression`` takes from one client's images.
 
     Attributes:
         mean: of the images, ``[d]``.
@@ -379,7 +378,7 @@ class EigenCompression(_Calibrated):
 
     direction: int = Field(0, ge=0, description="which one, by falling variance: 0 is the largest")
 
-    def _look(self, moments: Moments, shape: tuple[int, int, int]) -> RemovedDirection:
+    def _calibration(self, moments: Moments, shape: tuple[int, int, int]) -> RemovedDirection:
         d = len(moments.eigenvalues)
         if self.direction >= d:
             raise ConfigError(f"images of {d} pixels have no direction {self.direction}; the last one is {d - 1}")
@@ -388,7 +387,7 @@ class EigenCompression(_Calibrated):
 
     @property
     def removed(self) -> list[RemovedDirection]:
-        """What is taken from each client's images.
+        """The direction taken from each client's images.
 
         Raises:
             Infeasible: not calibrated.
@@ -401,12 +400,12 @@ class EigenCompression(_Calibrated):
         rows = self._ready(len(images))
         mean = torch.stack([row.mean for row in rows]).to(images)[:, None]
         direction = torch.stack([row.direction for row in rows]).to(images)[:, :, None]
-        kept = torch.empty_like(images)
+        compressed = torch.empty_like(images)
         for number, block in _blocks(images):
             flat = block.flatten(2)
             flat = flat - (flat - mean) @ direction @ direction.mT
-            kept[:, number * BLOCK : (number + 1) * BLOCK] = flat.view_as(block)
-        return kept, labels
+            compressed[:, number * BLOCK : (number + 1) * BLOCK] = flat.view_as(block)
+        return compressed, labels
 
 
 @DEFENSES.register("parameter_channel", version=1)

@@ -1,4 +1,4 @@
-"""Clients that apply a defense: from the data that they hold to the messages that they send, round after round."""
+"""Clients that apply a defense, from their data to their messages, round after round."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from leakbench.randomness import Streams
 
 
 class Examples(NamedTuple):
-    """Labelled samples, such as all that clients hold, or their batches of a step.
+    """Labelled samples: the clients' data sets, or their batches of a step.
 
     Attributes:
         inputs: network inputs ``[n, N, C, H, W]``, or token ids or embedded sentences.
@@ -27,19 +27,19 @@ class Examples(NamedTuple):
     labels: torch.Tensor
 
     def at(self, chosen: Chosen | torch.Tensor) -> Examples:
-        """Some of them, by indices of both tensors."""
+        """The samples at these indices of both tensors."""
         return Examples(self.inputs[chosen], self.labels[chosen])
 
 
 class Sent(NamedTuple):
-    """A step of defended clients: their computation, and what they sent of it."""
+    """A step of defended clients: their computation, and their message."""
 
     steps: ClientSteps
     message: Message
 
 
 def calibrated(defense: Defense, data: ClientData) -> Defense:
-    """A defense that is ready for clients with these data; itself where it does not look at data.
+    """A defense calibrated for clients with these data; itself where it needs no calibration.
 
     Raises:
         ConfigError: the parameters do not fit the images.
@@ -50,15 +50,27 @@ def calibrated(defense: Defense, data: ClientData) -> Defense:
 class DefendedClients:
     """``n`` clients under one defense: they protect their data set once, then a batch and an update in every round.
 
-    A defense has to be ready: tuned (:meth:`Defense.tune`) and calibrated (:func:`calibrated`) where it needs that.
-    The random streams of a step are those of the mechanism, which the same clients have for every defense.
+    The defense has to be tuned (:meth:`Defense.tune`) and calibrated (:func:`calibrated`) where it needs that.
+
+    Four clients of one server drop half of their gradient:
+
+    >>> from leakbench.defenses.pruning import MagnitudePruning
+    >>> from leakbench.models.base import build_network
+    >>> from leakbench.models.convnets import SimpleConvNet
+    >>> network = build_network(SimpleConvNet(width=2), (1, 8, 8), 10, seed=0)
+    >>> samples = Examples(torch.ones(4, 2, 1, 8, 8), torch.tensor([[0, 1]] * 4))
+    >>> streams = Streams([("example", client) for client in range(4)])
+    >>> clients = DefendedClients(MagnitudePruning(fraction=0.5), streams, samples, per_server=4)
+    >>> compute = lambda batch: ClientSteps(network, network.parameters, *batch, streams)
+    >>> steps, message = clients.step(compute, streams.child("step", 0))
+    >>> message.kept.sum(dim=1).tolist(), clients.aggregate(message).shape
+    ([80, 80, 80, 80], torch.Size([1, 160]))
 
     Args:
         defense: the mechanism.
-        streams: one random stream per client, which names it; the protection of the data set draws from their child
-            ``data``.
-        samples: all that the clients hold, ``N`` samples each; none for clients whose computation others describe.
-        per_server: clients, in consecutive rows, that send to one server.
+        streams: one random stream per client; the protection of the data set draws from their child ``data``.
+        samples: the clients' data sets, ``N`` samples each; None where every step brings its batch.
+        per_server: number of clients, in consecutive rows, that send to one server.
 
     Raises:
         Infeasible: the mechanism is not calibrated.
@@ -76,20 +88,20 @@ class DefendedClients:
 
     @property
     def samples(self) -> Examples:
-        """All that the clients train on: their data set as the defense changes it."""
+        """The clients' training data, protected by the defense."""
         assert self._samples is not None, "clients without samples compute on batches that are given"
         return self._samples
 
     def take(self, chosen: Chosen = ALL) -> Examples:
-        """Those of :attr:`samples` that a step takes, ``B`` of each client."""
+        """The batch of a step, ``B`` of each client's :attr:`samples`."""
         return self.samples.at(chosen)
 
     def protect_data(self, batch: Examples, streams: Streams) -> Examples:
-        """The batch of a step, ``B`` samples of each client, as the defense changes it."""
+        """A step's batch, ``B`` samples of each client, protected by the defense."""
         return Examples(*self.defense.protect_data(*batch, streams))
 
     def send(self, steps: ClientSteps, streams: Streams) -> Message:
-        """What the clients send in the next round, after which their state is another one."""
+        """The clients' message of the next round; updates their state."""
         round = Round(streams, self._state_for(steps), self.rounds, self.per_server)
         message, self._state = self.defense.protect_round(steps, round)
         self.rounds += 1
@@ -100,14 +112,14 @@ class DefendedClients:
 
         Args:
             compute: the local computation on a batch.
-            streams: the mechanism's for this step, one per client.
-            batch: of :attr:`samples`; by default all of them.
+            streams: the mechanism's randomness in this step, one stream per client.
+            batch: part of :attr:`samples`; by default all of them.
         """
         steps = compute(self.protect_data(self.samples if batch is None else batch, streams))
         return Sent(steps, self.send(steps, streams))
 
     def aggregate(self, message: Message) -> torch.Tensor:
-        """The updates of the servers, ``[n / per_server, d]``."""
+        """The servers' updates, ``[n / per_server, d]``."""
         return self.defense.aggregate(message, self.per_server)
 
     def state(self) -> dict[str, torch.Tensor]:
@@ -115,13 +127,13 @@ class DefendedClients:
         return {"rounds": torch.tensor(self.rounds)} | named("clients", self._state or {})
 
     def restore(self, saved: ClientState) -> None:
-        """Go on after the round at which :meth:`state` gave ``saved``, on whatever device that is."""
+        """Continue after the round at which :meth:`state` returned ``saved``, on whatever device that is."""
         self.rounds = int(saved["rounds"])
         if self.rounds:
             self._state = part_of(saved, "clients")
 
     def _state_for(self, steps: ClientSteps) -> ClientState:
-        """The state before a round; one that was restored comes from the CPU."""
+        """The state before a round, on the steps' device: a restored one is on the CPU."""
         if self._state is None:
             return self.defense.initial_state(steps)
         return {name: value.to(steps.images.device) for name, value in self._state.items()}

@@ -1,7 +1,7 @@
-"""DP-SGD whose noise is what all users of a secure aggregation add together.
+"""Distributed DP-SGD: the users of a secure aggregation add shares of the noise.
 
-Each user's noise is too little for a guarantee of its own; the server sees the sum alone. Source: Zhang et al. (2024),
-Table 1, rows 1 and 3.
+A single share is too small for a guarantee; the server sees the sum alone. Source: Zhang et al. (2024), Table 1, rows 1
+and 3.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from leakbench.theory.aggregate_dp import Mechanism
 
 @DEFENSES.register("distributed_noise", version=1)
 class DistributedNoise(SummedUsers):
-    """The mean of a user's clipped gradients with noise of a given variance: a share of the noise of the sum.
+    """The mean of a user's clipped gradients, with its share of the sum's noise.
 
     On a batch of B it is ``dp_sgd`` with the multiplier ``B sigma / S``; here the noise does not depend on B.
     """
@@ -43,7 +43,7 @@ class DistributedNoise(SummedUsers):
         return self
 
     def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
-        self._hold(steps.images.shape[1], self.records if self.batch is None else self.batch)
+        self._check_records(steps.images.shape[1], self.records if self.batch is None else self.batch)
         mean = self.bounded_mean(steps)
         return add_noise(mean, torch.full_like(mean, self.noise_level), streams)
 
@@ -53,5 +53,5 @@ class DistributedNoise(SummedUsers):
         return "gd" if whole else "sgd", self.batch
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
-        """Of batches, amplified by their sampling (row 1 of Table 1); of all records, that of the noise (row 3)."""
+        """Table 1, row 1 (amplified by the sampling of batches), or row 3 where a step takes all records."""
         return self.stated(schedule)

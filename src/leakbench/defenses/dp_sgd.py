@@ -21,7 +21,7 @@ from leakbench.randomness import Streams
 
 
 class ClippedGradients(Defense):
-    """What mechanisms share that bound the gradient of every image."""
+    """Base class of mechanisms that bound the gradient of every image."""
 
     adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "expectation"},)
     acts_on: ClassVar[Literal["data", "samples", "updates"]] = "samples"
@@ -29,7 +29,7 @@ class ClippedGradients(Defense):
     clip: float = Field(1.0, gt=0, description="bound on the norm of an image's gradient, S")
 
     def factors(self, norms: torch.Tensor) -> torch.Tensor:
-        """What gradients of norms ``[...]`` are multiplied by, ``[...]``."""
+        """Factors that bound gradients of norms ``[...]``, ``[...]``."""
         return (self.clip / norms).clamp(max=1.0)  # a gradient of zero: infinity, then one
 
     def bounded_sum(self, gradients: torch.Tensor) -> torch.Tensor:
@@ -47,13 +47,13 @@ class ClippedGradients(Defense):
 class DPSGD(ClippedGradients):
     """Clip each image's gradient to a norm of at most S, and add noise of standard deviation z S to their sum.
 
-    What is sent is the mean of B images, with noise of variance ``(z S / B)^2`` in every coordinate.
+    The message is the mean of B images, with noise of variance ``(z S / B)^2`` in every coordinate.
     """
 
     multiplier: float = Field(ge=0, description="standard deviation of the noise over S, z")
 
     def noisy_mean(self, total: torch.Tensor, batch: int, streams: Streams) -> Message:
-        """What is released of the bounded sums ``[n, d]`` of ``batch`` gradients each."""
+        """The message for bounded sums ``[n, d]`` of ``batch`` gradients each."""
         return self._noisy(total / batch, batch, streams)
 
     def _noisy(self, mean: torch.Tensor, batch: int, streams: Streams) -> Message:
@@ -97,16 +97,16 @@ class DPPSAC(DPSGD):
 
 @dataclass(frozen=True)
 class PrivateRuns:
-    """The :class:`~leakbench.federated.training.SampleGradients` of training runs, each with its own DP-SGD."""
+    """The :class:`~leakbench.federated.training.SampleGradients` of training runs, one DP-SGD each."""
 
     defenses: Sequence[DPSGD]
 
     def contribution(self, gradients: torch.Tensor, runs: slice) -> torch.Tensor:
         """Sums of the bounded gradients ``[m, b, d]`` of some runs, ``[m, d]``."""
-        own = zip(self.defenses[runs], gradients.split(1), strict=True)
-        return torch.cat([defense.bounded_sum(part) for defense, part in own])
+        pairs = zip(self.defenses[runs], gradients.split(1), strict=True)
+        return torch.cat([defense.bounded_sum(part) for defense, part in pairs])
 
     def release(self, total: torch.Tensor, batch_size: int, streams: Streams, runs: slice) -> torch.Tensor:
-        """What is released of the sums ``[m, d]`` of batches: their means with noise, ``[m, d]``."""
-        own = zip(self.defenses[runs], total.split(1), streams.keys, strict=True)
-        return torch.cat([defense.noisy_mean(part, batch_size, Streams([key])).view() for defense, part, key in own])
+        """The noisy means ``[m, d]`` of batches with sums ``[m, d]``."""
+        rows = zip(self.defenses[runs], total.split(1), streams.keys, strict=True)
+        return torch.cat([defense.noisy_mean(part, batch_size, Streams([key])).view() for defense, part, key in rows])

@@ -1,10 +1,10 @@
-"""Compressed updates with error feedback: what a round loses, its client adds to the update of the next.
+"""Compressed updates with error feedback: a client adds the compression error of a round to its next update.
 
 In round ``t`` a client with the gradient ``g_t`` and the residual ``e_t`` (zero at first) compresses their sum::
 
     p_t = g_t + e_t,    sent: C(p_t),    e_{t+1} = p_t - C(p_t)
 
-so that all that it has sent and its residual add up to all of its gradients. Sources: Aji and Heafield 2017, "Sparse
+so its messages and its residual add up to the sum of its gradients. Sources: Aji and Heafield 2017, "Sparse
 Communication for Distributed Gradient Descent", for dropped gradients; Karimireddy et al. 2019, "Error Feedback Fixes
 SignSGD and other Gradient Compression Schemes", Algorithm 1, for signs. There ``p_t`` holds the gradient times the step
 size; here the server multiplies by it, which is the same where it is constant, as both compressions are homogeneous.
@@ -25,10 +25,10 @@ from leakbench.lazy import torch
 
 
 class ErrorFeedback(Defense):
-    """Compression whose clients remember what it lost. Override :meth:`compress`."""
+    """Compression whose clients keep the residual. Override :meth:`compress`."""
 
     def compress(self, update: torch.Tensor, tensors: Tensors) -> Message:
-        """The message that stands for the updates ``[n, d]``, which consist of ``tensors``."""
+        """The compressed message of updates ``[n, d]``, which consist of ``tensors``."""
         raise NotImplementedError
 
     def initial_state(self, steps: ClientSteps) -> ClientState:

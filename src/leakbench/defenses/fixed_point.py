@@ -1,4 +1,4 @@
-"""Updates in fixed point: what secret sharing and encryption of sums compute with, and their baseline without both."""
+"""Updates in fixed point: bounded masks, secret sharing, and the baseline without either."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class InFixedPoint(Defense):
         """The mean from the sum of all integers, ``[n / clients, d]``.
 
         Raises:
-            Infeasible: other clients than the mechanism is told of.
+            Infeasible: another number of clients than the mechanism is for.
         """
         assert isinstance(message, RingMessage)
         return message.mean(clients)
@@ -53,7 +53,7 @@ class InFixedPoint(Defense):
 
 @DEFENSES.register("fixed_point", version=1)
 class FixedPointUpdate(InFixedPoint):
-    """The undefended update in fixed point: what exact mechanisms on integers are to be compared with."""
+    """The undefended update in fixed point: the baseline of exact mechanisms on integers."""
 
     clients: int = Field(1, ge=1, description="most clients whose updates are summed, K")
 
@@ -76,8 +76,8 @@ class MaskedPair(InFixedPoint):
     """Two clients who share a mask: one sends ``W1 + u``, the other ``W2 - u``, u uniform on [-r, r) per coordinate.
 
     Secret sharing of K = 2 as Zhang, Kang et al. (2023) model it (section 6.3, appendix H): the mask is bounded, so a
-    coordinate near the end of its range shows. It is drawn on the multiples of ``2^-f``, and the one client tells it
-    the other. The sum is exact.
+    coordinate near the end of its range shows. It is drawn on the multiples of ``2^-f``, and one client sends it to the
+    other. The sum is exact.
 
     Clients 2i and 2i + 1 are a pair, and their mask is drawn from the stream of the first.
     """
@@ -130,9 +130,9 @@ class MaskedPair(InFixedPoint):
 class AdditiveSharing(InFixedPoint):
     """Every client splits its update into K shares that add up modulo ``2^64``, one for each of the K clients.
 
-    Any K - 1 of them are uniform, whatever the update. A client adds up the shares that it got and sends the sum to the
-    server. So it sends K - 1 shares to clients and one vector to the server. The attacker on the server is given more
-    than that: the one share of its own that a client keeps, which its vector hides among shares of others.
+    Any K - 1 of them are uniform, whatever the update. A client sends K - 1 shares to the others and, to the server,
+    the sum of those that it received and the one that it kept. The attacker on the server is given more: that share by
+    itself.
     """
 
     fraction_bits: int = Field(20, ge=0, le=WIDTH - 2, description="binary places that are kept of a coordinate, f")
@@ -159,21 +159,21 @@ class AdditiveSharing(InFixedPoint):
         )
 
 
-def at_most(name: str, told: int, clients: int) -> None:
-    """Raise unless a mechanism that is told of so many clients can sum those.
+def at_most(name: str, limit: int, clients: int) -> None:
+    """Reject more clients than a mechanism can sum.
 
     Raises:
         Infeasible: there are more.
     """
-    if clients > told:
-        raise Infeasible(f"'{name}' with clients {told} sums no more than these, and there are {clients}")
+    if clients > limit:
+        raise Infeasible(f"'{name}' with clients {limit} sums no more than these, and there are {clients}")
 
 
-def exactly(name: str, told: int, clients: int) -> None:
-    """Raise unless there are as many clients as a mechanism is for.
+def exactly(name: str, required: int, clients: int) -> None:
+    """Reject another number of clients than a mechanism is for.
 
     Raises:
-        Infeasible: there are others.
+        Infeasible: there are fewer or more.
     """
-    if clients != told:
-        raise Infeasible(f"'{name}' is for {told} clients, and there are {clients}")
+    if clients != required:
+        raise Infeasible(f"'{name}' is for {required} clients, and there are {clients}")

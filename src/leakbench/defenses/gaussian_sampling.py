@@ -1,7 +1,7 @@
 """Gaussian sampling: a client's update weights all of its per-record gradients with normal weights.
 
-The randomness takes the place of a random batch's, and can be counted on: under secure aggregation the other clients'
-weights are noise on a client's update. Source: Zhang et al. (2024), Assumption 2, eqs. 16 to 18.
+The randomness takes the place of a random batch's: under secure aggregation the other clients' weights are noise on a
+client's update. Source: Zhang et al. (2024), Assumption 2, eqs. 16 to 18.
 """
 
 from __future__ import annotations

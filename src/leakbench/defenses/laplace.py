@@ -18,7 +18,7 @@ SPREAD = 3.0
 """Standard deviations of a tensor that are normalised to one."""
 
 SENSITIVITY = 2.0
-"""How far a coordinate in [-1, 1] can move."""
+"""Sensitivity of a coordinate in [-1, 1]."""
 
 
 def laplace(streams: Streams, size: int, device: torch.device | None = None) -> torch.Tensor:
@@ -76,11 +76,11 @@ class Laplace(Defense):
 
     @property
     def _noise_scale(self) -> float:
-        """In units of what a normalised coordinate of one is."""
+        """Scale of the noise on normalised coordinates."""
         return SENSITIVITY * (SENSITIVITY if self.form == "as_released" else 1.0) / self.epsilon
 
     def _normaliser(self, steps: ClientSteps) -> tuple[torch.Tensor, torch.Tensor]:
-        """What is taken off, and what is divided by: ``[n, d]``, or ``[1]`` where they are constants."""
+        """Centre and scale of every coordinate: ``[n, d]``, or ``[1]`` where they are constants."""
         gradient = steps.gradient
         if self.bound is not None or self.form == "as_released":
             return gradient.new_zeros(1), gradient.new_full((1,), self.bound or 1.0)

@@ -29,7 +29,7 @@ def add_noise_clipped(
 ) -> DenseMessage:
     """The gradient clipped elementwise to ``[-clip, clip]``, with noise.
 
-    The message marks what the server sees at the bound or, by noise, beyond it; its law knows what was clipped.
+    The message marks coordinates at the bound or, by noise, beyond it; its law marks those that were clipped.
 
     Args:
         gradient: ``[n, d]``.
@@ -63,7 +63,7 @@ class GaussianNoise(Defense):
 
 @DEFENSES.register("clipped_noise", version=1)
 class ClippedNoise(Defense):
-    """Elementwise clipping of the batch gradient, then isotropic noise: what Chen et al. (2024) call DP-SGD."""
+    """Elementwise clipping of the batch gradient, then isotropic noise: the "DP-SGD" of Chen et al. (2024)."""
 
     adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "masked"}, {"name": "expectation"})
 
@@ -72,7 +72,7 @@ class ClippedNoise(Defense):
     clip: float = Field(1.0, gt=0, description="bound on the absolute value of every coordinate, P")
 
     def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
-        # The budget u2 speaks of the unclipped gradient (eq. 11).
+        # The budget u2 is of the unclipped gradient (eq. 11).
         variance = scale_variance(torch.ones_like(steps.gradient), steps.gradient, self.scale, self.scale_mode)
         return add_noise_clipped(steps.gradient, self.clip, steps.gradient.abs() >= self.clip, variance, streams)
 

@@ -24,10 +24,10 @@ class Paillier(Defense):
     """The update in fixed point under Paillier encryption; clients have the key, and the server adds ciphertexts.
 
     The decrypted mean is exactly that of ``fixed_point`` with the same ``fraction_bits``. An attacker on the server
-    sees ciphertexts over ``n^2``; of packed values each coordinate gets digits of its own of that fraction.
+    sees ciphertexts over ``n^2``; each packed coordinate gets digits of its own of that fraction.
 
-    Keys and ciphertexts are derived from named streams, so that records repeat. In a simulation they hide nothing from
-    who reads the code; the attacks here do not.
+    Keys and ciphertexts are derived from named streams, so that records repeat. They are therefore no secret in a
+    simulation, but no attack here uses that.
     """
 
     biased: ClassVar[str] = "the server sees ciphertexts; the mean that it has decrypted is exact"
@@ -49,7 +49,7 @@ class Paillier(Defense):
 
     @property
     def packing(self) -> Packing:
-        """How coordinates stand in plaintexts.
+        """Layout of coordinates in plaintexts.
 
         Raises:
             ConfigError: slots of more than 64 bits.
@@ -72,7 +72,7 @@ class Paillier(Defense):
         """The decrypted sums over the clients, ``[n / clients, d]``.
 
         Raises:
-            Infeasible: more clients than the mechanism is told of.
+            Infeasible: more clients than the mechanism can sum.
         """
         at_most(self.name, self.clients, clients)
         assert isinstance(message, EncryptedMessage)

@@ -72,7 +72,7 @@ class SDQ(Defense):
 
 @DEFENSES.register("jopeq", version=1)
 class JoPEQ(SDQ):
-    """Noise before dithered quantisation, so that both errors together have the variance of a private mechanism."""
+    """Noise before dithered quantisation: with the rounding error it has the variance of a private mechanism."""
 
     form: Literal["published", "as_released"] = Field(
         "published",
@@ -134,7 +134,7 @@ class JoPEQ(SDQ):
         return step / 12, 5 / 36 * step, math.sqrt(3) / 36 * step
 
     def _part(self) -> float:
-        """The smallest variance, over directions, that the noise has before quantisation; what is left of the total."""
+        """Smallest variance, over directions, of the noise before quantisation: the total less the rounding error."""
         first, last, between = self._error()
         largest = (first + last) / 2 + math.hypot((first - last) / 2, between)
         return self._total() - largest
@@ -150,20 +150,20 @@ class JoPEQ(SDQ):
         covariance = self.noise_covariance()
         if covariance is None:
             return None
-        own, like = streams.child("noise"), steps.gradient
+        draws, device = streams.child("noise"), steps.gradient.device
 
         def laplace(shape: tuple[int, int]) -> torch.Tensor:
-            first, second = (-torch.log1p(-own.uniform(*shape, device=like.device)) for _ in range(2))
+            first, second = (-torch.log1p(-draws.uniform(*shape, device=device)) for _ in range(2))
             return math.sqrt(float(covariance[0, 0]) / 2) * (first - second)
 
         def student(shape: tuple[int, int]) -> torch.Tensor:
             """A normal vector over the root of an independent chi-squared variable, which is a sum of exponentials."""
             assert self.nu is not None
-            normal = own.normal(*shape, device=like.device)
+            normal = draws.normal(*shape, device=device)
             root = torch.linalg.cholesky(covariance * (self.nu - 2)).to(normal)
-            chi = sum(-2 * torch.log1p(-own.uniform(shape[1], device=like.device)) for _ in range(self.nu // 2))
+            chi = sum(-2 * torch.log1p(-draws.uniform(shape[1], device=device)) for _ in range(self.nu // 2))
             if self.nu % 2:
-                chi = chi + own.normal(shape[1], device=like.device).square()
+                chi = chi + draws.normal(shape[1], device=device).square()
             drawn: torch.Tensor = root @ normal
             return drawn / torch.as_tensor(chi).sqrt()[:, None]
 
@@ -172,7 +172,7 @@ class JoPEQ(SDQ):
     def block_epsilon(self) -> float:
         """Epsilon of the noise before quantisation, for one block of values in [-1, 1]; infinite without noise.
 
-        What follows, quantisation with a dither that the server knows, is post-processing. Laplace noise of scale
+        Quantisation with a dither that the server knows is post-processing. Laplace noise of scale
         ``s``: ``2 / s``. Bivariate t noise of shape S: :func:`student_epsilon` of the distance between opposite corners
         in the norm of ``S^-1``. (Published values of epsilon are those of the total noise and of centres one apart,
         rounded; but ``(4, 0.2, 4)`` is the noise of ``(3, 0.2, 4)``, and both are 3.2.)

@@ -1,4 +1,4 @@
-"""Soteria: prune the features that say most of the image (Sun et al. 2021, "Provable Defense Against Privacy Leakage").
+"""Soteria: prune features that reveal most of the image (Sun et al. 2021, "Provable Defense Against Privacy Leakage").
 
 The mechanism changes one fully connected layer and nothing else, so an attacker who leaves this layer out sees an
 undefended gradient (attack ``dropped_layers``; Balunovic et al. 2022).
@@ -21,7 +21,7 @@ from leakbench.models.base import Network
 from leakbench.randomness import Streams
 
 RELEASED_SHIFT = 0.1
-"""What the released code adds to a feature before it divides by it."""
+"""Constant that the released code adds to a feature before it divides by it."""
 
 
 @DEFENSES.register("soteria", version=1)
@@ -57,9 +57,7 @@ class Soteria(Defense):
         return torch.zeros_like(scores, dtype=torch.bool).scatter_(1, order[:, :count], True)
 
     def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
-        """The columns' zeros are seen by everyone, so the message marks them.
-
-        Its positions are those of columns: a bitmap of features, or their indices.
+        """The update without the pruned columns; their positions are a bitmap of features, or their indices.
 
         Raises:
             ConfigError: the model has no such layer, or it does not read one vector per image.

@@ -34,7 +34,7 @@ from leakbench.theory.protection_parameters import (
 )
 
 SMALLEST_SPREAD = 1e-4
-"""Standard deviations of coordinates count as this at least, by default: those of dead ones make ``A`` infinite."""
+"""Default lower bound on the standard deviations of coordinates: those of dead ones would make ``A`` infinite."""
 
 SOURCE = "leakage"
 """Kind of job that estimates the constants of leakage."""
@@ -42,7 +42,7 @@ SOURCE = "leakage"
 
 @dataclass(frozen=True)
 class UploadConstants:
-    """What a parameter is found from: the constants of leakage, and how uploads vary.
+    """The constants of leakage and the spread of uploads, which determine a parameter.
 
     Attributes:
         c1: ``C1``, nats^(1/2), the mean over clients.
@@ -77,11 +77,11 @@ class UploadConstants:
 
 @dataclass(frozen=True)
 class Tuning:
-    """What came of a budget.
+    """A mechanism tuned to a budget.
 
     Attributes:
         defense: the mechanism with its parameter; none where no protection is needed.
-        tau: total variation that is required; negative where no protection is needed.
+        tau: required total variation; negative where no protection is needed.
         parameter: ``n``, ``r``, the variance or ``rho``; None without protection.
     """
 
@@ -94,10 +94,10 @@ class Tuning:
 class Tuned(Defense):
     """The mechanism that meets a budget of leakage with the least distortion (Theorems 6.1 to 6.4).
 
-    Jobs that read the constants of leakage (``constants`` of their protocol) make it: clients that differ get one
-    parameter, at which their mean total variation is what the budget asks for. By the printed formulas, which are of
-    clients that are alike, the widest range of an upload counts. ``exact`` inverts the exact total variation of noise
-    (of the root mean square of the clients' standard deviations) and of a value plus a mask.
+    Jobs that read the constants of leakage (``constants`` of their protocol) tune it: clients that differ share one
+    parameter, at which their mean total variation meets the budget. The printed formulas assume identical clients, and
+    take the widest range of an upload. ``exact`` inverts the exact total variation of noise (with the root mean square
+    of the clients' standard deviations) and of a value plus a mask.
     """
 
     mechanism: Mechanism = Field(description="what is tuned")
@@ -117,7 +117,7 @@ class Tuned(Defense):
         return self.tuning(kept).defense
 
     def tuning(self, kept: Mapping[str, Mapping[str, torch.Tensor]]) -> Tuning:
-        """The mechanism with its parameter, from what a job of kind ``leakage`` kept; arguments as for :meth:`tune`.
+        """The mechanism with its parameter, from tensors of a job of kind ``leakage``; arguments as for :meth:`tune`.
 
         Raises:
             Infeasible: no parameter meets the budget, or a printed formula has no value.
@@ -138,7 +138,7 @@ class Tuned(Defense):
         sigma = constants.sigma.double().clamp(min=self.smallest_spread)
         steepness = torch.stack([noise_steepness(each) for each in sigma])
         setting = UploadLaw(sigma.shape[1], float(constants.delta.max()), float(steepness.mean()))
-        found = optimum(
+        best = optimum(
             self.mechanism,
             constants.c1,
             float(amplification(constants.xi)),
@@ -146,13 +146,13 @@ class Tuned(Defense):
             setting,
             "as_printed" if self.form == "as_printed" else "corrected",
         )
-        exactly = self.form == "exact" and 0 < found.tau < 1  # the exact law of noise has room where its bound has none
-        if found.status == "no protection needed":
-            return Tuning(NoDefense(), found.tau, None)
-        parameter = self._exact(found.tau, sigma, constants.delta) if exactly else found.usable()
+        exactly = self.form == "exact" and 0 < best.tau < 1  # also where the bound has no solution
+        if best.status == "no protection needed":
+            return Tuning(NoDefense(), best.tau, None)
+        parameter = self._exact(best.tau, sigma, constants.delta) if exactly else best.usable()
         if self.form == "corrected":
-            parameter = self._common(found.tau, parameter, constants.delta.double(), steepness, setting.size)
-        return Tuning(self._with(parameter, found.tau, setting.size), found.tau, parameter)
+            parameter = self._common(best.tau, parameter, constants.delta.double(), steepness, setting.size)
+        return Tuning(self._with(parameter, best.tau, setting.size), best.tau, parameter)
 
     def _exact(self, tau: float, sigma: torch.Tensor, delta: torch.Tensor) -> float:
         if self.mechanism == "randomization":
@@ -177,7 +177,7 @@ class Tuned(Defense):
         if self.mechanism == "paillier":
             bits = 8 * math.ceil(max(self.key_bits, math.log2(parameter)) / 8)
             return Paillier(key_bits=bits, toy=bits < 1024, clients=self.clients)
-        # Not 1 - rho, which would lose its digits.
+        # Not 1 - rho, which would lose digits.
         return RandomMask(probability=-math.expm1(-float(optimal_dropped_log(tau, size))))
 
     def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:

@@ -59,8 +59,8 @@ class WaterFilling(AllRecords):
             )
         normal = streams.normal(1, dimension, device=device)
         if isinstance(steps, LayeredSteps) and self.blocks == 1 and self.form == "corrected":
-            found = [self._filled(self.bounded(some), normal[part]) for part, some in steps.record_gradients()]
-            return DenseMessage(torch.cat(found))
+            updates = [self._filled(self.bounded(some), normal[part]) for part, some in steps.record_gradients()]
+            return DenseMessage(torch.cat(updates))
         weights = None
         if self.form == "as_printed":
             weights = streams.child("weights").normal(1, 1, records, device=device)
@@ -85,7 +85,7 @@ class WaterFilling(AllRecords):
         return self.stated(schedule)
 
     def _filled(self, gradients: RecordGradients, normal: torch.Tensor) -> torch.Tensor:
-        """The updates ``[k, d]`` of some clients, from the Gram matrix of what each bounded; the law is left out.
+        """The updates ``[k, d]`` of some clients, from the Gram matrices of their bounded gradients; without a law.
 
         Where the norm of ``Sigma`` (Frobenius') shows that no eigenvalue exceeds the floor, none is computed.
         """
@@ -112,7 +112,7 @@ class WaterFilling(AllRecords):
         factors = self.factors(torch.linalg.vector_norm(gradients, dim=2, keepdim=True))
         clipped = factors * gradients
         mean = clipped.mean(dim=1)
-        finite = clipped.isfinite().flatten(1).all(dim=1)  # what is not has no spectrum; it stays what it is
+        finite = clipped.isfinite().flatten(1).all(dim=1)  # others have no spectrum, and stay as they are
         columns = torch.where(finite[:, None, None], clipped, 0.0).mT
         if weights is None and isotropic_suffices(columns, self.batch, level):
             values = mean + level**0.5 * normal[:, 0]
@@ -121,7 +121,7 @@ class WaterFilling(AllRecords):
         variance = torch.cat([filled_diagonal(spectrum, level) for spectrum in spectra], dim=-1)
         if weights is None:
             pieces = normal.split([spectrum.dimension for spectrum in spectra], dim=-1)
-            noise = [total_noise(spectrum, level, own) for spectrum, own in zip(spectra, pieces, strict=True)]
+            noise = [total_noise(spectrum, level, piece) for spectrum, piece in zip(spectra, pieces, strict=True)]
             return mean, mean + torch.cat(noise, dim=-1)[:, 0], variance
         values = block_update(spectra, level, weights, normal, "as_printed")[:, 0]
         return mean, torch.where(finite[:, None], values, mean), variance

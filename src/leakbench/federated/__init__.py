@@ -6,9 +6,10 @@
   it.
 - ``updates.py``: the loop of every training, its state and its hooks; ``training.py``: whole runs, side by side.
 - ``secure_aggregation.py``: every run goes through the whole protocol at every step, with fresh keys, and the server
-  gets the decoded sum of those who stay. Records do not depend on the keys. Who drops out is a stream of the client
-  and the step, equal for all settings; a run ends ``infeasible`` where fewer stay than the threshold, or a value may
-  overflow the ring (``ring.py``, ``secret_sharing.py``). Defenses whose server needs individual messages are rejected.
+  gets the decoded sum of those who stay. Records do not depend on the keys. Dropouts are drawn from a stream of the
+  client and the step, equal for all settings; a run ends ``infeasible`` where fewer stay than the threshold, or a
+  value may overflow the ring (``ring.py``, ``secret_sharing.py``). Defenses whose server needs individual messages are
+  rejected.
 - ``paillier.py``: the server adds integers that it cannot read. Keys are derived from named streams, so records
   repeat.
 """

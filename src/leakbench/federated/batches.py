@@ -1,4 +1,4 @@
-"""Which of its samples a client takes in every step."""
+"""The samples that a client takes in every step."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from leakbench.lazy import torch
 from leakbench.randomness import Streams
 
 Sampling: TypeAlias = Literal["shuffled", "independent", "all"]
-"""One batch after the other of data that are shuffled anew in each epoch; a batch drawn without replacement at each
-step, independently of all other steps; or all samples at each step."""
+"""``shuffled``: consecutive batches of data shuffled in each epoch; ``independent``: at each step a batch drawn without
+replacement; ``all``: all samples at each step."""
 
 Chosen: TypeAlias = "tuple[torch.Tensor | slice, torch.Tensor | slice]"
 """Rows and columns of samples among those of all clients, ``[n, N, ...]``."""
@@ -18,13 +18,13 @@ ALL: Chosen = (slice(None), slice(None))
 
 
 class ClientBatches:
-    """The batches of ``n`` clients; those of a client depend on its random stream alone.
+    """The batches of ``n`` clients; each client's depend on its random stream alone.
 
     Args:
         streams: one per client.
         held: samples that each client holds, N.
         size: samples of a batch, B; divides N where they are shuffled, and is N where all are taken.
-        sampling: how to take them.
+        sampling: how to draw batches.
         device: of the samples.
     """
 
@@ -34,7 +34,7 @@ class ClientBatches:
         self._epoch, self._order = -1, torch.empty(0)
 
     def at(self, step: int) -> Chosen:
-        """The samples of a step, ``[n, B]`` of ``[n, N]``; steps may be asked for in any order."""
+        """The samples of a step, ``[n, B]`` of ``[n, N]``, for steps in any order."""
         if self._sampling == "all":
             return ALL
         rows = torch.arange(len(self._streams), device=self._device)[:, None]

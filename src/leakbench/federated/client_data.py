@@ -1,4 +1,4 @@
-"""The data sets of clients before training: what mechanisms that act on data may look at."""
+"""The data sets of clients before training, for mechanisms that act on data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from leakbench.lazy import torch
 class ClientData:
     """All training images of ``n`` clients: row ``i`` is client ``i``.
 
-    What is found in them is computed at the first use and shared by all settings and defenses.
+    Statistics are computed at the first use and shared by all settings and defenses.
 
     Args:
         images: network inputs, ``[n, N, C, H, W]``. One row may stand for every client (``n = 1``).

@@ -1,4 +1,4 @@
-"""How strongly the features that a fully connected layer reads react to the images: the rows of a Jacobian, batched.
+"""Sensitivity to the images of the features that a fully connected layer reads: rows of a Jacobian, batched.
 
 Public implementations of Soteria (Sun et al. 2021) differentiate one feature after the other, hundreds to thousands of
 backward passes. Here the network runs forward once, and the backward passes of many features are one.
@@ -16,7 +16,7 @@ MEMORY_BUDGET = 2**30
 """Working memory of the backward passes side by side, in bytes. Only speed depends on it."""
 
 CPU_BUDGET = 64 * 2**20
-"""The same on a CPU, whose caches a larger one leaves."""
+"""The same on a CPU: what its caches hold."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class FeatureJacobian:
         def of_client(parameters: torch.Tensor, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             return self._of_batch(parameters, images, layer)
 
-        # One client at a time: the features are what runs side by side.
+        # One client at a time: the features run side by side.
         one_each = torch.func.vmap(of_client, in_dims=(shared, 0), chunk_size=1)
         return FeatureSensitivity(*one_each(self.parameters, self.images))
 
@@ -80,13 +80,13 @@ class FeatureJacobian:
         together = self._side_by_side(images.shape)
 
         def norms_of_feature(cotangent: torch.Tensor) -> torch.Tensor:
-            """Of one feature of every image: its derivative by that image alone."""
+            """Norms of a feature's derivative in every image, by that image alone."""
             (derivative,) = pull_back(cotangent.expand(batch, -1))
             squares: torch.Tensor = derivative.square().flatten(1).sum(dim=1)
             return squares.sqrt()
 
         def norm_in_batch(cotangent: torch.Tensor) -> torch.Tensor:
-            """Of one feature of one image: its derivative by the whole batch."""
+            """Norm of the derivative of one feature of one image by the whole batch."""
             (derivative,) = pull_back(cotangent.view(batch, size))
             norm: torch.Tensor = derivative.square().sum().sqrt()
             return norm
@@ -100,6 +100,6 @@ class FeatureJacobian:
         return features, norms.T
 
     def _side_by_side(self, shape: tuple[int, ...]) -> int:
-        """How many backward passes to take at a time: each holds some two hundred floats per pixel of the batch."""
+        """Number of backward passes at a time: each holds some two hundred floats per pixel of the batch."""
         budget = CPU_BUDGET if self.images.device.type == "cpu" else MEMORY_BUDGET
         return max(1, budget // (4 * 200 * math.prod(shape)))

@@ -1,4 +1,4 @@
-"""Values as binary words of a fixed number of decimals, flips of some of their bits, and what a server makes of many.
+"""Values as binary words of a fixed number of decimals, flips of some of their bits, and the server's vote on them.
 
 A word is sign and magnitude: bit 0, the leftmost, is the sign (one: negative), the others are ``|x| 10^z``, rounded.
 Words are int16 tensors that hold the ``width`` bits at their low end.
@@ -14,15 +14,15 @@ from leakbench.lazy import torch
 from leakbench.randomness import Streams
 
 BLOCK = 2**18
-"""Words that are worked on together, so that what is in between stays in the cache. Only speed depends on it."""
+"""Words processed together, so that intermediate results stay in the cache. Only speed depends on it."""
 
 
 @dataclass(frozen=True)
 class FixedPoint:
-    """How a value becomes a word.
+    """Format of words.
 
     Attributes:
-        decimals: that are kept, z.
+        decimals: number of decimals, z.
         width: bits of a word, the sign among them, b; 2 to 16.
     """
 
@@ -44,9 +44,9 @@ class FixedPoint:
         return sum(1 << (self.width - 1 - position) for position in set(positions))
 
     def encode(self, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Words of the nearest multiples of ``10^-z``, and where values were too large: they saturate.
+        """Words of the nearest multiples of ``10^-z``; values too large saturate.
 
-        There is no negative zero. What is not a number becomes zero.
+        There is no negative zero. NaN becomes zero.
 
         Args:
             values: of any shape, float32 or float64.
@@ -65,12 +65,12 @@ class FixedPoint:
         return words, saturated
 
     def encode_released(self, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Words as the public code makes them, and where it loses the value. Width 16 alone.
+        """Words as the public code writes them, with its overflows. Width 16 alone.
 
         It rounds to z decimals, multiplies, truncates: ``int(round(x, z) * 10^z)``, which loses one unit for some
         values. There is no bound. A positive integer from 32,768 on sets the sign bit; a negative one loses its bit of
         that weight. From 65,536 on a word has more than 16 digits, of which the server reads the first 16, and they
-        begin with a one. (What decodes a single client's words in the public code reads all digits.)
+        begin with a one. (The public code's decoder of a single client's words reads all digits.)
 
         Args:
             values: finite, of any shape.
@@ -97,17 +97,17 @@ class FixedPoint:
         return 1 - 2 * ((words >> (self.width - 1)) & 1)
 
     def integers(self, words: torch.Tensor) -> torch.Tensor:
-        """The integers that words of any shape stand for, int16; a negative zero is zero."""
+        """The integers of words of any shape, int16; a negative zero is zero."""
         return self.sign(words).mul_(self.magnitude(words))
 
     def decode(self, words: torch.Tensor) -> torch.Tensor:
-        """The values that words of any shape stand for, float32."""
+        """The values of words of any shape, float32."""
         return self.integers(words).float().div_(self.scale)
 
     def flip(self, words: torch.Tensor, positions: Sequence[int], keep: float, streams: Streams) -> torch.Tensor:
         """Flip each of the bits at ``positions`` with probability ``1 - keep``, independently (eq. 1).
 
-        What is drawn is which bits flip, not whether each does.
+        The positions of flips are drawn, rather than a coin for every bit.
 
         Args:
             words: ``[n, d]``, int16.
@@ -129,7 +129,7 @@ class FixedPoint:
         return words ^ flips.view(n, d)
 
     def flip_law(self, words: torch.Tensor, positions: Sequence[int], keep: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean and variance of what words decode to after :meth:`flip`, float32, of the shape of ``words``.
+        """Mean and variance of decoded words after :meth:`flip`, float32, of the shape of ``words``.
 
         Masked magnitude bits add independent noise to the magnitude; a masked sign multiplies by an independent one.
         """
@@ -152,7 +152,7 @@ def vote(words: torch.Tensor, least: int) -> torch.Tensor:
 
     Args:
         words: ``[..., R, d]``, int16.
-        least: ones that it takes, at least 1; see :func:`leakbench.theory.bit_votes.least_ones`.
+        least: number of ones required, at least 1; see :func:`leakbench.theory.bit_votes.least_ones`.
 
     Returns:
         ``[..., d]``, int16.
@@ -184,7 +184,7 @@ def _vote(words: torch.Tensor, least: int) -> torch.Tensor:
 
 
 def unbiased_mean(words: torch.Tensor, form: FixedPoint, positions: Sequence[int], keep: float) -> torch.Tensor:
-    """The mean of what clients encoded, from words with flipped bits: unbiased, and exact without flips.
+    """The mean of the clients' values, from words with flipped bits: unbiased, and exact without flips.
 
     A masked bit ``b`` that was flipped with probability ``1 - p`` has the unbiased estimate
     ``(b - (1 - p)) / (2 p - 1)``; the others are as they are. Sums are of integers, so their order does not matter.
@@ -192,7 +192,7 @@ def unbiased_mean(words: torch.Tensor, form: FixedPoint, positions: Sequence[int
     Args:
         words: ``[..., R, d]``, int16.
         form: how they encode.
-        positions: that were flipped.
+        positions: the masked bits.
         keep: p, above 0.5.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Ways to compute what several training runs take for their gradients: of batches, by matrix products, of samples."""
+"""Gradients of several training runs: of batches, of batches by matrix products, and of single samples."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ STACKED_TOGETHER = 32
 """Runs whose gradients one pass of :class:`StackedNetworks` computes. Only speed depends on it."""
 
 GPU_PART = 0.3
-"""Part of a GPU's free memory that they may take there."""
+"""Fraction of a GPU's free memory that they may take."""
 
 
 class Batch(NamedTuple):
-    """What several runs train on in a step.
+    """The batches of several runs in a step.
 
     Attributes:
         images: ``[runs, B, C, H, W]``, or token ids ``[runs, B, L]``.
@@ -48,7 +48,7 @@ class Batch(NamedTuple):
 
 
 class Gradient(NamedTuple):
-    """What moves some of the runs.
+    """The gradients of some of the runs.
 
     Attributes:
         values: ``[k, d]``.
@@ -66,24 +66,24 @@ class Gradients(ABC):
 
     Args:
         together: runs in one vectorised call. By default one for images on a CPU, where the grouped convolutions of
-            several are slower than a loop (``benchmarks/training_runs.py``), and as many as fit for sentences or on a
-            GPU. Numbers depend on it in their last digits alone.
+            several are slower than a loop (``benchmarks/training_runs.py``); for sentences or on a GPU, as many as fit.
+            It affects the last digits of numbers alone.
     """
 
     def __init__(self, together: int | None = None) -> None:
         self._together = together
 
     def together(self, network: Network, batch_size: int, sample: tuple[int, ...], device: torch.device) -> int:
-        """How many runs' gradients to compute in one vectorised call.
+        """Number of runs whose gradients one vectorised call computes.
 
         Args:
             network: the architecture, in mode ``train``.
             batch_size: samples of a step.
             sample: shape of an image ``(C, H, W)``, or of the token ids of a sentence ``(L,)``.
-            device: where.
+            device: of the computation.
 
         Raises:
-            Infeasible: the gradients do not exist for this architecture.
+                Infeasible: the gradients do not exist for this architecture.
         """
         return self._together or runs_within(network, batch_size, sample, device)
 
@@ -148,10 +148,10 @@ class StackedGradients(Gradients):
 
 
 class SampleMechanism(Protocol):
-    """What runs make of the gradients of single samples, as DP-SGD does. They never exist all at once."""
+    """A mechanism on the gradients of single samples, such as DP-SGD; they never exist all at once."""
 
     def contribution(self, gradients: torch.Tensor, runs: slice) -> torch.Tensor:
-        """The sum over samples of what each contributes, such as its clipped gradient.
+        """The sum of the samples' contributions, such as their clipped gradients.
 
         Args:
             gradients: of some of the samples of some of the runs, ``[k, b, d]``.
@@ -163,7 +163,7 @@ class SampleMechanism(Protocol):
         ...
 
     def release(self, total: torch.Tensor, batch_size: int, streams: Streams, runs: slice) -> torch.Tensor:
-        """What takes the gradient's place, ``[k, d]``: the mean of the contributions, with noise.
+        """The released gradients, ``[k, d]``: the mean of the contributions, with noise.
 
         Args:
             total: the sum of all contributions, ``[k, d]``.
@@ -175,10 +175,10 @@ class SampleMechanism(Protocol):
 
 
 class SampleGradients(Gradients):
-    """What a mechanism makes of the gradients of single samples, some samples after the others as memory allows.
+    """Gradients released by a mechanism on single samples, in chunks that fit in memory.
 
     Args:
-        mechanism: what releases them.
+        mechanism: bounds and releases them.
         together: runs in one vectorised call, see :class:`Gradients`.
     """
 
@@ -197,10 +197,10 @@ class SampleGradients(Gradients):
         def one(
             parameters: torch.Tensor, image: torch.Tensor, label: torch.Tensor
         ) -> tuple[torch.Tensor, torch.Tensor]:
-            found: tuple[torch.Tensor, torch.Tensor] = torch.func.grad_and_value(network.loss)(
+            both: tuple[torch.Tensor, torch.Tensor] = torch.func.grad_and_value(network.loss)(
                 parameters, image[None], label[None]
             )
-            return found
+            return both
 
         samples = torch.func.vmap(one, in_dims=(None, 0, 0))
         images, labels = batch.images[runs], batch.labels[runs]
@@ -212,7 +212,7 @@ class SampleGradients(Gradients):
             if k > 1:
                 gradients, losses = torch.func.vmap(samples)(parameters, some, theirs)
             else:
-                gradients, losses = (found[None] for found in samples(parameters[0], some[0], theirs[0]))
+                gradients, losses = (result[None] for result in samples(parameters[0], some[0], theirs[0]))
             total += self._mechanism.contribution(gradients, runs)
             loss += losses.sum(dim=1)
         released = self._mechanism.release(total, size, batch.step_streams(runs), runs)
@@ -220,13 +220,13 @@ class SampleGradients(Gradients):
 
 
 def runs_within(network: Network, batch_size: int, sample: tuple[int, ...], device: torch.device) -> int:
-    """How many runs' gradients to compute in one vectorised call.
+    """Number of runs whose gradients fit into one vectorised call.
 
     Args:
         network: the architecture.
         batch_size: samples of a step.
         sample: shape of an image ``(C, H, W)``, or of the token ids of a sentence ``(L,)``.
-        device: where.
+        device: of the computation.
     """
     if device.type == "cpu" and len(sample) > 1:
         return 1

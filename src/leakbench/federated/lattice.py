@@ -31,7 +31,7 @@ SLOPE, SPACING = 1 / math.sqrt(3), 2 / math.sqrt(3)
 
 @dataclass(frozen=True)
 class Lattice:
-    """A scaled lattice, and the part of it that is used.
+    """A scaled lattice, truncated to a range of coordinates.
 
     Attributes:
         dimension: L: 1, or 2 for the hexagonal one.
@@ -50,12 +50,12 @@ class Lattice:
 
     @property
     def limit(self) -> int:
-        """The largest lattice coordinate; what the public code calls the edge is ``limit * Delta``."""
+        """The largest lattice coordinate; the public code's "edge" is ``limit * Delta``."""
         return int(2 ** (self.bits - 1))
 
     @property
     def bits_per_coordinate(self) -> float:
-        """``log2(2^R + 1)``: the released range has one level more than R bits can tell apart."""
+        """``log2(2^R + 1)``: the released range has one level more than R bits can encode."""
         return self.bits + math.log2(1 + 2.0**-self.bits)
 
     def place(self, coordinates: torch.Tensor) -> torch.Tensor:
@@ -107,8 +107,8 @@ class Quantised:
         lattice: the lattice.
         points: lattice coordinates of all blocks of all tensors, int32 ``[n, L, blocks]``.
         overloaded: blocks that were clipped, boolean ``[n, blocks]``. Does not travel.
-        means: what was subtracted, float ``[n, L, tensors]``; zeros where ``bound`` is set.
-        scales: what it was divided by, ``3 sigma`` or ``bound``, float ``[n, tensors]``.
+        means: subtracted means, float ``[n, L, tensors]``; zeros where ``bound`` is set.
+        scales: divisors, ``3 sigma`` or ``bound``, float ``[n, tensors]``.
         plain: tensors of one value, which travel as they are, ``[n, such tensors]``.
         bound: the public bound that values were clipped to; None: normalised by their own means and deviations.
     """
@@ -142,7 +142,7 @@ class Quantised:
         return self.overloaded.sum(dim=1)
 
     def spread(self, of_blocks: torch.Tensor) -> torch.Tensor:
-        """Something of every block ``[n, L or 1, blocks]`` as something of every coordinate; single values get zero."""
+        """Values per block ``[n, L or 1, blocks]`` repeated for every coordinate; tensors of one value get zero."""
         n, length = len(of_blocks), self.lattice.dimension
         rows = of_blocks.expand(n, length, -1)
         parts, start = [rows.new_zeros(n, 0)], 0
@@ -172,8 +172,7 @@ def quantise(
 
     Each tensor is cut into L rows, so that in two dimensions its first half is paired with its second; odd ones get a
     zero. The rows' means are subtracted, and the whole is divided by ``3 sigma``, ``sigma^2`` the summed variance of
-    the rows. Of a constant row nothing but its mean is left. Tensors of one value stay as they are, unless there is a
-    bound.
+    the rows; a constant row becomes zero. Tensors of one value stay as they are, unless there is a bound.
 
     Args:
         values: ``[n, d]``.
@@ -205,9 +204,9 @@ def quantise(
         if noise is not None:
             rows += noise((length, count))
         rows += _dither(lattice, dither, count, values)
-        found = lattice.round(rows, rounding).to(torch.int32)
-        overloaded.append((found.abs() > lattice.limit).any(dim=1))
-        points.append(found.clamp_(-lattice.limit, lattice.limit))
+        nearest = lattice.round(rows, rounding).to(torch.int32)
+        overloaded.append((nearest.abs() > lattice.limit).any(dim=1))
+        points.append(nearest.clamp_(-lattice.limit, lattice.limit))
         means.append(mean)
         scales.append(scale)
     empty = values.new_zeros(n, length, 0)
@@ -224,11 +223,11 @@ def quantise(
 
 
 def dequantise(quantised: Quantised, streams: Streams) -> torch.Tensor:
-    """What the server makes of lattice points, ``[n, d]``.
+    """The updates that the server decodes from lattice points, ``[n, d]``.
 
     Args:
         quantised: the points.
-        streams: those of the clients.
+        streams: the clients', shared with the server.
     """
     lattice, dither, n = quantised.lattice, streams.child("dither"), len(quantised.points)
     parts, start, number, single = [quantised.plain[:, :0]], 0, 0, 0
@@ -247,7 +246,7 @@ def dequantise(quantised: Quantised, streams: Streams) -> torch.Tensor:
 
 
 def _dither(lattice: Lattice, streams: Streams, count: int, like: torch.Tensor) -> torch.Tensor:
-    """Uniform on the cell of the generator, ``[n, L, count]``. Any cell will do: it counts modulo the lattice alone."""
+    """Uniform on the cell of the generator, ``[n, L, count]``; any cell will do, as it counts modulo the lattice."""
     draws = streams.uniform(lattice.dimension, count, device=like.device)
     return lattice.place(draws.sub_(0.5).to(like))
 
@@ -257,9 +256,9 @@ class LatticeMessage(Message):
     """Updates on a lattice.
 
     Attributes:
-        quantised: what travels.
-        streams: the clients' and the server's, for the dither.
-        state_law: see :attr:`Message.law`; called when it is asked for.
+        quantised: the lattice points.
+        streams: randomness that clients and server share, for the dither.
+        state_law: returns :attr:`Message.law`; called at its first use.
     """
 
     quantised: Quantised
@@ -290,15 +289,15 @@ class LatticeMessage(Message):
 def lattice_law(
     values: torch.Tensor, quantised: Quantised, rounding: Rounding, noise: torch.Tensor | None = None
 ) -> Law:
-    """How decoded values are distributed over the dither, and the noise before it.
+    """The law of decoded values over the dither, and the noise before it.
 
-    Blocks are independent; in two dimensions the coordinates of a block are not quite. Where a block is overloaded, the
-    mean is not the one that is stated, and does not pass.
+    Blocks are independent; in two dimensions the coordinates of a block are not quite. Overloaded blocks do not pass:
+    their mean is another one.
 
     Args:
-        values: what was quantised, ``[n, d]``.
+        values: the values before quantisation, ``[n, d]``.
         quantised: the result.
-        rounding: how.
+        rounding: see :data:`Rounding`.
         noise: its covariance in normalised units, ``[L, L]``.
     """
     covariance = quantised.lattice.error_covariance(rounding)

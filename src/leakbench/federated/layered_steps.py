@@ -1,4 +1,4 @@
-"""Clients who share a model: what their records' gradients sum to, layer by layer."""
+"""Sums of record gradients, layer by layer, for clients that share a model."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ GPU_BUDGET = 8 * 2**30
 
 
 class LayeredSteps(ClientSteps):
-    """One gradient step of clients whose servers' models are known, with equal numbers of clients per server.
+    """One gradient step of clients that hold their servers' models, equally many per server.
 
-    All of a server's clients hold its model, so that their records go through it together.
+    The records of a server's clients pass through its model together.
     Numbers differ from those of :class:`ClientSteps` in their last digits.
 
     Args:
@@ -46,20 +46,20 @@ class LayeredSteps(ClientSteps):
         self._losses: dict[int, torch.Tensor] = {}
 
     def record_gradients(self) -> Iterator[tuple[slice, RecordGradients]]:
-        """Some clients of one server after the other, with the gradients of their records."""
+        """Slices of clients, each of one server, with the gradients of their records."""
         each = self._layered.bytes_of(self.images.shape[2:]) * self.images.shape[1]
         size = max(1, (GPU_BUDGET if self.images.is_cuda else MEMORY_BUDGET) // each)
         for server, parameters in enumerate(self._servers):
             first = server * self._clients
             for start in range(first, first + self._clients, size):
                 part = slice(start, min(start + size, first + self._clients))
-                found = self._layered.record_gradients(parameters, self.images[part], self.labels[part])
-                self._losses[start] = found.losses.mean(dim=1)
-                yield part, found
+                gradients = self._layered.record_gradients(parameters, self.images[part], self.labels[part])
+                self._losses[start] = gradients.losses.mean(dim=1)
+                yield part, gradients
 
     @cached_property
     def gradient(self) -> torch.Tensor:
-        return torch.cat([found.mean() for _, found in self.record_gradients()])
+        return torch.cat([gradients.mean() for _, gradients in self.record_gradients()])
 
     @property
     def loss(self) -> torch.Tensor:

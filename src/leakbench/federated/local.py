@@ -25,7 +25,7 @@ class LocalTraining(BaseModel):
         return self.steps == 1 and self.batch_size in (None, images)
 
     def samples(self, images: int) -> int:
-        """How many samples pass through the model for the update of a client that holds so many."""
+        """Number of samples that pass through the model for the update of a client with so many images."""
         return self.steps * (self.batch_size or images)
 
     def update(
@@ -45,7 +45,7 @@ class LocalTraining(BaseModel):
             parameters: ``[d]``.
             images: ``[B, C, H, W]``.
             labels: ``[B]``, or probabilities ``[B, classes]``.
-            statistics: what BatchNorm normalises with, where the caller knows better than the network.
+            statistics: normalising statistics of BatchNorm; by default the network's.
 
         Raises:
             ConfigError: the images are not whole batches.

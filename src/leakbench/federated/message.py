@@ -1,4 +1,4 @@
-"""What travels from clients to the server, what it costs, and what the server can decode from it.
+"""Messages from clients to the server: their size, and the gradients that the server decodes from them.
 
 A message is the wall between the attacker and the truth: attacks see :meth:`Message.view` and nothing of the client.
 """
@@ -22,13 +22,18 @@ FLOAT_BITS = 32
 
 @dataclass(frozen=True)
 class Law:
-    """How the coordinates of a message are distributed, given the gradient.
+    """The distribution of a message's coordinates, given the gradient.
 
-    It does not travel. It says what the defense costs (utility) and what the message can reveal (Fisher information).
+    It does not travel. The cost of a defense (utility) and the Fisher information of a message are computed from it.
+
+    >>> gradient = torch.tensor([[0.5, -2.0]])
+    >>> law = Law(mean=gradient, passing=gradient.abs() < 1, variance=torch.full_like(gradient, 0.01))
+    >>> law.passing
+    tensor([[ True, False]])
 
     Attributes:
-        mean: what the server decodes on average, ``[n, d]``.
-        passing: the coordinates whose mean follows the gradient, boolean ``[n, d]``: neither pruned nor clipped.
+        mean: mean of the decoded gradient, ``[n, d]``.
+        passing: coordinates whose mean follows the gradient, boolean ``[n, d]``: neither pruned nor clipped.
         variance: of the noise in each coordinate, ``[n, d]``; None without noise.
         normal: whether the noise is normal.
         independent: whether the noise of one coordinate is independent of that of the others.
@@ -55,12 +60,12 @@ class Message(ABC):
 
     @property
     def marked(self) -> torch.Tensor | None:
-        """Coordinates that the message itself shows to be changed, boolean ``[n, d]``; None where it shows nothing."""
+        """Coordinates that the message shows to be altered, boolean ``[n, d]``; None where it shows none."""
         return None
 
     @property
     def gain(self) -> float:
-        """What the defense multiplied all that it sends by, as everyone knows; an attacker can take it back."""
+        """Public scale factor of the whole message; an attacker can divide by it."""
         return 1.0
 
     @property
@@ -77,6 +82,10 @@ class Message(ABC):
 @dataclass(frozen=True)
 class DenseMessage(Message):
     """Every coordinate as a 32-bit float.
+
+    >>> message = DenseMessage(torch.tensor([[0.5, -2.0, 0.0]]))
+    >>> message.view(), message.bits
+    (tensor([[ 0.5000, -2.0000,  0.0000]]), 96)
 
     Attributes:
         values: ``[n, d]``.
@@ -97,33 +106,33 @@ class DenseMessage(Message):
 
 
 def gains(messages: Sequence[Message], views: Sequence[torch.Tensor]) -> torch.Tensor | None:
-    """What messages were multiplied by, ``[n, 1]``; None where it is one for all."""
+    """Scale factors of messages, ``[n, 1]``; None where all are one."""
     if all(message.gain == 1 for message in messages):
         return None
-    both = zip(messages, views, strict=True)
-    return torch.cat([torch.full_like(view[:, :1], message.gain) for message, view in both])
+    pairs = zip(messages, views, strict=True)
+    return torch.cat([torch.full_like(view[:, :1], message.gain) for message, view in pairs])
 
 
 def stacked(parts: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
-    """What messages say of their coordinates, ``[n, d]``; nothing (zero, False) where one says nothing, None if all."""
-    known = next((part for part in parts if part is not None), None)
-    if known is None:
+    """Concatenate attributes ``[n, d]`` of messages, with zero (False) for None; None if all are."""
+    given = next((part for part in parts if part is not None), None)
+    if given is None:
         return None
-    nothing = torch.zeros_like(known)
-    return torch.cat([nothing if part is None else part for part in parts])
+    zero = torch.zeros_like(given)
+    return torch.cat([zero if part is None else part for part in parts])
 
 
 def position_bits(count: int, places: int) -> int:
-    """Bits that tell ``count`` places out of ``places``: a bitmap, or indices of fixed length if they are shorter."""
+    """Bits that encode ``count`` out of ``places`` places: as a bitmap, or as indices if they are shorter."""
     return min(places, count * max(1, math.ceil(math.log2(places))))
 
 
 @dataclass(frozen=True)
 class CodedMessage(Message):
-    """Values in a code of the mechanism's own.
+    """Values in a mechanism's code.
 
     Attributes:
-        values: what the server decodes, ``[n, d]``.
+        values: the decoded gradients, ``[n, d]``.
         size: of one client's message, in bits.
         law: see :class:`Message`.
     """
@@ -142,12 +151,19 @@ class CodedMessage(Message):
 
 @dataclass(frozen=True)
 class SparseMessage(Message):
-    """Some coordinates, the others decode as zero.
+    """Some coordinates; the others decode as zero.
+
+    >>> gradient = torch.tensor([[0.5, -2.0, 0.0, 1.5]])
+    >>> message = SparseMessage(gradient, kept=gradient.abs() > 1)
+    >>> message.view()
+    tensor([[ 0.0000, -2.0000,  0.0000,  1.5000]])
+    >>> message.bits  # two floats, and a bitmap of four coordinates
+    68
 
     Attributes:
         values: ``[n, d]``; entries outside ``kept`` do not travel.
         kept: boolean ``[n, d]``. The positions travel as a bitmap or as indices, whichever is shorter.
-        positions: bits that the positions take where a mechanism's pattern says them shorter.
+        positions: bits of the positions, where the mechanism's pattern has a shorter code.
         gain: see :class:`Message`.
     """
 
@@ -180,10 +196,10 @@ class RingMessage(Message):
     """Fixed-point numbers modulo a power of two, whole or in shares that add up to them.
 
     Attributes:
-        shares: ``[n, s, d]``; of every client the server sees the first, and the others go to other clients.
+        shares: ``[n, s, d]``; the first of each client goes to the server, the others to other clients.
         ring: their ring.
-        like: what decoded values are like: their type and device.
-        beside: bits that the client who sends most sends besides, to other clients.
+        like: a tensor of the type and device of decoded values.
+        beside: further bits to other clients, of the client that sends most.
         law: see :class:`Message`.
     """
 
@@ -206,7 +222,7 @@ class RingMessage(Message):
         return torch.from_numpy(self.ring.decode(np.ascontiguousarray(self.shares[:, 0]))).to(self.like)
 
     def mean(self, clients: int) -> torch.Tensor:
-        """Of consecutive clients, from the sum of all their shares, ``[n / clients, d]``."""
+        """Mean of consecutive clients, from the sum of all their shares, ``[n / clients, d]``."""
         groups = self.shares.reshape(-1, clients, *self.shares.shape[1:])
         total = groups.sum(axis=(1, 2), dtype=self.ring.dtype)
         return torch.from_numpy(self.ring.decode(total) / clients).to(self.like)
@@ -218,7 +234,7 @@ class EncryptedMessage(Message):
 
     Attributes:
         vectors: of the same key, packing and length.
-        like: what views are like, of any shape: their type and device.
+        like: a tensor of the type and device of views, of any shape.
     """
 
     vectors: tuple[EncryptedVector, ...]
@@ -229,5 +245,5 @@ class EncryptedMessage(Message):
         return self.vectors[0].bits
 
     def view(self) -> torch.Tensor:
-        """What one without the key has for gradients ``[n, d]``: see :meth:`EncryptedVector.fractions`."""
+        """Ciphertexts in the place of gradients ``[n, d]``, without the key: see :meth:`EncryptedVector.fractions`."""
         return torch.from_numpy(np.stack([vector.fractions() for vector in self.vectors])).to(self.like)

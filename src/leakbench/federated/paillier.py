@@ -1,9 +1,9 @@
-"""Vectors of real numbers under Paillier encryption: a server multiplies ciphertexts, and so adds what it cannot read.
+"""Real vectors under Paillier encryption: the server adds them by multiplying ciphertexts that it cannot read.
 
 A value becomes a fixed-point integer, plus an offset that makes it positive. One plaintext holds one such integer, or
 as many as fit beside each other: each in a slot with guard bits, so that the sums of K vectors do not run into the next
 slot. ``phe`` has the cryptosystem, with ``g = n + 1``. The clients share a key pair and the server has the public key:
-so clients decrypt, and encrypt modulo ``p^2`` and ``q^2``, which gives the same ciphertexts in a third of the time.
+clients decrypt, and encrypt modulo ``p^2`` and ``q^2``, which gives the same ciphertexts in a third of the time.
 
 Source: Paillier (1999), "Public-key cryptosystems based on composite degree residuosity classes"; Zhang, Kang et al.
 (2023), appendix G, whose condition on the key has to read ``gcd(pq, (p - 1)(q - 1)) = 1``.
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from leakbench.federated.ring import Words
 
 LEAST_BITS, MOST_BITS = 1024, 4096
-"""Of a modulus that is not a toy."""
+"""Sizes of a modulus that is not a toy."""
 LEAST_TOY_BITS = 16
 SLOT_BITS = 64
 """The widest slot."""
 
 
 def check_key_bits(bits: int, *, toy: bool = False) -> None:
-    """Raise unless there are moduli of this size here.
+    """Reject sizes of the modulus that are not supported.
 
     Raises:
         ConfigError: not a multiple of 8, or out of range.
@@ -70,13 +70,13 @@ def generate_keys(bits: int = 2048, *, entropy: Entropy | None = None, toy: bool
             if p == q or (p * q).bit_length() != bits:
                 continue
             private = phe.PaillierPrivateKey(phe.PaillierPublicKey(p * q), p, q)
-        # Of primes of the same length it fails only where the next prime is longer than what was drawn: among toys.
+        # With primes of equal length this fails only for toys, where the next prime may be a bit longer.
         if gmpy2.gcd(private.public_key.n, (private.p - 1) * (private.q - 1)) == 1:
             return private
 
 
 def _prime(bits: int, entropy: Entropy) -> int:
-    """As ``phe`` finds it: the first prime above random bits of which the highest is one."""
+    """The first prime above random bits, the highest of which is one; as ``phe`` draws primes."""
     import gmpy2
 
     drawn = int.from_bytes(entropy(-(-bits // 8))) % (1 << bits) | 1 << (bits - 1)
@@ -95,11 +95,11 @@ def simulated_keys(bits: int, *, toy: bool = False) -> PaillierPrivateKey:
 
 @dataclass(frozen=True)
 class Packing:
-    """How real numbers stand in plaintexts.
+    """Layout of real numbers in plaintexts.
 
     Attributes:
         key_bits: of the modulus.
-        clients: how many vectors may be added, K.
+        clients: most vectors that may be added, K.
         fraction_bits: f; a value is rounded to the nearest multiple of ``2^-f``.
         integer_bits: above them, the sign among them; values lie below ``2^(integer_bits - 1)`` in magnitude.
         packed: as many values per plaintext as fit; else one.
@@ -122,14 +122,14 @@ class Packing:
                 "are at least 1, 0 and 1"
             )
         if self.width > SLOT_BITS:
-            raise ConfigError(f"{self._slot_in_words}; a slot has at most {SLOT_BITS}")
+            raise ConfigError(f"{self._slot_bits}; a slot has at most {SLOT_BITS}")
         if self.width > self.key_bits - 1:
             raise Infeasible(
-                f"a modulus of {self.key_bits} bits holds plaintexts of {self.key_bits - 1}, and {self._slot_in_words}"
+                f"a modulus of {self.key_bits} bits holds plaintexts of {self.key_bits - 1}, and {self._slot_bits}"
             )
 
     @property
-    def _slot_in_words(self) -> str:
+    def _slot_bits(self) -> str:
         return (
             f"a value takes {self.width} bits: {self.fraction_bits} fraction bits, {self.integer_bits} integer bits "
             f"and {self.guard_bits} for sums of {self.clients}"
@@ -152,16 +152,16 @@ class Packing:
 
     @property
     def offset(self) -> int:
-        """What is added to every integer; also the bound on their magnitude."""
+        """Constant added to every integer; also the bound on their magnitude."""
         return 1 << (self.fraction_bits + self.integer_bits - 1)
 
     @property
     def ring(self) -> Ring:
-        """Whose fixed point this is."""
+        """The ring in whose fixed point values are encoded."""
         return Ring(64, self.fraction_bits)
 
     def ciphertexts(self, length: int) -> int:
-        """How many there are of a vector."""
+        """Number of ciphertexts of a vector."""
         return -(-length // self.slots)
 
     def bits(self, length: int) -> int:
@@ -189,7 +189,7 @@ class Packing:
         return [int.from_bytes(row.tobytes(), "little") for row in rows]
 
     def sums(self, plaintexts: Sequence[int], length: int, terms: int) -> Words:
-        """Sums of so many vectors, ``[d]``, elements of :attr:`ring`.
+        """The sum of ``terms`` vectors, ``[d]``, as elements of :attr:`ring`.
 
         Raises:
             Infeasible: a plaintext that is no such sum.
@@ -213,9 +213,9 @@ class EncryptedVector:
     Attributes:
         public: the key.
         ciphertexts: integers modulo ``n^2``.
-        packing: what plaintexts are.
+        packing: layout of the plaintexts.
         length: of the vector, d.
-        terms: how many vectors it is the sum of.
+        terms: number of vectors in the sum.
     """
 
     public: PaillierPublicKey
@@ -226,21 +226,21 @@ class EncryptedVector:
 
     @property
     def bits(self) -> int:
-        """Its size."""
+        """Size of the encrypted vector."""
         return self.packing.bits(self.length)
 
     @cached_property
     def serialised(self) -> bytes:
-        """What travels: the ciphertexts, each in as many bytes as ``n^2`` has at most."""
+        """The ciphertexts on the wire, each in as many bytes as ``n^2`` has at most."""
         size = self.packing.key_bits // 4
         return b"".join(ciphertext.to_bytes(size) for ciphertext in self.ciphertexts)
 
     def fractions(self) -> NDArray[np.float64]:
-        """What one without the key has in the place of coordinates, ``[d]``, in [0, 1): parts of ``c / n^2``.
+        """The ciphertexts as coordinates ``[d]`` in [0, 1), for an attacker without the key: parts of ``c / n^2``.
 
-        With one value per ciphertext it is ``c / n^2``. Else it is written in the base in which it has as many digits
-        as there are slots: the coordinate in slot j gets digit j, over the base. So the coordinates hold all that the
-        ciphertext does, each something of its own, and have the same law as without packing.
+        With one value per ciphertext it is ``c / n^2``. Else ``c / n^2`` is written in the base in which it has as many
+        digits as there are slots, and the coordinate in slot j gets digit j, over the base. So the coordinates hold all
+        that the ciphertext does, and have the same law as without packing.
         """
         slots, square = self.packing.slots, self.public.nsquare
         size = max(8, self.packing.key_bits // (4 * slots))  # bytes of a digit
@@ -310,15 +310,15 @@ def _residues(public: PaillierPublicKey, units: Sequence[int]) -> list[int]:
 def _residues_of_holder(key: PaillierPrivateKey, units: Sequence[int]) -> list[int]:
     """The same, from the factors.
 
-    Modulo ``p^2`` it is ``(r^q)^p``, of which ``r^q`` is needed modulo p alone: ``(a + b p)^p = a^p`` modulo ``p^2``.
+    Modulo ``p^2`` it is ``(r^q)^p``, where ``r^q`` modulo p suffices: ``(a + b p)^p = a^p`` modulo ``p^2``.
     """
     import gmpy2
 
     p, q = gmpy2.mpz(key.p), gmpy2.mpz(key.q)
     parts = []
-    for own, other in ((p, q), (q, p)):
-        roots = gmpy2.powmod_base_list([unit % own for unit in units], other % (own - 1), own)
-        parts.append(gmpy2.powmod_base_list(roots, own, own * own))
+    for prime, other in ((p, q), (q, p)):
+        roots = gmpy2.powmod_base_list([unit % prime for unit in units], other % (prime - 1), prime)
+        parts.append(gmpy2.powmod_base_list(roots, prime, prime * prime))
     square, inverse = p * p, gmpy2.invert(p * p, q * q)
     return [int(a + square * ((b - a) * inverse % (q * q))) for a, b in zip(*parts, strict=True)]
 

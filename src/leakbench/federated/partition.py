@@ -1,4 +1,4 @@
-"""Which images each client holds: drawn at random, or skewed towards some of the labels."""
+"""Partitions of images over clients: at random, or skewed towards some of the labels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from leakbench.lazy import np, torch
 
 
 def iid_partition(count: int, clients: int, size: int, seed: int) -> torch.Tensor:
-    """Clients of equal size that share nothing, at random: rows ``[clients, size]`` of ``count`` images.
+    """Disjoint clients of equal size, at random: rows ``[clients, size]`` of ``count`` images.
 
     Raises:
         ConfigError: there are too few images.
@@ -18,13 +18,13 @@ def iid_partition(count: int, clients: int, size: int, seed: int) -> torch.Tenso
 
 
 def dirichlet_partition(labels: torch.Tensor, clients: int, size: int, alpha: float, seed: int) -> torch.Tensor:
-    """Clients of equal size that share nothing, with label proportions of their own.
+    """Disjoint clients of equal size, with label proportions that differ.
 
     Each client draws its proportions from a symmetric Dirichlet law, as Hsu et al. (2019), "Measuring the Effects of
     Non-Identical Data Distribution for Federated Visual Classification", do: ``alpha`` to infinity gives all clients
     the same mix of labels, ``alpha`` to zero a single label to each. Client after client then takes images of every
-    class from what the clients before it left. Where a class has run out, its share goes to the client's other classes
-    in proportion, and where all of them have, to what is left: so late clients of a data set that is used up follow
+    class from those that are left. Where a class has run out, its share goes to the client's other classes in
+    proportion, and where all of them have, to the remaining classes: late clients of a data set that is used up follow
     their proportions less. Within a class, images are drawn at random.
 
     Args:
@@ -61,7 +61,7 @@ def _check(count: int, clients: int, size: int) -> None:
 
 
 def _filled(proportions: np.ndarray, left: np.ndarray, size: int) -> np.ndarray:
-    """How many of each class to take, ``size`` in all: in proportion, as far as they go."""
+    """Number of images to take of each class, ``size`` in all: in proportion, as far as they go."""
     taken = np.zeros_like(left)
     while (missing := size - int(taken.sum())) > 0:
         weights = np.where(taken < left, proportions, 0.0)

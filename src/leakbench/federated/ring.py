@@ -1,7 +1,7 @@
 """Real vectors as fixed-point integers modulo a power of two, whose sums do not wrap around.
 
-An integer stands for itself over ``2^f``; negative ones are two's complements. Adding modulo ``2^w`` is exact, so
-the sum of N vectors decodes to the sum of what each was rounded to, as long as it fits in ``w`` bits.
+An integer represents itself over ``2^f``; negative ones are two's complements. Adding modulo ``2^w`` is exact, so
+the sum of N vectors decodes to the sum of the rounded vectors, as long as it fits in ``w`` bits.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Ring:
-    """The integers modulo ``2^w``, and how real numbers become them.
+    """The integers modulo ``2^w``, with a fixed-point encoding of real numbers.
 
     Attributes:
         width: w, bits of an element: 32 or 64.
         fraction_bits: f; a value is rounded to the nearest multiple of ``2^-f``.
-        clip: bound that values are clipped to, ``[-clip, clip]``, before they are rounded; None: they are not.
+        clip: values are clipped to ``[-clip, clip]`` before they are rounded; None: they are not.
 
     Raises:
         ConfigError: parameters out of range.
@@ -46,7 +46,7 @@ class Ring:
 
     @property
     def dtype(self) -> np.dtype[np.unsignedinteger[Any]]:
-        """Of elements; little-endian on every machine."""
+        """Type of elements; little-endian on every machine."""
         return np.dtype(f"<u{self.width // 8}")
 
     def largest(self, users: int) -> int:
@@ -54,11 +54,11 @@ class Ring:
         return int((1 << (self.width - 1)) - 1) // users
 
     def encode(self, values: NDArray[np.floating], users: int) -> Words:
-        """Elements of the same shape, of values that are summed with those of ``users - 1`` others.
+        """Elements of the same shape, for values that are summed with those of ``users - 1`` others.
 
         Args:
             values: real numbers, of any shape.
-            users: how many vectors are summed, N.
+            users: number of vectors in the sum, N.
 
         Raises:
             ConfigError: no users.
@@ -83,7 +83,7 @@ class Ring:
         return words
 
     def decode(self, words: Words) -> NDArray[np.float64]:
-        """The real numbers that elements stand for, float64 (which has 53 bits: larger sums of 64 are rounded)."""
+        """The real numbers of elements, float64 (whose 53 bits round larger sums of 64)."""
         signed = words.view(f"<i{self.width // 8}")
         reals: NDArray[np.float64] = np.ldexp(signed.astype(np.float64), -self.fraction_bits)
         return reals

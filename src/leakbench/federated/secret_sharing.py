@@ -15,7 +15,7 @@ PRIME = 2**256 + 297
 """The field: the smallest prime that every secret of 32 bytes is below."""
 SHARE_BYTES = 33
 Entropy = Callable[[int], bytes]
-"""So many random bytes, as ``os.urandom`` gives them."""
+"""Returns a number of random bytes, as ``os.urandom`` does."""
 
 
 def share(secret: bytes, threshold: int, points: Sequence[int], entropy: Entropy) -> list[int]:
@@ -23,9 +23,9 @@ def share(secret: bytes, threshold: int, points: Sequence[int], entropy: Entropy
 
     Args:
         secret: 32 bytes.
-        threshold: how many shares recover it, t; at least 1 and at most the number of points.
+        threshold: number of shares that recover it, t; at least 1 and at most the number of points.
         points: the holders', distinct and from 1 on.
-        entropy: where the polynomial comes from.
+        entropy: source of the polynomial.
 
     Raises:
         ConfigError: another length of the secret, a threshold out of range, points that are not distinct or below 1.
@@ -48,7 +48,7 @@ def share(secret: bytes, threshold: int, points: Sequence[int], entropy: Entropy
 
 
 def weights_at_zero(points: Sequence[int]) -> list[int]:
-    """Lagrange's weights of shares at distinct points; the same for every secret that was shared with them.
+    """Lagrange weights of shares at distinct points; the same for every secret.
 
     Raises:
         ConfigError: points that are not distinct.
@@ -56,11 +56,11 @@ def weights_at_zero(points: Sequence[int]) -> list[int]:
     if len(set(points)) != len(points):
         raise ConfigError(f"points {list(points)} are not distinct")
     weights = []
-    for own in points:
+    for point in points:
         above, below = 1, 1
         for other in points:
-            if other != own:
-                above, below = above * other % PRIME, below * (other - own) % PRIME
+            if other != point:
+                above, below = above * other % PRIME, below * (other - point) % PRIME
         weights.append(above * pow(below, -1, PRIME) % PRIME)
     return weights
 
@@ -70,8 +70,8 @@ def combine(shares: Mapping[int, int], threshold: int, weights: Sequence[int] | 
 
     Args:
         shares: by the point of their holder.
-        threshold: that the secret was shared with.
-        weights: :func:`weights_at_zero` of those first points, where they are known.
+        threshold: with which the secret was shared.
+        weights: :func:`weights_at_zero` of those first points, if already computed.
 
     Raises:
         Infeasible: too few shares, or shares of no secret of 32 bytes (altered, or of another threshold).

@@ -1,17 +1,16 @@
 """Secure aggregation by pairwise masks: the server learns the sum of the users' vectors, and no vector.
 
 Every pair of users agrees on a key (X25519) and expands it to a mask, which one of them adds and the other subtracts;
-each user adds a mask of its own besides. Keys of pairwise masks and seeds of own masks are shared among all users
-(Shamir), so that the sum of those who sent a vector can be unmasked though others dropped out: users reveal shares of
-the own masks of those who sent, and of the keys of those who did not, never both of one user.
+each user also adds a self mask. Keys of pairwise masks and seeds of self masks are shared among all users (Shamir), so
+that the sum of those who sent a vector can be unmasked though others dropped out: users reveal shares of the seeds of
+those who sent, and of the keys of those who did not, never both of one user.
 
-Threat model: an honest-but-curious server, and fewer than ``threshold`` honest-but-curious users that tell it what they
-know. They learn the sum over the surviving users who do not collude, and who dropped out. Nothing is signed, and there
-is no round in which users agree on who survived: a server that lies about keys or survivors is out of scope. Keys live
-for one sum.
+Threat model: an honest-but-curious server that colludes with fewer than ``threshold`` honest-but-curious users. They
+learn the sum over the other surviving users, and who dropped out. Nothing is signed, and there is no round in which
+users agree on the survivors: a server that lies about keys or survivors is out of scope. Keys live for one sum.
 
 Source: Bonawitz et al. (2017), "Practical Secure Aggregation for Privacy-Preserving Machine Learning", figure 4 without
-what serves against active adversaries.
+the steps against active adversaries.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PublicKeys:
-    """What a user tells everybody: X25519 public keys, 32 bytes each.
+    """The X25519 public keys of a user, 32 bytes each.
 
     Attributes:
         channel: of the encrypted channels on which users exchange shares.
@@ -49,10 +48,10 @@ class PublicKeys:
 
 @dataclass(frozen=True)
 class Revealed:
-    """The shares that one user hands to the server: by user, of every user exactly one.
+    """The shares that one user hands to the server: exactly one of every user, by user.
 
     Attributes:
-        seeds: of the own masks of those who sent a vector.
+        seeds: of the self masks of those who sent a vector.
         keys: of the mask keys of those who dropped out.
     """
 
@@ -92,9 +91,9 @@ def additive_shares(words: Words, shares: int, ring: Ring, entropy: Entropy = os
 
     Args:
         words: the vector, ``[d]``.
-        shares: how many, at least 1.
+        shares: their number, at least 1.
         ring: the ring.
-        entropy: where the seeds of all but the first share come from.
+        entropy: source of the seeds of all but the first share.
 
     Raises:
         ConfigError: no shares.
@@ -102,8 +101,8 @@ def additive_shares(words: Words, shares: int, ring: Ring, entropy: Entropy = os
     if shares < 1:
         raise ConfigError(f"{shares} shares of a vector; there is at least one")
     masks = [expand(entropy(SECRET_BYTES), len(words), ring) for _ in range(shares - 1)]
-    own: Words = words - np.sum(masks, axis=0, dtype=ring.dtype) if masks else words
-    parts: Words = np.stack([own, *masks])
+    rest: Words = words - np.sum(masks, axis=0, dtype=ring.dtype) if masks else words
+    parts: Words = np.stack([rest, *masks])
     return parts
 
 
@@ -114,8 +113,8 @@ class User:
         index: from 0 on; its point as a holder of shares is one more.
         words: its vector, in the ring, ``[d]``.
         ring: the ring.
-        threshold: how many users have to reveal, t.
-        entropy: where keys, seeds and polynomials come from.
+        threshold: number of users that have to reveal, t.
+        entropy: source of keys, seeds and polynomials.
     """
 
     def __init__(self, index: int, words: Words, ring: Ring, threshold: int, entropy: Entropy = os.urandom) -> None:
@@ -160,7 +159,7 @@ class User:
         """Round 2: the vector plus all masks, ``[d]``.
 
         Args:
-            sealed: the shares that the others sent to this user; who sent none takes no part.
+            sealed: the shares that the others sent to this user; those who sent none take no part.
         """
         for other, message in sealed.items():
             plain = self._channel(other).decrypt(_direction(other, self.index), message, None)
@@ -172,7 +171,7 @@ class User:
         return words
 
     def reveal(self, survivors: Collection[int]) -> Revealed:
-        """Round 3: of every user one share: of its seed if it survived, of its mask key if it did not.
+        """Round 3: one share of every user: of its seed if it survived, of its mask key if it did not.
 
         Raises:
             Infeasible: fewer survivors than the threshold, or other survivors than before.
@@ -199,7 +198,7 @@ class User:
 
 
 def _direction(sender: int, receiver: int) -> bytes:
-    """The nonce of the only message from one user to another; both directions have the same key."""
+    """Nonce of the only message from one user to another; both directions use the same key."""
     return sender.to_bytes(6) + receiver.to_bytes(6)
 
 
@@ -211,15 +210,15 @@ def _apply(words: Words, mask: Words, *, adds: bool) -> None:
 
 
 class Server:
-    """The server, for one sum: it passes messages on, and unmasks the sum.
+    """The server, for one sum: it routes messages, and unmasks the sum.
 
     Args:
         ring: the ring.
-        threshold: how many users have to reveal, t.
+        threshold: number of users that have to reveal, t.
 
     Attributes:
         directory: public keys, by user.
-        received: masked vectors, by user: all that it sees of vectors before it unmasks.
+        received: masked vectors, by user: its view of the vectors before it unmasks.
     """
 
     def __init__(self, ring: Ring, threshold: int) -> None:
@@ -228,7 +227,7 @@ class Server:
         self.received: dict[int, Words] = {}
 
     def collect(self, keys: Mapping[int, PublicKeys]) -> Mapping[int, PublicKeys]:
-        """Round 0: the keys of all, for all."""
+        """Round 0: the directory of all users' keys."""
         self.directory = dict(keys)
         return self.directory
 
@@ -240,7 +239,7 @@ class Server:
         }
 
     def receive(self, masked: Mapping[int, Words]) -> tuple[int, ...]:
-        """Round 2: who survived.
+        """Round 2: the surviving users.
 
         Raises:
             Infeasible: fewer than the threshold.
@@ -284,13 +283,13 @@ class Server:
 
 @dataclass(frozen=True)
 class SecureSum:
-    """What a run of the protocol ends with.
+    """The result of a run of the protocol.
 
     Attributes:
         total: the sum of the survivors' vectors, each rounded to fixed point, ``[d]``, float64.
-        survivors: who sent a vector.
-        bits: that the user who sends most sends: keys, shares, masked vector, revealed shares.
-        server: what the server saw.
+        survivors: users who sent a vector.
+        bits: sent by the user who sends most: keys, shares, masked vector, revealed shares.
+        server: the server, with its view.
     """
 
     total: NDArray[np.float64]
@@ -300,7 +299,7 @@ class SecureSum:
 
 
 def check_threshold(users: int, threshold: int) -> None:
-    """Raise unless a sum of so many users can have this threshold.
+    """Reject thresholds that a sum of so many users cannot have.
 
     Raises:
         ConfigError: fewer than two users, or a threshold that is not from 2 to the number of users.
@@ -322,15 +321,15 @@ def secure_sum(
 ) -> SecureSum:
     """Run the whole protocol: the sum of the vectors of those who do not drop out.
 
-    The sum does not depend on keys and masks, so it is the same in every run though they are not.
+    The sum does not depend on keys and masks, so it is the same in every run.
 
     Args:
         vectors: one per user, ``[N, d]``.
-        threshold: how many users have to stay to the end, t: from 2 to N. Above half of them is usual.
+        threshold: number of users that have to stay to the end, t: from 2 to N. More than half of them is usual.
         dropped: users who leave after they have shared their keys, and send no vector.
         silent: users who leave after they have sent their vector, and reveal nothing.
-        ring: how vectors become integers; :class:`Ring`'s defaults.
-        entropy: where keys, seeds and polynomials come from; another source is for tests.
+        ring: the fixed point of vectors; by default that of :class:`Ring`.
+        entropy: source of keys, seeds and polynomials; another one is for tests.
 
     Raises:
         ConfigError: fewer than two users, a threshold out of range, vectors of different lengths, no such users.

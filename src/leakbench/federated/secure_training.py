@@ -1,4 +1,4 @@
-"""Secure aggregation as training uses it: its parameters, who drops out of a round, and the mean of the others."""
+"""Secure aggregation in training: its parameters, the dropouts of a round, and the mean of the other clients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SecureUpdates(NamedTuple):
     Attributes:
         values: mean of the clients that stayed, ``[servers, d]``; NaN where a message is not finite, zero where the
             protocol failed.
-        bits: of the client that sends most.
+        bits: sent by the client that sends most.
         failed: servers for which the protocol failed, with the reason.
     """
 
@@ -49,11 +49,11 @@ class SecureAggregation(BaseModel):
         return self
 
     def dropped(self, streams: Streams) -> torch.Tensor:
-        """Which clients drop out of the round of these streams, boolean ``[n]``."""
+        """Mask of the clients that drop out of the round of these streams, boolean ``[n]``."""
         return streams.child("dropout").uniform(1)[:, 0] < self.dropout
 
     def mean(self, values: torch.Tensor, dropped: Collection[int] = ()) -> tuple[torch.Tensor, int]:
-        """The mean over the clients who did not drop out, from the decoded sum, and the bits that a client sends.
+        """The mean over the clients that did not drop out, from the decoded sum, and the bits that a client sends.
 
         Args:
             values: one row per client, ``[N, d]``.
@@ -67,23 +67,23 @@ class SecureAggregation(BaseModel):
             Infeasible: fewer clients stay than the threshold; a value is not finite, or may overflow the ring.
         """
         ring = Ring(self.width, self.fraction_bits, self.clip)
-        found = secure_sum(list(values.cpu().numpy()), self.threshold, dropped, ring=ring)
-        mean = torch.from_numpy(found.total / len(found.survivors))
-        return mean.to(values), found.bits
+        result = secure_sum(list(values.cpu().numpy()), self.threshold, dropped, ring=ring)
+        mean = torch.from_numpy(result.total / len(result.survivors))
+        return mean.to(values), result.bits
 
     def updates(self, sent: torch.Tensor, streams: Streams, alive: torch.Tensor) -> SecureUpdates:
         """The updates of several servers, each from the sum that it decodes in a round.
 
         Args:
             sent: messages of the clients in the clear, ``[servers * clients, d]``.
-            streams: of the round, one per row; they decide who drops out.
-            alive: servers whose training goes on, boolean ``[servers]``; for others nothing is computed.
+            streams: of the round, one per row; they determine the dropouts.
+            alive: servers whose training continues, boolean ``[servers]``; for others nothing is computed.
         """
         values = sent.unflatten(0, (len(alive), -1))
         dropped = self.dropped(streams).unflatten(0, (len(alive), -1))
         update, bits, failed = torch.zeros_like(values[:, 0]), 0, dict[int, str]()
         for server in alive.nonzero()[:, 0].tolist():
-            if not bool(values[server].isfinite().all()):  # which no client's software would encode
+            if not bool(values[server].isfinite().all()):  # has no fixed-point encoding
                 update[server] = torch.nan
                 continue
             try:

@@ -23,8 +23,8 @@ MEMORY_BUDGET = 2**30
 """Working memory of the directions that are differentiated side by side, in bytes. Only speed depends on it."""
 
 CPU_BUDGET = 64 * 2**20
-"""The same of batches side by side on a CPU. Vectorising over them saves dispatching there and nothing else, and the
-grouped convolutions that it makes of their weight gradients are no faster than one after the other."""
+"""The same for batches side by side on a CPU, where vectorising saves no more than dispatching: the grouped
+convolutions that result for weight gradients are no faster than a loop."""
 
 
 def random_directions(
@@ -37,7 +37,7 @@ def random_directions(
         probes: number of directions, k.
         shape: of a client's input batch, ``(B, C, H, W)``.
         kind: standard normal entries, or signs.
-        draw: which of many independent sets of probes.
+        draw: index of one of many independent sets of probes.
     """
     name = ("sensitivity", draw) if draw else ("sensitivity",)
     directions = streams.child(*name).normal(probes, *shape)
@@ -46,14 +46,14 @@ def random_directions(
 
 @dataclass(frozen=True)
 class InputJacobian:
-    """``J = grad_x g``, ``[d, m]``, of each of ``n`` clients, with ``m = B C H W``: known by the norms of its rows.
+    """``J = grad_x g``, ``[d, m]``, of each of ``n`` clients, with ``m = B C H W``: the norms of its rows.
 
     Attributes:
         network: the model's architecture.
         parameters: ``[d]`` when all clients hold the same model, else ``[n, d]``.
         images: network inputs, ``[n, B, C, H, W]``.
         labels: ``[n, B]``, int64.
-        local: what a client computes from its images; ``g`` is its update.
+        local: the client's local training; ``g`` is its update.
     """
 
     network: Network
@@ -99,7 +99,7 @@ class InputJacobian:
         return self.network.rows_within(budget // self.local.steps, shape)
 
     def _side_by_side(self, count: int, shape: tuple[int, ...]) -> int:
-        """How many of ``count`` directions to take at a time, in parts of nearly one size."""
+        """Number of ``count`` directions to take at a time, in parts of nearly equal size."""
         parts = math.ceil(count / self._rows(MEMORY_BUDGET, shape))
         return math.ceil(count / parts)
 

@@ -23,13 +23,24 @@ class ClientSteps:
     A round is one gradient step by default. After several local steps the update over the learning rate takes the
     gradient's place.
 
+    Two clients with three images each:
+
+    >>> from leakbench.models.base import build_network
+    >>> from leakbench.models.convnets import SimpleConvNet
+    >>> network = build_network(SimpleConvNet(width=2), (1, 8, 8), 10, seed=0)
+    >>> images, labels = torch.zeros(2, 3, 1, 8, 8), torch.tensor([[0, 1, 2], [3, 4, 5]])
+    >>> streams = Streams([("example", client) for client in range(2)])
+    >>> steps = ClientSteps(network, network.parameters, images, labels, streams)
+    >>> steps.gradient.shape, steps.per_sample_gradient.shape
+    (torch.Size([2, 160]), torch.Size([2, 3, 160]))
+
     Args:
         network: the model's architecture.
         parameters: ``[d]`` when all clients hold the same model, else ``[n, d]``.
         images: network inputs, ``[n, B, C, H, W]``.
         labels: ``[n, B]``, int64.
         streams: one random stream per client.
-        local: what a client computes from its images.
+        local: the clients' local training.
     """
 
     def __init__(
@@ -91,9 +102,9 @@ class ClientSteps:
         return self._sample_gradients(slice(0, len(self)))
 
     def sample_gradients(self) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Some clients after the other, with their ``[k, B, d]`` of :attr:`per_sample_gradient`.
+        """Slices of clients, with their ``[k, B, d]`` of :attr:`per_sample_gradient`.
 
-        What fits in memory is computed once, for all; else nothing of it is kept.
+        They are computed once if all fit in memory, else anew in every iteration.
 
         Raises:
             Infeasible: as :attr:`per_sample_gradient`.
@@ -108,7 +119,7 @@ class ClientSteps:
 
     @property
     def _samples_held(self) -> int:
-        """Bytes of one client's gradients, and of two more of their size while they are made."""
+        """Bytes of one client's gradients, and of two temporaries of their size."""
         return 3 * 4 * self.images.shape[1] * self.network.dimension
 
     @property
@@ -133,7 +144,7 @@ class ClientSteps:
 
     @cached_property
     def batch_statistics(self) -> Statistics:
-        """What :meth:`Network.batch_statistics` finds for each client's images, each ``[n, channels]``."""
+        """:meth:`Network.batch_statistics` of each client's images, each ``[n, channels]``."""
         batched = torch.func.vmap(self.network.batch_statistics, in_dims=(self._shared, 0), chunk_size=self._chunk)
         result: Statistics = batched(self.parameters, self.images)
         return result
@@ -148,8 +159,8 @@ class ClientSteps:
         Args:
             probes: number of directions, k. The relative standard deviation is ``sqrt(2 / k)`` for Gaussian probes.
             kind: ``gaussian`` (the paper) or ``rademacher`` (never a larger variance).
-            draw: which set of probes; defenses take 0. What judges a choice that was made by an estimate, such as the
-                Fisher information left after pruning, needs another one: the coordinates kept are those whose estimate
+            draw: index of the set of probes; defenses take 0. Take another one to judge a choice based on an estimate,
+                such as the Fisher information left after pruning: the coordinates kept are those whose estimate
                 happened to be small.
         """
         key = (probes, kind, draw)
@@ -168,7 +179,7 @@ class ClientSteps:
         return self._input_jacobian.squared_norms()
 
     def feature_sensitivity(self, layer: str) -> FeatureSensitivity:
-        """What the fully connected layer ``layer`` reads, and how strongly it reacts to the images.
+        """The features that the fully connected layer ``layer`` reads, and their sensitivity to the images.
 
         Before the first local step; computed once.
 
@@ -201,7 +212,7 @@ class ClientSteps:
 
 
 class _SelectedSteps(ClientSteps):
-    """Some rows of a larger computation, which is done for all rows at the first use."""
+    """Rows of a larger computation, which runs for all rows at the first use."""
 
     parent: ClientSteps
     part: slice
@@ -236,7 +247,7 @@ class _SelectedSteps(ClientSteps):
 
 
 class TrainedSteps(ClientSteps):
-    """A round whose local training is over: what clients send is known already.
+    """A round whose local training is done elsewhere.
 
     For training that :class:`LocalTraining` does not describe, such as SGD with momentum on batches in random order.
     ``images`` and ``labels`` are the first batch of the round, since defenses may look at samples.

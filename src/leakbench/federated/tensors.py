@@ -10,7 +10,7 @@ from leakbench.lazy import torch
 
 @dataclass(frozen=True)
 class Tensors:
-    """Where the tensors lie in a flat vector: ``sizes`` are their numbers of entries, in order.
+    """The layout of a flat vector: ``sizes`` are the tensors' numbers of entries, in order.
 
     Sums are pairwise within a tensor, whatever the device, so they are accurate and the same every time.
     """
@@ -40,8 +40,7 @@ class Tensors:
     def smallest(self, values: torch.Tensor, fraction: float) -> torch.Tensor:
         """The ``floor(fraction * size)`` smallest entries of every tensor, boolean ``[n, d]``.
 
-        Of equal ones those that come first; NaN counts as infinity. By the threshold, which is found faster
-        than an order.
+        Among equal ones the first; NaN counts as infinity. It uses a threshold, which is faster than sorting.
         """
 
         def of_tensor(part: torch.Tensor) -> torch.Tensor:

@@ -1,8 +1,8 @@
 """Whole training runs, side by side: plain SGD, on data or with gradients that a defense changes.
 
-The victims of attacks on a released model, and the shadow models of such attacks. What federated learning leaks of one
-client is what this client's own steps leak, so one client that trains alone is enough (Tan et al. 2024). Clients that
-train locally for a round of federated averaging are such runs, too.
+They are the victims of attacks on a released model, the shadow models of such attacks, and the local training of
+clients in federated averaging. One client that trains alone is enough to measure the leakage of its steps (Tan et al.
+2024).
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Training(BaseModel):
 
 
 Transform: TypeAlias = "Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Streams], torch.Tensor]"
-"""``transform(images [runs, B, C, H, W], labels [runs, B], rows [runs, B], streams) -> images``, anew at every step,
-such as noise that is drawn at every access. ``rows``: which of a run's images these are; ``streams``: one per run, of
-the step."""
+"""``transform(images [runs, B, C, H, W], labels [runs, B], rows [runs, B], streams) -> images``, called at every step,
+such as noise that is drawn at every access. ``rows``: the images' indices in the run's data; ``streams``: one per run,
+of the step."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Start:
     velocity: torch.Tensor | None = None
 
     def runs(self, count: int, steps: int) -> Runs:
-        """So many models that are to be updated, with memory of their own."""
+        """Copies of the models for ``count`` runs."""
         shared = self.statistics or self.network.running_statistics
         statistics = {name: values.expand(count, -1).clone() for name, values in shared.items()}
         return Runs(self.parameters.expand(count, -1).clone(), steps, statistics)
@@ -77,7 +77,7 @@ class TrainingSet:
         images: network inputs, ``[N, C, H, W]``, or each run's own, ``[runs, N, C, H, W]``; or token ids, integers
             ``[N, L]`` or ``[runs, N, L]``.
         labels: ``[N]`` or ``[runs, N]``, int64.
-        rows: which of the images each run trains on, ``[runs, n]``; all by default.
+        rows: indices of the images that each run trains on, ``[runs, n]``; all by default.
     """
 
     images: torch.Tensor
@@ -100,7 +100,7 @@ class TrainingSet:
         return self.leading[-1] if self.rows is None else self.rows.shape[1]
 
     def take(self, chosen: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Images, labels, and their rows ``[runs, B]`` among all.
+        """Images, labels, and their indices ``[runs, B]`` among all.
 
         Args:
             chosen: places among the samples that a run trains on, ``[runs, B]``, on the CPU.
@@ -149,11 +149,11 @@ def train_runs(
 
     Args:
         start: the models to start with.
-        data: what to train on.
+        data: the samples to train on.
         streams: one per run.
-        training: how to train.
+        training: the optimiser and its parameters.
         transform: changes the images of every batch.
-        gradients: how to compute gradients; by default those of each batch's mean loss.
+        gradients: computes gradients; by default those of each batch's mean loss.
         quiet: show no progress, for one of many rounds.
 
     Raises:
@@ -214,7 +214,7 @@ class _Trainer:
         return batch
 
     def outcome(self) -> TrainingRuns:
-        """The trained models, and how they came about."""
+        """The trained models, with their losses and first batch."""
         runs, steps = self.runs, self.training.steps
         if self.first_batch is None and steps > 0:  # an earlier attempt took this step
             self.first_batch = self._batch(0)
@@ -259,11 +259,11 @@ class _Optimisers:
         return zip(self.groups, self.optimisers, strict=True)
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Moments of all groups, and the size of these: a GPU's free memory decides it, and it the last digits."""
-        found = {"together": torch.tensor(self.together)}
+        """Moments of all groups, and a group's size, which depends on a GPU's free memory and affects last digits."""
+        state = {"together": torch.tensor(self.together)}
         for number, optimiser in enumerate(self.optimisers):
-            found |= named(str(number), optimiser.state())
-        return found
+            state |= named(str(number), optimiser.state())
+        return state
 
     def restore(self, saved: Mapping[str, torch.Tensor]) -> None:
         """Return to a state, with groups of its size."""
@@ -304,7 +304,7 @@ def _check(start: Start, data: TrainingSet, runs: int, training: Training) -> No
 
 
 def _take(values: torch.Tensor, rows: torch.Tensor, shared_axes: int) -> torch.Tensor:
-    """The ``rows`` (``[runs, B]``) of what all runs share, or of each run's own."""
+    """The ``rows`` (``[runs, B]``) of values that all runs share, or of each run's."""
     if values.dim() == shared_axes:
         return values[rows]
     return values[torch.arange(len(rows), device=rows.device)[:, None], rows]

@@ -1,7 +1,7 @@
 """The loop that every training is: models are updated side by side, and a killed job continues where it was.
 
-:func:`run_updates` owns the loop and its checkpoints, :class:`Runs` the models, their losses and when each diverged.
-An update itself (draw batches, compute what clients send, let the server take a step) belongs to its caller.
+:func:`run_updates` owns the loop and its checkpoints, :class:`Runs` the models, their losses and divergence. An update
+itself (batches, messages, the server's step) belongs to its caller.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from leakbench.running.checkpoint import loop
 class Hook(Stateful):
     """Code that runs before or after every update, such as an evaluation; override either method.
 
-    What it changes is saved with the loop: attributes that are tensors or integers, see :class:`Stateful`. Attributes
-    that others save are ``borrowed``; data sets belong into objects of another kind.
+    Its attributes that are tensors or integers are saved with the loop, see :class:`Stateful`; those that others save
+    are ``borrowed``. Keep data sets in objects of another class.
 
     >>> class Count(Hook):
     ...     def __init__(self):
@@ -56,7 +56,7 @@ class Part(Protocol):
         ...
 
     def restore(self, saved: Mapping[str, torch.Tensor]) -> None:
-        """Return to a state that :meth:`state` gave."""
+        """Return to a state of :meth:`state`."""
         ...
 
 
@@ -69,15 +69,15 @@ def run_updates(
     *,
     quiet: bool = False,
 ) -> None:
-    """Take the updates that are left of ``total``: all, or those after the last that an earlier attempt saved.
+    """Take the remaining updates of ``total``: all, or those after the last checkpoint of an earlier attempt.
 
     Args:
-        name: of the loop, as its progress shows it.
+        name: of the loop, shown with its progress.
         total: number of updates.
-        update: takes the update of a number, from 0; what it changes and later updates need is in ``parts``.
-        parts: the state, by names that differ.
+        update: takes the update of a number, from 0; all state that it changes is in ``parts``.
+        parts: the state, by name.
         hooks: run around every update, in this order.
-        quiet: show no progress, for a loop that is one of many rounds of another.
+        quiet: show no progress, for a loop inside another.
     """
     parts = {**parts, **{f"hook{number}": hook for number, hook in enumerate(hooks)}}
 
@@ -125,7 +125,7 @@ class Runs(Stateful):
 
     @property
     def alive(self) -> torch.Tensor:
-        """Runs that go on, boolean ``[runs]``."""
+        """Runs that continue, boolean ``[runs]``."""
         return (self.diverged_at < 0) & ~self.stopped
 
     def advance(
@@ -145,7 +145,7 @@ class Runs(Stateful):
             loss: before it, ``[k]``.
             finite: whether a run is still finite, boolean ``[k]``.
             statistics: BatchNorm's after it, each ``[k, channels]``; those before it by default.
-            rows: which runs these are; all by default.
+            rows: the runs that ``k`` counts; all by default.
         """
         self.diverged_at[rows] = torch.where(self.alive[rows] & ~finite, step, self.diverged_at[rows])
         alive = self.alive[rows]
@@ -156,5 +156,5 @@ class Runs(Stateful):
 
 
 def finite_rows(loss: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Which rows of a loss ``[k]`` and of values ``[k, d]`` are finite throughout, boolean ``[k]``."""
+    """Mask of the rows of a loss ``[k]`` and of values ``[k, d]`` that are finite throughout, boolean ``[k]``."""
     return loss.isfinite() & values.isfinite().all(dim=1)
