@@ -1,4 +1,4 @@
-"""Claims of the paper's figures, and what else our experiments say about them.
+"""Claims of the paper's figures, and further ones, checked against our experiments.
 
 A positive effect speaks for the paper, unless the effect has to stay within a band. Where the paper speaks of every
 data set and model, each pair that an experiment holds is a part of the claim. A metric is said to rise by the rank
