@@ -41,7 +41,7 @@ ONE_BY_ONE = ("ConvNet 64", "ResNet18")
 CASES = (("ig", tuple(MODELS_BY_NAME)), ("dlg", ("LeNet", "SimpleConvNet 32")))
 PRESETS: dict[str, type[DLG] | type[IGScript]] = {"ig": IGScript, "dlg": DLG}
 SECONDS = 3.0
-"""How long to measure a cell, roughly."""
+"""Approximate seconds of measuring a cell."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def engine(attack: str, problem: Problem, victims: int, iterations: int) -> None
 
 
 def scene(problem: Problem, victims: int) -> tuple[Observations, Knowledge, Streams]:
-    """What the engine is given."""
+    """Observations, knowledge and random streams for the engine."""
     observations = Observations(
         problem.network, problem.network.parameters, problem.target.expand(victims, -1), (1, *SHAPE)
     )
@@ -232,7 +232,7 @@ def main() -> None:
                 if count <= 32 or not few
             ]
             rates = " | ".join(
-                [f"{found['rate']:.3g} ({found['rate'] / peer['rate']:.1f}x)" for found in cells]
+                [f"{cell['rate']:.3g} ({cell['rate'] / peer['rate']:.1f}x)" for cell in cells]
                 + ["as before"] * (len(counts) - len(cells))
             )
             last = cells[-1]

@@ -114,7 +114,7 @@ class Scene:
             [part for name, part in self.network.unflatten(target).items() if counts(name)] for target in self.targets
         ]
         orders = propose(self.streams().uniform(self.candidates, 3, device=self.device), self.free[:, 0])
-        found = self.tokens[:, 0].clone()
+        chosen = self.tokens[:, 0].clone()
         for row, target in enumerate(targets):
             least = None
             for order in orders[row]:
@@ -129,8 +129,8 @@ class Scene:
                 with torch.no_grad():
                     score = float(distance) + WEIGHT * float(self.language.log_perplexity(ids))
                 if least is None or score < least - 1e-6:  # equal orders may differ in their last digits
-                    least, found[row] = score, ids[0]
-        return found
+                    least, chosen[row] = score, ids[0]
+        return chosen
 
 
 def measure(scene: Scene, repeats: int) -> tuple[dict[str, float], float]:

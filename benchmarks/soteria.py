@@ -79,11 +79,11 @@ def main() -> None:
     print("|---" * 6 + "|")
     words = [f"--{name}={getattr(arguments, name)}" for name in ("device", "threads", "repeats", "features")]
     for width in arguments.widths:
-        found = in_a_process("soteria", *words, f"--width={width}")
+        costs = in_a_process("soteria", *words, f"--width={width}")
         print(
-            f"| ConvNet {width} | {found['features']:,} | {found['peer']:.1f} | {found['ours']:.2f} "
-            f"| {found['peer'] / found['ours']:.1f} "
-            f"| {found['peer_bytes'] / 2**20:.0f} / {found['ours_bytes'] / 2**20:.0f} |",
+            f"| ConvNet {width} | {costs['features']:,} | {costs['peer']:.1f} | {costs['ours']:.2f} "
+            f"| {costs['peer'] / costs['ours']:.1f} "
+            f"| {costs['peer_bytes'] / 2**20:.0f} / {costs['ours_bytes'] / 2**20:.0f} |",
             flush=True,
         )
 

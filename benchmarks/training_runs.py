@@ -69,8 +69,7 @@ def measure(name: str, runs: int, steps: int, turns: int, device: torch.device) 
         def work(steps: int) -> torch.Tensor:
             training = Training(steps=steps)
             start, data = Start(network, network.parameters), TrainingSet(images, labels)
-            found = train_runs(start, data, streams, training, gradients=BatchGradients(together))
-            return found.models.parameters
+            return train_runs(start, data, streams, training, gradients=BatchGradients(together)).models.parameters
 
         return work
 

@@ -161,6 +161,7 @@ def test_comparisons_are_of_shared_seeds_points_and_batches() -> None:
     late = pruning(ONES, first_seed=2).series("pruning", "mse_input", defense="gp", attack="ig", sweep="fraction")
     assert [series.seeds for series in same_seeds(one, late)] == [(2,), (2,)]
     assert [series.points for series in same_points(one, late.at([0.9]))] == [(0.9,), (0.9,)]
+    assert [(point, series.points) for point, series in one.by_point()] == [(0.5, (0.5,)), (0.9, (0.9,))]
     later = pruning(ONES, first_seed=9).series("pruning", "mse_input", defense="gp", attack="ig", sweep="fraction")
     with pytest.raises(NotRun, match="share no seed"):
         same_seeds(one, later)

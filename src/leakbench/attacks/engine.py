@@ -37,11 +37,11 @@ COMPILED = False
 :class:`leakbench.jobs.runner.Placement`."""
 
 CHECK_EVERY = 64
-"""Iterations between looking whether any trial still moves: the look waits for the device."""
+"""Iterations between checks whether any trial still moves: a check waits for the device."""
 
 
 class TrialData(TypedDict, total=False):
-    """Data that the attacker has of one trial; or of ``n``, with a leading axis.
+    """The attacker's data on one trial; or on ``n``, with a leading axis.
 
     ``target``: the observed gradient, ``[d]``. ``labels``: ``[B]``. ``weights``: trust in each coordinate, ``[d]``.
     ``noise``: draws of the defense's noise, ``[draws, d]``. ``statistics``: of BatchNorm layers. ``inputs``: those that
@@ -112,9 +112,9 @@ def minimise(
     name = "matching gradients"
     with progress(name, iterations * len(points)) as tick, loop(name, len(points), quiet=True) as chunks:
 
-        def found_so_far() -> dict[str, torch.Tensor]:
-            found = zip(Minimum._fields, zip(*parts, strict=True), strict=True) if parts else ()
-            return {"chunk": torch.tensor(size), **{field: torch.cat(tensors) for field, tensors in found}}
+        def completed() -> dict[str, torch.Tensor]:
+            joined = zip(Minimum._fields, zip(*parts, strict=True), strict=True) if parts else ()
+            return {"chunk": torch.tensor(size), **{field: torch.cat(tensors) for field, tensors in joined}}
 
         if chunks.saved:
             size = int(chunks.saved["chunk"])
@@ -124,7 +124,7 @@ def minimise(
         else:
             size = chunk or chunk_size(cost, points[:1], evidence(trials[:1]))
             size = min(size, max(2, len(points)))
-            chunks.tick(found_so_far, 0)  # the free memory decides the size, which may be another one next time
+            chunks.tick(completed, 0)  # the free memory decides the size, which may be another one next time
         while (first := chunks.done) < len(points):
             rows = trials[first : first + size]
             # Kernels round a batch of one differently, and signs amplify that: a lone trial runs beside its copy.
@@ -138,7 +138,7 @@ def minimise(
 
             try:
                 # No name for the descent: a failed one would stay in memory while the next one starts.
-                found = _descend(
+                minimum = _descend(
                     evaluate,
                     optimiser.start(points[computed], iterations, bounds),
                     evidence(computed),
@@ -153,10 +153,10 @@ def minimise(
                 if size == 1 or not out_of_memory(error):
                     raise
                 size = (len(computed) + 1) // 2  # and once more from the start
-                chunks.tick(found_so_far, 0)
+                chunks.tick(completed, 0)
                 continue
-            parts.append(Minimum(*(tensor[: len(rows)] for tensor in found)))
-            chunks.tick(found_so_far, len(rows))
+            parts.append(Minimum(*(tensor[: len(rows)] for tensor in minimum)))
+            chunks.tick(completed, len(rows))
     return Minimum(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
 
 
@@ -251,7 +251,7 @@ def _compiled(cost: Cost, vectorised: bool) -> Evaluation:
 class _Compiled:
     """An evaluation through torch.compile: both derivatives in one graph, as one CUDA graph on a GPU.
 
-    What the compiler cannot do is done without it, and said.
+    Where the compiler fails, it says so and goes on without.
     """
 
     def __init__(self, evaluate: Evaluation) -> None:
@@ -265,7 +265,7 @@ class _Compiled:
         mode = "reduce-overhead" if points.device.type == "cuda" else "default"
         compiled: Evaluation = torch.compile(self._plain, fullgraph=True, dynamic=False, mode=mode)
         try:
-            found = compiled(points, evidence)
+            gradient, value = compiled(points, evidence)
             self._run = compiled
         except Exception as error:  # the compiler's stages raise whatever they like
             if out_of_memory(error):
@@ -273,8 +273,7 @@ class _Compiled:
             reason = str(error).strip().split("\n")[0]
             print(f"compiling failed, going on without: {type(error).__name__}: {reason}", file=sys.stderr)
             self._run = self._plain
-            found = self._run(points, evidence)
-        gradient, value = found
+            gradient, value = self._run(points, evidence)
         return gradient.clone(), value.clone()
 
 
@@ -286,7 +285,7 @@ def _first_row(evidence: TrialData) -> TrialData:
 
 
 def chunk_size(cost: Cost, points: torch.Tensor, evidence: TrialData) -> int:
-    """How many trials to evaluate side by side, as the footprint of one and of two says; one where two do not fit.
+    """Number of trials to evaluate at once, from the footprints of one and of two; one where two do not fit.
 
     Args:
         cost: objective of one trial.
@@ -304,10 +303,10 @@ def chunk_size(cost: Cost, points: torch.Tensor, evidence: TrialData) -> int:
 
 
 def rows_at_once(computation: Callable[[int], object], device: torch.device) -> int:
-    """How many rows of a vectorised computation to take side by side; one where two do not fit.
+    """Number of rows of a vectorised computation to take at once; one where two do not fit.
 
     Args:
-        computation: computes so many rows.
+        computation: computes a number of rows.
         device: where.
     """
     try:
@@ -322,6 +321,6 @@ def rows_at_once(computation: Callable[[int], object], device: torch.device) -> 
 
 
 def _free(device: torch.device) -> int:
-    """Bytes that a GPU has left, with those that torch keeps from earlier attacks for the next tensors."""
-    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return int(torch.cuda.mem_get_info(device)[0]) + kept
+    """Free bytes of a GPU, those in torch's cache included."""
+    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(torch.cuda.mem_get_info(device)[0]) + cached

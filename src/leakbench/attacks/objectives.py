@@ -1,6 +1,6 @@
-"""How far a candidate's gradient is from the observed one.
+"""Distances between a candidate's gradient and the observed one.
 
-Every objective takes weights: how much the attacker trusts each coordinate (0: ignore it). Weights scale squared
+Every objective takes weights, the attacker's trust in each coordinate (0: ignore it). Weights scale squared
 differences, so that the inverse of a known noise variance makes ``l2`` a Gaussian log-likelihood.
 """
 
@@ -99,11 +99,11 @@ class CosinePerTensor(_Objective):
         sizes: Sequence[int] = (),
     ) -> torch.Tensor:
         inner = _per_tensor(_inner, sizes, gradient, target, weights)
-        own, seen = _per_tensor(_norm, sizes, gradient, weights), _per_tensor(_norm, sizes, target, weights)
+        norm, observed = _per_tensor(_norm, sizes, gradient, weights), _per_tensor(_norm, sizes, target, weights)
         if self.floor:
             least = self.floor * _norm(target, weights)[..., None]
-            own, seen = torch.maximum(own, least), torch.maximum(seen, least)
-        lengths = own * seen
+            norm, observed = torch.maximum(norm, least), torch.maximum(observed, least)
+        lengths = norm * observed
         # Not clamped to a tiny number: its inverse would be the slope, and infinite times zero is not a number.
         return (1 - inner / lengths.where(lengths > torch.finfo(lengths.dtype).tiny, 1.0)).mean(dim=-1)
 

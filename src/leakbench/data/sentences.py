@@ -309,9 +309,9 @@ def _changed(tokens: Tokens, place: int, token: Token) -> Tokens:
 def corrupted(tokens: Tokens, draws: Draws) -> Tokens:
     """The sentence with one mistake: first a kind of mistake is drawn, then its place."""
     kinds = [
-        found
+        twins
         for corrupt in CORRUPTIONS
-        if (found := [twin for place in range(len(tokens)) if (twin := corrupt(tokens, place)) not in (None, tokens)])
+        if (twins := [twin for place in range(len(tokens)) if (twin := corrupt(tokens, place)) not in (None, tokens)])
     ]
     twin = draws.one_of(draws.one_of(kinds))
     assert twin is not None
@@ -320,16 +320,16 @@ def corrupted(tokens: Tokens, draws: Draws) -> Tokens:
 
 def written(tokens: Tokens) -> str:
     """The sentence as it is written: a capital letter, *an* before vowels, the last mark next to the last word."""
-    found = [token.word for token in tokens]
-    for place, (word, following) in enumerate(pairwise(found)):
+    spelled = [token.word for token in tokens]
+    for place, (word, following) in enumerate(pairwise(spelled)):
         if word == "a" and following[0] in "aeiou":
-            found[place] = "an"
-    line = " ".join(found[:-1]) + found[-1]
+            spelled[place] = "an"
+    line = " ".join(spelled[:-1]) + spelled[-1]
     return line[0].upper() + line[1:]
 
 
 def _pairs(draws: Draws) -> Iterator[tuple[str, str]]:
-    """Grammatical sentences with their twins, as long as they are to be; no sentence twice."""
+    """Grammatical sentences of the wanted lengths with their twins; no sentence twice."""
     seen: set[str] = set()
     while True:
         tokens = sentence(draws)

@@ -58,7 +58,7 @@ def stage_model(hub_id: str) -> Path:
             continue
         print(f"{hub_id}: fetching {file} from the Hub", flush=True)
         try:
-            found = cached_file(hub_id, file)
+            cached = cached_file(hub_id, file)
         except OSError as error:
             raise MissingData(
                 f"weights '{hub_id}': cannot fetch {file} from the Hub ({error}). Run `leakbench stage {hub_id}` on a "
@@ -67,7 +67,7 @@ def stage_model(hub_id: str) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=folder, prefix=".staging-") as temporary:  # a file appears when it is complete
             copied = Path(temporary, file)
-            shutil.copyfile(found, copied)
+            shutil.copyfile(cached, copied)
             copied.replace(folder / file)
         note(folder, [folder / file], fetched=True)
         print(f"{hub_id}: wrote {file} to {folder}")
