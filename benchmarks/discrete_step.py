@@ -9,13 +9,12 @@ a CPU, of the clock on a GPU: the smallest of some turns.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from unittest import mock
 
 import torch
 
-from benchmarks.measuring import fastest
+from benchmarks.measuring import fastest, options
 from leakbench.attacks.discrete import Reordered, candidates_at_once, discrete_step, propose
 from leakbench.attacks.language.model import CausalTransformer, LanguageModel, weights_of
 from leakbench.attacks.objectives import CosinePerTensor
@@ -154,9 +153,7 @@ def measure(scene: Scene, repeats: int) -> tuple[dict[str, float], float]:
 
 def main() -> None:
     """Measure, and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--threads", type=int, default=1)
+    parser = options(__doc__)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--sentences", type=int, default=8)
     parser.add_argument("--candidates", type=int, default=200)

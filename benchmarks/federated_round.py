@@ -8,12 +8,11 @@ lengths, in turns; the smallest of each counts.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 
 import torch
 
-from benchmarks.measuring import marginal_row
+from benchmarks.measuring import marginal_row, options
 from leakbench.federated.gradients import BatchGradients, Gradients, StackedGradients
 from leakbench.federated.training import Start, Training, TrainingSet, train_runs
 from leakbench.libraries.memory import keep_freed_memory
@@ -27,9 +26,7 @@ DEFAULT_MODELS = ["simplecnn", "lenet5", "simpleconvnet:32"]
 
 def main() -> None:
     """Measure every model and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--threads", type=int, default=1)
+    parser = options(__doc__)
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--steps", type=int, default=5, help="local steps that are measured")
     parser.add_argument("--turns", type=int, default=5)

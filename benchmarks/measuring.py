@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -11,6 +12,14 @@ from functools import partial
 from pathlib import Path
 
 import torch
+
+
+def options(description: str | None, threads: int = 1) -> argparse.ArgumentParser:
+    """A command line with ``--device`` and ``--threads``."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--threads", type=int, default=threads)
+    return parser
 
 
 def taken(work: Callable[[], object], device: torch.device) -> float:

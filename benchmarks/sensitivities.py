@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import torch
 
-from benchmarks.measuring import fastest, in_a_process, taken
+from benchmarks.measuring import fastest, in_a_process, options, taken
 from leakbench.federated.sensitivity import random_directions
 from leakbench.federated.step import ClientSteps
 from leakbench.jobs.runner import Placement
@@ -99,9 +99,7 @@ def cell(arguments: argparse.Namespace) -> dict[str, float]:
 
 def main() -> None:
     """Measure all models, each in a process of its own, and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--threads", type=int, default=1)
+    parser = options(__doc__)
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--probes", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=5)

@@ -87,8 +87,8 @@ class Scene:
     def batched(self, search: Search, unit: float) -> torch.Tensor:
         """One iteration of every victim, side by side, but for the step; their distances."""
         points = self.points.flatten(1) / unit
-        evidence = search.evidence(torch.arange(len(points)))
-        _, value = evaluation(search.cost(), vectorised=len(points) > 1)(points, evidence)
+        data = search.trial_data(torch.arange(len(points)))
+        _, value = evaluation(search.cost(), vectorised=len(points) > 1)(points, data)
         return value
 
 

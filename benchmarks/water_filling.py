@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import torch
 
-from benchmarks.measuring import fastest, in_a_process
+from benchmarks.measuring import fastest, in_a_process, options
 from leakbench.jobs.runner import Placement
 from leakbench.numerics.footprint import footprint
 from leakbench.randomness import generator
@@ -69,9 +69,7 @@ def cell(arguments: argparse.Namespace) -> dict[str, float]:
 
 def main() -> None:
     """Measure all sizes and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--threads", type=int, default=1)
+    parser = options(__doc__)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--records", type=int, default=256)
     parser.add_argument("--variance", type=float, default=0.05)

@@ -21,11 +21,7 @@ class Anchored(Network):
         vars(self).update(vars(network))
 
     def gradient(
-        self,
-        parameters: torch.Tensor,
-        images: torch.Tensor,
-        labels: torch.Tensor,
-        statistics: Statistics | None = None,
+        self, parameters: torch.Tensor, images: torch.Tensor, labels: torch.Tensor, statistics: Statistics | None = None
     ) -> torch.Tensor:
         if not statistics:
             return super().gradient(parameters, images, labels)

@@ -96,11 +96,7 @@ def propose(draws: torch.Tensor, free: torch.Tensor) -> torch.Tensor:
             torch.where(gap > token, token + 1, token),
             torch.where(gap > token, gap, token + 1),
         ),
-        "move_span": (
-            torch.minimum(begin, place),
-            torch.where(place < begin, begin, end),
-            torch.maximum(end, place),
-        ),
+        "move_span": (torch.minimum(begin, place), torch.where(place < begin, begin, end), torch.maximum(end, place)),
         "rotate_prefix": (none, token, free_count.expand_as(token)),
     }
     low, middle, high = none, none, none

@@ -59,10 +59,10 @@ class TrialData(TypedDict, total=False):
 
 
 Cost: TypeAlias = "Callable[[torch.Tensor, TrialData], torch.Tensor]"
-"""``cost(variables [D], evidence) -> scalar`` of one trial."""
+"""``cost(variables [D], data) -> scalar`` of one trial."""
 
 Evaluation: TypeAlias = "Callable[[torch.Tensor, TrialData], tuple[torch.Tensor, torch.Tensor]]"
-"""``evaluate(points [n, D], evidence) -> gradient [n, D], value [n]`` of many."""
+"""``evaluate(points [n, D], data) -> gradient [n, D], value [n]`` of many."""
 
 
 Interlude: TypeAlias = "Callable[[int, torch.Tensor, torch.Tensor], torch.Tensor]"
@@ -81,7 +81,7 @@ class Minimum(NamedTuple):
 def minimise(
     cost: Cost,
     points: torch.Tensor,
-    evidence: Callable[[torch.Tensor], TrialData],
+    data: Callable[[torch.Tensor], TrialData],
     optimiser: Optimiser,
     iterations: int,
     *,
@@ -96,7 +96,7 @@ def minimise(
     Args:
         cost: objective of one trial.
         points: starting points, ``[n, D]``.
-        evidence: from trials (their indices) to what is known of them.
+        data: from trials (their indices) to what is known of them.
         optimiser: how trials move.
         iterations: evaluations of every trial.
         bounds: what every step projects onto.
@@ -122,7 +122,7 @@ def minimise(
                 parts.append(Minimum(*(chunks.saved[field].to(points.device) for field in Minimum._fields)))
                 tick(iterations * chunks.done)
         else:
-            size = chunk or chunk_size(cost, points[:1], evidence(trials[:1]))
+            size = chunk or chunk_size(cost, points[:1], data(trials[:1]))
             size = min(size, max(2, len(points)))
             chunks.tick(completed, 0)  # the free memory decides the size, which may be another one next time
         while (first := chunks.done) < len(points):
@@ -141,7 +141,7 @@ def minimise(
                 minimum = _descend(
                     evaluate,
                     optimiser.start(points[computed], iterations, bounds),
-                    evidence(computed),
+                    data(computed),
                     iterations,
                     stop_below,
                     keep,
@@ -163,7 +163,7 @@ def minimise(
 def _descend(
     evaluate: Evaluation,
     descent: Descent,
-    evidence: TrialData,
+    data: TrialData,
     iterations: int,
     stop_below: float | None,
     keep: Literal["last", "best"],
@@ -189,7 +189,7 @@ def _descend(
             return {**named("descent", descent.state()), **marks, "held": held, "held_value": held_value}
 
         for iteration in steps.steps:
-            gradient, value = evaluate(descent.points, evidence)
+            gradient, value = evaluate(descent.points, data)
             finite = value.isfinite() & gradient.isfinite().all(dim=1)
             moving = (diverged_at < 0) & ~resting
             diverged_at = torch.where(moving & ~finite, iteration, diverged_at)
@@ -210,7 +210,7 @@ def _descend(
                 break
             steps.tick(state)
     final = torch.where(stopped[:, None], held, descent.accepted)
-    _, value = evaluate(final, evidence)
+    _, value = evaluate(final, data)
     diverged_at = torch.where((diverged_at < 0) & ~value.isfinite(), iterations, diverged_at)
     if keep == "best":
         better = ~(value <= held_value)  # also where the last is NaN
@@ -235,8 +235,8 @@ def _eager(cost: Cost, vectorised: bool) -> Evaluation:
         evaluate: Evaluation = torch.func.vmap(single)
         return evaluate
 
-    def alone(points: torch.Tensor, evidence: TrialData) -> tuple[torch.Tensor, torch.Tensor]:
-        gradient, value = single(points[0], _first_row(evidence))
+    def alone(points: torch.Tensor, data: TrialData) -> tuple[torch.Tensor, torch.Tensor]:
+        gradient, value = single(points[0], _first_row(data))
         return gradient[None], value[None]
 
     return alone
@@ -258,14 +258,14 @@ class _Compiled:
         self._plain = evaluate
         self._run: Evaluation | None = None
 
-    def __call__(self, points: torch.Tensor, evidence: TrialData) -> tuple[torch.Tensor, torch.Tensor]:
+    def __call__(self, points: torch.Tensor, data: TrialData) -> tuple[torch.Tensor, torch.Tensor]:
         if self._run is not None:
-            gradient, value = self._run(points, evidence)
+            gradient, value = self._run(points, data)
             return gradient.clone(), value.clone()  # the next run of a CUDA graph writes where this one did
         mode = "reduce-overhead" if points.device.type == "cuda" else "default"
         compiled: Evaluation = torch.compile(self._plain, fullgraph=True, dynamic=False, mode=mode)
         try:
-            gradient, value = compiled(points, evidence)
+            gradient, value = compiled(points, data)
             self._run = compiled
         except Exception as error:  # the compiler's stages raise whatever they like
             if out_of_memory(error):
@@ -273,31 +273,31 @@ class _Compiled:
             reason = str(error).strip().split("\n")[0]
             print(f"compiling failed, going on without: {type(error).__name__}: {reason}", file=sys.stderr)
             self._run = self._plain
-            gradient, value = self._run(points, evidence)
+            gradient, value = self._run(points, data)
         return gradient.clone(), value.clone()
 
 
-def _first_row(evidence: TrialData) -> TrialData:
+def _first_row(data: TrialData) -> TrialData:
     from torch.utils._pytree import tree_map
 
-    row: TrialData = tree_map(lambda tensor: tensor[0], evidence)
+    row: TrialData = tree_map(lambda tensor: tensor[0], data)
     return row
 
 
-def chunk_size(cost: Cost, points: torch.Tensor, evidence: TrialData) -> int:
+def chunk_size(cost: Cost, points: torch.Tensor, data: TrialData) -> int:
     """Number of trials to evaluate at once, from the footprints of one and of two; one where two do not fit.
 
     Args:
         cost: objective of one trial.
         points: the variables of one trial, ``[1, D]``.
-        evidence: what is known of it.
+        data: what is known of it.
     """
     from torch.utils._pytree import tree_map
 
     evaluate = _eager(cost, vectorised=True)
 
     def computation(rows: int) -> object:
-        return evaluate(*tree_map(lambda tensor: tensor.expand(rows, *tensor.shape[1:]), (points, evidence)))
+        return evaluate(*tree_map(lambda tensor: tensor.expand(rows, *tensor.shape[1:]), (points, data)))
 
     return rows_at_once(computation, points.device)
 

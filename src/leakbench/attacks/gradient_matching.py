@@ -86,7 +86,7 @@ class GradientMatching(Attack):
         minimum = minimise(
             search.cost(),
             search.starts(streams),
-            search.evidence,
+            search.trial_data,
             self.optimiser,
             self.iterations,
             bounds=search.bounds() if self.box else None,
@@ -204,24 +204,24 @@ class Search:
             return images, None
         return images, variables[..., self.variables :].unflatten(-1, (self.shape[0], -1))
 
-    def evidence(self, trials: torch.Tensor) -> TrialData:
+    def trial_data(self, trials: torch.Tensor) -> TrialData:
         """Data on the trials ``[m]``: gradients to match, ``[m, d]``, and the knowledge granted beside them."""
         seen = self.observations
         rows = trials // self.attack.restarts
-        evidence: TrialData = {"target": seen.gradients[rows]}
+        data: TrialData = {"target": seen.gradients[rows]}
         if seen.parameters.dim() > 1:
-            evidence["parameters"] = seen.parameters[rows]
+            data["parameters"] = seen.parameters[rows]
         if self.labels is not None:
-            evidence["labels"] = self.labels[rows]
+            data["labels"] = self.labels[rows]
         if seen.weights is not None:
-            evidence["weights"] = seen.weights[rows]
+            data["weights"] = seen.weights[rows]
         if seen.noise is not None:
-            evidence["noise"] = seen.noise(rows)
+            data["noise"] = seen.noise(rows)
         if self.knowledge.inputs is not None:
-            evidence["inputs"] = KnownInputs(*(part[rows] for part in self.knowledge.inputs))
+            data["inputs"] = KnownInputs(*(part[rows] for part in self.knowledge.inputs))
         if self.statistics is not None:
-            evidence["statistics"] = {name: tensor[rows] for name, tensor in self.statistics.items()}
-        return evidence
+            data["statistics"] = {name: tensor[rows] for name, tensor in self.statistics.items()}
+        return data
 
     def residuals(self, reconstruction: Reconstruction) -> torch.Tensor:
         """Differences of the reconstructions' gradients from the observed ones, ``[n, d]``."""
@@ -250,14 +250,14 @@ class Search:
         local, sizes = self.observations.local, network.sizes
         running = network.running_statistics
 
-        def cost(variables: torch.Tensor, evidence: TrialData) -> torch.Tensor:
-            images, scores = self.candidates(variables, evidence.get("inputs"))
-            labels = evidence["labels"] if scores is None else scores.softmax(dim=-1)
-            statistics, parameters = evidence.get("statistics"), evidence.get("parameters", shared)
+        def cost(variables: torch.Tensor, data: TrialData) -> torch.Tensor:
+            images, scores = self.candidates(variables, data.get("inputs"))
+            labels = data["labels"] if scores is None else scores.softmax(dim=-1)
+            statistics, parameters = data.get("statistics"), data.get("parameters", shared)
             gradient = local.update(network, parameters, images, labels, statistics)
-            if "noise" in evidence:
-                gradient = gradient + evidence["noise"]
-            value = attack.objective(gradient, evidence["target"], evidence.get("weights"), sizes).mean()
+            if "noise" in data:
+                gradient = gradient + data["noise"]
+            value = attack.objective(gradient, data["target"], data.get("weights"), sizes).mean()
             scene = Scene(
                 pixel_range=self.knowledge.pixel_range,
                 statistics_of=lambda candidate: network.batch_statistics(parameters, candidate),

@@ -11,15 +11,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from leakbench.attacks.base import (
-    ATTACKS,
-    Grant,
-    Knowledge,
-    KnownInputs,
-    Observations,
-    Reconstruction,
-    Words,
-)
+from leakbench.attacks.base import ATTACKS, Grant, Knowledge, KnownInputs, Observations, Reconstruction, Words
 from leakbench.attacks.discrete import DRAWN, discrete_step, nearest_tokens, start
 from leakbench.attacks.engine import Interlude, TrialData
 from leakbench.attacks.gradient_matching import GradientMatching, Search
@@ -189,16 +181,14 @@ class SentenceSearch(Search):
         """Distances ``[m]`` of the gradients of inputs ``[m, B, L, H + 1]`` from those observed in these trials."""
         seen, network = self.observations, self.network
 
-        def distance(candidate: torch.Tensor, evidence: TrialData) -> torch.Tensor:
-            gradient = seen.local.update(
-                network, seen.parameters, candidate, evidence["labels"], evidence.get("statistics")
-            )
-            if "noise" in evidence:
-                gradient = gradient + evidence["noise"]
-            value = self.attack.objective(gradient, evidence["target"], evidence.get("weights"), network.sizes)
+        def distance(candidate: torch.Tensor, data: TrialData) -> torch.Tensor:
+            gradient = seen.local.update(network, seen.parameters, candidate, data["labels"], data.get("statistics"))
+            if "noise" in data:
+                gradient = gradient + data["noise"]
+            value = self.attack.objective(gradient, data["target"], data.get("weights"), network.sizes)
             return value.mean()
 
-        distances: torch.Tensor = torch.func.vmap(distance)(inputs, self.evidence(trials))
+        distances: torch.Tensor = torch.func.vmap(distance)(inputs, self.trial_data(trials))
         return distances
 
 

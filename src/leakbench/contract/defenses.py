@@ -274,11 +274,7 @@ def global_randomness(case: DefenseCase) -> str | None:
     before = torch.get_rng_state(), random.getstate(), str(np.random.get_state(legacy=False))
     case.sent()
     after = torch.get_rng_state(), random.getstate(), str(np.random.get_state(legacy=False))
-    drawn = (
-        not torch.equal(before[0], after[0]),
-        before[1] != after[1],
-        before[2] != after[2],
-    )
+    drawn = (not torch.equal(before[0], after[0]), before[1] != after[1], before[2] != after[2])
     for used, name in zip(drawn, ("torch", "Python", "numpy"), strict=True):
         if used:
             return f"it draws from {name}'s global generator, so runs do not repeat; draw with streams.normal(d)"

@@ -65,6 +65,10 @@ RULES = {
 }
 
 
+def _words(line: str) -> tuple[str, ...]:
+    return tuple(line.split())
+
+
 def _paradigms(name: str, forms: str, lines: str) -> dict[str, tuple[str, ...]]:
     """Word classes ``{name}.{form}`` from lines of comma-separated words, one word for each of the forms."""
     rows = [entry.split() for entry in lines.replace("\n", " ").split(",")]
@@ -85,56 +89,9 @@ LEXICON: dict[str, tuple[str, ...]] = {
     "VERY": ("very", "quite", "rather", "still", "too", "so"),
     "MUST": ("must", "can", "will", "should", "may", "could"),
     "NEAR": ("near", "behind", "in", "at", "beside", "outside"),
-    "MOOD": (
-        "old",
-        "young",
-        "tall",
-        "small",
-        "happy",
-        "sad",
-        "clever",
-        "tired",
-        "hungry",
-        "brave",
-        "quiet",
-        "angry",
-        "kind",
-        "lazy",
-        "polite",
-        "proud",
-    ),
-    "COLOUR": (
-        "red",
-        "green",
-        "blue",
-        "heavy",
-        "new",
-        "long",
-        "strange",
-        "cheap",
-        "big",
-        "dark",
-        "wooden",
-        "broken",
-        "clean",
-        "round",
-        "black",
-    ),
-    "PLACE": (
-        "garden",
-        "house",
-        "river",
-        "school",
-        "market",
-        "kitchen",
-        "forest",
-        "bridge",
-        "village",
-        "station",
-        "church",
-        "lake",
-        "tower",
-    ),
+    "MOOD": _words("old young tall small happy sad clever tired hungry brave quiet angry kind lazy polite proud"),
+    "COLOUR": _words("red green blue heavy new long strange cheap big dark wooden broken clean round black"),
+    "PLACE": _words("garden house river school market kitchen forest bridge village station church lake tower"),
     **_paradigms("PRONOUN", "sg pl", "he they, she we"),
     **_paradigms("OBJECT", "sg pl", "him them, her us"),
     **_paradigms("DETERMINER", "sg pl", "a two, this these, that those, every many"),

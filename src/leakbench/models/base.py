@@ -378,11 +378,7 @@ class Network:
         return output, inputs[0]
 
     def loss(
-        self,
-        parameters: torch.Tensor,
-        images: torch.Tensor,
-        labels: torch.Tensor,
-        statistics: Statistics | None = None,
+        self, parameters: torch.Tensor, images: torch.Tensor, labels: torch.Tensor, statistics: Statistics | None = None
     ) -> torch.Tensor:
         """Mean cross-entropy of a batch; a scalar.
 
@@ -395,11 +391,7 @@ class Network:
         return torch.nn.functional.cross_entropy(self.logits(parameters, images, statistics), labels)
 
     def gradient(
-        self,
-        parameters: torch.Tensor,
-        images: torch.Tensor,
-        labels: torch.Tensor,
-        statistics: Statistics | None = None,
+        self, parameters: torch.Tensor, images: torch.Tensor, labels: torch.Tensor, statistics: Statistics | None = None
     ) -> torch.Tensor:
         """Gradient of :meth:`loss` with respect to the parameters, ``[d]``."""
         result: torch.Tensor = torch.func.grad(self.loss)(parameters, images, labels, statistics)

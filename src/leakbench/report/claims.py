@@ -14,7 +14,7 @@ from leakbench.paper_folders import paper_folders
 from leakbench.report.artifacts import Artifact, Tables, artifacts
 from leakbench.report.compared import Places, stand_ins, without
 from leakbench.report.evidence import Evidence, NotRun
-from leakbench.report.findings import Finding, Part, decide, in_numbers
+from leakbench.report.findings import Finding, Part, decide, effect_text
 from leakbench.report.labels import Reads, check_labels, declared
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Claim:
         notes = []
         for name, others in stand_ins(tables, compared, self.champion, self.over):
             other = Finding("not run", note=NO_SWEEP) if others is None else self.judge(others)
-            words = in_numbers(other.effect, other.low, other.high) or other.note
+            words = effect_text(other.effect, other.low, other.high) or other.note
             notes.append(f"with {name} in the place of {self.champion}: {other.verdict} ({words})")
         return noting(finding, *notes)
 

@@ -77,8 +77,8 @@ class Speedup(NamedTuple):
         return math.sqrt(self.low * self.high)
 
 
-class Estimate(NamedTuple):
-    """Estimated seconds with an 80 % interval.
+class Forecast(NamedTuple):
+    """Expected seconds with an 80 % interval.
 
     ``basis``: the rate that it rests on. ``assumed``: whether it also rests on an assumed speed-up.
     """
@@ -148,7 +148,7 @@ class CostModel:
     def _rate_of(self, measured: Measured) -> float:
         return measured.seconds / measured.size.on(self.speedup.middle if measured.device == "gpu" else 1.0)
 
-    def estimate(self, size: Size, device: Device) -> Estimate | None:
+    def estimate(self, size: Size, device: Device) -> Forecast | None:
         """Seconds of a job on a device; None where no record of its kind is known.
 
         Without records of a GPU, its seconds are those of a CPU with the assumed speed-up.
@@ -160,7 +160,7 @@ class CostModel:
                     return self._estimated(rate, size, known, component, device)
         return None
 
-    def _estimated(self, rate: Rate, size: Size, known: Device, component: str | None, device: Device) -> Estimate:
+    def _estimated(self, rate: Rate, size: Size, known: Device, component: str | None, device: Device) -> Forecast:
         name = " ".join(part for part in (size.kind, component) if part)
         basis = f"{name}: {rate.count} records of a {known.upper()}"
         assumed, spread = known != device, rate.spread(size)
@@ -168,7 +168,7 @@ class CostModel:
         if device == "gpu":
             middle = self.speedup.middle
             slow, fast = self.speedup if assumed else (middle, middle)
-        return Estimate(
+        return Forecast(
             rate.rate * size.on(middle),
             rate.rate * size.on(fast) / spread,
             rate.rate * size.on(slow) * spread,
@@ -177,7 +177,7 @@ class CostModel:
         )
 
 
-def added(estimates: Iterable[tuple[str, Estimate]]) -> tuple[float, float, float]:
+def added(estimates: Iterable[tuple[str, Forecast]]) -> tuple[float, float, float]:
     """The sum of the estimates of jobs, with its interval.
 
     Errors of one kind of job are fully correlated, as are those of all that rest on the assumed speed-up; errors of

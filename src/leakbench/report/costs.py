@@ -19,7 +19,7 @@ from leakbench.planning.project import Project
 from leakbench.planning.recorded import job_of
 from leakbench.records import RESULTS, Record, atomic_write, size_on_disk
 from leakbench.report.artifacts import artifacts
-from leakbench.report.cost_model import CostModel, Device, Estimate, Measured, Size, Speedup, added
+from leakbench.report.cost_model import CostModel, Device, Forecast, Measured, Size, Speedup, added
 from leakbench.report.recorded import Recorded, readable_records, recorded
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class JobCost:
     job: Job
     recorded: Recorded
     device: Device
-    estimate: Estimate | None
+    estimate: Forecast | None
     bytes: float | None
 
     @property

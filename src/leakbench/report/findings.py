@@ -162,7 +162,7 @@ def unsure(verdict: str, p_holm: float | None) -> bool:
     return verdict in ("reproduced", "contradicted") and p_holm is not None and p_holm >= 1 - CONFIDENCE
 
 
-def in_numbers(effect: float | None, low: float | None, high: float | None) -> str:
+def effect_text(effect: float | None, low: float | None, high: float | None) -> str:
     """An effect with its interval, as text."""
     if effect is None:
         return ""

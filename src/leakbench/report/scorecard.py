@@ -23,7 +23,7 @@ from leakbench.planning.project import Project
 from leakbench.records import RESULTS, atomic_write
 from leakbench.report.artifacts import Artifact, artifacts
 from leakbench.report.claims import Claim, claims_of
-from leakbench.report.findings import MARKS, in_numbers, unsure
+from leakbench.report.findings import MARKS, effect_text, unsure
 from leakbench.report.judging import COLUMNS, SMOKE_WARNING, claims_path, claims_paths
 from leakbench.report.tidy import existing, gates_path, missing_path, provenance_path, table_path
 from leakbench.report.verdicts import setting_behind
@@ -240,7 +240,7 @@ def _claims(project: Project, scale: str, paper: str) -> Iterator[Decided]:
             source=row["source"],
             mark=MARKS[row["verdict"]],
             verdict=row["verdict"],
-            effect=in_numbers(effect, low, high),
+            effect=effect_text(effect, low, high),
             bar=_bar(effect, low, high),
             p_holm="" if p_holm is None else "below 0.001" if p_holm < 1e-3 else f"{p_holm:.2g}",
             unsure=unsure(row["verdict"], p_holm),

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from leakbench.report.findings import MARKS, in_numbers
+from leakbench.report.findings import MARKS, effect_text
 from leakbench.report.judging import SMOKE_WARNING
 from leakbench.staged.root import data_root
 from leakbench.staging import Availability, to_do
@@ -197,7 +197,7 @@ def print_claims(rows: list[dict[str, Any]]) -> None:
                 for remark in (f"paper: {row['printed']}" if row["printed"] else "", row["meaning"], row["note"]):
                     if remark:
                         statement.append(f"\n{remark}", style="dim")
-                table.add_row(row["claim"], verdict, in_numbers(row["effect"], row["low"], row["high"]), statement)
+                table.add_row(row["claim"], verdict, effect_text(row["effect"], row["low"], row["high"]), statement)
         console.print(table)
     if any(row["scale"] == "smoke" for row in rows):
         console.print(SMOKE_WARNING)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,6 +132,19 @@ def note(folder: Path, paths: Iterable[Path], *, fetched: bool = False) -> None:
             written = Path(temporary, MANIFEST)
             written.write_text(manifest.model_dump_json(indent=1) + "\n")
             written.replace(folder / MANIFEST)
+
+
+def put(fetched: Path, path: Path) -> None:
+    """Copy a fetched file into its folder, where it appears when it is complete, and :func:`note` it.
+
+    Raises:
+        MissingData: the folder's manifest cannot be read.
+        OSError: the folder cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=path.parent, prefix=".staging-") as temporary:
+        shutil.copyfile(fetched, Path(temporary, path.name)).replace(path)
+    note(path.parent, [path], fetched=True)
 
 
 def note_if_possible(folder: Path, paths: Iterable[Path]) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Size:
+class CellSize:
     """Cells of about the same duration.
 
     Attributes:
@@ -39,12 +39,12 @@ class Size:
         return f"{'gpu' if on_gpu else 'cpu'}{self.members}"
 
 
-SIZES = (Size(32, 20.0, 2), Size(8, 75.0, 8), Size(3, 300.0, 30))
+SIZES = (CellSize(32, 20.0, 2), CellSize(8, 75.0, 8), CellSize(3, 300.0, 30))
 GROWTH = 4
 """Factor by which every attempt gets more minutes, up to those that the kind of job declares."""
 
 
-def size_of(root: Path, job: Job) -> Size | None:
+def size_of(root: Path, job: Job) -> CellSize | None:
     """The size of a cell that shares a SLURM job; None for one that runs alone.
 
     Cells run alone if they are not estimated or take long; if they read other records, so that no group waits for
@@ -65,7 +65,7 @@ def size_of(root: Path, job: Job) -> Size | None:
     return next((size for size in SIZES if seconds < size.below_s), None)
 
 
-def minutes(size: Size | None, declared: int, attempt: int) -> int:
+def minutes(size: CellSize | None, declared: int, attempt: int) -> int:
     """Minutes of a cell: its time limit, or its part of the limit of the job that it shares.
 
     Args:

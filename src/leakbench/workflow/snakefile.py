@@ -63,7 +63,7 @@ class Workflow:
         options = [word for key, value in repeated.items() for word in ("--set", f"{key}={json.dumps(value)}")]
         self.command = shlex.join([sys.executable, "-m", "leakbench", *options])
         """The command line to start jobs with; it repeats the overrides of this run."""
-        self._sizes: dict[str, sharing.Size | None] = {}
+        self._sizes: dict[str, sharing.CellSize | None] = {}
 
     def targets(self) -> list[str]:
         """Everything of the configured scale.
@@ -165,7 +165,7 @@ class Workflow:
         """The time limit of a job on a cluster; see :func:`leakbench.workflow.sharing.minutes`."""
         return sharing.minutes(self._size(_record_path(**parts)), declared, attempt)
 
-    def _size(self, path: str) -> sharing.Size | None:
+    def _size(self, path: str) -> sharing.CellSize | None:
         if path not in self._sizes:  # once, since a group stays as it is while jobs come and go
             self._sizes[path] = sharing.size_of(self.project.root, self.project.job(path))
         return self._sizes[path]

@@ -98,12 +98,7 @@ class MembershipAttack(Component):
         return Effort(2 * FORWARD * known, 1).beside(targets)
 
     def score(
-        self,
-        target: TrainedModels,
-        members: Labelled,
-        nonmembers: Labelled,
-        candidates: Labelled,
-        streams: Streams,
+        self, target: TrainedModels, members: Labelled, nonmembers: Labelled, candidates: Labelled, streams: Streams
     ) -> torch.Tensor:
         """Membership scores of the candidates, ``[runs, n]``: members score higher. Scales differ among attacks.
 

@@ -43,12 +43,7 @@ class LiRA(MembershipAttack):
         return judged.plus(Effort(self.training.batch_size, 1).times(self.training.steps).beside(self.shadows))
 
     def score(
-        self,
-        target: TrainedModels,
-        members: Labelled,
-        nonmembers: Labelled,
-        candidates: Labelled,
-        streams: Streams,
+        self, target: TrainedModels, members: Labelled, nonmembers: Labelled, candidates: Labelled, streams: Streams
     ) -> torch.Tensor:
         """Membership scores ``[runs, n]``, from each candidate's confidence against that of shadow models.
 
