@@ -15,13 +15,8 @@ from leakbench.randomness import Streams, generator
 from leakbench.report.checks import Checked, agreement, checked, float64, required, theorem_of
 from leakbench.report.claims import claim, each_cell
 from leakbench.report.comparisons import at_each, difference, level
-<<<<<<< HEAD
-from leakbench.report.evidence import Evidence, NotRun, jackknife_of, same_points, same_seeds
-from leakbench.report.findings import Finding, Part, decide
-=======
 from leakbench.report.evidence import Evidence, NotRun, jackknife_of, same_points, same_seeds
 from leakbench.report.findings import Part
->>>>>>> house
 from leakbench.report.labels import Reads, reads
 from leakbench.theory.bit_votes import composed_epsilon, epsilon_per_bit, likelihood_ratio, value_epsilon
 
@@ -169,22 +164,6 @@ def x3(cell: str, one: Evidence) -> Iterator[Part]:
 @each_cell("skewed")
 def x4(cell: str, one: Evidence) -> Iterator[Part]:
     """The corrected server's accuracy minus the middle between the vote's and FedAvg's."""
-<<<<<<< HEAD
-    parts = []
-    for cell, one in evidence.cells("skewed").items():
-        variant = partial(accuracy, one, "skewed", "cdpa-variants", "alpha")
-        series = same_points(
-            variant(variant="corrected"), variant(variant="as_printed"), accuracy(one, "skewed", "none", "alpha")
-        )
-        for alpha in series[0].points:
-            at = [each.at([alpha]) for each in series]
-            resamples = jackknife_of(*at)
-            corrected, voted, plain = (resamples.mean(each.values[0]) for each in at)
-            meaning = "accuracy of corrected minus the middle between vote and FedAvg (part)"
-            estimate = resamples.estimate(corrected - (voted + plain) / 2)
-            parts.append(Part(f"alpha = {alpha:g}, {cell}", estimate, meaning, at_least=0.0))
-    return decide(evidence, parts)
-=======
     variant = partial(accuracy, one, "skewed", "cdpa-variants", "alpha")
     series = same_points(
         variant(variant="corrected"), variant(variant="as_printed"), accuracy(one, "skewed", "none", "alpha")
@@ -196,7 +175,6 @@ def x4(cell: str, one: Evidence) -> Iterator[Part]:
         meaning = "accuracy of corrected minus the middle between vote and FedAvg (part)"
         estimate = resamples.estimate(corrected - (voted + plain) / 2)
         yield Part(f"alpha = {alpha:g}, {cell}", estimate, meaning, at_least=0.0)
->>>>>>> house
 
 
 @theorem(
