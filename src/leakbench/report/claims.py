@@ -169,6 +169,17 @@ def each_cell(
     The function gets the name and the evidence of every pair that the experiments share, and yields parts of the claim,
     and texts for the note.
 
+    >>> from leakbench.lazy import pd
+    >>> from leakbench.report.comparisons import level
+    >>> @each_cell("training")
+    ... def accurate(cell: str, one: Evidence) -> Iterable[Part | str]:
+    ...     yield level(one.series("training", "accuracy", defense="gp"), cell, "fraction", at_least=0.6)
+    >>> table = pd.DataFrame({"model": ["lenet5", "lenet5", "vgg16", "vgg16"], "seed": [0, 1, 0, 1]})
+    >>> table = table.assign(dataset="mnist", defense="gp", attack=None, metric="accuracy", axis=None, index=0)
+    >>> finding = accurate(Evidence({"training": table.assign(value=[0.66, 0.68, 0.51, 0.53], void=False)}))
+    >>> finding.verdict, finding.effect, finding.meaning
+    ('contradicted', 0.52, 'accuracy of gp in training (fraction); mnist with vgg16 (the part that decides, of 2)')
+
     Args:
         experiments: whose data sets and models count.
         gated: as in :func:`leakbench.report.findings.decide`.
