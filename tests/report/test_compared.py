@@ -9,7 +9,7 @@ from tests.report.tables import rows, table
 
 from leakbench.report.claims import Claim
 from leakbench.report.compared import defenses_apart, in_setting, of_setting, settings_apart, stand_ins
-from leakbench.report.evidence import Evidence, bootstrap
+from leakbench.report.evidence import Evidence, jackknife_of
 from leakbench.report.findings import Finding, Part, decide
 from leakbench.report.labels import reads
 from leakbench.report.tidy import setting_columns
@@ -86,7 +86,7 @@ def lower(evidence: Evidence) -> Finding:
     for defense in frame["defense"].unique():
         if defense != "op":
             ours, theirs = (evidence.series("a", "final_loss", defense=each) for each in ("op", defense))
-            resamples = bootstrap(ours, theirs)
+            resamples = jackknife_of(ours, theirs)
             effect = resamples.estimate(resamples.mean(theirs.values[0] - ours.values[0]))
             parts.append(Part(defense, effect, "loss", at_least=0.0))
     return decide(evidence, parts)
