@@ -10,7 +10,6 @@ Source: Tan et al. (2024), Theorem 2, eqs. 9, 15, 19 and 24.
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 from leakbench.errors import ConfigError
@@ -259,14 +258,3 @@ def visits_per_sample(steps: float, batch: float, samples: float) -> float:
 def total_information(kappa: float, steps: float) -> float:
     """``TotalInfo = n kappa`` nats: the paper's bound on what ``n`` steps of capacity ``kappa`` reveal (eq. 9)."""
     return steps * kappa
-
-
-def steps_within(total: float, kappa: float) -> int:
-    """``n = floor(TotalInfo / kappa)``: the steps that a budget of information allows.
-
-    Raises:
-        ConfigError: ``kappa`` is not positive.
-    """
-    if not kappa > 0:
-        raise ConfigError(f"the capacity must be positive, found {kappa:g}")
-    return math.floor(total / kappa * (1 + 1e-12))  # 0.3 / 0.1 is 3

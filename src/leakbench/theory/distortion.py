@@ -233,15 +233,6 @@ def compression_tv(
     return product_tv(_probability(kept).log(), dimension(size) * dimension(clients, "the number of clients"))
 
 
-def unequal_compression_tv(kept: torch.Tensor) -> torch.Tensor:
-    """``1 - prod_i rho_i``, ``[..., m] -> [...]`` (eq. 13).
-
-    Raises:
-        ConfigError: some ``rho_i`` is not in [0, 1].
-    """
-    return product_tv(_probability(kept).log().sum(dim=-1), 1)
-
-
 def rescaled_compression_tv(
     kept: torch.Tensor | float,
     delta: torch.Tensor | float,

@@ -190,34 +190,3 @@ def efficiency_loss_bound(variation: torch.Tensor | float, largest_cost: torch.T
         ConfigError: an argument is negative.
     """
     return not_negative(largest_cost, "C5") * not_negative(variation, "the total variation")
-
-
-def utility_loss_floor(variation: torch.Tensor | float, gap: torch.Tensor | float) -> torch.Tensor:
-    """``Delta TV / 2``, ``[...]``: lower bound on the loss of utility, under Assumption E.1 (Lemma E.1).
-
-    Args:
-        variation: total variation between the aggregated models.
-        gap: ``Delta``, the largest loss within which of the best model others have probability ``TV / 2`` at most.
-
-    Raises:
-        ConfigError: an argument is negative.
-    """
-    return not_negative(gap, "Delta") * not_negative(variation, "the total variation") / 2
-
-
-def efficiency_loss_floor(
-    variation: torch.Tensor | float, gap: torch.Tensor | float, share: torch.Tensor | float
-) -> torch.Tensor:
-    """``Xi Gamma TV``, ``[...]``: lower bound on the rise of costs, under Assumption E.2 (Lemma E.3).
-
-    The assumption fails for noise and sparsification, where costs do not rise.
-
-    Args:
-        variation: total variation between uploads, the mean over clients.
-        gap: ``Xi``, a cost.
-        share: ``Gamma``, dimensionless.
-
-    Raises:
-        ConfigError: an argument is negative.
-    """
-    return not_negative(gap, "Xi") * not_negative(share, "Gamma") * not_negative(variation, "the total variation")
