@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import torch
 
-from benchmarks.measuring import in_a_process
+from benchmarks.measuring import in_a_process, options
 from leakbench.attacks.base import Knowledge, Observations
 from leakbench.attacks.engine import evaluation
 from leakbench.attacks.gradient_matching import Search
@@ -41,7 +41,7 @@ ONE_BY_ONE = ("ConvNet 64", "ResNet18")
 CASES = (("ig", tuple(MODELS_BY_NAME)), ("dlg", ("LeNet", "SimpleConvNet 32")))
 PRESETS: dict[str, type[DLG] | type[IGScript]] = {"ig": IGScript, "dlg": DLG}
 SECONDS = 3.0
-"""How long to measure a cell, roughly."""
+"""Approximate seconds of measuring a cell."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def engine(attack: str, problem: Problem, victims: int, iterations: int) -> None
 
 
 def scene(problem: Problem, victims: int) -> tuple[Observations, Knowledge, Streams]:
-    """What the engine is given."""
+    """Observations, knowledge and random streams for the engine."""
     observations = Observations(
         problem.network, problem.network.parameters, problem.target.expand(victims, -1), (1, *SHAPE)
     )
@@ -173,8 +173,8 @@ def cell(arguments: argparse.Namespace) -> dict[str, float]:
         search = Search(PRESETS[arguments.attack](iterations=1), observations, knowledge)
         rows = torch.arange(min(2, arguments.victims), device=device)
         evaluate = evaluation(search.cost(), vectorised=arguments.victims > 1)
-        points, evidence = search.starts(streams)[rows], search.evidence(rows)
-        dispatches = footprint(lambda: evaluate(points, evidence)).dispatches
+        points, data = search.starts(streams)[rows], search.trial_data(rows)
+        dispatches = footprint(lambda: evaluate(points, data)).dispatches
         per_iteration = marginal(
             lambda iterations: engine(arguments.attack, problem, arguments.victims, iterations), device
         )
@@ -196,9 +196,7 @@ def measure(arguments: argparse.Namespace, **options: object) -> dict[str, float
 
 def main() -> None:
     """Measure all cells and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser = options(__doc__, torch.get_num_threads())
     parser.add_argument("--counts", type=int, nargs="+", default=[1, 8, 32, 128], help="numbers of victims")
     parser.add_argument("--models", nargs="+", default=list(MODELS_BY_NAME), choices=list(MODELS_BY_NAME))
     parser.add_argument("--attacks", nargs="+", default=list(PRESETS), choices=list(PRESETS))
@@ -232,7 +230,7 @@ def main() -> None:
                 if count <= 32 or not few
             ]
             rates = " | ".join(
-                [f"{found['rate']:.3g} ({found['rate'] / peer['rate']:.1f}x)" for found in cells]
+                [f"{cell['rate']:.3g} ({cell['rate'] / peer['rate']:.1f}x)" for cell in cells]
                 + ["as before"] * (len(counts) - len(cells))
             )
             last = cells[-1]

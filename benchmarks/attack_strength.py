@@ -1,4 +1,4 @@
-"""What attacks reach on the undefended gradient of an untrained model, beside attackers that never look at it.
+"""Strength of attacks on the undefended gradient of an untrained model, beside attackers that never look at it.
 
 Prints a table, and draws the best, median and worst victims beside their reconstructions. A slow test holds the bounds.
 """
@@ -91,16 +91,16 @@ def findings(case: Case, attack: str, parameters: Mapping[str, Any], placement: 
     return compute(job, placement.resolve())
 
 
-def per_victim(found: Findings, metric: str) -> list[float]:
+def per_victim(result: Findings, metric: str) -> list[float]:
     """A metric of every victim."""
-    values = found.replicates[0].metrics[metric]
+    values = result.replicates[0].metrics[metric]
     assert isinstance(values, list)
     return [float("nan") if value is None else value for value in values]
 
 
-def recovered(found: Findings) -> float:
+def recovered(result: Findings) -> float:
     """The part of the victims whose image is recovered."""
-    return sum(mse < EXACT for mse in per_victim(found, "mse")) / VICTIMS
+    return sum(mse < EXACT for mse in per_victim(result, "mse")) / VICTIMS
 
 
 def main() -> None:
@@ -125,24 +125,24 @@ def main() -> None:
     print("|---" * 8 + "|")
     for case in (*CASES, *WEAKER):
         started = time.perf_counter()
-        found = findings(case, case.attack, case.parameters, placement)
+        result = findings(case, case.attack, case.parameters, placement)
         seconds = time.perf_counter() - started
         blind = [findings(case, name, {}, placement) for name in REFERENCES]
         floors = ", ".join(f"{statistics.median(per_victim(each, 'psnr')):.1f}" for each in blind)
-        psnr = per_victim(found, "psnr")
+        psnr = per_victim(result, "psnr")
         print(
             f"| `{case.attack}` | {case.parameters['iterations']:,} | {case.described} | {case.data} "
-            f"| {statistics.median(psnr):.1f} | {recovered(found):.0%} | {floors} | {seconds:.0f} |",
+            f"| {statistics.median(psnr):.1f} | {recovered(result):.0%} | {floors} | {seconds:.0f} |",
             flush=True,
         )
         if arguments.pictures and case in CASES:
             arguments.pictures.mkdir(parents=True, exist_ok=True)
             images = {
                 name: each.tensors["seed0/reconstructions"].flatten(0, 2)
-                for name, each in {case.attack: found, "mean_image": blind[0]}.items()
+                for name, each in {case.attack: result, "mean_image": blind[0]}.items()
             }
             title = f"{case.attack} on {case.model}, {case.parameters['iterations']:,} iterations"
-            figure = gallery(found.tensors["seed0/victims"].flatten(0, 1), images, torch.tensor(psnr), title=title)
+            figure = gallery(result.tensors["seed0/victims"].flatten(0, 1), images, torch.tensor(psnr), title=title)
             figure.savefig(arguments.pictures / f"{case.name}.png", bbox_inches="tight")
 
 

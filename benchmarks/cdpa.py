@@ -67,7 +67,7 @@ def digits_of(values: list[float], keep: float, flips: list[float]) -> list[str]
 
 def vote_on_digits(clients: list[list[str]], keep: float) -> list[float]:
     """The vote on strings, one value, position and client after the other."""
-    found = []
+    values = []
     for words in zip(*clients, strict=True):
         voted = ""
         for position in range(16):
@@ -77,8 +77,8 @@ def vote_on_digits(clients: list[list[str]], keep: float) -> list[float]:
                     ones += 1
             voted += "0" if ones / (keep * len(words)) < 0.5 else "1"
         magnitude = int("0" + voted[1:], 2) / FORM.scale
-        found.append(-magnitude if voted[0] == "1" else magnitude)
-    return found
+        values.append(-magnitude if voted[0] == "1" else magnitude)
+    return values
 
 
 def check(clients: int) -> None:

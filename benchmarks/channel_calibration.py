@@ -1,4 +1,4 @@
-"""What it costs to calibrate a data-space channel and to draw its noise, beside one epoch of training.
+"""Cost of calibrating a data-space channel and of drawing its noise, beside one epoch of training.
 
 Every case runs in a process of its own, on random images of a steep spectrum, so that its peak of memory is its own:
 what the process holds at most while it calibrates, beyond what it held before (the images among it). One epoch is plain

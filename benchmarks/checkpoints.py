@@ -1,4 +1,4 @@
-"""What saving the state of a long loop costs: seconds by size, their share of a long job, and of steps between saves.
+"""Cost of saving the state of a long loop: seconds by size, their share of a long job, and of steps between saves.
 
 python -m benchmarks.checkpoints
 """
@@ -22,40 +22,40 @@ TRIALS, IMAGE = 64, 3 * 32 * 32
 
 
 def states() -> dict[str, State]:
-    """States as jobs have them, and what they are of."""
+    """States as jobs have them, by description."""
     points = torch.randn(TRIALS, IMAGE)
-    found: dict[str, State] = {}
+    by_description: dict[str, State] = {}
     for name, optimiser in (("Adam", Adam(rate=0.1)), ("L-BFGS, 100 pairs", LBFGS(line_search="strong_wolfe"))):
         descent = optimiser.start(points, 1000, None)
         for _ in range(3):
             descent.tell(torch.rand(TRIALS), torch.randn(TRIALS, IMAGE), torch.ones(TRIALS, dtype=torch.bool))
-        found[f"{TRIALS} images of 3x32x32, {name}"] = {"held": points, **named("descent", descent.state())}
+        by_description[f"{TRIALS} images of 3x32x32, {name}"] = {"held": points, **named("descent", descent.state())}
     models = torch.randn(10, 2_904_970)
-    found["10 runs of ConvNet 64 with momentum"] = {"current": models, "velocity": models.clone()}
-    found["one ResNet-18 of 43.9 million parameters with Adam"] = {
+    by_description["10 runs of ConvNet 64 with momentum"] = {"current": models, "velocity": models.clone()}
+    by_description["one ResNet-18 of 43.9 million parameters with Adam"] = {
         name: torch.randn(43_934_912) for name in ("current", "first", "second")
     }
-    return found
+    return by_description
 
 
 def ticks(folder: Path | None, state: State, every: float, steps: int) -> list[float]:
     """Seconds of every step of a loop that does nothing else; outside of a job without a folder."""
     os.environ[EVERY] = str(every)
-    found = []
+    seconds = []
 
     def run() -> None:
         with loop("nothing", steps, quiet=True, ends=False) as walk:
             for _ in walk.steps:
                 started = time.perf_counter()
                 walk.tick(lambda: state)
-                found.append(time.perf_counter() - started)
+                seconds.append(time.perf_counter() - started)
 
     if folder is None:
         run()
     else:
         with opened(folder, lambda: {"job": "benchmark"}):
             run()
-    return found
+    return seconds
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What a SLURM job costs beside the cells in it, alone and shared; and one run on one, two and three nodes.
+"""Overhead of a SLURM job beside the cells in it, alone and shared; and one run on one, two and three nodes.
 
     python -m benchmarks.cluster
 
@@ -81,7 +81,7 @@ def computed(folder: Path, records: list[str]) -> float:
 
 def overhead(cluster: Cluster, cells: int, scratch: Path) -> None:
     """(a): print the overhead of a cell."""
-    records, found = training_jobs(cells), []
+    records, replicates = training_jobs(cells), []
     print(
         "| | SLURM jobs | seconds in them, per cell | computing, per cell | overhead per cell |\n|---|---|---|---|---|"
     )
@@ -95,8 +95,8 @@ def overhead(cluster: Cluster, cells: int, scratch: Path) -> None:
         spans = make(cluster, folder, records, "--jobs", "1")  # one at a time: on one host more would share its cores
         spent, work = sum(end - start for start, end in spans) / cells, computed(folder, records) / cells
         print(f"| {way} | {len(spans)} | {spent:.1f} | {work:.1f} | {spent - work:.1f} |", flush=True)
-        found.append([json.loads((folder / record).read_text())["replicates"] for record in records])
-    assert found[0] == found[1], "cells that share a job have other numbers"
+        replicates.append([json.loads((folder / record).read_text())["replicates"] for record in records])
+    assert replicates[0] == replicates[1], "cells that share a job have other numbers"
 
 
 def scaling(cluster: Cluster, nodes: tuple[str, ...], cells: int, seconds: float, scratch: Path) -> None:

@@ -1,4 +1,4 @@
-"""How well `leakbench cost` foretells what jobs took: of an experiment that it does not know, and of another scale.
+"""Accuracy of `leakbench cost`: for an experiment without records, and for another scale.
 
 python -m benchmarks.cost_model --known smoke --asked laptop
 """
@@ -16,7 +16,7 @@ from leakbench.report.cost_model import CostModel, Measured
 from leakbench.report.costs import SPEEDUP, earlier_costs
 
 Pair = tuple[Measured, float, float, float]
-"""What a job took, and the estimate with its interval, in seconds."""
+"""Measured cost of a job, and the estimate with its interval, in seconds."""
 
 
 def compared(known: list[Measured], asked: list[Measured]) -> list[Pair]:
@@ -51,14 +51,13 @@ def table(title: str, pairs: list[Pair]) -> None:
     for pair in pairs:
         groups[pair[0].size.kind].append(pair)
     groups["all"] = pairs
-    for kind, own in groups.items():
-        ratios = [each.seconds / estimate for each, estimate, _, _ in own]
+    for kind, part in groups.items():
+        ratios = [each.seconds / estimate for each, estimate, _, _ in part]
         off = math.exp(median(abs(math.log(ratio)) for ratio in ratios))
-        inside = sum(low <= each.seconds <= high for each, _, low, high in own) / len(own)
-        sums = sum(each.seconds for each, *_ in own), sum(estimate for _, estimate, _, _ in own)
-        print(
-            f"| {kind} | {len(own)} | {median(ratios):.2f} | {off:.2f} | {inside:.0%} | {sums[0]:.0f} | {sums[1]:.0f} |"
-        )
+        inside = sum(low <= each.seconds <= high for each, _, low, high in part) / len(part)
+        sums = sum(each.seconds for each, *_ in part), sum(estimate for _, estimate, _, _ in part)
+        seconds = " | ".join(f"{total:.0f}" for total in sums)
+        print(f"| {kind} | {len(part)} | {median(ratios):.2f} | {off:.2f} | {inside:.0%} | {seconds} |")
 
 
 def main() -> None:
@@ -68,9 +67,9 @@ def main() -> None:
     parser.add_argument("--known", default="smoke", help="scale that is known (default: smoke)")
     parser.add_argument("--asked", default="laptop", help="scale that is foretold (default: laptop)")
     arguments = parser.parse_args()
-    found, _ = earlier_costs(arguments.root or find_root())
+    earlier, _ = earlier_costs(arguments.root or find_root())
     scales: dict[str, list[Measured]] = defaultdict(list)
-    for each in found:
+    for each in earlier:
         scales[each.job.scale].append(each.measured)
     table(f"{arguments.known}, every experiment from all others", left_out(scales[arguments.known]))
     if scales[arguments.asked]:

@@ -9,13 +9,12 @@ a CPU, of the clock on a GPU: the smallest of some turns.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from unittest import mock
 
 import torch
 
-from benchmarks.measuring import fastest
+from benchmarks.measuring import fastest, options
 from leakbench.attacks.discrete import Reordered, candidates_at_once, discrete_step, propose
 from leakbench.attacks.language.model import CausalTransformer, LanguageModel, weights_of
 from leakbench.attacks.objectives import CosinePerTensor
@@ -114,7 +113,7 @@ class Scene:
             [part for name, part in self.network.unflatten(target).items() if counts(name)] for target in self.targets
         ]
         orders = propose(self.streams().uniform(self.candidates, 3, device=self.device), self.free[:, 0])
-        found = self.tokens[:, 0].clone()
+        chosen = self.tokens[:, 0].clone()
         for row, target in enumerate(targets):
             least = None
             for order in orders[row]:
@@ -129,8 +128,8 @@ class Scene:
                 with torch.no_grad():
                     score = float(distance) + WEIGHT * float(self.language.log_perplexity(ids))
                 if least is None or score < least - 1e-6:  # equal orders may differ in their last digits
-                    least, found[row] = score, ids[0]
-        return found
+                    least, chosen[row] = score, ids[0]
+        return chosen
 
 
 def measure(scene: Scene, repeats: int) -> tuple[dict[str, float], float]:
@@ -154,9 +153,7 @@ def measure(scene: Scene, repeats: int) -> tuple[dict[str, float], float]:
 
 def main() -> None:
     """Measure, and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--threads", type=int, default=1)
+    parser = options(__doc__)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--sentences", type=int, default=8)
     parser.add_argument("--candidates", type=int, default=200)

@@ -8,12 +8,11 @@ lengths, in turns; the smallest of each counts.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 
 import torch
 
-from benchmarks.measuring import marginal_row
+from benchmarks.measuring import marginal_row, options
 from leakbench.federated.gradients import BatchGradients, Gradients, StackedGradients
 from leakbench.federated.training import Start, Training, TrainingSet, train_runs
 from leakbench.libraries.memory import keep_freed_memory
@@ -27,9 +26,7 @@ DEFAULT_MODELS = ["simplecnn", "lenet5", "simpleconvnet:32"]
 
 def main() -> None:
     """Measure every model and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--threads", type=int, default=1)
+    parser = options(__doc__)
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--steps", type=int, default=5, help="local steps that are measured")
     parser.add_argument("--turns", type=int, default=5)
@@ -68,12 +65,12 @@ def measure(name: str, clients: int, steps: int, turns: int, device: torch.devic
 
     def modules(steps: int) -> torch.Tensor:
         orders = streams.child("order", 0).uniform(IMAGES).argsort(dim=1, stable=True).to(device)
-        for copy, order, own, targets in zip(copies, orders, images, labels, strict=True):
+        for copy, order, pixels, targets in zip(copies, orders, images, labels, strict=True):
             torch.nn.utils.vector_to_parameters(network.parameters.clone(), copy.parameters())
             optimiser = torch.optim.SGD(copy.parameters(), lr=0.01, momentum=0.5)
             for rows in order.split(BATCH)[:steps]:
                 optimiser.zero_grad()
-                torch.nn.functional.cross_entropy(copy(own[rows]), targets[rows]).backward()
+                torch.nn.functional.cross_entropy(copy(pixels[rows]), targets[rows]).backward()
                 optimiser.step()
         return torch.stack([torch.nn.utils.parameters_to_vector(copy.parameters()).detach() for copy in copies])
 
@@ -82,8 +79,7 @@ def measure(name: str, clients: int, steps: int, turns: int, device: torch.devic
         def work(steps: int) -> torch.Tensor:
             training = Training(steps=steps, batch_size=BATCH, momentum=0.5, weight_decay=0.0)
             start, data = Start(network, network.parameters), TrainingSet(images, labels)
-            found = train_runs(start, data, streams, training, gradients=gradients, quiet=True)
-            return found.models.parameters
+            return train_runs(start, data, streams, training, gradients=gradients, quiet=True).models.parameters
 
         return work
 

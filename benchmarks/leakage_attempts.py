@@ -52,7 +52,7 @@ def batched(images_each: int, attempts: int, iterations: int) -> None:
 
 
 def one_by_one(images_each: int, iterations: int, threads: int) -> None:
-    """As public code does it: an attempt on every client at every model."""
+    """One attempt on every client at every model after the other, as in public code."""
     torch.set_num_threads(threads)
     networks, images, labels = uploads(images_each)
     for network in networks:
@@ -86,7 +86,7 @@ def _attempt(
         optimiser.zero_grad()
         loss = cross_entropy(module(dummy), scores.softmax(dim=-1))
         gradients = torch.autograd.grad(loss, weights, create_graph=True)
-        distance = torch.stack([(own - seen).square().sum() for own, seen in zip(gradients, target, strict=True)]).sum()
+        distance = torch.stack([(a - b).square().sum() for a, b in zip(gradients, target, strict=True)]).sum()
         distance.backward()
         return distance
 

@@ -1,7 +1,8 @@
-"""What benchmarks measure with: seconds, the fastest of several turns, the price of a step, a process for each cell."""
+"""Measuring of benchmarks: seconds, the fastest of several turns, the price of a step, a process for each cell."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -11,6 +12,14 @@ from functools import partial
 from pathlib import Path
 
 import torch
+
+
+def options(description: str | None, threads: int = 1) -> argparse.ArgumentParser:
+    """A command line with ``--device`` and ``--threads``."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--threads", type=int, default=threads)
+    return parser
 
 
 def taken(work: Callable[[], object], device: torch.device) -> float:
@@ -49,12 +58,12 @@ def marginal_row(works: Sequence[Callable[[int], torch.Tensor]], steps: int, tur
 
 
 def in_a_process(module: str, *words: str, quiet: bool = False) -> dict[str, float]:
-    """What ``python -m benchmarks.<module>`` prints last, as JSON: memory that one cell took is not the next one's.
+    """The last line that ``python -m benchmarks.<module>`` prints, as JSON; a process per cell separates their memory.
 
     Args:
         module: a benchmark.
         words: of its command line.
-        quiet: without what it says on standard error.
+        quiet: whether to drop its standard error.
     """
     done = subprocess.run(
         [sys.executable, "-m", f"benchmarks.{module}", *words],
@@ -64,5 +73,5 @@ def in_a_process(module: str, *words: str, quiet: bool = False) -> dict[str, flo
         stderr=subprocess.DEVNULL if quiet else None,
         text=True,
     )
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    numbers: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return numbers

@@ -1,4 +1,4 @@
-"""What packing saves: many values in a ciphertext against one, in bits and in processor time.
+"""Savings by packing: many values in a ciphertext against one, in bits and in processor time.
 
 Both forms hold values in fixed point with 32 binary places, for sums of ``--clients`` vectors, and both encrypt with
 the private key, as clients do. One value per ciphertext is measured on ``--single`` values, packed ones on
@@ -21,10 +21,10 @@ PARTS = ("encrypt, public key", "encrypt, private key", "add", "decrypt")
 
 
 def timed(work: Callable[[], Any]) -> tuple[Any, float]:
-    """What it returns, and its processor seconds."""
+    """The result of a call, and its processor seconds."""
     start = time.process_time()
-    found = work()
-    return found, time.process_time() - start
+    result = work()
+    return result, time.process_time() - start
 
 
 def measure(key: Any, packing: Packing, length: int) -> dict[str, float]:
@@ -35,12 +35,12 @@ def measure(key: Any, packing: Packing, length: int) -> dict[str, float]:
     """
     vectors = np.random.default_rng(0).normal(size=(packing.clients, length))
     _, public = timed(lambda: encrypt(vectors[0], key.public_key, packing))
-    sent, own = timed(lambda: [encrypt(vector, key, packing) for vector in vectors])
+    sent, private = timed(lambda: [encrypt(vector, key, packing) for vector in vectors])
     total, adding = timed(lambda: add(sent))
-    found, decrypting = timed(lambda: decrypt(total, key))
+    decrypted, decrypting = timed(lambda: decrypt(total, key))
     rounded = np.rint(np.ldexp(vectors, packing.fraction_bits)).sum(axis=0)
-    assert np.array_equal(found, np.ldexp(rounded, -packing.fraction_bits))
-    seconds = (public, own / packing.clients, adding, decrypting)
+    assert np.array_equal(decrypted, np.ldexp(rounded, -packing.fraction_bits))
+    seconds = (public, private / packing.clients, adding, decrypting)
     return {part: 1e6 * each / length for part, each in zip(PARTS, seconds, strict=True)}
 
 
@@ -64,7 +64,7 @@ def main() -> None:
         for _ in range(arguments.turns):
             for packed, length in forms.items():
                 turns[packed].append(measure(key, packings[packed], length))
-        best = {packed: {part: min(turn[part] for turn in own) for part in PARTS} for packed, own in turns.items()}
+        best = {packed: {part: min(turn[part] for turn in each) for part in PARTS} for packed, each in turns.items()}
         size = {packed: packings[packed].bits(length) / length for packed, length in forms.items()}
         for packed, packing in packings.items():
             cells = " | ".join(f"{best[packed][part]:.3g}" for part in PARTS)

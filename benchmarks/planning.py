@@ -1,4 +1,4 @@
-"""What it costs to start: the command line, planning the full scale, and plans of other sizes.
+"""Cost of starting: the command line, planning the full scale, and plans of other sizes.
 
 Prints wall and CPU seconds of fresh processes, the best of a few, and their largest resident set; beside them an empty
 Python process. Plans of N jobs are those of the main paper, one job per seed.

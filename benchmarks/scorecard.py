@@ -1,4 +1,4 @@
-"""What the scorecard of many records takes: seconds, memory and the size of the page.
+"""Cost of the scorecard of many records: seconds, memory and the size of the page.
 
 It copies the tables and pictures of a scale that is complete, repeats the rows of the tables of provenance, gates and
 missing numbers until there are so many records, and writes the page in a process of its own. The best of a few.

@@ -1,4 +1,4 @@
-"""What secure aggregation costs: one round by its parts, per user and at the server.
+"""Cost of secure aggregation: one round by its parts, per user and at the server.
 
 All users share keys, a part of them drops out before sending, the others reveal shares, and the server unmasks.
 Processor seconds; the smallest of ``--turns``. The script stops where the sum is not exact.
@@ -67,8 +67,8 @@ def main() -> None:
             turns = [measure(users, length, threshold, dropped, ring) for _ in range(arguments.turns)]
             best = {name: min(turn[name] for turn in turns) for name in turns[0]}
             sent = secure_sum([np.zeros(length)] * users, threshold, ring=ring).bits / 8 / 1024
-            own = [best[name] for name in ("keys", "shares", "masks", "reveal")]
-            cells = " | ".join(f"{value:.2f}" for value in (*own, sum(own), best["unmask"]))
+            user = [best[name] for name in ("keys", "shares", "masks", "reveal")]
+            cells = " | ".join(f"{value:.2f}" for value in (*user, sum(user), best["unmask"]))
             print(f"| 2^{ring.width} | {dropped} | {cells} | {sent:.0f} | {4 * length / 1024:.0f} |")
 
 

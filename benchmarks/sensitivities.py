@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import torch
 
-from benchmarks.measuring import fastest, in_a_process, taken
+from benchmarks.measuring import fastest, in_a_process, options, taken
 from leakbench.federated.sensitivity import random_directions
 from leakbench.federated.step import ClientSteps
 from leakbench.jobs.runner import Placement
@@ -50,7 +50,7 @@ def again(steps: ClientSteps) -> ClientSteps:
 def peer(steps: ClientSteps, probes: int) -> torch.Tensor:
     """One client and one probe after the other, by double reverse mode."""
     directions = random_directions(steps.streams, probes, steps.images.shape[1:]).to(steps.images.device)
-    found = torch.zeros(len(steps), steps.network.dimension, device=steps.images.device)
+    squares = torch.zeros(len(steps), steps.network.dimension, device=steps.images.device)
     for client in range(len(steps)):
         for direction in directions[client]:
             parameters = steps.parameters.clone().requires_grad_()
@@ -60,8 +60,8 @@ def peer(steps: ClientSteps, probes: int) -> torch.Tensor:
             dual = torch.zeros_like(gradient, requires_grad=True)
             (transposed,) = torch.autograd.grad(gradient, images, dual, create_graph=True)
             (derivative,) = torch.autograd.grad(transposed, dual, direction)
-            found[client] += derivative.square() / probes
-    return found
+            squares[client] += derivative.square() / probes
+    return squares
 
 
 def gradients(steps: ClientSteps) -> None:
@@ -99,9 +99,7 @@ def cell(arguments: argparse.Namespace) -> dict[str, float]:
 
 def main() -> None:
     """Measure all models, each in a process of its own, and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--threads", type=int, default=1)
+    parser = options(__doc__)
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--probes", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=5)
@@ -124,12 +122,12 @@ def main() -> None:
     words = ["--device", arguments.device, *(f"--{name}={getattr(arguments, name)}" for name in numbers)]
     for model in arguments.models:
         exactly = ["--exact", model] if model in arguments.exact else []
-        found = in_a_process("sensitivities", *words, "--model", model, *exactly)
-        exact = f"{found['exact']:,.0f}" if "exact" in found else ""
+        costs = in_a_process("sensitivities", *words, "--model", model, *exactly)
+        exact = f"{costs['exact']:,.0f}" if "exact" in costs else ""
         print(
-            f"| {model} | {found['parameters']:,} | {CASES[model][3]} | {1e3 * found['gradient']:.1f} "
-            f"| {found['peer']:.1f} | {found['ours']:.1f} | {found['peer'] / found['ours']:.1f} "
-            f"| {found['peer_bytes'] / 2**20:.0f} / {found['ours_bytes'] / 2**20:.0f} | {exact} |",
+            f"| {model} | {costs['parameters']:,} | {CASES[model][3]} | {1e3 * costs['gradient']:.1f} "
+            f"| {costs['peer']:.1f} | {costs['ours']:.1f} | {costs['peer'] / costs['ours']:.1f} "
+            f"| {costs['peer_bytes'] / 2**20:.0f} / {costs['ours_bytes'] / 2**20:.0f} | {exact} |",
             flush=True,
         )
 

@@ -60,7 +60,7 @@ class Scene:
         self.attack = SentenceMatching(objective=L2(), optimiser=Adam(rate=0.3), iterations=1, scale="embeddings")
 
         self.points = self.inputs + 0.1
-        self.own = [(name, p) for name, p in self.module.named_parameters() if "word_embeddings" not in name]
+        self.weights = [(name, p) for name, p in self.module.named_parameters() if "word_embeddings" not in name]
         self.variables = [point.clone().requires_grad_() for point in self.points]
         self.optimisers = [torch.optim.Adam([x], lr=1e-6) for x in self.variables]
         self.with_table = Search(self.attack, self.observations, self.knowledge)
@@ -68,7 +68,7 @@ class Scene:
 
     def loop(self) -> torch.Tensor:
         """One iteration of every victim, one after the other; their distances."""
-        parameters = [parameter for _, parameter in self.own]
+        parameters = [parameter for _, parameter in self.weights]
         sizes = [parameter.numel() for parameter in parameters]
         assert self.knowledge.inputs is not None
         distances = []
@@ -76,8 +76,8 @@ class Scene:
             observed = self.observations.gradients[row, -sum(sizes) :].split(sizes)  # the table comes first
             candidate = torch.where(self.knowledge.inputs.where[row], self.inputs[row], x)
             loss = torch.nn.functional.cross_entropy(self.module(candidate), self.labels[row])
-            found = torch.autograd.grad(loss, parameters, create_graph=True)
-            parts = [(a.flatten() - b).square().sum() for a, b in zip(found, observed, strict=True)]
+            gradients = torch.autograd.grad(loss, parameters, create_graph=True)
+            parts = [(a.flatten() - b).square().sum() for a, b in zip(gradients, observed, strict=True)]
             distance = torch.stack(parts).sum()
             (x.grad,) = torch.autograd.grad(distance, [x])
             self.optimisers[row].step()
@@ -87,8 +87,8 @@ class Scene:
     def batched(self, search: Search, unit: float) -> torch.Tensor:
         """One iteration of every victim, side by side, but for the step; their distances."""
         points = self.points.flatten(1) / unit
-        evidence = search.evidence(torch.arange(len(points)))
-        _, value = evaluation(search.cost(), vectorised=len(points) > 1)(points, evidence)
+        data = search.trial_data(torch.arange(len(points)))
+        _, value = evaluation(search.cost(), vectorised=len(points) > 1)(points, data)
         return value
 
 

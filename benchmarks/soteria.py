@@ -12,7 +12,7 @@ import json
 
 import torch
 
-from benchmarks.measuring import fastest, in_a_process
+from benchmarks.measuring import fastest, in_a_process, options
 from leakbench.federated.features import FeatureJacobian
 from leakbench.jobs.runner import Placement
 from leakbench.models.base import Network, build_network
@@ -63,9 +63,7 @@ def cell(arguments: argparse.Namespace) -> dict[str, float]:
 
 def main() -> None:
     """Measure all widths, each in a process of its own, and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--threads", type=int, default=1)
+    parser = options(__doc__)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--features", type=int, default=32, help="of how many features (a) takes its time")
     parser.add_argument("--widths", type=int, nargs="+", default=[8, 16, 32])
@@ -79,11 +77,11 @@ def main() -> None:
     print("|---" * 6 + "|")
     words = [f"--{name}={getattr(arguments, name)}" for name in ("device", "threads", "repeats", "features")]
     for width in arguments.widths:
-        found = in_a_process("soteria", *words, f"--width={width}")
+        costs = in_a_process("soteria", *words, f"--width={width}")
         print(
-            f"| ConvNet {width} | {found['features']:,} | {found['peer']:.1f} | {found['ours']:.2f} "
-            f"| {found['peer'] / found['ours']:.1f} "
-            f"| {found['peer_bytes'] / 2**20:.0f} / {found['ours_bytes'] / 2**20:.0f} |",
+            f"| ConvNet {width} | {costs['features']:,} | {costs['peer']:.1f} | {costs['ours']:.2f} "
+            f"| {costs['peer'] / costs['ours']:.1f} "
+            f"| {costs['peer_bytes'] / 2**20:.0f} / {costs['ours_bytes'] / 2**20:.0f} |",
             flush=True,
         )
 

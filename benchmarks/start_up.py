@@ -1,4 +1,4 @@
-"""What a small job costs beside its work: started by itself, without and with compiled bytecode, and forked warm.
+"""Overhead of a small job: started by itself, without and with compiled bytecode, and forked warm.
 
     python -m benchmarks.start_up
 

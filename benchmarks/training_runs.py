@@ -7,12 +7,11 @@ Costs are marginal, from runs of two lengths, in turns; the smallest of each cou
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 
 import torch
 
-from benchmarks.measuring import marginal_row
+from benchmarks.measuring import marginal_row, options
 from leakbench.federated.gradients import BatchGradients
 from leakbench.federated.training import Start, Training, TrainingSet, train_runs
 from leakbench.libraries.memory import keep_freed_memory
@@ -25,9 +24,7 @@ DEFAULT_MODELS = ["lenet5", "resnet10:8"]
 
 def main() -> None:
     """Measure every model and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--threads", type=int, default=1)
+    parser = options(__doc__)
     parser.add_argument("--runs", type=int, default=8)
     parser.add_argument("--steps", type=int, default=8, help="steps that are measured")
     parser.add_argument("--turns", type=int, default=3)
@@ -69,8 +66,7 @@ def measure(name: str, runs: int, steps: int, turns: int, device: torch.device) 
         def work(steps: int) -> torch.Tensor:
             training = Training(steps=steps)
             start, data = Start(network, network.parameters), TrainingSet(images, labels)
-            found = train_runs(start, data, streams, training, gradients=BatchGradients(together))
-            return found.models.parameters
+            return train_runs(start, data, streams, training, gradients=BatchGradients(together)).models.parameters
 
         return work
 

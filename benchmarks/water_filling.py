@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import torch
 
-from benchmarks.measuring import fastest, in_a_process
+from benchmarks.measuring import fastest, in_a_process, options
 from leakbench.jobs.runner import Placement
 from leakbench.numerics.footprint import footprint
 from leakbench.randomness import generator
@@ -25,10 +25,10 @@ BATCH = 32
 
 
 def gradients(size: int, records: int, device: torch.device) -> torch.Tensor:
-    """Of norm ten each, with a common part, as columns ``[K, D]``."""
+    """Gradients of norm ten with a common part, as columns ``[K, D]``."""
     draw = generator("benchmark", "water_filling")
-    found = torch.randn(size, records, generator=draw) + torch.randn(size, 1, generator=draw)
-    scaled: torch.Tensor = 10 * found / found.norm(dim=0)
+    columns = torch.randn(size, records, generator=draw) + torch.randn(size, 1, generator=draw)
+    scaled: torch.Tensor = 10 * columns / columns.norm(dim=0)
     return scaled.to(device)
 
 
@@ -69,9 +69,7 @@ def cell(arguments: argparse.Namespace) -> dict[str, float]:
 
 def main() -> None:
     """Measure all sizes and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--threads", type=int, default=1)
+    parser = options(__doc__)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--records", type=int, default=256)
     parser.add_argument("--variance", type=float, default=0.05)
@@ -89,14 +87,14 @@ def main() -> None:
     words = [f"--{name}={getattr(arguments, name)}" for name in numbers]
     words.append(f"--dense-up-to={arguments.dense_up_to}")
     for size in arguments.sizes:
-        found = in_a_process("water_filling", *words, f"--size={size}")
+        costs = in_a_process("water_filling", *words, f"--size={size}")
         peer, ratio, peak = "", "", ""
-        if "peer" in found:
-            peer, ratio = f"{found['peer']:.2f}", f"{found['peer'] / found['ours']:.0f}"
-            peak = f"{found['peer_bytes'] / 2**20:.0f} / "
+        if "peer" in costs:
+            peer, ratio = f"{costs['peer']:.2f}", f"{costs['peer'] / costs['ours']:.0f}"
+            peak = f"{costs['peer_bytes'] / 2**20:.0f} / "
         print(
-            f"| {size:,} | {peer} | {found['ours']:.3f} | {ratio} | {found['clock']:.3f} "
-            f"| {peak}{found['ours_bytes'] / 2**20:.0f} |",
+            f"| {size:,} | {peer} | {costs['ours']:.3f} | {ratio} | {costs['clock']:.3f} "
+            f"| {peak}{costs['ours_bytes'] / 2**20:.0f} |",
             flush=True,
         )
 

@@ -1,4 +1,4 @@
-"""What ruff does not ask of docstrings: ``python lint/docstrings.py`` from the repository root.
+"""Checks of docstrings that ruff does not have: ``python lint/docstrings.py`` from the repository root.
 
 Public functions and classes give the shapes of their arrays and say when they raise errors; a method without a
 docstring overrides one that has it. Modules of formulas, mechanisms and presets name their source.
@@ -20,31 +20,31 @@ PACKAGE = Path("src/leakbench")
 SOURCED = ("theory", "defenses", "attacks/presets.py")
 
 OURS = {
-    "theory/arguments.py": "what all formulas ask of their arguments",
+    "theory/arguments.py": "validation of the arguments of all formulas",
     "defenses/base.py": "the interface of mechanisms, and none of them",
     "defenses/clients.py": "clients that apply any of them",
 }
-"""Modules there that have no source, and what they are instead."""
+"""Modules there without a source, with the reason."""
 
 _ARRAY = re.compile(r"\b(Tensor|ndarray|NDArray)\b")
 _NO_ONE_SHAPE = re.compile(r"\b(dict|Mapping)\[[^\[\]]*\b(Tensor|ndarray)\]|Callable\[\[.*?\], .*?\]")
 _SHAPE = re.compile(r"``[^`]*\[[^`\]]+\][^`]*``|``\([A-Z, ]+\)``|\bscalars?\b|\bshapes?\b|\belementwise\b")
 _YEAR = re.compile(r"\b(19|20)\d\d\b")
-_UNSAID = {"AssertionError", "NotImplementedError", "NotAsked", "NotRun"}
-"""What cannot happen; and how every check of the contract kit, and every claim, says that it has nothing to say."""
+_UNDOCUMENTED = {"AssertionError", "NotImplementedError", "NotAsked", "NotRun"}
+"""Errors that need no docstring: those that cannot happen, and those of checks and claims that do not apply."""
 
 Fault = tuple[int, str]
 
 
 class Documented:
-    """The methods of all classes that have a docstring, by the names of the classes."""
+    """Methods with a docstring, by the names of their classes."""
 
     def __init__(self, trees: Iterable[ast.Module]) -> None:
         self._bases: dict[str, set[str]] = {}
         self._methods: dict[str, set[str]] = {}
         for node in (each for tree in trees for each in ast.walk(tree) if isinstance(each, ast.ClassDef)):
-            said = {m.name for m in node.body if isinstance(m, ast.FunctionDef) and ast.get_docstring(m)}
-            self._methods.setdefault(node.name, set()).update(said)
+            methods = {m.name for m in node.body if isinstance(m, ast.FunctionDef) and ast.get_docstring(m)}
+            self._methods.setdefault(node.name, set()).update(methods)
             self._bases.setdefault(node.name, set()).update(map(_name_of, node.bases))
 
     def inherits(self, owner: ast.ClassDef, method: str) -> bool:
@@ -63,11 +63,11 @@ def _name_of(base: ast.expr) -> str:
 
 
 def faults(tree: ast.Module, name: str, documented: Documented) -> Iterator[Fault]:
-    """Lines of a module and what is missing there.
+    """Lines of a module with what is missing there.
 
     Args:
         tree: the module.
-        name: its path in the package, which says what is asked of it.
+        name: its path in the package, which decides on the checks.
         documented: all classes that it may derive from.
     """
     yield from _of(tree, "", documented)
@@ -82,32 +82,32 @@ def faults(tree: ast.Module, name: str, documented: Documented) -> Iterator[Faul
 
 
 def _of(owner: ast.Module | ast.ClassDef, around: str, documented: Documented) -> Iterator[Fault]:
-    """Of public definitions; ``around`` is the docstring of the class that they are in."""
+    """Faults of public definitions; ``around`` is the docstring of the class that they are in."""
     for node in owner.body:
         if not isinstance(node, ast.ClassDef | ast.FunctionDef) or node.name.startswith("_"):
             continue
-        said = ast.get_docstring(node)
+        docstring = ast.get_docstring(node)
         if isinstance(node, ast.ClassDef):
             beside = (each.value for each in node.body if isinstance(each, ast.Expr))
             words = " ".join(str(each.value) for each in beside if isinstance(each, ast.Constant))
             fields = (each.annotation for each in node.body if isinstance(each, ast.AnnAssign))
             if any(map(_is_array, fields)) and not _SHAPE.search(words):
-                yield node.lineno, f"{node.name} holds arrays, and says nothing of their shapes"
+                yield node.lineno, f"{node.name} holds arrays, and does not give their shapes"
             yield from _of(node, words, documented)
-        elif said is not None:
-            yield from _of_function(node, said, around)
+        elif docstring is not None:
+            yield from _of_function(node, docstring, around)
         elif isinstance(owner, ast.ClassDef) and not documented.inherits(owner, node.name):
             yield node.lineno, f"{owner.name}.{node.name} has no docstring, nor does it override one that has"
 
 
-def _of_function(node: ast.FunctionDef, said: str, around: str) -> Iterator[Fault]:
+def _of_function(node: ast.FunctionDef, docstring: str, around: str) -> Iterator[Fault]:
     arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
     annotations = [*(each.annotation for each in arguments), node.returns]
-    if any(map(_is_array, annotations)) and not _SHAPE.search(said + around):
-        yield node.lineno, f"{node.name} takes or returns arrays, and says nothing of their shapes"
-    told = set(re.findall(r"^ *(\w+): ", said.partition("Raises:")[2], flags=re.MULTILINE))
+    if any(map(_is_array, annotations)) and not _SHAPE.search(docstring + around):
+        yield node.lineno, f"{node.name} takes or returns arrays, and does not give their shapes"
+    named = set(re.findall(r"^ *(\w+): ", docstring.partition("Raises:")[2], flags=re.MULTILINE))
     for error in sorted(set(_raised(node.body, set()))):
-        if not told & _ancestry(error):
+        if not named & _ancestry(error):
             yield node.lineno, f"{node.name} raises {error}, and does not say when"
 
 
@@ -120,7 +120,7 @@ def _raised(body: list[ast.stmt], caught: set[str]) -> Iterator[str]:
     for node in body:
         if isinstance(node, ast.Raise):
             error = _name_of(node.exc.func if isinstance(node.exc, ast.Call) else node.exc) if node.exc else ""
-            if error[:1].isupper() and error not in _UNSAID and not _ancestry(error) & caught:
+            if error[:1].isupper() and error not in _UNDOCUMENTED and not _ancestry(error) & caught:
                 yield error
         elif not isinstance(node, ast.FunctionDef | ast.ClassDef):
             handlers = getattr(node, "handlers", [])
@@ -134,22 +134,22 @@ def _raised(body: list[ast.stmt], caught: set[str]) -> Iterator[str]:
 
 def _ancestry(error: str) -> set[str]:
     """The name of an error, and those of the errors that it is one of."""
-    found = getattr(errors, error, getattr(builtins, error, None))
-    return {error} if found is None else {each.__name__ for each in found.__mro__} - {"Exception", "BaseException"}
+    cls = getattr(errors, error, getattr(builtins, error, None))
+    return {error} if cls is None else {each.__name__ for each in cls.__mro__} - {"Exception", "BaseException"}
 
 
 def main() -> int:
     """Print all faults of the package; returns the exit status."""
     trees = {file: ast.parse(file.read_text(encoding="utf-8")) for file in sorted(PACKAGE.rglob("*.py"))}
     documented = Documented(trees.values())
-    found = [
+    listed = [
         f"{file}:{line}: {fault}"
         for file, tree in trees.items()
         for line, fault in faults(tree, file.relative_to(PACKAGE).as_posix(), documented)
     ]
-    for fault in found:
+    for fault in listed:
         print(fault, file=sys.stderr)
-    return 1 if found or not trees else 0
+    return 1 if listed or not trees else 0
 
 
 if __name__ == "__main__":

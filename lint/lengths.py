@@ -49,10 +49,10 @@ def _first_line(node: ast.stmt) -> int:
 def main() -> int:
     """Print all faults of the package; returns the exit status."""
     files = sorted(PACKAGE.rglob("*.py"))
-    found = [f"{file}:{line}: {fault}" for file in files for line, fault in sorted(faults(file.read_text("utf-8")))]
-    for fault in found:
+    listed = [f"{file}:{line}: {fault}" for file in files for line, fault in sorted(faults(file.read_text("utf-8")))]
+    for fault in listed:
         print(fault, file=sys.stderr)
-    return 1 if found or not files else 0
+    return 1 if listed or not files else 0
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ WAIVED = {
         "would compute everything again when the environment moves; what an override changes is in params.job."
     ),
 }
-"""Titles of the checks that do not hold here, and why."""
+"""Titles of waived checks, with the reasons."""
 
 
 class Finding(NamedTuple):
@@ -36,7 +36,7 @@ class Finding(NamedTuple):
 
 
 def findings(snakefile: Path) -> list[Finding]:
-    """Everything that Snakemake's lint says about a workflow."""
+    """All lints of a workflow by Snakemake."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), SnakemakeApi(OutputSettings(quiet={Quietness.ALL})) as api:
         api.workflow(resource_settings=ResourceSettings(), snakefile=snakefile).lint(json=True)
@@ -50,9 +50,9 @@ def findings(snakefile: Path) -> list[Finding]:
 
 def main() -> int:
     """Print the lints that are not waived, and the waivers that nothing needs; returns the exit status."""
-    found = findings(Path("Snakefile").resolve())
-    faults = [f"{one.place}: {one.title}: {one.body}" for one in found if one.title not in WAIVED]
-    needless = WAIVED.keys() - {one.title for one in found}
+    lints = findings(Path("Snakefile").resolve())
+    faults = [f"{one.place}: {one.title}: {one.body}" for one in lints if one.title not in WAIVED]
+    needless = WAIVED.keys() - {one.title for one in lints}
     faults += [f"nothing needs the waiver '{title}'; remove it" for title in sorted(needless)]
     for fault in faults:
         print(fault, file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The command ``leakbench``. What a command needs is imported inside it, so that ``--help`` stays quick."""
+"""The command ``leakbench``. Each command imports what it needs, so that ``--help`` stays quick."""
 
 from __future__ import annotations
 
@@ -45,26 +45,26 @@ def _project(arguments: argparse.Namespace) -> Project:
 
 
 def _assigned(assignments: Sequence[str], where: str, form: str) -> dict[str, Any]:
-    """Keys with their values, which are YAML.
+    """Keys with their values, parsed as YAML.
 
     Raises:
-        ConfigError: an assignment has not this form, or its value is no YAML; ``where`` begins the message.
+        ConfigError: an assignment does not have this form, or its value is no YAML; ``where`` begins the message.
     """
     import yaml
 
     from leakbench.errors import ConfigError
 
-    found = {}
+    values = {}
     for assignment in assignments:
         key, equals, value = assignment.partition("=")
         if not equals:
             raise ConfigError(f"{where} {assignment}: expected {form}")
         try:
-            found[key] = yaml.safe_load(value)
+            values[key] = yaml.safe_load(value)
         except yaml.YAMLError as error:
-            said = " ".join(str(error).split())
-            raise ConfigError(f"{where} {assignment}: the value is no YAML: {said}") from None
-    return found
+            fault = " ".join(str(error).split())
+            raise ConfigError(f"{where} {assignment}: the value is no YAML: {fault}") from None
+    return values
 
 
 def _relative(project: Project, path: str) -> str:
@@ -76,12 +76,12 @@ def _relative(project: Project, path: str) -> str:
     return path
 
 
-def _tell(arguments: argparse.Namespace, found: Any, show: Callable[[Any], None]) -> None:
-    """Print what a command found: as JSON if that is asked for, else for people."""
+def _print(arguments: argparse.Namespace, result: Any, show: Callable[[Any], None]) -> None:
+    """Print a command's result: as JSON with ``--json``, else for people."""
     if arguments.json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps(result, indent=1))
     else:
-        show(found)
+        show(result)
 
 
 def _run(arguments: argparse.Namespace) -> None:
@@ -95,12 +95,12 @@ def _run(arguments: argparse.Namespace) -> None:
         print(f"SLURM job {os.environ['SLURM_JOB_ID']} on {socket.gethostname()}", flush=True)
     for path in arguments.records:
         job = project.job(_relative(project, path))
-        kept = None
+        restored = None
         if keep and not (project.root / job.path).exists():
-            kept = restore(project.root, job.path, job.digest)
-        record = kept or run_job(job, project.root, placement, keep=keep)
+            restored = restore(project.root, job.path, job.digest)
+        record = restored or run_job(job, project.root, placement, keep=keep)
         reason = f" ({record.outcome.reason})" if record.outcome.reason else ""
-        took = "kept by an earlier run" if kept else f"{record.cost.wall_s:.1f} s"
+        took = "kept by an earlier run" if restored else f"{record.cost.wall_s:.1f} s"
         print(f"{job.path}: {record.outcome.status}{reason}, {took}")
 
 
@@ -119,7 +119,7 @@ def _list(arguments: argparse.Namespace) -> None:
     from leakbench.report.terminal import print_rows
 
     rows = catalogue(_project(arguments), arguments.what, arguments.scale)
-    _tell(arguments, rows, partial(print_rows, arguments.what))
+    _print(arguments, rows, partial(print_rows, arguments.what))
 
 
 def _check(arguments: argparse.Namespace) -> int:
@@ -127,9 +127,9 @@ def _check(arguments: argparse.Namespace) -> int:
     from leakbench.report.terminal import print_answers
 
     given = _assigned(arguments.parameters, "leakbench check:", "NAME=VALUE")
-    found = list(answers(arguments.source, given))
-    _tell(arguments, [vars(answer) for answer in found], lambda _: print_answers(found))
-    return int(any(answer.verdict == "wrong" for answer in found))
+    results = list(answers(arguments.source, given))
+    _print(arguments, [vars(answer) for answer in results], lambda _: print_answers(results))
+    return int(any(answer.verdict == "wrong" for answer in results))
 
 
 def _stage(arguments: argparse.Namespace) -> int:
@@ -150,9 +150,9 @@ def _stage(arguments: argparse.Namespace) -> int:
     wanted = needs(project.plan(scale, where="--scale"))
     if not arguments.check:
         fetch_all(wanted)
-    found = [look(need, check=arguments.check) for need in wanted]
-    print_staged(found, scale)
-    return 0 if all(each.ready for each in found) else 1
+    states = [look(need, check=arguments.check) for need in wanted]
+    print_staged(states, scale)
+    return 0 if all(each.ready for each in states) else 1
 
 
 def _merge(arguments: argparse.Namespace) -> None:
@@ -187,7 +187,7 @@ def _claims(arguments: argparse.Namespace) -> None:
     from leakbench.report.terminal import print_claims
 
     rows = verdicts(_project(arguments), arguments.scale, arguments.paper)
-    _tell(arguments, rows, print_claims)
+    _print(arguments, rows, print_claims)
 
 
 def _scorecard(arguments: argparse.Namespace) -> None:
@@ -203,10 +203,10 @@ def _cost(arguments: argparse.Namespace) -> None:
 
     project = _project(arguments)
     speedup = _speedup(arguments.speedup) if arguments.speedup else SPEEDUP
-    found = costs(project, arguments.scale or project.settings.scale, arguments.device, speedup)
-    write_costs(project.root, found)
-    report = cost_report(project, found, arguments.gpus)
-    _tell(arguments, report, print_costs)
+    estimates = costs(project, arguments.scale or project.settings.scale, arguments.device, speedup)
+    write_costs(project.root, estimates)
+    report = cost_report(project, estimates, arguments.gpus)
+    _print(arguments, report, print_costs)
 
 
 def _speedup(text: str) -> Speedup:
@@ -226,8 +226,8 @@ def _status(arguments: argparse.Namespace) -> None:
     from leakbench.report.status import status
     from leakbench.report.terminal import print_status
 
-    found = status(_project(arguments), arguments.scale)
-    _tell(arguments, found, print_status)
+    report = status(_project(arguments), arguments.scale)
+    _print(arguments, report, print_status)
 
 
 def _schemas(arguments: argparse.Namespace) -> None:
@@ -238,7 +238,7 @@ def _schemas(arguments: argparse.Namespace) -> None:
 
 
 def _positive(text: str) -> int:
-    """A count, for argparse, which turns a ValueError into words."""
+    """A positive integer, for argparse."""
     count = int(text)
     if count < 1:
         raise argparse.ArgumentTypeError(f"{text}: expected 1 or more")

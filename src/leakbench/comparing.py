@@ -1,8 +1,8 @@
-"""Your own defense beside the published ones: what the key ``compare`` names, and which jobs it belongs to.
+"""Your own defense beside the published ones: the key ``compare``, and the jobs that such a defense joins.
 
-A compared defense joins every experiment that compares mechanisms. That is decided from the plan alone; what shows only
-while a job computes (a law that the message does not state, an attack without an adaptive attacker) becomes the outcome
-``infeasible`` there, as for any defense.
+A compared defense joins every experiment that compares mechanisms. That is decided from the plan alone; what only a
+running job can detect (a law that the message does not state, an attack without an adaptive attacker) becomes the
+outcome ``infeasible``, as for any defense.
 """
 
 from __future__ import annotations
@@ -47,35 +47,35 @@ class Comparison(NamedTuple):
 
 
 def defense_named(name: str, root: Path, where: str) -> type[Defense]:
-    """The class that ``module:Class``, ``file.py:Class``, an entry point or a registered name stands for.
+    """The class named by ``module:Class``, ``file.py:Class``, an entry point or a registered name.
 
     Args:
-        name: as the configuration says it.
-        root: what a file is relative to.
-        where: what holds the name, for the error message.
+        name: as in the configuration.
+        root: folder of relative paths.
+        where: source of the name, for the error message.
 
     Raises:
-        ConfigError: there is nothing of this name, or it is no registered defense.
+        ConfigError: nothing has this name, or it is not a registered defense.
     """
     source, colon, attribute = name.rpartition(":")
-    found: Any
+    candidate: Any
     if colon:
         module = load_plugin(str(root / source) if source.endswith(".py") else source, where)
-        found = getattr(module, attribute, None)
-        if found is None:
+        candidate = getattr(module, attribute, None)
+        if candidate is None:
             raise ConfigError(f"{where}: '{source}' has no class '{attribute}'")
     elif name.endswith(".py"):
         raise ConfigError(f"{where}: which class of '{name}'? Give it as {name}:MyDefense")
     else:
         entries = [entry.load() for entry in entry_points(group=DEFENSES.package, name=name)]
-        found = next((entry for entry in entries if isinstance(entry, type)), None) or DEFENSES.get(name, where)
-    if not (isinstance(found, type) and issubclass(found, Defense)):
+        candidate = next((entry for entry in entries if isinstance(entry, type)), None) or DEFENSES.get(name, where)
+    if not (isinstance(candidate, type) and issubclass(candidate, Defense)):
         raise ConfigError(f"{where}: '{name}' is no defense; derive it from leakbench.defenses.base.Defense")
-    if "name" not in vars(found):
+    if "name" not in vars(candidate):
         raise ConfigError(
             f"{where}: '{name}' is not registered; put @DEFENSES.register(\"its_name\", version=1) above the class"
         )
-    return found
+    return candidate
 
 
 def left_out(
@@ -84,7 +84,7 @@ def left_out(
     datasets: Sequence[Variant[Any]],
     kinds: Variant[JobKind],
 ) -> str | None:
-    """Why a compared defense has no jobs of this kind in an experiment, in words; None where it has.
+    """The reason why a compared defense has no jobs of this kind in an experiment; None where it has.
 
     Args:
         defense: the compared one.

@@ -64,4 +64,4 @@ class OutOfMemory(LeakbenchError):
 
 
 class ObservationError(LeakbenchError):
-    """What an attacker was given is not what the model asks for, or holds values that are not finite."""
+    """Observations do not fit the model, or hold values that are not finite."""

@@ -2,7 +2,7 @@
 
 Planning jobs, listing components and ``leakbench --help`` read every plug-in but compute nothing. Plug-ins therefore
 write ``from leakbench.lazy import torch``, and torch's two seconds are paid by the first tensor, not by the import.
-A plug-in that says ``import torch`` works too; it only makes every listing slower.
+A plug-in with ``import torch`` works too, but makes every listing slower.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class _Lazy:
 
     def __getattr__(self, attribute: str) -> Any:
         value = getattr(importlib.import_module(self._name), attribute)
-        setattr(self, attribute, value)  # the next access does not come here
+        setattr(self, attribute, value)  # the next access finds it
         return value
 
 

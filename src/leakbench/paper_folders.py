@@ -27,12 +27,12 @@ from leakbench.errors import ConfigError
 PAPERS = "leakbench.papers"
 """Package of the papers in this distribution, and group of the entry points of others."""
 LEADERBOARD = "leakbench.leaderboard"
-"""Not a paper, and configured like one."""
+"""Not a paper, but configured like one."""
 
 
 @dataclass(frozen=True)
 class PaperFolder:
-    """A paper's package and where it lies.
+    """A paper's package and its folder.
 
     Attributes:
         name: as in paths and in ``config.yaml``.
@@ -55,17 +55,17 @@ class PaperFolder:
         return self.folder / "grid.yaml"
 
     def scale(self, scale: str) -> Path:
-        """Changes of the grid at a scale; a paper without the file computes its grid as it is."""
+        """Changes of the grid at a scale; without the file the grid is used as it is."""
         return self.folder / "scales" / f"{scale}.yaml"
 
     @property
     def page(self) -> Path:
-        """The replication page: what the paper leaves open, and which errors it has."""
+        """The replication page: gaps and errors of the paper."""
         return self.folder / "page.md"
 
     @property
     def reference(self) -> Path:
-        """Folder of the numbers that the paper prints, as CSV."""
+        """Folder of the paper's printed numbers, as CSV."""
         return self.folder / "reference"
 
     def holds(self, room: str) -> bool:
@@ -102,7 +102,7 @@ def _packages() -> Iterator[tuple[str, str]]:
 
 
 def _folder(name: str, package: str) -> Path:
-    """The folder of a package, which is not imported; its parents are."""
+    """The folder of a package. Its parents are imported; it is not."""
     try:
         spec = importlib.util.find_spec(package)
     except ModuleNotFoundError:

@@ -44,7 +44,7 @@ def load_plugin(source: str, where: str = "") -> ModuleType:
 
     Args:
         source: dotted name, or path that ends in ``.py``.
-        where: what names it, for the error message.
+        where: source of the name, for the error message.
 
     Raises:
         ConfigError: nothing importable is there.
@@ -79,7 +79,7 @@ def _load_file(path: Path, missing: str) -> ModuleType:
 
 
 def source_of(module: str) -> Source | None:
-    """The source of an imported module, as it is on disk now; None for this package, and where there is no file.
+    """The source of an imported module, as it is on disk; None for this package, and for modules without a file.
 
     Args:
         module: its name in ``sys.modules``.
@@ -96,10 +96,10 @@ def source_of(module: str) -> Source | None:
 
 
 def _surroundings(module: str, file: Path) -> tuple[Path, Callable[[str], bool]]:
-    """The folder in which a module finds others of its plug-in, and which of the names that it imports count.
+    """The folder of a plug-in's modules, and a predicate for the names of modules that belong to it.
 
-    Those of a module in a package are in that package. Those of any other module or file are beside it, unless that is
-    where distributions are installed, side by side.
+    A module in a package belongs with that package; any other module or file with the modules beside it, unless these
+    are installed distributions.
     """
     top = module.partition(".")[0]
     depth = module.count(".") + (file.name == "__init__.py")

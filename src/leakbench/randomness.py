@@ -32,10 +32,10 @@ def generator(*key: str | int) -> torch.Generator:
 
 
 def named_bytes(*key: str | int) -> Callable[[int], bytes]:
-    """So many bytes at each call from the stream that ``key`` names: SHAKE-256 of its seed and of the call's number.
+    """A function of a number of bytes that draws them from the stream ``key``: SHAKE-256 of its seed and call number.
 
-    They stand for ``os.urandom`` where a simulation has to repeat. The seed has 63 bits and anyone can compute it, so
-    what is kept secret with them is no secret outside a simulation.
+    It replaces ``os.urandom`` where a simulation has to repeat. The seed has 63 bits and anyone can compute it, so
+    these bytes protect no secret outside a simulation.
     """
     seed, calls = stream_seed(*key).to_bytes(8), itertools.count()
     return lambda size: hashlib.shake_256(seed + next(calls).to_bytes(8)).digest(size)
@@ -43,6 +43,13 @@ def named_bytes(*key: str | int) -> Callable[[int], bytes]:
 
 class Streams:
     """One generator per row of a batch: row ``i`` of every draw depends on ``keys[i]`` alone.
+
+    >>> streams = Streams([("digits", 0), ("digits", 1)])
+    >>> streams.normal(3).shape
+    torch.Size([2, 3])
+    >>> alone = Streams([("digits", 1)])
+    >>> torch.equal(alone.child("noise").normal(3), streams.child("noise").normal(3)[1:])
+    True
 
     Args:
         keys: one key per row, each a tuple of words and numbers.
@@ -80,7 +87,7 @@ class Streams:
         return torch.stack([torch.randint(low, high, shape, generator=g) for g in self._generators]).to(device)
 
     def successes(self, trials: int, probability: float, device: torch.device | None = None) -> list[torch.Tensor]:
-        """Which of ``trials`` independent trials succeed: for every row their places, rising, int64.
+        """Places of the successes among ``trials`` independent trials: one rising int64 tensor per row.
 
         Only successes are drawn: the gaps between them are geometric. Exact in law to float64's resolution.
 

@@ -1,14 +1,8 @@
 """One small registry for every kind of plug-in: data sets, models, defenses, attacks.
 
-A component is a frozen pydantic model. Its fields are its parameters, so that the configuration is validated and
-documented by the class itself, and registering is one decorator in the component's own file::
-
-    @DEFENSES.register("gaussian_noise", version=1)
-    class GaussianNoise(Defense):
-        scale: float = Field(ge=0, description="standard deviation")
-
-``version`` is a part of every job that uses the component: raise it when the numbers change. So is the source of a
-component outside this package.
+A component is a frozen pydantic model. Its fields are its parameters, so that the class itself validates and documents
+the configuration, and it is registered by one decorator in its file. Its ``version`` is a part of every job that uses
+the component: raise it when the numbers change. So is the source of a component outside this package.
 """
 
 from __future__ import annotations
@@ -36,7 +30,7 @@ class Component(BaseModel):
     source: ClassVar[Source | None] = None
     """Files of the plug-in that registered it; None in this package."""
     added: ClassVar[tuple[str, ...]] = ()
-    """Parameters that came after records were made: at their defaults they are no part of an identity."""
+    """Parameters added after records were made: at their defaults they are no part of an identity."""
 
     @classmethod
     def summary(cls) -> str:
@@ -44,14 +38,14 @@ class Component(BaseModel):
         return (cls.__doc__ or "").strip().split("\n")[0]
 
     def parameters(self) -> dict[str, Any]:
-        """All parameters, resolved, in JSON types; without those that were added later, where they change nothing."""
+        """All parameters, resolved, in JSON types; without those of :attr:`added` at their defaults."""
         fields = type(self).model_fields
         unchanged = {name for name in self.added if getattr(self, name) == fields[name].default}
         return self.model_dump(mode="json", exclude=unchanged)
 
 
 def components_in(value: Any) -> Iterator[Component]:
-    """A component and those in its parameters, at any depth; of a collection, those of its values."""
+    """A component and those in its parameters, at any depth; for a collection, those of its values."""
     if isinstance(value, Component):
         yield value
     if isinstance(value, BaseModel):
@@ -83,6 +77,15 @@ class Registry(Generic[C]):
 
     def register(self, name: str, *, version: int) -> Callable[[type[C]], type[C]]:
         """Class decorator that gives a component its name and version.
+
+        >>> from pydantic import Field
+        >>> noises: Registry[Component] = Registry("noise", "my_package.noises")
+        >>> @noises.register("gaussian", version=1)
+        ... class Gaussian(Component):
+        ...     scale: float = Field(ge=0, description="standard deviation")
+        >>> noise = Gaussian(scale=0.1)
+        >>> noise.name, noise.version, noise.parameters()
+        ('gaussian', 1, {'scale': 0.1})
 
         Raises:
             ConfigError: the name is taken by another class.
@@ -122,9 +125,13 @@ class Registry(Generic[C]):
     def get(self, name: str, where: str = "") -> type[C]:
         """The class registered as ``name``.
 
+        >>> from leakbench.defenses.base import DEFENSES
+        >>> DEFENSES.get("gaussian_noise")(scale=0.1).parameters()["scale"]
+        0.1
+
         Args:
-            name: as the configuration says it.
-            where: what holds the name (a file and key, or a path), for the error message.
+            name: as in the configuration.
+            where: source of the name (a file and key, or a path), for the error message.
 
         Raises:
             UnknownName: no such component; the message lists those that exist.

@@ -1,7 +1,7 @@
-"""Python files by what they import, and digests of them: which edits matter to what.
+"""Python files by their imports, and digests of them, to tell what an edit affects.
 
-Nothing is imported. Import statements are read wherever they are, also in functions, but for those for type checkers
-alone; imports by computed names are not seen.
+Nothing is imported. Import statements are read wherever they are, also in functions, except those under
+``TYPE_CHECKING``; imports by computed names are not seen.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def imported_files(
     Args:
         start: Python files.
         bases: folders in which modules are looked for, as on ``sys.path``.
-        follow: whether a module of this dotted name counts.
+        follow: whether to follow a module of this dotted name.
     """
     reached: set[Path] = set()
     waiting = [*start]
@@ -56,7 +56,7 @@ def _below(file: Path, bases: Sequence[Path]) -> tuple[str, ...]:
 
 
 def _package(file: Path, bases: Sequence[Path]) -> str:
-    """Dotted name of the package that holds a file; of ``__init__.py``, of the package that it is."""
+    """Dotted name of the package that holds a file; for ``__init__.py``, of that package itself."""
     return ".".join(_below(file, bases)[:-1])
 
 
@@ -72,7 +72,7 @@ def _file(name: str, bases: Sequence[Path]) -> Path | None:
 
 @cache
 def _imports(source: bytes, package: str) -> frozenset[str]:
-    """Dotted names that importing a file may import: of modules in its statements, and of packages above it and them.
+    """Dotted names that importing a file may import: modules in its statements, and all parent packages.
 
     Args:
         source: the file's content.

@@ -1,4 +1,4 @@
-"""What a plan needs that has to be staged: data sets, vocabularies, weights; whether it is there; how to get it."""
+"""Staged inputs of a plan: data sets, vocabularies, weights; whether they are there, and how to get them."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ State = Literal["staged", "ships with the installation", "missing", "broken"]
 
 @dataclass(frozen=True)
 class Need:
-    """Something that jobs of a plan read.
+    """An input of jobs of a plan.
 
     Attributes:
-        name: what ``leakbench stage`` calls it.
-        papers: whose jobs read it.
+        name: its name for ``leakbench stage``.
+        papers: those whose jobs read it.
         staged: how it is staged; None for what ships with the installation.
     """
 
@@ -39,12 +39,12 @@ class Need:
 
 
 @dataclass(frozen=True)
-class Found:
-    """What is there of a need.
+class Availability:
+    """The state of a need on this machine.
 
     Attributes:
         size: bytes on disk if it is there, else bytes to fetch; None if nobody knows.
-        faults: what is wrong with files that are there, or what keeps them from being checked.
+        faults: of files that are there, or reasons why they cannot be checked.
     """
 
     need: Need
@@ -54,12 +54,12 @@ class Found:
 
     @property
     def ready(self) -> bool:
-        """Whether jobs find it."""
+        """Whether jobs can read it."""
         return self.state in ("staged", "ships with the installation")
 
 
 def needs(plan: Plan) -> list[Need]:
-    """What the jobs of a plan read: data sets first, by name."""
+    """Inputs of the jobs of a plan: data sets first, by name."""
     papers: dict[str, dict[str, None]] = {}
     for job in plan.jobs.values():
         for name in _read(job):
@@ -69,7 +69,7 @@ def needs(plan: Plan) -> list[Need]:
 
 
 def _read(job: Job) -> Iterator[str]:
-    """Names of what a job reads, as ``leakbench stage`` takes them."""
+    """Names of a job's inputs, as ``leakbench stage`` takes them."""
     dataset = job.dataset.first
     yield dataset.name
     if isinstance(dataset, TextDataset) and isinstance(dataset.vocabulary, BertVocabulary):
@@ -103,14 +103,14 @@ def fetch(name: str) -> None:
     """
     if name in WEIGHTS:
         print(stage_weights(name))
-    elif "/" in name:  # the next two say themselves what they did
+    elif "/" in name:  # the next two print it themselves
         stage_model(name)
     else:
         stage(name)
 
 
 def fetch_all(wanted: Iterable[Need]) -> None:
-    """Stage all that is missing, and go on after a failure, which is printed."""
+    """Stage all needs, and go on after a failure, which is printed."""
     for need in wanted:
         if need.staged is not None:
             try:
@@ -119,16 +119,16 @@ def fetch_all(wanted: Iterable[Need]) -> None:
                 print(f"{need.name}: {error}", file=sys.stderr)
 
 
-def look(need: Need, *, check: bool) -> Found:
-    """What is there of a need; touches no network.
+def look(need: Need, *, check: bool) -> Availability:
+    """Look whether a need is there; touches no network.
 
     Args:
-        need: what a plan reads.
+        need: an input of a plan.
         check: read all files, and compare them with the digests that were noted when they were staged.
     """
     staged = need.staged
     if staged is None:
-        return Found(need, "ships with the installation", None)
+        return Availability(need, "ships with the installation", None)
     try:
         files = staged.files()
         size = sum(path.stat().st_size for path in files)
@@ -136,21 +136,22 @@ def look(need: Need, *, check: bool) -> Found:
         unnoted = staged.unnoted() if check else []
     except (MissingData, OSError) as error:
         anything = staged.folder.is_dir() and not staged.digest
-        return Found(need, "missing", staged.download, (str(error),) if anything else ())
+        return Availability(need, "missing", staged.download, (str(error),) if anything else ())
     if faults:
-        return Found(need, "broken", size, tuple(faults))
+        return Availability(need, "broken", size, tuple(faults))
     files_of = f"{staged.folder}: no digest was noted of {', '.join(unnoted)}"
-    said = f"{files_of}; `leakbench stage {need.name}` notes what is there"
-    return Found(need, "staged", size, (said,) if unnoted else ())
+    advice = f"{files_of}; `leakbench stage {need.name}` notes what is there"
+    return Availability(need, "staged", size, (advice,) if unnoted else ())
 
 
-def to_do(found: Found) -> str:
-    """How to get what is not there: a command, and what comes before it."""
-    if found.ready or found.need.staged is None:
+def to_do(availability: Availability) -> str:
+    """Instructions to get a need that is not there: a command, and steps before it."""
+    need = availability.need
+    if availability.ready or need.staged is None:
         return ""
-    command = f"`{shlex.join(['leakbench', 'stage', found.need.name])}`"
-    if found.state == "broken":
+    command = f"`{shlex.join(['leakbench', 'stage', need.name])}`"
+    if availability.state == "broken":
         return f"delete the files named below, then {command}"
-    if page := found.need.staged.accept:
+    if page := need.staged.accept:
         return f"accept the terms at {page}, then `hf auth login` and {command}"
     return command

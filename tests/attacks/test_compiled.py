@@ -41,9 +41,9 @@ def test_every_chunk_has_the_shape_that_was_compiled(
         compilations += 1
         assert options == {"fullgraph": True, "dynamic": False, "mode": "default"}
 
-        def run(points: torch.Tensor, evidence: Any) -> Any:
+        def run(points: torch.Tensor, data: Any) -> Any:
             sizes.append(len(points))
-            return function(points, evidence)
+            return function(points, data)
 
         return run
 
@@ -73,10 +73,10 @@ def test_what_cannot_be_compiled_is_done_without(
 
 def test_out_of_memory_is_no_refusal(clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
     def scarce(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-        def run(points: torch.Tensor, evidence: Any) -> Any:
+        def run(points: torch.Tensor, data: Any) -> Any:
             if len(points) > 3:
                 raise torch.OutOfMemoryError("CUDA out of memory")
-            return function(points, evidence)
+            return function(points, data)
 
         return run
 

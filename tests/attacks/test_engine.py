@@ -37,11 +37,11 @@ class Clients:
         self.targets = self.problem.observations.gradients
         self.looked_up: list[list[int]] = []
 
-    def cost(self, variables: torch.Tensor, evidence: TrialData) -> torch.Tensor:
+    def cost(self, variables: torch.Tensor, data: TrialData) -> torch.Tensor:
         images = variables.view(1, 1, 8, 8)
         network = self.problem.network
-        gradient = network.gradient(self.problem.observations.parameters, images, evidence["labels"])
-        return (gradient - evidence["target"]).square().sum() + 0.01 * images.diff().abs().mean()
+        gradient = network.gradient(self.problem.observations.parameters, images, data["labels"])
+        return (gradient - data["target"]).square().sum() + 0.01 * images.diff().abs().mean()
 
     def match(self, targets: torch.Tensor | None = None, optimiser: Optimiser = SIGNED, **options: Any) -> Minimum:
         seen = self.targets if targets is None else targets
@@ -49,12 +49,12 @@ class Clients:
         assert labels is not None
         self.looked_up = []
 
-        def evidence(trials: torch.Tensor) -> TrialData:
+        def data(trials: torch.Tensor) -> TrialData:
             self.looked_up.append(trials.tolist())
             return {"target": seen[trials], "labels": labels[trials]}
 
         iterations = options.pop("iterations", 8)
-        return minimise(self.cost, self.starts, evidence, optimiser, iterations, **{"chunk": N, **options})
+        return minimise(self.cost, self.starts, data, optimiser, iterations, **{"chunk": N, **options})
 
 
 @pytest.fixture(scope="module")
@@ -75,10 +75,10 @@ class Watch:
             evaluate = original(cost, vectorised=vectorised)
             self.vectorised.append(vectorised)
 
-            def watched(points: torch.Tensor, evidence: TrialData) -> Any:
+            def watched(points: torch.Tensor, data: TrialData) -> Any:
                 self.sizes.append(len(points))
                 self.fail(len(points))
-                return evaluate(points, evidence)
+                return evaluate(points, data)
 
             return watched
 
@@ -107,7 +107,7 @@ def nothing(trials: torch.Tensor) -> TrialData:
     return UNKNOWN
 
 
-def bowl(variables: torch.Tensor, evidence: TrialData) -> torch.Tensor:
+def bowl(variables: torch.Tensor, data: TrialData) -> torch.Tensor:
     return variables.square().sum()
 
 
@@ -146,8 +146,8 @@ class TestChunks:
         scales = torch.linspace(0.5, 3, 6).double()
         rows = torch.tensor(order[:kept])
 
-        def cost(variables: torch.Tensor, evidence: TrialData) -> torch.Tensor:
-            return (variables**4).sum() * evidence["target"] + variables.prod()
+        def cost(variables: torch.Tensor, data: TrialData) -> torch.Tensor:
+            return (variables**4).sum() * data["target"] + variables.prod()
 
         def run(chosen: torch.Tensor, size: int) -> Minimum:
             optimiser = NEWTON if newton else SIGNED
@@ -311,7 +311,7 @@ def by_prefixes(
     return torch.stack([starts, *(run.points for run in runs)]), torch.stack([first, *(run.objective for run in runs)])
 
 
-def ripples(variables: torch.Tensor, evidence: TrialData) -> torch.Tensor:
+def ripples(variables: torch.Tensor, data: TrialData) -> torch.Tensor:
     return (variables.square() / 4 + (3 * variables).cos()).sum()
 
 
@@ -376,8 +376,8 @@ class TestInterlude:
     def test_what_stopped_or_diverged_stays(self) -> None:
         """The first trial is good enough at once, the second is broken from the start."""
 
-        def broken(variables: torch.Tensor, evidence: TrialData) -> torch.Tensor:
-            return torch.where(variables[0] > 100, torch.nan, bowl(variables, evidence))
+        def broken(variables: torch.Tensor, data: TrialData) -> torch.Tensor:
+            return torch.where(variables[0] > 100, torch.nan, bowl(variables, data))
 
         starts = torch.tensor([[1e-3], [200.0], [5.0]])
         found = minimise(broken, starts, nothing, STEADY, 4, stop_below=1e-4, interlude=self.jump, chunk=3)
@@ -415,7 +415,7 @@ class TestStopping:
     def test_a_probe_of_a_line_search_may_be_good_enough(self) -> None:
         """The search steps over the minimum first; a probe on its way back is what stops the trial."""
 
-        def cost(variables: torch.Tensor, evidence: TrialData) -> torch.Tensor:
+        def cost(variables: torch.Tensor, data: TrialData) -> torch.Tensor:
             return variables.square().sum().sqrt() * 3
 
         asked: list[float] = []
@@ -457,7 +457,7 @@ class TestStopping:
 
     @pytest.mark.parametrize("optimiser", [LBFGS(), SEARCH], ids=["plain", "line search"])
     def test_lbfgs_trials_converge_one_by_one(self, watch: Watch, optimiser: Optimiser) -> None:
-        def cost(variables: torch.Tensor, evidence: TrialData) -> torch.Tensor:
+        def cost(variables: torch.Tensor, data: TrialData) -> torch.Tensor:
             return ((variables - 1).square() * torch.tensor([1.0, 30.0]).double()).sum()
 
         starts = torch.tensor([[1.0, 1.0], [2.0, 0.5], [-40.0, 9.0]]).double()
@@ -493,7 +493,7 @@ class TestHost:
         bounds = None if isinstance(optimiser, LBFGS) else (-torch.ones(2).double(), torch.ones(2).double())
         far = 1e6 * STARTS if isinstance(optimiser, LBFGS) else STARTS  # still on their way after 35 evaluations
 
-        def cost(variables: torch.Tensor, evidence: TrialData) -> torch.Tensor:
+        def cost(variables: torch.Tensor, data: TrialData) -> torch.Tensor:
             return (variables - 3).abs().pow(1.2).sum()
 
         with Waits() as waits:
@@ -518,8 +518,7 @@ class TestHost:
 
 class TestChunkSize:
     @pytest.mark.parametrize(
-        ("per_trial", "size"),
-        [(1, 1000), (10, 100), (300, 3), (499, 2), (500, 2), (501, 1), (1001, 1), (10**6, 1)],
+        ("per_trial", "size"), [(1, 1000), (10, 100), (300, 3), (499, 2), (500, 2), (501, 1), (1001, 1), (10**6, 1)]
     )
     def test_on_a_cpu(self, monkeypatch: pytest.MonkeyPatch, per_trial: int, size: int) -> None:
         monkeypatch.setattr(engine, "CPU_BUDGET", 1000)
@@ -529,14 +528,14 @@ class TestChunkSize:
 
     def test_wide_trials_run_alone_on_a_cpu(self, clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
         """Measured on a real cost: as many as fit in the budget, or one by one, as the width of one trial says."""
-        evidence: TrialData = {"target": clients.targets[:1], "labels": torch.zeros(1, 1, dtype=torch.long)}
-        size = chunk_size(clients.cost, clients.starts[:1], evidence)
+        data: TrialData = {"target": clients.targets[:1], "labels": torch.zeros(1, 1, dtype=torch.long)}
+        size = chunk_size(clients.cost, clients.starts[:1], data)
         per_trial = engine.CPU_BUDGET / size
         assert size > 1 and 8 * len(clients.targets[0]) < per_trial < engine.WIDE
         monkeypatch.setattr(engine, "WIDE", int(1.01 * per_trial))
-        assert chunk_size(clients.cost, clients.starts[:1], evidence) == size
+        assert chunk_size(clients.cost, clients.starts[:1], data) == size
         monkeypatch.setattr(engine, "WIDE", int(0.99 * per_trial))
-        assert chunk_size(clients.cost, clients.starts[:1], evidence) == 1
+        assert chunk_size(clients.cost, clients.starts[:1], data) == 1
 
     def test_on_a_gpu(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Any device but a CPU; what torch keeps of earlier attacks' memory is free. No trial is too wide."""
@@ -562,8 +561,8 @@ class TestChunkSize:
     def test_minimise_asks_once_with_one_trial(self, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
         asked: list[tuple[int, ...]] = []
 
-        def size(cost: object, points: torch.Tensor, evidence: TrialData) -> int:
-            asked.append((len(points), *evidence["target"].tolist()))
+        def size(cost: object, points: torch.Tensor, data: TrialData) -> int:
+            asked.append((len(points), *data["target"].tolist()))
             return 2
 
         monkeypatch.setattr(engine, "chunk_size", size)

@@ -132,8 +132,8 @@ def cost_at(attack: GradientMatching, problem: Problem, images: torch.Tensor, **
     """The objective of every client at given images, ``[n]``, by the attack's own cost."""
     observations = replace(problem.observations, **seen)
     search = Search(attack, observations, problem.knowledge)
-    evidence, cost = search.evidence(torch.arange(len(images))), search.cost()
-    return torch.func.vmap(cost)(images.flatten(1), evidence)
+    data, cost = search.trial_data(torch.arange(len(images))), search.cost()
+    return torch.func.vmap(cost)(images.flatten(1), data)
 
 
 class TestBatchNorm:
@@ -190,9 +190,9 @@ class TestBatchNorm:
         problem = normalised(batch_norm="train", trials=1, batch=3)
         attack = matching(batch_norm=batch_norm, regularisers=[TV])
         search = Search(attack, problem.observations, problem.knowledge)
-        evidence, cost = search.evidence(torch.arange(1)), search.cost()
-        row: TrialData = {"target": evidence["target"][0], "labels": evidence["labels"][0]}
-        row["statistics"] = {name: tensor[0] for name, tensor in evidence["statistics"].items()}
+        data, cost = search.trial_data(torch.arange(1)), search.cost()
+        row: TrialData = {"target": data["target"][0], "labels": data["labels"][0]}
+        row["statistics"] = {name: tensor[0] for name, tensor in data["statistics"].items()}
         draw = torch.Generator().manual_seed(4)
         point, direction = torch.randn(2, search.variables, generator=draw).double()
         images = search.candidates(point)[0]
@@ -220,8 +220,8 @@ class TestBatchNorm:
         for name, tensor in found.items():
             torch.testing.assert_close(tensor, (each[0][name] + each[1][name] + each[2][name]) / 3)
         attack = matching(batch_norm="estimated")
-        evidence = Search(attack, problem.observations, problem.knowledge).evidence(torch.tensor([2, 0]))
-        for name, tensor in evidence["statistics"].items():
+        data = Search(attack, problem.observations, problem.knowledge).trial_data(torch.tensor([2, 0]))
+        for name, tensor in data["statistics"].items():
             torch.testing.assert_close(tensor, torch.stack([found[name]] * 2))
 
     def test_too_few_auxiliary_images(self) -> None:
@@ -377,8 +377,8 @@ class TestRestarts:
         diverged_at = torch.tensor([-1, -1, -1, 4, -1, 2, 0, 1, 2])
         seen: dict[str, Any] = {}
 
-        def stand_in(cost: object, points: torch.Tensor, evidence: Any, *rest: Any, **more: Any) -> Minimum:
-            seen.update(evidence(torch.arange(9)))
+        def stand_in(cost: object, points: torch.Tensor, data: Any, *rest: Any, **more: Any) -> Minimum:
+            seen.update(data(torch.arange(9)))
             return Minimum(points, objective, diverged_at)
 
         monkeypatch.setattr(gradient_matching, "minimise", stand_in)
@@ -484,7 +484,7 @@ class TestOptions:
     def test_the_engine_gets_the_options(self, problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
         seen: dict[str, Any] = {}
 
-        def stand_in(cost: object, points: torch.Tensor, evidence: Any, *rest: Any, **more: Any) -> Minimum:
+        def stand_in(cost: object, points: torch.Tensor, data: Any, *rest: Any, **more: Any) -> Minimum:
             seen.update(more, rest=rest)
             return Minimum(points, torch.zeros(3), torch.full((3,), -1))
 

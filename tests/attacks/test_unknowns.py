@@ -122,10 +122,10 @@ def test_the_unrolled_gradient_is_that_of_finite_differences(problem: Problem, p
     search = Search(ROG.model_validate(parts), problem.observations, problem.knowledge)
     point = search.starts(problem.streams)[0]
     assert point.shape == (4 * 4 + (40 if parts.get("labels") else 0),)
-    evidence, cost = search.evidence(torch.arange(1)), search.cost()
-    row: TrialData = {"target": evidence["target"][0]}
-    if "labels" in evidence:
-        row["labels"] = evidence["labels"][0]
+    data, cost = search.trial_data(torch.arange(1)), search.cost()
+    row: TrialData = {"target": data["target"][0]}
+    if "labels" in data:
+        row["labels"] = data["labels"][0]
     slope = torch.func.grad(cost)(point, row)
     step = 1e-5
     for direction in torch.eye(len(point), dtype=torch.float64)[::3]:

@@ -121,7 +121,7 @@ def checked(file: Path, text: str, capsys: pytest.CaptureFixture[str], *given: s
     """What is wrong, by the name of the check."""
     file.write_text(text)
     status = main(["check", str(file), "--json", *given])
-    wrong = {row["check"]: row["said"] for row in json.loads(capsys.readouterr().out) if row["verdict"] == "wrong"}
+    wrong = {row["check"]: row["message"] for row in json.loads(capsys.readouterr().out) if row["verdict"] == "wrong"}
     assert status == int(bool(wrong))
     return wrong
 

@@ -34,9 +34,7 @@ def function(signature: str, docstring: str, body: str = "pass") -> str:
     ],
 )
 def test_arrays_without_a_shape(signature: str, docstring: str) -> None:
-    assert found(function(signature, docstring)) == [
-        "1: mine takes or returns arrays, and says nothing of their shapes"
-    ]
+    assert found(function(signature, docstring)) == ["1: mine takes or returns arrays, and does not give their shapes"]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +55,7 @@ def test_shapes_that_are_given_or_do_not_exist(signature: str, docstring: str) -
 
 def test_fields_of_a_class() -> None:
     source = 'class Seen:\n    """{}"""\n    x: torch.Tensor\n'
-    assert found(source.format("What is seen.")) == ["1: Seen holds arrays, and says nothing of their shapes"]
+    assert found(source.format("What is seen.")) == ["1: Seen holds arrays, and does not give their shapes"]
     assert found(source.format("What is seen, ``[n]``.")) == []
     assert found(source.format("What is seen.") + '    """``[n]``."""\n') == []
 

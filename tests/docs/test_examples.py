@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import leakbench
+from leakbench.report import artifacts, claims
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(leakbench.__file__).parent
@@ -40,6 +41,15 @@ def imported() -> set[tuple[str, str]]:
     }
 
 
+@pytest.fixture
+def unregistered(clean_registries: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that an example registers outlives it."""
+    artifacts.artifacts()  # imports the papers
+    monkeypatch.setattr(artifacts, "_artifacts", dict(artifacts._artifacts))
+    monkeypatch.setattr(claims, "_claims", dict(claims._claims))
+
+
+@pytest.mark.usefixtures("unregistered")
 @pytest.mark.parametrize("module", MODULES)
 def test_examples(module: str) -> None:
     results = doctest.testmod(importlib.import_module(module), optionflags=doctest.ELLIPSIS)

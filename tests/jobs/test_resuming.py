@@ -131,11 +131,11 @@ def test_chunks(attack_job: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     def small(cost: engine.Cost, *, vectorised: bool) -> engine.Evaluation:
         evaluate = evaluation(cost, vectorised=vectorised)
 
-        def limited(points: torch.Tensor, evidence: engine.TrialData) -> tuple[torch.Tensor, torch.Tensor]:
+        def limited(points: torch.Tensor, data: engine.TrialData) -> tuple[torch.Tensor, torch.Tensor]:
             seen.append(len(points))
             if len(points) > 2:
                 raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
-            return evaluate(points, evidence)
+            return evaluate(points, data)
 
         return limited
 

@@ -21,14 +21,7 @@ from leakbench.models.base import Network, build_network
 from leakbench.models.bert import Bert, DistilBert, TextModel, embed, table_of, word_embeddings
 from leakbench.models.convnets import ConvNet
 
-TINY: dict[str, Any] = {
-    "width": 8,
-    "layers": 2,
-    "heads": 2,
-    "intermediate": 12,
-    "vocabulary": 20,
-    "positions": 10,
-}
+TINY: dict[str, Any] = {"width": 8, "layers": 2, "heads": 2, "intermediate": 12, "vocabulary": 20, "positions": 10}
 MODELS = pytest.mark.parametrize("model", [Bert(**TINY), DistilBert(**TINY)], ids=["bert", "distilbert"])
 L, H, V = 7, 8, 20
 N, B = 3, 2

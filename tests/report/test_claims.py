@@ -21,7 +21,7 @@ from leakbench.report import claims
 from leakbench.report.artifacts import artifacts
 from leakbench.report.claims import Claim, claim, claims_of
 from leakbench.report.evidence import Evidence, NotRun, Series, bootstrap, same_points, same_seeds
-from leakbench.report.findings import Finding, Part, decide, in_numbers, unsure
+from leakbench.report.findings import Finding, Part, decide, effect_text, unsure
 from leakbench.report.judging import COLUMNS, claims_inputs, claims_paths, judge, judged, verdict_rows
 from leakbench.report.labels import reads
 from leakbench.report.scorecard import named_in
@@ -161,6 +161,7 @@ def test_comparisons_are_of_shared_seeds_points_and_batches() -> None:
     late = pruning(ONES, first_seed=2).series("pruning", "mse_input", defense="gp", attack="ig", sweep="fraction")
     assert [series.seeds for series in same_seeds(one, late)] == [(2,), (2,)]
     assert [series.points for series in same_points(one, late.at([0.9]))] == [(0.9,), (0.9,)]
+    assert [(point, series.points) for point, series in one.by_point()] == [(0.5, (0.5,)), (0.9, (0.9,))]
     later = pruning(ONES, first_seed=9).series("pruning", "mse_input", defense="gp", attack="ig", sweep="fraction")
     with pytest.raises(NotRun, match="share no seed"):
         same_seeds(one, later)
@@ -387,5 +388,5 @@ def test_paths_that_are_no_claims(tmp_path: Path, path: str, message: str) -> No
     [((None, None, None), ""), ((0.25, None, None), "0.25"), ((1.23456, -1.0, 2.0), "1.23 [-1, 2]")],
 )
 def test_numbers_to_read(numbers: tuple[float | None, float | None, float | None], text: str) -> None:
-    assert in_numbers(*numbers) == text
+    assert effect_text(*numbers) == text
     json.dumps(numbers)

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from leakbench.report.cost_model import ENOUGH, PRIOR, STEP, CostModel, Device, Estimate, Measured, Size, Speedup, added
+from leakbench.report.cost_model import ENOUGH, PRIOR, STEP, CostModel, Device, Forecast, Measured, Size, Speedup, added
 
 SPEEDUP = Speedup(10, 1000)
 
@@ -31,7 +31,7 @@ def jobs(
         yield Measured(size, f"experiment {number % 5}", device, seconds)
 
 
-def estimated(model: CostModel, size: Size, device: Device = "cpu") -> Estimate:
+def estimated(model: CostModel, size: Size, device: Device = "cpu") -> Forecast:
     found = model.estimate(size, device)
     assert found is not None
     assert found.low <= found.seconds <= found.high
@@ -124,7 +124,7 @@ def test_records_of_a_gpu_replace_the_assumption() -> None:
 
 
 def test_errors_add_up_within_a_kind_and_not_between_kinds() -> None:
-    one = Estimate(10, 5, 20, "")
+    one = Forecast(10, 5, 20, "")
     assert added([("train", one), ("train", one)]) == (20, 10, 40)
     total, low, high = added([("train", one), ("attack", one)])
     assert [total, low, high] == pytest.approx([20, 20 - 5 * 2**0.5, 20 + 10 * 2**0.5])

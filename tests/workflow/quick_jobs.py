@@ -22,6 +22,7 @@ from leakbench.report.claims import Claim
 from leakbench.report.findings import Finding
 
 PARAMETERS = 2410.0
+PIXELS = 256.0
 NO_LPIPS = "the weights are not <staged>"
 DIVERGED = "training became non-finite at step 1"
 
@@ -94,7 +95,23 @@ def _counted(job: Job, replicate: Replicate) -> None:
     replicate.metrics = {name: float(count) for name, count in job.parameter_counts().items()}
 
 
-ADAPTED: dict[str, Adapt] = {"attack": _attacked, "train": _trained, "inventory": _counted}
+def _calibrated(job: Job, replicate: Replicate) -> None:
+    """Images of 256 pixels of unit variance."""
+    capacity: Any = replicate.metrics["capacity"]
+    replicate.metrics |= {"log_factor": None if capacity is None else -2 * capacity / PIXELS, "trace": PIXELS}
+
+
+def _measured(job: Job, replicate: Replicate) -> None:
+    replicate.metrics["dimension"] = PARAMETERS
+
+
+ADAPTED: dict[str, Adapt] = {
+    "attack": _attacked,
+    "train": _trained,
+    "inventory": _counted,
+    "calibrate": _calibrated,
+    "spectrum": _measured,
+}
 
 
 def _uniform(seed: int, *shape: int) -> torch.Tensor:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from leakbench.running import work
-from leakbench.workflow.sharing import SIZES, Size, minutes, size_of
+from leakbench.workflow.sharing import SIZES, CellSize, minutes, size_of
 
 RECORD = "results/full/paper/experiment/data/model/defense/train/all.json"
 
@@ -60,14 +60,14 @@ def test_a_kept_record_is_put_back_in_a_group(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_full_group_computes_for_five_to_fifteen_minutes() -> None:
-    for shorter, size in zip((Size(0, 5.0, 0), *SIZES), SIZES, strict=False):
+    for shorter, size in zip((CellSize(0, 5.0, 0), *SIZES), SIZES, strict=False):
         usual = (shorter.below_s * size.below_s) ** 0.5
         assert 300 <= size.members * usual <= 600
         assert size.members * size.below_s <= 900
 
 
 def test_time_limits_grow_to_what_is_declared() -> None:
-    size = Size(8, 75.0, 8)
+    size = CellSize(8, 75.0, 8)
     assert [minutes(size, 60, attempt) for attempt in (1, 2, 3)] == [8, 32, 128]
     assert [minutes(size, 10, attempt) for attempt in (1, 2, 3)] == [8, 20, 30]
     assert [minutes(None, 60, attempt) for attempt in (1, 2, 3)] == [60, 120, 180]

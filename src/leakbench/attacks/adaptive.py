@@ -68,7 +68,7 @@ class Wrapper(Attack):
         return self.attack.reconstruct(self.improve(observations, knowledge, streams), knowledge, streams)
 
     def improve(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Observations:
-        """What the attack inside shall see instead.
+        """The observations that the attack inside sees instead.
 
         Raises:
             Infeasible: the message does not show what the wrapper works with.
@@ -84,21 +84,21 @@ class Adaptive(Wrapper):
         if not adaptive:
             raise Infeasible("the defense declares no adaptive attacker")
         attack = self.attack.against(adaptive)
-        for wrapper in adaptive:
-            given = dict(wrapper)
-            found = ATTACKS.get(str(given.pop("name", None)), "the defense's declaration 'adaptive'")
-            attack = found(**given, **{"attack": attack})
+        for declared in adaptive:
+            given = dict(declared)
+            wrapper = ATTACKS.get(str(given.pop("name", None)), "the defense's declaration 'adaptive'")
+            attack = wrapper(**given, **{"attack": attack})
         return attack
 
 
 def _weighted(observations: Observations, weights: torch.Tensor) -> Observations:
-    """``observations`` with weights multiplied onto those that they have."""
+    """Observations whose weights are multiplied by ``weights``."""
     known = observations.weights
     return replace(observations, weights=weights if known is None else known * weights)
 
 
 def _without_gain(observations: Observations) -> Observations:
-    """``observations`` of the gradient itself."""
+    """Observations with the public gain divided out."""
     gain, repeats = observations.gain, observations.repeats
     if gain is None:
         return observations
@@ -116,12 +116,12 @@ def _known_marks(marked: torch.Tensor | None) -> torch.Tensor:
 class Masked(Wrapper):
     """Ignore the coordinates that the message shows to be pruned, clipped or out of range.
 
-    What the defense multiplied the others by is taken back.
+    The public gain of the others is divided out.
     """
 
     def improve(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Observations:
-        kept = (~_known_marks(observations.marked)).to(observations.gradients)
-        return _weighted(_without_gain(observations), kept)
+        unmarked = (~_known_marks(observations.marked)).to(observations.gradients)
+        return _weighted(_without_gain(observations), unmarked)
 
 
 @ATTACKS.register("dropped_layers", version=1)
@@ -133,10 +133,10 @@ class DroppedLayers(Wrapper):
     )
 
     def improve(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Observations:
-        kept = ~coordinates_of(observations, self.layers, self.name)
-        if not bool(kept.any()):
+        matched = ~coordinates_of(observations, self.layers, self.name)
+        if not bool(matched.any()):
             raise ConfigError("attack 'dropped_layers': no layer is left to match; name fewer")
-        return _weighted(observations, kept.float().expand_as(observations.gradients))
+        return _weighted(observations, matched.float().expand_as(observations.gradients))
 
 
 def coordinates_of(observations: Observations, layers: Sequence[str], attack: str) -> torch.Tensor:
@@ -183,11 +183,11 @@ class Imputed(Wrapper):
 
     def _replaced(self, gradients: torch.Tensor, marked: torch.Tensor | None) -> torch.Tensor:
         outlying = self.find(gradients, marked)
-        kept = torch.where(outlying, 0.0, gradients)
+        imputed = torch.where(outlying, 0.0, gradients)
         if self.value == "mean":
-            mean = kept.sum(dim=1, keepdim=True) / (~outlying).sum(dim=1, keepdim=True).clamp(min=1)
-            kept = torch.where(outlying, mean, kept)
-        return kept
+            mean = imputed.sum(dim=1, keepdim=True) / (~outlying).sum(dim=1, keepdim=True).clamp(min=1)
+            imputed = torch.where(outlying, mean, imputed)
+        return imputed
 
     def find(self, gradients: torch.Tensor, marked: torch.Tensor | None) -> torch.Tensor:
         """The outliers among coordinates ``[n, k]``, boolean."""
@@ -197,7 +197,7 @@ class Imputed(Wrapper):
             return gradients.abs() > self.threshold
         deviation = (gradients - gradients.median(dim=1, keepdim=True).values).abs()
         typical = deviation.median(dim=1, keepdim=True).values
-        # Of a sparse gradient the typical deviation is zero, and all that it says would be an outlier.
+        # The typical deviation of a sparse gradient is zero, and all its nonzero values would be outliers.
         return (deviation > self.threshold * typical) & (typical > 0)
 
 
@@ -244,7 +244,7 @@ class Expectation(Wrapper):
 class PosteriorMean(Wrapper):
     """Denoise the reconstruction: noise was on the images, so a perfect reconstruction is noisy.
 
-    The estimate is that of least mean squared error among linear ones, and among all for normal images. Mean and
+    The estimate is the linear one of least mean squared error, which no other beats on normal images. Mean and
     covariance come from auxiliary images.
     """
 
@@ -262,18 +262,18 @@ class PosteriorMean(Wrapper):
             raise Infeasible("the defense adds no noise of a known covariance to the images")
         assert knowledge.auxiliary_images is not None
         moments = moments_of(knowledge.auxiliary_images)
-        found = self.attack.reconstruct(observations, knowledge, streams)
-        images = found.images.clone()
+        reconstruction = self.attack.reconstruct(observations, knowledge, streams)
+        images = reconstruction.images.clone()
         shared: dict[int, list[int]] = {}  # settings and clients share covariances, whose inverses are costly
         for row, noise in enumerate(knowledge.data_noise):
             shared.setdefault(id(noise), []).append(row)
         for rows in shared.values():
             flat = images[rows].flatten(2)
             noise = knowledge.data_noise[rows[0]].to(moments.covariance)
-            own = (self.error * moments.covariance.diagonal().mean()).expand(len(moments.mean))
-            noise = noise + (own if noise.dim() == 1 else own.diag())
+            error = (self.error * moments.covariance.diagonal().mean()).expand(len(moments.mean))
+            noise = noise + (error if noise.dim() == 1 else error.diag())
             images[rows] = posterior_mean(flat, moments.mean, moments.covariance, noise).view_as(images[rows])
-        return replace(found, images=images)
+        return replace(reconstruction, images=images)
 
 
 def _noise_variance(knowledge: Knowledge) -> torch.Tensor:

@@ -20,7 +20,7 @@ class Analytic(Attack):
     """
 
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
-        """As :meth:`Attack.reconstruct`; exact for undefended gradients, and independent of ``streams``.
+        """Reconstruct undefended gradients exactly, and independently of ``streams``.
 
         Raises:
             Infeasible: several images per client, or a first layer that is not fully connected with a bias.
@@ -31,9 +31,9 @@ class Analytic(Attack):
         parts = slopes / slopes.abs().amax(dim=1, keepdim=True)
         images = torch.einsum("nk,nkp->np", parts, layer.weights(observations.gradients))
         images = images / (parts * slopes).sum(dim=1, keepdim=True)
-        found = images.isfinite().all(dim=1)
-        images = images.where(found[:, None], 0.0).view(len(observations), *observations.batch_shape)
-        return Reconstruction(images, None, torch.where(found, -1, 0))
+        finite = images.isfinite().all(dim=1)
+        images = images.where(finite[:, None], 0.0).view(len(observations), *observations.batch_shape)
+        return Reconstruction(images, None, torch.where(finite, -1, 0))
 
 
 def _first_layer(observations: Observations) -> tuple[LinearLayer, slice]:

@@ -1,4 +1,4 @@
-"""What an attack is: many observations of one model in, as many reconstructions out.
+"""Attacks: many observations of one model in, as many reconstructions out.
 
 An attack sees :class:`Observations` (what the server decoded) and :class:`Knowledge` (what the threat model grants),
 and nothing else. Ground truth is not among them.
@@ -47,12 +47,12 @@ class KnownInputs(NamedTuple):
     values: torch.Tensor
 
     def repeat(self, times: int) -> KnownInputs:
-        """The same for every of several settings of a defense."""
+        """Repeat the rows for each of ``times`` settings of a defense."""
         return KnownInputs(*(part.repeat(times, *(1,) * (part.dim() - 1)) for part in self))
 
 
 class Words(NamedTuple):
-    """What an attacker on sentences knows of the model's words.
+    """The model's vocabulary, as an attacker on sentences knows it.
 
     Attributes:
         embeddings: of all tokens, ``[V, H]``, in network inputs: a part of the attacked model.
@@ -66,13 +66,13 @@ class Words(NamedTuple):
     known: torch.Tensor
 
     def repeat(self, times: int) -> Words:
-        """The same for every of several settings of a defense."""
+        """Repeat the rows for each of ``times`` settings of a defense."""
         return self._replace(known=self.known.repeat(times, 1, 1))
 
 
 @dataclass(frozen=True)
 class Observations:
-    """What the attacker saw of ``n`` clients that hold the same model, or each one of its own.
+    """The attacker's view of ``n`` clients that hold one model, or a model each.
 
     Attributes:
         network: the architecture, in the BatchNorm mode that the clients computed in.
@@ -82,13 +82,13 @@ class Observations:
         local: the clients' local computation.
         marked: the coordinates at which the message itself shows that the defense changed them (pruned, clipped, out of
             range), boolean ``[n, d]``; None where it shows nothing.
-        gain: what the defense multiplied the gradient by, as everyone knows, ``[n, 1]``; by one where None.
-        weights: how much the attacker trusts each coordinate, ``[n, d]``; all the same where None.
-        noise: draws of the defense's noise over which the attacker averages its objective: from observations (their
-            indices, ``[k]``) to draws ``[k, draws, d]``, since those of all would not fit in memory.
+        gain: public scale factor of the gradient, ``[n, 1]``; 1 where None.
+        weights: the attacker's trust in each coordinate, ``[n, d]``; equal where None.
+        noise: draws of the defense's noise, over which the attacker averages its objective: maps indices of
+            observations, ``[k]``, to draws ``[k, draws, d]``, since those of all would not fit in memory.
         repeats: all that was decoded of clients that sent several messages of the same images and model, ``[n,
             messages, d]``, of which ``gradients`` is the first; None where each sent one.
-        start: images that the attacker has found before, at which a search may begin, ``[n, B, C, H, W]``.
+        start: earlier reconstructions, at which a search may begin, ``[n, B, C, H, W]``.
         public: the public randomness of the round, one random stream per observation, from which the mechanism drew
             (:attr:`~leakbench.defenses.base.Round.public`); None where nothing was drawn.
     """
@@ -107,7 +107,7 @@ class Observations:
     public: Streams | None = None
 
     def check(self) -> None:
-        """Look before computing.
+        """Validate shapes and values before computing.
 
         Raises:
             ObservationError: shapes do not fit, or a gradient holds a value that is not finite.
@@ -135,7 +135,7 @@ class Observations:
         """The parameters of the model that all clients hold, ``[d]``.
 
         Args:
-            who: cannot work with several, in words.
+            who: the part of an attack that works with one model alone, for the message.
 
         Raises:
             Infeasible: each client holds one of its own.
@@ -188,14 +188,18 @@ class Knowledge:
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """What the attacker believes.
+    """An attacker's estimate of the inputs of ``n`` clients.
+
+    >>> grey = Reconstruction(images=torch.zeros(2, 1, 1, 8, 8), objective=None, diverged_at=torch.tensor([-1, -1]))
+    >>> grey.rows(0, 1).images.shape
+    torch.Size([1, 1, 1, 8, 8])
 
     Attributes:
         images: network inputs, ``[n, B, C, H, W]``.
         objective: the attacker's own final objective per observation, ``[n]``; None where it has none.
         diverged_at: the iteration at which a trial became non-finite, ``[n]``, -1 where it did not.
-        labels: the labels that it used or found, ``[n, B]``; None where it needs none.
-        tokens: the sentences that it believes in, as token ids ``[n, B, L]``; None of images.
+        labels: the labels that it used or inferred, ``[n, B]``; None where it needs none.
+        tokens: the estimated sentences, as token ids ``[n, B, L]``; None for images.
     """
 
     images: torch.Tensor
@@ -205,20 +209,32 @@ class Reconstruction:
     tokens: torch.Tensor | None = None
 
     def rows(self, start: int, stop: int) -> Reconstruction:
-        """That of the observations from ``start`` to ``stop``."""
+        """The reconstruction of observations ``start`` to ``stop``."""
         parts = {field.name: getattr(self, field.name) for field in fields(self)}
         return replace(self, **{name: part[start:stop] for name, part in parts.items() if part is not None})
 
 
 class Attack(Component):
-    """A reconstruction method."""
+    """A reconstruction method. A subclass implements :meth:`reconstruct`, and :meth:`needs` if it needs knowledge.
+
+    >>> from leakbench.models.base import build_network
+    >>> from leakbench.models.linear import Linear
+    >>> class Black(Attack):
+    ...     def reconstruct(self, observations, knowledge, streams):
+    ...         images = torch.zeros(len(observations), *observations.batch_shape)
+    ...         return Reconstruction(images, None, diverged_at=torch.full((len(observations),), -1))
+    >>> network = build_network(Linear(), (1, 8, 8), classes=10, seed=0)
+    >>> seen = Observations(network, network.parameters, torch.randn(3, network.dimension), batch_shape=(1, 1, 8, 8))
+    >>> Black().reconstruct(seen, Knowledge(), Streams([("example", row) for row in range(3)])).images.shape
+    torch.Size([3, 1, 1, 8, 8])
+    """
 
     observes: ClassVar[bool] = True
     """False for reference attackers, which ignore the gradient; they are run beside the undefended gradient alone."""
 
     @property
     def reconstructs(self) -> Literal["images", "sentences"]:
-        """What it searches for."""
+        """The kind of inputs that it reconstructs."""
         return "images"
 
     @property
@@ -227,10 +243,10 @@ class Attack(Component):
         return frozenset()
 
     def against(self, adaptive: Sequence[Mapping[str, Any]]) -> Attack:
-        """This attack, facing a defense.
+        """The attack to run against a defense: itself, unless it adapts.
 
         Args:
-            adaptive: what the defense declares as its natural adaptive attacker: wrappers, from the inside out.
+            adaptive: the adaptive attacker that the defense declares: wrappers, from the inside out.
 
         Raises:
             Infeasible: the attack asks for a declaration that the defense does not make.
@@ -238,10 +254,10 @@ class Attack(Component):
         return self
 
     def effort(self, samples: int) -> Effort:
-        """What one reconstruction takes.
+        """Computation for one reconstruction.
 
         Args:
-            samples: how many pass through the model when the client's computation is repeated once.
+            samples: number that pass through the model when the client's computation is repeated once.
         """
         return Effort(1, 1)
 

@@ -21,11 +21,7 @@ class Anchored(Network):
         vars(self).update(vars(network))
 
     def gradient(
-        self,
-        parameters: torch.Tensor,
-        images: torch.Tensor,
-        labels: torch.Tensor,
-        statistics: Statistics | None = None,
+        self, parameters: torch.Tensor, images: torch.Tensor, labels: torch.Tensor, statistics: Statistics | None = None
     ) -> torch.Tensor:
         if not statistics:
             return super().gradient(parameters, images, labels)
@@ -40,12 +36,12 @@ class Anchored(Network):
     def _run(
         self, parameters: torch.Tensor, images: torch.Tensor, given: Statistics, still: Statistics | None = None
     ) -> tuple[torch.Tensor, Statistics]:
-        """Logits, and the statistics of what every BatchNorm layer reads.
+        """Logits, and the statistics of every BatchNorm layer's inputs.
 
-        Layers normalise with the given statistics, plus what those of the batch differ from ``still``: by nothing, but
-        for their derivatives with respect to the parameters.
+        Layers normalise with the given statistics plus the difference of the batch's from ``still``, which is zero but
+        has derivatives with respect to the parameters.
         """
-        found: Statistics = {}
+        measured: Statistics = {}
 
         def normalise(name: str, layer: Any, inputs: tuple[torch.Tensor, ...], _: torch.Tensor) -> torch.Tensor:
             features = inputs[0]
@@ -54,9 +50,9 @@ class Anchored(Network):
             for key, tensor in zip(
                 ("running_var", "running_mean"), torch.var_mean(features, axes, correction=0), strict=True
             ):
-                found[f"{name}.{key}"] = tensor
+                measured[f"{name}.{key}"] = tensor
             mean, variance = (
-                (given[key] if still is None else given[key] + (found[key] - still[key])).view(shape)
+                (given[key] if still is None else given[key] + (measured[key] - still[key])).view(shape)
                 for key in (f"{name}.running_mean", f"{name}.running_var")
             )
             normal: torch.Tensor = (features - mean) * (variance + layer.eps).rsqrt()
@@ -65,7 +61,7 @@ class Anchored(Network):
         layers = [(name, self._unbuffered.get_submodule(name)) for name in self._normalising]
         hooks = [layer.register_forward_hook(partial(normalise, name)) for name, layer in layers]
         try:
-            return self.logits(parameters, images), found
+            return self.logits(parameters, images), measured
         finally:
             for hook in hooks:
                 hook.remove()

@@ -106,9 +106,9 @@ class Robust(Wrapper):
         first = self.attack.model_copy(
             update={"objective": self.objective, "optimiser": self.optimiser, "iterations": self.iterations}
         )
-        found = first.reconstruct(observations, knowledge, streams)
-        residual = Search(first, observations, knowledge).residuals(found)
+        estimate = first.reconstruct(observations, knowledge, streams)
+        residual = Search(first, observations, knowledge).residuals(estimate)
         trusted = (residual.abs() < self.residual).to(observations.gradients)
         weights = trusted if observations.weights is None else trusted * observations.weights
-        begun = replace(observations, weights=weights, start=found.images)
+        begun = replace(observations, weights=weights, start=estimate.images)
         return self.attack.reconstruct(begun, knowledge, streams)

@@ -20,24 +20,24 @@ from leakbench.lazy import torch
 from leakbench.randomness import Streams
 
 Matching: TypeAlias = "Callable[[torch.Tensor, torch.Tensor], torch.Tensor]"
-"""``matching(inputs [m, B, L, E], trials [m]) -> [m]``: the distance of gradients, of inputs against the observations
-of these trials. No derivative of it is taken."""
+"""``matching(inputs [m, B, L, E], trials [m]) -> [m]``: distances of the inputs' gradients from those observed in these
+trials. No derivative of it is taken."""
 
 Fluency: TypeAlias = "Callable[[torch.Tensor], torch.Tensor]"
-"""``fluency(ids [m, L]) -> [m]``: how unlikely sentences are."""
+"""``fluency(ids [m, L]) -> [m]``: larger for less likely sentences."""
 
 MOVES = ("swap", "move_token", "move_span", "rotate_prefix")
-"""What candidate ``c`` does, by ``c % 4``; candidate 0 does nothing."""
+"""The move of candidate ``c``, by ``c % 4``; candidate 0 stays as it is."""
 
 DRAWN = 10
-"""Candidate starts per draw. What is drawn depends on it."""
+"""Candidate starts per draw; the random numbers depend on it."""
 
 NEAREST_BUDGET = 2**26
-"""Cosines that are computed side by side. Only speed and memory depend on it."""
+"""Cosines computed at once. Only speed and memory depend on it."""
 
 
 class Reordered(NamedTuple):
-    """After a discrete step: ``inputs [n, B, L, E]``, ``tokens [n, B, L]``, which sentences ``moved``, ``[n, B]``."""
+    """A discrete step's ``inputs [n, B, L, E]``, ``tokens [n, B, L]``, and which sentences ``moved``, ``[n, B]``."""
 
     inputs: torch.Tensor
     tokens: torch.Tensor
@@ -54,16 +54,16 @@ def nearest_tokens(
     Args:
         embedded: ``[..., H]``.
         embeddings: of all words, ``[V, H]``.
-        allowed: tokens that may be found, boolean ``[V]``; all by default.
+        allowed: candidate tokens, boolean ``[V]``; all by default.
     """
     words = torch.nn.functional.normalize(embeddings, dim=1).T
     if allowed is not None:
         forbidden = embeddings.new_zeros(len(embeddings)).masked_fill(~allowed, -torch.inf)
-    found = []
+    nearest = []
     for part in embedded.reshape(-1, embedded.shape[-1]).split(max(1, NEAREST_BUDGET // len(embeddings))):
         cosines = torch.nn.functional.normalize(part, dim=1) @ words
-        found.append((cosines if allowed is None else cosines + forbidden).argmax(dim=1))
-    return torch.cat(found).view(embedded.shape[:-1])
+        nearest.append((cosines if allowed is None else cosines + forbidden).argmax(dim=1))
+    return torch.cat(nearest).view(embedded.shape[:-1])
 
 
 def propose(draws: torch.Tensor, free: torch.Tensor) -> torch.Tensor:
@@ -96,11 +96,7 @@ def propose(draws: torch.Tensor, free: torch.Tensor) -> torch.Tensor:
             torch.where(gap > token, token + 1, token),
             torch.where(gap > token, gap, token + 1),
         ),
-        "move_span": (
-            torch.minimum(begin, place),
-            torch.where(place < begin, begin, end),
-            torch.maximum(end, place),
-        ),
+        "move_span": (torch.minimum(begin, place), torch.where(place < begin, begin, end), torch.maximum(end, place)),
         "rotate_prefix": (none, token, free_count.expand_as(token)),
     }
     low, middle, high = none, none, none
@@ -152,8 +148,8 @@ def discrete_step(
     """Put each sentence into the best of some orders, the present one among them.
 
     Best is the smallest distance of gradients plus ``weight`` times the mean of the fluency over the batch's sentences.
-    The sentences of a batch take turns, since their gradients add up. Equal orders are scored once. What is not finite
-    is never the best.
+    The sentences of a batch take turns, since their gradients add up. Equal orders are scored once. A score that is not
+    finite is never the best.
 
     Args:
         inputs: what the search holds, ``[n, B, L, E]``; a whole position moves.
@@ -206,10 +202,10 @@ def _ordered(inputs: torch.Tensor, sentence: int, trials: torch.Tensor, orders: 
 
 
 def candidates_at_once(matching: Matching, inputs: torch.Tensor) -> int:
-    """How many candidates to score side by side, by the memory that one more takes. It scores three.
+    """Number of candidates to score at once, from the memory that one more takes; scores three to measure it.
 
     Args:
-        matching: what scores them.
+        matching: scores them.
         inputs: batches of embedded sentences, ``[n, B, L, E]``, whose first is scored.
     """
 
@@ -232,7 +228,7 @@ def start(
     norm: float | None,
     chunk: int | None = None,
 ) -> torch.Tensor:
-    """Where a search begins, ``[n, B, L, E]``: the best of some standard normal embeddings, in the best of some orders.
+    """Start of a search, ``[n, B, L, E]``: the best of some standard normal embeddings, in the best of some orders.
 
     Best is the smallest distance of gradients. Orders of a batch's sentences are tried together.
 
@@ -255,12 +251,12 @@ def start(
         chunk = chunk or candidates_at_once(matching, known)
 
     def scored(tried: torch.Tensor) -> torch.Tensor:
-        """Of ``[n, c, B, L, E]``: ``[n, c]``."""
+        """Scores ``[n, c]`` of candidates ``[n, c, B, L, E]``."""
         assert chunk is not None
         owners = trials[:, None].expand(tried.shape[:2]).flatten()
         parts = zip(tried.flatten(0, 1).split(chunk), owners.split(chunk), strict=True)
-        found = torch.cat([matching(*part) for part in parts])
-        return _finite(found).view(tried.shape[:2])
+        distances = torch.cat([matching(*part) for part in parts])
+        return _finite(distances).view(tried.shape[:2])
 
     best, least = known, torch.full((n,), torch.inf, device=device)
     normal = streams.child("embeddings")
@@ -296,7 +292,7 @@ def _finite(scores: torch.Tensor) -> torch.Tensor:
 def _better(
     tried: torch.Tensor, scores: torch.Tensor, best: torch.Tensor, least: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The best of candidates ``[n, c, ...]`` where it beats what was the best so far ``[n, ...]``, and its score."""
+    """The best of candidates ``[n, c, ...]`` and of the best so far ``[n, ...]``, and its score."""
     value, index = scores.to(least).min(dim=1)
     chosen = tried[torch.arange(len(tried), device=tried.device), index]
     better = value < least

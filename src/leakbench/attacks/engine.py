@@ -37,11 +37,11 @@ COMPILED = False
 :class:`leakbench.jobs.runner.Placement`."""
 
 CHECK_EVERY = 64
-"""Iterations between looking whether any trial still moves: the look waits for the device."""
+"""Iterations between checks whether any trial still moves: a check waits for the device."""
 
 
 class TrialData(TypedDict, total=False):
-    """Data that the attacker has of one trial; or of ``n``, with a leading axis.
+    """The attacker's data on one trial; or on ``n``, with a leading axis.
 
     ``target``: the observed gradient, ``[d]``. ``labels``: ``[B]``. ``weights``: trust in each coordinate, ``[d]``.
     ``noise``: draws of the defense's noise, ``[draws, d]``. ``statistics``: of BatchNorm layers. ``inputs``: those that
@@ -59,10 +59,10 @@ class TrialData(TypedDict, total=False):
 
 
 Cost: TypeAlias = "Callable[[torch.Tensor, TrialData], torch.Tensor]"
-"""``cost(variables [D], evidence) -> scalar`` of one trial."""
+"""``cost(variables [D], data) -> scalar`` of one trial."""
 
 Evaluation: TypeAlias = "Callable[[torch.Tensor, TrialData], tuple[torch.Tensor, torch.Tensor]]"
-"""``evaluate(points [n, D], evidence) -> gradient [n, D], value [n]`` of many."""
+"""``evaluate(points [n, D], data) -> gradient [n, D], value [n]`` of many."""
 
 
 Interlude: TypeAlias = "Callable[[int, torch.Tensor, torch.Tensor], torch.Tensor]"
@@ -81,7 +81,7 @@ class Minimum(NamedTuple):
 def minimise(
     cost: Cost,
     points: torch.Tensor,
-    evidence: Callable[[torch.Tensor], TrialData],
+    data: Callable[[torch.Tensor], TrialData],
     optimiser: Optimiser,
     iterations: int,
     *,
@@ -96,7 +96,7 @@ def minimise(
     Args:
         cost: objective of one trial.
         points: starting points, ``[n, D]``.
-        evidence: from trials (their indices) to what is known of them.
+        data: from trials (their indices) to what is known of them.
         optimiser: how trials move.
         iterations: evaluations of every trial.
         bounds: what every step projects onto.
@@ -112,9 +112,9 @@ def minimise(
     name = "matching gradients"
     with progress(name, iterations * len(points)) as tick, loop(name, len(points), quiet=True) as chunks:
 
-        def found_so_far() -> dict[str, torch.Tensor]:
-            found = zip(Minimum._fields, zip(*parts, strict=True), strict=True) if parts else ()
-            return {"chunk": torch.tensor(size), **{field: torch.cat(tensors) for field, tensors in found}}
+        def completed() -> dict[str, torch.Tensor]:
+            joined = zip(Minimum._fields, zip(*parts, strict=True), strict=True) if parts else ()
+            return {"chunk": torch.tensor(size), **{field: torch.cat(tensors) for field, tensors in joined}}
 
         if chunks.saved:
             size = int(chunks.saved["chunk"])
@@ -122,9 +122,9 @@ def minimise(
                 parts.append(Minimum(*(chunks.saved[field].to(points.device) for field in Minimum._fields)))
                 tick(iterations * chunks.done)
         else:
-            size = chunk or chunk_size(cost, points[:1], evidence(trials[:1]))
+            size = chunk or chunk_size(cost, points[:1], data(trials[:1]))
             size = min(size, max(2, len(points)))
-            chunks.tick(found_so_far, 0)  # the free memory decides the size, which may be another one next time
+            chunks.tick(completed, 0)  # the free memory decides the size, which may be another one next time
         while (first := chunks.done) < len(points):
             rows = trials[first : first + size]
             # Kernels round a batch of one differently, and signs amplify that: a lone trial runs beside its copy.
@@ -138,10 +138,10 @@ def minimise(
 
             try:
                 # No name for the descent: a failed one would stay in memory while the next one starts.
-                found = _descend(
+                minimum = _descend(
                     evaluate,
                     optimiser.start(points[computed], iterations, bounds),
-                    evidence(computed),
+                    data(computed),
                     iterations,
                     stop_below,
                     keep,
@@ -153,17 +153,17 @@ def minimise(
                 if size == 1 or not out_of_memory(error):
                     raise
                 size = (len(computed) + 1) // 2  # and once more from the start
-                chunks.tick(found_so_far, 0)
+                chunks.tick(completed, 0)
                 continue
-            parts.append(Minimum(*(tensor[: len(rows)] for tensor in found)))
-            chunks.tick(found_so_far, len(rows))
+            parts.append(Minimum(*(tensor[: len(rows)] for tensor in minimum)))
+            chunks.tick(completed, len(rows))
     return Minimum(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
 
 
 def _descend(
     evaluate: Evaluation,
     descent: Descent,
-    evidence: TrialData,
+    data: TrialData,
     iterations: int,
     stop_below: float | None,
     keep: Literal["last", "best"],
@@ -189,7 +189,7 @@ def _descend(
             return {**named("descent", descent.state()), **marks, "held": held, "held_value": held_value}
 
         for iteration in steps.steps:
-            gradient, value = evaluate(descent.points, evidence)
+            gradient, value = evaluate(descent.points, data)
             finite = value.isfinite() & gradient.isfinite().all(dim=1)
             moving = (diverged_at < 0) & ~resting
             diverged_at = torch.where(moving & ~finite, iteration, diverged_at)
@@ -210,7 +210,7 @@ def _descend(
                 break
             steps.tick(state)
     final = torch.where(stopped[:, None], held, descent.accepted)
-    _, value = evaluate(final, evidence)
+    _, value = evaluate(final, data)
     diverged_at = torch.where((diverged_at < 0) & ~value.isfinite(), iterations, diverged_at)
     if keep == "best":
         better = ~(value <= held_value)  # also where the last is NaN
@@ -235,8 +235,8 @@ def _eager(cost: Cost, vectorised: bool) -> Evaluation:
         evaluate: Evaluation = torch.func.vmap(single)
         return evaluate
 
-    def alone(points: torch.Tensor, evidence: TrialData) -> tuple[torch.Tensor, torch.Tensor]:
-        gradient, value = single(points[0], _first_row(evidence))
+    def alone(points: torch.Tensor, data: TrialData) -> tuple[torch.Tensor, torch.Tensor]:
+        gradient, value = single(points[0], _first_row(data))
         return gradient[None], value[None]
 
     return alone
@@ -251,21 +251,21 @@ def _compiled(cost: Cost, vectorised: bool) -> Evaluation:
 class _Compiled:
     """An evaluation through torch.compile: both derivatives in one graph, as one CUDA graph on a GPU.
 
-    What the compiler cannot do is done without it, and said.
+    Where the compiler fails, it says so and goes on without.
     """
 
     def __init__(self, evaluate: Evaluation) -> None:
         self._plain = evaluate
         self._run: Evaluation | None = None
 
-    def __call__(self, points: torch.Tensor, evidence: TrialData) -> tuple[torch.Tensor, torch.Tensor]:
+    def __call__(self, points: torch.Tensor, data: TrialData) -> tuple[torch.Tensor, torch.Tensor]:
         if self._run is not None:
-            gradient, value = self._run(points, evidence)
+            gradient, value = self._run(points, data)
             return gradient.clone(), value.clone()  # the next run of a CUDA graph writes where this one did
         mode = "reduce-overhead" if points.device.type == "cuda" else "default"
         compiled: Evaluation = torch.compile(self._plain, fullgraph=True, dynamic=False, mode=mode)
         try:
-            found = compiled(points, evidence)
+            gradient, value = compiled(points, data)
             self._run = compiled
         except Exception as error:  # the compiler's stages raise whatever they like
             if out_of_memory(error):
@@ -273,41 +273,40 @@ class _Compiled:
             reason = str(error).strip().split("\n")[0]
             print(f"compiling failed, going on without: {type(error).__name__}: {reason}", file=sys.stderr)
             self._run = self._plain
-            found = self._run(points, evidence)
-        gradient, value = found
+            gradient, value = self._run(points, data)
         return gradient.clone(), value.clone()
 
 
-def _first_row(evidence: TrialData) -> TrialData:
+def _first_row(data: TrialData) -> TrialData:
     from torch.utils._pytree import tree_map
 
-    row: TrialData = tree_map(lambda tensor: tensor[0], evidence)
+    row: TrialData = tree_map(lambda tensor: tensor[0], data)
     return row
 
 
-def chunk_size(cost: Cost, points: torch.Tensor, evidence: TrialData) -> int:
-    """How many trials to evaluate side by side, as the footprint of one and of two says; one where two do not fit.
+def chunk_size(cost: Cost, points: torch.Tensor, data: TrialData) -> int:
+    """Number of trials to evaluate at once, from the footprints of one and of two; one where two do not fit.
 
     Args:
         cost: objective of one trial.
         points: the variables of one trial, ``[1, D]``.
-        evidence: what is known of it.
+        data: what is known of it.
     """
     from torch.utils._pytree import tree_map
 
     evaluate = _eager(cost, vectorised=True)
 
     def computation(rows: int) -> object:
-        return evaluate(*tree_map(lambda tensor: tensor.expand(rows, *tensor.shape[1:]), (points, evidence)))
+        return evaluate(*tree_map(lambda tensor: tensor.expand(rows, *tensor.shape[1:]), (points, data)))
 
     return rows_at_once(computation, points.device)
 
 
 def rows_at_once(computation: Callable[[int], object], device: torch.device) -> int:
-    """How many rows of a vectorised computation to take side by side; one where two do not fit.
+    """Number of rows of a vectorised computation to take at once; one where two do not fit.
 
     Args:
-        computation: computes so many rows.
+        computation: computes a number of rows.
         device: where.
     """
     try:
@@ -322,6 +321,6 @@ def rows_at_once(computation: Callable[[int], object], device: torch.device) -> 
 
 
 def _free(device: torch.device) -> int:
-    """Bytes that a GPU has left, with those that torch keeps from earlier attacks for the next tensors."""
-    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return int(torch.cuda.mem_get_info(device)[0]) + kept
+    """Free bytes of a GPU, those in torch's cache included."""
+    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(torch.cuda.mem_get_info(device)[0]) + cached

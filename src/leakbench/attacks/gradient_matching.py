@@ -31,8 +31,8 @@ BatchNormKnowledge = Literal["as_client", "known", "estimated", "running"]
 class GradientMatching(Attack):
     """Minimise the distance of gradients over candidate inputs, from interchangeable parts.
 
-    Of several restarts, each observation keeps the one with the lowest objective of its own. The attacker repeats the
-    client's local training step by step, and with it its BatchNorm mode.
+    Each observation keeps its restart with the lowest objective. The attacker repeats the client's local training step
+    by step, in the client's BatchNorm mode.
     """
 
     objective: Objective = Field(description="distance between the candidate's gradient and the observed one")
@@ -83,10 +83,10 @@ class GradientMatching(Attack):
 
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
         search = self._search(observations, knowledge)
-        found = minimise(
+        minimum = minimise(
             search.cost(),
             search.starts(streams),
-            search.evidence,
+            search.trial_data,
             self.optimiser,
             self.iterations,
             bounds=search.bounds() if self.box else None,
@@ -95,20 +95,20 @@ class GradientMatching(Attack):
             interlude=search.interlude(streams),
         )
         n, device = len(observations), observations.gradients.device
-        objective = found.objective.view(n, self.restarts)
-        survived = found.diverged_at.view(n, self.restarts) < 0
+        objective = minimum.objective.view(n, self.restarts)
+        survived = minimum.diverged_at.view(n, self.restarts) < 0
         best = torch.where(survived, objective, torch.inf).argmin(dim=1)
         rows = best + self.restarts * torch.arange(n, device=device)
-        images, scores = search.candidates(found.points[rows], knowledge.inputs)
+        images, scores = search.candidates(minimum.points[rows], knowledge.inputs)
         labels = search.labels if scores is None else scores.argmax(dim=-1)
-        return Reconstruction(images, found.objective[rows], found.diverged_at[rows], labels)
+        return Reconstruction(images, minimum.objective[rows], minimum.diverged_at[rows], labels)
 
     def _search(self, observations: Observations, knowledge: Knowledge) -> Search:
         return Search(self, observations, knowledge)
 
 
 class Search:
-    """One attack's variables, and what they are compared with.
+    """One attack's variables and objective.
 
     A trial's variables are its images (or the latents that become images) and, where labels are optimised too, their
     scores before the softmax.
@@ -174,7 +174,7 @@ class Search:
         return points
 
     def interlude(self, streams: Streams) -> Interlude | None:
-        """What moves trials between steps, by other means than derivatives; nothing does."""
+        """Moves between steps by other means than derivatives; none by default."""
         return None
 
     def _pixel_range(self) -> torch.Tensor:
@@ -194,7 +194,7 @@ class Search:
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Variables ``[..., D]`` as images ``[..., B, C, H, W]`` and scores ``[..., B, classes]``, if there are any.
 
-        Inputs that are ``known`` take the place of those that the variables say.
+        ``known`` inputs replace those of the variables.
         """
         latents = variables[..., : self.variables].unflatten(-1, self.varied)
         images = self.decode(latents)
@@ -204,27 +204,27 @@ class Search:
             return images, None
         return images, variables[..., self.variables :].unflatten(-1, (self.shape[0], -1))
 
-    def evidence(self, trials: torch.Tensor) -> TrialData:
-        """What is known of the trials ``[m]``: gradients to match, ``[m, d]``, and what is granted beside them."""
+    def trial_data(self, trials: torch.Tensor) -> TrialData:
+        """Data on the trials ``[m]``: gradients to match, ``[m, d]``, and the knowledge granted beside them."""
         seen = self.observations
         rows = trials // self.attack.restarts
-        evidence: TrialData = {"target": seen.gradients[rows]}
+        data: TrialData = {"target": seen.gradients[rows]}
         if seen.parameters.dim() > 1:
-            evidence["parameters"] = seen.parameters[rows]
+            data["parameters"] = seen.parameters[rows]
         if self.labels is not None:
-            evidence["labels"] = self.labels[rows]
+            data["labels"] = self.labels[rows]
         if seen.weights is not None:
-            evidence["weights"] = seen.weights[rows]
+            data["weights"] = seen.weights[rows]
         if seen.noise is not None:
-            evidence["noise"] = seen.noise(rows)
+            data["noise"] = seen.noise(rows)
         if self.knowledge.inputs is not None:
-            evidence["inputs"] = KnownInputs(*(part[rows] for part in self.knowledge.inputs))
+            data["inputs"] = KnownInputs(*(part[rows] for part in self.knowledge.inputs))
         if self.statistics is not None:
-            evidence["statistics"] = {name: tensor[rows] for name, tensor in self.statistics.items()}
-        return evidence
+            data["statistics"] = {name: tensor[rows] for name, tensor in self.statistics.items()}
+        return data
 
-    def residuals(self, found: Reconstruction) -> torch.Tensor:
-        """By how much the gradients of reconstructions differ from the observed ones, ``[n, d]``."""
+    def residuals(self, reconstruction: Reconstruction) -> torch.Tensor:
+        """Differences of the reconstructions' gradients from the observed ones, ``[n, d]``."""
         seen, network = self.observations, self.network
 
         def residual(
@@ -237,10 +237,11 @@ class Search:
             return seen.local.update(network, parameters, images, labels, statistics) - target
 
         chunk = network.rows_within(MEMORY_BUDGET // seen.local.steps, self.shape)
-        assert found.labels is not None
+        images, labels = reconstruction.images, reconstruction.labels
+        assert labels is not None
         dims = (None if seen.parameters.dim() == 1 else 0, 0, 0, 0, None if self.statistics is None else 0)
         batched = torch.func.vmap(residual, in_dims=dims, chunk_size=chunk)
-        result: torch.Tensor = batched(seen.parameters, found.images, found.labels, seen.gradients, self.statistics)
+        result: torch.Tensor = batched(seen.parameters, images, labels, seen.gradients, self.statistics)
         return result
 
     def cost(self) -> Cost:
@@ -249,14 +250,14 @@ class Search:
         local, sizes = self.observations.local, network.sizes
         running = network.running_statistics
 
-        def cost(variables: torch.Tensor, evidence: TrialData) -> torch.Tensor:
-            images, scores = self.candidates(variables, evidence.get("inputs"))
-            labels = evidence["labels"] if scores is None else scores.softmax(dim=-1)
-            statistics, parameters = evidence.get("statistics"), evidence.get("parameters", shared)
+        def cost(variables: torch.Tensor, data: TrialData) -> torch.Tensor:
+            images, scores = self.candidates(variables, data.get("inputs"))
+            labels = data["labels"] if scores is None else scores.softmax(dim=-1)
+            statistics, parameters = data.get("statistics"), data.get("parameters", shared)
             gradient = local.update(network, parameters, images, labels, statistics)
-            if "noise" in evidence:
-                gradient = gradient + evidence["noise"]
-            value = attack.objective(gradient, evidence["target"], evidence.get("weights"), sizes).mean()
+            if "noise" in data:
+                gradient = gradient + data["noise"]
+            value = attack.objective(gradient, data["target"], data.get("weights"), sizes).mean()
             scene = Scene(
                 pixel_range=self.knowledge.pixel_range,
                 statistics_of=lambda candidate: network.batch_statistics(parameters, candidate),

@@ -19,7 +19,7 @@ from leakbench.lazy import torch
 from leakbench.randomness import generator
 
 Method = Literal["idlg", "distinct", "repeated", "counts"]
-"""How labels are found:
+"""Methods of label inference:
 
 - ``idlg``: of one image; exact if the last layer has a bias, or if the features sum to more than zero
   (Zhao, Mopuri and Bilen 2020).
@@ -37,7 +37,7 @@ _DUMMIES = 64  # standard normal inputs behind the mean softmax output
 
 
 def infer_labels(observations: Observations, method: Method) -> torch.Tensor:
-    """Labels of every client's images, int64 ``[n, B]``, ascending in each row: their order is not to be had.
+    """Labels of every client's images, int64 ``[n, B]``, ascending in each row: a gradient does not tell their order.
 
     A row that is not finite, or zero, gets labels without meaning and leaves the other rows alone.
 
@@ -53,18 +53,18 @@ def infer_labels(observations: Observations, method: Method) -> torch.Tensor:
                 f"label inference 'idlg' reads the label of one image, and there are {batch}; choose 'repeated', or "
                 "'distinct' if no two images share a class"
             )
-        found = (weight.sum(dim=2) if bias is None else bias).argmin(dim=1, keepdim=True)
+        labels = (weight.sum(dim=2) if bias is None else bias).argmin(dim=1, keepdim=True)
     elif method == "distinct":
         if batch > head.outputs:
             raise ConfigError(
                 f"label inference 'distinct': {batch} images cannot have different labels out of {head.outputs}; "
                 "choose 'repeated'"
             )
-        found = weight.amin(dim=2).argsort(dim=1, stable=True)[:, :batch]
+        labels = weight.amin(dim=2).argsort(dim=1, stable=True)[:, :batch]
     elif method == "repeated":
         sums = weight.sum(dim=2)
         impact = sums.clamp(max=0).sum(dim=1, keepdim=True) * (1 + 1 / head.outputs) / batch
-        found = _draw(sums, sums < 0, impact, batch)
+        labels = _draw(sums, sums < 0, impact, batch)
     else:
         if bias is None:
             raise ConfigError(
@@ -72,8 +72,8 @@ def infer_labels(observations: Observations, method: Method) -> torch.Tensor:
             )
         mean_gradient = bias / observations.local.steps
         counts = batch * (_mean_softmax(observations) - mean_gradient)
-        found = _draw(-counts, bias < 0, -torch.ones_like(counts[:, :1]), batch)
-    return found.sort(dim=1).values
+        labels = _draw(-counts, bias < 0, -torch.ones_like(counts[:, :1]), batch)
+    return labels.sort(dim=1).values
 
 
 def _draw(scores: torch.Tensor, present: torch.Tensor, impact: torch.Tensor, size: int) -> torch.Tensor:

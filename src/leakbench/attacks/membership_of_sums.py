@@ -21,7 +21,7 @@ LEAST = 1e-4
 
 
 class Mechanism(NamedTuple):
-    """How one user's update comes about, as the server knows it.
+    """The mechanism behind one user's update, as the server knows it.
 
     Attributes:
         taken: records whose gradients it averages.
@@ -38,14 +38,14 @@ class Mechanism(NamedTuple):
 
 @dataclass(frozen=True)
 class Background:
-    """How records' gradients vary.
+    """The distribution of records' gradients.
 
     Attributes:
         mean: ``[d]``.
         basis: orthonormal columns, ``[d, r]``.
         variances: along them, float64 ``[r]``.
         rest: variance of every other direction.
-        records: from how many it is estimated, A.
+        records: number of records that it is estimated from, A.
     """
 
     mean: torch.Tensor
@@ -56,7 +56,7 @@ class Background:
 
     @classmethod
     def of(cls, auxiliary: torch.Tensor) -> Background:
-        """Estimated from gradients ``[A, d]`` of auxiliary records.
+        """Estimate the distribution from gradients ``[A, d]`` of auxiliary records.
 
         Raises:
             ConfigError: there are fewer than four.
@@ -79,12 +79,12 @@ class Background:
 
 @dataclass(frozen=True)
 class Coordinates:
-    """Vectors as a background sees them.
+    """Inner products of vectors with a background.
 
     Attributes:
-        along: their products with its basis, float64 ``[..., r]``.
+        along: with its basis, float64 ``[..., r]``.
         mean: with its mean, ``[...]``.
-        square: with themselves, ``[...]``.
+        square: of the vectors with themselves, ``[...]``.
     """
 
     along: torch.Tensor
@@ -93,7 +93,7 @@ class Coordinates:
 
     @classmethod
     def of(cls, vectors: torch.Tensor, background: Background) -> Coordinates:
-        """Those of ``[..., d]``."""
+        """Coordinates of vectors ``[..., d]``."""
         return cls(
             (vectors @ background.basis).double(),
             (vectors @ background.mean).double(),
@@ -101,7 +101,7 @@ class Coordinates:
         )
 
     def at(self, rows: torch.Tensor, factors: torch.Tensor) -> Coordinates:
-        """Those of some of the vectors, scaled."""
+        """Coordinates of some of the vectors, scaled."""
         return Coordinates(
             self.along[rows] * factors.unsqueeze(-1), self.mean[rows] * factors, self.square[rows] * factors.square()
         )
@@ -158,18 +158,18 @@ def log_likelihood_ratio(
     moved = products - candidates.mean - updates.mean.unsqueeze(-1) + mean.square
     by_residual = whitened(along, centre, moved) - weight * by_mean * residual_by_mean
     length = candidates.square - 2 * candidates.mean + mean.square
-    own = (whitened(along, along, length) - weight * by_mean.square()).clamp(min=0)
+    by_itself = (whitened(along, along, length) - weight * by_mean.square()).clamp(min=0)
     means_left, by_mean_left = means - weight * means.square(), by_mean * (1 - weight * means)
     residual_left = residual_by_mean * (1 - weight * means)
 
     step = 1 / (users * mechanism.taken)
-    ratio = step * by_residual - step**2 / 2 * own
+    ratio = step * by_residual - step**2 / 2 * by_itself
     if not mechanism.sampling:
         return ratio
     spread = candidates.square * mechanism.sampling / mechanism.taken
     if mechanism.filled:
         spread = (spread - mechanism.noise).clamp(min=0)
     spread = spread / candidates.square.clamp(min=torch.finfo(torch.float64).tiny) / users**2
-    size = (own + 2 * by_mean_left + means_left).clamp(min=0)  # of g = (g - mu) + mu
-    pull = by_residual + residual_left - step * (own + by_mean_left)
+    size = (by_itself + 2 * by_mean_left + means_left).clamp(min=0)  # of g = (g - mu) + mu
+    pull = by_residual + residual_left - step * (by_itself + by_mean_left)
     return ratio - (spread * size).log1p() / 2 + spread * pull.square() / (1 + spread * size) / 2

@@ -1,27 +1,26 @@
-"""How far a candidate's gradient is from the observed one.
+"""Distances between a candidate's gradient and the observed one.
 
-Every objective takes weights: how much the attacker trusts each coordinate (0: ignore it). Weights scale squared
+Every objective takes weights, the attacker's trust in each coordinate (0: ignore it). Weights scale squared
 differences, so that the inverse of a known noise variance makes ``l2`` a Gaussian log-likelihood.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
 from leakbench.attacks.parts import Part
 from leakbench.lazy import torch
 
+Weights: TypeAlias = "torch.Tensor | None"
+Sizes: TypeAlias = Sequence[int]
+
 
 class _Objective(Part):
     def __call__(
-        self,
-        gradient: torch.Tensor,
-        target: torch.Tensor,
-        weights: torch.Tensor | None = None,
-        sizes: Sequence[int] = (),
+        self, gradient: torch.Tensor, target: torch.Tensor, weights: Weights = None, sizes: Sizes = ()
     ) -> torch.Tensor:
         """The distance, a scalar; or one per candidate, ``[k]``.
 
@@ -35,12 +34,12 @@ class _Objective(Part):
 
 
 # Sums, not torch.dot: that loses two digits under vmap, and other digits when a trial is alone in its batch.
-def _inner(a: torch.Tensor, b: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+def _inner(a: torch.Tensor, b: torch.Tensor, weights: Weights) -> torch.Tensor:
     # Weights come first: a square could overflow where the weight is zero.
     return (a * b if weights is None else a * weights * b).sum(dim=-1)
 
 
-def _norm(a: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+def _norm(a: torch.Tensor, weights: Weights) -> torch.Tensor:
     # The square root of a sum has no derivative at zero, the norm has one.
     norm: torch.Tensor = torch.linalg.vector_norm(a if weights is None else a * weights.sqrt(), dim=-1)
     return norm
@@ -52,11 +51,7 @@ class L2(_Objective):
     kind: Literal["l2"] = "l2"
 
     def __call__(
-        self,
-        gradient: torch.Tensor,
-        target: torch.Tensor,
-        weights: torch.Tensor | None = None,
-        sizes: Sequence[int] = (),
+        self, gradient: torch.Tensor, target: torch.Tensor, weights: Weights = None, sizes: Sizes = ()
     ) -> torch.Tensor:
         difference = gradient - target
         return _inner(difference, difference, weights)
@@ -68,11 +63,7 @@ class Cosine(_Objective):
     kind: Literal["cosine"] = "cosine"
 
     def __call__(
-        self,
-        gradient: torch.Tensor,
-        target: torch.Tensor,
-        weights: torch.Tensor | None = None,
-        sizes: Sequence[int] = (),
+        self, gradient: torch.Tensor, target: torch.Tensor, weights: Weights = None, sizes: Sizes = ()
     ) -> torch.Tensor:
         return 1 - _inner(gradient, target, weights) / (_norm(gradient, weights) * _norm(target, weights))
 
@@ -92,18 +83,14 @@ class CosinePerTensor(_Objective):
     )
 
     def __call__(
-        self,
-        gradient: torch.Tensor,
-        target: torch.Tensor,
-        weights: torch.Tensor | None = None,
-        sizes: Sequence[int] = (),
+        self, gradient: torch.Tensor, target: torch.Tensor, weights: Weights = None, sizes: Sizes = ()
     ) -> torch.Tensor:
         inner = _per_tensor(_inner, sizes, gradient, target, weights)
-        own, seen = _per_tensor(_norm, sizes, gradient, weights), _per_tensor(_norm, sizes, target, weights)
+        norm, observed = _per_tensor(_norm, sizes, gradient, weights), _per_tensor(_norm, sizes, target, weights)
         if self.floor:
             least = self.floor * _norm(target, weights)[..., None]
-            own, seen = torch.maximum(own, least), torch.maximum(seen, least)
-        lengths = own * seen
+            norm, observed = torch.maximum(norm, least), torch.maximum(observed, least)
+        lengths = norm * observed
         # Not clamped to a tiny number: its inverse would be the slope, and infinite times zero is not a number.
         return (1 - inner / lengths.where(lengths > torch.finfo(lengths.dtype).tiny, 1.0)).mean(dim=-1)
 
@@ -125,11 +112,7 @@ class L1(_Objective):
     kind: Literal["l1"] = "l1"
 
     def __call__(
-        self,
-        gradient: torch.Tensor,
-        target: torch.Tensor,
-        weights: torch.Tensor | None = None,
-        sizes: Sequence[int] = (),
+        self, gradient: torch.Tensor, target: torch.Tensor, weights: Weights = None, sizes: Sizes = ()
     ) -> torch.Tensor:
         return _absolute(gradient - target, weights)
 
@@ -141,17 +124,13 @@ class L1L2(_Objective):
     l1_weight: float = Field(0.01, ge=0, description="weight of the absolute differences")
 
     def __call__(
-        self,
-        gradient: torch.Tensor,
-        target: torch.Tensor,
-        weights: torch.Tensor | None = None,
-        sizes: Sequence[int] = (),
+        self, gradient: torch.Tensor, target: torch.Tensor, weights: Weights = None, sizes: Sizes = ()
     ) -> torch.Tensor:
         difference = gradient - target
         return _inner(difference, difference, weights) + self.l1_weight * _absolute(difference, weights)
 
 
-def _absolute(difference: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+def _absolute(difference: torch.Tensor, weights: Weights) -> torch.Tensor:
     return (difference.abs() if weights is None else difference.abs() * weights.sqrt()).sum(dim=-1)
 
 

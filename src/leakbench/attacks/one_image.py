@@ -1,4 +1,4 @@
-"""One image for a whole batch: what a batch gradient tells of the mean of its images (Tan et al. 2024, Fig. 6)."""
+"""One image for a whole batch: the leakage of its mean image from a batch gradient (Tan et al. 2024, Fig. 6)."""
 
 from __future__ import annotations
 
@@ -34,5 +34,5 @@ class OneImage(Wrapper):
         classes = observations.network.head.outputs
         soft = torch.nn.functional.one_hot(knowledge.labels, classes).to(observations.gradients).mean(1, keepdim=True)
         one = replace(observations, batch_shape=(1, *shape))
-        found = self.attack.reconstruct(one, replace(knowledge, labels=soft), streams)
-        return replace(found, labels=None if found.labels is None else knowledge.labels)
+        reconstruction = self.attack.reconstruct(one, replace(knowledge, labels=soft), streams)
+        return replace(reconstruction, labels=None if reconstruction.labels is None else knowledge.labels)

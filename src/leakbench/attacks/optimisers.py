@@ -1,6 +1,6 @@
-"""How candidates move: one step of every trial per evaluation of every trial.
+"""Optimisers of candidates: one step of every trial per evaluation of every trial.
 
-The engine asks a :class:`Descent` for points, evaluates them all together, and tells it what it found.
+The engine asks a :class:`Descent` for points, evaluates them all together, and tells it values and gradients.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Descent(Stateful, ABC):
     """The state of ``n`` trials."""
 
     points: torch.Tensor
-    """Where to evaluate next, ``[n, D]``."""
+    """Points to evaluate next, ``[n, D]``."""
 
     @property
     @abstractmethod

@@ -1,4 +1,4 @@
-"""What gradient matching is put together from.
+"""Parts of gradient matching.
 
 A part is a small frozen set of parameters that the configuration selects by its ``kind``.
 """

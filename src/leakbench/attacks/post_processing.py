@@ -30,11 +30,11 @@ class PostProcessed(Wrapper):
 
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
         assert knowledge.prior is not None and knowledge.pixel_range is not None
-        found = self.attack.reconstruct(observations, knowledge, streams)
-        if found.labels is None:
+        raw = self.attack.reconstruct(observations, knowledge, streams)
+        if raw.labels is None:
             raise Infeasible(f"attack '{self.attack.name}' finds no labels, which the generator asks for")
         low, high = knowledge.pixel_range
-        small = Upsampled(factor=knowledge.prior.restoration.factor).fit(found.images, knowledge.pixel_range)
-        pixels = knowledge.prior.restore(small.flatten(0, 1), found.labels.flatten(), self.generator)
-        images = (low + (high - low) * pixels).view_as(found.images)
-        return replace(found, images=images.to(found.images))
+        small = Upsampled(factor=knowledge.prior.restoration.factor).fit(raw.images, knowledge.pixel_range)
+        pixels = knowledge.prior.restore(small.flatten(0, 1), raw.labels.flatten(), self.generator)
+        images = (low + (high - low) * pixels).view_as(raw.images)
+        return replace(raw, images=images.to(raw.images))

@@ -188,7 +188,7 @@ class TAGText(DLGText):
 
 
 class LAMP(SentenceMatching):
-    """What both LAMPs share (Balunovic et al. 2022), as their authors run them on BERT-base.
+    """Settings of both LAMPs (Balunovic et al. 2022), as their authors run them on BERT-base.
 
     1.4 is the length of that model's word embeddings.
     """

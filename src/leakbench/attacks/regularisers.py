@@ -1,4 +1,4 @@
-"""What an attacker believes of images before seeing a gradient, as penalties on a candidate batch."""
+"""Priors on inputs, as penalties on a candidate batch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from leakbench.models.base import Statistics
 
 @dataclass(frozen=True)
 class Scene:
-    """What penalties may look at besides the candidate.
+    """Data for penalties besides the candidate.
 
     Attributes:
         pixel_range: smallest and largest valid input, ``[2, C, 1, 1]``.
@@ -103,8 +103,8 @@ class BatchNormStatistics(_Regulariser):
     kind: Literal["batch_norm"] = "batch_norm"
 
     def __call__(self, images: torch.Tensor, scene: Scene) -> torch.Tensor:
-        found = scene.statistics_of(images)
-        distances = [torch.linalg.vector_norm(found[name] - scene.statistics[name]) for name in found]
+        candidate = scene.statistics_of(images)
+        distances = [torch.linalg.vector_norm(candidate[name] - scene.statistics[name]) for name in candidate]
         return torch.stack(distances).sum() if distances else images.new_zeros(())
 
 

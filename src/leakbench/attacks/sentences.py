@@ -1,7 +1,7 @@
 """Gradient matching over sentences: a search over word embeddings, then the nearest tokens.
 
-The attacker knows where the special tokens and the padding are. What it varies is everything else of the embedded
-sentences ``[B, L, H + 1]``, whose last column says where tokens are.
+The attacker knows where the special tokens and the padding are, and varies everything else of the embedded sentences
+``[B, L, H + 1]``, whose last column says where tokens are.
 """
 
 from __future__ import annotations
@@ -11,15 +11,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from leakbench.attacks.base import (
-    ATTACKS,
-    Grant,
-    Knowledge,
-    KnownInputs,
-    Observations,
-    Reconstruction,
-    Words,
-)
+from leakbench.attacks.base import ATTACKS, Grant, Knowledge, KnownInputs, Observations, Reconstruction, Words
 from leakbench.attacks.discrete import DRAWN, discrete_step, nearest_tokens, start
 from leakbench.attacks.engine import Interlude, TrialData
 from leakbench.attacks.gradient_matching import GradientMatching, Search
@@ -32,7 +24,7 @@ from leakbench.randomness import Streams
 
 
 class Reordering(Part):
-    """When sentences are tried in other orders, and what counts then (Balunovic et al. 2022)."""
+    """Schedule and score of trying sentences in other orders (Balunovic et al. 2022)."""
 
     candidates: int = Field(200, ge=2, description="orders of a sentence, the present one among them")
     every: int = Field(75, ge=1, description="iterations between two tries")
@@ -89,29 +81,29 @@ class SentenceMatching(GradientMatching):
 
     def effort(self, samples: int) -> Effort:
         tried = self.starts + self.permutations
-        found = super().effort(samples).plus(Effort(tried * samples, tried / DRAWN))
+        search = super().effort(samples).plus(Effort(tried * samples, tried / DRAWN))
         if self.reordering is None:
-            return found
+            return search
         due = sum(self.reordering.is_due(iteration, self.iterations) for iteration in range(self.iterations))
-        return found.plus(Effort(self.reordering.candidates * samples, 1).times(due))
+        return search.plus(Effort(self.reordering.candidates * samples, 1).times(due))
 
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
         if knowledge.words is None or knowledge.inputs is None:
             raise Infeasible(f"attack '{self.name}' searches for sentences, which these observations are not of")
         if "language_model" in self.needs and knowledge.language_model is None:
             raise Infeasible(f"attack '{self.name}' asks a language model how fluent sentences are, and has none")
-        found = super().reconstruct(observations, knowledge, streams)
-        return replace(found, tokens=_tokens(found.images, knowledge.words, knowledge.words.known))
+        embedded = super().reconstruct(observations, knowledge, streams)
+        return replace(embedded, tokens=_tokens(embedded.images, knowledge.words, knowledge.words.known))
 
     def _search(self, observations: Observations, knowledge: Knowledge) -> Search:
         return SentenceSearch(self, observations, knowledge)
 
 
 class SentenceSearch(Search):
-    """A search whose variables are the embedded sentences, in the attack's unit; what is known of them has no slope.
+    """A search whose variables are the embedded sentences, in the attack's unit; known parts of them have no gradient.
 
-    Embedded sentences are behind the table of word embeddings, whose gradient is zero whatever they are: the search
-    does without these coordinates.
+    Embedded inputs bypass the table of word embeddings, whose gradient is then always zero: the search leaves out
+    these coordinates.
     """
 
     attack: SentenceMatching
@@ -186,20 +178,18 @@ class SentenceSearch(Search):
         return KnownInputs(*(part[trials] for part in self._known))
 
     def _matching(self, inputs: torch.Tensor, trials: torch.Tensor) -> torch.Tensor:
-        """The distances of gradients ``[m]``, of inputs ``[m, B, L, H + 1]`` from the observations of these trials."""
+        """Distances ``[m]`` of the gradients of inputs ``[m, B, L, H + 1]`` from those observed in these trials."""
         seen, network = self.observations, self.network
 
-        def distance(candidate: torch.Tensor, evidence: TrialData) -> torch.Tensor:
-            gradient = seen.local.update(
-                network, seen.parameters, candidate, evidence["labels"], evidence.get("statistics")
-            )
-            if "noise" in evidence:
-                gradient = gradient + evidence["noise"]
-            value = self.attack.objective(gradient, evidence["target"], evidence.get("weights"), network.sizes)
+        def distance(candidate: torch.Tensor, data: TrialData) -> torch.Tensor:
+            gradient = seen.local.update(network, seen.parameters, candidate, data["labels"], data.get("statistics"))
+            if "noise" in data:
+                gradient = gradient + data["noise"]
+            value = self.attack.objective(gradient, data["target"], data.get("weights"), network.sizes)
             return value.mean()
 
-        found: torch.Tensor = torch.func.vmap(distance)(inputs, self.evidence(trials))
-        return found
+        distances: torch.Tensor = torch.func.vmap(distance)(inputs, self.trial_data(trials))
+        return distances
 
 
 def _behind_the_words(observations: Observations) -> Observations:

@@ -1,4 +1,4 @@
-"""What a search varies: the images themselves, or a latent from which images are made."""
+"""Variables of a search: the images themselves, or latents from which images are made."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Unknown(Part):
     needs: ClassVar[frozenset[Grant]] = frozenset()
 
     def shape(self, batch_shape: Shape) -> Shape:
-        """Shape of what is varied, for a batch of images.
+        """Shape of the variables for a batch of images.
 
         Raises:
             Infeasible: there are no such latents for images of this size.
@@ -29,7 +29,7 @@ class _Unknown(Part):
         raise NotImplementedError
 
     def encode(self, start: torch.Tensor, pixel_range: torch.Tensor | None) -> torch.Tensor:
-        """Where the search starts: network inputs of the shape of the latents to latents, ``[..., *shape]``.
+        """Latents at which the search starts, ``[..., *shape]``, from network inputs of that shape.
 
         Args:
             start: network inputs, one for each latent.

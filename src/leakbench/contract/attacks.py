@@ -1,6 +1,6 @@
-"""What an attack is asked: one reconstruction from gradients of a few clients.
+"""Checks of attacks: one reconstruction from gradients of a few clients.
 
-Iterations are cut short: the contract is about what comes back, and not about how good it is.
+Iterations are cut short: the contract is about the form of reconstructions, not about their quality.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from leakbench.randomness import Streams, generator
 
 CLIENTS, SIDE, CLASSES, ITERATIONS = 3, 8, 10, 2
 ROUNDING = 1e-3
-"""Of a pixel: what the order of additions may change in a few steps of a search."""
+"""Tolerance per pixel, for the order of additions in a few steps of a search."""
 
 
 class AttackCase(Case[Attack]):
@@ -40,7 +40,7 @@ class AttackCase(Case[Attack]):
 
     @cached_property
     def attack(self) -> Attack:
-        """Against an undefended message."""
+        """The attack against an undefended message."""
         return self.made.against(())
 
     @cached_property
@@ -59,35 +59,35 @@ class AttackCase(Case[Attack]):
         return seen, known
 
     def run(self, rows: slice = slice(None)) -> Reconstruction:
-        """What the attack makes of the clients in ``rows``."""
+        """Reconstruct the clients in ``rows``."""
         attack = self.attack
         if attack.reconstructs != "images":
             raise NotAsked("it reconstructs sentences; the check has images")
         seen, known = self._of_clients
         if missing := sorted(attack.needs - known.granted()):
             raise NotAsked(f"it needs {', '.join(missing)}, which the check has not")
-        part = Observations(seen.network, seen.parameters, seen.gradients[rows].clone(), seen.batch_shape)
+        observations = Observations(seen.network, seen.parameters, seen.gradients[rows].clone(), seen.batch_shape)
         assert known.labels is not None
-        mine = Knowledge(known.labels[rows], known.pixel_range, known.auxiliary_images)
+        knowledge = Knowledge(known.labels[rows], known.pixel_range, known.auxiliary_images)
         streams = Streams([("contract", "attack", row) for row in range(CLIENTS)[rows]])
-        return attack.reconstruct(part, mine, streams)
+        return attack.reconstruct(observations, knowledge, streams)
 
     @cached_property
-    def found(self) -> Reconstruction:
-        """What it makes of all clients, once that is known to be well formed."""
+    def reconstruction(self) -> Reconstruction:
+        """The reconstruction of all clients, once it is known to be one."""
         try:
-            found: Any = self.run()
+            returned: Any = self.run()
         except (Infeasible, NotAsked):
             raise
         except Exception:
-            found = None
-        if not isinstance(found, Reconstruction):
+            returned = None
+        if not isinstance(returned, Reconstruction):
             raise NotAsked("it returns no Reconstruction; mend that first")
-        return found
+        return returned
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of all clients' images, ``(clients, B, C, H, W)``."""
+        """Shape of all clients' images, ``(clients, B, C, H, W)``."""
         return CLIENTS, 1, 1, SIDE, SIDE
 
 
@@ -105,11 +105,12 @@ def needs(case: AttackCase) -> str | None:
 @checks("shape")
 def shape(case: AttackCase) -> str | None:
     """Images as large as the clients'."""
-    found: Any = case.run()
-    if not isinstance(found, Reconstruction):
-        return f"reconstruct returns a {type(found).__name__}; return Reconstruction(images, objective, diverged_at)"
-    if tuple(case.found.images.shape) != case.shape:
-        return f"images are {list(case.found.images.shape)}; the clients' are {list(case.shape)}: return as much"
+    returned: Any = case.run()
+    if not isinstance(returned, Reconstruction):
+        return f"reconstruct returns a {type(returned).__name__}; return Reconstruction(images, objective, diverged_at)"
+    images = tuple(case.reconstruction.images.shape)
+    if images != case.shape:
+        return f"images are {list(images)}; the clients' are {list(case.shape)}: return as much"
     return None
 
 
@@ -117,19 +118,19 @@ def shape(case: AttackCase) -> str | None:
 def beside(case: AttackCase) -> str | None:
     """Objective and divergence: one number per client."""
     for name in ("objective", "diverged_at"):
-        part = getattr(case.found, name)
+        part = getattr(case.reconstruction, name)
         if part is not None and tuple(part.shape) != (CLIENTS,):
             return f"{name} is {list(part.shape)}; it is [{CLIENTS}], one number per client"
-    if case.found.diverged_at.dtype != torch.int64:
-        return f"diverged_at is {case.found.diverged_at.dtype}; it is int64, -1 where nothing diverged"
+    if case.reconstruction.diverged_at.dtype != torch.int64:
+        return f"diverged_at is {case.reconstruction.diverged_at.dtype}; it is int64, -1 where nothing diverged"
     return None
 
 
 @checks("finite")
 def finite(case: AttackCase) -> str | None:
     """Images that metrics can read, unless it says that it diverged."""
-    whole = case.found.images.flatten(1).isfinite().all(dim=1)
-    if bool((~whole & (case.found.diverged_at < 0)).any()):
+    whole = case.reconstruction.images.flatten(1).isfinite().all(dim=1)
+    if bool((~whole & (case.reconstruction.diverged_at < 0)).any()):
         return (
             "an image holds values that are not finite, and diverged_at says that nothing diverged; say at which step"
         )
@@ -142,7 +143,7 @@ def repeats(case: AttackCase) -> str | None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         again = case.run().images
-    if not torch.equal(again, case.found.images):
+    if not torch.equal(again, case.reconstruction.images):
         return "the same streams made other images; draw from streams alone, never from torch's global generator"
     return None
 
@@ -152,7 +153,7 @@ def batch_mates(case: AttackCase) -> str | None:
     """A client alone is attacked as beside others."""
     for row in range(CLIENTS):
         alone = case.run(slice(row, row + 1)).images
-        if float((alone - case.found.images[row : row + 1]).abs().max()) > ROUNDING:
+        if float((alone - case.reconstruction.images[row : row + 1]).abs().max()) > ROUNDING:
             return f"client {row} alone is reconstructed otherwise than beside others; compute and draw row by row"
     return None
 
@@ -160,7 +161,7 @@ def batch_mates(case: AttackCase) -> str | None:
 @checks("effort")
 def effort(case: AttackCase) -> str | None:
     """`leakbench cost` reckons with it."""
-    found: Any = case.attack.effort(1)
-    if not isinstance(found, Effort):
-        return f"effort returns a {type(found).__name__}; return Effort(samples, steps)"
+    returned: Any = case.attack.effort(1)
+    if not isinstance(returned, Effort):
+        return f"effort returns a {type(returned).__name__}; return Effort(samples, steps)"
     return None

@@ -1,4 +1,4 @@
-"""A check: a function of a case that returns what is wrong in words; and those that every component is asked."""
+"""Checks, functions that say what is wrong with a case; and those of every component's class."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 C = TypeVar("C", bound=Component)
 
 HEAVY = ("torch", "numpy", "pandas")
-"""What planning must not import: it takes seconds, in every job."""
+"""Libraries that planning must not import: they take seconds, in every job."""
 
 
 class NotAsked(Exception):
@@ -30,19 +30,19 @@ class NotAsked(Exception):
 
 @dataclass(frozen=True)
 class Answer:
-    """What a check found.
+    """The outcome of a check.
 
     Attributes:
         component: name of the component.
         check: name of the check.
         verdict: wrong, ok, or not asked.
-        said: what is wrong and what to do, or why it was not asked; empty if ok.
+        message: what is wrong and what to do, or why it was not asked; empty if ok.
     """
 
     component: str
     check: str
     verdict: Literal["ok", "wrong", "not asked"]
-    said: str = ""
+    message: str = ""
 
 
 @dataclass(frozen=True)
@@ -53,16 +53,16 @@ class Check(Generic[T]):
     ask: Callable[[T], str | None]
 
     def answer(self, component: str, case: T) -> Answer:
-        """The answer of one case. An error of the component's own is something wrong, and ends no other check."""
+        """Ask about one case. An error that the component raises is an answer, and ends no other check."""
         try:
-            said = self.ask(case)
+            fault = self.ask(case)
         except NotAsked as reason:
             return Answer(component, self.name, "not asked", str(reason))
         except (Infeasible, MissingData) as reason:
             return Answer(component, self.name, "not asked", f"it says that it cannot run here: {reason}")
         except Exception as error:
             return Answer(component, self.name, "wrong", f"it raises {type(error).__name__}: {error}")
-        return Answer(component, self.name, "wrong" if said else "ok", said or "")
+        return Answer(component, self.name, "wrong" if fault else "ok", fault or "")
 
 
 class Checks(Generic[T]):
@@ -81,7 +81,7 @@ class Checks(Generic[T]):
         return decorate
 
     def answers(self, component: str, case: T) -> Iterator[Answer]:
-        """What every check says of a case."""
+        """Answers of all checks about a case."""
         return (check.answer(component, case) for check in self.all)
 
 
@@ -129,7 +129,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _description(base: type, name: str) -> str | None:
-    """What a class says of a parameter; a subclass that gives it another default need not say it again."""
+    """A class's description of a parameter; a subclass that gives it another default need not repeat it."""
     field = getattr(base, "model_fields", {}).get(name)
     return field.description if field else None
 
@@ -150,7 +150,7 @@ def _constraints(field: FieldInfo) -> list[Any]:
 
 
 def imports_of(source: str) -> list[str]:
-    """Which of :data:`HEAVY` a module, or a file, imports when it is loaded, found in a process of its own."""
+    """The :data:`HEAVY` libraries that a module, or a file, imports when it is loaded in a fresh process."""
     code = (
         "import sys; from leakbench.plugins import load_plugin; from leakbench.planning.variants import REGISTRIES; "
         f"load_plugin({source!r}); print(*[name for name in {HEAVY!r} if name in sys.modules])"

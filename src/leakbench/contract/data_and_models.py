@@ -1,4 +1,4 @@
-"""What data sets and models are asked: a few samples, and the logits of a few images or sentences."""
+"""Checks of data sets and models: a few samples, and the logits of a few images."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ data_checks: Checks[DatasetCase] = Checks()
 def splits(case: DatasetCase) -> str | None:
     """A train and a test split, each with samples."""
     for split in ("train", "test"):
-        found = case.made.length(split)
-        if not isinstance(found, int) or found < 1:
-            return f"length('{split}') is {found!r}; there is at least one sample in 'train' and in 'test'"
+        length = case.made.length(split)
+        if not isinstance(length, int) or length < 1:
+            return f"length('{split}') is {length!r}; there is at least one sample in 'train' and in 'test'"
     return None
 
 
 @data_checks("samples")
 def samples(case: DatasetCase) -> str | None:
-    """Shapes and types of what is read."""
+    """Shapes and types of samples."""
     values, labels = case.samples
     expected = (len(ROWS), *case.made.shape)
     kind = torch.float32 if isinstance(case.made, ImageDataset) else torch.int64
@@ -89,11 +89,11 @@ class ModelCase(Case[Model]):
 
     @cached_property
     def network(self) -> Network:
-        """One that all checks share."""
+        """The network that all checks share."""
         return self.fresh()
 
     def fresh(self) -> Network:
-        """Initialised from the same seed, every time."""
+        """A network initialised from the same seed, every time."""
         if self.text:
             raise NotAsked("it reads text; the check has images")
         return build_network(self.made, self.shape, CLASSES, seed=0)
@@ -105,7 +105,7 @@ class ModelCase(Case[Model]):
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Of an image, ``(C, H, W)``."""
+        """Shape of an image, ``(C, H, W)``."""
         return 3, 32, 32
 
     @cached_property
@@ -121,11 +121,9 @@ model_checks: Checks[ModelCase] = Checks()
 def logits(case: ModelCase) -> str | None:
     """One row per image, one column per class."""
     network = case.network
-    found = network.logits(network.parameters, case.images)
-    if tuple(found.shape) != (4, CLASSES):
-        return (
-            f"4 images of {CLASSES} classes give {list(found.shape)}; build(shape, classes) returns logits [B, classes]"
-        )
+    shape = list(network.logits(network.parameters, case.images).shape)
+    if shape != [4, CLASSES]:
+        return f"4 images of {CLASSES} classes give {shape}; build(shape, classes) returns logits [B, classes]"
     return None
 
 

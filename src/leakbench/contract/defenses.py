@@ -1,4 +1,4 @@
-"""What a defense is asked: one small computation of a few clients, and what the contract says of it."""
+"""Checks of defenses: one small computation of a few clients, held against the contract."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from leakbench.randomness import Streams, generator
 CLIENTS, BATCH, SIDE, CLASSES = 4, 4, 8, 10
 CHANGES_DATA, CHANGES_UPDATES = ("protect_dataset", "protect_data"), ("protect_update", "protect_round")
 DRAWS = 512
-"""Messages of one client with randomness of their own, for what is said on average."""
+"""Messages of one client with independent randomness, to average over."""
 DEVIATIONS = 6.0
 """Standard errors by which an average may miss: normal means of a few hundred coordinates do once in a million runs."""
 ROUNDING = 1e-4
-"""Of a value, relative to the largest of its row: what the order of additions may change."""
+"""Tolerance relative to the largest value of a row, for the order of additions."""
 
 
 class _Steps(ClientSteps):
@@ -46,7 +46,7 @@ class _Steps(ClientSteps):
 
 
 class DefenseCase(Case[Defense]):
-    """A defense at work for four clients with four images of 8 x 8 each, and what came of it."""
+    """A defense at work for four clients with four images of 8 x 8 each."""
 
     @cached_property
     def network(self) -> Network:
@@ -55,12 +55,12 @@ class DefenseCase(Case[Defense]):
 
     @cached_property
     def images(self) -> torch.Tensor:
-        """What clients hold, ``[clients, B, C, H, W]``."""
+        """The clients' images, ``[clients, B, C, H, W]``."""
         return torch.randn(CLIENTS, BATCH, 1, SIDE, SIDE, generator=generator("contract", "images"))
 
     @cached_property
     def labels(self) -> torch.Tensor:
-        """Of the images, ``[clients, B]``."""
+        """Labels of the images, ``[clients, B]``."""
         return torch.randint(CLASSES, (CLIENTS, BATCH), generator=generator("contract", "labels"))
 
     def streams(self, draw: int = 0, rows: range = range(CLIENTS)) -> Streams:
@@ -68,13 +68,13 @@ class DefenseCase(Case[Defense]):
         return Streams([("contract", draw, row) for row in rows])
 
     def steps(self, rows: range = range(CLIENTS), draw: int = 0) -> ClientSteps:
-        """What clients compute, from images as the defense changes them."""
+        """The clients' steps, on images as the defense changes them."""
         part = slice(rows.start, rows.stop)
-        found = self._steps(self.images[part], self.labels[part], self.streams(draw, rows))
+        steps = self._steps(self.images[part], self.labels[part], self.streams(draw, rows))
         if draw == 0:
             given = self._gradients[part].clone()
-            found = _Steps(given, found.network, found.parameters, found.images, found.labels, found.streams)
-        return found
+            steps = _Steps(given, steps.network, steps.parameters, steps.images, steps.labels, steps.streams)
+        return steps
 
     @cached_property
     def _gradients(self) -> torch.Tensor:
@@ -92,12 +92,12 @@ class DefenseCase(Case[Defense]):
 
     @cached_property
     def ready(self) -> Defense:
-        """The defense, calibrated on images that one row stands for."""
+        """The defense, calibrated on the images of one client."""
         many = torch.randn(1, 4 * SIDE * SIDE, 1, SIDE, SIDE, generator=generator("contract", "calibration"))
         return self.made.calibrate(ClientData(many))
 
     def sent(self, draw: int = 0, rows: range = range(CLIENTS)) -> Message:
-        """What the clients of ``rows`` send together."""
+        """The message of the clients ``rows``."""
         return self.rounds(1, draw, rows)[0]
 
     def rounds(self, count: int, draw: int = 0, rows: range = range(CLIENTS)) -> list[Message]:
@@ -109,24 +109,24 @@ class DefenseCase(Case[Defense]):
 
     @cached_property
     def message(self) -> Message:
-        """What all clients send, once it is known that they send a message."""
+        """The message of all clients, once it is known to be one."""
         try:
-            found: Any = self.sent()
+            sent: Any = self.sent()
         except Infeasible:
             raise
         except Exception:
-            found = None
-        if not isinstance(found, Message):
+            sent = None
+        if not isinstance(sent, Message):
             raise NotAsked("no message comes back; mend that first")
-        return found
+        return sent
 
     @cached_property
     def view(self) -> torch.Tensor:
-        """What the server decodes of it, ``[clients, d]``."""
-        found = self.message.view()
-        if not isinstance(found, torch.Tensor) or found.shape != self.shape:
+        """The server's decoding of the message, ``[clients, d]``."""
+        decoded = self.message.view()
+        if not isinstance(decoded, torch.Tensor) or decoded.shape != self.shape:
             raise NotAsked("the message has another shape than the gradients; mend that first")
-        return found
+        return decoded
 
     @cached_property
     def initial_state(self) -> ClientState:
@@ -140,12 +140,12 @@ class DefenseCase(Case[Defense]):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of all clients' gradients, ``(clients, d)``."""
+        """Shape of all clients' gradients, ``(clients, d)``."""
         return CLIENTS, self.network.dimension
 
     @cached_property
     def law(self) -> Law:
-        """What the message says of its distribution."""
+        """The distribution that the message states."""
         if self.message.law is None:
             raise NotAsked("the message states no law")
         return self.message.law
@@ -163,14 +163,14 @@ class DefenseCase(Case[Defense]):
 checks: Checks[DefenseCase] = Checks()
 
 
-def _close(found: torch.Tensor, expected: torch.Tensor) -> bool:
+def _close(actual: torch.Tensor, expected: torch.Tensor) -> bool:
     room = ROUNDING * expected.abs().amax(dim=1, keepdim=True).clamp(min=1e-12)
-    return bool(((found - expected).abs() <= room).all())
+    return bool(((actual - expected).abs() <= room).all())
 
 
 @checks("acts_on")
 def acts_on(case: DefenseCase) -> str | None:
-    """The plan decides by it where the defense belongs."""
+    """The plan reads from it where the defense belongs."""
     component = case.component
     if component.acts_on not in get_args(ActsOn):
         return f"acts_on is {component.acts_on!r}; it is one of {', '.join(map(repr, get_args(ActsOn)))}"
@@ -203,7 +203,7 @@ def data(case: DefenseCase) -> str | None:
 
 @checks("message")
 def message(case: DefenseCase) -> str | None:
-    """What is sent is a Message."""
+    """A Message is sent."""
     if case.component.overrides("protect_round"):
         both: Any = case.first_round()
         if not (isinstance(both, tuple) and len(both) == 2 and isinstance(both[1], Mapping)):
@@ -211,10 +211,10 @@ def message(case: DefenseCase) -> str | None:
                 f"protect_round returns a {type(both).__name__}; return the message and the state of the clients, "
                 "tensors by name: return message, {}"
             )
-    found: Any = case.sent()
-    if not isinstance(found, Message):
+    sent: Any = case.sent()
+    if not isinstance(sent, Message):
         return (
-            f"protect_update returns a {type(found).__name__}; return a Message, such as "
+            f"protect_update returns a {type(sent).__name__}; return a Message, such as "
             "DenseMessage(values) or SparseMessage(values, kept) of leakbench.federated.message"
         )
     return None
@@ -223,9 +223,9 @@ def message(case: DefenseCase) -> str | None:
 @checks("shape")
 def shape(case: DefenseCase) -> str | None:
     """One row per client, one column per parameter."""
-    found = tuple(case.message.view().shape)
-    if found != case.shape:
-        return f"view() is {list(found)}; steps.gradient is {list(case.shape)}, [clients, parameters]: return as much"
+    decoded = tuple(case.message.view().shape)
+    if decoded != case.shape:
+        return f"view() is {list(decoded)}; steps.gradient is {list(case.shape)}, [clients, parameters]: return as much"
     return None
 
 
@@ -274,11 +274,7 @@ def global_randomness(case: DefenseCase) -> str | None:
     before = torch.get_rng_state(), random.getstate(), str(np.random.get_state(legacy=False))
     case.sent()
     after = torch.get_rng_state(), random.getstate(), str(np.random.get_state(legacy=False))
-    drawn = (
-        not torch.equal(before[0], after[0]),
-        before[1] != after[1],
-        before[2] != after[2],
-    )
+    drawn = (not torch.equal(before[0], after[0]), before[1] != after[1], before[2] != after[2])
     for used, name in zip(drawn, ("torch", "Python", "numpy"), strict=True):
         if used:
             return f"it draws from {name}'s global generator, so runs do not repeat; draw with streams.normal(d)"
@@ -331,12 +327,12 @@ def state(case: DefenseCase) -> str | None:
     for name, value in copies.items():
         if not torch.equal(before[name], value):
             return f"protect_round writes into round.state['{name}']; return a new tensor instead"
-        found = after.get(name)
-        if found is None or found.shape != value.shape or found.dtype != value.dtype:
+        new = after.get(name)
+        if new is None or new.shape != value.shape or new.dtype != value.dtype:
             return (
                 f"protect_round returns no state '{name}' of {list(value.shape)} {value.dtype}, as initial_state does"
             )
-        if not bool(found.isfinite().all()):
+        if not bool(new.isfinite().all()):
             return f"the state '{name}' is not finite after a round; look for a division by zero"
     if extra := sorted(after.keys() - copies.keys()):
         return f"protect_round returns the state '{extra[0]}', and initial_state has none of this name"
@@ -360,27 +356,27 @@ def state_of_a_client(case: DefenseCase) -> str | None:
 @checks("bits")
 def bits(case: DefenseCase) -> str | None:
     """The size of one client's message."""
-    found = case.message.bits
-    if not isinstance(found, int) or isinstance(found, bool):
-        return f"bits is {found!r}; give a whole number: int(...)"
-    if found < 1:
-        return f"bits is {found}; a message has a size"
+    size = case.message.bits
+    if not isinstance(size, int) or isinstance(size, bool):
+        return f"bits is {size!r}; give a whole number: int(...)"
+    if size < 1:
+        return f"bits is {size}; a message has a size"
     alone = max(case.sent(rows=rows).bits for rows in case.groups())
-    if found != alone:
+    if size != alone:
         return (
-            f"bits is {found} for {CLIENTS} clients and {alone} for the largest alone; say that of one client's message"
+            f"bits is {size} for {CLIENTS} clients and {alone} for the largest alone; say that of one client's message"
         )
     values = int(case.view.count_nonzero(dim=1).max())
-    if found * 32 < values:
+    if size * 32 < values:
         return (
-            f"bits is {found} for {values} values that are not zero, less than a bit for 32 of them; count what travels"
+            f"bits is {size} for {values} values that are not zero, less than a bit for 32 of them; count what travels"
         )
     return None
 
 
 @checks("nothing else travels")
 def nothing_else(case: DefenseCase) -> str | None:
-    """No attribute of the message holds what clients keep to themselves."""
+    """No attribute of the message holds the clients' private data."""
     sent: Any = case.message
     held: dict[str, Any] = dict(vars(sent)) if hasattr(sent, "__dict__") else {}
     if is_dataclass(sent):
@@ -400,17 +396,17 @@ def nothing_else(case: DefenseCase) -> str | None:
 @checks("marked")
 def marked(case: DefenseCase) -> str | None:
     """Coordinates that the message shows to be changed."""
-    found = case.message.marked
-    if found is None:
+    marks = case.message.marked
+    if marks is None:
         raise NotAsked("the message marks nothing")
-    if found.shape != case.shape or found.dtype != torch.bool:
-        return f"marked is {list(found.shape)} {found.dtype}; it is boolean, {list(case.shape)}"
+    if marks.shape != case.shape or marks.dtype != torch.bool:
+        return f"marked is {list(marks.shape)} {marks.dtype}; it is boolean, {list(case.shape)}"
     return None
 
 
 @checks("law")
 def law(case: DefenseCase) -> str | None:
-    """Shapes and types of what the message says of its distribution."""
+    """Shapes and types of the stated distribution."""
     parts = {"mean": case.law.mean, "passing": case.law.passing, "variance": case.law.variance}
     for name, part in parts.items():
         if part is not None and tuple(part.shape) != case.shape:
@@ -432,16 +428,16 @@ def variance_as_stated(case: DefenseCase) -> str | None:
     if stated is None or stated.variance is None:
         return "the law is stated in one message and not in another"
     noisy = stated.variance.mean(dim=0) > 0
-    found = (many.view() - stated.mean).square().mean(dim=0)[noisy].double().sum()
-    claimed = stated.variance.mean(dim=0)[noisy].double().sum()
-    if not 0.8 < float(found / claimed) < 1.25:
-        return f"the noise's variance is {float(found / claimed):.3g} times what law.variance says; state what you draw"
+    measured = (many.view() - stated.mean).square().mean(dim=0)[noisy].double().sum()
+    ratio = float(measured / stated.variance.mean(dim=0)[noisy].double().sum())
+    if not 0.8 < ratio < 1.25:
+        return f"the noise's variance is {ratio:.3g} times what law.variance says; state what you draw"
     return None
 
 
 @checks("bias")
 def bias(case: DefenseCase) -> str | None:
-    """What is decoded on average: the law's mean, or the gradient; or the class says that it is biased."""
+    """The server decodes the law's mean, or the gradient, on average; or the class says that it is biased."""
     many, gradient = case.draws
     view = many.view()
     stated = many.law
@@ -484,9 +480,9 @@ def aggregate(case: DefenseCase) -> str | None:
     many, gradient = case.draws
     view, stated = many.view(), many.law
     meant = (gradient if stated is None else stated.mean).mean(dim=0, keepdim=True)
-    found = case.ready.aggregate(many, 2).mean(dim=0, keepdim=True)
+    average = case.ready.aggregate(many, 2).mean(dim=0, keepdim=True)
     room = DEVIATIONS * view.std(dim=0) / math.sqrt(DRAWS) + ROUNDING * meant.abs().max()
-    if bool(((found - meant).abs() > room).any()):
+    if bool(((average - meant).abs() > room).any()):
         return (
             "the server's update is on average not the mean of what clients mean to send; divide by their number, or "
             'declare it: biased = "why"'
@@ -496,18 +492,18 @@ def aggregate(case: DefenseCase) -> str | None:
 
 @checks("privacy")
 def privacy(case: DefenseCase) -> str | None:
-    """A statement, with what it rests on."""
-    found: Any = case.ready.privacy(Schedule(dimension=case.shape[1], rounds=2, clients=CLIENTS))
-    if not isinstance(found, PrivacyStatement):
-        return f"privacy returns a {type(found).__name__}; return PrivacyStatement(epsilon, delta, basis)"
-    if not found.basis:
+    """A privacy statement and its basis."""
+    stated: Any = case.ready.privacy(Schedule(dimension=case.shape[1], rounds=2, clients=CLIENTS))
+    if not isinstance(stated, PrivacyStatement):
+        return f"privacy returns a {type(stated).__name__}; return PrivacyStatement(epsilon, delta, basis)"
+    if not stated.basis:
         return "the privacy statement has no basis; say what it rests on, or why there is no guarantee"
-    if (found.epsilon is None) != (found.delta is None):
+    if (stated.epsilon is None) != (stated.delta is None):
         return "epsilon and delta belong together; give both, or None for both"
-    if found.epsilon is not None and not found.epsilon >= 0:
-        return f"epsilon is {found.epsilon}; it is zero or more, or None where there is no guarantee"
-    if found.delta is not None and not 0 <= found.delta < 1:
-        return f"delta is {found.delta}; it is from 0 to below 1"
+    if stated.epsilon is not None and not stated.epsilon >= 0:
+        return f"epsilon is {stated.epsilon}; it is zero or more, or None where there is no guarantee"
+    if stated.delta is not None and not 0 <= stated.delta < 1:
+        return f"delta is {stated.delta}; it is from 0 to below 1"
     return None
 
 

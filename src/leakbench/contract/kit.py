@@ -1,4 +1,4 @@
-"""The kit: which components a file, a module or a class stands for, and what all checks say of them."""
+"""The kit: components by file, module or class, and the answers of all checks about them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ KINDS: dict[str, tuple[Checks[Any], type[Case[Any]]]] = {
 
 
 def components_of(source: str) -> list[tuple[str, type[Component]]]:
-    """What a file, a module or ``either:Class`` registers, with the kind of each; or what is registered by this name.
+    """Components that a file, a module or ``either:Class`` registers, with their kinds; or those of a registered name.
+
+    >>> components_of("grey")
+    [('attacks', <class 'leakbench.attacks.reference.Grey'>)]
 
     Raises:
         ConfigError: nothing importable is there, or it registers nothing; it cannot be loaded.
@@ -40,14 +43,14 @@ def components_of(source: str) -> list[tuple[str, type[Component]]]:
         for name in registry
         if registry.get(name).__module__ == module
     ]
-    found = [each for each in registered if not attribute or each[1].__name__ == attribute]
-    if not found:
+    chosen = [each for each in registered if not attribute or each[1].__name__ == attribute]
+    if not chosen:
         what = f"no class '{attribute}'" if attribute else "nothing"
         raise ConfigError(
             f'{source}: it registers {what}; put @DEFENSES.register("its_name", version=1) above the class '
             "(or ATTACKS, DATASETS, MODELS)"
         )
-    return found
+    return chosen
 
 
 def _loaded(source: str) -> str:
@@ -61,7 +64,10 @@ def _loaded(source: str) -> str:
 
 
 def answers(source: str, given: Mapping[str, Any]) -> Iterator[Answer]:
-    """What all checks say of all components that ``source`` stands for.
+    """Answers of all checks about the components of ``source``.
+
+    >>> [answer.check for answer in answers("grey", {}) if answer.verdict == "wrong"]
+    []
 
     Args:
         source: a file, a module, either with ``:Class``, or a registered name.
@@ -70,19 +76,24 @@ def answers(source: str, given: Mapping[str, Any]) -> Iterator[Answer]:
     Raises:
         ConfigError: there is nothing to check.
     """
-    found = components_of(source)
+    components = components_of(source)
     path = source.partition(":")[0]
-    if path != found[0][1].name:
+    if path != components[0][1].name:
         heavy = imports_of(str(Path(path).resolve()) if path.endswith(".py") else path)
-        said = f"importing it imports {', '.join(heavy)}; write: from leakbench.lazy import {', '.join(heavy)}"
-        said = said.replace("import numpy", "import np").replace("import pandas", "import pd")
-        yield Answer(path, f"plans without {HEAVY[0]}", "wrong" if heavy else "ok", said if heavy else "")
-    for kind, component in found:
+        advice = f"importing it imports {', '.join(heavy)}; write: from leakbench.lazy import {', '.join(heavy)}"
+        advice = advice.replace("import numpy", "import np").replace("import pandas", "import pd")
+        yield Answer(path, f"plans without {HEAVY[0]}", "wrong" if heavy else "ok", advice if heavy else "")
+    for kind, component in components:
         yield from check_component(kind, component, given)
 
 
 def check_component(kind: str, component: type[Component], given: Mapping[str, Any]) -> Iterator[Answer]:
-    """What all checks say of one component of a kind of :data:`REGISTRIES`."""
+    """Answers of all checks about one component of a kind of :data:`KINDS`.
+
+    >>> from leakbench.data.embedded import Digits
+    >>> [(answer.check, answer.verdict) for answer in check_component("datasets", Digits, {"size": 8})][-1]
+    ('normalisation', 'ok')
+    """
     checks, case_of = KINDS[kind]
     yield from about_classes.answers(component.name, component)
     case = case_of(component, given)

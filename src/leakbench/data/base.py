@@ -1,4 +1,4 @@
-"""What a data set is: labelled samples (images in [0, 1], or token ids of text) by split and index."""
+"""Data sets: labelled samples (images in [0, 1], or token ids of text) by split and index."""
 
 from __future__ import annotations
 
@@ -37,11 +37,16 @@ def side(default: int) -> Any:
 
 
 class Dataset(Component):
-    """Labelled samples. A subclass sets ``classes`` and implements ``shape``, ``length`` and ``read``."""
+    """Labelled samples. A subclass sets ``classes`` and implements ``shape``, ``length`` and ``read``.
+
+    >>> from leakbench.data.embedded import Digits
+    >>> Digits(size=8).load("test", [13, 6]).labels
+    tensor([3, 6])
+    """
 
     classes: ClassVar[int]
     unit: ClassVar[str] = "samples"
-    """What messages call the samples."""
+    """Name of the samples in messages."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -110,6 +115,18 @@ class ImageDataset(Dataset):
 
     A subclass gives ``size`` its default with :func:`side`, sets the class variables, and implements ``length`` and
     ``read``.
+
+    >>> class Greys(ImageDataset):
+    ...     channels, classes, mean, std = 1, 10, (0.5,), (0.25,)
+    ...     size: int = side(8)
+    ...     def length(self, split):
+    ...         return 256
+    ...     def read(self, split, rows):
+    ...         pixels = np.array(rows, dtype=np.uint8)[:, None, None, None]
+    ...         return Samples.from_pixels(np.tile(pixels, (1, self.size, self.size, 1)), [row % 10 for row in rows])
+    >>> images, labels = Greys().load("train", [0, 255])
+    >>> images.shape, labels, Greys().normalise(images).unique()
+    (torch.Size([2, 1, 8, 8]), tensor([0, 5]), tensor([-2.,  2.]))
     """
 
     unit = "images"

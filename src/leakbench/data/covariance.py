@@ -23,7 +23,7 @@ COLUMNS = 768
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """What ``N`` images say of the distribution that they come from.
+    """Sample mean and covariance of ``N`` images.
 
     Attributes:
         count: number of images, N.
@@ -44,7 +44,7 @@ class Moments:
 
     @property
     def eigenvalues(self) -> torch.Tensor:
-        """Of the covariance, the largest first, ``[d]``; what rounding made of zeros is zero again."""
+        """Eigenvalues of the covariance, the largest first, ``[d]``; those within rounding of zero are zero."""
         return self._spectrum[0]
 
     @property
@@ -98,7 +98,7 @@ class RunningMoments:
         self.count += k
 
     def moments(self) -> Moments:
-        """What the images so far say.
+        """The moments of all images so far.
 
         Raises:
             ConfigError: fewer than two images, or values that are not finite.

@@ -147,7 +147,7 @@ class Photos(ImageDataset):
 
     @classmethod
     def crop(cls, split: Split, index: int) -> Box:
-        """Where the crop ``index`` lies, in pixels of the photograph ``index % 10``."""
+        """The box of crop ``index``, in pixels of photograph ``index % 10``."""
         position, label = divmod(index, cls.classes)
         window = PHOTOGRAPHS[label].window
         region = PHOTOGRAPHS[label].train if split == "train" else PHOTOGRAPHS[label].test

@@ -65,6 +65,10 @@ RULES = {
 }
 
 
+def _words(line: str) -> tuple[str, ...]:
+    return tuple(line.split())
+
+
 def _paradigms(name: str, forms: str, lines: str) -> dict[str, tuple[str, ...]]:
     """Word classes ``{name}.{form}`` from lines of comma-separated words, one word for each of the forms."""
     rows = [entry.split() for entry in lines.replace("\n", " ").split(",")]
@@ -85,56 +89,9 @@ LEXICON: dict[str, tuple[str, ...]] = {
     "VERY": ("very", "quite", "rather", "still", "too", "so"),
     "MUST": ("must", "can", "will", "should", "may", "could"),
     "NEAR": ("near", "behind", "in", "at", "beside", "outside"),
-    "MOOD": (
-        "old",
-        "young",
-        "tall",
-        "small",
-        "happy",
-        "sad",
-        "clever",
-        "tired",
-        "hungry",
-        "brave",
-        "quiet",
-        "angry",
-        "kind",
-        "lazy",
-        "polite",
-        "proud",
-    ),
-    "COLOUR": (
-        "red",
-        "green",
-        "blue",
-        "heavy",
-        "new",
-        "long",
-        "strange",
-        "cheap",
-        "big",
-        "dark",
-        "wooden",
-        "broken",
-        "clean",
-        "round",
-        "black",
-    ),
-    "PLACE": (
-        "garden",
-        "house",
-        "river",
-        "school",
-        "market",
-        "kitchen",
-        "forest",
-        "bridge",
-        "village",
-        "station",
-        "church",
-        "lake",
-        "tower",
-    ),
+    "MOOD": _words("old young tall small happy sad clever tired hungry brave quiet angry kind lazy polite proud"),
+    "COLOUR": _words("red green blue heavy new long strange cheap big dark wooden broken clean round black"),
+    "PLACE": _words("garden house river school market kitchen forest bridge village station church lake tower"),
     **_paradigms("PRONOUN", "sg pl", "he they, she we"),
     **_paradigms("OBJECT", "sg pl", "him them, her us"),
     **_paradigms("DETERMINER", "sg pl", "a two, this these, that those, every many"),
@@ -309,9 +266,9 @@ def _changed(tokens: Tokens, place: int, token: Token) -> Tokens:
 def corrupted(tokens: Tokens, draws: Draws) -> Tokens:
     """The sentence with one mistake: first a kind of mistake is drawn, then its place."""
     kinds = [
-        found
+        twins
         for corrupt in CORRUPTIONS
-        if (found := [twin for place in range(len(tokens)) if (twin := corrupt(tokens, place)) not in (None, tokens)])
+        if (twins := [twin for place in range(len(tokens)) if (twin := corrupt(tokens, place)) not in (None, tokens)])
     ]
     twin = draws.one_of(draws.one_of(kinds))
     assert twin is not None
@@ -320,16 +277,16 @@ def corrupted(tokens: Tokens, draws: Draws) -> Tokens:
 
 def written(tokens: Tokens) -> str:
     """The sentence as it is written: a capital letter, *an* before vowels, the last mark next to the last word."""
-    found = [token.word for token in tokens]
-    for place, (word, following) in enumerate(pairwise(found)):
+    spelled = [token.word for token in tokens]
+    for place, (word, following) in enumerate(pairwise(spelled)):
         if word == "a" and following[0] in "aeiou":
-            found[place] = "an"
-    line = " ".join(found[:-1]) + found[-1]
+            spelled[place] = "an"
+    line = " ".join(spelled[:-1]) + spelled[-1]
     return line[0].upper() + line[1:]
 
 
 def _pairs(draws: Draws) -> Iterator[tuple[str, str]]:
-    """Grammatical sentences with their twins, as long as they are to be; no sentence twice."""
+    """Grammatical sentences of the wanted lengths with their twins; no sentence twice."""
     seen: set[str] = set()
     while True:
         tokens = sentence(draws)

@@ -31,7 +31,7 @@ class Shard(NamedTuple):
 
 
 class StagedDataset(Dataset):
-    """A labelled data set in parquet files: which they are, and their rows one by one.
+    """A labelled data set in parquet files: their paths, and their rows one by one.
 
     :class:`StagedImages` makes images of the rows, ``text.StagedText`` sentences.
     """
@@ -49,7 +49,7 @@ class StagedDataset(Dataset):
     download: ClassVar[int | None] = None
     """Bytes of the files of the splits that are read, about."""
     published: ClassVar[dict[Split, int]] = {}
-    """How many samples its splits have as published."""
+    """Samples per split, as published."""
 
     def expected(self, split: Split) -> int:
         return self.published[split] if self.published else self.length(split)
@@ -231,7 +231,7 @@ def _count(dataset: type[StagedDataset], path: Path) -> int:
 
 
 def _not_staged(dataset: type[StagedDataset], pattern: Path, root: Path) -> str:
-    """What was looked for, where the search ended, and what to do."""
+    """A message: the missing files, where the search for them ended, and what to do."""
     if root.is_dir():
         deepest = next(folder for folder in pattern.parents if folder.is_dir())
         names = sorted(path.name for path in deepest.iterdir() if not path.name.startswith("."))

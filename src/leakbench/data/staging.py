@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -12,7 +11,7 @@ from leakbench.data.base import DATASETS, Split, data_root
 from leakbench.data.staged import StagedDataset
 from leakbench.data.text import BERT, BERT_FILE, VOCABULARY, StagedText
 from leakbench.errors import MissingData
-from leakbench.staged.manifest import Staged, note, note_if_possible
+from leakbench.staged.manifest import Staged, note, note_if_possible, put
 
 if TYPE_CHECKING:
     import datasets
@@ -107,10 +106,7 @@ def _stage_vocabulary() -> Path:
             f"{VOCABULARY}: cannot fetch {BERT_FILE} of {BERT} from the Hub ({type(error).__name__}: {error}). Run "
             f"`leakbench stage {VOCABULARY}` on a machine with network access, or copy the file to {path}."
         ) from error
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=path.parent, prefix=".staging-") as temporary:  # the file appears when it is complete
-        shutil.copyfile(fetched, Path(temporary, BERT_FILE)).replace(path)
-    note(path.parent, [path], fetched=True)
+    put(fetched, path)
     print(f"{VOCABULARY}: wrote {path}")
     return path
 

@@ -1,4 +1,4 @@
-"""Text as token ids: vocabularies, tokenizers, and what every data set of sentences has.
+"""Text as token ids: vocabularies, tokenizers, and the base of data sets of sentences.
 
 A sentence becomes ``[CLS] tokens [SEP] [PAD] ...`` of a fixed length, in lower case and without accents, as in the
 uncased BERT (Devlin et al. 2019). Splitting into tokens is that of the library ``tokenizers``.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 BERT, BERT_FILE = "google-bert/bert-base-uncased", "vocab.txt"
 """The Hub repository, and its file that holds one piece of a word per line."""
 VOCABULARY = "bert_vocabulary"
-"""What ``leakbench stage`` calls that file."""
+"""Name of that file for ``leakbench stage``."""
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 
 
@@ -81,7 +81,7 @@ class Tokenizer:
         return torch.tensor(rows, dtype=torch.int64).view(-1, self.tokens)
 
     def lengths(self, sentences: Sequence[str]) -> list[int]:
-        """How many tokens sentences have before any is cut off, [CLS] and [SEP] included."""
+        """Numbers of tokens of uncut sentences, [CLS] and [SEP] included."""
         return [len(encoding) for encoding in self._uncut.encode_batch(list(sentences))]
 
     def decode(self, ids: torch.Tensor, special: bool = False) -> list[str]:
@@ -89,7 +89,7 @@ class Tokenizer:
 
         Args:
             ids: of this vocabulary.
-            special: keep [CLS], [SEP] and [PAD], wherever they stand; they are left out otherwise.
+            special: keep [CLS], [SEP] and [PAD] wherever they are; they are left out otherwise.
         """
         sentences: list[str] = self._pipeline.decode_batch(ids.tolist(), skip_special_tokens=not special)
         return sentences
@@ -105,7 +105,7 @@ def _splitting(pipeline: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
 
 
 class Vocabulary(BaseModel):
-    """Where a tokenizer's entries come from."""
+    """Source of a tokenizer's entries."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -216,7 +216,7 @@ def unpack(packed: torch.Tensor) -> list[Any]:
 
 
 def words(sentence: str) -> int:
-    """Number of words: what stands between blanks and has a letter or a digit."""
+    """Number of words: strings between blanks that have a letter or a digit."""
     return sum(any(map(str.isalnum, word)) for word in sentence.split())
 
 
@@ -301,7 +301,7 @@ def _tokenizer(dataset: TextDataset, root: Path) -> Tokenizer:
 
 @lru_cache(maxsize=16)
 def _rows(dataset: TextDataset, split: Split, root: Path) -> range | tuple[int, ...]:
-    """Which sentences of a split lie inside the bounds.
+    """Rows of the sentences of a split inside the bounds.
 
     Raises:
         ConfigError: none does.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from leakbench.lazy import torch
+from leakbench.records import MetricInfo
 from leakbench.running.checkpoint import State, packed, unpacked
 
 CARBON_INTENSITY = 0.475
@@ -17,6 +18,17 @@ CARBON_INTENSITY = 0.475
 def carbon_kg(power_kw: float, hours: float) -> float:
     """kg of CO2 of a machine of constant power: ``P * hours * 0.475`` (Deng et al. 2024)."""
     return power_kw * hours * CARBON_INTENSITY
+
+
+def timed(parts: Mapping[str, str]) -> dict[str, MetricInfo]:
+    """Metrics ``<part>_wall_s`` and ``<part>_cpu_s``, with a number per repetition, of parts by their descriptions."""
+    return {
+        f"{part}_{clock}_s": MetricInfo(
+            unit=f"seconds of {words}, not reproducible: {what}", direction="lower", axis="repetition"
+        )
+        for part, what in parts.items()
+        for clock, words in {"wall": "wall time", "cpu": "processor time"}.items()
+    }
 
 
 @dataclass

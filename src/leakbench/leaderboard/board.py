@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 UNDEFENDED, DEFENDED = "undefended", "defended"
 READ = (reads(UNDEFENDED, attacks=IMAGE_REFERENCES), DEFENDED)
-"""The experiments."""
+"""Experiments that are read."""
 METRIC = "psnr"
-"""Of reconstructions: more is a better picture, and so more leakage."""
+"""Quality of reconstructions; higher means more leakage."""
 LOSSES = (0.01, 0.02, 0.05)
-"""Accuracy that may be lost, as a part of the test images."""
+"""Allowed losses of accuracy, as fractions of the test images."""
 HEADLINE = 0.02
 """The loss at which defenses are ranked."""
 RESAMPLES = 1000
@@ -89,7 +89,7 @@ class Defended:
 
     @property
     def least_loss(self) -> float:
-        """In the setting that loses least; inf if every training diverged or is missing."""
+        """Loss of the setting that loses least; inf if every training diverged or is missing."""
         known = self.loss[0][~np.isnan(self.loss[0])]
         return float(known.min(initial=np.inf))
 
@@ -110,9 +110,9 @@ class Place(NamedTuple):
         leakage: at each of :data:`LOSSES`.
         setting: place of the chosen setting at :data:`HEADLINE`; None if every setting loses more.
         above_best: leakage minus that of the first, in dB; NaN for those that have none.
-        p_value: of its being zero, corrected by Holm's method over all that are compared.
-        guessed: how often a victim is shown better by the strongest attack than by the best guess, in the chosen
-            setting; equal ones count half.
+        p_value: of a difference of zero, after Holm's correction over all comparisons.
+        guessed: probability that the strongest attack shows a victim better than the best guess does, in the chosen
+            setting; ties count half.
     """
 
     defense: Defended
@@ -146,7 +146,7 @@ class Board:
 
     @cached_property
     def places(self) -> list[Place]:
-        """From the least leakage at :data:`HEADLINE` on.
+        """Defenses by leakage at :data:`HEADLINE`, least first.
 
         Then those whose every setting loses more, by that loss, and last those that no attack applies to.
         """
@@ -226,18 +226,18 @@ def _board(dataset: str, model: str, frame: pd.DataFrame) -> Board:
 
 @dataclass(frozen=True)
 class _Cubes:
-    """Numbers per victim as arrays."""
+    """Converts numbers per victim to arrays."""
 
     seeds: Array
     victims: Array
 
     def of(self, rows: pd.DataFrame) -> Array:
         """``[S, K]``; -inf where there is no number."""
-        found = np.full((len(self.seeds), len(self.victims)), -np.inf)
+        cube = np.full((len(self.seeds), len(self.victims)), -np.inf)
         values = rows["value"].to_numpy(dtype=float)
         places = (np.searchsorted(self.seeds, rows["seed"]), np.searchsorted(self.victims, rows["index"]))
-        found[places] = np.where(np.isnan(values), -np.inf, values)
-        return found
+        cube[places] = np.where(np.isnan(values), -np.inf, values)
+        return cube
 
 
 def _by_seed(rows: pd.DataFrame, seeds: Array) -> Array:
@@ -277,10 +277,10 @@ def _defended(
 
 
 def _settings(rows: pd.DataFrame) -> tuple[SettingItems, ...]:
-    """In the order of the table, which is that of the sweep."""
+    """The settings of a defense, in the order of the sweep."""
     columns = [name for name in setting_columns(rows) if rows[name].notna().any()]
-    found = rows[columns].drop_duplicates().to_dict("records") if columns else [{}]
-    return tuple(tuple((str(name).removeprefix(SETTING), value) for name, value in one.items()) for one in found)
+    settings = rows[columns].drop_duplicates().to_dict("records") if columns else [{}]
+    return tuple(tuple((str(name).removeprefix(SETTING), value) for name, value in one.items()) for one in settings)
 
 
 def _at_setting(rows: pd.DataFrame, setting: SettingItems) -> pd.DataFrame:
@@ -301,5 +301,5 @@ def _trained(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _mean(rows: pd.DataFrame, metric: str) -> float:
-    """NaN if nothing is known."""
+    """The mean of a metric; NaN if nothing is known."""
     return float(values_of(rows, metric)["value"].mean())

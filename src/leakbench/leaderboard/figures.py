@@ -31,17 +31,17 @@ MEASURED = (
 )
 INTERVALS = "Intervals: 95 %, over seeds and victims (pigeonhole bootstrap); of few seeds they are too narrow."
 STRONGEST = "#D55E00"
-"""Of the frame around the strongest attack."""
+"""Colour of the frame around the strongest attack."""
 ROW = 0.235
-"""Inches of a line of the ranking."""
+"""Height of a line of the ranking, in inches."""
 BEYOND = 15.0
 """Loss in percentage points at which Figure 2 ends."""
 DOMINATED = 0.25
-"""Opacity of what another one beats in everything."""
+"""Opacity of dominated points."""
 
 
 def percent(part: float) -> str:
-    """A part of 1 in percentage points."""
+    """A fraction in percentage points."""
     return f"{100 * part:.3g}"
 
 
@@ -57,11 +57,11 @@ def percent(part: float) -> str:
 )
 def fig01(tables: Tables) -> Drawing:
     """A panel per data set and model, a line per defense."""
-    found = list(boards(tables))
-    lines = max(len(board.defenses) for board in found)
-    drawn, axes = panels(len(found), width=8.4, height=1.3 + ROW * (lines + 1), stacked=True)
+    all_boards = list(boards(tables))
+    lines = max(len(board.defenses) for board in all_boards)
+    drawn, axes = panels(len(all_boards), width=8.4, height=1.3 + ROW * (lines + 1), stacked=True)
     rows: list[dict[str, Any]] = []
-    for ax, board in zip(axes, found, strict=True):
+    for ax, board in zip(axes, all_boards, strict=True):
         rows += [{"dataset": board.dataset, "model": board.model, **row} for row in _ranking(ax, board)]
     return Drawing(drawn, pd.DataFrame(rows))
 
@@ -76,14 +76,13 @@ def _ranking(ax: Axes, board: Board) -> list[dict[str, Any]]:
         for allowed, small in ((LOSSES[0], "<"), (LOSSES[-1], ">")):
             ax.plot(place.leakage[allowed].value, line, small, color=tint, markersize=3.5, alpha=0.7)
         if math.isnan(leakage.value):
-            said = f"loses {percent(one.least_loss)} points or more"
+            reason = f"loses {percent(one.least_loss)} points or more"
             if math.isinf(one.least_loss):
-                said = "training is missing" if np.isnan(one.loss[0]).all() else "training diverges"
+                reason = "training is missing" if np.isnan(one.loss[0]).all() else "training diverges"
             if one.unattacked:
-                said = "no attack applies"
-            ax.text(
-                board.undefended.value, line, f"{said}  ", va="center", ha="right", fontsize=7.5, color=REFERENCE_COLOUR
-            )
+                reason = "no attack applies"
+            right, grey = board.undefended.value, REFERENCE_COLOUR
+            ax.text(right, line, f"{reason}  ", va="center", ha="right", fontsize=7.5, color=grey)
         else:
             ax.plot([leakage.low, leakage.high], [line, line], color=tint, linewidth=1.6)
             face = tint if together else "white"
@@ -104,7 +103,7 @@ def _ranking(ax: Axes, board: Board) -> list[dict[str, Any]]:
 
 
 def _ends(board: Board) -> list[tuple[float, str, dict[str, Any]]]:
-    """Where nothing is defended, and where nothing is seen: leakage, name, and how their lines look."""
+    """Leakage without a defense, and of the best guess; with names and line styles."""
     return [
         (board.undefended.value, "no defense", {"color": colour("none"), "linestyle": "-", "linewidth": 1}),
         (board.guess.value, "best guess", {"color": REFERENCE_COLOUR, "linestyle": "--", "linewidth": 1}),
@@ -112,7 +111,7 @@ def _ends(board: Board) -> list[tuple[float, str, dict[str, Any]]]:
 
 
 def _span(ax: Axes, board: Board) -> None:
-    """The ends as vertical lines, with their names inside."""
+    """The lines of :func:`_ends`, vertical, with their names."""
     for (value, name, look), side in zip(_ends(board), ("right", "left"), strict=True):
         ax.axvline(value, **look)
         ax.text(value, -0.75, f" {name}", fontsize=7.5, ha=side, va="center")
@@ -152,10 +151,10 @@ def ratio(value: float) -> str:
 )
 def fig02(tables: Tables) -> Drawing:
     """A panel per data set and model, a point per setting."""
-    found = list(boards(tables))
-    drawn, axes = panels(len(found), width=8.0, height=5.2, stacked=True)
-    shown = [settings_of(board) for board in found]
-    for ax, board, points in zip(axes, found, shown, strict=True):
+    all_boards = list(boards(tables))
+    drawn, axes = panels(len(all_boards), width=8.0, height=5.2, stacked=True)
+    shown = [settings_of(board) for board in all_boards]
+    for ax, board, points in zip(axes, all_boards, shown, strict=True):
         _front(ax, board, points)
     return Drawing(drawn, pd.concat(shown))
 
@@ -163,7 +162,7 @@ def fig02(tables: Tables) -> Drawing:
 def settings_of(board: Board) -> pd.DataFrame:
     """A row per computed setting: what it leaks, loses and costs, and whether none beats it (``front``).
 
-    A gain of accuracy counts as no loss, and what is equal to a tenth of a dB or of a point beats each other not.
+    Gains of accuracy count as no loss; leakage and loss are compared to a tenth of a dB and of a point.
     """
     rows = [
         {"dataset": board.dataset, "model": board.model}
@@ -212,7 +211,7 @@ def _front(ax: Axes, board: Board, points: pd.DataFrame) -> None:
 
 
 def _area(bits: float) -> float:
-    """Of a point, in square points of print."""
+    """Area of a point, in square points of print."""
     return 10 + 35 * math.sqrt(bits)
 
 
@@ -235,7 +234,7 @@ def _name(ax: Axes, shown: pd.DataFrame) -> None:
 
 
 def _levels(ax: Axes, board: Board) -> None:
-    """The ends as horizontal lines."""
+    """The lines of :func:`_ends`, horizontal, with their names."""
     for value, name, look in _ends(board):
         ax.axhline(value, **look)
         ax.text(1.0, value, name, transform=ax.get_yaxis_transform(), fontsize=7.5, ha="right", va="bottom")
@@ -251,11 +250,11 @@ def _levels(ax: Axes, board: Board) -> None:
 )
 def fig03(tables: Tables) -> Drawing:
     """A panel per data set and model, a cell per defense and attack."""
-    found = list(boards(tables))
-    lines = max(len(board.defenses) for board in found)
-    drawn, axes = panels(len(found), width=7.0, height=1.2 + 0.24 * lines, stacked=True)
+    all_boards = list(boards(tables))
+    lines = max(len(board.defenses) for board in all_boards)
+    drawn, axes = panels(len(all_boards), width=7.0, height=1.2 + 0.24 * lines, stacked=True)
     rows: list[dict[str, Any]] = []
-    for ax, board in zip(axes, found, strict=True):
+    for ax, board in zip(axes, all_boards, strict=True):
         rows += [{"dataset": board.dataset, "model": board.model, **row} for row in _matrix(ax, board)]
     return Drawing(drawn, pd.DataFrame(rows))
 
@@ -279,9 +278,9 @@ def _matrix(ax: Axes, board: Board) -> list[dict[str, Any]]:
         for column, name in enumerate(attacks):
             value = cells[line, column]
             bright = value > (low + high) / 2
-            said = f"{value:.1f}" if math.isfinite(value) else NONE
+            text = f"{value:.1f}" if math.isfinite(value) else NONE
             tint = "black" if bright or not math.isfinite(value) else "white"
-            ax.text(column, line, said, ha="center", va="center", fontsize=7.5, color=tint)
+            ax.text(column, line, text, ha="center", va="center", fontsize=7.5, color=tint)
             if name == strongest:
                 ax.add_patch(
                     Rectangle((column - 0.47, line - 0.45), 0.94, 0.9, fill=False, edgecolor=STRONGEST, lw=1.8)

@@ -64,7 +64,7 @@ def level(estimate: Estimate) -> str:
 
 
 def p_value(value: float) -> str:
-    """Two digits, as far as resamples can tell."""
+    """Two digits, the resolution of the resamples."""
     return "< 0.01" if value < 0.01 else f"{value:.2f}"
 
 
@@ -80,10 +80,10 @@ def _loss(points: float) -> str:
 )
 def table02(tables: Tables) -> pd.DataFrame:
     """A row per setting."""
-    found = []
+    frames = []
     for board in boards(tables):
         points = settings_of(board)
-        found.append(
+        frames.append(
             pd.DataFrame(
                 {
                     "data": points["dataset"],
@@ -99,4 +99,4 @@ def table02(tables: Tables) -> pd.DataFrame:
                 }
             )
         )
-    return pd.concat(found, ignore_index=True)
+    return pd.concat(frames, ignore_index=True)

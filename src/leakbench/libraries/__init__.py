@@ -1,1 +1,1 @@
-"""What other people's libraries need to be told: torch's compiler, the C library's memory, torchvision."""
+"""Workarounds for libraries: torch's compiler, the C library's memory, torchvision."""

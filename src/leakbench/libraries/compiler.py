@@ -14,7 +14,7 @@ from typing import Any
 
 
 class _Deferred:
-    """Stands as the attribute ``torch._dynamo`` until something needs more of it; any import of it replaces this."""
+    """Placeholder for ``torch._dynamo`` until something needs more of it; any import of it replaces this."""
 
     compiled_autograd = SimpleNamespace(_disable=contextlib.nullcontext)
 

@@ -1,4 +1,4 @@
-"""How the C library treats freed memory, and how torch says that there is none left."""
+"""Memory: freed blocks stay in the process, and errors for want of it are recognised."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ def keep_freed_memory() -> bool:
 
 
 def out_of_memory(error: Exception) -> bool:
-    """Whether this is torch's error for that: on a CPU a plain RuntimeError, which names its allocator."""
+    """Whether torch ran out of memory: on a CPU it raises a plain RuntimeError, which names its allocator."""
     return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)

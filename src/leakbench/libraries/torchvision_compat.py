@@ -24,7 +24,7 @@ _libraries: list[torch.library.Library] = []  # a declaration lives as long as i
 
 @cache
 def import_torchvision() -> ModuleType:
-    """torchvision, whatever build of torch it stands beside. Call it before importing what needs torchvision."""
+    """torchvision, beside any build of torch. Call this before importing libraries that need torchvision."""
     try:
         import torchvision
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""Which reconstruction belongs to which image of a batch: a gradient does not know the order of its images.
+"""Assignment of reconstructions to the images of a batch, whose order a gradient does not tell.
 
 Metrics per image are therefore reported twice: in the order in which the attack left its images, and after the
 assignment that has the smallest error in every client's batch.

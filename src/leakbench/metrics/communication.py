@@ -1,4 +1,4 @@
-"""What a message costs to send, in the units that papers print."""
+"""Communication cost of a message, in the units that papers print."""
 
 from __future__ import annotations
 

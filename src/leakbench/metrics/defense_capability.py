@@ -1,4 +1,4 @@
-"""How much a defense takes from membership inference and from reconstruction, as one number.
+"""A defense's effect on membership inference and on reconstruction, as one number.
 
 The paper's subscript 0, here ``undefended``, is the same attack on the same model without a defense. Larger is better
 for the defender; 0 is no defense. Source: Tan et al. (2024), the metrics of Figs. 15 and 16.
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 def _within(values: ArrayLike, what: str, low: float, high: float) -> NDArray[np.float64]:
-    """As float64.
+    """The values in float64.
 
     Raises:
         ConfigError: some are not in ``(low, high]``, or no numbers.
     """
-    found = np.asarray(values, dtype=np.float64)
-    outside = ~((found > low) & (found <= high))
+    array = np.asarray(values, dtype=np.float64)
+    outside = ~((array > low) & (array <= high))
     if outside.any():
-        raise ConfigError(f"{what} must lie in ({low:g}, {high:g}], found {found[outside].flat[0]:g}")
-    return found
+        raise ConfigError(f"{what} must lie in ({low:g}, {high:g}], found {array[outside].flat[0]:g}")
+    return array
 
 
 def mia_improvement(auc: ArrayLike, undefended: ArrayLike) -> NDArray[np.float64]:

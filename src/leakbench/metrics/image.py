@@ -42,13 +42,16 @@ LPIPS_WEIGHTS = "alexnet-owt-7be5be79.pth"
 
 
 def lpips_weights() -> Path:
-    """Where torch looks for AlexNet's weights (``TORCH_HOME`` moves it)."""
+    """Path at which torch looks for AlexNet's weights (``TORCH_HOME`` moves it)."""
     home = os.environ.get("TORCH_HOME") or Path(os.environ.get("XDG_CACHE_HOME", "~/.cache"), "torch")
     return Path(home, "hub", "checkpoints", LPIPS_WEIGHTS).expanduser()
 
 
 def psnr(estimate: torch.Tensor, truth: torch.Tensor, data_range: float = 1.0) -> torch.Tensor:
     """Peak signal-to-noise ratio, dB, ``[n, C, H, W] -> [n]``, at most ``MAX_PSNR``.
+
+    >>> psnr(torch.full((1, 3, 8, 8), 0.6), torch.full((1, 3, 8, 8), 0.5)).round(decimals=3)
+    tensor([20.])
 
     ``data_range``: of the images; 1 for pixels in [0, 1].
     """
@@ -61,6 +64,10 @@ def psnr(estimate: torch.Tensor, truth: torch.Tensor, data_range: float = 1.0) -
 
 def ssim(estimate: torch.Tensor, truth: torch.Tensor, data_range: float = 1.0) -> torch.Tensor:
     """Structural similarity, ``[n, C, H, W] -> [n]`` (Wang et al. 2004); borders are mirrored.
+
+    >>> images = torch.linspace(0, 1, 256).view(1, 1, 16, 16)
+    >>> ssim(images, images), ssim(1 - images, images) < 0
+    (tensor([1.]), tensor([True]))
 
     ``data_range``: of the images; 1 for pixels in [0, 1].
     """
@@ -75,9 +82,13 @@ def ssim(estimate: torch.Tensor, truth: torch.Tensor, data_range: float = 1.0) -
 def ssim_global(estimate: torch.Tensor, truth: torch.Tensor, data_range: float = 1.0) -> torch.Tensor:
     """Structural similarity with the whole image as one window, ``[n, C, H, W] -> [n]``, in [-1, 1].
 
-    What the code that Deng et al. (2024) build on calls SSIM: of an RGB image ``0.8 Y + 0.1 Cr + 0.1 Cb`` of each
-    channel's own index; of any other number of channels their mean. It knows means, variances and one covariance, and
-    nothing of where things are: not comparable with :func:`ssim`.
+    The SSIM of the code that Deng et al. (2024) build on: for an RGB image ``0.8 Y + 0.1 Cr + 0.1 Cb`` of the channels'
+    indices, for any other number of channels their mean. It depends on means, variances and one covariance, and not on
+    the places of pixels: not comparable with :func:`ssim`.
+
+    >>> images = torch.linspace(0, 1, 256).view(1, 1, 16, 16)
+    >>> ssim_global(images, images), ssim_global(images, 1 - images).round(decimals=2)
+    (tensor([1.]), tensor([-0.9900]))
 
     ``data_range``: of the images; 1 for pixels in [0, 1].
     """
@@ -125,6 +136,11 @@ def image_metrics(
     estimate: torch.Tensor, truth: torch.Tensor, estimate_input: torch.Tensor, truth_input: torch.Tensor
 ) -> dict[str, torch.Tensor | str]:
     """Every metric of ``IMAGE_METRICS``: one value per image, ``[n]``, or the reason why there is none.
+
+    >>> truth, estimate = torch.full((2, 1, 16, 16), 0.5), torch.full((2, 1, 16, 16), 0.6)
+    >>> metrics = image_metrics(estimate, truth, 2 * estimate - 1, 2 * truth - 1)
+    >>> metrics["mse"].round(decimals=4), metrics["mse_input"].round(decimals=4)
+    (tensor([0.0100, 0.0100]), tensor([0.0400, 0.0400]))
 
     Args:
         estimate: reconstructions as pixels, ``[n, C, H, W]``; clamped to [0, 1] here.

@@ -1,4 +1,4 @@
-"""How close model inversion comes to the classes' mean images (Tan et al. 2024)."""
+"""Metrics of model inversion: similarity to the classes' mean images (Tan et al. 2024)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def inversion_metrics(images: torch.Tensor, centres: torch.Tensor, data_range: f
     Inputs are compared as they are: neither clamped nor mapped to pixels.
 
     Args:
-        images: what the attacker believes, ``[runs, k, C, H, W]``.
+        images: the attacker's estimates, ``[runs, k, C, H, W]``.
         centres: the classes' mean images, ``[k, C, H, W]``, or each run's own, ``[runs, k, C, H, W]``.
         data_range: of the inputs; 2 for those in [-1, 1].
     """

@@ -1,4 +1,4 @@
-"""How well scores tell members from others."""
+"""Quality of membership scores: area under the ROC curve, and true positive rate."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ def auc(scores: torch.Tensor, member: torch.Tensor, confidence: float = 0.95) ->
     The normal interval of DeLong et al. 1988, cut at 0 and 1; it has no width where all members score above all others.
     A row with NaN has none of the three.
 
+    >>> auc(torch.tensor([0.9, 0.4, 0.6, 0.1]), torch.tensor([True, True, False, False])).value
+    tensor(0.7500, dtype=torch.float64)
+
     Args:
         scores: ``[..., n]``; higher means member.
         member: which of the n are members, boolean ``[n]``.
@@ -40,8 +43,8 @@ def auc(scores: torch.Tensor, member: torch.Tensor, confidence: float = 0.95) ->
         raise ValueError(f"the area under the curve of {m} members and {n} non-members has no interval")
 
     def ranks(part: np.ndarray) -> np.ndarray:
-        found: np.ndarray = rankdata(part, axis=-1, nan_policy="propagate")
-        return found
+        ranked: np.ndarray = rankdata(part, axis=-1, nan_policy="propagate")
+        return ranked
 
     everyone = ranks(values)
     # The part of the others that each sample scores above, or below (Sun and Xu 2014).
@@ -55,9 +58,13 @@ def auc(scores: torch.Tensor, member: torch.Tensor, confidence: float = 0.95) ->
 
 
 def true_positive_rate(scores: torch.Tensor, member: torch.Tensor, false_positives: float) -> torch.Tensor:
-    """The part of the members above the lowest threshold that at most so large a part of the others exceeds.
+    """Part of the members above the lowest threshold that at most the part ``false_positives`` of the others exceeds.
 
-    Of non-members with a score equal to the threshold none counts as found, and no member. A row with NaN has none.
+    Scores equal to the threshold count as non-members. A row with NaN has no rate.
+
+    >>> scores, member = torch.tensor([0.9, 0.4, 0.6, 0.1]), torch.tensor([True, True, False, False])
+    >>> true_positive_rate(scores, member, false_positives=0.01)
+    tensor(0.5000, dtype=torch.float64)
 
     Args:
         scores: ``[..., n]``; higher means member.
@@ -76,5 +83,5 @@ def true_positive_rate(scores: torch.Tensor, member: torch.Tensor, false_positiv
     values = scores.detach().cpu().double()
     others = values[..., ~inside].sort(dim=-1, descending=True).values
     threshold = others[..., int(false_positives * others.shape[-1]), None]
-    found = (values[..., inside] > threshold).double().mean(dim=-1)
-    return torch.where(values.isnan().any(dim=-1), torch.nan, found)
+    rate = (values[..., inside] > threshold).double().mean(dim=-1)
+    return torch.where(values.isnan().any(dim=-1), torch.nan, rate)

@@ -1,4 +1,4 @@
-"""What a model is: a recipe for a torch module, and the functional view of it that everything else computes with."""
+"""Models: recipes for torch modules, and the functional view of a module that everything else computes with."""
 
 from __future__ import annotations
 
@@ -17,7 +17,17 @@ from leakbench.registry import Component, Registry
 
 
 class Model(Component):
-    """A classifier architecture. ``width`` is the number of channels of its first layer; the others follow it."""
+    """A classifier architecture. ``width`` is the number of channels of its first layer; the others follow it.
+
+    >>> class Small(Model):
+    ...     width: int = 4
+    ...     def build(self, shape, classes):
+    ...         nn, (channels, height, width) = torch.nn, image_shape(shape, self)
+    ...         layers = nn.Conv2d(channels, self.width, 3, padding=1), nn.ReLU(), nn.Flatten()
+    ...         return nn.Sequential(*layers, nn.Linear(self.width * height * width, classes))
+    >>> Network(Small().build((1, 28, 28), classes=10)).dimension
+    31410
+    """
 
     width: int = Field(ge=1, description="channels of the first layer; the other layers scale with it")
 
@@ -58,7 +68,7 @@ def pooled(side: int, shape: tuple[int, ...], model: Model) -> int:
 
 
 BatchNorm = Literal["eval", "train"]
-"""What BatchNorm layers normalise with: the running statistics of the module, or those of the batch they see."""
+"""Statistics that BatchNorm layers normalise with: the module's running ones, or the batch's."""
 
 Statistics: TypeAlias = "dict[str, torch.Tensor]"
 """Mean and variance that BatchNorm layers normalise with, by the names of the module's buffers."""
@@ -68,7 +78,7 @@ MODELS: Registry[Model] = Registry("model", "leakbench.models")
 
 @dataclass(frozen=True)
 class LinearLayer:
-    """Where a fully connected layer lies in the flat parameter vector.
+    """Coordinates of a fully connected layer in the flat parameter vector.
 
     Attributes:
         outputs: number of its units; of the last layer: of classes, C.
@@ -135,7 +145,7 @@ class Network:
     def without(self, name: str) -> Network:
         """The same network with shorter parameter vectors, which lack a tensor that no output depends on.
 
-        Attackers who vary what stands behind a layer need not carry the zeros of its gradient along.
+        Attackers who vary the inputs behind a layer need not carry the zeros of its gradient along.
 
         Raises:
             KeyError: there is no such tensor.
@@ -158,7 +168,7 @@ class Network:
 
     @property
     def running_statistics(self) -> Statistics:
-        """What BatchNorm layers normalise with in mode ``eval``; empty without BatchNorm."""
+        """Statistics that BatchNorm layers normalise with in mode ``eval``; empty without BatchNorm."""
         kinds = ("running_mean", "running_var")
         return {key: self._buffers[key] for name in self._normalising for key in (f"{name}.{kind}" for kind in kinds)}
 
@@ -197,8 +207,8 @@ class Network:
     @cached_property
     def linear_layers(self) -> dict[str, LinearLayer]:
         """All linear layers that own their parameters, by the names of their modules, in the module's order."""
-        found = {name: self._linear(name) for name, _ in self._module.named_modules()}
-        return {name: layer for name, layer in found.items() if layer is not None}
+        layers = {name: self._linear(name) for name, _ in self._module.named_modules()}
+        return {name: layer for name, layer in layers.items() if layer is not None}
 
     @cached_property
     def head(self) -> LinearLayer:
@@ -210,9 +220,9 @@ class Network:
         name = self.names[-1].rpartition(".")[0] if self.names else ""
         layer = self._linear(name)
         if layer is None:
-            found = type(self._module.get_submodule(name)).__name__
+            kind = type(self._module.get_submodule(name)).__name__
             raise ConfigError(
-                f"the model's last parameters belong to '{name}', a {found}; what reads the last fully connected layer "
+                f"the model's last parameters belong to '{name}', a {kind}; what reads the last fully connected layer "
                 "needs a model that ends with a torch.nn.Linear"
             )
         return layer
@@ -229,7 +239,7 @@ class Network:
         return None
 
     def rows_within(self, budget: int, batch_shape: tuple[int, ...]) -> int:
-        """How many batches of ``batch_shape`` to differentiate side by side in ``budget`` bytes; at least one.
+        """Number of batches of ``batch_shape`` to differentiate at once in ``budget`` bytes; at least one.
 
         A rough estimate: differentiating a gradient holds about ten vectors of the size of the parameters and some two
         hundred floats per input pixel.
@@ -289,13 +299,13 @@ class Network:
             images: ``[B, C, H, W]``.
             unbiased: variances as torch's running statistics have them; biased where there is a single value.
         """
-        found: Statistics = {}
+        measured: Statistics = {}
 
         def collect(name: str, _: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
             axes = [axis for axis in range(inputs[0].dim()) if axis != 1]
             several = math.prod(inputs[0].shape[axis] for axis in axes) > 1
-            found[f"{name}.running_mean"] = inputs[0].mean(axes)
-            found[f"{name}.running_var"] = inputs[0].var(axes, correction=int(unbiased and several))
+            measured[f"{name}.running_mean"] = inputs[0].mean(axes)
+            measured[f"{name}.running_var"] = inputs[0].var(axes, correction=int(unbiased and several))
 
         module = self._module if self.batch_norm == "eval" else self._unbuffered
         hooks = [
@@ -306,7 +316,7 @@ class Network:
         finally:
             for hook in hooks:
                 hook.remove()
-        return output, found
+        return output, measured
 
     def moving_average(self, running: Statistics, batch: Statistics) -> Statistics:
         """Running statistics after a batch, as torch's training mode updates them; any leading axes.
@@ -330,7 +340,7 @@ class Network:
     def logits_and_features(
         self, parameters: torch.Tensor, images: torch.Tensor, statistics: Statistics | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """:meth:`logits`, ``[B, classes]``, and what the last layer reads, ``[B, F]``.
+        """:meth:`logits`, ``[B, classes]``, and the last layer's inputs, ``[B, F]``.
 
         The gradient of a sample's loss by the weights of that layer is the outer product
         ``(softmax(logits) - one_hot(label)) x features``, that by its biases the first factor.
@@ -342,22 +352,22 @@ class Network:
         return self._logits_and_inputs(self.names[-1].rpartition(".")[0], parameters, images, statistics)
 
     def features(self, parameters: torch.Tensor, images: torch.Tensor, layer: str) -> torch.Tensor:
-        """What a fully connected layer reads, ``[B, F]``; ``layer`` is one of :attr:`linear_layers`.
+        """Inputs of a fully connected layer, ``[B, F]``; ``layer`` is one of :attr:`linear_layers`.
 
         Raises:
             ConfigError: no such layer, or it does not read one vector per image.
         """
         if layer not in self.linear_layers:
             raise ConfigError(f"no fully connected layer is called '{layer}'; there are {list(self.linear_layers)}")
-        found = self._logits_and_inputs(layer, parameters, images)[1]
-        if found.dim() != 2:
-            raise ConfigError(f"layer '{layer}' reads {tuple(found.shape)} and not one vector per image")
-        return found
+        inputs = self._logits_and_inputs(layer, parameters, images)[1]
+        if inputs.dim() != 2:
+            raise ConfigError(f"layer '{layer}' reads {tuple(inputs.shape)} and not one vector per image")
+        return inputs
 
     def _logits_and_inputs(
         self, name: str, parameters: torch.Tensor, images: torch.Tensor, statistics: Statistics | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """:meth:`logits`, and what the module ``name`` reads meanwhile."""
+        """:meth:`logits`, and the inputs of the module ``name``."""
         inputs: list[torch.Tensor] = []
         module = self._module if self.batch_norm == "eval" or statistics else self._unbuffered
         hook = module.get_submodule(name).register_forward_pre_hook(lambda _, given: inputs.append(given[0]))
@@ -368,11 +378,7 @@ class Network:
         return output, inputs[0]
 
     def loss(
-        self,
-        parameters: torch.Tensor,
-        images: torch.Tensor,
-        labels: torch.Tensor,
-        statistics: Statistics | None = None,
+        self, parameters: torch.Tensor, images: torch.Tensor, labels: torch.Tensor, statistics: Statistics | None = None
     ) -> torch.Tensor:
         """Mean cross-entropy of a batch; a scalar.
 
@@ -385,11 +391,7 @@ class Network:
         return torch.nn.functional.cross_entropy(self.logits(parameters, images, statistics), labels)
 
     def gradient(
-        self,
-        parameters: torch.Tensor,
-        images: torch.Tensor,
-        labels: torch.Tensor,
-        statistics: Statistics | None = None,
+        self, parameters: torch.Tensor, images: torch.Tensor, labels: torch.Tensor, statistics: Statistics | None = None
     ) -> torch.Tensor:
         """Gradient of :meth:`loss` with respect to the parameters, ``[d]``."""
         result: torch.Tensor = torch.func.grad(self.loss)(parameters, images, labels, statistics)
@@ -414,7 +416,14 @@ def _without_running_statistics(module: torch.nn.Module, layers: list[str]) -> t
 def build_network(
     model: Model, shape: tuple[int, ...], classes: int, seed: int, device: torch.device | str = "cpu"
 ) -> Network:
-    """A network whose initialisation depends on ``seed`` alone; the global generator is left as it was."""
+    """A network whose initialisation depends on ``seed`` alone; the global generator is left as it was.
+
+    >>> from leakbench.models.lenet import LeNet
+    >>> network = build_network(LeNet(), (1, 28, 28), classes=10, seed=0)
+    >>> images, labels = torch.zeros(2, 1, 28, 28), torch.tensor([3, 7])
+    >>> network.dimension, network.gradient(network.parameters, images, labels).shape
+    (13426, torch.Size([13426]))
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Network(model.build(shape, classes), device)

@@ -2,8 +2,8 @@
 
 They have two entries, told apart by the type of their inputs. Token ids ``[B, L]`` are what training reads; 0 is
 padding. Embedded inputs ``[B, L, H + 1]`` hold the word embedding of each token and, in the last column, 1 for a token
-and 0 for padding: what a search for a sentence varies. The gradient of the second by the word embeddings is zero, as
-where the released code of LAMP (Balunovic et al. 2022) takes gradients. There is no dropout.
+and 0 for padding: the variables of a search for a sentence. The gradient of the second by the word embeddings is zero,
+as in the released code of LAMP (Balunovic et al. 2022). There is no dropout.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 WEIGHT_FILES = ("config.json", "model.safetensors")
-"""What a folder of weights holds, as on the Hugging Face Hub."""
+"""Files of a folder of weights, as on the Hugging Face Hub."""
 
 _WORD_EMBEDDINGS = "word_embeddings.weight"
-_HEAD = ("pre_classifier.", "classifier.")  # what weights that know no task lack
+_HEAD = ("pre_classifier.", "classifier.")  # missing in weights that were trained for no task
 
 
 class TextModel(Model):
@@ -113,7 +113,7 @@ class TextModel(Model):
             )
 
     def _options(self, classes: int) -> dict[str, Any]:
-        """What is ours to say, whatever the weights: attention that can be differentiated twice, and no dropout."""
+        """Options for all weights: attention that can be differentiated twice, and no dropout."""
         return {"num_labels": classes, "attn_implementation": "eager", **dict.fromkeys(self.undropped, 0.0)}
 
     def _config(self, classes: int) -> PreTrainedConfig:
@@ -123,14 +123,14 @@ class TextModel(Model):
         return config
 
     def _trained(self, folder: Path, classes: int) -> torch.nn.Module:
-        """With weights from a folder; what they lack of the last layers is drawn from the global generator."""
+        """The module with weights from a folder; last layers that they lack are drawn from the global generator."""
         from safetensors import SafetensorError
 
         self._check_folder(folder)
         try:
             config = self._configuration().from_pretrained(folder, **self._options(classes))
             with _quiet():
-                module, found = _classifier(self.library[1]).from_pretrained(  # type: ignore[attr-defined]
+                module, report = _classifier(self.library[1]).from_pretrained(  # type: ignore[attr-defined]
                     folder,
                     config=config,
                     dtype=torch.float32,
@@ -140,14 +140,14 @@ class TextModel(Model):
                 )
         except (OSError, RuntimeError, ValueError, SafetensorError) as error:
             raise self._broken(folder, f"{type(error).__name__}: {error}") from error
-        missing = sorted(name for name in found["missing_keys"] if not name.startswith(_HEAD))
+        missing = sorted(name for name in report["missing_keys"] if not name.startswith(_HEAD))
         if missing:
             raise self._broken(folder, f"{len(missing)} tensors are missing, such as {missing[0]}")
         result: torch.nn.Module = module
         return result
 
     def _check_folder(self, folder: Path) -> None:
-        """The files are there, and of this architecture."""
+        """Check that the files are there, and of this architecture."""
         absent = [file for file in WEIGHT_FILES if not (folder / file).is_file()]
         if absent:
             assert self.weights is not None
@@ -171,7 +171,7 @@ class TextModel(Model):
             if getattr(theirs, key) != getattr(self, field)
         }
         if wrong:
-            listed = "; ".join(f"{field} {found} and not {ours}" for field, (found, ours) in wrong.items())
+            listed = "; ".join(f"{field} {stored} and not {ours}" for field, (stored, ours) in wrong.items())
             raise ConfigError(f"model '{self.name}': the weights in {folder} have {listed}")
 
     def _broken(self, folder: Path, what: str) -> MissingData:
@@ -244,10 +244,10 @@ def table_of(network: Network) -> str:
     Raises:
         ConfigError: the model has none.
     """
-    found = [name for name in network.names if name.endswith(_WORD_EMBEDDINGS)]
-    if len(found) != 1:
+    tables = [name for name in network.names if name.endswith(_WORD_EMBEDDINGS)]
+    if len(tables) != 1:
         raise ConfigError("the model has no table of word embeddings; models of sentences have one")
-    return found[0]
+    return tables[0]
 
 
 def embed(network: Network, parameters: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
@@ -294,7 +294,7 @@ def _classifier(name: str) -> Callable[..., torch.nn.Module]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the library's reports and progress bars, which a log has no use for."""
+    """Silence the library's reports and progress bars, which a log has no use for."""
     from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

@@ -1,7 +1,7 @@
-"""Gradients of single records by layers, as the products that they are, mostly without forming them.
+"""Gradients of single records by layers, as products of factors, mostly without forming them.
 
 By the weights of a linear layer the gradient of a record's loss is the outer product of the error at its output and of
-what it reads; by those of a convolution it is a sum of such products over places. Norms, weighted sums, products with
+its inputs; by those of a convolution it is a sum of such products over places. Norms, weighted sums, products with
 vectors and the Gram matrix of linear layers follow from the factors alone (Goodfellow 2015, "Efficient Per-Example
 Gradient Computations"); those of convolutions, which have few weights, are formed. The records of a batch share one
 pass through the network.
@@ -47,7 +47,7 @@ class _Part(Protocol):
 
 @dataclass(frozen=True)
 class _Outer:
-    """Of a linear layer: errors ``[k, B, O]`` and inputs ``[k, B, F]``; weights first, then biases, if it has any."""
+    """Gradients of a linear layer: errors ``[k, B, O]`` and inputs ``[k, B, F]``; weights, then biases, if any."""
 
     errors: torch.Tensor
     inputs: torch.Tensor
@@ -59,8 +59,8 @@ class _Outer:
 
     def squares(self) -> torch.Tensor:
         read = self.inputs.square().sum(dim=2) + float(self.bias)
-        found: torch.Tensor = self.errors.square().sum(dim=2) * read
-        return found
+        squares: torch.Tensor = self.errors.square().sum(dim=2) * read
+        return squares
 
     def scaled(self, factors: torch.Tensor) -> _Outer:
         return _Outer(self.errors * factors.unsqueeze(2), self.inputs, self.bias)
@@ -76,13 +76,13 @@ class _Outer:
         read = self.inputs.unsqueeze(1) @ weights.mT  # [k, m, B, O]
         if self.bias:
             read = read + vectors[..., None, -outputs:]
-        found: torch.Tensor = (read * self.errors.unsqueeze(1)).sum(dim=3)
-        return found
+        products: torch.Tensor = (read * self.errors.unsqueeze(1)).sum(dim=3)
+        return products
 
     def gram(self) -> torch.Tensor:
         errors, inputs = self.errors.double(), self.inputs.double()
-        found: torch.Tensor = (errors @ errors.mT) * (inputs @ inputs.mT + float(self.bias))
-        return found
+        gram: torch.Tensor = (errors @ errors.mT) * (inputs @ inputs.mT + float(self.bias))
+        return gram
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,8 @@ class _Formed:
         return self.gradients.shape[2]
 
     def squares(self) -> torch.Tensor:
-        found: torch.Tensor = self.gradients.square().sum(dim=2)
-        return found
+        squares: torch.Tensor = self.gradients.square().sum(dim=2)
+        return squares
 
     def scaled(self, factors: torch.Tensor) -> _Formed:
         return _Formed(self.gradients * factors.unsqueeze(2))
@@ -126,7 +126,7 @@ class RecordGradients:
     losses: torch.Tensor
 
     def norms(self) -> torch.Tensor:
-        """``[k, B]``."""
+        """``|g_j|``, ``[k, B]``."""
         return sum((part.squares() for part in self.parts[1:]), start=self.parts[0].squares()).sqrt()
 
     def scaled(self, factors: torch.Tensor) -> RecordGradients:
@@ -138,14 +138,14 @@ class RecordGradients:
         return torch.cat([part.weighted(weights) for part in self.parts], dim=2)
 
     def mean(self) -> torch.Tensor:
-        """Over a client's records, ``[k, d]``."""
+        """Mean over a client's records, ``[k, d]``."""
         k, records = self.losses.shape
         return self.weighted(self.losses.new_full((k, 1, records), 1 / records))[:, 0]
 
     def along(self, vectors: torch.Tensor) -> torch.Tensor:
         """``<g_j, v>``, ``[k, m, B]``, for vectors ``[k, m, d]``."""
-        own = vectors.split([part.size for part in self.parts], dim=2)
-        products = [part.along(some) for part, some in zip(self.parts, own, strict=True)]
+        slices = vectors.split([part.size for part in self.parts], dim=2)
+        products = [part.along(vectors) for part, vectors in zip(self.parts, slices, strict=True)]
         return sum(products[1:], start=products[0])
 
     def gram(self) -> torch.Tensor:
@@ -179,7 +179,7 @@ class LayeredNetwork:
         return cls(modules)
 
     def bytes_of(self, shape: tuple[int, ...]) -> int:
-        """Of working memory per record of a shape ``(C, H, W)``, roughly."""
+        """Bytes of working memory per record of a shape ``(C, H, W)``, roughly."""
         device = next(parameter.device for module in self._modules for parameter in module.parameters())
         values, floats = torch.zeros(1, *shape, device=device), 0
         for module in self._modules:
@@ -205,10 +205,10 @@ class LayeredNetwork:
                 if not isinstance(module, torch.nn.Linear | torch.nn.Conv2d):
                     values = _pooled(module, values) if _slides(module) else module(values)
                     continue
-                own = parameters[place : place + _parameters(module)].detach()
-                place += len(own)
-                weight = own[: module.weight.numel()].view_as(module.weight)
-                bias = None if module.bias is None else own[module.weight.numel() :]
+                flat = parameters[place : place + _parameters(module)].detach()
+                place += len(flat)
+                weight = flat[: module.weight.numel()].view_as(module.weight)
+                bias = None if module.bias is None else flat[module.weight.numel() :]
                 read = values
                 if isinstance(module, torch.nn.Linear):
                     values = functional.linear(read, weight, bias)
@@ -249,7 +249,7 @@ def _pooled(module: torch.nn.Module, values: torch.Tensor) -> torch.Tensor:
 
 
 def _patches(module: torch.nn.Conv2d, read: torch.Tensor, places: tuple[int, int]) -> torch.Tensor:
-    """What each place of the output reads, ``[n, C k k, places]``, as torch's ``unfold``, which is slower."""
+    """Inputs of each place of the output, ``[n, C k k, places]``, as by torch's ``unfold``, which is slower."""
     assert not isinstance(module.padding, str)
     (up, left), (down, right) = module.padding, module.stride
     padded = torch.nn.functional.pad(read, (left, left, up, up)).contiguous()

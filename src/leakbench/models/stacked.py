@@ -30,7 +30,7 @@ class _Layer(Protocol):
     def forward(self, inputs: torch.Tensor, parameters: torch.Tensor) -> torch.Tensor: ...
 
     def backward(self, gradient: torch.Tensor, by_parameters: torch.Tensor, *, first: bool) -> torch.Tensor:
-        """The gradient by the inputs, which the first layer owes to nobody; that by the parameters is written."""
+        """Write the gradient by the parameters; return that by the inputs, which is unused of the first layer."""
         ...
 
 
@@ -44,7 +44,7 @@ class StackedNetworks:
     def of(cls, network: Network) -> StackedNetworks | None:
         """The network, if it is a sequence of small convolutions, linear layers and what goes with them; else None.
 
-        What it may hold: square convolutions of stride one with biases, (leaky) ReLUs behind convolutions and linear
+        It may hold square convolutions of stride one with biases, (leaky) ReLUs behind convolutions and linear
         layers, max pooling of windows of two behind convolutions, flattening, and nothing with buffers.
         """
         layers = _layers(list(flat_modules(network.trainable_module())))
@@ -72,11 +72,11 @@ class StackedNetworks:
         gradient = logarithms.exp()
         gradient.scatter_add_(1, labels[:, None], torch.full((n, 1, samples), -1.0, dtype=gradient.dtype))
         gradient /= samples
-        found = torch.empty_like(parameters)
-        own = found.split([layer.size for layer in self._layers], dim=1)
+        by_parameters = torch.empty_like(parameters)
+        parts = by_parameters.split([layer.size for layer in self._layers], dim=1)
         for index in reversed(range(len(self._layers))):
-            gradient = self._layers[index].backward(gradient, own[index], first=index == 0)
-        return found, loss
+            gradient = self._layers[index].backward(gradient, parts[index], first=index == 0)
+        return by_parameters, loss
 
 
 def flat_modules(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
@@ -90,7 +90,7 @@ def flat_modules(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
 
 def _layers(modules: list[torch.nn.Module]) -> list[_Layer] | None:
     """Modules as layers that take their activation and pooling along; None where one does not fit."""
-    nn, found, flat = torch.nn, list[_Layer](), False
+    nn, layers, flat = torch.nn, list[_Layer](), False
     while modules:
         module = modules.pop(0)
         if type(module) is nn.Flatten:
@@ -102,23 +102,23 @@ def _layers(modules: list[torch.nn.Module]) -> list[_Layer] | None:
         if slope is not None:
             modules.pop(0)
         if type(module) is nn.Linear and flat and module.bias is not None:
-            found.append(_Linear(module.in_features, module.out_features, slope))
+            layers.append(_Linear(module.in_features, module.out_features, slope))
         elif type(module) is nn.Conv2d and not flat and _is_plain(module):
             pool = bool(modules) and _is_halving(modules[0])
             if pool:
                 modules.pop(0)
-            found.append(
+            layers.append(
                 _Convolution(
                     module.in_channels, module.out_channels, module.kernel_size[0], int(module.padding[0]), slope, pool
                 )
             )
         else:
             return None
-    return found if found and isinstance(found[-1], _Linear) else None
+    return layers if layers and isinstance(layers[-1], _Linear) else None
 
 
 def _slope(module: torch.nn.Module) -> float | None:
-    """Of an activation for negative inputs; None for other modules."""
+    """Slope of an activation for negative inputs; None for other modules."""
     if type(module) is torch.nn.ReLU:
         return 0.0
     if type(module) is torch.nn.LeakyReLU and module.negative_slope >= 0:
@@ -169,7 +169,7 @@ def _activated(values: torch.Tensor, slope: float | None) -> torch.Tensor:
 
 
 def _before_activation(gradient: torch.Tensor, values: torch.Tensor, slope: float | None) -> torch.Tensor:
-    """The gradient by what was activated; the sign of the result tells that of its argument."""
+    """The gradient by the activation's input, whose sign is that of its output ``values``."""
     if slope is None:
         return gradient
     before: torch.Tensor = torch.ops.aten.leaky_relu_backward(gradient, values, slope, True)
@@ -178,8 +178,8 @@ def _before_activation(gradient: torch.Tensor, values: torch.Tensor, slope: floa
 
 def _where_positive(values: torch.Tensor, sign: torch.Tensor) -> torch.Tensor:
     """``values`` where ``sign`` is positive, else zero, in one pass."""
-    kept: torch.Tensor = torch.ops.aten.threshold_backward(values, sign, 0)
-    return kept
+    positive: torch.Tensor = torch.ops.aten.threshold_backward(values, sign, 0)
+    return positive
 
 
 class _Convolution:
@@ -201,7 +201,7 @@ class _Convolution:
         return min((tile for tile in (TILE, 2) if side % tile == 0), default=2)
 
     def _place(self, tile: int) -> torch.Tensor:
-        """Which weight each input of a tile meets on its way to each output: zeros and ones ``[k k, s s e e]``."""
+        """Zeros and ones ``[k k, s s e e]``: the weight between each input of a tile and each output."""
         if tile not in self._places:
             k, w, q, e = self.kernel, self.window, tile // self.window, tile + self.kernel - 1
             one_axis = torch.zeros(k, w, q, e)
@@ -236,7 +236,7 @@ class _Convolution:
         return whole.reshape(n, o, tiles[0] * q, tiles[1] * q, samples)[:, :, :rows, :columns]
 
     def _pooled(self, values: torch.Tensor) -> torch.Tensor:
-        """Maxima over windows; what tells the winners stays behind. A tie is the first one's, as torch has it."""
+        """Maxima over windows; differences that tell the winners are kept. The first of equals wins, as in torch."""
         if self.window == 1:
             return values
         a, b, c, d = values.unflatten(1, (4, -1)).unbind(1)
@@ -245,7 +245,7 @@ class _Convolution:
         return torch.maximum(upper, lower)
 
     def _spread(self, gradient: torch.Tensor) -> torch.Tensor:
-        """The gradient by what was pooled."""
+        """The gradient by the pooling's inputs."""
         if self.window == 1:
             return gradient
         right, lower_right, below = self._winners

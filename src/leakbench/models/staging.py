@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from leakbench.errors import MissingData
 from leakbench.models.bert import WEIGHT_FILES, transformers_library
-from leakbench.staged.manifest import Staged, note, note_if_possible
+from leakbench.staged.manifest import Staged, note_if_possible, put
 from leakbench.staged.root import data_root
 
 KNOWN = {
@@ -58,17 +56,12 @@ def stage_model(hub_id: str) -> Path:
             continue
         print(f"{hub_id}: fetching {file} from the Hub", flush=True)
         try:
-            found = cached_file(hub_id, file)
+            cached = cached_file(hub_id, file)
         except OSError as error:
             raise MissingData(
                 f"weights '{hub_id}': cannot fetch {file} from the Hub ({error}). Run `leakbench stage {hub_id}` on a "
                 f"machine with network access, or copy {' and '.join(WEIGHT_FILES)} to {folder}"
             ) from error
-        folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=folder, prefix=".staging-") as temporary:  # a file appears when it is complete
-            copied = Path(temporary, file)
-            shutil.copyfile(found, copied)
-            copied.replace(folder / file)
-        note(folder, [folder / file], fetched=True)
+        put(Path(cached), folder / file)
         print(f"{hub_id}: wrote {file} to {folder}")
     return folder

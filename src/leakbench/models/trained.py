@@ -1,4 +1,4 @@
-"""What training left: the parameters of several runs of one architecture, side by side."""
+"""Trained models: the parameters of several runs of one architecture, side by side."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TrainedModels:
         return TrainedModels(self.network, self.parameters[part], statistics, initial)
 
     def logits_and_features(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logits ``[runs, n, classes]`` and what the last layer reads, ``[runs, n, F]``, in evaluation.
+        """Logits ``[runs, n, classes]`` and the last layer's inputs, ``[runs, n, F]``, in evaluation.
 
         Args:
             images: ``[n, C, H, W]``, or each run's own, ``[runs, n, C, H, W]``.
@@ -59,10 +59,10 @@ class TrainedModels:
 
     def _parts(self, network: Network, run: int, images: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         statistics = {name: values[run] for name, values in self.statistics.items()}
-        own = images if images.dim() == 4 else images[run]
-        size = max(1, MEMORY_BUDGET // (4 * 200 * own[0].numel()))  # some two hundred floats per input pixel
+        inputs = images if images.dim() == 4 else images[run]
+        size = max(1, MEMORY_BUDGET // (4 * 200 * inputs[0].numel()))  # some two hundred floats per input pixel
         with torch.no_grad():
-            for part in own.split(size):
+            for part in inputs.split(size):
                 yield network.logits_and_features(self.parameters[run], part, statistics)
 
     def logits(self, images: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""What a computation holds and dispatches at most, measured by running it once.
+"""The footprint of a computation, peak memory and operators called, measured by running it once.
 
 Counted where every operator ends up, below vmap and autograd, so the numbers depend on the computation alone: not on
 the device, the allocator, or what else runs.
@@ -62,7 +62,11 @@ def _recorder() -> type[Any]:
 
 
 def footprint(computation: Callable[[], object]) -> Footprint:
-    """Run a computation and say what it took. Its result counts until the end."""
+    """Run a computation and measure its footprint. Its result counts until the end.
+
+    >>> footprint(lambda: torch.zeros(1000) + 1)
+    Footprint(bytes=8000, dispatches=2)
+    """
     with _recorder()() as recorder:
         result = computation()
     del result
@@ -70,6 +74,6 @@ def footprint(computation: Callable[[], object]) -> Footprint:
 
 
 def bytes_per_row(computation: Callable[[int], object]) -> int:
-    """What one more row adds to the peak of ``computation(rows)``, which is run with one row and with two."""
+    """Bytes that a second row adds to the peak of ``computation(rows)``, which is run with one row and with two."""
     one, two = (footprint(partial(computation, rows)).bytes for rows in (1, 2))
     return max(1, two - one)

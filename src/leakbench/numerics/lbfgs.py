@@ -26,8 +26,8 @@ class LBFGS(Stateful):
     A trial is finished when its largest absolute gradient is at most ``tolerance_gradient``, when the largest absolute
     entry of its step is at most ``tolerance_change``, when its value changed by less than that, or when the slope along
     its direction is above ``-tolerance_change``. With zero tolerances it is only where no iteration can lead away: a
-    gradient or a step of zeros, or a direction that ascends. A finished trial stays where it is and ignores what it is
-    told. A trial whose objective is NaN is never finished.
+    gradient or a step of zeros, or a direction that ascends. A finished trial stays where it is and ignores further
+    values. A trial whose objective is NaN is never finished.
 
     Attributes:
         points: where to evaluate next, ``[n, D]``; a finished trial's is where it stays.
@@ -80,7 +80,7 @@ class LBFGS(Stateful):
         self._begun = False
 
     def tell(self, value: torch.Tensor, gradient: torch.Tensor) -> None:
-        """The objective ``[n]`` and its gradient ``[n, D]`` at ``points``; every trial moves on by one evaluation."""
+        """Move every trial on by one evaluation: the objective ``[n]`` and its gradient ``[n, D]`` at ``points``."""
         value, gradient = value.detach().to(self.points), gradient.detach().to(self.points)
         if not self._begun:
             self._begin(value, gradient)
@@ -238,7 +238,7 @@ class _StrongWolfe(Stateful):
     def tell(
         self, value: torch.Tensor, gradient: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Which searches end, and the step, value and gradient that each then accepts."""
+        """The searches that end, boolean, and the step, value and gradient that each then accepts."""
         new, low, high = _Probe(self._step, value, _dot(gradient, self._direction)), self._low, self._high
         out = self._count >= MAX_SEARCH
         too_high = value > self._origin.value + DECREASE * new.step * self._origin.slope
@@ -286,7 +286,7 @@ class _StrongWolfe(Stateful):
 
 
 def _cubic_minimum(one: _Probe, other: _Probe, least: torch.Tensor, most: torch.Tensor) -> torch.Tensor:
-    """Where the cubic through two values and slopes is least (Nocedal and Wright 2006, eq. 3.59), within the bounds.
+    """Minimiser of the cubic through two values and slopes (Nocedal and Wright 2006, eq. 3.59), within the bounds.
 
     The middle of the bounds where the cubic has no minimum.
     """

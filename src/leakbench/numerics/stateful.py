@@ -1,4 +1,4 @@
-"""Objects whose state is tensors: what a loop saves of them, and puts back to go on from there."""
+"""Objects whose state is tensors, which a loop saves and restores."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from leakbench.lazy import torch
 
 
 def part_of(saved: Mapping[str, torch.Tensor], name: str) -> dict[str, torch.Tensor]:
-    """What was saved as ``<name>.<key>``, by key."""
+    """Tensors that were saved as ``<name>.<key>``, by key."""
     return {key.removeprefix(f"{name}."): value for key, value in saved.items() if key.startswith(f"{name}.")}
 
 
@@ -35,22 +35,22 @@ class Stateful:
 
     def state(self) -> dict[str, torch.Tensor]:
         """The state by name; tensors are not copied."""
-        found: dict[str, torch.Tensor] = {}
+        state: dict[str, torch.Tensor] = {}
         for name, value in self._parts():
             if isinstance(value, Stateful):
-                found |= named(name, value.state())
+                state |= named(name, value.state())
             elif isinstance(value, torch.Tensor):
-                found[name] = value
+                state[name] = value
             elif _is_tuple_of_tensors(value):
-                found |= named(name, value._asdict())
+                state |= named(name, value._asdict())
             elif _is_dict_of_tensors(value):
-                found |= named(name, value)
+                state |= named(name, value)
             elif isinstance(value, int):
-                found[name] = torch.tensor(value)
-        return found
+                state[name] = torch.tensor(value)
+        return state
 
     def restore(self, saved: Mapping[str, torch.Tensor]) -> None:
-        """Be as it was when ``state`` gave this; tensors go to the device of those that they replace."""
+        """Return to a saved :meth:`state`; tensors go to the device of those that they replace."""
         for name, value in self._parts():
             new: Any
             if isinstance(value, Stateful):

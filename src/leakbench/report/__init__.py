@@ -1,11 +1,11 @@
-"""From records to what people read: tidy tables, statistics, verdicts, figures, tables, the HTML page.
+"""Tidy tables, statistics, verdicts, figures, tables and the HTML page, from records.
 
 An artifact is registered under the paper's number with a caption, and leaves the plotted numbers as CSV beside the
 picture. One that shows pictures or coordinates asks for the tensors of its experiments' records too
-(``record_tensors.py``). Compared defenses are drawn without being named in the figure (``compared.py``).
+(``record_tensors.py``). Figures draw compared defenses without knowing them (``compared.py``).
 
 ``leakbench draw --partial`` (``partial.py``) merges the records that exist in memory, by the same functions. Pictures,
-tables and CSV say "k of n records", also when nothing is missing, since an unmarked artifact is the workflow's alone.
+tables and CSV say "k of n records", even if nothing is missing: only the workflow makes unmarked artifacts.
 
 A claim is a pure function from tidy tables to an effect with an interval and a verdict. ``evidence.py`` turns the
 numbers of a defense into an array over settings, seeds and attacked batches; ``statistics.py`` resamples seeds and

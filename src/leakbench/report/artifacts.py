@@ -1,6 +1,6 @@
 """Figures and tables of papers: registered under the paper's own number, drawn from tidy tables, found by path.
 
-What the paper does not have is a supplement of ours, numbered S1, S2, ...
+Supplements of ours, which the paper does not have, are numbered S1, S2, ...
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ class Artifact:
     Attributes:
         number: the paper's own number, or that of a supplement of ours: ``S1``, ``S2``, ...
         caption: what is shown and under which conditions, but for the scale.
-        reads: the experiments whose tidy tables it reads, with the labels that it reads of them; none for what formulas
-            alone say.
+        reads: the experiments whose tidy tables it reads, with the labels that it reads of them; none for those from
+            formulas alone.
         make: the function without side effects from tidy tables to a drawing (figures) or a data frame (tables).
-        tensors: those of the experiments whose records' tensors it reads too, through a :class:`RecordTensors`.
-        leaves_out: why it does not show a defense that ``compare`` puts into its experiments, as the end of a sentence;
-            empty where it shows them.
-        any_sweep: it reads the settings of any defense, whatever it sweeps. Elsewhere every setting of a compared
-            defense is a defense by itself, since figures know the parameters of the paper's defenses alone.
+        tensors: the experiments whose records' tensors it reads too, as :class:`RecordTensors`.
+        leaves_out: reason why it does not show defenses that ``compare`` adds to its experiments, as the end of a
+            sentence; empty where it shows them.
+        any_sweep: whether it handles any swept parameter. If not, every setting of a compared defense becomes a defense
+            of its own, since the figure knows only the parameters of the paper's defenses.
     """
 
     paper: str
@@ -80,20 +80,20 @@ class Artifact:
 
     @property
     def supplement(self) -> bool:
-        """Whether it is ours, beside those of the paper."""
+        """Whether the paper does not have it."""
         return isinstance(self.number, str)
 
     @property
     def order(self) -> tuple[str, str, bool, int]:
-        """By paper, figures first, supplements after the paper's own, by number."""
+        """Sort key: by paper, figures first, supplements after the paper's own, by number."""
         return self.paper, self.kind, self.supplement, int(str(self.number).removeprefix("S"))
 
     def path(self, scale: str, extension: str) -> str:
-        """Where it is written, relative to the project's root."""
+        """Path of the file, relative to the project's root."""
         return f"{FIGURES}/{scale}/{self.paper}/{self.name}.{extension}"
 
     def paths(self, scale: str) -> list[str]:
-        """Every file it is written to."""
+        """Paths of all its files."""
         return [self.path(scale, extension) for extension in FORMATS[self.kind]]
 
     def inputs(self, scale: str) -> list[str]:
@@ -115,16 +115,16 @@ class Artifact:
     def records(self, project: Project, scale: str) -> set[str]:
         """Paths of the records it takes: those of its tables, of their gates, and those that these jobs read."""
         jobs = [job for table in self._tables(scale) for job in needed(project, table)]
-        found: set[str] = set()
+        paths: set[str] = set()
         while jobs:
             job = jobs.pop()
-            if job.path not in found:
-                found.add(job.path)
+            if job.path not in paths:
+                paths.add(job.path)
                 jobs += job.uses.values()
-        return found
+        return paths
 
     def full_caption(self, project: Project, scale: str) -> str:
-        """The caption, with the number; where it reads experiments, with what was computed and what the scale means."""
+        """The caption with the number, and of experiments the data, models, seeds and scale."""
         plan = project.plan(scale)
         opening = (
             f"{self.kind.capitalize()} {self.number}. {'Not in the paper. ' if self.supplement else ''}{self.caption}"
@@ -156,11 +156,11 @@ class Artifact:
             atomic_write(project.root / self.path(scale, extension), content)
 
     def made(self, tables: Tables, stored: RecordTensors, compared: Places) -> Made:
-        """What its function makes of tidy tables.
+        """The drawing or data frame, from tidy tables.
 
         Args:
             tables: the tidy tables of :attr:`experiments`.
-            stored: where tensors are read, if :attr:`tensors` names any.
+            stored: tensors of the experiments that :attr:`tensors` names.
             compared: places of compared defenses; see :attr:`any_sweep`.
         """
         apart = defenses_apart if self.any_sweep else settings_apart
@@ -169,16 +169,16 @@ class Artifact:
 
 
 def shows_void(made: Made) -> bool:
-    """Whether it is a figure with a series that says nothing, since its attack is too weak."""
+    """Whether it is a figure with a void series, whose attack is too weak."""
     return not isinstance(made, pd.DataFrame) and made.shows_void
 
 
 def notes_on_void(tables: Tables, verdicts: Iterable[pd.DataFrame]) -> list[str]:
-    """What the attacks reached whose cells are void, in words.
+    """Sentences on the attacks whose cells are void.
 
     Args:
         tables: the tidy tables of the artifact.
-        verdicts: gates.csv of every experiment.
+        verdicts: rows of gates.csv, of every experiment.
     """
     rows = pd.concat(tables.values())
     return void_notes(pd.concat(verdicts), dict(zip(rows["metric"], rows["unit"], strict=True)))
@@ -188,10 +188,10 @@ def formats(made: Made, caption: Sequence[str], share: str = "") -> dict[str, by
     """The content of every file of an artifact, by its extension.
 
     Args:
-        made: the picture or the table.
-        caption: lines of it.
-        share: how many of its records are there, where not all need be, such as ``5 of 8 records``: pictures and tables
-            are marked as partial then, and CSV has a column ``partial``.
+        made: the drawing or the table.
+        caption: its lines.
+        share: ``5 of 8 records``, of an artifact from a part of its records: drawings and tables are marked as partial,
+            and CSV has a column ``partial``; empty otherwise.
     """
     if isinstance(made, pd.DataFrame):
         return _table_formats(made, "\n".join(caption), share)
@@ -260,8 +260,16 @@ def artifact(
 ) -> Callable[[Make], Make]:
     """Decorator that registers the function that makes an artifact; the arguments are :class:`Artifact`'s.
 
+    >>> from leakbench.lazy import pd
+    >>> @artifact("my_paper", "table", 1, title="Utility", caption="Mean accuracy.", experiments=["training"])
+    ... def table01(tables: Tables) -> pd.DataFrame:
+    ...     return tables["training"].groupby("defense")["value"].mean().reset_index()
+    >>> table01({"training": pd.DataFrame({"defense": ["none", "none"], "value": [0.5, 0.75]})})
+      defense  value
+    0    none  0.625
+
     Raises:
-        ConfigError: the number is taken, or none; or tensors are asked of an experiment that is not among its own.
+        ConfigError: the number is taken or malformed, or ``tensors`` names an experiment that it does not read.
     """
 
     def register(make: Make) -> Make:
@@ -281,7 +289,7 @@ def artifact(
 
 @cache
 def artifacts() -> tuple[Artifact, ...]:
-    """Every artifact of every paper: by paper, figures first, supplements after the paper's own, by number."""
+    """Every artifact of every paper, in :attr:`Artifact.order`."""
     for paper in paper_folders().values():
         import_modules(paper.package)
     return tuple(sorted(_artifacts.values(), key=lambda entry: entry.order))
@@ -297,13 +305,13 @@ def artifact_of(path: str) -> Artifact:
     if len(target.parts) != 4 or target.parts[0] != FIGURES:
         raise ConfigError(f"{path}: expected {FIGURES}/<scale>/<paper>/<figNN|tableNN>.<format>")
     _, _, paper, file = target.parts
-    of_paper = {entry.name: entry for entry in artifacts() if entry.paper == paper}
+    of_paper = {each.name: each for each in artifacts() if each.paper == paper}
     if not of_paper:
-        raise UnknownName("paper", paper, {entry.paper for entry in artifacts()}, path)
+        raise UnknownName("paper", paper, {each.paper for each in artifacts()}, path)
     name, _, extension = file.partition(".")
     if name not in of_paper:
         raise UnknownName("artifact", name, of_paper, path)
-    found = of_paper[name]
-    if extension not in FORMATS[found.kind]:
-        raise UnknownName("format", extension, FORMATS[found.kind], path)
-    return found
+    entry = of_paper[name]
+    if extension not in FORMATS[entry.kind]:
+        raise UnknownName("format", extension, FORMATS[entry.kind], path)
+    return entry

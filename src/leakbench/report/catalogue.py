@@ -1,4 +1,4 @@
-"""What ``leakbench list`` and ``leakbench claims`` show, as rows."""
+"""Rows of ``leakbench list`` and ``leakbench claims``."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _components(registry: Registry[Any]) -> Iterator[dict[str, Any]]:
 
 
 def _paper(project: Project, scale: str, name: str) -> dict[str, Any]:
-    """How many artifacts and claims a paper has here, and the verdicts that a run of the scale has written."""
+    """Counts of a paper's artifacts and claims, and of the verdicts that a run of the scale has written."""
     kinds = Counter(entry.kind for entry in artifacts() if entry.paper == name)
     row = {"name": name, "figures": kinds["figure"], "tables": kinds["table"], "claims": len(claims_of(name))}
     written = project.root / claims_path(scale, name)

@@ -1,7 +1,7 @@
 """Theorems as claims without tables: a check draws random cases from a fixed seed and looks for a violation.
 
-A check that holds is evidence for the functions of :mod:`leakbench.theory` as much as for the theorem: a wrong one of
-either makes it fail. Checks compute in float64.
+A check tests the functions of :mod:`leakbench.theory` as much as the theorem: an error in either makes it fail. Checks
+compute in float64.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Checked:
         holds: whether no case violates the statement.
         margin: the smallest slack; negative where violated.
         trials: number of random cases.
-        what: what the margin measures, in words.
+        what: the quantity that the margin measures, in words.
     """
 
     holds: bool
@@ -42,7 +42,7 @@ Check = Callable[[], Checked]
 
 @dataclass(frozen=True)
 class Theorem:
-    """Judge of a claim that no table decides: the check computes when it is called, and not before.
+    """Judge of a claim without tables: it runs the check when it is called.
 
     Attributes:
         check: computes random cases and returns the outcome.
@@ -93,10 +93,10 @@ def checked(slacks: list[torch.Tensor], trials: int, what: str) -> Checked:
 
 
 def agreement(actual: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
-    """Slack of an equality of numbers, elementwise: what is left of the relative tolerance :data:`EXACT`."""
+    """Slack of an equality, elementwise: the relative tolerance :data:`EXACT` minus the deviation."""
     return EXACT - (actual / expected - 1).abs()
 
 
 def required(slack: torch.Tensor) -> torch.Tensor:
-    """A slack, elementwise, that matters where it is negative, and does not hide the margin of interest elsewhere."""
+    """The slack where it is negative, elementwise; infinite elsewhere, so as not to hide the margin of interest."""
     return torch.where(slack >= 0, torch.inf, slack)

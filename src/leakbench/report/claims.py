@@ -13,7 +13,7 @@ from leakbench.paper_folders import paper_folders
 from leakbench.report.artifacts import Artifact, Tables, artifacts
 from leakbench.report.compared import Places, stand_ins, without
 from leakbench.report.evidence import Evidence, NotRun
-from leakbench.report.findings import Finding, in_numbers
+from leakbench.report.findings import Finding, effect_text
 from leakbench.report.labels import Reads, check_labels, declared
 
 if TYPE_CHECKING:
@@ -32,10 +32,10 @@ class Claim:
         statement: one plain sentence.
         source: where the paper says it.
         reads: the experiments whose tidy tables it reads, with the labels that it reads of them; none for theory.
-        find: the pure function from what the tables hold to a finding. It may raise :class:`NotRun`.
-        champion: label of the defense that the claim says does well; the note says what becomes of the claim if a
-            compared defense takes its place. Empty where the claim is of something else.
-        over: the parameter that the champion is compared over, if any; a compared defense has its own.
+        find: the pure function from evidence to a finding. It may raise :class:`NotRun`.
+        champion: label of the defense that the claim says does well; the note has the verdicts with compared defenses
+            in its place. Empty for other claims.
+        over: the parameter that the champion is compared over, if any; a compared defense has another one.
     """
 
     paper: str
@@ -54,7 +54,7 @@ class Claim:
 
     @property
     def printed(self) -> str:
-        """The paper's own number and where it stands; empty where the paper prints none."""
+        """The number that the paper prints, and where; empty if it prints none."""
         return _printed(self.paper).get(self.key, "")
 
     def check(self, plan: Plan) -> None:
@@ -73,11 +73,11 @@ class Claim:
             return Finding("not run", note=str(reason))
 
     def judge_beside(self, tables: Tables, compared: Places) -> Finding:
-        """The verdict on the paper's defenses, and in the note how compared ones do in the place of the champion.
+        """The verdict on the paper's defenses, and in the note those with compared ones in the place of the champion.
 
         Args:
             tables: the tidy tables of its experiments, and others.
-            compared: the compared defenses, of which the verdict knows nothing.
+            compared: the compared defenses, which the verdict leaves out.
         """
         tables = {name: tables[name] for name in self.experiments}
         finding = self.judge({name: without(frame, compared) for name, frame in tables.items()})
@@ -86,7 +86,7 @@ class Claim:
         notes = [finding.note] if finding.note else []
         for name, others in stand_ins(tables, compared, self.champion, self.over):
             other = Finding("not run", note=NO_SWEEP) if others is None else self.judge(others)
-            words = in_numbers(other.effect, other.low, other.high) or other.note
+            words = effect_text(other.effect, other.low, other.high) or other.note
             notes.append(f"with {name} in the place of {self.champion}: {other.verdict} ({words})")
         return replace(finding, note=". ".join(notes))
 
@@ -117,12 +117,24 @@ def claim(
 ) -> Callable[[Callable[[Evidence], Finding]], Callable[[Evidence], Finding]]:
     """Register the decorated function as the judge of a claim.
 
+    >>> from leakbench.lazy import pd
+    >>> from leakbench.report.comparisons import level
+    >>> from leakbench.report.findings import decide
+    >>> @claim("my_paper", "E1", "Pruning keeps an accuracy of 60 %.", source="Table 2", experiments=["training"])
+    ... def pruning(evidence: Evidence) -> Finding:
+    ...     accuracy = evidence.series("training", "accuracy", defense="gp")
+    ...     return decide(evidence, [level(accuracy, "mnist", "fraction", at_least=0.6)])
+    >>> table = pd.DataFrame({"seed": [0, 1, 2], "value": [0.66, 0.68, 0.67]})
+    >>> table = table.assign(dataset="mnist", model="lenet5", defense="gp", attack=None, metric="accuracy", axis=None)
+    >>> pruning(Evidence({"training": table.assign(index=0, void=False)})).verdict
+    'reproduced'
+
     Args:
         paper: name of the paper.
         key: as in :class:`Claim`, like ``statement``, ``source``, ``champion`` and ``over``.
         statement: one plain sentence.
         source: where the paper says it.
-        experiments: whose tidy tables it reads, each with the labels that it reads of it, if any.
+        experiments: that it reads, each by name or with the labels that it reads.
         champion: label of the defense that the claim says does well.
         over: the parameter that the champion is compared over.
 

@@ -1,7 +1,7 @@
 """Compared defenses in tidy tables: each of their settings has a label of its own.
 
-Figures know the parameters of the paper's defenses, and not those of a compared one. A mean over them would be of
-nothing.
+Figures know the parameters of the paper's defenses, not those of a compared one, over which a mean would be
+meaningless.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Frames = Mapping[str, "pd.DataFrame"]
 """Tidy tables by the name of their experiment."""
 Places = Mapping[str, int]
-"""Labels of compared defenses, each with how many settings of its mechanism come before its own."""
+"""Labels of compared defenses, each with the number of settings of its mechanism that come before."""
 
 
 def places_of(compared: Iterable[Variant[Any]]) -> Places:
@@ -35,31 +35,31 @@ def places_of(compared: Iterable[Variant[Any]]) -> Places:
 
 
 def settings_apart(frame: pd.DataFrame, places: Places) -> pd.DataFrame:
-    """A tidy table in which every setting of a compared defense is a defense: ``signs, probability=0.1``.
+    """A tidy table in which every setting of a compared defense is a defense of its own: ``signs, probability=0.1``.
 
-    Parameters that other defenses of the table have as well stay columns, since figures have an axis for them. What
-    shares a mechanism has numbered ones, so that colours and markers differ.
+    Parameters that other defenses of the table have as well stay columns, since figures have an axis for them. Settings
+    of one mechanism are numbered, so that colours and markers differ.
 
     Args:
         frame: tidy table of an experiment.
         places: of the compared defenses.
     """
-    own = frame["defense"].isin(places)
-    if not own.any():
+    compared = frame["defense"].isin(places)
+    if not compared.any():
         return frame
-    columns = [name for name in setting_columns(frame) if frame.loc[~own, name].isna().all()]
+    columns = [name for name in setting_columns(frame) if frame.loc[~compared, name].isna().all()]
     keys = ["defense", "mechanism", *columns]
-    found = frame.drop(columns=columns)
+    result = frame.drop(columns=columns)
     numbers = dict(places)
-    for _, rows in frame[own].groupby(keys, sort=False, dropna=False):
+    for _, rows in frame[compared].groupby(keys, sort=False, dropna=False):
         (row,) = rows[keys].head(1).to_dict("records")
         label, there = row["defense"], frame.index.isin(rows.index)
         setting = {name.removeprefix(SETTING): row[name] for name in columns if not pd.isna(row[name])}
         numbered = setting_of_mechanism(row["mechanism"], numbers[label])
-        found["defense"] = found["defense"].mask(there, in_setting(label, setting))
-        found["mechanism"] = found["mechanism"].mask(there, numbered)
+        result["defense"] = result["defense"].mask(there, in_setting(label, setting))
+        result["mechanism"] = result["mechanism"].mask(there, numbered)
         numbers[label] += 1
-    return found
+    return result
 
 
 def defenses_apart(frame: pd.DataFrame, places: Places) -> pd.DataFrame:
@@ -87,16 +87,16 @@ def of_setting(name: str) -> tuple[str, dict[str, str]]:
 
 
 def stand_ins(tables: Frames, places: Places, champion: str, parameter: str) -> Iterator[tuple[str, Frames | None]]:
-    """The tables with compared defenses in the place of another one, one after the other, each under its name.
+    """The tables with each compared defense in the place of the champion, by the name of the defense.
 
-    Only defenses that every table has which has the champion.
+    Only defenses that are in every table with the champion.
 
     Args:
         tables: by the names of their experiments.
         places: of the compared defenses.
         champion: label of the defense whose place they take.
-        parameter: that the champion is compared over: the one parameter that a compared defense sweeps stands for it,
-            and there are no tables of one that does not sweep one. Empty: each of its settings takes the place.
+        parameter: that the champion is compared over; the one parameter that a compared defense sweeps takes its place,
+            and a defense that does not sweep exactly one has no tables (None). Empty: each setting takes the place.
     """
     if not parameter:
         tables = {name: settings_apart(frame, places) for name, frame in tables.items()}
@@ -120,12 +120,12 @@ def stand_ins(tables: Frames, places: Places, champion: str, parameter: str) -> 
 def _in_its_place(
     frame: pd.DataFrame, name: str, labels: Collection[str], champion: str, renamed: Mapping[str, str]
 ) -> pd.DataFrame:
-    """One defense as the champion, its columns renamed; the champion and the other compared ones are gone."""
-    own = frame[frame["defense"] == name].assign(defense=champion)
-    own = own.drop(columns=set(renamed.values()) - set(renamed), errors="ignore").rename(columns=renamed)
+    """One defense as the champion, its columns renamed, without the champion and the other compared defenses."""
+    stand_in = frame[frame["defense"] == name].assign(defense=champion)
+    stand_in = stand_in.drop(columns=set(renamed.values()) - set(renamed), errors="ignore").rename(columns=renamed)
     of_labels = [of_setting(each)[0] in labels for each in frame["defense"]]
     others = frame[~(pd.Series(of_labels, frame.index) | (frame["defense"] == champion))]
-    return pd.concat([others, own], ignore_index=True)
+    return pd.concat([others, stand_in], ignore_index=True)
 
 
 def without(frame: pd.DataFrame, labels: Collection[str]) -> pd.DataFrame:

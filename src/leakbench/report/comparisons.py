@@ -1,4 +1,4 @@
-"""What claims are made of: ratios, differences and trends, each with what it means in words."""
+"""Parts of claims: ratios, differences, levels and trends, each with its meaning in words."""
 
 from __future__ import annotations
 
@@ -33,7 +33,13 @@ def difference(a: Series, b: Series, name: str, unit: str, at_least: float = 0.0
 
 
 def level(series: Series, name: str, unit: str, at_least: float = -math.inf, at_most: float = math.inf) -> Part:
-    """The mean of a series of one point."""
+    """The mean of a series of one point.
+
+    >>> psnr = Series("psnr of none", (0.0,), (0, 1, 2), np.array([[[21.0], [22.0], [23.0]]]))
+    >>> part = level(psnr, "cifar10", "dB", at_least=20.0)
+    >>> part.estimate.value, part.verdict
+    (22.0, 'reproduced')
+    """
     resamples = bootstrap(series)
     estimate = resamples.estimate(resamples.mean(series.values[0]))
     return Part(name, estimate, f"{series.name} ({unit})", at_least, at_most)

@@ -1,4 +1,4 @@
-"""From what jobs took to what others will take: a rate per kind of job, and how far off it may be (docs/costs.md)."""
+"""Costs of jobs estimated from those of others: a rate per kind of job, with its uncertainty (docs/costs.md)."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from typing import Literal, NamedTuple
 Device = Literal["cpu", "gpu"]
 
 STEP = 2e7
-"""Multiply-adds that a core would do while it starts the many small operations of one step: what a step costs beside
-its work, on a GPU too. Of 1e6, 5e6, 2e7, 5e7 and 1e8 this foretells the smoke replication best."""
+"""Overhead of one step, whose many small operations have to be started, in multiply-adds of a core; the same on a GPU.
+Of 1e6, 5e6, 2e7, 5e7 and 1e8 this predicts the costs of the smoke replication best."""
 Z = 1.2816
 """Standard deviations on each side of a normal law's central 80 %."""
 PRIOR = math.log(3)
 """Standard deviation of the logarithm of measured over estimated seconds, before anything is measured."""
 PRIOR_EXPERIMENTS = 2
-"""How many experiments' residuals this is worth."""
+"""Weight of the prior, in experiments."""
 EXTRAPOLATION = 0.15
-"""Standard deviation of the power of the size that seconds grow with, about 1."""
+"""Standard deviation of the exponent with which seconds grow with the size, around 1."""
 FARTHEST = 1.0
-"""The standard deviation that this adds at most: how fast a processor multiplies has its bounds."""
+"""Largest standard deviation that extrapolation adds: the speed of a processor is bounded."""
 ENOUGH = 3
-"""Records of a component from which it has a rate of its own."""
+"""Number of records from which a component has a separate rate."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """What a job computes.
+    """Amount of computation of a job.
 
     Attributes:
         kind: of job.
         component: name of its attack, or of its defense where it has no attack.
         operations: multiply-adds.
-        steps: computations of which each waits for the one before.
+        steps: sequential steps.
     """
 
     kind: str
@@ -45,16 +45,16 @@ class Size:
     steps: float
 
     def on(self, speed: float = 1.0) -> float:
-        """Multiply-adds of a core that take as long, where a device does so many times as many; above zero."""
+        """Multiply-adds of a core that take as long as the job on a device ``speed`` times as fast; above zero."""
         return self.operations / speed + STEP * self.steps
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a job took.
+    """Measured cost of a job.
 
     Attributes:
-        experiment: which one it is of; records of one have more in common than others.
+        experiment: that the job is in; costs within one experiment are correlated.
         device: that it ran on.
         seconds: of that device, above zero.
     """
@@ -66,7 +66,7 @@ class Measured:
 
 
 class Speedup(NamedTuple):
-    """How many multiply-adds a GPU is assumed to do while a core of a CPU does one, from ``low`` to ``high``."""
+    """Assumed ratio of the speed of a GPU to that of a core of a CPU, from ``low`` to ``high``."""
 
     low: float
     high: float
@@ -77,10 +77,10 @@ class Speedup(NamedTuple):
         return math.sqrt(self.low * self.high)
 
 
-class Estimate(NamedTuple):
-    """Seconds, and an interval that holds them four times out of five.
+class Forecast(NamedTuple):
+    """Expected seconds with an 80 % interval.
 
-    ``basis``: which rate it rests on. ``assumed``: whether it rests on an assumed speed-up, too.
+    ``basis``: the rate that it rests on. ``assumed``: whether it also rests on an assumed speed-up.
     """
 
     seconds: float
@@ -92,13 +92,13 @@ class Estimate(NamedTuple):
 
 @dataclass(frozen=True)
 class Rate:
-    """Of some records.
+    """Seconds per multiply-add, fitted to some records.
 
     Attributes:
-        rate: seconds per multiply-add of a core, or of what takes a GPU as long.
+        rate: seconds per multiply-add of a core, or per as many of a GPU as the speed-up says.
         deviation: standard deviation of the logarithm of measured over estimated seconds.
-        least, most: the smallest and the largest size that was measured, on a core.
-        count: of records.
+        least, most: the smallest and the largest measured size, as multiply-adds of a core.
+        count: number of records.
     """
 
     rate: float
@@ -108,18 +108,18 @@ class Rate:
     count: int
 
     def spread(self, size: Size) -> float:
-        """By what seconds may differ from the estimate, as a factor; more beyond the sizes that were measured."""
+        """Ratio of the interval's ends to the estimate; larger beyond the sizes that were measured."""
         amount = size.on()
         beyond = max(0.0, math.log(amount / self.most), math.log(self.least / amount))
         return math.exp(Z * math.hypot(self.deviation, min(EXTRAPOLATION * beyond, FARTHEST)))
 
 
 class CostModel:
-    """Seconds of jobs: a rate times the size.
+    """Estimates the seconds of jobs: a rate times the size.
 
     Args:
-        measured: what jobs took, on any device.
-        speedup: of a GPU.
+        measured: costs of jobs, on any device.
+        speedup: assumed of a GPU.
     """
 
     def __init__(self, measured: Iterable[Measured], speedup: Speedup) -> None:
@@ -139,8 +139,8 @@ class CostModel:
         for experiment in dict.fromkeys(name for name, _ in logs):
             others = [rate for name, rate in logs if name != experiment]
             if others:
-                own = [(rate - median(others)) ** 2 for name, rate in logs if name == experiment]
-                squares.append(sum(own) / len(own))
+                within = [(rate - median(others)) ** 2 for name, rate in logs if name == experiment]
+                squares.append(sum(within) / len(within))
         sizes = [each.size.on() for each in group]
         deviation = math.sqrt(sum(squares) / len(squares))
         return Rate(math.exp(median(rate for _, rate in logs)), deviation, min(sizes), max(sizes), len(group))
@@ -148,27 +148,27 @@ class CostModel:
     def _rate_of(self, measured: Measured) -> float:
         return measured.seconds / measured.size.on(self.speedup.middle if measured.device == "gpu" else 1.0)
 
-    def estimate(self, size: Size, device: Device) -> Estimate | None:
+    def estimate(self, size: Size, device: Device) -> Forecast | None:
         """Seconds of a job on a device; None where no record of its kind is known.
 
-        Where none is of a GPU, a GPU's seconds are those of a CPU with the assumed speed-up.
+        Without records of a GPU, its seconds are those of a CPU with the assumed speed-up.
         """
-        for own in (device, "cpu") if device == "gpu" else (device,):
+        for known in (device, "cpu") if device == "gpu" else (device,):
             for component in (size.component, None):
-                rate = self.rates.get((own, size.kind, component))
+                rate = self.rates.get((known, size.kind, component))
                 if rate is not None:
-                    return self._estimated(rate, size, own, component, device)
+                    return self._estimated(rate, size, known, component, device)
         return None
 
-    def _estimated(self, rate: Rate, size: Size, own: Device, component: str | None, device: Device) -> Estimate:
+    def _estimated(self, rate: Rate, size: Size, known: Device, component: str | None, device: Device) -> Forecast:
         name = " ".join(part for part in (size.kind, component) if part)
-        basis = f"{name}: {rate.count} records of a {own.upper()}"
-        assumed, spread = own != device, rate.spread(size)
+        basis = f"{name}: {rate.count} records of a {known.upper()}"
+        assumed, spread = known != device, rate.spread(size)
         slow, middle, fast = (1.0, 1.0, 1.0)
         if device == "gpu":
             middle = self.speedup.middle
             slow, fast = self.speedup if assumed else (middle, middle)
-        return Estimate(
+        return Forecast(
             rate.rate * size.on(middle),
             rate.rate * size.on(fast) / spread,
             rate.rate * size.on(slow) * spread,
@@ -177,11 +177,11 @@ class CostModel:
         )
 
 
-def added(estimates: Iterable[tuple[str, Estimate]]) -> tuple[float, float, float]:
+def added(estimates: Iterable[tuple[str, Forecast]]) -> tuple[float, float, float]:
     """The sum of the estimates of jobs, with its interval.
 
-    Errors of one kind of job, and those of all that rest on the assumed speed-up, are taken to be the same error; those
-    of different kinds to be independent.
+    Errors of one kind of job are fully correlated, as are those of all that rest on the assumed speed-up; errors of
+    different kinds are independent.
 
     Args:
         estimates: with the kind of the job.

@@ -1,4 +1,4 @@
-"""What computing a scale takes, by paper, kind of job and figure: ``leakbench cost``; the model is in docs/costs.md."""
+"""The cost of a scale by paper, kind of job and figure: ``leakbench cost``. The model is in docs/costs.md."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from leakbench.planning.project import Project
 from leakbench.planning.recorded import job_of
 from leakbench.records import RESULTS, Record, atomic_write, size_on_disk
 from leakbench.report.artifacts import artifacts
-from leakbench.report.cost_model import CostModel, Device, Estimate, Measured, Size, Speedup, added
+from leakbench.report.cost_model import CostModel, Device, Forecast, Measured, Size, Speedup, added
 from leakbench.report.recorded import Recorded, readable_records, recorded
 
 if TYPE_CHECKING:
     from leakbench.models.base import Model
 
 SPEEDUP = Speedup(100, 1000)
-"""Of a data centre's GPU over one core, where no record of a GPU says better: 1e12 to 1e13 multiply-adds a second in
-float32, by how well kernels fill it, over the 1e10 that records of a CPU show."""
+"""Assumed speed-up of a data centre's GPU over one core, without records of a GPU: 1e12 to 1e13 multiply-adds a second
+in float32, depending on how well kernels fill it, over the 1e10 that records of a CPU show."""
 COLUMNS = ("record", "paper", "experiment", "kind", "state", "device", "seconds", "low", "high", "bytes", "basis")
 
 
 class Earlier(NamedTuple):
-    """What a record took: the job, device seconds, and bytes."""
+    """The cost of an existing record: the job, device seconds, and bytes."""
 
     job: Job
     device: Device
@@ -41,17 +41,17 @@ class Earlier(NamedTuple):
 
     @property
     def measured(self) -> Measured:
-        """What a model of costs learns from it."""
+        """The cost as input of a :class:`CostModel`."""
         place = "/".join((self.job.scale, self.job.paper, self.job.experiment))
         return Measured(size_of(self.job), place, self.device, self.seconds)
 
 
 @dataclass(frozen=True)
 class JobCost:
-    """What a job takes, or took.
+    """Estimated cost of a job.
 
     Attributes:
-        recorded: what there is of it.
+        recorded: its record, if any.
         device: that it asks for.
         estimate: None where nothing is known of its kind.
         bytes: of its record and tensors; None likewise.
@@ -60,7 +60,7 @@ class JobCost:
     job: Job
     recorded: Recorded
     device: Device
-    estimate: Estimate | None
+    estimate: Forecast | None
     bytes: float | None
 
     @property
@@ -71,12 +71,12 @@ class JobCost:
 
 @dataclass(frozen=True)
 class Costs:
-    """What a scale takes.
+    """Costs of a scale.
 
     Attributes:
         jobs: by their records' paths.
-        measured: how many records it is estimated from, by device.
-        unused: records that were not used, by reason.
+        measured: numbers of records that the estimates rest on, by device.
+        unused: numbers of records that were not used, by reason.
     """
 
     scale: str
@@ -88,7 +88,7 @@ class Costs:
 
 
 def device_of(record: Record) -> Device:
-    """What a record was computed on."""
+    """The device that a record was computed on."""
     return "cpu" if record.provenance.device.startswith("cpu") else "gpu"
 
 
@@ -99,7 +99,7 @@ def _size_of_model(model: Model, shape: tuple[int, ...], classes: int) -> tuple[
 
 
 def size_of(job: Job) -> Size:
-    """What a job computes."""
+    """The amount of computation of a job."""
     dataset, effort = job.dataset.single(), job.effort
     factor = 1.0
     if job.kind.unit != "multiply-adds":
@@ -109,8 +109,8 @@ def size_of(job: Job) -> Size:
 
 
 def earlier_costs(root: Path) -> tuple[list[Earlier], dict[str, int]]:
-    """What the records below ``root`` took, of any scale; and how many say nothing, by reason."""
-    found, unused = [], dict[str, int]()
+    """Costs of the records below ``root``, of any scale, and the numbers of unusable ones by reason."""
+    earlier, unused = [], dict[str, int]()
     for path, record in readable_records(root).items():
         if record.outcome.status == "infeasible":
             reason = "infeasible: not all was computed"
@@ -119,23 +119,23 @@ def earlier_costs(root: Path) -> tuple[list[Earlier], dict[str, int]]:
         else:
             try:
                 size = size_on_disk(root / path, record)
-                found.append(Earlier(job_of(record.job), device_of(record), record.cost.device_s, size))
+                earlier.append(Earlier(job_of(record.job), device_of(record), record.cost.device_s, size))
                 continue
             except LeakbenchError:
-                reason = "of components that are no more as they were"
+                reason = "of components that have changed since"
             except OSError:
                 reason = "their tensors are missing"
         unused[reason] = unused.get(reason, 0) + 1
-    return found, unused
+    return earlier, unused
 
 
 def costs(project: Project, scale: str, device: Device | None = None, speedup: Speedup = SPEEDUP) -> Costs:
-    """What a scale takes, estimated from all records below the project's results.
+    """The costs of a scale, estimated from all records below the project's results.
 
     Args:
         project: whose records are read.
         scale: whose jobs are estimated.
-        device: what jobs run on that a cluster gives a GPU; by default what the scale says.
+        device: that jobs run on if they can use a GPU; by default that of the scale.
         speedup: of a GPU over a core, where there are no records of a GPU.
 
     Raises:
@@ -148,33 +148,33 @@ def costs(project: Project, scale: str, device: Device | None = None, speedup: S
     rates: dict[str, list[float]] = {}
     for each in earlier:
         rates.setdefault(each.job.kind.name, []).append(each.bytes / each.job.volume)
-    found = {}
+    jobs = {}
     for path, job in plan.jobs.items():
-        there, own = recorded(project.root, job), device if job.kind.on_gpu else "cpu"
-        size = float(there.bytes) if there.state == "done" else None
+        record, job_device = recorded(project.root, job), device if job.kind.on_gpu else "cpu"
+        size = float(record.bytes) if record.state == "done" else None
         if size is None and job.kind.name in rates:
             size = median(rates[job.kind.name]) * job.volume
-        estimate = model.estimate(size_of(job), own) if job.kind.name in rates else None
-        found[path] = JobCost(job, there, own, estimate, size)
+        estimate = model.estimate(size_of(job), job_device) if job.kind.name in rates else None
+        jobs[path] = JobCost(job, record, job_device, estimate, size)
     counts = {name: sum(e.device == name for e in earlier) for name in ("cpu", "gpu")}
-    return Costs(scale, device, speedup, found, counts, unused)
+    return Costs(scale, device, speedup, jobs, counts, unused)
 
 
-def summary(found: Iterable[JobCost], at_a_time: int) -> dict[str, Any]:
-    """What some jobs take together: ``gpu_hours``, ``cpu_hours`` (as value, low and high), of those that are left.
+def summary(jobs: Iterable[JobCost], at_a_time: int) -> dict[str, Any]:
+    """Counts of jobs, their bytes, and the cost of those left: ``gpu_hours``, ``cpu_hours`` (value, low and high).
 
-    Where nothing is known of some, hours and bytes are null if that is so of all, and else those of the others.
+    Jobs without an estimate are left out; hours and bytes are null if no job has one.
     """
-    every = list(found)
+    every = list(jobs)
     left = [each for each in every if not each.done]
     known = [(each, each.estimate) for each in left if each.estimate is not None]
     hours: dict[str, list[float] | None] = {}
     wall = 0.0
     for device in ("gpu", "cpu"):
-        own = [(each.job.kind.name, estimate) for each, estimate in known if each.device == device]
-        total = added(own)
-        hours[f"{device}_hours"] = [seconds / 3600 for seconds in total] if own else None
-        wall = max(wall, total[0] / 3600 / at_a_time, *(estimate.seconds / 3600 for _, estimate in own), 0.0)
+        estimates = [(each.job.kind.name, estimate) for each, estimate in known if each.device == device]
+        total = added(estimates)
+        hours[f"{device}_hours"] = [seconds / 3600 for seconds in total] if estimates else None
+        wall = max(wall, total[0] / 3600 / at_a_time, *(estimate.seconds / 3600 for _, estimate in estimates), 0.0)
     sizes = [each.bytes for each in every if each.bytes is not None]
     return {
         "jobs": len(every),
@@ -187,9 +187,9 @@ def summary(found: Iterable[JobCost], at_a_time: int) -> dict[str, Any]:
     }
 
 
-def cost_report(project: Project, found: Costs, at_a_time: int) -> dict[str, Any]:
-    """What ``leakbench cost --json`` prints: what it rests on, and a row for each paper, kind and artifact."""
-    plan, jobs = project.plan(found.scale), found.jobs
+def cost_report(project: Project, scale_costs: Costs, at_a_time: int) -> dict[str, Any]:
+    """The output of ``leakbench cost --json``: the basis of the estimates, and rows by paper, kind and artifact."""
+    plan, jobs = project.plan(scale_costs.scale), scale_costs.jobs
 
     def rows(groups: Mapping[str, Collection[str]]) -> list[dict[str, Any]]:
         return [{"name": name, **summary((jobs[path] for path in paths), at_a_time)} for name, paths in groups.items()]
@@ -199,19 +199,19 @@ def cost_report(project: Project, found: Costs, at_a_time: int) -> dict[str, Any
     for path, each in jobs.items():
         kinds.setdefault(each.job.kind.name, []).append(path)
     shown = {
-        f"{entry.paper} {entry.name}": entry.records(project, found.scale)
+        f"{entry.paper} {entry.name}": entry.records(project, scale_costs.scale)
         for entry in artifacts()
         if entry.paper in plan.papers and entry.experiments
     }
     unknown = {each.job.kind.name for each in jobs.values() if each.estimate is None and not each.done}
     assumed = any(each.estimate.assumed for each in jobs.values() if each.estimate is not None and not each.done)
     return {
-        "scale": found.scale,
-        "device": found.device,
+        "scale": scale_costs.scale,
+        "device": scale_costs.device,
         "at_a_time": at_a_time,
-        "records": found.measured,
-        "unused_records": found.unused,
-        "assumed_speedup": list(found.speedup) if assumed else None,
+        "records": scale_costs.measured,
+        "unused_records": scale_costs.unused,
+        "assumed_speedup": list(scale_costs.speedup) if assumed else None,
         "without_estimate": {kind: f"no record of a job of kind '{kind}', at any scale" for kind in sorted(unknown)},
         "total": summary(jobs.values(), at_a_time),
         "papers": rows(papers),
@@ -221,16 +221,16 @@ def cost_report(project: Project, found: Costs, at_a_time: int) -> dict[str, Any
 
 
 def costs_path(scale: str) -> str:
-    """Where the estimates of a scale's jobs are kept, relative to the project's root."""
+    """Path of the estimates of a scale's jobs, relative to the project's root."""
     return f"{RESULTS}/{scale}/costs.csv"
 
 
-def write_costs(root: Path, found: Costs) -> None:
-    """One row per job: seconds of its device, empty where nothing is known of its kind."""
+def write_costs(root: Path, scale_costs: Costs) -> None:
+    """Write one row per job, with the seconds of its device, which are empty without an estimate."""
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, COLUMNS, lineterminator="\n")
     writer.writeheader()
-    for path, each in found.jobs.items():
+    for path, each in scale_costs.jobs.items():
         seconds = each.estimate and {name: f"{getattr(each.estimate, name):.6g}" for name in ("seconds", "low", "high")}
         writer.writerow(
             {
@@ -245,16 +245,16 @@ def write_costs(root: Path, found: Costs) -> None:
                 **(seconds or {}),
             }
         )
-    atomic_write(root / costs_path(found.scale), buffer.getvalue().encode())
+    atomic_write(root / costs_path(scale_costs.scale), buffer.getvalue().encode())
 
 
 def planned_seconds(root: Path, scale: str) -> dict[str, float]:
     """Expected seconds by record, as ``leakbench cost`` last wrote them; those it could not estimate are left out.
 
-    Empty where it was not run.
+    Empty if it has not been run.
 
     Raises:
-        ConfigError: the file is not as it was written.
+        ConfigError: the file was changed.
     """
     path = costs_path(scale)
     try:

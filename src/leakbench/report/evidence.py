@@ -1,4 +1,4 @@
-"""What claims read from tidy tables: the numbers of a defense as an array, and what keeps them from deciding."""
+"""The numbers that claims read from tidy tables, as arrays, with notes on what weakens them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Series:
     """A metric of one defense.
 
     Attributes:
-        name: what it is, for messages.
+        name: for messages.
         points: values of the swept parameter, or numbers of steps, ascending.
         seeds: ascending.
         values: ``[points, seeds, batches]``: images or sentences are averaged over their batch, and a number that no
@@ -44,7 +44,7 @@ class Series:
     values: Array
 
     def at(self, points: Sequence[float]) -> Series:
-        """These points alone.
+        """The series at some of its points.
 
         Raises:
             NotRun: one of them was not computed.
@@ -58,8 +58,12 @@ class Series:
             raise NotRun(f"the grid of {self.name} has no {point:g}; it has {numbers(self.points)}")
         return int(near[0])
 
+    def by_point(self) -> list[tuple[float, Series]]:
+        """Every point, with the series at it alone."""
+        return [(point, self.at([point])) for point in self.points]
+
     def of_seeds(self, seeds: Sequence[int]) -> Series:
-        """These seeds alone."""
+        """The series of some of its seeds."""
         return replace(self, seeds=tuple(seeds), values=self.values[:, [self.seeds.index(seed) for seed in seeds]])
 
 
@@ -106,7 +110,7 @@ def bootstrap(*series: Series) -> CrossedBootstrap:
 
 @dataclass
 class _Read:
-    """How much a claim has read."""
+    """Counts of the numbers that a claim has read, and void attacks among them."""
 
     seeds: set[int] = field(default_factory=set)
     batches: set[int] = field(default_factory=set)
@@ -115,12 +119,24 @@ class _Read:
 
 
 class Evidence:
-    """Tidy tables as a claim reads them; remembers what it was shown.
+    """Tidy tables as a claim reads them, with counts of what it has read.
 
     Args:
         tables: by the name of their experiment. Where an experiment has several data sets or models, the first pair
             is judged, and the notes say so, unless the claim goes through the :meth:`cells`.
         declared: the labels that the claim declares, of every experiment; None admits all.
+
+    Two seeds of a metric of two clients:
+
+    >>> from leakbench.lazy import pd
+    >>> table = pd.DataFrame({"seed": [0, 0, 1, 1], "index": [0, 1, 0, 1], "value": [21.0, 25.0, 18.0, 24.0]})
+    >>> table = table.assign(dataset="cifar10", model="lenet5", defense="none", attack="ig", metric="psnr")
+    >>> table = table.assign(void=False, axis="victim", status="ok")
+    >>> evidence = Evidence({"noise": table})
+    >>> evidence.series("noise", "psnr", defense="none", attack="ig").values.tolist()
+    [[[21.0, 25.0], [18.0, 24.0]]]
+    >>> evidence.notes()
+    ['2 seeds x 2 batches: with so few seeds the interval is too narrow']
     """
 
     def __init__(self, tables: Tables, declared: Iterable[Reads] | None = None) -> None:
@@ -132,7 +148,7 @@ class Evidence:
 
     @property
     def void(self) -> list[str]:
-        """Attacks that missed their gate, in words."""
+        """Notes on attacks that missed their gate."""
         return self._read.void
 
     def cells(self, *experiments: str) -> dict[str, Evidence]:
@@ -156,13 +172,13 @@ class Evidence:
         return shared
 
     def aside(self) -> Evidence:
-        """The same tables; what is read here is not remembered, since it only chooses what is judged."""
+        """The same tables, read without counting, to choose what is judged."""
         one = copy.copy(self)
         one._read = _Read()
         return one
 
     def notes(self) -> list[str]:
-        """How much was read, and what is wrong with it."""
+        """Notes on the size of the sample and on missing numbers."""
         notes = []
         if self._read.seeds:
             batches = f" x {max(self._read.batches)} batches" if self._read.batches else ""
@@ -257,7 +273,7 @@ class Evidence:
         return [name for name in names if name.startswith(prefix)]
 
     def _check(self, experiment: str, axis: str, label: str) -> None:
-        """Reject a label that the claim reads and does not declare: nobody would look it up in the grid."""
+        """Reject a label that the claim does not declare, so that planning would not look it up in the grid."""
         if self._declared is not None and not self._declared[experiment].has(axis, label):
             raise ConfigError(f"the claim reads {AXES[axis]} '{label}' of experiment '{experiment}' undeclared")
 
@@ -279,13 +295,13 @@ class Evidence:
 
 
 def _clients(rows: pd.DataFrame) -> int:
-    """Clients per seed: what the values of a metric per victim are counted by."""
+    """Clients per seed, from a metric that has one value per victim."""
     victims = rows[rows["metric"] == "alignment"]
     return 1 if victims.empty else int(victims["index"].max()) + 1
 
 
 def _per_batch(cube: Array, clients: int, name: str) -> Array:
-    """Means over each client's samples, ``[points, seeds, clients]``; they follow each other."""
+    """Means over each client's samples, which are contiguous, ``[points, seeds, clients]``."""
     if cube.shape[-1] % clients:
         raise NotRun(f"{name}: {cube.shape[-1]} samples are no whole batches of {clients} clients")
     images = cube.reshape(*cube.shape[:2], clients, -1)

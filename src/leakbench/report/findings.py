@@ -1,4 +1,4 @@
-"""The rule for verdicts: what comparisons of a claim with its thresholds say about it."""
+"""Verdicts on claims, from comparisons of effects with thresholds."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ MARKS: Mapping[str, str] = {"reproduced": "✔", "contradicted": "✘", "inconcl
 class Finding:
     """A verdict, and the number behind it.
 
+    >>> Finding("reproduced", effect=1.2, low=0.4, high=2.1, meaning="psnr of gp minus psnr of op (dB)").verdict
+    'reproduced'
+
     Attributes:
-        effect: of the sample; None where there is none, as ``low`` and ``high``, its 95 % interval.
+        effect: of the sample, with ``low`` and ``high``, its 95 % interval; None where there is none.
         p: two-sided p-value of the verdict; None where no interval decides.
         meaning: what the effect is and its unit, in words.
-        note: which part of the claim fails, how much was measured, what is missing.
+        note: parts that fail, size of the sample, missing numbers.
     """
 
     verdict: Verdict
@@ -37,14 +40,14 @@ class Finding:
 
 @dataclass(frozen=True)
 class Part:
-    """One comparison of a claim: an effect and where it has to lie.
+    """One comparison of a claim: an effect and its thresholds.
 
     Attributes:
         name: where it was made, such as ``fraction 0.8``; empty if the claim has one part.
         meaning: what the effect is and its unit, in words.
         at_least: lower threshold, in the effect's unit.
         at_most: upper threshold.
-        note: what else to say of it.
+        note: further remarks.
     """
 
     name: str
@@ -56,7 +59,7 @@ class Part:
 
     @property
     def verdict(self) -> Verdict:
-        """Inconclusive if there is no interval, or it contains a threshold; else what the effect says."""
+        """Inconclusive if there is no interval, or it contains a threshold; else by the effect."""
         value, low, high = self.estimate.value, self.estimate.low, self.estimate.high
         if math.isnan(low) or any(low <= threshold <= high for threshold in (self.at_least, self.at_most)):
             return "inconclusive"
@@ -64,13 +67,13 @@ class Part:
 
     @property
     def p(self) -> float:
-        """Of the effect being at its nearer threshold; NaN without resamples."""
+        """P-value of the effect being at its nearer threshold; NaN without resamples."""
         thresholds = [each for each in (self.at_least, self.at_most) if math.isfinite(each)]
         return max((self.estimate.p_value(each) for each in thresholds), default=math.nan)
 
     @property
     def slack(self) -> float:
-        """Distance to the nearer threshold, on its right side, in half-widths of the interval."""
+        """Distance to the nearer threshold in half-widths of the interval; negative on the wrong side."""
         value, half = self.estimate.value, (self.estimate.high - self.estimate.low) / 2
         distance = min(value - self.at_least, self.at_most - value)
         return distance / half if half > 0 else math.copysign(math.inf, distance)
@@ -91,13 +94,19 @@ def decide(evidence: Evidence, parts: Sequence[Part], *, gated: bool = True) -> 
     furthest on the wrong side of its threshold, or nearest to it, in widths of its interval.
 
     Args:
-        evidence: where the parts' numbers were read, which says what of it is void.
+        evidence: source of the parts' numbers, with its void attacks.
         parts: of the claim, each with its estimate.
-        gated: False where the claim is of the attacks themselves, so that what a weak one reached is what it asks, or
-            of what no attack changes.
+        gated: whether void attacks make the verdict inconclusive; False for claims on the strength of the attacks
+            themselves, or on numbers that no attack changes.
 
     Raises:
         NotRun: there are no parts.
+
+    >>> from leakbench.report.comparisons import certain
+    >>> part = certain(12.0, "lenet5", "percent of coordinates sent", at_most=20.0)
+    >>> finding = decide(Evidence({}), [part])
+    >>> finding.verdict, finding.effect, finding.meaning
+    ('reproduced', 12.0, 'percent of coordinates sent; lenet5')
     """
     if not parts:
         raise NotRun("the grid of this scale holds nothing that the claim speaks of")
@@ -128,7 +137,7 @@ def decide(evidence: Evidence, parts: Sequence[Part], *, gated: bool = True) -> 
 
 
 def _p_value(parts: Sequence[Part], verdict: Verdict) -> float:
-    """Of the claim: of all parts the largest, since all have to hold; of those that fail the smallest, times all parts.
+    """P-value of the claim: the largest of all parts, which all have to hold; of failing parts the smallest, times all.
 
     NaN if a part that decides has none.
     """
@@ -149,12 +158,12 @@ def finite(value: float) -> float | None:
 
 
 def unsure(verdict: str, p_holm: float | None) -> bool:
-    """Whether a verdict does not outlive the correction for the number of a paper's claims."""
+    """Whether a verdict does not survive the correction for the number of a paper's claims."""
     return verdict in ("reproduced", "contradicted") and p_holm is not None and p_holm >= 1 - CONFIDENCE
 
 
-def in_numbers(effect: float | None, low: float | None, high: float | None) -> str:
-    """An effect with its interval, to read."""
+def effect_text(effect: float | None, low: float | None, high: float | None) -> str:
+    """An effect with its interval, as text."""
     if effect is None:
         return ""
     return f"{effect:.3g}" + ("" if low is None or high is None else f" [{low:.3g}, {high:.3g}]")

@@ -1,4 +1,4 @@
-"""Pictures of reconstructions: the best, the median and the worst victims above what each method made of them."""
+"""Pictures of reconstructions: the best, the median and the worst victims above each method's reconstructions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def selection(order_by: torch.Tensor, each: int = 3) -> dict[str, list[int]]:
     """The best, the median and the worst victims, from better to worse, without overlap.
 
     Args:
-        order_by: what victims are ranked by, ``[n]``, higher is better; NaN is worst, ties keep their order.
+        order_by: score to rank victims by, ``[n]``, higher is better; NaN is worst, ties keep their order.
         each: how many of each; fewer where there are not three times as many victims.
 
     Returns:
@@ -59,9 +59,9 @@ def gallery(
 
     Args:
         victims: images in [0, 1], ``[n, C, H, W]``, grey (C = 1) or colour (C = 3).
-        reconstructions: label of the method -> what it made of the victims, ``[n, C, H, W]``, in victim order; clamped
-            to [0, 1] here. One that is not finite is left empty and named.
-        order_by: what victims are ranked by, ``[n]``, higher is better; see :func:`selection`. None: all victims, in
+        reconstructions: label of the method -> its reconstructions, ``[n, C, H, W]``, in victim order; clamped to
+            [0, 1] here. Those that are not finite are left empty and marked.
+        order_by: score to rank victims by, ``[n]``, higher is better; see :func:`selection`. None: all victims, in
             their order, in one group without a label.
         each: how many of the best, the median and the worst victims.
         size: width and height of an image, in inches.

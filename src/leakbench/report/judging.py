@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 
 _NUMBERS = ["effect", "low", "high", "p", "p_holm"]
 COLUMNS = ["claim", "statement", "source", "printed", "verdict", *_NUMBERS, "meaning", "note"]
-"""Of claims.csv."""
+"""Columns of claims.csv."""
 
 FORMATS = ("csv", "md", "tex")
 SMOKE_WARNING = "Smoke scale: small models and embedded data; verdicts say little about the paper."
 
 
 def claims_path(scale: str, paper: str, extension: str = "csv") -> str:
-    """Where the verdicts on a paper's claims are written, relative to the project's root."""
+    """Path of the verdicts on a paper's claims, relative to the project's root."""
     return f"{FIGURES}/{scale}/{paper}/claims.{extension}"
 
 
 def claims_paths(scale: str, paper: str) -> list[str]:
-    """Every file the verdicts on a paper's claims are written to."""
+    """Paths of all files with the verdicts on a paper's claims."""
     return [claims_path(scale, paper, extension) for extension in FORMATS]
 
 
@@ -131,7 +131,7 @@ def judge(project: Project, path: str) -> None:
 
 
 def _formats(frame: pd.DataFrame, caption: str) -> dict[str, str]:
-    """As CSV, where numbers keep all their digits, and as tables to read."""
+    """The verdicts as CSV, where numbers keep all their digits, and as tables to read."""
     shown = frame.astype(object)
     for column in _NUMBERS:
         shown[column] = ["" if math.isnan(value) else f"{value:.3g}" for value in frame[column].astype(float)]

@@ -1,7 +1,7 @@
-"""Several objectives at once: which settings of which mechanism no other setting beats in leakage, utility and cost.
+"""Pareto fronts: settings of mechanisms that no other setting dominates in leakage, utility and cost.
 
-All objectives are to be small. A point dominates another one if it is nowhere larger and somewhere smaller; the
-hypervolume of points is that of what they dominate within the box below a reference point.
+All objectives are minimised. A point dominates another one if it is nowhere larger and somewhere smaller; the
+hypervolume of points is the volume that they dominate within the box below a reference point.
 
 Zhang, Kang et al. (2023) weigh the objectives and leave the front to future work; their remark on Theorem 5.1 names
 NSGA. ``pymoo`` has the algorithms: NSGA-II of Deb et al. (2002) and the rest.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     Objectives = Callable[[NDArray[np.float64]], ArrayLike]
-    """From values of a parameter, ``[n]``, to objectives ``[n, m]``; what is not finite cannot be had."""
+    """From values of a parameter, ``[n]``, to objectives ``[n, m]``; infeasible values are not finite."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Mechanism:
     """One mechanism with one parameter.
 
     Attributes:
-        name: what results call it.
+        name: for results.
         low: least value of the parameter.
         high: largest.
         objectives: at values of the parameter.
@@ -60,7 +60,7 @@ class Mechanism:
 
 @dataclass(frozen=True, eq=False)
 class Front:
-    """Settings of which none dominates another, by the first objective, rising.
+    """Settings of which none dominates another, by ascending first objective.
 
     Attributes:
         names: of their mechanisms.
@@ -86,13 +86,13 @@ def ranks(points: ArrayLike) -> NDArray[np.int64]:
     from pymoo.util.nds.non_dominated_sorting import NonDominatedSorting
 
     different, index = np.unique(_points(points), axis=0, return_inverse=True)
-    _, found = NonDominatedSorting().do(different, return_rank=True)
-    ranked: NDArray[np.int64] = np.asarray(found, dtype=np.int64)[index.reshape(-1)]
+    _, rank = NonDominatedSorting().do(different, return_rank=True)
+    ranked: NDArray[np.int64] = np.asarray(rank, dtype=np.int64)[index.reshape(-1)]
     return ranked
 
 
 def nondominated(points: ArrayLike) -> NDArray[np.bool_]:
-    """Which of ``[n, m]`` no other one dominates.
+    """Mask of the points ``[n, m]`` that no other one dominates.
 
     Raises:
         ConfigError: as :func:`ranks`.
@@ -102,7 +102,7 @@ def nondominated(points: ArrayLike) -> NDArray[np.bool_]:
 
 
 def hypervolume(points: ArrayLike, reference: ArrayLike) -> float:
-    """Volume of what ``[n, m]`` dominate below a reference point ``[m]``; points beyond it add nothing.
+    """Volume that points ``[n, m]`` dominate below a reference point ``[m]``; points beyond it add nothing.
 
     Raises:
         ConfigError: as :func:`ranks`, or another number of objectives in the reference.
@@ -126,7 +126,7 @@ def pareto_front(
 ) -> Front:
     """Search all mechanisms and their parameters for the settings that none dominates, by NSGA-II.
 
-    The result follows from the arguments: the search has a seed.
+    The search is deterministic for a seed.
 
     Args:
         mechanisms: with different names, and the same objectives.
@@ -149,7 +149,7 @@ def pareto_front(
     corner = np.asarray(reference, dtype=np.float64)
 
     def choices(x: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Of which mechanism a place in [0, 1] speaks."""
+        """Indices of the mechanisms that places in [0, 1] denote."""
         return np.minimum((x[:, 0] * len(mechanisms)).astype(np.int64), len(mechanisms) - 1)
 
     class Settings(Problem):  # type: ignore[misc]
@@ -159,12 +159,12 @@ def pareto_front(
             values = np.empty((len(x), len(corner)))
             chosen = choices(x)
             for index, mechanism in enumerate(mechanisms):
-                own = chosen == index
-                if own.any():
-                    values[own] = _found(mechanism, mechanism.parameter(x[own, 1]), len(corner))
+                rows = chosen == index
+                if rows.any():
+                    values[rows] = _evaluated(mechanism, mechanism.parameter(x[rows, 1]), len(corner))
             known: NDArray[np.bool_] = np.asarray(np.isfinite(values).all(axis=1))
             out["F"] = np.where(known[:, None], values, 0.0)
-            out["G"] = np.where(known, -1.0, 1.0)[:, None]  # above 0: cannot be had
+            out["G"] = np.where(known, -1.0, 1.0)[:, None]  # above 0: infeasible
 
     result = minimize(
         Settings(n_var=2, n_obj=len(corner), n_ieq_constr=1, xl=0.0, xu=1.0),
@@ -184,7 +184,7 @@ def pareto_front(
     return Front(named, np.asarray(parameters), values, hypervolume(values, corner))
 
 
-def _found(mechanism: Mechanism, parameters: NDArray[np.float64], objectives: int) -> NDArray[np.float64]:
+def _evaluated(mechanism: Mechanism, parameters: NDArray[np.float64], objectives: int) -> NDArray[np.float64]:
     values = np.asarray(mechanism.objectives(parameters), dtype=np.float64)
     if values.shape != (len(parameters), objectives):
         raise ConfigError(

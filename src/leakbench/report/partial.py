@@ -1,7 +1,7 @@
-"""Figures and tables of the records that are there, while others are missing: marked, and kept apart from whole ones.
+"""Figures and tables from the records that exist so far: marked as partial, and apart from complete ones.
 
-They lie in ``figures/<scale>/<paper>/partial``, which neither the page nor the claims read. Records are merged in
-memory; nothing of a complete run is read but its records, and nothing of it is touched.
+They are written to ``figures/<scale>/<paper>/partial``, which neither the scorecard nor the claims read. Records are
+merged in memory, and no file of a complete run is changed.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from leakbench.report.tidy import merged, needed, table_path
 
 FOLDER = "partial"
 
-SAID = 20
-"""At most so many faulty records are named."""
+MOST_FAULTS = 20
+"""Number of faulty records that are named."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """How much is there of what an artifact is drawn from.
+    """The records that exist of those that an artifact needs.
 
     Attributes:
         jobs: all that it needs: those of its experiments, and the undefended ones that decide on gates.
-        records: those that are there, by their paths.
-        faults: path -> what is wrong, of records that are there and count as missing.
+        records: those that exist, by their paths.
+        faults: path -> fault, of stale and unreadable records, which count as missing.
     """
 
     jobs: tuple[Job, ...]
@@ -42,7 +42,7 @@ class Share:
 
     @classmethod
     def of(cls, project: Project, jobs: Iterable[Job]) -> Share:
-        """What is there of these jobs' records. Stale and unreadable ones are left alone."""
+        """The share of these jobs' records that exist. Stale and unreadable ones are left alone."""
         every = tuple(jobs)
         records: dict[str, Record] = {}
         faults: dict[str, str] = {}
@@ -72,16 +72,15 @@ class Share:
 
 
 def partial_path(entry: Artifact, scale: str, extension: str) -> str:
-    """Where an artifact is written that is drawn from a part of its records, relative to the project's root."""
+    """Path of an artifact from a part of its records, relative to the project's root."""
     path = PurePosixPath(entry.path(scale, extension))
     return str(path.parent / FOLDER / path.name)
 
 
 def draw_partly(project: Project, path: str) -> list[str]:
-    """Draw a figure, or write a table, from the records that are there, and say in words what was done.
+    """Draw a figure, or write a table, from the records that exist; returns messages for the user.
 
-    If none is missing it is marked and written all the same, as ``n of n records``: unmarked
-    ones are the workflow's alone.
+    It is marked even if none is missing, as ``n of n records``: only the workflow makes unmarked ones.
 
     Args:
         project: whose records are read.
@@ -113,7 +112,7 @@ def draw_partly(project: Project, path: str) -> list[str]:
         if shows_void(made):
             caption += notes_on_void(numbers, [each.gates for each in tables.values()])
         contents = formats(made, caption, str(share))
-    except Exception as error:  # what functions that expect a whole grid raise from a part of it, in many ways
+    except Exception as error:  # functions that expect a whole grid fail in many ways on a part of it
         if share.complete:
             raise
         why = str(error) if isinstance(error, LeakbenchError) else f"{type(error).__name__}: {error}"
@@ -123,10 +122,10 @@ def draw_partly(project: Project, path: str) -> list[str]:
         ) from error
     for extension, content in contents.items():
         atomic_write(project.root / partial_path(entry, scale, extension), content)
-    return list(_said(entry, scale, share, list(contents), whole))
+    return list(_messages(entry, scale, share, list(contents), whole))
 
 
-def _said(entry: Artifact, scale: str, share: Share, extensions: list[str], whole: str) -> Iterator[str]:
+def _messages(entry: Artifact, scale: str, share: Share, extensions: list[str], whole: str) -> Iterator[str]:
     first, *others = extensions
     files = ", ".join([partial_path(entry, scale, first), *(f".{extension}" for extension in others)])
     yield f"{files}: {share}" + (f" ({share.by_experiment()})" if share.jobs else "")
@@ -137,7 +136,7 @@ def _said(entry: Artifact, scale: str, share: Share, extensions: list[str], whol
 
 
 def _faulty(share: Share) -> str:
-    """The records that count as missing though they are there, one per line."""
-    lines = [f"\nCounts as missing: {path}: {fault}" for path, fault in list(share.faults.items())[:SAID]]
+    """Faulty records, which count as missing, one per line."""
+    lines = [f"\nCounts as missing: {path}: {fault}" for path, fault in list(share.faults.items())[:MOST_FAULTS]]
     more = len(share.faults) - len(lines)
     return "".join(lines) + (f"\nand {more:,} more" if more else "")

@@ -23,14 +23,23 @@ LineStyle = str | tuple[int, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure and the numbers that it shows."""
+    """A figure and the numbers that it shows.
+
+    >>> from leakbench.lazy import pd
+    >>> from leakbench.report.style import panels
+    >>> figure, (ax,) = panels(1)
+    >>> _ = ax.plot([0.1, 0.2], [21.5, 17.0])
+    >>> drawing = Drawing(figure, pd.DataFrame({"fraction": [0.1, 0.2], "mean": [21.5, 17.0], "void": False}))
+    >>> drawing.shows_void
+    False
+    """
 
     figure: Figure
     numbers: pd.DataFrame
 
     @property
     def shows_void(self) -> bool:
-        """Whether a series in it says nothing, since its attack is too weak."""
+        """Whether it has a void series, whose attack is too weak."""
         return "void" in self.numbers and bool(self.numbers["void"].any())
 
 
@@ -54,7 +63,7 @@ def named(name: str, void: bool) -> str:
 
 
 def having(frame: pd.DataFrame, parameter: str) -> pd.DataFrame:
-    """The table with a column for a swept parameter, empty where no job of it sweeps that."""
+    """The table with a column for a swept parameter, which is empty if no job sweeps it."""
     column = SETTING + parameter
     return frame if column in frame else frame.assign(**{column: float("nan")})
 
@@ -83,16 +92,16 @@ def undefended_and_references(
         metric: whose values are drawn.
         attack: label of the attack on the undefended gradient; None where no attack is compared, but a training.
     """
-    lines = {"no defense": (attack, colour("none"), "-")}
+    styles = {"no defense": (attack, colour("none"), "-")}
     if attack is not None:
-        lines |= {label: (name, REFERENCE_COLOUR, style) for name, (label, style) in REFERENCES.items()}
-    found = {}
-    for label, (name, tint, style) in lines.items():
+        styles |= {label: (name, REFERENCE_COLOUR, style) for name, (label, style) in REFERENCES.items()}
+    lines = {}
+    for label, (name, tint, style) in styles.items():
         rows = values_of(frame, metric, mechanism="none", attack=name)
         if len(rows):
             line = judged(rows, ["mechanism"]).iloc[0]
-            found[label] = (line, tint, "--" if line["void"] else style)
-    return found
+            lines[label] = (line, tint, "--" if line["void"] else style)
+    return lines
 
 
 def draw_undefended_and_references(
@@ -173,6 +182,14 @@ def against_parameter(
 
     Added defenses that do not sweep it are horizontal lines.
 
+    >>> from leakbench.lazy import pd
+    >>> frame = pd.DataFrame({"setting.scale": [0.1, 0.2, 0.1, 0.2], "seed": [0, 0, 1, 1], "value": [21, 17, 23, 19]})
+    >>> frame = frame.assign(defense="noise", mechanism="gaussian_noise", attack="ig", metric="psnr", void=False)
+    >>> names = {"noise": "Gaussian noise"}
+    >>> drawing = against_parameter(frame, "scale", {"psnr": "PSNR (dB)"}, names, attack="ig", xlabel="deviation")
+    >>> drawing.numbers[["series", "scale", "mean"]].to_dict("list")
+    {'series': ['Gaussian noise', 'Gaussian noise'], 'scale': [0.1, 0.2], 'mean': [22.0, 18.0]}
+
     Args:
         frame: tidy table of an experiment.
         parameter: the swept parameter.
@@ -189,8 +206,8 @@ def against_parameter(
         shown += draw_undefended_and_references(ax, frame, metric, attack)
         for defense, name in series_of(frame, names).items():
             rows = values_of(frame, metric, defense=defense, attack=attack)
-            found = draw_swept(ax, rows, parameter, name)
-            shown += found if found or defense in names else draw_level(ax, rows, name)
+            points = draw_swept(ax, rows, parameter, name)
+            shown += points if points or defense in names else draw_level(ax, rows, name)
         ax.set(xlabel=xlabel, ylabel=ylabel)
         if log:
             ax.set_xscale("log")

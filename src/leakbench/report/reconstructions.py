@@ -1,4 +1,4 @@
-"""What an attack record keeps: its reconstructions, images or sentences, beside the victims and in victim order."""
+"""Reconstructions of an attack record, images or sentences, beside the victims and in their order."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from leakbench.records import Record, Replicate, read_tensors
 
 @dataclass(frozen=True)
 class Row:
-    """What one attack made of the victims in one setting.
+    """Images that one attack reconstructed in one setting.
 
     Attributes:
         label: defense, attack and setting.
         victims: pixels in [0, 1], ``[n, C, H, W]``: the batches of all clients, one after the other.
-        images: its reconstructions in victim order, ``[n, C, H, W]``.
-        psnr: the record's, in dB, ``[n]``; NaN where the record has none.
+        images: reconstructions in victim order, ``[n, C, H, W]``.
+        psnr: from the record, in dB, ``[n]``; NaN where it has none.
     """
 
     label: str
@@ -35,13 +35,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Lines:
-    """What one attack made of sentences in one setting.
+    """Sentences that one attack reconstructed in one setting.
 
     Attributes:
         label: defense, attack and setting.
         victims: with their special tokens: the batches of all clients, one after the other.
-        sentences: its reconstructions in victim order, with theirs.
-        rouge1: the record's, in percent, ``[n]``; NaN where the record has none.
+        sentences: reconstructions in victim order, with special tokens.
+        rouge1: from the record, in percent, ``[n]``; NaN where it has none.
     """
 
     label: str
@@ -53,14 +53,14 @@ class Lines:
 def reconstructions(
     root: Path, path: str, record: Record, seed: int, wanted: Mapping[str, str] = MappingProxyType({})
 ) -> list[Row | Lines]:
-    """What one record holds, in the order of its settings: rows of images or lines of text.
+    """The reconstructions in one record, in the order of its settings: rows of images or lines of text.
 
     Args:
         root: the checkout.
-        path: the record's, relative to it.
-        record: what it holds.
+        path: of the record, relative to the checkout.
+        record: its content.
         seed: whose victims.
-        wanted: swept parameter -> value, as text; only these rows. By default all.
+        wanted: swept parameter -> value, as text, of the rows to return; by default all.
 
     Raises:
         ConfigError: no setting has the values that are wanted.
@@ -73,7 +73,7 @@ def reconstructions(
     of_seed = [replicate for replicate in record.replicates if replicate.seed == seed]
     outcomes = [replicate.outcome for replicate in of_seed if _is_wanted(replicate.setting, wanted)]
     if not outcomes:
-        choices = "; ".join(_words(replicate.setting) for replicate in of_seed)
+        choices = "; ".join(_described(replicate.setting) for replicate in of_seed)
         asked = ", ".join(f"{key}={value}" for key, value in wanted.items())
         raise ConfigError(f"{path}: no setting has {asked}. Allowed: {choices}.")
     protocol = record.job["kind"].get("sweep", {})
@@ -93,18 +93,18 @@ def reconstructions(
 def _row(
     job: Mapping[str, Any], replicate: Replicate, tensors: Mapping[str, torch.Tensor], prefix: str, place: int
 ) -> Row | Lines:
-    """One setting's reconstructions; sentences are kept as bytes."""
-    found = tensors[f"{prefix}reconstructions"][place]
+    """One setting's reconstructions; sentences are stored as bytes."""
+    images = tensors[f"{prefix}reconstructions"][place]
     order = tensors.get(f"{prefix}assignment")
     if order is not None:
-        found = reorder(found, order[place])
+        images = reorder(images, order[place])
     label = f"{job['defense']['label']} \N{MIDDLE DOT} {job['attack']['label']}"
-    label = f"{label}, {_words(replicate.setting)}" if replicate.setting else label
-    victims, found = tensors[f"{prefix}victims"].flatten(0, 1), found.flatten(0, 1)
+    label = f"{label}, {_described(replicate.setting)}" if replicate.setting else label
+    victims, images = tensors[f"{prefix}victims"].flatten(0, 1), images.flatten(0, 1)
     if victims.dtype == torch.uint8:
-        return Lines(label, unpack(victims), unpack(found), _per_sample(replicate, "rouge1", len(found)))
+        return Lines(label, unpack(victims), unpack(images), _per_sample(replicate, "rouge1", len(images)))
     metric = "psnr" if order is None else f"{ASSIGNED}psnr"
-    return Row(label, victims, found, _per_sample(replicate, metric, len(found)))
+    return Row(label, victims, images, _per_sample(replicate, metric, len(images)))
 
 
 def _per_sample(replicate: Replicate, metric: str, count: int) -> torch.Tensor:
@@ -116,7 +116,7 @@ def _per_sample(replicate: Replicate, metric: str, count: int) -> torch.Tensor:
     return torch.tensor([math.nan if number is None else number for number in numbers])
 
 
-def _words(setting: Mapping[str, Any]) -> str:
+def _described(setting: Mapping[str, Any]) -> str:
     return ", ".join(f"{key}={value}" for key, value in setting.items())
 
 

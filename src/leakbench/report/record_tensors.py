@@ -23,7 +23,7 @@ class RecordTensors:
     Attributes:
         root: the checkout.
         jobs: experiment -> its jobs, in the order of the grid.
-        records: the records that count, by their paths; by default all that are there.
+        records: records to read, by their paths; by default all that exist.
     """
 
     root: Path
@@ -60,14 +60,14 @@ class RecordTensors:
             RecordError: there is no such job, its record or its tensors are missing or altered, or it has no images.
         """
         path, record = self._record(experiment, defense, attack, seed)
-        found = reconstructions(self.root, path, record, seed, of_setting(defense)[1])
-        rows = [row for row in found if isinstance(row, Row)]
+        settings = reconstructions(self.root, path, record, seed, of_setting(defense)[1])
+        rows = [row for row in settings if isinstance(row, Row)]
         if not rows:
             raise RecordError(f"{path}: holds sentences, and no images")
         return rows
 
     def place(self, experiment: str, defense: str, work: str, seed: int = 0) -> int:
-        """Which of its record's settings a name of :func:`~leakbench.report.compared.in_setting` is, in their order.
+        """Index of the setting that a name of :func:`~leakbench.report.compared.in_setting` denotes, in its record.
 
         Raises:
             RecordError: there is no such job, or its record is missing.

@@ -1,4 +1,4 @@
-"""Records beside the plan: which there are, whether they are of this plan, and how they ended. Needs no torch."""
+"""Existing records of planned jobs: whether they are of this plan, and how they ended. Needs no torch."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ State = Literal["done", "stale", "unreadable", "missing"]
 
 @dataclass(frozen=True)
 class Recorded:
-    """The record of a job, or that there is none.
+    """The record of a job, if it has one.
 
     Attributes:
         state: ``stale`` if it was made by another configuration or version than the plan has.
-        record: None where there is none that can be read.
+        record: None if none can be read.
         reason: why it is stale or unreadable.
         bytes: of the record and its tensors.
     """
@@ -31,7 +31,7 @@ class Recorded:
 
 
 def recorded(root: Path, job: Job) -> Recorded:
-    """What there is of a job below ``root``."""
+    """The record of a job below ``root``, if any, and its state."""
     path = root / job.path
     try:
         record = read_record(path)
@@ -48,16 +48,16 @@ def recorded(root: Path, job: Job) -> Recorded:
 
 
 def staleness(job: Job, record: Record) -> str | None:
-    """What is wrong with a record that is not that of the job as it is planned now; None if it is."""
+    """The reason why a record is not that of the job as it is planned now; None if it is."""
     return None if digest(record.job) == job.digest else "made by another configuration or version of a component"
 
 
 def readable_records(root: Path) -> dict[str, Record]:
     """Every record below the results of any scale that can be read, by its path relative to ``root``."""
-    found = {}
+    records = {}
     for path in sorted((root / RESULTS).glob("*/*/*/*/*/*/*/*.json")):
         try:
-            found[str(path.relative_to(root))] = read_record(path)
+            records[str(path.relative_to(root))] = read_record(path)
         except (RecordError, OSError):
             continue  # `leakbench status` names it, and a run moves it aside
-    return found
+    return records

@@ -15,25 +15,25 @@ MODELS: dict[str, type[BaseModel]] = {"config": Settings, "paper": PaperSpec, "s
 
 
 def schemas() -> dict[str, dict[str, Any]]:
-    """Every schema by name: those of :data:`MODELS`, and ``overlay``, of what lies over a paper's grid."""
-    made = {name: model.model_json_schema() for name, model in MODELS.items()}
+    """Every schema by name: those of :data:`MODELS`, and ``overlay``, for changes of a paper's grid."""
+    files = {name: model.model_json_schema() for name, model in MODELS.items()}
     overlay = _without_required(PaperSpec.model_json_schema())
     overlay |= {"title": "PaperOverlay", "description": "Changes of a paper's grid: any part of it, each key optional."}
     definitions = overlay.pop("$defs")
-    made["scale"]["$defs"] = made["scale"].get("$defs", {}) | definitions | {"PaperOverlay": overlay}
-    made["scale"]["properties"]["papers"]["additionalProperties"] = {"$ref": "#/$defs/PaperOverlay"}
-    return made | {"overlay": {"$defs": definitions, **overlay}}
+    files["scale"]["$defs"] = files["scale"].get("$defs", {}) | definitions | {"PaperOverlay": overlay}
+    files["scale"]["properties"]["papers"]["additionalProperties"] = {"$ref": "#/$defs/PaperOverlay"}
+    return files | {"overlay": {"$defs": definitions, **overlay}}
 
 
 def _without_required(schema: Any) -> Any:
-    """A schema that asks for no key."""
+    """A schema in which every key is optional."""
     if isinstance(schema, list):
         return [_without_required(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
     # A property may be named like the keyword, which is a list.
-    kept = {key: value for key, value in schema.items() if key != "required" or not isinstance(value, list)}
-    return {key: _without_required(value) for key, value in kept.items()}
+    rest = {key: value for key, value in schema.items() if key != "required" or not isinstance(value, list)}
+    return {key: _without_required(value) for key, value in rest.items()}
 
 
 def schema_texts() -> dict[str, str]:

@@ -1,6 +1,6 @@
 """The scorecard of a scale: one self-contained HTML page of claims, findings, figures, tables, gaps and provenance.
 
-It is put together from files that are there already: tidy tables' companions, verdicts, pictures. No record is read.
+It is made from existing files: verdicts, pictures, and those beside the tidy tables. No record is read.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from leakbench.planning.project import Project
 from leakbench.records import RESULTS, atomic_write
 from leakbench.report.artifacts import Artifact, artifacts
 from leakbench.report.claims import Claim, claims_of
-from leakbench.report.findings import MARKS, in_numbers, unsure
+from leakbench.report.findings import MARKS, effect_text, unsure
 from leakbench.report.judging import COLUMNS, SMOKE_WARNING, claims_path, claims_paths
 from leakbench.report.tidy import existing, gates_path, missing_path, provenance_path, table_path
 from leakbench.report.verdicts import setting_behind
 
 FINDINGS = "## Errors and gaps of the paper"
-"""The heading, in a paper's replication page, of what the scorecard shows of it."""
+"""Heading of the section of a replication page that the scorecard shows."""
 
 WIDTH = 760
-"""Pixels that a picture on the page is wide at most; the whole one is linked."""
+"""Largest width of a picture on the page, in pixels; the whole one is linked."""
 
 ROWS = 30
-"""Rows that a table on the page has at most; the whole one is linked."""
+"""Largest number of rows of a table on the page; the whole one is linked."""
 
 _ROMAN = {"I": 1, "II": 2, "III": 3, "IV": 4, "V": 5, "VI": 6, "VII": 7, "VIII": 8, "IX": 9, "X": 10}
 _NUMBER = r"(?:\d+|[IVX]+)\b"
@@ -44,11 +44,11 @@ _NAMED = re.compile(rf"\b(Fig\.|Table|Tables) ({_NUMBER}(?:(?:, | and | to ){_NU
 
 @dataclass(frozen=True)
 class Shown:
-    """An artifact on the page: a small picture as a data URI, or a table as HTML; and the files of the whole one.
+    """An artifact on the page: a small picture as a data URI, or a table as HTML, and links to the files.
 
     Attributes:
         size: width and height of the picture.
-        rows: of the whole table; 0 of a picture.
+        rows: number of rows of the whole table; 0 of a picture.
     """
 
     artifact: Artifact
@@ -62,7 +62,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class Missing:
-    """Numbers that do not exist, and why."""
+    """Missing numbers, with the reason."""
 
     experiment: str
     metric: str
@@ -71,8 +71,8 @@ class Missing:
 
 
 @dataclass(frozen=True)
-class Judged:
-    """A cell whose attack has a gate."""
+class Gated:
+    """A cell whose attack has a gate, and whether it passed."""
 
     experiment: str
     dataset: str
@@ -91,9 +91,9 @@ class Decided:
         bar: places of zero, of the interval's ends and of the effect, in percent of the bar's width; None without an
             interval.
         p_holm: p-value of the verdict after Holm's correction over the paper's claims.
-        unsure: the verdict does not outlive that correction.
+        unsure: the verdict does not survive that correction.
         see: ids of the figures and tables on the page that show it.
-        experiments: those whose records it was judged by.
+        experiments: that it was judged by.
     """
 
     claim: str
@@ -113,12 +113,12 @@ class Decided:
 
 
 @dataclass(frozen=True)
-class Recorded:
-    """The records of an experiment.
+class Records:
+    """Links to the records of an experiment.
 
     Attributes:
-        folder: where they are.
-        cells: by data set and model; of each record what it is of, its file, and how it ended where that is not well.
+        folder: that they are in.
+        cells: by data set and model; of each record its defense and attack, its file, and its outcome unless ``ok``.
     """
 
     experiment: str
@@ -129,7 +129,7 @@ class Recorded:
 
 
 def scorecard_path(scale: str) -> str:
-    """Where a scale's scorecard is written, relative to the project's root."""
+    """Path of a scale's scorecard, relative to the project's root."""
     return f"{RESULTS}/{scale}/scorecard.html"
 
 
@@ -171,12 +171,12 @@ def write_scorecard(project: Project, path: str) -> None:
 
 
 def _link(scale: str, path: str) -> str:
-    """A path below the root as it is seen from the page."""
+    """A path below the root, relative to the page."""
     return PurePosixPath(os.path.relpath(path, PurePosixPath(scorecard_path(scale)).parent)).as_posix()
 
 
 def _page(project: Project, scale: str, paper: str) -> tuple[str, str]:
-    """The replication page of a paper: its name, and its link, which is empty where it is not below the root."""
+    """Name and link of a paper's replication page; the link is empty if the page is not below the root."""
     folder = project.papers[paper]
     if not folder.page.is_relative_to(project.root):
         return f"{folder.package.replace('.', '/')}/{folder.page.name}", ""
@@ -240,7 +240,7 @@ def _claims(project: Project, scale: str, paper: str) -> Iterator[Decided]:
             source=row["source"],
             mark=MARKS[row["verdict"]],
             verdict=row["verdict"],
-            effect=in_numbers(effect, low, high),
+            effect=effect_text(effect, low, high),
             bar=_bar(effect, low, high),
             p_holm="" if p_holm is None else "below 0.001" if p_holm < 1e-3 else f"{p_holm:.2g}",
             unsure=unsure(row["verdict"], p_holm),
@@ -263,27 +263,31 @@ def _bar(effect: float | None, low: float | None, high: float | None) -> tuple[f
 
 
 def _see(entry: Claim) -> list[str]:
-    """The figures and tables that a claim's source names; else those that are drawn from its experiments alone."""
+    """Figures and tables that a claim's source names; if there are none, those drawn from its experiments alone."""
     of_paper = _of_paper(entry.paper)
     named = named_in(entry.source)
-    found = [each.name for each in of_paper if (each.kind, each.number) in named]
+    sourced = [each.name for each in of_paper if (each.kind, each.number) in named]
     experiments = set(entry.experiments)
-    return found or [each.name for each in of_paper if each.experiments and set(each.experiments) <= experiments]
+    return sourced or [each.name for each in of_paper if each.experiments and set(each.experiments) <= experiments]
 
 
 def named_in(source: str) -> set[tuple[str, int]]:
-    """Kinds and numbers of the figures and tables that words name: ``Fig. 10, 12 to 14 and Table IV``."""
-    found = set()
+    """Kinds and numbers of the figures and tables that a text names.
+
+    >>> sorted(named_in("Fig. 2, 12 to 13 and Table IV"))
+    [('figure', 2), ('figure', 12), ('figure', 13), ('table', 4)]
+    """
+    names = set()
     for word, numbers in _NAMED.findall(source):
         kind = "figure" if word == "Fig." else "table"
         parts = re.split(r"(, | and | to )", numbers)
         last = _arabic(parts[0])
-        found.add((kind, last))
+        names.add((kind, last))
         for joint, number in zip(parts[1::2], parts[2::2], strict=True):
             now = _arabic(number)
-            found |= {(kind, each) for each in (range(last, now + 1) if joint == " to " else [now])}
+            names |= {(kind, each) for each in (range(last, now + 1) if joint == " to " else [now])}
             last = now
-    return found
+    return names
 
 
 def _arabic(number: str) -> int:
@@ -299,18 +303,18 @@ def _findings(page: Path) -> str:
     section = page.read_text(encoding="utf-8").partition(f"\n{FINDINGS}\n")[2]
     section = re.split(r"^## ", section, flags=re.MULTILINE)[0]
     parser = MarkdownIt("commonmark", {"html": False}).enable("table").disable(["link", "image", "autolink"])
-    found: str = parser.render(re.sub(r"^###", "####", section, flags=re.MULTILINE))
-    return found.replace("<table>", '<div class="scroll" tabindex="0"><table>').replace("</table>", "</table></div>")
+    html: str = parser.render(re.sub(r"^###", "####", section, flags=re.MULTILINE))
+    return html.replace("<table>", '<div class="scroll" tabindex="0"><table>').replace("</table>", "</table></div>")
 
 
-def _gates(root: Path, plan: Plan, paper: str) -> Iterator[Judged]:
+def _gates(root: Path, plan: Plan, paper: str) -> Iterator[Gated]:
     for experiment in plan.papers[paper].experiments:
         table = table_path(plan.scale, paper, experiment)
         frame = pd.read_csv(existing(root, gates_path(table), f"merge {table}"))
         for row in frame.to_dict("records"):
             reached = "no number" if math.isnan(row["quality"]) else f"{row['quality']:.3g}"
             cell = (row["dataset"], row["model"], row["attack"] + setting_behind(row["setting"]))
-            yield Judged(experiment, *cell, f"{row['metric']} {row['bound']}", reached, bool(row["passed"]))
+            yield Gated(experiment, *cell, f"{row['metric']} {row['bound']}", reached, bool(row["passed"]))
 
 
 def _missing(root: Path, plan: Plan, paper: str) -> Iterator[Missing]:
@@ -322,7 +326,7 @@ def _missing(root: Path, plan: Plan, paper: str) -> Iterator[Missing]:
 
 
 Provenance = Mapping[tuple[str, str], "pd.DataFrame"]
-"""By paper and experiment: a row for every record."""
+"""Tables of provenance by paper and experiment, with a row for every record."""
 
 
 def _read_provenance(root: Path, plan: Plan) -> Provenance:
@@ -337,7 +341,7 @@ def _read_provenance(root: Path, plan: Plan) -> Provenance:
     }
 
 
-def _records(plan: Plan, paper: str, provenance: Provenance) -> Iterator[Recorded]:
+def _records(plan: Plan, paper: str, provenance: Provenance) -> Iterator[Records]:
     for experiment, spec in plan.papers[paper].experiments.items():
         rows = provenance[paper, experiment]
         cells: dict[str, list[tuple[str, str, str]]] = {}
@@ -347,18 +351,18 @@ def _records(plan: Plan, paper: str, provenance: Provenance) -> Iterator[Recorde
             cell = cells.setdefault(f"{dataset}, {model}", [])
             cell.append((of, _link(plan.scale, path), "" if status == "ok" else status))
         folder = _link(plan.scale, str(PurePosixPath(table_path(plan.scale, paper, experiment)).parent))
-        yield Recorded(experiment, spec.title, folder, len(rows), cells)
+        yield Records(experiment, spec.title, folder, len(rows), cells)
 
 
 def _provenance(rows: pd.DataFrame) -> dict[str, dict[str, str] | dict[str, int]]:
-    """How the records ended, what they share, in words, and what they cost together."""
+    """Outcomes of the records, their provenance in words, and their total cost."""
 
     def several(values: Iterator[str]) -> str:
         return ", ".join(sorted(set(values)))
 
     commits = rows[["commit", "dirty"]].drop_duplicates().itertuples(index=False)
     versions = [json.loads(each) for each in rows["versions"].unique()]
-    said = {
+    words = {
         "records": str(len(rows)),
         "made": f"{rows['started'].min()} to {rows['started'].max()}",
         "commit": several(
@@ -371,4 +375,4 @@ def _provenance(rows: pd.DataFrame) -> dict[str, dict[str, str] | dict[str, int]
         "computing time": f"{rows['device_s'].sum():.0f} s",
         "largest job": f"{rows['peak_memory_bytes'].max() / 2**30:.2f} GiB",
     }
-    return {"outcomes": dict(Counter(rows["status"])), "provenance": said}
+    return {"outcomes": dict(Counter(rows["status"])), "provenance": words}

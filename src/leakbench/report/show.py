@@ -13,7 +13,7 @@ from leakbench.report.reconstructions import Lines, Row, reconstructions
 from leakbench.report.tidy import existing
 
 MOST = 5
-"""Rows of one record; of more settings, so many are shown, evenly spaced."""
+"""Largest number of rows of one record; of more settings, evenly spaced ones are shown."""
 
 FORMATS = ("png", "pdf", "svg")
 
@@ -21,17 +21,17 @@ FORMATS = ("png", "pdf", "svg")
 def show(
     root: Path, paths: Sequence[str], *, seed: int | None = None, settings: Sequence[str] = (), output: Path | None
 ) -> Iterator[str]:
-    """Draw the victims of records that attack the same images, ranked by the first row; of sentences, tell them.
+    """Draw the victims of records that attack the same images, ranked by the first row, or print those of sentences.
 
     Args:
         root: the checkout.
         paths: the records, relative to it.
         seed: whose victims; by default the first seed of the first record.
-        settings: ``KEY=VALUE`` of swept parameters; only these rows are drawn.
-        output: where to; by default a PNG beside the first record.
+        settings: ``KEY=VALUE`` of swept parameters, of the rows to draw; by default all.
+        output: file of the picture; by default a PNG beside the first record.
 
     Yields:
-        What to tell: settings that are left out, and at last the path of the picture, or the sentences.
+        Lines for the user: settings that are left out, then the path of the picture, or the sentences.
 
     Raises:
         ConfigError: a seed or setting that a record does not have, records of different victims, an unknown format.
@@ -42,7 +42,7 @@ def show(
         raise UnknownName("format", where.suffix[1:], FORMATS, str(where))
     records = {path: read_record(existing(root, path, f"run {path}")) for path in dict.fromkeys(paths)}
     wanted = _wanted(settings, records)
-    found: list[Row | Lines] = []
+    everything: list[Row | Lines] = []
     for path, record in records.items():
         _check_seed(path, record, seed)
         seed = record.job["seeds"][0] if seed is None else seed
@@ -50,13 +50,13 @@ def show(
         if len(shown) > MOST:
             yield f"{path}: {MOST} of {len(shown)} settings; --setting KEY=VALUE chooses others"
             shown = [shown[round(place * (len(shown) - 1) / (MOST - 1))] for place in range(MOST)]
-        found += shown
-    rows = [each for each in found if isinstance(each, Row)]
-    lines = [each for each in found if isinstance(each, Lines)]
+        everything += shown
+    rows = [each for each in everything if isinstance(each, Row)]
+    lines = [each for each in everything if isinstance(each, Lines)]
     if rows and lines:
         raise ConfigError("some of these records attack images, and some sentences; show them apart")
     if lines:
-        yield from _told(lines)
+        yield from _sentences(lines)
         return
     for row in rows:
         if row.victims.shape != rows[0].victims.shape or not row.victims.equal(rows[0].victims):
@@ -71,7 +71,7 @@ def show(
 
 
 def _wanted(settings: Sequence[str], records: Mapping[str, Record]) -> dict[str, str]:
-    """``KEY=VALUE``s as a mapping, of keys that some record sweeps."""
+    """A mapping from ``KEY=VALUE`` items, whose keys some record sweeps."""
     wanted: dict[str, str] = {}
     swept = {key for record in records.values() for replicate in record.replicates for key in replicate.setting}
     for assignment in settings:
@@ -90,8 +90,8 @@ def _check_seed(path: str, record: Record, seed: int | None) -> None:
         raise ConfigError(f"{path}: no seed {seed}. Allowed: {', '.join(map(str, seeds))}.")
 
 
-def _told(lines: Sequence[Lines]) -> Iterator[str]:
-    """Best, median and worst victims by the first record, and what each attack made of them, with ROUGE-1."""
+def _sentences(lines: Sequence[Lines]) -> Iterator[str]:
+    """Best, median and worst victims by the first record, with each attack's reconstruction and its ROUGE-1."""
     first = lines[0]
     for line in lines:
         if line.victims != first.victims:

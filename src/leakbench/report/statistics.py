@@ -18,9 +18,9 @@ CONFIDENCE = 0.95
 RESAMPLES = 2000
 BOOTSTRAP_SEED = 0
 ROUNDING = 1e-12
-"""Spread of resamples that is none, as a part of their distance from a threshold."""
+"""Relative spread of resamples, over their distance from a threshold, that is rounding alone."""
 PAIRED = ("seed", "index")
-"""What makes numbers of two defenses a pair: the seed, and so the model, and the victim."""
+"""Columns that pair numbers of two defenses: the seed, and so the model, and the victim."""
 
 
 def over_seeds(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
@@ -63,8 +63,8 @@ class Estimate:
     """A statistic of the sample with its 95 % interval.
 
     Attributes:
-        value: NaN if the sample does not have the statistic.
-        low: NaN, as ``high``, where nothing could be resampled or most resamples lack the statistic.
+        value: NaN if the statistic is undefined for the sample.
+        low: like ``high`` NaN where nothing could be resampled or most resamples lack the statistic.
         lost: part of the resamples that lack the statistic, in [0, 1].
         freedom: degrees of freedom of the resamples' spread; 0 where nothing could be resampled.
         resampled: the statistic of the resamples that have it, where there is an interval; else nothing.
@@ -126,7 +126,7 @@ class CrossedBootstrap:
             np.concatenate([np.ones((1, n)), generator.multinomial(n, np.full(n, 1 / n), size=resamples)])
             for n in (seeds, batches)
         )
-        """How often each is drawn, ``[1 + R, S]`` and ``[1 + R, K]``; row 0 is the sample itself."""
+        """Numbers of draws of each seed and batch, ``[1 + R, S]`` and ``[1 + R, K]``; row 0 is the sample itself."""
 
     def mean(self, values: Array) -> Array:
         """Means over seeds and batches: of the sample, then of every resample.
@@ -149,7 +149,7 @@ class CrossedBootstrap:
         return means
 
     def drawn(self, values: Array) -> Array:
-        """The values themselves, of the sample and then of every resample, for statistics other than means.
+        """Values of the sample and of every resample, for statistics other than means.
 
         Args:
             values: ``[..., S, K]``, or ``[..., S, 1]`` for numbers that no batch changes.
@@ -249,7 +249,7 @@ def paired_differences(
 def probability_of_improvement(
     first: Array, second: Array, generator: np.random.Generator, resamples: int = RESAMPLES
 ) -> Estimate:
-    """How often a replicate of the first is larger than one of the second; equal ones count half.
+    """Probability that a replicate of the first is larger than one of the second; ties count half.
 
     That is the Mann-Whitney statistic over the number of pairs; both samples are resampled, apart.
 
@@ -285,7 +285,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     """P-values adjusted for their number (Holm 1979): rejecting those below 5 % errs once in 5 % of such families.
 
     Args:
-        p_values: in [0, 1]; a NaN is no test, and stays one.
+        p_values: in [0, 1]; NaN, for no test, stays NaN.
 
     Returns:
         In the same order; each in [0, 1].
@@ -301,8 +301,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def at_loss(losses: Array, leakages: Array, allowed: float, *, between: bool) -> Array:
     """The least leakage that a defense reaches while it loses no more than is allowed.
 
-    Its settings are points; where ``between``, neighbours are joined by lines, so that a grid that has no point at the
-    allowed loss is not to the defense's disadvantage. What loses infinitely much is joined to nothing.
+    With ``between``, leakage is interpolated linearly between neighbouring settings, so that a grid without a point at
+    the allowed loss is no disadvantage. Settings of infinite loss are not interpolated.
 
     Args:
         losses: ``[..., P]``, of settings from one end of their range to the other.
@@ -325,7 +325,7 @@ def at_loss(losses: Array, leakages: Array, allowed: float, *, between: bool) ->
 
 
 def dominance(baseline: tuple[Array, Array], optimal: tuple[Array, Array]) -> Array:
-    """How much lower the second defense's loss is at equal error, on average over the errors that both reach.
+    """Mean reduction of loss of the second defense at equal error, over the errors that both reach.
 
     Each defense's loss is a function of the error: points sorted by error, joined by lines. The result is the mean
     over the common range of errors of ``loss(baseline) - loss(optimal)``, exactly.

@@ -1,4 +1,4 @@
-"""How far a scale is, by paper and figure, what fails and what runs: ``leakbench status``. Needs no torch."""
+"""Progress of a scale by paper and figure, with failed and running jobs: ``leakbench status``. Needs no torch."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ STANDINGS: tuple[Standing, ...] = ("done", "running", "failed", "stopped", "stal
 
 @dataclass(frozen=True)
 class JobStatus:
-    """How far a job is.
+    """Progress of a job.
 
     Attributes:
-        recorded: what there is of its record.
+        recorded: its record, if any.
         state: of its newest attempt; None if there was none since the record was written.
     """
 
@@ -32,7 +32,7 @@ class JobStatus:
 
     @property
     def standing(self) -> Standing:
-        """``done``: its record is there. Else what the newest attempt does, or what is wrong with the record."""
+        """``done`` if its record exists; else the state of the newest attempt, or of the record."""
         if self.recorded.state == "done":
             return "done"
         if self.state is not None and self.state.status == "running":
@@ -49,11 +49,11 @@ def job_states(project: Project, scale: str) -> dict[str, JobStatus]:
         ConfigError: there is no such scale.
     """
     plan = project.plan(scale, where="--scale")
-    found = {}
+    states = {}
     for path, job in plan.jobs.items():
-        there = recorded(project.root, job)
-        found[path] = JobStatus(job, there, None if there.state == "done" else state_of(project.root, path))
-    return found
+        record = recorded(project.root, job)
+        states[path] = JobStatus(job, record, None if record.state == "done" else state_of(project.root, path))
+    return states
 
 
 def _row(name: str, jobs: Iterable[JobStatus]) -> dict[str, Any]:
@@ -72,16 +72,16 @@ def _row(name: str, jobs: Iterable[JobStatus]) -> dict[str, Any]:
 
 
 def status(project: Project, scale: str | None = None) -> dict[str, Any]:
-    """What ``leakbench status --json`` prints: rows by paper and artifact, and what fails, runs and cannot be used.
+    """The output of ``leakbench status --json``: rows by paper and artifact, and lists of jobs by standing.
 
-    Of the records that are ``done``, ``infeasible`` and ``diverged`` say how many ended so, in whole or in part.
+    ``infeasible`` and ``diverged`` count the ``done`` records that ended so, in whole or in part.
     """
     scale = scale or project.settings.scale
     jobs = job_states(project, scale)
     plan = project.plan(scale)
 
     def listed(standing: Standing) -> list[dict[str, Any]]:
-        return [_told(path, each) for path, each in jobs.items() if each.standing == standing]
+        return [_details(path, each) for path, each in jobs.items() if each.standing == standing]
 
     def ended(outcome: str) -> list[dict[str, Any]]:
         done = ((path, each.recorded.record) for path, each in jobs.items() if each.standing == "done")
@@ -105,13 +105,13 @@ def status(project: Project, scale: str | None = None) -> dict[str, Any]:
     }
 
 
-def _told(path: str, each: JobStatus) -> dict[str, Any]:
-    told: dict[str, Any] = {"record": path}
+def _details(path: str, each: JobStatus) -> dict[str, Any]:
+    details: dict[str, Any] = {"record": path}
     if each.state is not None and each.standing in ("running", "failed", "stopped"):
         state = each.state
-        told |= {"since": state.started, "host": state.host, "pid": state.pid, "slurm_job_id": state.slurm_job_id}
+        details |= {"since": state.started, "host": state.host, "pid": state.pid, "slurm_job_id": state.slurm_job_id}
         if each.standing == "failed":
-            told["reason"] = state.error
+            details["reason"] = state.error
     else:
-        told["reason"] = each.recorded.reason
-    return told
+        details["reason"] = each.recorded.reason
+    return details

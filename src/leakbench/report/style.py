@@ -1,4 +1,4 @@
-"""How figures look: one colour per defense everywhere, safe for colour-blind readers, legible in print."""
+"""Style of figures: one colour per defense everywhere, safe for colour-blind readers, legible in print."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ COLOURS = {
 OTHER_COLOURS = ("#7F3C8D", "#80BA5A", "#A5AA99", "#CF1C90")
 
 MODEL_COLOURS = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377")
-"""Of models, in the order in which they appear, where lines are models: Tol's bright palette."""
+"""Colours of lines that are models, in order of appearance: Tol's bright palette."""
 
 MARKERS = {"magnitude_pruning": "s", "clipped_noise": "s", "gaussian_noise": "^", "none": "*"}
 
@@ -66,13 +66,13 @@ SENTENCE_REFERENCES = {
     "random_sentence": ("random sentence", "dashed"),
     "frequent_words": ("frequent words", "dotted"),
 }
-"""No figure shows these beside those of images, whose line styles they have by other names."""
+"""The same line styles as for images by other names: no figure shows both."""
 REFERENCES = IMAGE_REFERENCES | SENTENCE_REFERENCES
-"""Reference attackers by label: name and line style. Their lines are grey, since they say nothing of any defense."""
+"""Reference attackers by label: name and line style. Their lines are grey, since no defense affects them."""
 REFERENCE_COLOUR = "#777777"
 
 MARK_COLOUR = "#B00020"
-"""Of the mark on figures that are drawn while records are missing."""
+"""Colour of the mark on partial figures."""
 
 STYLE = {
     "figure.dpi": 150,
@@ -92,12 +92,11 @@ STYLE = {
 
 
 FURTHER = (("v", 0.4), ("P", -0.35), ("X", 0.65), ("<", -0.6), (">", 0.2))
-"""Of further settings of a mechanism that are told apart: marker, and how far its colour goes to white or, below zero,
-to black."""
+"""Markers of further settings of a mechanism, and parts of white, or below zero black, in their colours."""
 
 
 def setting_of_mechanism(mechanism: str, number: int) -> str:
-    """The name under which :func:`colour` and :func:`marker` tell a setting of a mechanism from the first, number 0."""
+    """A name of one setting of a mechanism for :func:`colour` and :func:`marker`; number 0 is the mechanism itself."""
     return f"{mechanism} ({number + 1})" if number else mechanism
 
 
@@ -110,8 +109,8 @@ def _numbered(mechanism: str) -> tuple[str, int]:
 def colour(mechanism: str) -> str:
     """The colour of a mechanism; unknown ones get a fixed colour derived from their name."""
     name, number = _numbered(mechanism)
-    own = COLOURS.get(name) or OTHER_COLOURS[sum(name.encode()) % len(OTHER_COLOURS)]
-    return _blended(own, FURTHER[(number - 1) % len(FURTHER)][1]) if number else own
+    base = COLOURS.get(name) or OTHER_COLOURS[sum(name.encode()) % len(OTHER_COLOURS)]
+    return _blended(base, FURTHER[(number - 1) % len(FURTHER)][1]) if number else base
 
 
 def marker(mechanism: str) -> str:
@@ -121,7 +120,7 @@ def marker(mechanism: str) -> str:
 
 
 def _blended(tint: str, part: float) -> str:
-    """A colour on its way to white, or to black where the part is below zero."""
+    """A colour blended with white, or with black if the part is below zero."""
     from matplotlib.colors import to_hex, to_rgb
 
     end = 1.0 if part > 0 else 0.0
@@ -130,7 +129,7 @@ def _blended(tint: str, part: float) -> str:
 
 
 def shades(mechanism: str, count: int) -> list[str]:
-    """Colours of things that share a mechanism, from its own colour towards white."""
+    """Colours of series of one mechanism, from its colour towards white."""
     return [_blended(colour(mechanism), 0.65 * place / max(count - 1, 1)) for place in range(count)]
 
 
@@ -165,7 +164,7 @@ def panels(count: int, width: float = 4.2, height: float = 3.1, stacked: bool = 
 
 
 def legend_below(ax: Axes, columns: int = 2) -> None:
-    """The legend under the axes and their label, for figures whose panels stand side by side."""
+    """Put the legend below the axes and their label, for panels side by side."""
     from matplotlib.transforms import ScaledTranslation
 
     figure = ax.get_figure(root=True)
@@ -183,7 +182,7 @@ def legend_below(ax: Axes, columns: int = 2) -> None:
 
 
 def plain_ticks(axis: Axis) -> None:
-    """Labels such as 0.02 and 0.05 for a logarithmic axis that spans few decades."""
+    """Label a logarithmic axis that spans few decades with numbers such as 0.02 and 0.05."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -192,9 +191,9 @@ def plain_ticks(axis: Axis) -> None:
 
 
 def add_caption(figure: Figure, caption: str) -> None:
-    """A caption below the axes, every line of it wrapped to the figure's width; save with ``bbox_inches="tight"``.
+    """Add a caption below the axes, wrapped to the figure's width; save with ``bbox_inches="tight"``.
 
-    A figure that a long caption would take more than half of grows.
+    The figure grows if the caption would take more than half of it.
     """
     characters = int(figure.get_figwidth() * 17)
     wrapped = [part for line in caption.splitlines() for part in textwrap.wrap(line, characters)]
@@ -207,11 +206,11 @@ def add_caption(figure: Figure, caption: str) -> None:
 
 
 def add_mark(figure: Figure, mark: str) -> None:
-    """A framed line above all that a figure shows, at its left edge; save with ``bbox_inches="tight"``."""
+    """Add a framed line above the figure, at its left edge; save with ``bbox_inches="tight"``."""
     for _ in range(2):  # a layout settles in the second round, as when the figure is saved
         figure.canvas.draw()
-    figure.set_layout_engine("none")  # and stays: saving would lay it out anew, and move things below the mark
-    for legend in figure.legends:  # they stand at the edges of what is saved, and would come up to the mark
+    figure.set_layout_engine("none")  # saving would lay it out anew, and move things below the mark
+    for legend in figure.legends:  # anchored to the edges of what is saved, they would move up to the mark
         box = legend.get_window_extent().transformed(figure.transFigure.inverted())
         legend.set_bbox_to_anchor(box, figure.transFigure)
         legend.set_loc("center")

@@ -1,4 +1,4 @@
-"""What commands show on a terminal: tables, and what is to be said of them."""
+"""Output of commands on a terminal: tables, and notes on them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from leakbench.report.findings import MARKS, in_numbers
+from leakbench.report.findings import MARKS, effect_text
 from leakbench.report.judging import SMOKE_WARNING
 from leakbench.staged.root import data_root
-from leakbench.staging import Found, to_do
+from leakbench.staging import Availability, to_do
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def _console() -> Console:
-    """Of the terminal, or wide enough where there is none."""
+    """The console, of 140 columns where there is no terminal."""
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else 140)
@@ -34,11 +34,11 @@ WORDS = {
     "diverged": "{reason}",
 }
 SHOWN = 20
-"""Jobs of a list that are printed; --json has all."""
+"""Number of jobs of a list that are printed; --json has all."""
 
 
 def hours(value: list[float] | None) -> str:
-    """``12 (4-40)``: the estimate and its interval."""
+    """The estimate and its interval, ``12 (4 to 40)``."""
     if value is None:
         return ""
     return f"{_amount(value[0])} ({_amount(value[1])} to {_amount(value[2])})"
@@ -59,20 +59,20 @@ def size(value: float | None) -> str:
     return f"{value:.3g} TB"
 
 
-def print_costs(found: dict[str, Any]) -> None:
-    """Tables by paper, kind of job and artifact, and what they rest on."""
+def print_costs(report: dict[str, Any]) -> None:
+    """Print tables by paper, kind of job and artifact, and the basis of the estimates."""
     from rich import box
     from rich.table import Table
 
     console = _console()
-    devices = [device for device in ("gpu", "cpu") if found["total"][f"{device}_hours"]]
+    devices = [device for device in ("gpu", "cpu") if report["total"][f"{device}_hours"]]
     for title, key in (("paper", "papers"), ("kind of job", "kinds"), ("figure or table", "artifacts")):
-        table = Table(title=f"scale {found['scale']}: what is left, by {title}", box=box.SIMPLE_HEAD)
+        table = Table(title=f"scale {report['scale']}: what is left, by {title}", box=box.SIMPLE_HEAD)
         table.add_column(title, no_wrap=True)
-        unknown = ("unknown",) if found["total"]["unknown"] else ()
+        unknown = ("unknown",) if report["total"]["unknown"] else ()
         for column in ("done", *(f"{device.upper()}-hours" for device in devices), *unknown, "wall hours", "storage"):
             table.add_column(column, justify="right", no_wrap=True)
-        rows = found[key] + ([{"name": "all", **found["total"]}] if key != "artifacts" else [])
+        rows = report[key] + ([{"name": "all", **report["total"]}] if key != "artifacts" else [])
         for row in rows:
             table.add_row(
                 row["name"],
@@ -83,63 +83,63 @@ def print_costs(found: dict[str, Any]) -> None:
                 size(row["bytes"]),
             )
         console.print(table)
-    _say(console, found)
+    _print_basis(console, report)
 
 
-def _say(console: Console, found: dict[str, Any]) -> None:
+def _print_basis(console: Console, report: dict[str, Any]) -> None:
     console.print("Hours are of devices, with the interval that holds them four times out of five.", soft_wrap=True)
-    records = ", ".join(f"{count} of a {device.upper()}" for device, count in found["records"].items())
+    records = ", ".join(f"{count} of a {device.upper()}" for device, count in report["records"].items())
     console.print(f"From {records} (records below results/, of any scale). The model: docs/costs.md.", soft_wrap=True)
-    for reason, count in found["unused_records"].items():
+    for reason, count in report["unused_records"].items():
         console.print(f"Left out: {count} records {reason}.", soft_wrap=True)
-    if found["assumed_speedup"]:
-        low, high = found["assumed_speedup"]
+    if report["assumed_speedup"]:
+        low, high = report["assumed_speedup"]
         console.print(
             f"Assumed, for want of records of a GPU: it does {low:g} to {high:g} multiply-adds while a core does one "
             "(--speedup LOW:HIGH), and starts a step no sooner.",
             soft_wrap=True,
         )
     console.print(
-        f"Wall hours: at least, with {found['at_a_time']} GPUs or cores at a time (--gpus N), and without queues.",
+        f"Wall hours: at least, with {report['at_a_time']} GPUs or cores at a time (--gpus N), and without queues.",
         soft_wrap=True,
     )
-    if not any(found["records"].values()):
+    if not any(report["records"].values()):
         console.print(
             "Without records there is no estimate: `make replicate` makes some of every kind.", soft_wrap=True
         )
-    for kind, reason in found["without_estimate"].items():
+    for kind, reason in report["without_estimate"].items():
         console.print(f"No estimate for jobs of kind '{kind}': {reason}.", soft_wrap=True)
 
 
-def print_status(found: dict[str, Any]) -> None:
-    """Tables by paper and artifact, and lists of what fails, runs or cannot be used."""
+def print_status(report: dict[str, Any]) -> None:
+    """Print tables by paper and artifact, and lists of jobs that fail, run or cannot be used."""
     from rich import box
     from rich.table import Table
 
     console = _console()
     every = ("running", "failed", "stopped", "stale", "unreadable", "infeasible", "diverged")
-    words = [word for word in every if found["total"][word]]
+    words = [word for word in every if report["total"][word]]
     for title, key in (("paper", "papers"), ("figure or table", "artifacts")):
-        table = Table(title=f"scale {found['scale']}, by {title}", box=box.SIMPLE_HEAD)
+        table = Table(title=f"scale {report['scale']}, by {title}", box=box.SIMPLE_HEAD)
         table.add_column(title, no_wrap=True)
         table.add_column("done", justify="right", no_wrap=True)
         for column in words:
             table.add_column(column, justify="right", no_wrap=True)
-        for row in found[key] + ([found["total"]] if key == "papers" else []):
+        for row in report[key] + ([report["total"]] if key == "papers" else []):
             counts = (str(row[word] or "") for word in words)
             table.add_row(row["name"], f"{row['done']} of {row['jobs']}", *counts)
         console.print(table)
     for standing, words_of in WORDS.items():
-        for row in found[standing][:SHOWN]:
+        for row in report[standing][:SHOWN]:
             slurm = f", SLURM job {row['slurm_job_id']}" if row.get("slurm_job_id") else ""
             text = words_of.format(**{"reason": "", **row}, slurm=slurm)
             console.print(f"{standing}: {row['record']}: {text}", soft_wrap=True, markup=False, highlight=False)
-        if len(found[standing]) > SHOWN:
-            console.print(f"{standing}: and {len(found[standing]) - SHOWN} more; --json lists all", soft_wrap=True)
+        if len(report[standing]) > SHOWN:
+            console.print(f"{standing}: and {len(report[standing]) - SHOWN} more; --json lists all", soft_wrap=True)
 
 
 def print_answers(answers: Sequence[Answer]) -> None:
-    """What the contract's checks found: a sign, a word and a colour for each, and a line of how many are wrong."""
+    """Print the results of the contract's checks, each with a sign, a word and a colour, and the number of faults."""
     from rich.table import Table
     from rich.text import Text
 
@@ -152,8 +152,8 @@ def print_answers(answers: Sequence[Answer]) -> None:
         for answer in answers:
             if answer.component == component:
                 sign, style = signs[answer.verdict]
-                said = Text(answer.said, style="dim" if answer.verdict == "not asked" else "")
-                table.add_row(answer.check, Text(f"{sign} {answer.verdict}", style=style), said)
+                message = Text(answer.message, style="dim" if answer.verdict == "not asked" else "")
+                table.add_row(answer.check, Text(f"{sign} {answer.verdict}", style=style), message)
         console.print(table)
     wrong = sum(answer.verdict == "wrong" for answer in answers)
     console.print(
@@ -162,7 +162,7 @@ def print_answers(answers: Sequence[Answer]) -> None:
 
 
 def print_rows(title: str, rows: list[dict[str, Any]]) -> None:
-    """Rows as a table on the terminal."""
+    """Print rows as a table."""
     from rich.table import Table
 
     console = _console()
@@ -181,7 +181,7 @@ VERDICTS = {"reproduced": "bold blue", "contradicted": "bold yellow", "inconclus
 
 
 def print_claims(rows: list[dict[str, Any]]) -> None:
-    """Verdicts on the terminal: each a sign, a word and a colour."""
+    """Print verdicts, each with a sign, a word and a colour."""
     from rich.table import Table
     from rich.text import Text
 
@@ -194,17 +194,17 @@ def print_claims(rows: list[dict[str, Any]]) -> None:
             if row["paper"] == paper:
                 verdict = Text(f"{MARKS[row['verdict']]} {row['verdict']}", style=VERDICTS[row["verdict"]])
                 statement = Text.assemble(row["statement"], (f" ({row['source']})", "dim"))
-                for said in (f"paper: {row['printed']}" if row["printed"] else "", row["meaning"], row["note"]):
-                    if said:
-                        statement.append(f"\n{said}", style="dim")
-                table.add_row(row["claim"], verdict, in_numbers(row["effect"], row["low"], row["high"]), statement)
+                for remark in (f"paper: {row['printed']}" if row["printed"] else "", row["meaning"], row["note"]):
+                    if remark:
+                        statement.append(f"\n{remark}", style="dim")
+                table.add_row(row["claim"], verdict, effect_text(row["effect"], row["low"], row["high"]), statement)
         console.print(table)
     if any(row["scale"] == "smoke" for row in rows):
         console.print(SMOKE_WARNING)
 
 
-def print_staged(found: Sequence[Found], scale: str) -> None:
-    """Print what is there and what is missing, as a table, with the sums, and what is wrong."""
+def print_staged(needs: Sequence[Availability], scale: str) -> None:
+    """Print a table of staged and missing files, with their sums and faults."""
     from rich.filesize import decimal
     from rich.table import Table
 
@@ -212,7 +212,7 @@ def print_staged(found: Sequence[Found], scale: str) -> None:
     table = Table(title=f"what scale {scale} needs, in {data_root()}", show_lines=True)
     for column in ("name", "for", "state", "size", "terms", "to do"):
         table.add_column(column, no_wrap=column == "size", overflow="fold")
-    for each in found:
+    for each in needs:
         table.add_row(
             each.need.name,
             ", ".join(each.need.papers),
@@ -222,9 +222,9 @@ def print_staged(found: Sequence[Found], scale: str) -> None:
             to_do(each),
         )
     console.print(table)
-    there = sum(each.size or 0 for each in found if each.ready)
+    there = sum(each.size or 0 for each in needs if each.ready)
     console.print(f"staged: {decimal(there)} on disk", highlight=False)
-    absent = [each for each in found if not each.ready]
+    absent = [each for each in needs if not each.ready]
     if absent:
         unknown = sum(each.size is None for each in absent)
         to_fetch = decimal(sum(each.size or 0 for each in absent)) + (
@@ -232,6 +232,6 @@ def print_staged(found: Sequence[Found], scale: str) -> None:
         )
         names = ", ".join(each.need.name for each in absent)
         console.print(f"missing: {names}; to fetch: about {to_fetch}", highlight=False)
-    for each in found:
+    for each in needs:
         for fault in each.faults:
             console.print(fault, highlight=False, soft_wrap=True, markup=False)

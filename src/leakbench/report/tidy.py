@@ -1,4 +1,4 @@
-"""Records of an experiment as one tidy table: one row per number, and a list of what is missing and why."""
+"""Records of an experiment as one tidy table with a row per number, and a list of missing numbers with reasons."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COLUMNS = {
     "index": "int64",
     "value": "float64",
 }
-"""Of a tidy table, with their types; those of swept parameters stand beside them."""
+"""Columns of a tidy table with their types; those of swept parameters come beside them."""
 
 
 def setting_columns(frame: pd.DataFrame) -> list[str]:
@@ -39,23 +39,28 @@ def setting_columns(frame: pd.DataFrame) -> list[str]:
     return [name for name in map(str, frame.columns) if name.startswith(SETTING)]
 
 
+def cells_of(frame: pd.DataFrame) -> list[tuple[str, str]]:
+    """Data sets with models of a tidy table, in its order."""
+    return list(dict.fromkeys(zip(frame["dataset"], frame["model"], strict=True)))
+
+
 def table_path(scale: str, paper: str, experiment: str) -> str:
-    """Where an experiment's tidy table lies, relative to the project's root."""
+    """Path of an experiment's tidy table, relative to the project's root."""
     return f"{RESULTS}/{scale}/{paper}/{experiment}/records.parquet"
 
 
 def missing_path(table: str) -> str:
-    """Where the list of missing numbers lies that belongs to a tidy table."""
+    """Path of the list of missing numbers beside a tidy table."""
     return str(PurePosixPath(table).with_name("missing.csv"))
 
 
 def gates_path(table: str) -> str:
-    """Where the verdicts on an experiment's attacks lie, beside its tidy table."""
+    """Path of the verdicts on attacks beside a tidy table."""
     return str(PurePosixPath(table).with_name("gates.csv"))
 
 
 def provenance_path(table: str) -> str:
-    """Where it lies how, where and when an experiment's records were made, beside its tidy table."""
+    """Path of the provenance table beside a tidy table."""
     return str(PurePosixPath(table).with_name("provenance.csv"))
 
 
@@ -78,7 +83,7 @@ class Merged:
         numbers: the tidy table: one row per number.
         missing: the numbers that records hold as null, and why.
         gates: the verdict on each cell's attack.
-        provenance: one row per record: how it ended, what it took, and where, when and with what it was made.
+        provenance: one row per record: outcome, cost and provenance.
     """
 
     numbers: pd.DataFrame
@@ -99,12 +104,12 @@ def needed(project: Project, table: str) -> list[Job]:
 
 
 def merged(project: Project, table: str, records: Mapping[str, Record]) -> Merged:
-    """The tables of an experiment from its records, or from those of them that are there.
+    """The tables of an experiment, from all or some of its records.
 
     Args:
         project: that plans the experiment.
         table: path of its tidy table.
-        records: by their paths. A gate whose undefended records are not among them is missed.
+        records: by their paths. Gates whose undefended records are not among them count as missed.
 
     Raises:
         ConfigError: no such experiment.
@@ -115,20 +120,20 @@ def merged(project: Project, table: str, records: Mapping[str, Record]) -> Merge
         for gate in project.experiment_gates(table)
     ]
     jobs = project.experiment_jobs(table)
-    found = [(job, records[job.path]) for job in jobs if job.path in records]
+    pairs = [(job, records[job.path]) for job in jobs if job.path in records]
     _check_data(needed(project, table), records)
-    rows = [row for job, record in found for row in tidy_rows(job, record, judges)]
+    rows = [row for job, record in pairs for row in tidy_rows(job, record, judges)]
     absent = [SETTING + key for job in jobs if job.path not in records for key in _swept(job)]
     numbers = pd.DataFrame(rows) if rows else pd.DataFrame(columns=list(COLUMNS)).astype(COLUMNS)
-    for column in dict.fromkeys(absent):  # whoever reads the table asks for what the whole experiment sweeps
+    for column in dict.fromkeys(absent):  # readers of the table expect every parameter of the experiment
         if column not in numbers:
             numbers[column] = float("nan")
     missing = pd.DataFrame(
-        [row for job, record in found for row in _missing(job, record)],
+        [row for job, record in pairs for row in _missing(job, record)],
         columns=["record", "seed", "setting", "metric", "reason"],
     )
-    provenance = pd.DataFrame([_provenance(job, record) for job, record in found])
-    return Merged(numbers, missing, verdict_table(judges, found), provenance)
+    provenance = pd.DataFrame([_provenance(job, record) for job, record in pairs])
+    return Merged(numbers, missing, verdict_table(judges, pairs), provenance)
 
 
 def _provenance(job: Job, record: Record) -> dict[str, Any]:
@@ -137,7 +142,7 @@ def _provenance(job: Job, record: Record) -> dict[str, Any]:
 
 
 def _check_data(jobs: Iterable[Job], records: Mapping[str, Record]) -> None:
-    """Refuse numbers of different data under one name."""
+    """Reject numbers of different data under one name."""
     first: dict[str, Job] = {}
     for job in jobs:
         data = records[job.path].provenance.data if job.path in records else None
@@ -158,14 +163,14 @@ def _check_data(jobs: Iterable[Job], records: Mapping[str, Record]) -> None:
 
 
 def _swept(job: Job) -> list[str]:
-    """Names of the parameters that a job's replicates have in their settings."""
+    """Names of the parameters in a job's settings."""
     return [key for variant in (job.defense, job.attack, job.kinds) if variant for key in variant.sweep]
 
 
 def merge(project: Project, table: str) -> None:
     """Read and check all records of an experiment, judge its attacks, and write its tidy table.
 
-    A record that cannot be read is moved aside and named, so that running the workflow again regenerates it.
+    An unreadable record is moved aside and named, so that running the workflow again regenerates it.
 
     Raises:
         ConfigError: no such experiment.

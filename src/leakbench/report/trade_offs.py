@@ -22,15 +22,15 @@ STRONGEST = "strongest"
 
 @dataclass(frozen=True)
 class TradeOff:
-    """What a panel compares.
+    """Content of a panel: defenses with attack and training jobs over one parameter.
 
     Attributes:
         frame: tidy table of an experiment with attack and training jobs.
         parameter: the swept parameter; both kinds of job have it.
         names: defense label -> name in the legend.
         parameter_label: name of the parameter in the legend of sizes.
-        attacks: label of an attack -> what stands behind a defense's name in the legend. The first is that on the
-            undefended gradient; the second has other markers and dotted lines.
+        attacks: label of an attack -> suffix of a defense's name in the legend. The first is that on the undefended
+            gradient; the second has other markers and dotted lines.
     """
 
     frame: pd.DataFrame
@@ -41,7 +41,7 @@ class TradeOff:
 
     @property
     def ranks(self) -> dict[float, int]:
-        """The values of the parameter, each with its place among them."""
+        """The values of the parameter with their ranks."""
         values = sorted(having(self.frame, self.parameter)[SETTING + self.parameter].dropna().unique())
         return {value: rank for rank, value in enumerate(values)}
 
@@ -166,9 +166,9 @@ def draw_trade_off(ax: Axes, shown: TradeOff, privacy: str, utility: str) -> lis
 
 
 def keep_in_view(ax: Axes, numbers: Sequence[Mapping[str, Any]]) -> None:
-    """Axes that show all points and lines; an interval reaches at most half of their range beyond them.
+    """Limit the axes to all points and lines, with a margin of at most half their range for intervals.
 
-    With two or three seeds, intervals can be so wide that the points would be one. ``numbers`` are rows with ``x``,
+    With two or three seeds, intervals can be so wide that the points would coincide. ``numbers`` are rows with ``x``,
     ``y``, or one of them.
     """
     for axis, limits, limit in (("x", ax.get_xlim, ax.set_xlim), ("y", ax.get_ylim, ax.set_ylim)):
@@ -204,7 +204,7 @@ def _size(rank: int) -> int:
 
 
 def explain(ax: Axes, shown: TradeOff, fontsize: str = "medium") -> None:
-    """The legend of a trade-off, beside the axes: series, and the smallest, a middle and the largest size."""
+    """Add the legend beside the axes: series, and the smallest, a middle and the largest size."""
     handles, labels = ax.get_legend_handles_labels()
     ranks = shown.ranks
     values: Sequence[float] = list(ranks)

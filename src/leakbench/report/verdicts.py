@@ -1,4 +1,4 @@
-"""Which attacks missed their gates: the verdict per cell, as a table and in words."""
+"""Verdicts on attacks by their gates, per cell, as a table and in words."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from leakbench.lazy import pd
 from leakbench.records import Record, Replicate, Value
 
 COLUMNS = ["dataset", "model", "attack", "setting", "metric", "bound", "quality", "passed"]
-"""Of gates.csv. ``setting`` is JSON, and empty unless the undefended cell has settings of its own."""
+"""Columns of gates.csv. ``setting`` is JSON, and empty unless the undefended cell has settings."""
 
 VOID = "void: attack too weak"
-"""What stands in a legend beside the name of a series that says nothing."""
+"""Suffix in legends of the names of void series."""
 
 
 @dataclass(frozen=True)
 class GateVerdict:
-    """What an attack reached on the undefended gradient, in a setting of the protocol; NaN if nothing."""
+    """Quality that an attack reached on the undefended gradient, in a setting of the protocol; NaN if none."""
 
     gate: Gate
     setting: Setting
@@ -78,18 +78,18 @@ def is_void(judges: Iterable[Judge], job: Job, setting: Setting) -> bool:
 
 def verdict_table(judges: Iterable[Judge], records: Iterable[tuple[Job, Record]]) -> pd.DataFrame:
     """gates.csv: a row per cell, and per setting of the undefended gradient if it has several."""
-    found = {}
+    table = {}
     for job, record in records:
         for judge in judges:
             if judge.gate.concerns(job):
                 for replicate in record.replicates:
                     row = judge.verdict(replicate.setting).row()
-                    found[tuple(row[column] for column in COLUMNS[:6])] = row
-    return pd.DataFrame(found.values(), columns=COLUMNS)
+                    table[tuple(row[column] for column in COLUMNS[:6])] = row
+    return pd.DataFrame(table.values(), columns=COLUMNS)
 
 
 def void_notes(verdicts: pd.DataFrame, units: dict[str, str]) -> list[str]:
-    """A sentence for every cell that is void.
+    """A sentence for every void cell.
 
     Args:
         verdicts: rows of gates.csv, of one or more experiments.
@@ -114,10 +114,10 @@ def void_notes(verdicts: pd.DataFrame, units: dict[str, str]) -> list[str]:
 
 
 def setting_behind(setting: str) -> str:
-    """A setting of gates.csv, as it follows the name of a cell."""
+    """A setting of gates.csv as a suffix of the name of a cell."""
     return "".join(f", {key} {value}" for key, value in json.loads(setting).items())
 
 
 def _quantity(value: float, metric: str, unit: str) -> str:
-    """``9.1 dB`` where the unit says it all, ``mse 0.05`` elsewhere."""
+    """``9.1 dB``, or with the name of the metric, ``mse 0.05``."""
     return f"{value:.3g} dB" if unit.startswith("dB") else f"{metric} {value:.3g}"

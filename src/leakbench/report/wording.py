@@ -24,7 +24,7 @@ def rounded(value: float, form: str = ".3g", missing: str = NONE) -> str:
 
 
 def numbers(values: Iterable[float]) -> str:
-    """Numbers behind a noun, separated by commas.
+    """Comma-separated numbers for messages.
 
     >>> numbers([0.5, 1, 1e-6])
     '0.5, 1, 1e-06'
@@ -33,7 +33,7 @@ def numbers(values: Iterable[float]) -> str:
 
 
 def plain(value: object) -> str:
-    """A value of a parameter; floats as short as six digits make them.
+    """A value of a parameter; floats with six significant digits.
 
     >>> plain(32.0), plain("as_printed")
     ('32', 'as_printed')
@@ -42,7 +42,7 @@ def plain(value: object) -> str:
 
 
 def exact(value: object) -> str:
-    """A value of a parameter; floats as short as they can be without changing.
+    """A value of a parameter; floats with as few digits as determine them.
 
     >>> exact(0.5), exact(0.123456789)
     ('0.5', '0.123456789')
@@ -52,7 +52,7 @@ def exact(value: object) -> str:
 
 
 def setting_in_words(setting: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> str:
-    """Parameters with their values, without those that are missing; empty where there is none.
+    """Parameters with their values, without missing ones.
 
     >>> setting_in_words({"form": "corrected", "scale": 0.01, "probes": float("nan"), "per": None})
     'form corrected, scale 0.01'

@@ -1,4 +1,4 @@
-"""What staged files hold: their digests, noted beside them when they are fetched, and what a job notes of its data.
+"""Digests of staged files, noted beside them when they are fetched, and fingerprints of a job's data.
 
 ``<data root>/<hub id>/manifest.json`` holds the size and SHA-256 of every file, by its path relative to that folder.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,10 +44,10 @@ class Manifest(BaseModel):
 
 @dataclass(frozen=True)
 class Staged:
-    """Something that has to be staged: a data set, a vocabulary, weights.
+    """Files that have to be staged: a data set, a vocabulary, weights.
 
     Attributes:
-        name: what ``leakbench stage`` calls it.
+        name: its name for ``leakbench stage``.
         terms: its licence, or the terms of its use.
         download: bytes to fetch, about; None where nobody noted them.
         folder: where its files and their manifest lie.
@@ -64,19 +65,19 @@ class Staged:
     digest: str = ""
 
     def faults(self) -> list[str]:
-        """What is wrong with its files, which are all there; reads them whole.
+        """Faults of its files, which are all there; reads them whole.
 
         Raises:
             MissingData: files are missing, or the manifest cannot be read.
         """
         known = {} if self.digest else read_manifest(self.folder).files
-        found = []
+        faults = []
         for path in self.files():
             entry = known.get(_key(self.folder, path))
             wanted = self.digest or (entry.sha256 if entry else "")
             if not sha256(path).startswith(wanted):
-                found.append(f"{path} is not what was staged: its SHA-256 does not begin with {wanted[:16]}")
-        return found
+                faults.append(f"{path} is not what was staged: its SHA-256 does not begin with {wanted[:16]}")
+        return faults
 
     def unnoted(self) -> list[str]:
         """Files whose digest nobody knows.
@@ -133,8 +134,21 @@ def note(folder: Path, paths: Iterable[Path], *, fetched: bool = False) -> None:
             written.replace(folder / MANIFEST)
 
 
+def put(fetched: Path, path: Path) -> None:
+    """Copy a fetched file into its folder, where it appears when it is complete, and :func:`note` it.
+
+    Raises:
+        MissingData: the folder's manifest cannot be read.
+        OSError: the folder cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=path.parent, prefix=".staging-") as temporary:
+        shutil.copyfile(fetched, Path(temporary, path.name)).replace(path)
+    note(path.parent, [path], fetched=True)
+
+
 def note_if_possible(folder: Path, paths: Iterable[Path]) -> None:
-    """:func:`note` of files that somebody put there, perhaps where nobody else may write; says so then.
+    """:func:`note` files; print a line where the folder cannot be written.
 
     Raises:
         MissingData: as there.
@@ -161,15 +175,15 @@ def fingerprint(paths: Iterable[Path]) -> str | None:
     Names, sizes, and the bytes: all of them, or both ends of large files. Neither where files lie nor when they were
     written plays a part, so that copies on two machines have the same.
     """
-    found, files = hashlib.sha256(), sorted(paths)
+    digest, files = hashlib.sha256(), sorted(paths)
     for path in files:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
-            found.update(f"{path.name}/{size}/".encode())
+            digest.update(f"{path.name}/{size}/".encode())
             if size <= WHOLE:
-                found.update(hashlib.file_digest(file, "sha256").digest())
+                digest.update(hashlib.file_digest(file, "sha256").digest())
             else:
-                found.update(file.read(END))
+                digest.update(file.read(END))
                 file.seek(-END, os.SEEK_END)
-                found.update(file.read())
-    return found.hexdigest()[:16] if files else None
+                digest.update(file.read())
+    return digest.hexdigest()[:16] if files else None

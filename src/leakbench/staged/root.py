@@ -1,4 +1,4 @@
-"""Where what was staged lies: data sets, and weights of models."""
+"""The data root: the folder of staged data sets and weights."""
 
 from __future__ import annotations
 

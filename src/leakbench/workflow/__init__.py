@@ -1,4 +1,4 @@
-"""Snakemake's side: the plan behind its rules, and how its jobs start, share nodes and end.
+"""The plan behind Snakemake's rules, and how its jobs start, share nodes and end.
 
 - *One merge rule per experiment* stands between records and figures: figures that list thousands of records each would
   double the time to plan.
@@ -11,12 +11,11 @@
   does not, so the next run knows that it is alone, removes them, and continues. (Where ``flock`` does not reach across
   hosts, as on some Lustre mounts, run from one login node.)
 - *A job is forked from a warm process* of its run and host (``warm.py``): importing torch and what hangs on it costs
-  as much as a small job computes. Only third-party libraries are imported beforehand, so a changed source or plug-in
-  is what runs.
+  as much as a small job computes. The process ends with its run, so later runs see edits of the code.
 - *Small cells share a SLURM job* (``sharing.py``): the group of a job is a function of its path, by the seconds that
   ``leakbench cost`` expects. A group has no dependencies and holds either GPU cells or CPU cells, since a cell must
   not compute on another device because of its neighbours.
 - *Jobs on a cluster leave a copy of their record*, since Snakemake deletes all outputs of a group that failed. A cell
-  that went wrong once runs alone in the next run, so that it takes no other with it again.
+  that failed once runs alone in the next run, so that it takes no other with it again.
 - *Snakemake's ``benchmark:`` and ``log:``* go to ``logs/``, under the record's path.
 """

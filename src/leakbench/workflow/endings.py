@@ -1,4 +1,4 @@
-"""Why jobs of a run left no record, in plain words: what they said, or what SLURM says of a job that was killed."""
+"""Messages on jobs that left no record: their error, or the state that SLURM gives a killed job."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ REASONS = {
     "PREEMPTED": "another job took its place",
     "TIMEOUT": "it reached its time limit",
 }
-"""What a state of SLURM means; states that are not here say nothing of an end."""
+"""Meanings of final states of SLURM."""
 
 
 def endings(root: Path) -> Iterator[str]:
-    """A line for every job that was started, left no record and does not run, and before them one that counts them.
+    """A line for every job that was started, left no record and does not run, after one with their number.
 
     Args:
         root: the root of the project.
@@ -53,7 +53,7 @@ def _why(state: State) -> str:
 
 
 def _slurm_state(job: str) -> str | None:
-    """How a job ended, as the controller still knows it, or else the accounting; None if neither answers."""
+    """State of a job by the controller, or else by the accounting; None if neither answers."""
     for command in (
         ["squeue", "--noheader", "--states=all", "--format=%T", f"--jobs={job}"],
         ["sacct", "--noheader", "--allocations", "--parsable2", "--format=State", f"--jobs={job}"],
@@ -61,9 +61,9 @@ def _slurm_state(job: str) -> str | None:
         if shutil.which(command[0]) is None:
             continue
         try:
-            said = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False).stdout.split()
+            answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False).stdout.split()
         except (OSError, subprocess.TimeoutExpired):
             continue
-        if said:
-            return said[0]
+        if answer:
+            return answer[0]
     return None

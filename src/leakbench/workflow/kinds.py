@@ -1,4 +1,4 @@
-"""The facts about kinds of job that the rules of the workflow are made of."""
+"""Facts about kinds of job for the rules of the workflow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class KindRule:
 
     Attributes:
         name: of the kind, and of the rule.
-        folders: regular expression of the folders that hold its records: what paths have in the attack's place.
+        folders: regular expression of the folders that hold its records: the attack's part of paths.
         memory_mb: memory of a first attempt, in MB.
         minutes: time limit of a first attempt.
         on_gpu: whether it computes on a GPU where there is one.
@@ -31,13 +31,13 @@ class KindRule:
     on_gpu: bool
 
     def device(self, offered: Collection[str]) -> dict[str, int | str]:
-        """Resources by which a job asks for the device that it computes on.
+        """Resources that a job requests for its device.
 
         A GPU, of the model and in the partition that the environment names; or a turn: jobs without a GPU that share a
         SLURM job take turns.
 
         Args:
-            offered: names of the resources that the run has; nothing else is asked for.
+            offered: names of the resources that the run has; nothing else is requested.
         """
         if not self.on_gpu:
             return {"turn": 1} if "turn" in offered else {}
@@ -51,8 +51,8 @@ class KindRule:
 def kind_rules() -> list[KindRule]:
     """The rules of all registered kinds of job.
 
-    Paths have the attack's label where others have the name of the kind, with a label behind it if they run an attack,
-    too: so the rule of ``attack`` leaves to the others what is theirs.
+    Paths of ``attack`` have the attack's label where others have the name of the kind, and a label behind it if they
+    run an attack, too; so its rule excludes the folders of all others.
     """
     kinds = [JOB_KINDS.get(name) for name in JOB_KINDS]
     folders = {kind.name: kind.folder(_LABEL) for kind in kinds}

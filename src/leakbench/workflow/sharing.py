@@ -1,8 +1,8 @@
-"""Small cells share a SLURM job: which of them, how many, and how much time they ask for.
+"""Small cells that share a SLURM job: which, how many, and their time limits.
 
 A SLURM job costs a place in the queue and a quarter of a minute before it computes. So cells that take seconds come in
-groups, which a profile packs (``group-components``) so that a full one computes for five to ten minutes. How long a
-cell takes is what ``leakbench cost`` estimated; without an estimate every cell has a SLURM job of its own.
+groups, which a profile packs (``group-components``) so that a full one computes for five to ten minutes. ``leakbench
+cost`` estimates how long a cell takes; without an estimate every cell is a SLURM job of its own.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Size:
+class CellSize:
     """Cells of about the same duration.
 
     Attributes:
         members: how many share a SLURM job; the profile's ``group-components`` repeat it.
-        below_s: the expected seconds of such a cell are less.
-        minutes: what each adds to the time limit of the first attempt: six times that.
+        below_s: upper bound of the expected seconds of such a cell.
+        minutes: that each adds to the time limit of the first attempt: six times that bound.
     """
 
     members: int
@@ -39,17 +39,17 @@ class Size:
         return f"{'gpu' if on_gpu else 'cpu'}{self.members}"
 
 
-SIZES = (Size(32, 20.0, 2), Size(8, 75.0, 8), Size(3, 300.0, 30))
+SIZES = (CellSize(32, 20.0, 2), CellSize(8, 75.0, 8), CellSize(3, 300.0, 30))
 GROWTH = 4
-"""An attempt gets this many times the minutes of the one before, up to what the kind of job declares."""
+"""Factor by which every attempt gets more minutes, up to those that the kind of job declares."""
 
 
-def size_of(root: Path, job: Job) -> Size | None:
-    """The size of a cell that shares a SLURM job, if it does.
+def size_of(root: Path, job: Job) -> CellSize | None:
+    """The size of a cell that shares a SLURM job; None for one that runs alone.
 
-    Alone runs what nobody has estimated or what takes long; what other records must be there for, so that no group
-    waits for another; and a cell that was started before and did not end well, since it might take the others with it.
-    A finished record that waits to be put back in its place takes a second.
+    Cells run alone if they are not estimated or take long; if they read other records, so that no group waits for
+    another; and if an earlier attempt failed, since they might take the others with them. Restoring the copy of a
+    finished record takes a second.
 
     Args:
         root: the root of the project.
@@ -65,8 +65,8 @@ def size_of(root: Path, job: Job) -> Size | None:
     return next((size for size in SIZES if seconds < size.below_s), None)
 
 
-def minutes(size: Size | None, declared: int, attempt: int) -> int:
-    """The time limit of a cell, or what it adds to the limit of the job that it shares.
+def minutes(size: CellSize | None, declared: int, attempt: int) -> int:
+    """Minutes of a cell: its time limit, or its part of the limit of the job that it shares.
 
     Args:
         size: of the cell; None: it runs alone.
@@ -79,11 +79,11 @@ def minutes(size: Size | None, declared: int, attempt: int) -> int:
 
 @cache
 def _estimated(root: Path, scale: str) -> dict[str, float]:
-    found = planned_seconds(root, scale)
-    if not found:
+    seconds = planned_seconds(root, scale)
+    if not seconds:
         print(
             "leakbench: nobody has estimated what cells take, so that each is a SLURM job of its own; "
             f"`leakbench cost --scale {scale}` lets small ones share one (docs/slurm.md)",
             file=sys.stderr,
         )
-    return found
+    return seconds

@@ -1,4 +1,4 @@
-"""What the Snakefile asks: the targets of a scale, the inputs of a rule, and when to run it again."""
+"""The workflow behind the Snakefile: targets of a scale, inputs of rules, and when to run them again."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from leakbench.workflow.kinds import KindRule, kind_rules
 from leakbench.workflow.warm import RUN, serves, start
 
 INSTALLED = Path(__file__).parents[2]
-"""The folder that the package is in."""
+"""Folder that the package is in."""
 REPORT = INSTALLED / "leakbench" / "report"
 FORMULAS = ("leakbench.theory.", "leakbench.metrics.", "leakbench.numerics.")
 """Rooms that figures and tables compute with."""
 MECHANISMS = ("leakbench.defenses.", "leakbench.federated.", "leakbench.models.", "leakbench.data.")
-"""Rooms that checks of theorems compute with, too."""
+"""Further rooms, which checks of theorems compute with."""
 
 _BESIDE = """\
 leakbench: another run works in this folder: {runs}.
@@ -63,12 +63,12 @@ class Workflow:
         options = [word for key, value in repeated.items() for word in ("--set", f"{key}={json.dumps(value)}")]
         self.command = shlex.join([sys.executable, "-m", "leakbench", *options])
         """The command line to start jobs with; it repeats the overrides of this run."""
-        self._sizes: dict[str, sharing.Size | None] = {}
+        self._sizes: dict[str, sharing.CellSize | None] = {}
 
     def targets(self) -> list[str]:
         """Everything of the configured scale.
 
-        Records are among it, since Snakemake does not miss a file that stands behind finished ones.
+        Records are among the targets, since Snakemake does not notice a missing file behind finished ones.
 
         Raises:
             ConfigError: the configuration, or a claim, figure or table, names something that does not exist.
@@ -114,7 +114,7 @@ class Workflow:
         return claims_inputs(self.project, scale, paper)
 
     def scorecard_inputs(self, scale: str) -> list[str]:
-        """Pictures, tables, verdicts, and what stands beside the tidy tables: all that the scorecard shows."""
+        """Pictures, tables, verdicts, and the files beside the tidy tables: all that the scorecard shows."""
         shown = [entry.path(scale, "png" if entry.kind == "figure" else "csv") for entry in self._artifacts()]
         shown += [claims_path(scale, paper) for paper in self._claiming()]
         plan = self.project.plan(scale)
@@ -127,7 +127,7 @@ class Workflow:
         return [*shown, *tables, *beside, *self._pages()]
 
     def _pages(self) -> list[str]:
-        """The replication pages of the configured papers, as far as there are some."""
+        """Replication pages of the configured papers that have one."""
         pages = [self.project.papers[paper].page for paper in self.project.settings.papers]
         return [below(page, self.project.root) for page in pages if page.is_file()]
 
@@ -140,7 +140,7 @@ class Workflow:
         return digest([_sources(REPORT), [gate.described() for gate in gates]])
 
     def drawing_digest(self, scale: str, paper: str) -> str:
-        """Hash of the code that draws a paper's artifacts, of the formulas in them, and of the words it prints."""
+        """Hash of the code that draws a paper's artifacts, of the formulas in them, and of the scale's description."""
         return digest([_paper_sources(self.project.papers[paper], FORMULAS), self.project.plan(scale).description])
 
     def judging_digest(self, scale: str, paper: str) -> str:
@@ -150,7 +150,7 @@ class Workflow:
         )
 
     def scorecard_digest(self, scale: str) -> str:
-        """Hash of the code that writes the scorecard and of the words that no picture or table brings along."""
+        """Hash of the code that writes the scorecard, and of its texts that are in no picture or table."""
         plan = self.project.plan(scale)
         words = {name: [paper.title, paper.citation] for name, paper in plan.papers.items()}
         return digest([_sources(REPORT), plan.description, words])
@@ -165,17 +165,17 @@ class Workflow:
         """The time limit of a job on a cluster; see :func:`leakbench.workflow.sharing.minutes`."""
         return sharing.minutes(self._size(_record_path(**parts)), declared, attempt)
 
-    def _size(self, path: str) -> sharing.Size | None:
+    def _size(self, path: str) -> sharing.CellSize | None:
         if path not in self._sizes:  # once, since a group stays as it is while jobs come and go
             self._sizes[path] = sharing.size_of(self.project.root, self.project.job(path))
         return self._sizes[path]
 
     def name_run(self) -> None:
-        """Tell the jobs which run they belong to: those of one run share a warm process on each host."""
+        """Name this run for its jobs, which share a warm process on each host."""
         os.environ[RUN] = str(os.getpid()) if self.project.settings.warm else ""
 
     def name_job(self) -> None:
-        """The same within a SLURM job, which is a run of its own; and let jobs keep a copy of what they finish.
+        """Name the run within a SLURM job, which is a run of its own, and let jobs keep copies of their records.
 
         In a SLURM job one Snakemake starts a second one for each job in it, as a step. The warm process is the first
         one's, and started by it, because SLURM ends with a step whatever was started there.
@@ -190,8 +190,8 @@ class Workflow:
     def unlock_if_alone(self, state: Path) -> None:
         """Remove the locks that a killed Snakemake left, so that the same command goes on where it stopped.
 
-        Snakemake's locks are files, which outlive a killed process. Beside them every run holds a shared lock of the
-        kernel's, which does not. Who gets that one exclusively is alone, and what Snakemake's files say is left over.
+        Snakemake's locks are files, which survive a killed process. Every run also holds a shared lock of the kernel,
+        which does not. A run that gets this lock exclusively is alone, and lock files of Snakemake are left over.
 
         Args:
             state: Snakemake's own folder, ``.snakemake``.
@@ -211,7 +211,7 @@ class Workflow:
         self._lock(fcntl.LOCK_SH)
 
     def _lock(self, kind: int) -> bool:
-        """Get the kernel's lock, if another run or a file system without such locks does not prevent it."""
+        """Get the kernel's lock, unless another run or a file system without such locks prevents it."""
         try:
             fcntl.flock(self._alive, kind | fcntl.LOCK_NB)
         except OSError:
@@ -264,14 +264,14 @@ def _sources(folder: Path) -> str:
 def _paper_sources(paper: PaperFolder, rooms: tuple[str, ...]) -> str:
     """Hash of the files of a paper, of the report, and of modules of ``rooms`` that they import.
 
-    Of a paper of another distribution, with the modules of that which it imports.
+    For a paper of another distribution, also of the modules of that distribution that it imports.
     """
     top = paper.package.partition(".")[0]
-    own = () if top == "leakbench" else (f"{top}.",)
+    others = () if top == "leakbench" else (f"{top}.",)
     bases = [INSTALLED, paper.base]
     files = [*_files(REPORT), *_files(paper.folder)]
     modules = [file for file in files if file.suffix == ".py"]
-    reached = imported_files(modules, bases, lambda name: name.startswith(rooms + own))
+    reached = imported_files(modules, bases, lambda name: name.startswith(rooms + others))
     return source_digest({*files, *reached}, bases)
 
 

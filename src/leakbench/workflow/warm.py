@@ -1,13 +1,14 @@
-"""Jobs that need not import: those of one run of Snakemake are forked from a process that has imported already.
+"""A fork server with the heavy libraries preloaded, the *warm process* of one run of Snakemake on one host.
 
-Importing torch costs as much as a small job computes. So the jobs of a run ask the run's *warm process* on their host
-to fork. Once a command is asked for a second time it imports the libraries of that command, leakbench's components and
-what reads the configuration; once a job has needed a library that only some need, that too. None of it computes, so
-that a forked job is the same as one that starts by itself. It ends with its run, which sees no later edits of the code.
+Importing torch costs as much as a small job computes. So jobs of a run are forked from its warm process. When a command
+is requested for the second time, the process imports the libraries of that command, leakbench's components and the
+modules that read the configuration; libraries that only some jobs need follow once a job has needed them. Imports
+compute nothing, so a forked job is the same as one that starts by itself. The process ends with its run; later edits of
+the code do not reach it.
 
-The caller hands over its arguments, environment, folder and standard streams, waits, and ends as the job does. If the
-caller dies, so does the job; what tells the caller to end it tells the job, which may save its state before. The key
-``warm`` of config/config.yaml turns all of this off.
+The caller hands over its arguments, environment, folder and standard streams, waits, and exits as the job does. If the
+caller dies, so does the job; signals that ask the caller to end are relayed to the job, which may save its state first.
+The key ``warm`` of config/config.yaml turns all of this off.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from typing import NoReturn
 from leakbench.libraries.torchvision_compat import import_torchvision
 
 RUN = "LEAKBENCH_WARM"
-"""The environment variable that names the run by the process id of its Snakemake; empty: start every job by itself."""
+"""Environment variable with the process id of the run's Snakemake; if empty, every job starts by itself."""
 
 _ALWAYS = ("pydantic", "yaml")
 _TABLES = (*_ALWAYS, "pandas", "pyarrow.parquet")
@@ -50,7 +51,7 @@ LIBRARIES = {
     "draw": (*_TABLES, *_PICTURES, "scipy.stats", "tabulate"),
     "judge": (*_TABLES, *_TORCH, "tabulate"),
 }
-"""What jobs of a command import, sooner or later."""
+"""Libraries that jobs of a command import."""
 
 OCCASIONAL = (
     "transformers.models.bert.modeling_bert",
@@ -59,21 +60,21 @@ OCCASIONAL = (
     "dp_accounting.rdp",
     "sklearn.metrics",
 )
-"""What some jobs import, for seconds."""
+"""Slow libraries that only some jobs import."""
 
 IDLE_S = 600.0
-"""Without a caller for this long, the process gives its memory back; the next caller starts another."""
+"""Seconds without a caller after which the process ends; the next caller starts another."""
 
 STARTED = b"\x00"
-"""What the warm process says of a job, before its process id in four bytes."""
+"""First byte of the answer to a caller, before the job's process id in four bytes."""
 
 RELAYED = (signal.SIGTERM, signal.SIGUSR1)
-"""Signals of the caller that are the job's: it saves its state, and ends."""
+"""Signals that the caller relays to the job, which saves its state and ends."""
 
 
 @dataclass(frozen=True)
 class Needs:
-    """A pipe by which forked jobs tell the warm process which libraries it could have imported for them."""
+    """A pipe by which forked jobs report occasional libraries that they imported to the warm process."""
 
     read: int
     write: int
@@ -83,23 +84,23 @@ class Needs:
         """A new pipe."""
         return cls(*os.pipe())
 
-    def tell(self, before: Collection[str]) -> None:
-        """Of this job's libraries those that were not there ``before``."""
+    def report(self, before: Collection[str]) -> None:
+        """Report the libraries that this job imported and that were not loaded ``before``."""
         needed = [library for library in OCCASIONAL if library in sys.modules and library not in before]
         if needed:
             os.write(self.write, ("\n".join(needed) + "\n").encode())  # short enough to arrive whole
 
-    def told(self) -> list[str]:
-        """What jobs have told since, without waiting."""
-        told: list[str] = []
+    def reported(self) -> list[str]:
+        """Libraries reported since the last call, without waiting."""
+        libraries: list[str] = []
         while select.select([self.read], [], [], 0)[0]:
-            told += os.read(self.read, select.PIPE_BUF).decode().split()
-        return [library for library in dict.fromkeys(told) if library not in sys.modules]
+            libraries += os.read(self.read, select.PIPE_BUF).decode().split()
+        return [library for library in dict.fromkeys(libraries) if library not in sys.modules]
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a caller wants to be run, and how it was called itself."""
+    """A command to run, with the environment and folder of its caller."""
 
     arguments: list[str]
     environment: dict[str, str]
@@ -107,12 +108,12 @@ class Request:
 
     @property
     def command(self) -> str | None:
-        """The command, if it is one that gains from a warm process."""
+        """The command, if a warm process makes it faster."""
         return next((word for word in self.arguments if word in LIBRARIES), None)
 
 
 def delegate(arguments: Sequence[str]) -> int | None:
-    """Have a command run by the warm process of this run; its exit status, or None: run it here."""
+    """Have a command run by the warm process of this run; returns its exit status, or None to run it here."""
     run = os.environ.get(RUN)
     request = Request(list(arguments), dict(os.environ), str(Path.cwd()))
     if not run or request.command is None:
@@ -127,18 +128,18 @@ def delegate(arguments: Sequence[str]) -> int | None:
     except OSError as error:
         print(f"leakbench: no warm process ({error}); this job imports by itself", file=sys.stderr)
         return None
-    told: list[int] = []
+    relayed: list[int] = []
 
     def relay(number: int, _: FrameType | None) -> None:
-        told.append(number)
+        relayed.append(number)
         with contextlib.suppress(ProcessLookupError):
             os.kill(int.from_bytes(started[1:]), number)
 
     for number in RELAYED:
         signal.signal(number, relay)
     status = connection.recv(1)
-    if not status and told:
-        return 128 + told[0]
+    if not status and relayed:
+        return 128 + relayed[0]
     if not status:
         print("leakbench: the process of this job was killed; did it run out of memory?", file=sys.stderr)
         return 128 + signal.SIGKILL
@@ -157,7 +158,7 @@ def serves(run: str) -> bool:
 
 
 def folder_of(run: int) -> Path:
-    """Where the socket of a run lies on this host."""
+    """Folder of a run's socket on this host."""
     return Path(tempfile.gettempdir()) / f"leakbench-{os.getuid()}-{socket.gethostname()}-{run}"
 
 
@@ -172,7 +173,7 @@ def _connect(run: int) -> socket.socket:
     """A connection to the warm process of a run, which is started if there is none.
 
     Raises:
-        PermissionError: somebody else could have put a socket there.
+        PermissionError: another user could have put a socket there.
     """
     folder = folder_of(run)
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -201,18 +202,18 @@ def _connect(run: int) -> socket.socket:
 
 
 def serve(run: int, listener: socket.socket, needs: Needs) -> tuple[Request, list[int], socket.socket] | None:
-    """Fork a job for every caller until the run ends or nobody calls any more.
+    """Fork a job for every caller until the run ends or callers stop coming.
 
     Args:
         run: the process id of its Snakemake.
         listener: where callers connect.
-        needs: where forked jobs tell what they imported.
+        needs: where forked jobs report what they imported.
 
     Returns:
-        In a forked process, what it is to run, the standard streams of its caller and the connection to it; in the warm
+        In a forked process, the request, the standard streams of its caller and the connection to it; in the warm
         process None, at its end.
     """
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a forked job but its caller
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # only its caller waits for a forked job
     folder = folder_of(run)
     asked: Counter[str | None] = Counter()
     called = time.monotonic()
@@ -225,8 +226,8 @@ def serve(run: int, listener: socket.socket, needs: Needs) -> tuple[Request, lis
                 asked[request.command] += 1
                 if asked[request.command] == 2:
                     _import(LIBRARIES[str(request.command)])
-                    _import_own(str(request.command))
-                _import(needs.told())
+                    _import_components(str(request.command))
+                _import(needs.reported())
                 if os.fork() == 0:
                     listener.close()
                     return request, streams, connection
@@ -265,8 +266,8 @@ def _import(libraries: Sequence[str]) -> None:
     gc.freeze()  # the collector of a forked job would copy every page
 
 
-def _import_own(command: str) -> None:
-    """What reads the configuration, the components that it names, and for drawings those of the papers."""
+def _import_components(command: str) -> None:
+    """Import all components, the modules that read the configuration, and for drawing and judging the papers."""
     with contextlib.suppress(Exception):  # the job says so
         from leakbench.jobs.base import JOB_KINDS
         from leakbench.planning.variants import REGISTRIES
@@ -281,7 +282,7 @@ def _import_own(command: str) -> None:
 
 
 def _take_over(request: Request, streams: Sequence[int]) -> None:
-    """Become like the caller."""
+    """Take over the streams, folder, environment and arguments of the caller."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for standard, stream in enumerate(streams):
         os.dup2(stream, standard)
@@ -321,10 +322,10 @@ def _work(
             with contextlib.suppress(OSError):
                 stream.flush()
         with contextlib.suppress(OSError):
-            needs.tell(before)
+            needs.report(before)
         with contextlib.suppress(OSError):
             connection.sendall(bytes([status]))
-        os._exit(status)  # what the warm process registered for its own exit is not this one's
+        os._exit(status)  # skip the exit handlers of the warm process
 
 
 def _main() -> None:

@@ -7,13 +7,7 @@ from functools import cache, partial
 import pytest
 import torch
 
-from leakbench.attacks.released.base import (
-    MEMBERSHIP_ATTACKS,
-    Labelled,
-    MembershipAttack,
-    joined,
-    membership_split,
-)
+from leakbench.attacks.released.base import MEMBERSHIP_ATTACKS, Labelled, MembershipAttack, joined, membership_split
 from leakbench.attacks.released.four_branch import FourBranch
 from leakbench.attacks.released.lira import LiRA
 from leakbench.attacks.released.outputs import ModelOutputs

@@ -27,10 +27,12 @@ def known(_: Job, replicate: Replicate) -> None:
     replicate.metrics |= {"eigenvalues": eigenvalues, "trace": 256.0}
     if "kappa" in replicate.setting:
         kappa = float(replicate.setting["kappa"])
-        replicate.metrics |= {"kappa": kappa, "capacity": kappa, "log_factor": -2 * kappa / 256}
+        replicate.metrics |= {"kappa": kappa, "capacity": kappa}
         replicate.metrics["fresh_capacity"] = [kappa * visits**0.5 for visits in VISITS]
     elif "direction" in replicate.setting:
         replicate.metrics["mmse"] = 0.4 / (1 + float(replicate.setting["direction"]))
+    capacity: Any = replicate.metrics["capacity"]
+    replicate.metrics["log_factor"] = -2 * capacity / 256
 
 
 @pytest.fixture

@@ -87,7 +87,7 @@ def dear(mechanism: str) -> Mutate:
 MUTATIONS: list[Mutation] = [
     ("T1", "leakage", lambda true: lambda *args: true(*args).square()),
     ("T2", "leakage_bounds", lambda true: lambda c1, x: true(c1, 0.3 * x)),
-    ("T2", "_toys", of_toys(found=1.5)),
+    ("T2", "_toys", of_toys(leaked=1.5)),
     ("T4", "printed_bound", times(0.5)),
     ("T6", "_toys", of_toys(c1=1.1)),
     ("T7", "paillier_tv", lambda true: lambda *args: 1 - true(*args)),

@@ -1,6 +1,6 @@
 """Causal language models, which say how unlikely a sentence is: transformers as GPT-2 (Radford et al. 2019).
 
-Token 0 is padding, which stands at the end of sentences. It is never predicted, and what comes before does not see it.
+Token 0 is padding at the end of sentences. It is never predicted, and what comes before does not see it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class CausalTransformer(Part):
 
     @property
     def multiply_adds(self) -> float:
-        """Of a forward pass of one token, but for those of attention between tokens."""
+        """Multiply-adds of a forward pass of one token, without those of attention between tokens."""
         return 12.0 * self.layers * self.width**2 + self.width * self.vocabulary
 
     def build(self) -> torch.nn.Module:
@@ -100,7 +100,7 @@ class CausalTransformer(Part):
         except (OSError, ValueError) as error:
             raise MissingData(f"the language model in {folder} cannot be read ({FILES[0]}: {error})") from error
         theirs = {key: stated.get(key, getattr(GPT2Config(), key)) for key in ours}
-        wrong = [f"{key} {found}, not {ours[key]}" for key, found in theirs.items() if found != ours[key]]
+        wrong = [f"{key} {value}, not {ours[key]}" for key, value in theirs.items() if value != ours[key]]
         if stated.get("model_type") != "gpt2" or wrong:
             listed = ", ".join(wrong) or f"type {stated.get('model_type')}, not gpt2"
             raise ConfigError(f"the language model in {folder} has another architecture: {listed}")
@@ -113,10 +113,10 @@ class CausalTransformer(Part):
         assert self.weights is not None
         path = data_root() / self.weights / FILES[1]
         try:
-            found = {name.removeprefix("transformer."): tensor for name, tensor in load_file(path).items()}
+            stored = {name.removeprefix("transformer."): tensor for name, tensor in load_file(path).items()}
             # Old files hold the mask of causality too.
             old = (".attn.bias", ".attn.masked_bias")
-            state = {name: each for name, each in found.items() if not name.endswith(old) and name != "lm_head.weight"}
+            state = {name: each for name, each in stored.items() if not name.endswith(old) and name != "lm_head.weight"}
             _body(module).load_state_dict(state)
         except (SafetensorError, OSError, RuntimeError) as error:
             raise MissingData(f"the language model at {path} cannot be used ({error}); stage it again") from error
@@ -135,7 +135,7 @@ def weights_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def losses(module: torch.nn.Module, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """What a model loses on sentences: nats ``[n]``, and of how many tokens ``[n]``.
+    """Cross-entropies of sentences: sums over tokens in nats ``[n]``, and numbers of these tokens ``[n]``.
 
     The first token of a sentence is given, and padding does not count.
 
@@ -152,7 +152,7 @@ def losses(module: torch.nn.Module, ids: torch.Tensor) -> tuple[torch.Tensor, to
 
 @dataclass(frozen=True)
 class LanguageModel:
-    """A trained language model, which is only asked how unlikely sentences are: nothing is differentiated by it.
+    """A trained language model that scores sentences; nothing is differentiated through it.
 
     Attributes:
         transformer: its architecture.

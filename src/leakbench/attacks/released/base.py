@@ -1,6 +1,6 @@
-"""What attacks on a released model are given, and what they return.
+"""Interfaces of attacks on a released model.
 
-Gradient inversion attacks one step of training; these attack what training left. Several trained runs of one
+Gradient inversion attacks one step of training; these attack the trained model. Several trained runs of one
 architecture are attacked side by side, and row ``i`` of every result depends on run ``i`` and its stream alone.
 """
 
@@ -17,22 +17,19 @@ from leakbench.registry import Component, Registry
 
 
 class Labelled(NamedTuple):
-    """Network inputs and labels: ``[n, C, H, W]`` and ``[n]`` for all runs, or with a leading axis of runs, each's own.
-
-    The two may differ in that.
-    """
+    """Network inputs ``[n, C, H, W]`` and labels ``[n]`` of all runs; either may have a leading axis of runs."""
 
     images: torch.Tensor
     labels: torch.Tensor
 
     def take(self, rows: torch.Tensor) -> Labelled:
-        """The samples ``rows`` (``[runs, k]``), each run's own."""
+        """The samples of each run at its ``rows``, ``[runs, k]``."""
         rows = rows.to(self.images.device)
-        own = torch.arange(len(rows), device=rows.device)[:, None]
+        runs = torch.arange(len(rows), device=rows.device)[:, None]
         images, labels = self
         return Labelled(
-            images[rows] if images.dim() == 4 else images[own, rows],
-            labels[rows] if labels.dim() == 1 else labels[own, rows],
+            images[rows] if images.dim() == 4 else images[runs, rows],
+            labels[rows] if labels.dim() == 1 else labels[runs, rows],
         )
 
     def labels_of(self, runs: int) -> torch.Tensor:
@@ -45,13 +42,13 @@ def joined(first: Labelled, second: Labelled, runs: int) -> Labelled:
     if first.images.dim() == second.images.dim():
         images = torch.cat([first.images, second.images], dim=-4)
     else:
-        own = [images if images.dim() == 5 else images.expand(runs, *images.shape) for images, _ in (first, second)]
-        images = torch.cat(own, dim=1)
+        each = [images if images.dim() == 5 else images.expand(runs, *images.shape) for images, _ in (first, second)]
+        images = torch.cat(each, dim=1)
     return Labelled(images, torch.cat([first.labels_of(runs), second.labels_of(runs)], dim=1))
 
 
 class MembershipSplit(NamedTuple):
-    """Which samples train a membership attack and which are judged; indices, each ``[runs, k]``, no two the same.
+    """Indices of samples that train a membership attack and of those judged, each ``[runs, k]``, no two the same.
 
     Members are samples of the victim's training set, non-members of its test set.
     """
@@ -92,23 +89,18 @@ class MembershipAttack(Component):
         return self
 
     def effort(self, known: int, targets: int) -> Effort:
-        """What it takes to attack so many models, which differ in their defense alone.
+        """Computation for attacking models that differ in their defense alone.
 
         Args:
-            known: samples whose membership is known; as many are judged.
+            known: number of samples whose membership is known; as many are judged.
             targets: number of models.
         """
         return Effort(2 * FORWARD * known, 1).beside(targets)
 
     def score(
-        self,
-        target: TrainedModels,
-        members: Labelled,
-        nonmembers: Labelled,
-        candidates: Labelled,
-        streams: Streams,
+        self, target: TrainedModels, members: Labelled, nonmembers: Labelled, candidates: Labelled, streams: Streams
     ) -> torch.Tensor:
-        """How much each candidate looks like a member, ``[runs, n]``: higher is more. Scales differ among attacks.
+        """Membership scores of the candidates, ``[runs, n]``: members score higher. Scales differ among attacks.
 
         A candidate's score does not depend on the other candidates, unless the attack says so.
 
@@ -123,7 +115,7 @@ class MembershipAttack(Component):
 
 
 class Inversion(NamedTuple):
-    """What the attacker believes the classes look like.
+    """An attacker's estimates of classes.
 
     ``images``: network inputs, ``[runs, k, C, H, W]``; where a trial became non-finite, they are not finite either.
     ``loss``: the model's cross-entropy on each of them, ``[runs, k]``.
@@ -134,10 +126,10 @@ class Inversion(NamedTuple):
 
 
 class ModelInversion(Component):
-    """Recovers what the images of a class look like."""
+    """Recovers a typical image of a class."""
 
     def effort(self, classes: int) -> Effort:
-        """What it takes to invert one target."""
+        """Computation for inverting one target."""
         return Effort(classes, 1)
 
     def invert(self, target: TrainedModels, auxiliary: torch.Tensor, labels: torch.Tensor) -> Inversion:

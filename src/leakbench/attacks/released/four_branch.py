@@ -118,12 +118,7 @@ class FourBranch(MembershipAttack):
         return super().effort(known, targets).plus(Effort(self.batch_size, 1).times(steps).beside(targets))
 
     def score(
-        self,
-        target: TrainedModels,
-        members: Labelled,
-        nonmembers: Labelled,
-        candidates: Labelled,
-        streams: Streams,
+        self, target: TrainedModels, members: Labelled, nonmembers: Labelled, candidates: Labelled, streams: Streams
     ) -> torch.Tensor:
         known = [ModelOutputs.of(target, samples) for samples in (members, nonmembers)]
         columns = torch.cat([_columns(outputs) for outputs in known], dim=1)

@@ -43,14 +43,9 @@ class LiRA(MembershipAttack):
         return judged.plus(Effort(self.training.batch_size, 1).times(self.training.steps).beside(self.shadows))
 
     def score(
-        self,
-        target: TrainedModels,
-        members: Labelled,
-        nonmembers: Labelled,
-        candidates: Labelled,
-        streams: Streams,
+        self, target: TrainedModels, members: Labelled, nonmembers: Labelled, candidates: Labelled, streams: Streams
     ) -> torch.Tensor:
-        """How likely each candidate is a member, by its loss against that of shadow models, ``[runs, n]``.
+        """Membership scores ``[runs, n]``, from each candidate's confidence against that of shadow models.
 
         With a pooled variance the scale of a run's scores depends on all candidates; their order does not.
 
@@ -67,19 +62,19 @@ class LiRA(MembershipAttack):
         shadows: TrainedModels | None = None
         scores = []
         for run, (key, start) in enumerate(zip(streams.keys, target.initial, strict=True)):
-            own, asked = (
+            auxiliary, queried = (
                 Labelled(images if images.dim() == 4 else images[run], labels if labels.dim() == 1 else labels[run])
                 for images, labels in (known, candidates)
             )
             same = run > 0 and shared and key == streams.keys[run - 1] and torch.equal(start, target.initial[run - 1])
             if shadows is None or not same:  # targets that differ in their defense alone have the same shadow models
-                shadows = self._shadows(target.network, start, own, key, self.training)
-            confidence = ModelOutputs.of(shadows, asked).scaled_confidence
+                shadows = self._shadows(target.network, start, auxiliary, key, self.training)
+            confidence = ModelOutputs.of(shadows, queried).scaled_confidence
             scores.append((victim[run] - confidence.mean(dim=0)) / self._deviation(confidence))
         return torch.stack(scores)
 
     def knowing(self, training: Training) -> LiRA:
-        """Shadow models are trained like that, unless the attack says how."""
+        """The attack with shadow models trained like the target, unless its parameters say how."""
         return self if self.training is not None else self.model_copy(update={"training": training})
 
     def _shadows(

@@ -15,7 +15,7 @@ class ModelOutputs:
 
     Attributes:
         logits: ``[runs, n, classes]``.
-        features: what the last layer reads, ``[runs, n, F]``.
+        features: the last layer's inputs, ``[runs, n, F]``.
         labels: ``[runs, n]``.
     """
 

@@ -14,11 +14,6 @@ class Threshold(MembershipAttack):
     """The loss, with its sign changed (Yeom et al. 2018); what the area under the curve judges at all thresholds."""
 
     def score(
-        self,
-        target: TrainedModels,
-        members: Labelled,
-        nonmembers: Labelled,
-        candidates: Labelled,
-        streams: Streams,
+        self, target: TrainedModels, members: Labelled, nonmembers: Labelled, candidates: Labelled, streams: Streams
     ) -> torch.Tensor:
         return -ModelOutputs.of(target, candidates).loss

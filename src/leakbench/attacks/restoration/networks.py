@@ -47,7 +47,7 @@ class _Layer(nn.Module):
 class UNet(nn.Module):
     """From images to images of the same size, in [0, 1] (after Yue et al. 2023, as released).
 
-    Every level but the first halves the side; on the way up the levels meet what they were on the way down.
+    Every level but the first halves the side; on the way up each level is concatenated with that on the way down.
 
     Args:
         colours: channels of the images, C.
@@ -163,9 +163,9 @@ class Unfolding(nn.Module):
 
 
 def transfer(factor: int, images: torch.Tensor) -> torch.Tensor:
-    """What bicubic downsampling multiplies spectra with before it picks every ``factor``-th pixel, ``[H, W]``.
+    """Transfer function of bicubic downsampling before it picks every ``factor``-th pixel, ``[H, W]``.
 
-    At borders images go on on their other side.
+    Images are continued periodically.
     """
     weights, first = bicubic_kernel(factor)
     places = torch.arange(len(weights), dtype=weights.dtype) + first

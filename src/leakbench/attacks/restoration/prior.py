@@ -1,4 +1,4 @@
-"""What post-processing networks are built from, and the trained ones."""
+"""Post-processing networks: their sizes, and trained ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from leakbench.errors import ConfigError
 from leakbench.lazy import torch
 
 BATCH = 32
-"""Images that are restored side by side. Only speed and memory depend on it."""
+"""Images restored at once. Only speed and memory depend on it."""
 
 
 class Restoration(Part):
@@ -108,7 +108,7 @@ class Prior:
         """Pixels ``[n, C, H, W]`` for pixels ``[n, C, h, w]`` and labels ``[n]``, in evaluation.
 
         Args:
-            small: what an attack found, reduced to ``[n, C, h, w]``.
+            small: an attack's reconstructions, reduced to ``[n, C, h, w]``.
             labels: ``[n]``; the generator is told the class.
             generator: part of the generator's image in the mean; the rest is super-resolution's.
         """

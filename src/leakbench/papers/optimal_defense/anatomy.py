@@ -45,11 +45,11 @@ def _in_order(tensors: list[str]) -> list[str]:
 )
 def fig01(_: Tables, stored: RecordTensors) -> Drawing:
     """Magnitude and sensitivity of coordinates, and the noise that follows, in one step."""
-    found = stored.tensors("coordinates", OPTIMAL, "fisher")
+    tensors = stored.tensors("coordinates", OPTIMAL, "fisher")
     prefix = "seed0/gradient/"
-    names = _in_order([key.removeprefix(prefix) for key in found if key.startswith(prefix)])
+    names = _in_order([key.removeprefix(prefix) for key in tensors if key.startswith(prefix)])
     gradient, sensitivity, variance = (
-        {name: found[f"seed0/{kind}/{name}"].double().flatten() for name in names}
+        {name: tensors[f"seed0/{kind}/{name}"].double().flatten() for name in names}
         for kind in ("gradient", "sensitivity", "variance0")
     )
     g, a, v = (torch.cat(list(parts.values())) for parts in (gradient, sensitivity, variance))
@@ -63,12 +63,12 @@ def fig01(_: Tables, stored: RecordTensors) -> Drawing:
 def _density(
     ax: Axes, gradient: torch.Tensor, sensitivity: torch.Tensor, variance: torch.Tensor, isotropic: float
 ) -> list[dict[str, Any]]:
-    """How many coordinates have which magnitude and sensitivity, and where optimal noise equals isotropic noise."""
+    """Histogram of coordinates by magnitude and sensitivity, and the line where both kinds of noise are equal."""
     magnitude, norm = gradient.abs(), sensitivity.sqrt()
-    seen = (magnitude > 0) & (norm > 0)
+    positive = (magnitude > 0) & (norm > 0)
     cells = ax.hexbin(
-        magnitude[seen].numpy(),
-        norm[seen].numpy(),
+        magnitude[positive].numpy(),
+        norm[positive].numpy(),
         xscale="log",
         yscale="log",
         bins="log",

@@ -34,11 +34,11 @@ from leakbench.theory.utility import u2
 theorem = partial(theorem_of, PAPER)
 
 STANDARD_ERRORS = 4.5
-"""How far a mean over random draws may lie from its expectation."""
+"""Tolerance of a mean over random draws."""
 
 
 def _sensitivity_and_energy(name: str, *shape: int) -> tuple[torch.Tensor, torch.Tensor, torch.Generator]:
-    """``a`` and ``b``, log-normal and spread over orders of magnitude, and the generator for what else is random."""
+    """``a`` and ``b``, log-normal and spread over orders of magnitude, and the generator for further draws."""
     draw = generator("optimal_defense", "theory", name)
     a, b = torch.randn(2, *shape, generator=draw, dtype=torch.float64).mul(1.5).exp()
     return a, b, draw
@@ -163,8 +163,7 @@ def no_subset_reveals_less_than_the_knapsack() -> Checked:
         required(agreement((keep * b).sum(dim=-1), budget)),
         required(keep.minimum(1 - keep)),
     ]
-    what = "excess of what the best set reveals over the knapsack's value, relative"
-    return checked(slacks, instances * 2**size, what)
+    return checked(slacks, instances * 2**size, "excess of what the best set reveals over the knapsack's, relative")
 
 
 @theorem(
@@ -221,9 +220,9 @@ def probes_follow_the_chi_square_law() -> Checked:
     jacobian = torch.func.jacfwd(lambda x: network.gradient(network.parameters, x, label[0]))(image[0])
     s = (estimate / jacobian.flatten(1).square().sum(dim=1)).double()
 
-    def slack(found: torch.Tensor, expected: float, spread: float) -> torch.Tensor:
-        """In standard errors of a mean over the trials, one for each coordinate."""
-        return STANDARD_ERRORS - (found - expected).abs() / (spread / math.sqrt(trials))
+    def slack(mean: torch.Tensor, expected: float, spread: float) -> torch.Tensor:
+        """Slack of each coordinate, in standard errors of a mean over the trials."""
+        return STANDARD_ERRORS - (mean - expected).abs() / (spread / math.sqrt(trials))
 
     variance = relative_std(probes) ** 2
     slacks = [

@@ -25,7 +25,7 @@ from leakbench.report.labels import reads
 from leakbench.report.plots import Drawing, against_parameter, having
 from leakbench.report.tidy import SETTING
 
-NOISY = reads("cifar_noise", defenses=("none", *NOISE_CIFAR), attacks=ATTACK_CIFAR)
+ON_NOISE = (CIFAR_REFERENCES, reads("cifar_noise", defenses=("none", *NOISE_CIFAR), attacks=ATTACK_CIFAR))
 SMALL = 1e-3
 """The largest scale of Figure 11: above it, the paper says, its attack fails."""
 
@@ -56,10 +56,7 @@ def fig09(tables: Tables) -> Drawing:
     title="Noise on CIFAR-10: reconstruction error against training loss",
     caption=f"{TRADED.format(optimiser='Adam')} Noise scales up to {SMALL:g}; the larger ones are in Figures 12 "
     f"and 13. {INTERVALS} {REFERENCES}",
-    experiments=(
-        CIFAR_REFERENCES,
-        NOISY,
-    ),
+    experiments=ON_NOISE,
     any_sweep=True,
 )
 def fig11(tables: Tables) -> Drawing:
@@ -85,10 +82,7 @@ def fig12(tables: Tables) -> Drawing:
     title="Noise on CIFAR-10: reconstruction error against the noise scale",
     caption="Error of the reconstruction against the noise scale (root mean square of the standard deviations), at "
     f"initialisation, gradients clipped elementwise at 1. {INTERVALS} {REFERENCES}",
-    experiments=(
-        CIFAR_REFERENCES,
-        NOISY,
-    ),
+    experiments=ON_NOISE,
 )
 def fig13(tables: Tables) -> Drawing:
     """MSE and PSNR against the noise scale."""

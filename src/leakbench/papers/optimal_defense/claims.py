@@ -1,4 +1,4 @@
-"""Claims of the paper's figures, and what else our experiments say about them.
+"""Claims of the paper's figures, and ours about the same trade-offs.
 
 A positive effect speaks for the paper, unless the effect is a ratio that has to stay within a band.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -35,9 +35,9 @@ BAND = 0.15
 UTILITY_BAND = 0.05
 """The same for losses."""
 WINDOW, FIRST_STEP, SHARE = 8, 16, 0.9
-"""Training curves: the figures' smoothing, the step after which they are compared, and the part of the steps."""
+"""Training curves: the figures' smoothing, the step after which they are compared, the least part of the steps."""
 LAYER_RATIO = 3.0
-"""How far the noise of layers has to differ."""
+"""Least ratio of the noise of two parameter tensors."""
 SATURATED = 1e-3
 """Noise scale above which reconstruction is said to fail on CIFAR-10."""
 
@@ -75,6 +75,27 @@ Sources = Sequence[tuple[str, str]]
 """Experiments and the attack in each; of several attacks the one with the smaller error counts."""
 
 
+def _both(
+    evidence: Evidence,
+    experiment: str,
+    metric: str,
+    pair: Pair,
+    attack: str | None = None,
+    where: Mapping[str, str] | None = None,
+) -> tuple[Series, Series]:
+    """A metric of the optimal defense and of the baseline."""
+    read = partial(evidence.series, experiment, metric, attack=attack, sweep=pair.sweep, where=where)
+    return read(defense=pair.optimal), read(defense=pair.baseline)
+
+
+def _at(
+    evidence: Evidence, experiment: str, metric: str, pair: Pair, values: tuple[float, float], attack: str | None = None
+) -> tuple[Series, Series]:
+    """The same at one value of the parameter for each of the two."""
+    optimal, baseline = _both(evidence, experiment, metric, pair, attack)
+    return optimal.at([values[0]]), baseline.at([values[1]])
+
+
 def _dominance(
     evidence: Evidence,
     pair: Pair,
@@ -91,10 +112,9 @@ def _dominance(
             for experiment, attack in sources
         ]
         curves.append(same_points(*errors, evidence.series(losses, LOSS, defense=defense, sweep=pair.sweep)))
-    kept = [point for point in curves[0][0].points if point <= up_to]
     baseline, optimal = ([one.at([p for p in one.points if p <= up_to]) for one in curve] for curve in curves)
     if min(len(baseline[0].points), len(optimal[0].points)) < 2:
-        raise NotRun(f"a trade-off needs two values of {pair.sweep}; the grid has {numbers(kept)}")
+        raise NotRun(f"a trade-off needs two values of {pair.sweep}; the grid has {numbers(baseline[0].points)}")
     series = same_seeds(*baseline, *optimal)
     resamples = bootstrap(*series)
     means = [resamples.mean(one.values) for one in series]
@@ -177,11 +197,7 @@ def e5(evidence: Evidence) -> Finding:
     """MSE and PSNR of pruning at equal parts."""
     parts = []
     for metric in (MSE, PSNR):
-        optimal, baseline = (
-            evidence.series("pruning", metric, defense=defense, attack=IG, sweep="fraction")
-            for defense in (PRUNING.optimal, PRUNING.baseline)
-        )
-        for fraction, ours, theirs in at_each(optimal, baseline):
+        for fraction, ours, theirs in at_each(*_both(evidence, "pruning", metric, PRUNING, IG)):
             if 0.5 <= fraction <= 0.95 and metric == MSE:
                 parts.append(relative(ours, theirs, f"MSE at {fraction:g}", at_least=0.0))
             elif 0.5 <= fraction <= 0.95:
@@ -197,26 +213,21 @@ def e5(evidence: Evidence) -> Finding:
 )
 def e6(evidence: Evidence) -> Finding:
     """MSE of optimal pruning at 80 % over that of gradient pruning at 90 %."""
-    ours, theirs = (
-        evidence.series("pruning", MSE, defense=defense, attack=IG, sweep="fraction").at([fraction])
-        for defense, fraction in ((PRUNING.optimal, 0.8), (PRUNING.baseline, 0.9))
-    )
-    return decide(evidence, [relative(ours, theirs, "", at_least=-BAND, at_most=BAND)])
+    errors = _at(evidence, "pruning", MSE, PRUNING, (0.8, 0.9), IG)
+    return decide(evidence, [relative(*errors, "", at_least=-BAND, at_most=BAND)])
 
 
 def _faster(evidence: Evidence, experiment: str, pair: Pair) -> Finding:
     """The part of the steps at which the smoothed loss of the optimal defense is lower."""
-    baseline, optimal = pair.baseline, pair.optimal
-    theirs, ours = same_points(
-        *(evidence.series(experiment, "loss_curve", defense=defense) for defense in (baseline, optimal))
-    )
+    ours, theirs = same_points(*_both(evidence, experiment, "loss_curve", pair))
     late = np.asarray(ours.points) + 1 > FIRST_STEP
     if not late.any():
         raise NotRun(f"training in {experiment} ends before step {FIRST_STEP + 1}")
-    resamples = bootstrap(theirs, ours)
-    baseline_loss, optimal_loss = (resamples.mean(_trailing_mean(one.values)) for one in (theirs, ours))
+    resamples = bootstrap(ours, theirs)
+    optimal_loss, baseline_loss = (resamples.mean(_trailing_mean(one.values)) for one in (ours, theirs))
     share = (optimal_loss < baseline_loss)[:, late].mean(axis=1)
-    meaning = f"part of the steps after step {FIRST_STEP} at which {optimal} has a lower smoothed loss than {baseline}"
+    better = f"{pair.optimal} has a lower smoothed loss than {pair.baseline}"
+    meaning = f"part of the steps after step {FIRST_STEP} at which {better}"
     return decide(evidence, [Part("", resamples.estimate(share), meaning, at_least=SHARE)])
 
 
@@ -260,13 +271,9 @@ def e8(evidence: Evidence) -> Finding:
 )
 def e9(evidence: Evidence) -> Finding:
     """MSE of optimal over that of isotropic noise at each scale."""
-    optimal, baseline = (
-        evidence.series("noise", MSE, defense=defense, attack=IG, sweep="scale")
-        for defense in (NOISE.optimal, NOISE.baseline)
-    )
     parts = [
         relative(ours, theirs, f"scale {scale:g}", at_least=-BAND, at_most=BAND)
-        for scale, ours, theirs in at_each(optimal, baseline)
+        for scale, ours, theirs in at_each(*_both(evidence, "noise", MSE, NOISE, IG))
     ]
     return decide(evidence, parts)
 
@@ -280,36 +287,18 @@ def e9(evidence: Evidence) -> Finding:
 )
 def e10(evidence: Evidence) -> Finding:
     """Loss and MSE at the two scales of the pictures."""
-    points = ((NOISE.optimal, 0.1), (NOISE.baseline, 0.05))
-    losses = [evidence.series("noise", LOSS, defense=label, sweep="scale").at([scale]) for label, scale in points]
-    errors = [
-        evidence.series("noise", MSE, defense=label, attack=IG, sweep="scale").at([scale]) for label, scale in points
-    ]
-    return decide(
-        evidence,
-        [
-            relative(losses[0], losses[1], "loss", at_least=-UTILITY_BAND, at_most=UTILITY_BAND),
-            relative(errors[0], errors[1], "MSE", at_least=0.0),
-        ],
-    )
+    losses = _at(evidence, "noise", LOSS, NOISE, (0.1, 0.05))
+    errors = _at(evidence, "noise", MSE, NOISE, (0.1, 0.05), IG)
+    loss = relative(*losses, "loss", at_least=-UTILITY_BAND, at_most=UTILITY_BAND)
+    return decide(evidence, [loss, relative(*errors, "MSE", at_least=0.0)])
 
 
 def _better_in_both(evidence: Evidence, fraction: float) -> Finding:
     """Error and loss of optimal pruning against those of gradient pruning at 90 %, on CIFAR-10."""
-    points = ((CIFAR_PRUNING.optimal, fraction), (CIFAR_PRUNING.baseline, 0.9))
-    errors = [
-        evidence.series("cifar_pruning", MSE, defense=label, attack=IG_CIFAR, sweep="fraction").at([part])
-        for label, part in points
-    ]
-    losses = [
-        evidence.series("cifar_pruning", LOSS, defense=label, sweep="fraction").at([part]) for label, part in points
-    ]
+    errors = _at(evidence, "cifar_pruning", MSE, CIFAR_PRUNING, (fraction, 0.9), IG_CIFAR)
+    ours, theirs = _at(evidence, "cifar_pruning", LOSS, CIFAR_PRUNING, (fraction, 0.9))
     return decide(
-        evidence,
-        [
-            relative(errors[0], errors[1], "MSE", at_least=0.0),
-            difference(losses[1], losses[0], "loss", "nats", at_least=0.0),
-        ],
+        evidence, [relative(*errors, "MSE", at_least=0.0), difference(theirs, ours, "loss", "nats", at_least=0.0)]
     )
 
 
@@ -344,9 +333,8 @@ def e12(evidence: Evidence) -> Finding:
 )
 def e13(evidence: Evidence) -> Finding:
     """Large noise: losses, their gap, errors, and whether these still grow."""
-    labels = (CIFAR_NOISE.optimal, CIFAR_NOISE.baseline)
-    losses = [evidence.series("cifar_noise", LOSS, defense=label, sweep="scale") for label in labels]
-    errors = [evidence.series("cifar_noise", MSE, defense=label, attack=IG_CIFAR, sweep="scale") for label in labels]
+    losses = _both(evidence, "cifar_noise", LOSS, CIFAR_NOISE)
+    errors = _both(evidence, "cifar_noise", MSE, CIFAR_NOISE, IG_CIFAR)
     large = [scale for scale in losses[0].points if scale >= SATURATED * (1 - 1e-9)]
     if len(large) < 2:
         raise NotRun(f"the grid has fewer than two scales from {SATURATED:g}: {numbers(losses[0].points)}")
@@ -365,7 +353,7 @@ def e13(evidence: Evidence) -> Finding:
     ]
     for scale, a, b in at_each(*(one.at(large) for one in errors)):
         parts.append(relative(a, b, f"MSE at {scale:g}", at_least=0.0))
-    for label, one in zip(labels, errors, strict=True):
+    for label, one in zip((CIFAR_NOISE.optimal, CIFAR_NOISE.baseline), errors, strict=True):
         last = one.at([large[-1]])
         for scale in large[:-1]:
             name = f"MSE of {label} at {scale:g} over that at {large[-1]:g}"
@@ -460,17 +448,15 @@ def e15d(evidence: Evidence) -> Finding:
     )
 
 
-# What the theory alone predicts of the figures' comparisons, and what it says where the figures do not look.
+# Predictions of the theory alone: of the figures' comparisons, and beyond them.
 
 
-def _predicted(evidence: Evidence, ours: Callable[[str], Series], theirs: Callable[[str], Series]) -> Finding:
+def _predicted(evidence: Evidence, read: Callable[[str], tuple[Series, Series]]) -> Finding:
     """Whether optimal pruning keeps at least the utility and at most the information."""
-    parts = []
-    for metric, name, sign in (("u1_kept", "U1", 1), ("information_kept", "information", -1)):
-        pair = (ours(metric), theirs(metric))
-        a, b = pair if sign > 0 else reversed(pair)
-        parts.append(difference(a, b, name, "part of the undefended gradient's", at_least=0.0))
-    return decide(evidence, parts)
+    (our_utility, their_utility), (our_information, their_information) = read("u1_kept"), read("information_kept")
+    unit = "part of the undefended gradient's"
+    utility = difference(our_utility, their_utility, "U1", unit, at_least=0.0)
+    return decide(evidence, [utility, difference(their_information, our_information, "information", unit)])
 
 
 @stated(
@@ -482,20 +468,16 @@ def _predicted(evidence: Evidence, ours: Callable[[str], Series], theirs: Callab
 )
 def x1(evidence: Evidence) -> Finding:
     """80 % against 90 % on MNIST."""
-
-    def part(defense: str, fraction: float, metric: str) -> Series:
-        return evidence.series("information", metric, defense=defense, sweep="fraction").at([fraction])
-
-    return _predicted(evidence, partial(part, PRUNING.optimal, 0.8), partial(part, PRUNING.baseline, 0.9))
+    return _predicted(evidence, lambda metric: _at(evidence, "information", metric, PRUNING, (0.8, 0.9)))
 
 
 def _cifar_predictor(evidence: Evidence, mode: str) -> Finding:
     """70 % against 90 % on CIFAR-10, with BatchNorm in a mode."""
 
-    def part(defense: str, metric: str) -> Series:
-        return evidence.series("cifar_predictors", metric, defense=defense, where={"batch_norm": mode})
+    def read(metric: str) -> tuple[Series, Series]:
+        return _both(evidence, "cifar_predictors", metric, CIFAR_FRACTIONS, where={"batch_norm": mode})
 
-    return _predicted(evidence, partial(part, CIFAR_FRACTIONS.optimal), partial(part, CIFAR_FRACTIONS.baseline))
+    return _predicted(evidence, read)
 
 
 @stated(
@@ -556,13 +538,8 @@ def x5(evidence: Evidence) -> Finding:
 )
 def x6(evidence: Evidence) -> Finding:
     """Trace of the Fisher information at each budget."""
-    optimal, baseline = (
-        evidence.series("equal_utility", "information", defense=defense, sweep="scale")
-        for defense in (EQUAL_UTILITY.optimal, EQUAL_UTILITY.baseline)
-    )
-    parts = [
-        relative(ours, theirs, f"U2 = -{scale:g}", at_most=0.0) for scale, ours, theirs in at_each(optimal, baseline)
-    ]
+    information = _both(evidence, "equal_utility", "information", EQUAL_UTILITY)
+    parts = [relative(ours, theirs, f"U2 = -{scale:g}", at_most=0.0) for scale, ours, theirs in at_each(*information)]
     return decide(evidence, parts)
 
 

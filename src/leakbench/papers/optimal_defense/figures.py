@@ -34,6 +34,8 @@ TRAINED_NOISE = {
     "dpsgd-0.1": "clipped noise (the paper's DP-SGD) 0.1",
     "optimal-0.1": "optimal noise 0.1",
 }
+ON_PRUNING = (UNDEFENDED, reads("pruning", defenses=PRUNING, attacks=ATTACK))
+ON_NOISE = (UNDEFENDED, reads("noise", defenses=NOISE, attacks=ATTACK))
 
 
 @figure(
@@ -41,10 +43,7 @@ TRAINED_NOISE = {
     title="Reconstruction error against the pruning ratio",
     caption="Error of the reconstruction against the part of the gradient that is pruned, at initialisation. "
     f"{INTERVALS} {REFERENCES}",
-    experiments=(
-        UNDEFENDED,
-        reads("pruning", defenses=PRUNING, attacks=ATTACK),
-    ),
+    experiments=ON_PRUNING,
 )
 def fig02(tables: Tables) -> Drawing:
     """MSE and PSNR against the pruning ratio."""
@@ -66,10 +65,7 @@ def fig03(tables: Tables) -> Drawing:
     4,
     title="Pruning: reconstruction error against training loss",
     caption=f"{TRADED.format(optimiser='Adam')} {INTERVALS} {REFERENCES}",
-    experiments=(
-        UNDEFENDED,
-        reads("pruning", defenses=PRUNING, attacks=ATTACK),
-    ),
+    experiments=ON_PRUNING,
     any_sweep=True,
 )
 def fig04(tables: Tables) -> Drawing:
@@ -82,10 +78,7 @@ def fig04(tables: Tables) -> Drawing:
     title="Reconstruction error against the noise scale",
     caption="Error of the reconstruction against the noise scale (root mean square of the standard deviations), at "
     f"initialisation, gradients clipped elementwise at 1. {INTERVALS} {REFERENCES}",
-    experiments=(
-        UNDEFENDED,
-        reads("noise", defenses=NOISE, attacks=ATTACK),
-    ),
+    experiments=ON_NOISE,
 )
 def fig05(tables: Tables) -> Drawing:
     """MSE and PSNR against the noise scale."""
@@ -108,10 +101,7 @@ def fig06(tables: Tables) -> Drawing:
     7,
     title="Noise: reconstruction error against training loss",
     caption=f"{TRADED.format(optimiser='Adam')} {INTERVALS} {REFERENCES}",
-    experiments=(
-        UNDEFENDED,
-        reads("noise", defenses=NOISE, attacks=ATTACK),
-    ),
+    experiments=ON_NOISE,
     any_sweep=True,
 )
 def fig07(tables: Tables) -> Drawing:

@@ -1,4 +1,4 @@
-"""Figures 8 and 10: what the attack makes of one batch, in pictures."""
+"""Figures 8 and 10: reconstructions of one batch."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from leakbench.report.record_tensors import RecordTensors
 NOISE = {"dpsgd-0.05": "clipped noise 0.05", "optimal-0.1": "optimal noise 0.1"}
 PRUNING = {"gp-90": "gradient pruning 90 %", "op-80": "optimal pruning 80 %"}
 ORDER = (
-    "A gradient does not know the order of its images: every reconstruction stands below the image that the assignment "
-    "with the least error in the batch gives it. Below each its PSNR, of pixels in [0, 1]. Attack: Inverting Gradients "
-    "with the true labels, not adapted to the defense."
+    "A gradient does not determine the order of its images: every reconstruction is shown below the image that the "
+    "assignment with the least error in the batch gives it, with its PSNR (pixels in [0, 1]). Attack: Inverting "
+    "Gradients with the true labels, not adapted to the defense."
 )
 
 
 def _pictures(tables: Tables, stored: RecordTensors, experiment: str, attack: str, names: Mapping[str, str]) -> Drawing:
-    """One batch: the truth above what the attack made of it under every defense of an experiment."""
+    """One batch: the truth above its reconstructions under every defense of an experiment."""
     defended = series_of(tables[experiment], names)
     rows = {
-        name if len(found) == 1 else f"{name} {number}": row
+        name if len(settings) == 1 else f"{name} {number}": row
         for defense, name in {"none": "no defense", **defended}.items()
-        for found in [stored.reconstructions(experiment, defense, attack)]
-        for number, row in enumerate(found)
+        for settings in [stored.reconstructions(experiment, defense, attack)]
+        for number, row in enumerate(settings)
     }
     victims = next(iter(rows.values())).victims
     drawn = gallery(

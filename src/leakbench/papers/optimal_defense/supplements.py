@@ -97,7 +97,7 @@ def fig_s1(tables: Tables) -> Drawing:
 
 
 def _errors_and_bounds(ax: Axes, frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Errors of both attackers against the budget, and below them what no attacker can undercut."""
+    """Errors of both attackers against the budget, and below them the bounds on any attacker's."""
     numbers = draw_undefended_and_references(ax, frame, "mse_input", ATTACK)
     defenses = series_of(frame, NOISE_AT_U2, "scale")
     for defense, name in defenses.items():

@@ -77,9 +77,9 @@ def _by_setting(
     Args:
         frame: tidy table of an experiment.
         names: defense label -> name.
-        settings: the name of the column that says the setting in words.
+        settings: the name of the column with the setting in words.
         metrics: metric -> name of its column.
-        cell: what stands in it, from the metric's rows.
+        cell: from the metric's rows to the content of its cell.
     """
     swept, rows = setting_columns(frame), []
     for defense, name in series_of(frame, names).items():
@@ -93,10 +93,10 @@ def _by_setting(
 
 def _with_interval(rows: pd.DataFrame) -> str:
     """The mean and half of the interval, ``0.781 ± 0.012``; a dash where there is no number."""
-    found = over_seeds(rows, ["metric"])
-    if found.empty or found["mean"].isna().all():
+    summary = over_seeds(rows, ["metric"])
+    if summary.empty or summary["mean"].isna().all():
         return NONE
-    mean, half = found["mean"].iloc[0], found["high"].iloc[0] - found["mean"].iloc[0]
+    mean, half = summary["mean"].iloc[0], summary["high"].iloc[0] - summary["mean"].iloc[0]
     return f"{mean:.3g} ± {half:.2g}"
 
 
@@ -130,5 +130,5 @@ def table_s2(tables: Tables) -> pd.DataFrame:
 
 def _mean(rows: pd.DataFrame) -> str:
     """The mean over clients and seeds, ``0.781``; a dash where there is no number."""
-    found = over_seeds(rows, ["metric"])["mean"]
-    return NONE if found.isna().all() else f"{found.iloc[0]:.3g}"
+    means = over_seeds(rows, ["metric"])["mean"]
+    return NONE if means.isna().all() else f"{means.iloc[0]:.3g}"

@@ -12,7 +12,7 @@ from leakbench.report.labels import reads
 from leakbench.report.plots import Drawing, having
 from leakbench.report.statistics import over_seeds
 from leakbench.report.style import MODEL_COLOURS, colour, panels
-from leakbench.report.tidy import SETTING
+from leakbench.report.tidy import SETTING, cells_of
 from leakbench.report.wording import NONE
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ STYLES = {"sgd-epochs": "--", "sgd-amplified": ":", "gsgd-repaired": "--", "gsgd
 OTHERWISE = {"accuracy_batches": "--", "accuracy_epochs": ":"}
 """Styles of a defense that is in all experiments."""
 METHODS = {"gd": "gd", "gsgd": "gsgd", "sgd": "sgd"}
-"""Of the timing, by the label before the first hyphen."""
+"""Methods of the timing, by the label's part before the first hyphen."""
 CHOICE = (
     "The learning rate is chosen for every mechanism and epsilon by the training loss after the last round, mean over "
     "seeds, never by the test accuracy; the choice is not charged to epsilon"
@@ -75,19 +75,19 @@ def chosen(frame: pd.DataFrame) -> pd.DataFrame:
     loss = frame[frame["metric"] == "final_loss"].groupby(keys, dropna=False)["value"]
     losses = loss.agg(lambda values: values.mean(skipna=False)).rename("loss").reset_index()
     known = losses.dropna(subset="loss").sort_values("loss", kind="stable").drop_duplicates(CELL)
-    found = over_seeds(frame[frame["metric"] == "accuracy"], keys)
-    rows = known[keys].merge(found, on=keys, how="left")
+    accuracy = over_seeds(frame[frame["metric"] == "accuracy"], keys)
+    rows = known[keys].merge(accuracy, on=keys, how="left")
     every = losses[CELL].drop_duplicates()
     return every.merge(rows, on=CELL, how="left", sort=False).rename(columns={RATE: "rate", EPSILON: "epsilon"})
 
 
 def name_of(label: str, experiment: str) -> str:
-    """Of a series; others keep their label, with what a round takes."""
+    """The name of a series; users' defenses keep their label, with what a round takes."""
     return NAMES.get(label) or f"{label}, {ROUNDS[experiment]}"
 
 
 def tint(label: str, mechanism: str) -> str:
-    """SGD-DP has a colour of its own, since its mechanism is that of GD-DP."""
+    """The colour of a series; SGD-DP has another than GD-DP, whose mechanism it shares."""
     return MODEL_COLOURS[0] if label.startswith("sgd") else colour(mechanism)
 
 
@@ -112,7 +112,7 @@ def trained(tables: Tables) -> pd.DataFrame:
 def fig05(tables: Tables) -> Drawing:
     """A panel per data set and model, a line per mechanism."""
     frame = trained(tables)
-    cells = list(frame[["dataset", "model"]].drop_duplicates().itertuples(index=False, name=None))
+    cells = cells_of(frame)
     drawn, axes = panels(len(cells), width=4.2, height=3.3)
     for ax, (dataset, model) in zip(axes, cells, strict=True):
         _panel(ax, frame[(frame["dataset"] == dataset) & (frame["model"] == model)])
@@ -126,9 +126,9 @@ def fig05(tables: Tables) -> Drawing:
 
 def _panel(ax: Axes, frame: pd.DataFrame) -> None:
     for label in ordered(frame):
-        own = frame[frame["defense"] == label]
-        for experiment in own["experiment"].unique():
-            rows = own[own["experiment"] == experiment].sort_values("epsilon")
+        of_label = frame[frame["defense"] == label]
+        for experiment in of_label["experiment"].unique():
+            rows = of_label[of_label["experiment"] == experiment].sort_values("epsilon")
             look: dict[str, Any] = {
                 "color": tint(label, rows["mechanism"].iloc[0]),
                 "label": name_of(label, experiment),
@@ -208,10 +208,10 @@ def round_seconds(frame: pd.DataFrame) -> dict[tuple[str, str, str], float]:
 
 def noise_levels(tables: Tables) -> dict[tuple[str, str, str, float], float]:
     """``sigma^2`` by data set, model, defense and epsilon."""
-    found: dict[tuple[str, str, str, float], float] = {}
+    levels: dict[tuple[str, str, str, float], float] = {}
     for name in TRAINED:
         rows = having(tables[name], "epsilon")
         rows = rows[rows["metric"] == "noise_variance"].drop_duplicates(["dataset", "model", "defense", EPSILON])
         keys = zip(rows["dataset"], rows["model"], rows["defense"], rows[EPSILON], strict=True)
-        found |= dict(zip(keys, rows["value"].astype(float), strict=True))
-    return found
+        levels |= dict(zip(keys, rows["value"].astype(float), strict=True))
+    return levels

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 
 from leakbench.errors import Infeasible
@@ -75,8 +76,13 @@ def _sums(gradients: torch.Tensor, batch: float, floor: float = 0.0) -> tuple[to
 
 
 def _excess(bound: torch.Tensor | float, divergence: torch.Tensor) -> torch.Tensor:
-    """By how much a bound exceeds a divergence, in parts of it; -1 where that is infinite."""
+    """Excess of a bound over a divergence, in parts of it; -1 where that is infinite."""
     return torch.where(divergence.isinf(), -1.0, bound / divergence - 1 + ROUNDING)
+
+
+def _orders(curve: RenyiCurve) -> list[float]:
+    """Orders at :data:`PARTS` of the range of a curve."""
+    return [1 + (curve.limit - 1) * part for part in PARTS]
 
 
 @theorem(
@@ -140,8 +146,8 @@ def linear_classifiers_are_singular() -> Checked:
         errors = (inputs @ weights).softmax(dim=1)
         errors[torch.arange(records), torch.arange(records) % classes] -= 1
         gradients = (errors.unsqueeze(2) * inputs.unsqueeze(1)).flatten(1).mT
-        found, most = rank(gradients).double(), (classes - 1) * (pixels - silent + 1)
-        slacks += [most - found, required(gradients.shape[0] - 1 - found)]
+        size, most = rank(gradients).double(), (classes - 1) * (pixels - silent + 1)
+        slacks += [most - size, required(gradients.shape[0] - 1 - size)]
         slacks.append(required(1e-12 - least_eigenvalue(gradients)))
     return checked(slacks, 4 * records, "what the rank leaves of its bound")
 
@@ -215,9 +221,9 @@ def _turned(order: float) -> torch.Tensor:
     angles = torch.linspace(-math.pi, math.pi, TRIALS, dtype=torch.float64)
 
     def summed(angle: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        own = torch.stack([angle.cos(), angle.sin()], dim=-1).unsqueeze(-1)  # [TRIALS, K, 1]
+        turned = torch.stack([angle.cos(), angle.sin()], dim=-1).unsqueeze(-1)  # [TRIALS, K, 1]
         same = float64([0.0, 1.0]).view(1, 2, 1).expand(TRIALS, 2, 3)
-        mean, covariance = _sums(torch.cat([own, same], dim=-1).unsqueeze(1), TURNING.batch, TURNING_FLOOR)
+        mean, covariance = _sums(torch.cat([turned, same], dim=-1).unsqueeze(1), TURNING.batch, TURNING_FLOOR)
         return mean, covariance + (TURNING.users - 1) * TURNING_FLOOR * torch.eye(2, dtype=torch.float64)
 
     return renyi_divergence(*summed(angles), *summed(angles + math.pi / 2), order)
@@ -235,11 +241,7 @@ def _under_water_filling() -> Iterator[tuple[Aggregation, float, Callable[[float
         for exponent in (-0.5, 0.5, 2.0, 4.0):
             floor = math.exp(exponent) / (batch * records)
             sums = *_sums(first, batch, floor), *_sums(second, batch, floor)
-            yield (
-                Aggregation(users, records, batch, 1.0),
-                floor,
-                partial(_divergence, sums),
-            )
+            yield Aggregation(users, records, batch, 1.0), floor, partial(_divergence, sums)
 
 
 def _filled_curves(form: Form) -> Iterator[tuple[RenyiCurve, Aggregation, float, Callable[[float], torch.Tensor]]]:
@@ -259,9 +261,7 @@ def theorem_4_bounds_the_divergence() -> Checked:
     """The divergence with water-filling noise is at most eq. 35, at every order below ``N sigma^2 B D / (2 C^2)``."""
     slacks = []
     for curve, _, _, divergence in _filled_curves("corrected"):
-        for part in PARTS:
-            order = 1 + (curve.limit - 1) * part
-            slacks.append(_excess(curve.epsilon(order), divergence(order)))
+        slacks += [_excess(curve.epsilon(order), divergence(order)) for order in _orders(curve)]
     return checked(slacks, len(slacks) * TRIALS, "excess of the bound over the exact divergence, in parts of it")
 
 
@@ -284,15 +284,12 @@ def repaired_bound_holds() -> Checked:
     """The bound by the Frobenius norm holds at every order of its range, and is below that of Theorem 4."""
     slacks, below = [], []
     for curve, setting, floor, divergence in _filled_curves("repaired"):
-        for part in PARTS:
-            order = 1 + (curve.limit - 1) * part
-            slacks.append(_excess(curve.epsilon(order), divergence(order)))
+        slacks += [_excess(curve.epsilon(order), divergence(order)) for order in _orders(curve)]
         try:
             other = round_curve(setting, floor, "gaussian_filled", "corrected")
         except Infeasible:
             continue
-        orders = [1 + (other.limit - 1) * part for part in PARTS]
-        below += [other.epsilon(order) / curve.epsilon(order) - 1 for order in orders]
+        below += [other.epsilon(order) / curve.epsilon(order) - 1 for order in _orders(other)]
     count = len(slacks) * TRIALS
     slacks.append(required(float64(below)))
     return checked(slacks, count, "excess of the bound over the exact divergence, in parts of it")
@@ -323,7 +320,7 @@ def water_filling_adds_less_at_equal_variance() -> Checked:
 
 
 BOUNDS: tuple[tuple[Form, Form], ...] = (("as_printed", "corrected"), ("repaired", "repaired"))
-"""Of isotropic noise and of water-filling, in pairs to be compared."""
+"""Bounds of isotropic noise and of water-filling, in pairs to be compared."""
 
 
 def _traces() -> torch.Tensor:
@@ -369,16 +366,15 @@ def it_saves_at_most_the_update() -> Checked:
 def all_records_take_less_noise() -> Checked:
     """GD with isotropic noise has a smaller epsilon than water-filling of one variance, which has no less noise.
 
-    Both take all D gradients. So does every order's bound (eq. 35 and the repaired one) say, and no direction has less
-    than ``sigma^2``.
+    Both take all D gradients. Every order's bound (eq. 35 and the repaired one) is larger, and no direction has less
+    noise than ``sigma^2``.
     """
     slacks = []
     for variance in (0.005, 0.05, 0.5, 5.0):
         plain = round_curve(MNIST, variance, "gd")
         for form in ("corrected", "repaired"):
             curve = round_curve(MNIST, variance, "gaussian_filled", form)
-            orders = [1 + (curve.limit - 1) * part for part in PARTS]
-            slacks += [curve.epsilon(order) / plain.epsilon(order) - 1 for order in orders]
+            slacks += [curve.epsilon(order) / plain.epsilon(order) - 1 for order in _orders(curve)]
     gradients = _normal("no less", TRIALS, 6, 9)
     least = torch.linalg.eigvalsh(filled(gradients @ gradients.mT / 9, 0.7))[:, 0]
     whole = [float64(slacks), required(least - 0.7 + EXACT)]
@@ -393,18 +389,12 @@ def large_batches_become_all_records() -> Checked:
     for variance in (0.005, 0.05, 0.5):
         for delta in (1e-6, 1e-4):
             whole = round_guarantee(MNIST, variance, delta, "gd").epsilon
-            of = [
-                round_guarantee(
-                    Aggregation(MNIST.users, MNIST.records, rate * MNIST.records, MNIST.clip),
-                    variance,
-                    delta,
-                    "sgd",
-                    "as_printed",
-                ).epsilon
-                for rate in (*rates, 1.0)
-            ]
-            found = float64(of)
-            slacks += [(found[:-1] - found[1:]) / found[1:] - STRICT, required(agreement(found[-1], float64(whole)))]
+            batches = [replace(MNIST, batch=rate * MNIST.records) for rate in (*rates, 1.0)]
+            epsilons = float64(
+                [round_guarantee(setting, variance, delta, "sgd", "as_printed").epsilon for setting in batches]
+            )
+            slacks.append((epsilons[:-1] - epsilons[1:]) / epsilons[1:] - STRICT)
+            slacks.append(required(agreement(epsilons[-1], float64(whole))))
     return checked(slacks, 6 * len(rates), "least relative step down of epsilon to the next batch size")
 
 
@@ -431,10 +421,10 @@ def information_falls_with_users() -> Checked:
     """The bound falls with every further user, as 1 / N."""
     slacks = []
     for batch, size in ((1, 11), (32, 11), (32, 7850), (256, 26010)):
-        found = float64([information_bound(users, batch, size) for users in range(2, 400)])
-        scaled = found * torch.arange(1, 399, dtype=torch.float64)  # N - 1
+        bounds = float64([information_bound(users, batch, size) for users in range(2, 400)])
+        scaled = bounds * torch.arange(1, 399, dtype=torch.float64)  # N - 1
         most = size / batch + size / 2
-        slacks += [1 - found[1:] / found[:-1] - STRICT, required(most - scaled), required(scaled - 0.5 * most)]
+        slacks += [1 - bounds[1:] / bounds[:-1] - STRICT, required(most - scaled), required(scaled - 0.5 * most)]
     return checked(slacks, 4 * 398, "least relative step down of the bound from one number of users to the next")
 
 
@@ -454,7 +444,7 @@ def blocks_keep_the_floor() -> Checked:
 
 
 @theorem("T14b", "It does where each block has sampling weights of its own.", source="section 5.1; our correction")
-def blocks_with_own_weights_keep_the_floor() -> Checked:
+def separately_sampled_blocks_keep_the_floor() -> Checked:
     """Filling blocks keeps the floor where each has its own sampling weights."""
     return _floor_of_blocks("corrected")
 
@@ -476,7 +466,7 @@ def theorem_3_bounds_the_divergence() -> Checked:
 
 
 def _change() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Covariances of one user's gradients before and after a replacement, and what was replaced by what."""
+    """Covariances of one user's gradients before and after a replacement, and the gradients replaced and new."""
     first, second = _neighbours("order", 1, 2, 4)
     base = torch.diag(float64([0.0, 3.0])).expand(TRIALS, 2, 2)
     vectors = torch.stack([first[:, 0, :, 0], second[:, 0, :, 0]])
@@ -493,8 +483,8 @@ def added_noise_falls_by_the_record_at_most() -> Checked:
     """The added noise falls by no more than the new record's own covariance, in every direction."""
     before, after, vectors = _change()
     change = (filled(after, 1.0) - after) - (filled(before, 1.0) - before)
-    own = vectors[1].unsqueeze(-1) @ vectors[1].unsqueeze(-2)
-    return checked([torch.linalg.eigvalsh(change + own)[:, 0] + EXACT], TRIALS, "smallest eigenvalue of the rest")
+    new = vectors[1].unsqueeze(-1) @ vectors[1].unsqueeze(-2)
+    return checked([torch.linalg.eigvalsh(change + new)[:, 0] + EXACT], TRIALS, "smallest eigenvalue of the rest")
 
 
 @theorem(

@@ -1,4 +1,4 @@
-"""Figures S3 and S4 and Table S6: what attackers make of the sum of N users' updates, over N and by mechanism."""
+"""Figures S3 and S4 and Table S6: attacks on the sum of N users' updates, over N and by mechanism."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from leakbench.report.labels import reads
 from leakbench.report.plots import Drawing, having, judged, named, values_of
 from leakbench.report.statistics import over_seeds
 from leakbench.report.style import IMAGE_REFERENCES, REFERENCE_COLOUR, colour, legend_below, marker, panels, use_style
-from leakbench.report.tidy import SETTING
+from leakbench.report.tidy import SETTING, cells_of
 from leakbench.report.wording import NONE
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ MECHANISMS = {
 }
 """By the name of the mechanism, in the order of tables."""
 STYLES = ("-", "--", ":")
-"""Of the variances of a mechanism, rising."""
+"""Line styles of the variances of a mechanism, rising."""
 
 
 class Line(NamedTuple):
@@ -49,28 +49,19 @@ class Line(NamedTuple):
 def lines_of(frame: pd.DataFrame) -> list[Line]:
     """The settings of all defenses, users aside, in the order of :data:`MECHANISMS`, then by variance."""
     frame = having(frame, "variance")
-    found = []
-    order = list(dict.fromkeys([*MECHANISMS, *frame["mechanism"]]))
-    for mechanism in order:
-        own = frame[frame["mechanism"] == mechanism]
-        labels = list(dict.fromkeys(own["defense"]))
+    lines = []
+    for mechanism in dict.fromkeys([*MECHANISMS, *frame["mechanism"]]):
+        labels = list(dict.fromkeys(frame["defense"][frame["mechanism"] == mechanism]))
         for label in labels:
-            rows = own[own["defense"] == label]
+            rows = frame[(frame["mechanism"] == mechanism) & (frame["defense"] == label)]
             variances = sorted(rows[VARIANCE].dropna().unique())
             name = MECHANISMS.get(mechanism, label) if len(labels) == 1 else label
             if not variances:
-                found.append(Line(name, mechanism, "-", rows))
+                lines.append(Line(name, mechanism, "-", rows))
             for place, variance in enumerate(variances):
-                style = STYLES[place % len(STYLES)]
-                found.append(
-                    Line(rf"{name}, $\sigma^2$ = {variance:g}", mechanism, style, rows[rows[VARIANCE] == variance])
-                )
-    return found
-
-
-def cells_of(frame: pd.DataFrame) -> list[tuple[str, str]]:
-    """Data sets with models, in the order of the configuration."""
-    return list(dict.fromkeys(zip(frame["dataset"], frame["model"], strict=True)))
+                words, style = rf"{name}, $\sigma^2$ = {variance:g}", STYLES[place % len(STYLES)]
+                lines.append(Line(words, mechanism, style, rows[rows[VARIANCE] == variance]))
+    return lines
 
 
 def _users_axis(ax: Axes, users: list[int]) -> None:
@@ -114,14 +105,14 @@ def fig_s3(tables: Tables) -> Drawing:
     drawn, axes = panels(len(cells), width=6.6 if len(cells) == 1 else 4.6, height=3.6)
     numbers = []
     for ax, (dataset, model) in zip(axes, cells, strict=True):
-        own = values_of(frame, PSNR, dataset=dataset, model=model)
-        users = sorted(own[USERS].unique())
-        for line in lines_of(own[own["attack"] == ATTACK]):
+        here = values_of(frame, PSNR, dataset=dataset, model=model)
+        users = sorted(here[USERS].unique())
+        for line in lines_of(here[here["attack"] == ATTACK]):
             points = judged(line.rows, [USERS])
             _plot(ax, points, line, void=bool(points["void"].any()))
             numbers.append(points.assign(dataset=dataset, model=model, series=line.name))
         for attack, (words, style) in IMAGE_REFERENCES.items():
-            rows = own[own["attack"] == attack]
+            rows = here[here["attack"] == attack]
             if len(rows):
                 points = over_seeds(rows, [USERS])
                 ax.plot(points[USERS], points["mean"], color=REFERENCE_COLOUR, linestyle=style, label=words)
@@ -175,9 +166,9 @@ def fig_s4(tables: Tables) -> Drawing:
     )
     numbers = []
     for place, (axes, (dataset, model)) in enumerate(zip(grid, cells, strict=True)):
-        own = frame[(frame["dataset"] == dataset) & (frame["model"] == model)]
-        users = sorted(own[USERS].unique())
-        lines = lines_of(own)
+        here = frame[(frame["dataset"] == dataset) & (frame["model"] == model)]
+        users = sorted(here[USERS].unique())
+        lines = lines_of(here)
         numbers += [_areas(line, dataset, model) for line in lines]
         beside = batches[(batches["dataset"] == dataset) & (batches["model"] == model)]
         for ax, (title, family) in zip(axes, families.items(), strict=True):
@@ -214,9 +205,9 @@ def _areas(line: Line, dataset: str, model: str) -> pd.DataFrame:
 
 
 def _bound(rows: pd.DataFrame) -> pd.DataFrame:
-    """What the mechanism's guarantee leaves, over users; not where it leaves everything."""
-    found = rows[rows["metric"] == "auc_bound"].groupby(USERS)["value"].mean().reset_index(name="mean")
-    return found[found["mean"] < 0.995]
+    """The AUC that the mechanism's guarantee leaves, over users, where it is below 1."""
+    bounds = rows[rows["metric"] == "auc_bound"].groupby(USERS)["value"].mean().reset_index(name="mean")
+    return bounds[bounds["mean"] < 0.995]
 
 
 @table(
@@ -226,11 +217,7 @@ def _bound(rows: pd.DataFrame) -> pd.DataFrame:
     "likelihood ratio and DeLong's 95 % interval, as in Fig. S4. Of the largest N: true positives at 5 % false "
     "positives, epsilon of the round, and the AUC that (epsilon, delta) leaves to any attacker, 1 - (1 - delta)^2 / (1 "
     "+ e^epsilon). Without noise there is no guarantee. sigma^2 is one user's, on gradients clipped to 10.",
-    experiments=(
-        INVERTED,
-        MEMBERSHIP,
-        BATCHES,
-    ),
+    experiments=(INVERTED, MEMBERSHIP, BATCHES),
 )
 def table_s6(tables: Tables) -> pd.DataFrame:
     """A row per attack, data set, model and setting; a column per number of users."""
@@ -244,13 +231,12 @@ def table_s6(tables: Tables) -> pd.DataFrame:
 
     inverted = tables[INVERSION]
     for cell in cells_of(inverted):
-        own = inverted[(inverted["dataset"] == cell[0]) & (inverted["model"] == cell[1])]
-        own = own[own["metric"] == PSNR]
-        shown = [(line.name, line.rows) for line in lines_of(own[own["attack"] == ATTACK])]
-        shown += [(words, own[own["attack"] == attack]) for attack, (words, _) in IMAGE_REFERENCES.items()]
-        for name, found in shown:
-            if len(found):
-                points = over_seeds(found, [USERS])
+        here = values_of(inverted, PSNR, dataset=cell[0], model=cell[1])
+        shown = [(line.name, line.rows) for line in lines_of(here[here["attack"] == ATTACK])]
+        shown += [(words, here[here["attack"] == attack]) for attack, (words, _) in IMAGE_REFERENCES.items()]
+        for name, attacked in shown:
+            if len(attacked):
+                points = over_seeds(attacked, [USERS])
                 means = zip(points[USERS], points["mean"], strict=True)
                 add("inversion", cell, name, {int(users): f"{mean:.1f}" for users, mean in means}, {})
     for experiment, kind, prefix in (
@@ -273,12 +259,8 @@ def _area(point: Mapping[Any, Any]) -> str:
 
 
 def _last(rows: pd.DataFrame) -> dict[str, str]:
-    """Of the largest number of users."""
+    """Cells of the columns that are of the largest number of users."""
     rows = rows[rows[USERS] == rows[USERS].max()]
-    words = {"TPR": (TPR, ".3f"), "epsilon": ("epsilon", ".3g"), "AUC at most": ("auc_bound", ".3f")}
-    found = {}
-    for column, (metric, form) in words.items():
-        value = float(rows[rows["metric"] == metric]["value"].mean())
-        if not math.isnan(value):
-            found[column] = f"{value:{form}}"
-    return found
+    columns = {"TPR": (TPR, ".3f"), "epsilon": ("epsilon", ".3g"), "AUC at most": ("auc_bound", ".3f")}
+    values = {column: float(rows[rows["metric"] == metric]["value"].mean()) for column, (metric, _) in columns.items()}
+    return {column: f"{value:{columns[column][1]}}" for column, value in values.items() if not math.isnan(value)}

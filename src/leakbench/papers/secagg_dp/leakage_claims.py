@@ -1,14 +1,15 @@
-"""What the sum of N users' updates leaks, measured: with attacks on single rounds, which the paper has not.
+"""Claims on the leakage of the sum of N users' updates, by attacks on single rounds; the paper has none.
 
 The paper's premises are that a sum leaks less the more users there are, on average (eq. 9), that without noise it
 hides no record in the worst case (Theorem 1), and that its mechanisms do. A negative effect of a trend speaks against
-it. Intervals are of seeds; every seed asks about hundreds of records.
+it. Intervals are over seeds; every seed asks about hundreds of records.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 from leakbench.lazy import np
@@ -25,7 +26,7 @@ stated = partial(claim, PAPER)
 NONE, SAMPLED, ISOTROPIC, FILLED = "none", "sampled-members", "isotropic-members", "filled-members"
 MEAN_IMAGE = "mean_image"
 FALLEN = 0.25
-"""Part of eq. 9's bound at two users at which it counts as small."""
+"""Part of its value at two users at which eq. 9's bound counts as small."""
 CHANCE, BAND = 0.5, 0.05
 MEMBERS = reads(MEMBERSHIP, defenses=NONE)
 
@@ -38,30 +39,18 @@ def by_users(
     attack: str | None = None,
     where: Mapping[str, str | float] | None = None,
 ) -> Series:
-    """A metric over the number of users.
-
-    Larger sums have more images, so that each number of users is averaged by itself.
-    """
+    """A metric over the number of users, each averaged by itself, since larger sums have more images."""
     count = "bits" if attack else "dimension"  # any metric that every record has once
     grid = evidence.aside().series(experiment, count, defense=defense, attack=attack, sweep="users", where=where)
-    parts = []
+    parts = {}
     for users in grid.points:
-        try:
-            parts.append(
-                (
-                    users,
-                    evidence.series(
-                        experiment, metric, defense=defense, attack=attack, where={**(where or {}), "users": users}
-                    ),
-                )
-            )
-        except NotRun:  # such as a bound that says nothing of one user
-            continue
+        setting = {**(where or {}), "users": users}
+        with suppress(NotRun):  # such as a bound that says nothing of one user
+            parts[users] = evidence.series(experiment, metric, defense=defense, attack=attack, where=setting)
     if not parts:
         raise NotRun(f"there is no {metric} of {defense} in {experiment}")
-    first = parts[0][1]
-    values = np.concatenate([part.values for _, part in parts])
-    return dataclasses.replace(first, points=tuple(users for users, _ in parts), values=values)
+    first, *_ = parts.values()
+    return replace(first, points=tuple(parts), values=np.concatenate([part.values for part in parts.values()]))
 
 
 def variances(evidence: Evidence, defense: str) -> tuple[float, ...]:
@@ -72,12 +61,17 @@ def variances(evidence: Evidence, defense: str) -> tuple[float, ...]:
 
 
 def users_of(evidence: Evidence) -> tuple[float, ...]:
-    """The numbers of users of whom membership is asked without a defense."""
+    """Numbers of users at which membership is attacked without a defense."""
     return evidence.aside().series(MEMBERSHIP, "dimension", defense=NONE, sweep="users").points
 
 
-def _cells(evidence: Evidence, *experiments: str) -> Iterator[tuple[str, Evidence]]:
-    yield from evidence.cells(*experiments).items()
+def _falls(evidence: Evidence, experiment: str, metric: str, attack: str | None = None) -> Finding:
+    """A trend over the number of users without a defense, per data set and model."""
+    parts = [
+        trend(by_users(local, experiment, metric, NONE, attack), cell, "the number of users", rises=False)
+        for cell, local in evidence.cells(experiment).items()
+    ]
+    return decide(evidence, parts)
 
 
 @stated(
@@ -87,12 +81,8 @@ def _cells(evidence: Evidence, *experiments: str) -> Iterator[tuple[str, Evidenc
     experiments=(reads(INVERSION, defenses=NONE, attacks=ATTACK),),
 )
 def inversion_falls(evidence: Evidence) -> Finding:
-    """A trend per data set and model."""
-    parts = [
-        trend(by_users(own, INVERSION, PSNR, NONE, ATTACK), cell, "the number of users", rises=False)
-        for cell, own in _cells(evidence, INVERSION)
-    ]
-    return decide(evidence, parts)
+    """Trend of the PSNR."""
+    return _falls(evidence, INVERSION, PSNR, ATTACK)
 
 
 @stated(
@@ -102,12 +92,8 @@ def inversion_falls(evidence: Evidence) -> Finding:
     experiments=(MEMBERS,),
 )
 def membership_falls(evidence: Evidence) -> Finding:
-    """A trend per data set and model."""
-    parts = [
-        trend(by_users(own, MEMBERSHIP, AUC, NONE), cell, "the number of users", rises=False)
-        for cell, own in _cells(evidence, MEMBERSHIP)
-    ]
-    return decide(evidence, parts)
+    """Trend of the AUC."""
+    return _falls(evidence, MEMBERSHIP, AUC)
 
 
 @stated(
@@ -119,11 +105,11 @@ def membership_falls(evidence: Evidence) -> Finding:
 def sum_hides_images(evidence: Evidence) -> Finding:
     """The mean image against the attack, at the largest number of users."""
     parts = []
-    for cell, own in _cells(evidence, INVERSION):
-        found = by_users(own, INVERSION, PSNR, NONE, ATTACK)
-        mean = by_users(own, INVERSION, PSNR, NONE, MEAN_IMAGE)
-        last = max(found.points)
-        parts.append(difference(mean.at([last]), found.at([last]), f"{cell}, {last:g} users", "dB"))
+    for cell, local in evidence.cells(INVERSION).items():
+        attacked = by_users(local, INVERSION, PSNR, NONE, ATTACK)
+        mean = by_users(local, INVERSION, PSNR, NONE, MEAN_IMAGE)
+        last = max(attacked.points)
+        parts.append(difference(mean.at([last]), attacked.at([last]), f"{cell}, {last:g} users", "dB"))
     return decide(evidence, parts)
 
 
@@ -137,11 +123,11 @@ def sum_hides_images(evidence: Evidence) -> Finding:
 def seen_where_the_bound_is_small(evidence: Evidence) -> Finding:
     """A level per number of users, of users who take all records and of users who take batches."""
     parts = []
-    for cell, own in _cells(evidence, MEMBERSHIP, BATCHES):
+    for cell, local in evidence.cells(MEMBERSHIP, BATCHES).items():
         for experiment, metric, words in ((MEMBERSHIP, AUC, ""), (BATCHES, DRAWN, ", batches")):
-            areas = by_users(own, experiment, metric, NONE)
-            bounds = by_users(own.aside(), experiment, "information_bound", NONE)
-            level_of = {users: float(np.nanmean(one.values)) for users, one, _ in at_each(bounds, bounds)}
+            areas = by_users(local, experiment, metric, NONE)
+            bounds = by_users(local.aside(), experiment, "information_bound", NONE)
+            level_of = {users: float(np.nanmean(bounds.at([users]).values)) for users in bounds.points}
             least = min(level_of)
             for users, bound in level_of.items():
                 if bound <= FALLEN * level_of[least]:
@@ -160,9 +146,9 @@ def seen_where_the_bound_is_small(evidence: Evidence) -> Finding:
 def seen_where_epsilon_is_infinite(evidence: Evidence) -> Finding:
     """A level per number of users."""
     parts = []
-    for cell, own in _cells(evidence, MEMBERSHIP):
-        areas = by_users(own, MEMBERSHIP, AUC, SAMPLED)
-        leaving = by_users(own.aside(), MEMBERSHIP, "leaving", SAMPLED)
+    for cell, local in evidence.cells(MEMBERSHIP).items():
+        areas = by_users(local, MEMBERSHIP, AUC, SAMPLED)
+        leaving = by_users(local.aside(), MEMBERSHIP, "leaving", SAMPLED)
         for users, area, part in at_each(areas, leaving):
             if np.nanmin(part.values) == 1:
                 parts.append(level(area, f"{cell}, {users:g} users", "AUC", at_least=CHANCE))
@@ -171,9 +157,9 @@ def seen_where_epsilon_is_infinite(evidence: Evidence) -> Finding:
 
 def _to_chance(evidence: Evidence, defense: str) -> Finding:
     parts = []
-    for cell, own in _cells(evidence, MEMBERSHIP):
-        variance = max(variances(own, defense))
-        areas = by_users(own, MEMBERSHIP, AUC, defense, where={"variance": variance})
+    for cell, local in evidence.cells(MEMBERSHIP).items():
+        variance = max(variances(local, defense))
+        areas = by_users(local, MEMBERSHIP, AUC, defense, where={"variance": variance})
         last = max(areas.points)
         name = f"{cell}, sigma^2 {variance:g}, {last:g} users"
         parts.append(level(areas.at([last]), name, "AUC", CHANCE - BAND, CHANCE + BAND))
@@ -199,15 +185,15 @@ for _key, _defense, _words in (("L4a", ISOTROPIC, "isotropic noise"), ("L4b", FI
 def within_the_guarantee(evidence: Evidence) -> Finding:
     """A difference per mechanism, variance and number of users that has a guarantee."""
     parts = []
-    for cell, own in _cells(evidence, MEMBERSHIP):
+    for cell, local in evidence.cells(MEMBERSHIP).items():
         for defense in (ISOTROPIC, FILLED):
-            for variance in variances(own, defense):
+            for variance in variances(local, defense):
                 where = {"variance": variance}
                 try:
-                    bounds = by_users(own.aside(), MEMBERSHIP, "auc_bound", defense, where=where)
+                    bounds = by_users(local.aside(), MEMBERSHIP, "auc_bound", defense, where=where)
                 except NotRun:  # no guarantee at this variance
                     continue
-                areas = by_users(own, MEMBERSHIP, AUC, defense, where=where)
+                areas = by_users(local, MEMBERSHIP, AUC, defense, where=where)
                 for users, bound, area in at_each(bounds, areas):
                     name = f"{cell}, {defense}, sigma^2 {variance:g}, {users:g} users"
                     parts.append(difference(bound, area, name, "AUC"))

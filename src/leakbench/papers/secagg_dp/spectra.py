@@ -1,4 +1,4 @@
-"""Figures 4 and S2, Tables S4 and S5: what real per-record gradients say about the paper's conditions and its noise."""
+"""Figures 4 and S2, Tables S4 and S5: the paper's conditions and its noise on real per-record gradients."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def fig04(tables: Tables) -> Drawing:
             ax.set_title(f"{name}, round {number:g}: adds {np.sum(top - everything):.1f}", fontsize="medium")
         row[0].set_ylabel("eigenvalue")
         numbers += [
-            {"round": number, "index": index + 1, "eigenvalue": own, "filled": full, "isotropic": even}
-            for index, (own, full, even) in enumerate(zip(everything, filled, isotropic, strict=True))
+            {"round": number, "index": index + 1, "eigenvalue": value, "filled": full, "isotropic": even}
+            for index, (value, full, even) in enumerate(zip(everything, filled, isotropic, strict=True))
             if index <= len(eigenvalues)
         ]
     grid[0, 0].set_ylim(FLOOR, 20 * highest)
@@ -86,11 +86,11 @@ def fig04(tables: Tables) -> Drawing:
 
 
 FLOOR = 1e-7
-"""Where the axis of eigenvalues ends."""
+"""Lower end of the axis of eigenvalues."""
 
 
 def _spectrum(ax: Axes, inherent: Any, top: Any, tint: str, name: str) -> None:
-    """Steps from the floor of the axis to the eigenvalues, and from there to what they are with noise."""
+    """Steps from the floor of the axis to the eigenvalues, and from there to those with noise."""
     index = np.arange(1, len(inherent) + 1)
     shown = np.maximum(inherent, FLOOR)
     ax.fill_between(index, FLOOR, shown, color=INHERENT, linewidth=0, label="of sampling")
@@ -106,8 +106,8 @@ def _all(tables: Tables) -> pd.DataFrame:
 def _means(frame: pd.DataFrame, metrics: list[str]) -> pd.DataFrame:
     """Means over users and seeds, a row per data set, model and round in their order, a column per metric."""
     chosen = frame[frame["metric"].isin(metrics)]
-    found: pd.DataFrame = chosen.groupby([*CELL, "metric"], sort=False)["value"].mean().unstack("metric")
-    return found.reindex(columns=metrics).reset_index()
+    means: pd.DataFrame = chosen.groupby([*CELL, "metric"], sort=False)["value"].mean().unstack("metric")
+    return means.reindex(columns=metrics).reset_index()
 
 
 def _cell(row: pd.Series) -> dict[str, str]:
@@ -248,5 +248,5 @@ def _by_users(frame: pd.DataFrame) -> Iterator[dict[str, float]]:
         means = {name: _by_index(here, name) for name in metrics}
         lost = values_of(here, "epsilon_pooled").groupby("index")["value"].apply(lambda values: values.isna().sum())
         for index, count in _by_index(here, "users").items():
-            own = {name: values[index] for name, values in means.items()}
-            yield {"clip": clip, "round": number, "N": count, **own, "lost": float(lost[index])}
+            metrics_here = {name: values[index] for name, values in means.items()}
+            yield {"clip": clip, "round": number, "N": count, **metrics_here, "lost": float(lost[index])}

@@ -1,7 +1,7 @@
-"""What real per-record gradients say about the paper's conditions, its noise and its theorem (E20 to E28).
+"""Claims on real per-record gradients: the paper's conditions, its noise and its theorem (E20 to E28).
 
-Of E20 to E24 every data set, model and measured round is a part. They are about records at hand: that gradients are in
-a span, or eigenvalues large, is no guarantee for others.
+Every data set, model and measured round is a part of E20 to E24. They are about records at hand: that gradients lie in
+a span, or eigenvalues are large, is no guarantee for others.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ FEW = 10
 def _measured(evidence: Evidence) -> Iterator[tuple[str, Callable[[str], Series], Callable[[str], Series]]]:
     """Every data set and model by name, with its metrics by rounds; those of the last function count no seeds."""
     for experiment in MEASURED:
-        for cell, one in evidence.cells(experiment).items():
+        for cell, local in evidence.cells(experiment).items():
             counted, aside = (
-                partial(each.series, experiment, defense=NONE, sweep="round") for each in (one, one.aside())
+                partial(each.series, experiment, defense=NONE, sweep="round") for each in (local, local.aside())
             )
             yield cell, counted, aside
 
@@ -45,9 +45,9 @@ def _measured(evidence: Evidence) -> Iterator[tuple[str, Callable[[str], Series]
 def _cells(evidence: Evidence, *metrics: str) -> Iterator[tuple[str, list[Series]]]:
     """A name and the metrics, of one point each, of every data set, model and measured round."""
     for cell, metric_of, _ in _measured(evidence):
-        found = [replace(metric_of(metric), name=WORDS.get(metric, metric)) for metric in metrics]
-        for point in found[0].points:
-            yield f"{cell}, round {point:g}", [series.at([point]) for series in found]
+        measured = [replace(metric_of(metric), name=WORDS.get(metric, metric)) for metric in metrics]
+        for point in measured[0].points:
+            yield f"{cell}, round {point:g}", [series.at([point]) for series in measured]
 
 
 WORDS = {
@@ -56,7 +56,7 @@ WORDS = {
     "excess_at_epsilon": "excess of water-filling, by the paper's bounds",
     "excess_at_epsilon_repaired": "excess of water-filling, by the repaired bounds",
 }
-"""What verdicts call a metric."""
+"""Names of metrics in verdicts."""
 
 
 def _with(series: Series, values: Array, name: str) -> Series:
@@ -165,7 +165,7 @@ def _by_level(evidence: Evidence, metrics: Sequence[str], grid: str, *, at_least
     experiments=SPECTRA,
 )
 def e24(evidence: Evidence) -> Finding:
-    """What it saves, at every sigma^2."""
+    """The part saved, at every sigma^2."""
     return decide(evidence, _by_level(evidence, ["saved"], "variance", at_least=0.0))
 
 
@@ -176,7 +176,7 @@ def e24(evidence: Evidence) -> Finding:
     experiments=SPECTRA,
 )
 def e25a(evidence: Evidence) -> Finding:
-    """What it adds less, by the paper's bounds, at every epsilon."""
+    """Minus the excess by the paper's bounds, at every epsilon."""
     parts = [
         Part(
             part.name,
@@ -196,7 +196,7 @@ def e25a(evidence: Evidence) -> Finding:
     experiments=SPECTRA,
 )
 def e25b(evidence: Evidence) -> Finding:
-    """What it adds more, by both pairs of bounds."""
+    """The excess by both pairs of bounds."""
     metrics = ["excess_at_epsilon", "excess_at_epsilon_repaired"]
     return decide(evidence, _by_level(evidence, metrics, "epsilon", at_least=0.0))
 
@@ -224,12 +224,12 @@ def e26(evidence: Evidence) -> Finding:
         rho, users = metric("rho"), metric("users").values[0, 0]
         few, point = int(np.flatnonzero(users <= FEW)[-1]), rho.points[-1]
         try:
-            found = metric("epsilon_pooled").at([point])
+            epsilon = metric("epsilon_pooled").at([point])
         except NotRun:  # there is none in any round
-            found = _with(rho, np.full_like(rho.values, np.nan), "none").at([point])
-        inverse = np.nan_to_num(1 / found.values[..., few : few + 1])
+            epsilon = _with(rho, np.full_like(rho.values, np.nan), "none").at([point])
+        inverse = np.nan_to_num(1 / epsilon.values[..., few : few + 1])
         name = f"C = {clip:g}, N = {users[few]:g}, round {point:g}"
-        parts.append(level(_with(found, inverse, "1 / epsilon"), name, "0: none", at_most=1.0))
+        parts.append(level(_with(epsilon, inverse, "1 / epsilon"), name, "0: none", at_most=1.0))
     return decide(evidence, parts)
 
 

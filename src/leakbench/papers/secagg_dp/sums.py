@@ -1,4 +1,4 @@
-"""Figures 3 and S1: what a sum of updates hides on average, and what it shows in the worst case."""
+"""Figures 3 and S1: leakage of a sum of updates on average, and in the worst case."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ def fig03(_: Tables) -> Drawing:
 
 
 def updates(draws: int) -> dict[str, torch.Tensor]:
-    """All that :data:`PANELS` names, float64 ``[draws, SIDE^2]``."""
+    """Updates and sums named by :data:`PANELS`, float64 ``[draws, SIDE^2]``."""
     size, quiet = SIDE * SIDE, SIDE * QUIET
     streams = Streams([(PAPER, "counterexample", draw) for draw in range(draws)])
     one, two, three = streams.child("others").normal(3, size).double().unbind(dim=1)
     for update in (one, two, three):
         update[:, -quiet:] = 0
     gradients = streams.child("gradients").normal(BATCH + 1, size).double()
-    own = gradients[:, :-1].sum(dim=1) / BATCH**0.5
+    dense = gradients[:, :-1].sum(dim=1) / BATCH**0.5
     replaced = gradients[:, 1:].sum(dim=1) / BATCH**0.5
     others = one + two + three
     return {
@@ -87,9 +87,9 @@ def updates(draws: int) -> dict[str, torch.Tensor]:
         "x2": two,
         "x3": three,
         "others": others,
-        "x4": own,
+        "x4": dense,
         "x4'": replaced,
-        "sum": others + own,
+        "sum": others + dense,
         "sum'": others + replaced,
     }
 
@@ -99,13 +99,13 @@ def distinguished(draws: int) -> dict[str, float]:
 
     It takes the one that is nearer to the sum, which is the likelier one, in a region of the coordinates.
     """
-    found, quiet = updates(draws), SIDE * QUIET
+    drawn, quiet = updates(draws), SIDE * QUIET
     regions = {"last quarter": slice(-quiet, None), "the rest": slice(None, -quiet)}
     rates = {}
     for name, part in regions.items():
         right = []
         for total, inside, other in (("sum", "x4", "x4'"), ("sum'", "x4'", "x4")):
-            near, far = ((found[total] - found[update])[:, part].norm(dim=1) for update in (inside, other))
+            near, far = ((drawn[total] - drawn[update])[:, part].norm(dim=1) for update in (inside, other))
             right.append((near < far).double())
         rates[name] = float(torch.cat(right).mean())
     return rates

@@ -1,4 +1,4 @@
-"""Tables 1 and S1: what the paper's formulas amount to at its setting, and the noise that a total epsilon takes."""
+"""Tables 1, S1 and S2: the paper's formulas at its setting, and the noise that a total epsilon takes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ROWS: dict[Mechanism, tuple[str, str, str, str]] = {
         "min_a L / (a - 1) + (2 a C^2 / D^2 + 2 a u / (a - 1)) / (S - 2 a u), a < S / (2 u)",
     ),
 }
-"""Of Table 1: how an update is drawn, what is added, the bound as printed and as it holds."""
+"""Rows of Table 1: how an update is drawn, what is added, the bound as printed and as it holds."""
 
 COLUMNS: dict[str, Form] = {
     "as printed": "as_printed",
@@ -133,14 +133,14 @@ def table_s1(_: Tables) -> pd.DataFrame:
     """A row per mechanism and way of accounting, a column per epsilon."""
     return pd.DataFrame(
         {"mechanism": name, "accounting": ACCOUNTING[accounting], "rounds": rounds}
-        | {f"epsilon {epsilon:g}": f"{variance:.3g}" for epsilon, variance in found.items()}
-        for name, accounting, rounds, found in levels()
+        | {f"epsilon {epsilon:g}": f"{variance:.3g}" for epsilon, variance in variances.items()}
+        for name, accounting, rounds, variances in levels()
     )
 
 
 def levels() -> list[tuple[str, Accounting, int, dict[float, float]]]:
     """Name, accounting, rounds, and sigma^2 by epsilon, in the order of Table S1."""
-    found = []
+    rows = []
     for accounting, rounds, mechanisms in LEVELS:
         for pair in mechanisms:
             mechanism, form = cast("tuple[Mechanism, Form]", pair)
@@ -148,8 +148,8 @@ def levels() -> list[tuple[str, Accounting, int, dict[float, float]]]:
                 epsilon: calibrated_variance(MNIST, epsilon, rounds, DELTA, mechanism, form, accounting)
                 for epsilon in EPSILONS
             }
-            found.append((NAMES[mechanism, form], accounting, rounds, variances))
-    return found
+            rows.append((NAMES[mechanism, form], accounting, rounds, variances))
+    return rows
 
 
 @table(

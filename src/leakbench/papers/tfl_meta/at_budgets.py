@@ -1,4 +1,4 @@
-"""Figure S6: what attackers reach at the parameters that budgets of leakage ask for."""
+"""Figure S6: recovery and leakage at the parameters that budgets of leakage ask for."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from leakbench.papers.tfl_meta.measured import (
 from leakbench.report.artifacts import Tables
 from leakbench.report.plots import Drawing, named
 from leakbench.report.style import REFERENCE_COLOUR, colour, marker, use_style
+from leakbench.report.tidy import cells_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 DODGE = 0.016
 """Between series at one budget, in budgets over C1."""
 NONE_MET = -0.06
-"""Where crosses stand, of budgets that no parameter meets."""
+"""Height of the crosses of budgets that no parameter meets."""
 
 
 @figure(
@@ -52,18 +53,18 @@ def fig_s6(tables: Tables) -> Drawing:
     use_style()
     import matplotlib.pyplot as plt
 
-    cells = measured.cells_of(tables[TUNED])
+    cells = cells_of(tables[TUNED])
     size = (10.4, 3.3 * len(cells) + 0.3)
     drawn, grid = plt.subplots(len(cells), 2, figsize=size, squeeze=False, layout="constrained")
     numbers = []
     for (left, right), cell in zip(grid, cells, strict=True):
-        own = measured.of_cell(tables, *cell)
+        here = measured.of_cell(tables, *cell)
         for ax, metric in ((left, RECOVERY), (right, LEAKAGE)):
-            numbers.append(_panel(ax, own, metric).assign(dataset=cell[0], model=cell[1], metric=metric))
+            numbers.append(_panel(ax, here, metric).assign(dataset=cell[0], model=cell[1], metric=metric))
             ax.set(xlabel=r"budget $\epsilon / C_1$", title=f"{cell[0]}, {cell[1]}")
         left.set(ylabel="recovered", ylim=(-0.1, 1.05))
         right.set_ylabel("leakage (nats$^{1/2}$)")
-        c1 = measured.system(own[CONSTANTS]).c1
+        c1 = measured.system(here[CONSTANTS]).c1
         right.axhline(c1, color=REFERENCE_COLOUR, linestyle=":", linewidth=1)
         right.plot([0, 2], [0, 2 * c1], color=REFERENCE_COLOUR, linewidth=1, label=r"budget $\epsilon$")
         right.set_ylim(-0.1, max(1.25 * c1, 0.9))
@@ -77,7 +78,7 @@ def _panel(ax: Axes, tables: Tables, metric: str) -> pd.DataFrame:
     tuned = first_threshold(tables[TUNED])
     bare = summary(measured.undefended(tables[CONSTANTS], tuned), ["defense"])
     ax.axhline(bare["mean"].iloc[0], color=colour("none"), linewidth=1, label="without protection")
-    found = [bare.assign(series="without protection")]
+    parts = [bare.assign(series="without protection")]
     labels = [label for label in MECHANISM_OF if (tuned["defense"] == label).any()]
     for place, label in enumerate([*labels, IN_USE]):
         rows = first_threshold(tables[ENCRYPTED]) if label == IN_USE else tuned
@@ -90,8 +91,8 @@ def _panel(ax: Axes, tables: Tables, metric: str) -> pd.DataFrame:
         mechanism = entry.mechanism if entry else "paillier"
         style: Any = FORMS[entry.tuned[label]] if entry else "-"
         _series(ax, points, mechanism, style, name, DODGE * (place - len(labels) / 2))
-        found.append(points.assign(series=name, defense=label))
-    return pd.concat(found, ignore_index=True).rename(columns={BUDGET: "budget"})
+        parts.append(points.assign(series=name, defense=label))
+    return pd.concat(parts, ignore_index=True).rename(columns={BUDGET: "budget"})
 
 
 def _series(ax: Axes, points: pd.DataFrame, mechanism: str, style: Any, name: str, shift: float) -> None:

@@ -1,4 +1,4 @@
-"""Figure S7: how far C1 is off after few attempts, by attempts of a real attack, and what Theorem 7.1 allows."""
+"""Figure S7: error of C1 estimated from few attempts of a real attack, and the bound of Theorem 7.1."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from leakbench.lazy import pd, torch
 from leakbench.papers.tfl_meta import PAPER
 from leakbench.papers.tfl_meta.common import figure
 from leakbench.papers.tfl_meta.estimation_error import FAILURE
-from leakbench.papers.tfl_meta.measured import cells_of
 from leakbench.papers.tfl_meta.theory.leakage_estimation import (
     c1_error,
     data_belief,
@@ -24,6 +23,7 @@ from leakbench.report.labels import reads
 from leakbench.report.plots import Drawing, named
 from leakbench.report.record_tensors import RecordTensors
 from leakbench.report.style import MODEL_COLOURS, panels, plain_ticks
+from leakbench.report.tidy import cells_of
 from leakbench.theory.leakage_surrogate import LARGEST_LEAKAGE, leakage
 
 REFERENCE, DEFENSE, ATTACK = "reference", "none", "dlg"

@@ -1,4 +1,4 @@
-"""Figure S5: what the paper says of leakage at a total variation, what is proved, and what attackers reach."""
+"""Figure S5: leakage over total variation, by the paper's bounds, by proved ones, and as measured."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from leakbench.papers.tfl_meta.measured import (
 from leakbench.report.artifacts import Tables
 from leakbench.report.plots import Drawing, values_of
 from leakbench.report.style import MODEL_COLOURS, REFERENCE_COLOUR, colour, use_style
+from leakbench.report.tidy import cells_of
 from leakbench.report.verdicts import VOID
 from leakbench.theory.distortion import (
     compression_tv,
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SEPARATED = 0.99
-"""Total variation from which on settings stand in the panel on the right."""
+"""Total variation from which on settings are in the right panel."""
 PLACES = 400
 NAMES = {
     "noise": "noise",
@@ -57,9 +58,9 @@ NAMES = {
     SHARES: "shares",
     "encrypted": "Paillier",
 }
-"""Of the right panel."""
+"""Names in the right panel."""
 MARKS = ("o", "s")
-"""Of DLG, and of the attack on what is left."""
+"""Marks of DLG, and of the attack on what is left."""
 TUNED_MARK = "D"
 ASIDE = {"noise": 0.85, "masks": 1.18}
 """Optima of one budget have one total variation; factors that let all be seen."""
@@ -91,7 +92,7 @@ def fig_s5(tables: Tables) -> Drawing:
     use_style()
     import matplotlib.pyplot as plt
 
-    cells = measured.cells_of(tables[SWEPT])
+    cells = cells_of(tables[SWEPT])
     drawn, grid = plt.subplots(
         len(cells),
         2,
@@ -103,16 +104,16 @@ def fig_s5(tables: Tables) -> Drawing:
     )
     numbers = []
     for (left, right), cell in zip(grid, cells, strict=True):
-        own = measured.of_cell(tables, *cell)
-        points = settings(own)
-        found = measured.system(own[CONSTANTS])
+        here = measured.of_cell(tables, *cell)
+        points = settings(here)
+        system = measured.system(here[CONSTANTS])
         floor = _floor(points)
         _points(left, right, points, floor)
-        curve = lines(found, floor)
-        _lines(left, right, curve, found)
+        curve = lines(system, floor)
+        _lines(left, right, curve, system)
         left.set(xscale="log", xlim=(floor, 1), xlabel="total variation", ylabel="leakage (nats$^{1/2}$)")
-        left.set_ylim(-0.05, max(2.1 * found.c1, 1.0))
-        left.set_title(f"{cell[0]}, {cell[1]}: $C_1$ = {found.c1:.3g}, $C_2$ = {found.c2:.3g}", fontsize="medium")
+        left.set_ylim(-0.05, max(2.1 * system.c1, 1.0))
+        left.set_title(f"{cell[0]}, {cell[1]}: $C_1$ = {system.c1:.3g}, $C_2$ = {system.c2:.3g}", fontsize="medium")
         right.set_title(f"TV > {SEPARATED:g}", fontsize="medium")
         kinds = [points.assign(kind="measured"), curve.assign(kind="bound")]
         numbers += [each.assign(dataset=cell[0], model=cell[1]) for each in kinds]
@@ -126,14 +127,14 @@ def lines(of: System, floor: float) -> pd.DataFrame:
     """Columns ``TV`` and those of :data:`LINES`."""
     variation = torch.logspace(math.log10(floor), 0, PLACES, dtype=torch.float64)
     lower, upper = leakage_bounds(of.c1, of.c2 * variation)
-    found = {
+    columns = {
         "TV": variation,
         "metric": leakage_metric(of.c1, of.c2, variation),
         "theorem": printed_bound(of.c1, of.c2 * variation),
         "upper": upper,
         "lower": lower,
     }
-    return pd.DataFrame({name: values.numpy() for name, values in found.items()})
+    return pd.DataFrame({name: values.numpy() for name, values in columns.items()})
 
 
 def settings(tables: Tables) -> pd.DataFrame:
@@ -144,13 +145,13 @@ def settings(tables: Tables) -> pd.DataFrame:
     Args:
         tables: of one data set and model.
     """
-    found = []
+    parts = []
     laws = laws_of(tables[SWEPT])
     for entry in MECHANISMS:
         for attack, rows in measured.strongest(tables, entry).items():
             points = leaked(rows, [entry.column])
             between = [_variations(entry, value, laws) for value in points[entry.column]]
-            found.append(_placed(points, entry.label, attack, "swept", between))
+            parts.append(_placed(points, entry.label, attack, "swept", between))
         tuned = tables[TUNED]
         places = optima(tuned, entry)
         rows = first_threshold(tuned[tuned["defense"].isin(entry.tuned)])
@@ -159,14 +160,14 @@ def settings(tables: Tables) -> pd.DataFrame:
             at = places[(places["defense"] == row["defense"]) & (places["budget"] == row[BUDGET])]
             if form in (CORRECTED, PRINTED) and not math.isnan(row["mean"]):
                 variation = _variations(entry, float(at["place"].mean()), laws) if len(at) else (0.0, 0.0)
-                found.append(_placed(pd.DataFrame([row]), entry.label, "DLG", form, [variation]))
+                parts.append(_placed(pd.DataFrame([row]), entry.label, "DLG", form, [variation]))
     for experiment, label, name in ((SWEPT, SHARES, SHARES), (ENCRYPTED, IN_USE, "encrypted")):
         rows = first_threshold(tables[experiment])
         rows = rows[rows["defense"] == label]
         if len(rows):
             points = leaked(rows, ["defense"])
-            found.append(_placed(points, name, "DLG", "swept", [(1.0, 1.0)] * len(points)))
-    return pd.concat(found, ignore_index=True)
+            parts.append(_placed(points, name, "DLG", "swept", [(1.0, 1.0)] * len(points)))
+    return pd.concat(parts, ignore_index=True)
 
 
 def _placed(
@@ -211,7 +212,7 @@ def _variations(entry: Swept, parameter: float, laws: dict[str, torch.Tensor]) -
 
 
 def _floor(points: pd.DataFrame) -> float:
-    """Where the axis of total variation begins: half a decade below the least one."""
+    """Lower end of the axis of total variation: half a decade below the least one."""
     least = points.loc[points["TV"] > 0, "TV"].min()
     return float(10 ** (math.floor(2 * math.log10(min(least, 1e-2))) / 2 - 0.5))
 

@@ -1,7 +1,7 @@
-"""Table S5: what the paper's bounds promise at the parameters that meet a budget of leakage, beside what is measured.
+"""Table S5: the paper's bounds at the parameters that meet a budget of leakage, beside measurements.
 
-The budget's constants are those of the experiment without protection, of all its clients and seeds, as the mechanisms
-are tuned by; what a bound says follows from them, and the rest is read from records.
+Budgets and bounds are in the constants of the experiment without protection, of all its clients and seeds, by which
+the mechanisms are tuned; the rest is read from records.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from leakbench.papers.tfl_meta.tables import certification
 from leakbench.report.artifacts import Tables
 from leakbench.report.labels import reads
 from leakbench.report.plots import having
-from leakbench.report.tidy import SETTING
+from leakbench.report.tidy import SETTING, cells_of
 from leakbench.report.wording import NONE, rounded
 from leakbench.theory.leakage_surrogate import Form, leakage_metric
 from leakbench.theory.protection_parameters import (
@@ -64,7 +64,7 @@ class Way:
 
     @property
     def name(self) -> str:
-        """To read."""
+        """Mechanism and words, for the table."""
         return NAMES[self.mechanism] + (f", {self.words}" if self.words else "")
 
 
@@ -92,12 +92,12 @@ class System:
     setting: UploadLaw
 
     def solved(self, way: Way, budget: float) -> Optimum:
-        """What the paper's formulas give for a budget, in units of C1."""
+        """The optimum by the paper's formulas for a budget in units of C1."""
         return optimum(way.mechanism, self.c1, amplified(self.xi), budget * self.c1, self.setting, way.form)
 
 
 def system(frame: pd.DataFrame) -> System:
-    """Of the rows of one data set and model of the experiment without protection."""
+    """The constants from the rows of one data set and model of the experiment without protection."""
     rows = frame[frame[LIMIT] == THRESHOLD].groupby("metric")["value"]
     mean, largest = rows.mean(), rows.max()
     return System(
@@ -109,11 +109,11 @@ def system(frame: pd.DataFrame) -> System:
 
 @dataclass(frozen=True)
 class Point:
-    """A tuned defense at one budget: what was asked for, and the rows of its attacks."""
+    """A tuned defense at one budget: the optimum by the formulas, and the rows of its attacks."""
 
     way: Way
     budget: float
-    found: Optimum
+    solution: Optimum
     rows: pd.DataFrame
 
     def _mean(self, metric: str) -> float:
@@ -121,10 +121,10 @@ class Point:
 
     @property
     def status(self) -> str:
-        """What came of it when it ran: the formulas' words where no parameter was found."""
+        """Status of its jobs; that of the formulas where these give no parameter."""
         if set(self.rows["status"]) == {"ok"}:
             return "no protection needed" if math.isnan(self.parameter) else "ok"
-        return self.found.status if self.found.status not in ("ok", "no protection needed") else "infeasible"
+        return self.solution.status if self.solution.status not in ("ok", "no protection needed") else "infeasible"
 
     @property
     def parameter(self) -> float:
@@ -133,7 +133,7 @@ class Point:
 
     @property
     def bits(self) -> float:
-        """On the wire, of a client."""
+        """Bits on the wire, of a client."""
         return self._mean("bits")
 
 
@@ -152,7 +152,7 @@ def _cell(frame: pd.DataFrame, dataset: str, model: str) -> pd.DataFrame:
 
 
 def parameter_in_words(point: Point, setting: UploadLaw) -> str:
-    """The parameter, in the form in which it can be told from its limit."""
+    """The parameter, in a form that shows its distance from its limit."""
     value = point.parameter
     if point.status != "ok":
         return NONE
@@ -162,23 +162,23 @@ def parameter_in_words(point: Point, setting: UploadLaw) -> str:
         return f"r = {value / setting.delta:.4g} delta"
     if point.way.mechanism == "paillier":
         return f"n* = {value:.4g}"
-    dropped = float(dropped_coordinates(point.found.tau, setting.size))
+    dropped = float(dropped_coordinates(point.solution.tau, setting.size))
     return f"{dropped:.3g} of {setting.size:g} dropped"
 
 
 def metric_there(point: Point, c1: float, c2: float) -> float:
-    """``2 C1 - C2 TV`` by the paper's model, at the parameter that was found; NaN where there is none."""
+    """``2 C1 - C2 TV`` by the paper's model, at the optimal parameter; NaN where there is none."""
     if point.status == "no protection needed":
         return 2 * c1
     if point.status != "ok":
         return math.nan
     if point.way.words == "exact TV":
-        return float(leakage_metric(c1, c2, point.found.tau))
-    return point.found.metric
+        return float(leakage_metric(c1, c2, point.solution.tau))
+    return point.solution.metric
 
 
 def accuracy_loss(tables: Tables, label: str, way: Way, dataset: str, model: str, budget: float) -> str:
-    """Without a defense minus with it, in the same setting, paired by seed."""
+    """Accuracy without a defense minus that with it, in the same setting, paired by seed."""
     if way.trained is None:
         return NONE
     protected, plain = (_cell(having(tables[name], "budget"), dataset, model) for name in way.trained)
@@ -245,7 +245,7 @@ def _trained_in(experiment: str) -> list[str]:
 def table_s5(tables: Tables) -> pd.DataFrame:
     """A row per data set and model, tuned defense and budget."""
     rows = []
-    for dataset, model in dict.fromkeys(zip(*(tables[TUNED][key] for key in ("dataset", "model")), strict=True)):
+    for dataset, model in cells_of(tables[TUNED]):
         cell = f"{dataset}, {model}"
         plain = _cell(tables[UNPROTECTED], dataset, model)
         base = system(plain)
@@ -268,20 +268,20 @@ def table_s5(tables: Tables) -> pd.DataFrame:
 
 
 def _asked(point: Point, base: System) -> dict[str, str]:
-    """What the paper's formulas ask for."""
+    """Cells of the paper's formulas."""
     return {
         "epsilon / C1": f"{point.budget:g}",
         "epsilon": f"{point.budget * base.c1:.3f}",
         "status": point.status,
-        "tau": rounded(max(point.found.tau, 0.0)),
+        "tau": rounded(max(point.solution.tau, 0.0)),
         "parameter": parameter_in_words(point, base.setting),
         "metric": rounded(metric_there(point, base.c1, amplified(base.xi))),
-        "certified": certification(point.found),
+        "certified": certification(point.solution),
     }
 
 
 def _bounds(point: Point, setting: UploadLaw) -> tuple[str, str]:
-    """The paper's, on the loss of accuracy and on that of efficiency in plain updates."""
+    """The paper's bounds on the loss of accuracy and on that of efficiency, in plain updates."""
     if point.status == "no protection needed":
         return "0", "0"
     if point.status != "ok" or point.way.form == "as_printed" or point.way.words == "exact TV":
@@ -290,7 +290,7 @@ def _bounds(point: Point, setting: UploadLaw) -> tuple[str, str]:
     largest = max(point.bits / plain, 1.0)
     mechanism = point.way.mechanism
     try:
-        utility, efficiency = bounds_at_optimum(mechanism, point.found.tau, setting, largest_cost=largest)
+        utility, efficiency = bounds_at_optimum(mechanism, point.solution.tau, setting, largest_cost=largest)
     except Infeasible:
         return NONE, NONE
     return rounded(utility), rounded(efficiency / plain if mechanism == "secret_sharing" else efficiency)

@@ -55,8 +55,8 @@ theorem = partial(theorem_of, PAPER)
 
 TRIALS = 100_000
 SAMPLES = 200_000
-"""Of laws that are sampled; parts of them are known to 0.005 then, in all but a case in a hundred thousand."""
 SAMPLED = 0.005
+"""Samples of a law, and the error of its parts, but for a case in a hundred thousand."""
 
 
 def _uniform(name: str, *shape: int) -> torch.Tensor:
@@ -102,14 +102,14 @@ def leakage_stays_near_c1() -> Checked:
     """Leakage after protection differs from C1 by x = C2 TV at most."""
     toy = _toys()
     low, high = leakage_bounds(toy.c1, toy.x)
-    slacks = [(high - toy.found) / toy.c1 + EXACT, (toy.found - low) / toy.c1 + EXACT]
+    slacks = [(high - toy.leaked) / toy.c1 + EXACT, (toy.leaked - low) / toy.c1 + EXACT]
     return checked(slacks, len(toy.c1), "what leakage leaves of its bounds, in parts of C1")
 
 
 def _theorem_4_1(equation: Equation, inside: Callable[[torch.Tensor], torch.Tensor]) -> Checked:
     toy = _toys()
     here = inside(toy.x / toy.c1)
-    slack = (printed_bound(toy.c1, toy.x, equation) - toy.found)[here] / toy.c1[here] + EXACT
+    slack = (printed_bound(toy.c1, toy.x, equation) - toy.leaked)[here] / toy.c1[here] + EXACT
     return checked([slack], int(here.sum()), "excess of the bound over leakage, in parts of C1")
 
 
@@ -139,7 +139,7 @@ def theorem_4_1_holds_outside() -> Checked:
 def metric_bounds_leakage() -> Checked:
     """``2 C1 - C2 TV`` is an upper bound of leakage, whatever TV."""
     toy = _toys()
-    slack = leakage_metric(toy.c1, toy.c2, toy.variation).clamp(min=0) - toy.found + EXACT
+    slack = leakage_metric(toy.c1, toy.c2, toy.variation).clamp(min=0) - toy.leaked + EXACT
     what = "excess over leakage of the metric, or of 0 where that is negative, nats^(1/2)"
     return checked([slack], len(toy.c1), what)
 
@@ -248,8 +248,8 @@ def printed_mask_meets_the_budget() -> Checked:
 def printed_optima_have_the_complement() -> Checked:
     """The printed optima have a total variation of 1 - tau, so they meet it where tau is 1/2 or less."""
     _, _, tau, _, _ = _settings()
-    found = _variations("as_printed")
-    slacks = [1e-6 - (found[name] - (1 - tau)).abs() for name in ("paillier", "secret_sharing")]
+    variations = _variations("as_printed")
+    slacks = [1e-6 - (variations[name] - (1 - tau)).abs() for name in ("paillier", "secret_sharing")]
     return checked(slacks, 2 * TRIALS, "what the distance to 1 - tau leaves of 1e-6")
 
 
@@ -356,8 +356,8 @@ def errors_fall_as_roots() -> Checked:
         late = rows[rows["T"] >= 1000]
         for column, slope, first in (("error", -0.5, 0), ("bound", -0.25, 4)):
             values = late.iloc[first:]
-            found = np.polyfit(np.log(values["T"]), np.log(values[column]), 1)[0]
-            slacks.append(torch.tensor(0.05 - abs(float(found) - slope), dtype=torch.float64))
+            exponent = np.polyfit(np.log(values["T"]), np.log(values[column]), 1)[0]
+            slacks.append(torch.tensor(0.05 - abs(float(exponent) - slope), dtype=torch.float64))
     return checked(slacks, len(slacks), "what the exponent's distance leaves of 0.05")
 
 
@@ -422,8 +422,8 @@ def _attacker() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
     def believed(part: torch.Tensor) -> torch.Tensor:
         """A belief where the coordinate is far in a part of uploads."""
         law = torch.stack([part, 1 - part], dim=-1)
-        found: torch.Tensor = (law.unsqueeze(1) @ posterior).squeeze(1)
-        return found
+        belief: torch.Tensor = (law.unsqueeze(1) @ posterior).squeeze(1)
+        return belief
 
     def beyond(deviation: torch.Tensor) -> torch.Tensor:
         return (far / deviation / math.sqrt(2)).erfc()
@@ -438,15 +438,15 @@ def _attacker() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 )
 def theorem_6_1_bounds_leakage() -> Checked:
     """Under noise leakage is at most ``3/2 C2 min(1, sigma_eps^2 A)``."""
-    _, c2, reach, found = _attacker()
-    return checked([1.5 * c2 * reach - found + EXACT], TRIALS, "excess of the bound over leakage, nats^(1/2)")
+    _, c2, reach, leaked = _attacker()
+    return checked([1.5 * c2 * reach - leaked + EXACT], TRIALS, "excess of the bound over leakage, nats^(1/2)")
 
 
 @theorem("T22b", "It is at most that and C1.", source="Theorem 6.1; our correction")
 def theorem_6_1_with_c1_bounds_leakage() -> Checked:
     """Under noise leakage is at most the smaller of that and C1."""
-    c1, c2, reach, found = _attacker()
-    return checked([c1 + 1.5 * c2 * reach - found + EXACT], TRIALS, "excess of the bound over leakage, nats^(1/2)")
+    c1, c2, reach, leaked = _attacker()
+    return checked([c1 + 1.5 * c2 * reach - leaked + EXACT], TRIALS, "excess of the bound over leakage, nats^(1/2)")
 
 
 def _outside(protected: torch.Tensor, centre: float, delta: float) -> torch.Tensor:
@@ -473,7 +473,7 @@ def _rescaled(expected: Callable[[float, float], torch.Tensor]) -> Checked:
     "T23a", "Where kept coordinates are divided by rho, TV is 1 - rho^m.", source="Lemma I.1 with eq. 85, as stated"
 )
 def rescaled_compression_is_the_same() -> Checked:
-    """Where kept coordinates are divided by rho, TV is 1 - rho^m."""
+    """TV is 1 - rho^m where kept coordinates are divided by rho."""
     return _rescaled(lambda kept, _: compression_tv(kept, 1))
 
 
@@ -515,8 +515,8 @@ def _keys(passes: Callable[[int, int], bool]) -> Checked:
         for q in PRIMES:
             n, power = p * q, math.lcm(p - 1, q - 1)
             if p != q and passes(p, q):
-                found = (pow(n + 1, power, n * n) - 1) // n
-                slacks.append(1.0 if math.gcd(found, n) == 1 else -1.0)
+                quotient = (pow(n + 1, power, n * n) - 1) // n
+                slacks.append(1.0 if math.gcd(quotient, n) == 1 else -1.0)
     what = "1: every pair of primes has a key; -1: one has none"
     return checked([torch.tensor(slacks, dtype=torch.float64)], len(slacks), what)
 
@@ -582,8 +582,8 @@ def the_leakiest_upload_has_the_largest_ratio() -> Checked:
         prior = (_law(f"ratios, means {size}", TRIALS // 4, 1, size) @ posterior).squeeze(1)
         ratio = posterior / prior.unsqueeze(1)
         chosen = ratio.amax(dim=-1).argmax(dim=-1)
-        own = ratio[torch.arange(len(ratio)), chosen].log().abs().amax(dim=-1)
-        slacks.append(own - largest_log_ratio(posterior, prior) + EXACT)
+        largest = ratio[torch.arange(len(ratio)), chosen].log().abs().amax(dim=-1)
+        slacks.append(largest - largest_log_ratio(posterior, prior) + EXACT)
     return checked(slacks, 3 * (TRIALS // 4), "what the upload's own ratio exceeds xi by, nats")
 
 

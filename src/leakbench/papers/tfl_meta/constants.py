@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from leakbench.lazy import pd
 from leakbench.papers.tfl_meta.common import THRESHOLD, UNPROTECTED, table
 from leakbench.report.artifacts import Tables
-from leakbench.report.plots import having
+from leakbench.report.plots import having, values_of
 from leakbench.report.statistics import over_seeds
-from leakbench.report.tidy import SETTING
+from leakbench.report.tidy import SETTING, cells_of
 from leakbench.report.wording import NONE
 
 SMOOTHING = 0.5
@@ -33,7 +33,7 @@ class Case:
     alpha: float = SMOOTHING
 
     def metric(self, name: str, prior: str) -> str:
-        """Of the records: ``leakage/null``, or ``leakage/null/0.001``."""
+        """Name in records: ``leakage/null``, or ``leakage/null/0.001``."""
         return f"{name}/{prior}" + ("" if self.alpha == SMOOTHING else f"/{self.alpha:g}")
 
 
@@ -43,7 +43,7 @@ def amplified(xi: float) -> float:
 
 
 def alphas(frame: pd.DataFrame) -> list[float]:
-    """Those that records have beside the first one."""
+    """Values of alpha in records beside the first one."""
     head = "leakage/null/"
     return sorted(float(name.removeprefix(head)) for name in frame["metric"].unique() if name.startswith(head))
 
@@ -51,32 +51,32 @@ def alphas(frame: pd.DataFrame) -> list[float]:
 def cases(tables: Tables, dataset: str, model: str) -> Iterator[Case]:
     """The first setting, and others that differ from it in one thing each."""
 
-    def own(experiment: str) -> pd.DataFrame:
+    def of_cell(experiment: str) -> pd.DataFrame:
         frame = having(tables[experiment], "batch_size")
         return frame[(frame["dataset"] == dataset) & (frame["model"] == model)]
 
-    found = own(UNPROTECTED)
-    first = found[found[LIMIT] == THRESHOLD]
+    plain = of_cell(UNPROTECTED)
+    first = plain[plain[LIMIT] == THRESHOLD]
     yield Case("first", first)
     for alpha in alphas(first):
         yield Case(f"alpha = {alpha:g}", first, alpha)
-    for limit in sorted(set(found[LIMIT].dropna()) - {THRESHOLD}):
-        yield Case(f"recovered above {limit:g} dB", found[found[LIMIT] == limit])
-    batches = own(BATCHES)
+    for limit in sorted(set(plain[LIMIT].dropna()) - {THRESHOLD}):
+        yield Case(f"recovered above {limit:g} dB", plain[plain[LIMIT] == limit])
+    batches = of_cell(BATCHES)
     batches = batches[batches[LIMIT] == THRESHOLD]
     for size in sorted(batches[BATCH].dropna().unique()):
         yield Case(f"S = {size:g}", batches[batches[BATCH] == size])
-    skewed = own(SKEWED)
+    skewed = of_cell(SKEWED)
     if len(skewed):
         yield Case("skewed labels", skewed[skewed[LIMIT] == THRESHOLD])
 
 
 def between(rows: pd.DataFrame, metric: str) -> str:
     """Mean over clients and seeds with the interval over seeds; that of a part ends at 0 and 1."""
-    found = rows[rows["metric"] == metric]
-    if not found["value"].notna().any():
+    rows = values_of(rows, metric)
+    if not rows["value"].notna().any():
         return NONE
-    ((mean, low, high, seeds),) = over_seeds(found, ["metric"])[["mean", "low", "high", "seeds"]].to_numpy()
+    ((mean, low, high, seeds),) = over_seeds(rows, ["metric"])[["mean", "low", "high", "seeds"]].to_numpy()
     if metric.endswith(RECOVERED):
         low, high = max(low, 0.0), min(high, 1.0)
     return f"{mean:.3f}" + (f" [{low:.3f}, {high:.3f}]" if seeds > 1 else "")
@@ -84,7 +84,7 @@ def between(rows: pd.DataFrame, metric: str) -> str:
 
 def _range(rows: pd.DataFrame, low: str, high: str | None = None) -> str:
     """The least and the greatest over clients and seeds; of two metrics, the means of both."""
-    values = [rows["value"][rows["metric"] == metric].dropna() for metric in (low, high or low)]
+    values = [values_of(rows, metric)["value"].dropna() for metric in (low, high or low)]
     if not all(map(len, values)):
         return NONE
     ends = (values[0].mean(), values[1].mean()) if high else (values[0].min(), values[1].max())
@@ -112,7 +112,7 @@ def _range(rows: pd.DataFrame, low: str, high: str | None = None) -> str:
 def table_s4(tables: Tables) -> pd.DataFrame:
     """A row per data set and model, setting and prior."""
     rows = []
-    for dataset, model in dict.fromkeys(zip(*(tables[UNPROTECTED][key] for key in ("dataset", "model")), strict=True)):
+    for dataset, model in cells_of(tables[UNPROTECTED]):
         for case in cases(tables, dataset, model):
             for prior, words in PRIORS.items():
                 rows.append({"data": f"{dataset}, {model}", "setting": case.words, "prior": words} | _row(case, prior))
@@ -120,7 +120,7 @@ def table_s4(tables: Tables) -> pd.DataFrame:
 
 
 def _row(case: Case, prior: str) -> dict[str, str]:
-    known = case.rows[case.rows["metric"] == case.metric("xi", prior)]["value"].dropna()
+    known = values_of(case.rows, case.metric("xi", prior))["value"].dropna()
     xi = known.max() if len(known) else math.nan
     leaked = case.metric("leakage", prior)
     classes = prior == "null" and case.alpha == SMOOTHING

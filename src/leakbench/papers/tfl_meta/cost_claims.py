@@ -1,4 +1,4 @@
-"""What the paper's lemmas on efficiency amount to in bits: which mechanisms cost some, and which save.
+"""Claims on efficiency, in bits: which mechanisms cost some, and which save some.
 
 Efficiency reduction is the bits that a client sends in a round, minus those of the plain update.
 """
@@ -22,20 +22,19 @@ stated = partial(claim, PAPER)
 PLAIN = reads(COSTS, defenses="none")
 UNIT = "bits per coordinate"
 SOME = 1e-6
-"""Bits per coordinate that are none."""
+"""Bits per coordinate that count as none."""
 
 
 def reduction(evidence: Evidence, where: Mapping[str, str | float]) -> Series:
     """Bits per coordinate beyond those of the plain update, of one method."""
     read = partial(evidence.series, COSTS, defense="none")
-    plain, own, size = (
+    plain, sent, size = (
         read(metric, where=of)
         for metric, of in (("bits", {"method": "none"}), ("bits", where), ("parameters", {"method": "none"}))
     )
-    plain, own, size = same_seeds(plain, own, size)
-    return replace(
-        own, name=f"bits of {method_in_words(where)} minus plain", values=(own.values - plain.values) / size.values
-    )
+    plain, sent, size = same_seeds(plain, sent, size)
+    name = f"bits of {method_in_words(where)} minus plain"
+    return replace(sent, name=name, values=(sent.values - plain.values) / size.values)
 
 
 def method_in_words(where: Mapping[str, str | float]) -> str:
@@ -60,7 +59,7 @@ def settings(evidence: Evidence, method: str, parameter: str | None) -> list[Map
 def e14(evidence: Evidence) -> Finding:
     """Bits per coordinate beyond plain, at every key size and keep probability, per model."""
     parts = list[Part]()
-    for cell, one in evidence.cells(COSTS).items():
+    for cell, local in evidence.cells(COSTS).items():
         for method, parameter, low, high in (
             ("gaussian_noise", None, -SOME, SOME),
             ("random_mask", "keep", -32.0 - SOME, 0.0),
@@ -70,8 +69,8 @@ def e14(evidence: Evidence) -> Finding:
             ("paillier_unpacked", "key_bits", 0.0, float("inf")),
         ):
             parts += [
-                level(reduction(one, where), f"{method_in_words(where)}, {cell}", UNIT, low, high)
-                for where in settings(one, method, parameter)
+                level(reduction(local, where), f"{method_in_words(where)}, {cell}", UNIT, low, high)
+                for where in settings(local, method, parameter)
             ]
     return decide(evidence, parts)
 
@@ -85,9 +84,9 @@ def e14(evidence: Evidence) -> Finding:
 def e14a(evidence: Evidence) -> Finding:
     """Bits per coordinate beyond plain, which the bound ``C5 (1 - rho^m)`` would let rise; per model."""
     parts = [
-        level(reduction(one, where), f"{method_in_words(where)}, {cell}", UNIT, at_least=0.0)
-        for cell, one in evidence.cells(COSTS).items()
-        for where in settings(one, "random_mask", "keep")
+        level(reduction(local, where), f"{method_in_words(where)}, {cell}", UNIT, at_least=0.0)
+        for cell, local in evidence.cells(COSTS).items()
+        for where in settings(local, "random_mask", "keep")
     ]
     return decide(evidence, parts)
 
@@ -101,8 +100,8 @@ def e14a(evidence: Evidence) -> Finding:
 def e14b(evidence: Evidence) -> Finding:
     """Largest difference of sent and expected bits over the expected ones; random masks are random, to 5 %."""
     parts = []
-    for cell, one in evidence.cells(COSTS).items():
-        read = partial(one.series, COSTS, defense="none")
+    for cell, local in evidence.cells(COSTS).items():
+        read = partial(local.series, COSTS, defense="none")
         for method, parameter, most in (
             ("none", None, SOME),
             ("gaussian_noise", None, SOME),
@@ -113,7 +112,7 @@ def e14b(evidence: Evidence) -> Finding:
             ("paillier", "key_bits", SOME),
             ("paillier_unpacked", "key_bits", SOME),
         ):
-            for where in settings(one, method, parameter):
+            for where in settings(local, method, parameter):
                 sent, expected = same_seeds(read("bits", where=where), read("formula_bits", where=where))
                 worst = float(abs(sent.values / expected.values - 1).max())
                 parts.append(certain(worst, f"{method_in_words(where)}, {cell}", "relative difference", at_most=most))

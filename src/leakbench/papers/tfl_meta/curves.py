@@ -1,4 +1,4 @@
-"""Figure S4: what attackers recover, what training loses and what travels, over the parameter of every mechanism."""
+"""Figure S4: recovery, loss of accuracy and bits, over the parameter of every mechanism."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ from leakbench.papers.tfl_meta.measured import (
     FORMS,
     IN_USE,
     MECHANISMS,
-    PAIRS,
     SHARES,
     SWEPT,
     TUNED,
     UTILITY,
-    UTILITY_TUNED,
     Swept,
     accuracy_loss,
     bits_over_plain,
     dropped,
     first_threshold,
+    loss_of,
     optima,
     rates,
+    tuned_runs,
 )
 from leakbench.report.artifacts import Tables
 from leakbench.report.plots import Drawing
 from leakbench.report.style import REFERENCE_COLOUR, colour, marker, plain_ticks, use_style
+from leakbench.report.tidy import cells_of
 from leakbench.report.verdicts import VOID
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def fig_s4(tables: Tables) -> Drawing:
     use_style()
     import matplotlib.pyplot as plt
 
-    cells = measured.cells_of(tables[SWEPT])
+    cells = cells_of(tables[SWEPT])
     rows = len(cells) * len(QUANTITIES)
     drawn, grid = plt.subplots(
         rows,
@@ -84,10 +85,10 @@ def fig_s4(tables: Tables) -> Drawing:
     )
     numbers = []
     for block, cell in enumerate(cells):
-        own = measured.of_cell(tables, *cell)
+        here = measured.of_cell(tables, *cell)
         for place, entry in enumerate(MECHANISMS):
             axes = dict(zip(QUANTITIES, grid[3 * block : 3 * block + 3, place], strict=True))
-            numbers.append(_column(axes, own, entry).assign(dataset=cell[0], model=cell[1], mechanism=entry.label))
+            numbers.append(_column(axes, here, entry).assign(dataset=cell[0], model=cell[1], mechanism=entry.label))
             title = entry.name if len(cells) == 1 else f"{entry.name}\n({cell[0]}, {cell[1]})"
             axes["recovery"].set_title(title, fontsize="medium")
         for (quantity, label), axes in zip(QUANTITIES.items(), grid[3 * block : 3 * block + 3], strict=True):
@@ -119,23 +120,21 @@ def _column(axes: Mapping[str, Axes], tables: Tables, entry: Swept) -> pd.DataFr
     """The panels of one mechanism; returns the numbers that they show."""
     constants, swept = tables[CONSTANTS], tables[SWEPT]
     bare = measured.undefended(constants, swept)
-    found = list(_level(axes["recovery"], rates(bare, ["defense"]), colour("none"), "-", "without protection"))
+    shown = list(_level(axes["recovery"], rates(bare, ["defense"]), colour("none"), "-", "without protection"))
     axes["loss"].axhline(0, color=colour("none"), linewidth=1)
     axes["bits"].axhline(1, color=colour("none"), linewidth=1)
     tint = colour(entry.mechanism)
     for place, (words, rows) in enumerate(measured.strongest(tables, entry).items()):
         mark = OTHER_ATTACK if place else marker(entry.mechanism)
         points = rates(rows, [entry.column])
-        found += _line(axes["recovery"], points, entry, tint, mark, "recovery", words)
+        shown += _line(axes["recovery"], points, entry, tint, mark, "recovery", words)
     bits = bits_over_plain(swept[swept["defense"] == entry.label], constants, [entry.column])
-    found += _line(axes["bits"], bits, entry, tint, marker(entry.mechanism), "bits", "")
+    shown += _line(axes["bits"], bits, entry, tint, marker(entry.mechanism), "bits", "")
     if entry.utility:
-        trained = tables[entry.utility]
-        lost = accuracy_loss(trained[trained["defense"].isin(["none", entry.label])], ["defense", entry.column])
-        lost = lost[lost["defense"] == entry.label]
-        found += _line(axes["loss"], lost, entry, tint, marker(entry.mechanism), "loss", "")
-    found += _constant(axes, tables, entry)
-    found += _optima(axes, tables, entry)
+        lost = loss_of(tables[entry.utility], entry.label, [entry.column])
+        shown += _line(axes["loss"], lost, entry, tint, marker(entry.mechanism), "loss", "")
+    shown += _constant(axes, tables, entry)
+    shown += _optima(axes, tables, entry)
     for ax in axes.values():
         ax.set_xscale("log", base=2 if entry.parameter == "key_bits" else 10)
     if entry.parameter == "key_bits":
@@ -143,7 +142,7 @@ def _column(axes: Mapping[str, Axes], tables: Tables, entry: Swept) -> pd.DataFr
         axes["bits"].set_xticks(sorted(bits[entry.column]))
     if not entry.utility:
         axes["loss"].text(0.5, 0.5, "not trained", ha="center", transform=axes["loss"].transAxes)
-    return pd.DataFrame(found)
+    return pd.DataFrame(shown)
 
 
 def _line(
@@ -172,7 +171,7 @@ def _row(quantity: str, row: Mapping[Any, Any], attack: str, series: str, place:
 
 
 def _level(ax: Axes, points: pd.DataFrame, tint: str, style: str, series: str) -> Iterator[dict[str, Any]]:
-    """What has no parameter."""
+    """Horizontal lines of settings without a parameter."""
     for row in points.to_dict("records"):
         ax.axhline(row["mean"], color=tint, linestyle=style, linewidth=1)
         yield _row("recovery", row, "DLG", series, None)
@@ -191,18 +190,16 @@ def _constant(axes: Mapping[str, Axes], tables: Tables, entry: Swept) -> list[di
     rows = first_threshold(rows[rows["defense"] == name])
     if rows.empty:
         return []
-    found = []
-    trained = tables[UTILITY][tables[UTILITY]["defense"].isin(["none", name])]
-    lost = accuracy_loss(trained, ["defense"])
+    shown = []
     for quantity, points in (
         ("recovery", rates(rows, ["defense"])),
-        ("loss", lost[lost["defense"] == name]),
+        ("loss", loss_of(tables[UTILITY], name)),
         ("bits", bits_over_plain(rows, constants, ["defense"])),
     ):
         for row in points.to_dict("records"):
             axes[quantity].axhline(row["mean"], color=colour(mechanism), linestyle=(0, (6, 2)), linewidth=1.2)
-            found.append(_row(quantity, row, "DLG" if quantity == "recovery" else "", name, None))
-    return found
+            shown.append(_row(quantity, row, "DLG" if quantity == "recovery" else "", name, None))
+    return shown
 
 
 def _optima(axes: Mapping[str, Axes], tables: Tables, entry: Swept) -> list[dict[str, Any]]:
@@ -218,12 +215,12 @@ def _optima(axes: Mapping[str, Axes], tables: Tables, entry: Swept) -> list[dict
     if places.empty:
         return []
     means = places.groupby(["defense", "form", "budget"], sort=False)["place"].mean().reset_index()
+    corrected = means["place"][means["form"] == measured.CORRECTED]
     for ax in axes.values():
-        own = means[means["form"].isin([measured.CORRECTED])]
-        ax.axvspan(own["place"].min(), own["place"].max(), color=REFERENCE_COLOUR, alpha=0.2, linewidth=0)
+        ax.axvspan(corrected.min(), corrected.max(), color=REFERENCE_COLOUR, alpha=0.2, linewidth=0)
         for row in means[means["budget"] == AT].to_dict("records"):
             ax.axvline(row["place"], color="#333333", linestyle=FORMS[row["form"]], linewidth=0.9)
-    found: list[dict[str, Any]] = [
+    shown: list[dict[str, Any]] = [
         {
             "quantity": "optimum",
             "series": row["form"],
@@ -234,14 +231,11 @@ def _optima(axes: Mapping[str, Axes], tables: Tables, entry: Swept) -> list[dict
         for row in means.to_dict("records")
     ]
     if entry.label == "rescaled":
-        return found
+        return shown
     known = first_threshold(tuned[tuned["defense"].isin(entry.tuned)])
-    trained = tables[PAIRS if entry.utility == PAIRS else UTILITY_TUNED]
-    plain = tables[entry.utility]
-    trained = pd.concat([plain[plain["defense"] == "none"], trained[trained["defense"].isin(entry.tuned)]])
     for quantity, points in (
         ("recovery", rates(known, ["defense", BUDGET])),
-        ("loss", accuracy_loss(trained, ["defense", BUDGET])),
+        ("loss", accuracy_loss(tuned_runs(tables, entry), ["defense", BUDGET])),
         ("bits", bits_over_plain(known, tables[CONSTANTS], ["defense", BUDGET])),
     ):
         at = points.merge(means, left_on=["defense", BUDGET], right_on=["defense", "budget"])
@@ -258,12 +252,12 @@ def _optima(axes: Mapping[str, Axes], tables: Tables, entry: Swept) -> list[dict
         )
         for row in at.to_dict("records"):
             attack = "DLG" if quantity == "recovery" else ""
-            found.append(_row(quantity, row, attack, row["form"], row["place"]) | {"budget": row["budget"]})
-    return found
+            shown.append(_row(quantity, row, attack, row["form"], row["place"]) | {"budget": row["budget"]})
+    return shown
 
 
 def _legend(drawn: Figure, void: bool) -> None:
-    """What lines and marks mean, in grey, since colours are of mechanisms."""
+    """The meanings of lines and marks, in grey, since colours are of mechanisms."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 

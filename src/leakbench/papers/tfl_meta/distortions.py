@@ -1,4 +1,4 @@
-"""Figures S2 and S3: what noise does to an upload's law, and where a budget of leakage can be met at all."""
+"""Figures S2 and S3: the total variation that noise causes, and the budgets of leakage that can be met."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def fig_s2(_: Tables) -> Drawing:
 def noise_variations() -> pd.DataFrame:
     """Columns ``sigma_eps^2 A``, both bounds, and a column per law."""
     reach = torch.logspace(-3, 3, PLACES, dtype=torch.float64)
-    found = {"sigma_eps^2 A": reach, UPPER: noise_tv_upper(reach, 1.0), LOWER: noise_tv_lower(reach, 1.0)}
+    columns = {"sigma_eps^2 A": reach, UPPER: noise_tv_upper(reach, 1.0), LOWER: noise_tv_lower(reach, 1.0)}
     for name, sigma in laws().items():
-        found[name] = noise_tv(reach / noise_steepness(sigma), sigma)
-    return pd.DataFrame({name: values.numpy() for name, values in found.items()})
+        columns[name] = noise_tv(reach / noise_steepness(sigma), sigma)
+    return pd.DataFrame({name: values.numpy() for name, values in columns.items()})
 
 
 FACTORS = (1.25, 4.0, 50.0, 5000.0)
@@ -71,7 +71,7 @@ REGIONS = {
     "all but noise; printed n*, r* violate": "#CCBB44",
     "none": "#EE6677",
 }
-"""What can meet a budget, in the order in which the required total variation grows, and its colour."""
+"""Mechanisms that can meet a budget, by rising required total variation, and their colours."""
 STEPS = (200, 240)
 
 

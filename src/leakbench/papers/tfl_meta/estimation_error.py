@@ -1,4 +1,4 @@
-"""Figure S1: how far the estimate of C1 is off after T attempts, and what Theorem 7.1 allows."""
+"""Figure S1: error of the estimate of C1 after T attempts, and the bound of Theorem 7.1."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from leakbench.report.style import MODEL_COLOURS, panels
 from leakbench.theory.leakage_surrogate import LARGEST_LEAKAGE, leakage
 
 RATES = {"rarely recovered": 0.1, "often recovered": 0.75}
-"""How often an attempt recovers a datum."""
+"""Probability that an attempt recovers a datum."""
 DATA, POPULATION = 4, 400
 """S and N, of the prior."""
 ATTEMPTS = tuple(round(10 ** (1 + place / 4)) for place in range(17))

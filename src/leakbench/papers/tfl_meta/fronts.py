@@ -1,4 +1,4 @@
-"""Figure S9 and Table S6: settings of mechanisms that no other one beats, by measurement and by the paper's bounds.
+"""Figure S9 and Table S6: Pareto fronts of the mechanisms' settings, by measurement and by the paper's bounds.
 
 The paper weighs leakage, utility and efficiency, and leaves their front to future work.
 """
@@ -22,23 +22,23 @@ from leakbench.papers.tfl_meta.measured import (
     MASKED,
     MASKED_DLG,
     MECHANISMS,
-    PAIRS,
     SHARES,
     SWEPT,
     TUNED,
     UTILITY,
-    UTILITY_TUNED,
     Swept,
-    accuracy_loss,
     bits_over_plain,
     first_threshold,
     leaked,
+    loss_of,
     rates,
+    tuned_runs,
 )
 from leakbench.report.artifacts import Tables
 from leakbench.report.pareto import Front, Mechanism, hypervolume, nondominated, pareto_front
-from leakbench.report.plots import Drawing, values_of
+from leakbench.report.plots import Drawing, having, values_of
 from leakbench.report.style import REFERENCE_COLOUR, colour, marker, plain_ticks, use_style
+from leakbench.report.tidy import cells_of
 from leakbench.report.verdicts import VOID
 from leakbench.report.wording import NONE
 from leakbench.theory.protection_parameters import UploadLaw, bounds_at_optimum
@@ -53,9 +53,9 @@ if TYPE_CHECKING:
 
 OBJECTIVES = ["recovered", "loss", "bits"]
 DIGITS = {"recovered": 2, "loss": 1, "bits": 2}
-"""Places that count: of what measurement cannot tell apart none beats the other."""
+"""Decimal places that count: settings that measurement cannot tell apart do not beat each other."""
 PLAIN_BITS = 32
-"""Of a coordinate."""
+"""Bits of a coordinate without protection."""
 STRONGEST = (
     "The part that is recovered is that by the strongest attacker of each setting, DLG or the attack on what is left. "
     "Accuracy is lost against undefended training of the same seeds, in percentage points; encryption loses what its "
@@ -70,25 +70,23 @@ def points(tables: Tables) -> pd.DataFrame:
     Further columns are ``name``, ``setting``, ``mechanism``, ``attack``, ``leakage`` and ``void``.
     """
     constants, swept = tables[CONSTANTS], tables[SWEPT]
-    found = [_setting(_bare(tables), "no protection", "", "none").assign(loss=0.0, bits=1.0)]
+    parts = [_setting(_bare(tables), "no protection", "", "none").assign(loss=0.0, bits=1.0)]
     for entry in MECHANISMS:
         if entry.utility:
-            found += [_swept(tables, entry), _tuned(tables, entry)]
-    utility = tables[UTILITY]
-    rows = first_threshold(swept[swept["defense"] == SHARES])
+            parts += [_swept(tables, entry), _tuned(tables, entry)]
+    shares = first_threshold(swept[swept["defense"] == SHARES])
     used = first_threshold(tables[ENCRYPTED])
     used = used[(used["defense"] == IN_USE) & (used[BUDGET] == used[BUDGET].max())]
-    for name, own, trained, mechanism in (
-        ("shares in a ring", rows, SHARES, "additive_sharing"),
+    for name, rows, trained, mechanism in (
+        ("shares in a ring", shares, SHARES, "additive_sharing"),
         ("Paillier, a key in use", used, FIXED_POINT, "paillier"),
     ):
-        lost = accuracy_loss(utility[utility["defense"].isin(["none", trained])], ["defense"])
-        lost = lost[lost["defense"] == trained]
-        if len(own) and len(lost):
-            bits = bits_over_plain(own, constants, ["defense"])["mean"].iloc[0]
-            found.append(_setting(own, name, "", mechanism).assign(loss=lost["mean"].iloc[0], bits=bits))
-    found += [_added(tables, label) for label in added(swept)]
-    frame = pd.concat(found, ignore_index=True).dropna(subset=OBJECTIVES)
+        lost = loss_of(tables[UTILITY], trained)
+        if len(rows) and len(lost):
+            bits = bits_over_plain(rows, constants, ["defense"])["mean"].iloc[0]
+            parts.append(_setting(rows, name, "", mechanism).assign(loss=lost["mean"].iloc[0], bits=bits))
+    parts += [_added(tables, label) for label in added(swept)]
+    frame = pd.concat(parts, ignore_index=True).dropna(subset=OBJECTIVES)
     frame["loss"] = frame["loss"].clip(lower=0)
     return frame.round(DIGITS).reset_index(drop=True)
 
@@ -104,7 +102,7 @@ def _bare(tables: Tables) -> pd.DataFrame:
 
 
 def _setting(rows: pd.DataFrame, name: str, setting: str, mechanism: str, attack: str = "DLG") -> pd.DataFrame:
-    """What an attacker reaches in one setting."""
+    """Recovery and leakage of one setting by one attacker."""
     rate = rates(rows, ["dataset"])
     row = {"name": name, "setting": setting, "mechanism": mechanism, "attack": attack}
     row |= {"recovered": rate["mean"].iloc[0], "leakage": leaked(rows, ["dataset"])["mean"].iloc[0]}
@@ -113,12 +111,10 @@ def _setting(rows: pd.DataFrame, name: str, setting: str, mechanism: str, attack
 
 def _swept(tables: Tables, entry: Swept) -> pd.DataFrame:
     """The settings of a mechanism, attacked by the attacker that recovers most."""
-    trained = tables[entry.utility]
-    lost = accuracy_loss(trained[trained["defense"].isin(["none", entry.label])], ["defense", entry.column])
-    losses = lost[lost["defense"] == entry.label].set_index(entry.column)["mean"]
-    own = tables[SWEPT][tables[SWEPT]["defense"] == entry.label]
-    bits = bits_over_plain(own, tables[CONSTANTS], [entry.column]).set_index(entry.column)["mean"]
-    found = []
+    losses = loss_of(tables[entry.utility], entry.label, [entry.column]).set_index(entry.column)["mean"]
+    swept = tables[SWEPT][tables[SWEPT]["defense"] == entry.label]
+    bits = bits_over_plain(swept, tables[CONSTANTS], [entry.column]).set_index(entry.column)["mean"]
+    parts = []
     for value in losses.index.intersection(bits.index):
         attacked = [
             _setting(
@@ -128,8 +124,8 @@ def _swept(tables: Tables, entry: Swept) -> pd.DataFrame:
             if (rows[entry.column] == value).any()
         ]
         best = max(attacked, key=lambda each: float(each["recovered"].iloc[0]))
-        found.append(best.assign(loss=losses[value], bits=bits[value]))
-    return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
+        parts.append(best.assign(loss=losses[value], bits=bits[value]))
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
 def added(swept: pd.DataFrame) -> list[str]:
@@ -140,34 +136,29 @@ def added(swept: pd.DataFrame) -> list[str]:
 
 def _added(tables: Tables, label: str) -> pd.DataFrame:
     """One of :func:`added`, attacked by the attacker that recovers most."""
-    lost = accuracy_loss(tables[UTILITY][tables[UTILITY]["defense"].isin(["none", label])], ["defense"])
-    found = []
+    attacked = []
     for experiment, attack in {SWEPT: "DLG", MASKED: MASKED_DLG}.items():
         rows = first_threshold(tables[experiment][tables[experiment]["defense"] == label])
         if len(rows):
             bits = bits_over_plain(rows, tables[CONSTANTS], ["defense"])["mean"].iloc[0]
-            found.append(_setting(rows, label, "", str(rows["mechanism"].iloc[0]), attack).assign(bits=bits))
-    best = max(found, key=lambda each: float(each["recovered"].iloc[0]))
-    return best.assign(loss=lost.loc[lost["defense"] == label, "mean"].max())
+            attacked.append(_setting(rows, label, "", str(rows["mechanism"].iloc[0]), attack).assign(bits=bits))
+    best = max(attacked, key=lambda each: float(each["recovered"].iloc[0]))
+    return best.assign(loss=loss_of(tables[UTILITY], label)["mean"].max())
 
 
 def _tuned(tables: Tables, entry: Swept) -> pd.DataFrame:
     """The mechanism at its optima by the corrected formulas, where it was trained, too."""
-    trained = tables[PAIRS if entry.utility == PAIRS else UTILITY_TUNED]
-    plain = tables[entry.utility]
-    found = []
+    runs = tuned_runs(tables, entry)
+    parts = []
     for label in (label for label, form in entry.tuned.items() if form == CORRECTED):
-        runs = pd.concat([plain[plain["defense"] == "none"], trained[trained["defense"] == label]])
-        lost = accuracy_loss(runs, ["defense", BUDGET]) if BUDGET in runs else pd.DataFrame(columns=["defense", BUDGET])
-        losses = lost[lost["defense"] == label].set_index(BUDGET)["mean"]
-        own = first_threshold(tables[TUNED][tables[TUNED]["defense"] == label])
-        for budget, rows in own.groupby(BUDGET):
+        losses = loss_of(having(runs, "budget"), label, [BUDGET]).set_index(BUDGET)["mean"]
+        for budget, rows in first_threshold(tables[TUNED][tables[TUNED]["defense"] == label]).groupby(BUDGET):
             bits = bits_over_plain(rows, tables[CONSTANTS], ["defense"])["mean"].iloc[0]
             words = f"optimum, epsilon = {budget:g} C1"
             if budget in losses.index and values_of(rows, "parameter")["value"].notna().any():
                 row = _setting(rows, entry.name, words, entry.mechanism)
-                found.append(row.assign(loss=losses[budget], bits=bits))
-    return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
+                parts.append(row.assign(loss=losses[budget], bits=bits))
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
 def judged_points(tables: Tables) -> tuple[pd.DataFrame, float]:
@@ -186,8 +177,8 @@ def judged_points(tables: Tables) -> tuple[pd.DataFrame, float]:
     every = hypervolume(scaled, corner)
     different = frame[OBJECTIVES].apply(tuple, axis=1)
     shares = []
-    for place, own in enumerate(different):
-        others = scaled[(different != own).to_numpy()]
+    for place, objectives in enumerate(different):
+        others = scaled[(different != objectives).to_numpy()]
         without = hypervolume(others, corner) if len(others) else 0.0
         shares.append((every - without) / every if best[place] and every else 0.0)
     return frame.assign(best=best, share=shares), every
@@ -203,9 +194,9 @@ def bound_objectives(tables: Tables, largest: float) -> list[Mechanism]:
         tables: of one data set and model.
         largest: ``C5``, in bits over plain.
     """
-    found = measured.system(tables[CONSTANTS])
+    system = measured.system(tables[CONSTANTS])
     laws = laws_of(tables[SWEPT])
-    most = 2 * found.c1 / found.c2  # where the metric is zero
+    most = 2 * system.c1 / system.c2  # where the metric is zero
     size = float(laws["dimension"][0])
     setting = UploadLaw(size, float(laws["delta"].mean()), float(laws["steepness"].mean()))
 
@@ -215,7 +206,7 @@ def bound_objectives(tables: Tables, largest: float) -> list[Mechanism]:
             for tau in variation:
                 utility, cost = bounds_at_optimum(key, float(tau), setting, 100.0, largest)
                 cost = cost / (PLAIN_BITS * size) if key == "secret_sharing" else cost
-                rows.append([2 * found.c1 - found.c2 * tau, utility, cost])
+                rows.append([2 * system.c1 - system.c2 * tau, utility, cost])
             return np.asarray(rows)
 
         return of
@@ -251,13 +242,13 @@ def fig_s9(tables: Tables) -> Drawing:
     use_style()
     import matplotlib.pyplot as plt
 
-    cells = measured.cells_of(tables[SWEPT])
+    cells = cells_of(tables[SWEPT])
     size = (13.2, 3.3 * len(cells) + 0.7)
     drawn, grid = plt.subplots(len(cells), 4, figsize=size, squeeze=False, layout="constrained")
     numbers = []
     for axes, cell in zip(grid, cells, strict=True):
-        own = measured.of_cell(tables, *cell)
-        frame, volume = judged_points(own)
+        here = measured.of_cell(tables, *cell)
+        frame, volume = judged_points(here)
         _measured(axes[0], frame, "loss")
         _measured(axes[1], frame, "bits")
         axes[0].set(xlabel="recovered", ylabel="loss of accuracy (points)")
@@ -267,11 +258,15 @@ def fig_s9(tables: Tables) -> Drawing:
         plain_ticks(axes[1].yaxis)
         axes[0].set_title(f"measured: {cell[0]}, {cell[1]}", fontsize="medium")
         axes[1].set_title(f"hypervolume {volume:.3f}", fontsize="medium")
-        curves, front = _bounds(own, float(frame["bits"].max()))
+        curves, front = _bounds(here, float(frame["bits"].max()))
         _bound_panels(axes[2:], curves, front)
         numbers += [
             each.assign(dataset=cell[0], model=cell[1], kind=kind)
-            for each, kind in ((frame.assign(hypervolume=volume), "measured"), (curves, "bound"), (_of(front), "front"))
+            for each, kind in (
+                (frame.assign(hypervolume=volume), "measured"),
+                (curves, "bound"),
+                (_front_points(front), "front"),
+            )
         ]
     shown = pd.concat(numbers, ignore_index=True)
     shown["void"] = shown["void"].astype("boolean").fillna(False).astype(bool)
@@ -306,17 +301,17 @@ def _bounds(tables: Tables, largest: float) -> tuple[pd.DataFrame, Front]:
     return curves, pareto_front(mechanisms, reference, population=POPULATION, generations=GENERATIONS)
 
 
-def _of(front: Front) -> pd.DataFrame:
+def _front_points(front: Front) -> pd.DataFrame:
     columns = dict(zip(("metric", "loss", "bits"), front.objectives.T, strict=True))
     return pd.DataFrame({"name": front.names, "TV": front.parameters, **columns})
 
 
 def _bound_panels(axes: Any, curves: pd.DataFrame, front: Front) -> None:
-    found = _of(front)
+    points_on_front = _front_points(front)
     for ax, objective in zip(axes, ("loss", "bits"), strict=True):
         for name, rows in curves.groupby("name", sort=False):
             ax.plot(rows["metric"], rows[objective], color=colour(TINTS[str(name)]), linewidth=1.3)
-        for name, rows in found.groupby("name", sort=False):
+        for name, rows in points_on_front.groupby("name", sort=False):
             style = {"markeredgecolor": "black", "markersize": 4.5, "markeredgewidth": 0.7}
             ax.plot(rows["metric"], rows[objective], "o", color=colour(TINTS[str(name)]), **style)
     axes[0].set(xlabel="eq. 6 (nats$^{1/2}$)", ylabel="bound on loss of accuracy (points)")
@@ -363,17 +358,17 @@ def _legend(drawn: Figure, others: dict[str, str], void: bool) -> None:
 def table_s6(tables: Tables) -> pd.DataFrame:
     """A row per setting on the front, by what is recovered; and per setting of other defenses than the paper's."""
     rows = []
-    for cell in measured.cells_of(tables[SWEPT]):
-        own = measured.of_cell(tables, *cell)
-        frame, _ = judged_points(own)
-        other = frame["name"].where(frame["name"].isin(added(own[SWEPT])), "")
+    for cell in cells_of(tables[SWEPT]):
+        here = measured.of_cell(tables, *cell)
+        frame, _ = judged_points(here)
+        other = frame["name"].where(frame["name"].isin(added(here[SWEPT])), "")
         shown = frame.assign(other=other)[frame["best"] | (other != "")]
         for _, same in shown.groupby([*OBJECTIVES, "other"]):
             row = same.iloc[0]
-            found = {"data set": cell[0], "model": cell[1], "mechanism": row["name"]}
-            found |= {"setting": row["setting"] or NONE, "attack": row["attack"] + (" (void)" if row["void"] else "")}
-            found |= {"recovered": f"{row['recovered']:.2f}", "leakage": f"{row['leakage']:.3f}"}
-            found |= {"loss of accuracy": f"{row['loss']:.1f}", "bits over plain": f"{row['bits']:.2f}"}
+            cells = {"data set": cell[0], "model": cell[1], "mechanism": row["name"]}
+            cells |= {"setting": row["setting"] or NONE, "attack": row["attack"] + (" (void)" if row["void"] else "")}
+            cells |= {"recovered": f"{row['recovered']:.2f}", "leakage": f"{row['leakage']:.3f}"}
+            cells |= {"loss of accuracy": f"{row['loss']:.1f}", "bits over plain": f"{row['bits']:.2f}"}
             share = f"{100 * row['share']:.1f}" if row["best"] else "beaten"
-            rows.append(found | {"share (%)": share, "equal ones": str(len(same) - 1)})
+            rows.append(cells | {"share (%)": share, "equal ones": str(len(same) - 1)})
     return pd.DataFrame(rows)

@@ -1,4 +1,4 @@
-"""What the paper says of leakage, measured: at its optimal parameters, and over the strength of protection.
+"""Claims on measured leakage: at the paper's optimal parameters, and over the strength of protection.
 
 Leakage is by the null attack's prior with alpha = 0.001, in units of that without protection, C1; clients and seeds
 are paired. No estimate is zero, since the prior of a null attack that never succeeds is not: leakage below
@@ -17,7 +17,7 @@ from leakbench.papers.tfl_meta.budgets import LEAKED, TUNED, TUNED_ENCRYPTED, XI
 from leakbench.papers.tfl_meta.common import FINE, THRESHOLD, UNPROTECTED
 from leakbench.papers.tfl_meta.constants import RECOVERED
 from leakbench.report.claims import claim
-from leakbench.report.comparisons import at_each, difference, level, relative, trend
+from leakbench.report.comparisons import difference, level, relative, trend
 from leakbench.report.evidence import Evidence, NotRun, Series
 from leakbench.report.findings import Finding, Part, decide
 from leakbench.report.labels import reads
@@ -27,9 +27,9 @@ stated = partial(claim, PAPER)
 ATTACK, MASKED = "dlg", "masked-dlg"
 SWEPT, SWEPT_MASKED = "swept", "swept_masked"
 FLOOR = 0.1
-"""Of C1."""
+"""Leakage that counts as none, in units of C1."""
 MARGIN = 0.05
-"""Of a recovery rate that stays."""
+"""Tolerance of a recovery rate that stays."""
 UNNEEDED = 2.0
 """Budgets from here on, in units of C1, need no protection."""
 NOISE = ("tuned-noise", "tuned-noise-alive", "tuned-noise-exact")
@@ -57,18 +57,18 @@ def over(
 
 def tuned(evidence: Evidence, experiment: str, defense: str, metric: str) -> Iterator[tuple[float, Series]]:
     """A metric at every budget that asks for protection, and has a parameter, in units of C1."""
-    for point, one, _ in at_each(*(over(evidence, experiment, defense, "budget", metric),) * 2):
-        if point < UNNEEDED and np.isfinite(one.values).any():
-            yield point, one
+    for budget, series in over(evidence, experiment, defense, "budget", metric).by_point():
+        if budget < UNNEEDED and np.isfinite(series.values).any():
+            yield budget, series
 
 
 def within_budgets(evidence: Evidence, defenses: tuple[str, ...], experiment: str = TUNED) -> Finding:
     """Leakage over C1 against the budget, per data set, mechanism and budget."""
     parts = list[Part]()
-    for cell, own in evidence.cells(experiment, UNPROTECTED).items():
-        c1 = unprotected(own, LEAKED)
+    for cell, local in evidence.cells(experiment, UNPROTECTED).items():
+        c1 = unprotected(local, LEAKED)
         for defense in defenses:
-            for budget, leaked in tuned(own, experiment, defense, LEAKED):
+            for budget, leaked in tuned(local, experiment, defense, LEAKED):
                 name = f"{defense}, epsilon {budget:g} C1, {cell}"
                 parts.append(relative(leaked, c1, name, at_most=max(budget, FLOOR) - 1))
     return decide(evidence, parts)
@@ -100,20 +100,17 @@ for _key, (_words, _source, _defenses, _experiment) in WITHIN.items():
     "E15x",
     "At the optimum of noise and of compression attacks recover as much as without protection, whatever the budget.",
     source="ours, against Theorems 6.1 and 6.4",
-    experiments=(
-        PLAIN,
-        reads(TUNED, defenses=(*NOISE, *COMPRESSION), attacks=ATTACK),
-    ),
+    experiments=(PLAIN, reads(TUNED, defenses=(*NOISE, *COMPRESSION), attacks=ATTACK)),
 )
 def nothing_changes(evidence: Evidence) -> Finding:
     """Recovery with protection minus without, per data set, mechanism and budget."""
     parts = []
-    for cell, own in evidence.cells(TUNED, UNPROTECTED).items():
-        plain = unprotected(own, RECOVERED)
+    for cell, local in evidence.cells(TUNED, UNPROTECTED).items():
+        plain = unprotected(local, RECOVERED)
         for defense in (*NOISE, *COMPRESSION):
-            for budget, found in tuned(own, TUNED, defense, RECOVERED):
+            for budget, protected in tuned(local, TUNED, defense, RECOVERED):
                 name = f"{defense}, epsilon {budget:g} C1, {cell}"
-                parts.append(difference(found, plain, name, "recovery rate", at_least=-MARGIN))
+                parts.append(difference(protected, plain, name, "recovery rate", at_least=-MARGIN))
     return decide(evidence, parts)
 
 
@@ -121,10 +118,7 @@ def nothing_changes(evidence: Evidence) -> Finding:
     "E2",
     "Measured leakage differs from C1 by C2 TV at most, where TV is known.",
     source="Lemmas E.2 and E.4, eq. 3's proof",
-    experiments=(
-        PLAIN,
-        reads(TUNED, defenses=EXACT, attacks=ATTACK),
-    ),
+    experiments=(PLAIN, reads(TUNED, defenses=EXACT, attacks=ATTACK)),
 )
 def near_c1(evidence: Evidence) -> Finding:
     """Leakage over C1, minus 1, against ``x / C1 = 2 - epsilon / C1``, which a tuned mechanism has.
@@ -133,10 +127,10 @@ def near_c1(evidence: Evidence) -> Finding:
     them.
     """
     parts = []
-    for cell, own in evidence.cells(TUNED, UNPROTECTED).items():
-        c1 = unprotected(own, LEAKED)
+    for cell, local in evidence.cells(TUNED, UNPROTECTED).items():
+        c1 = unprotected(local, LEAKED)
         for defense in EXACT:
-            for budget, leaked in tuned(own, TUNED, defense, LEAKED):
+            for budget, leaked in tuned(local, TUNED, defense, LEAKED):
                 name, radius = f"{defense}, x = {UNNEEDED - budget:g} C1, {cell}", UNNEEDED - budget
                 parts.append(relative(leaked, c1, name, at_least=-radius, at_most=radius))
     return decide(evidence, parts)
@@ -145,8 +139,8 @@ def near_c1(evidence: Evidence) -> Finding:
 def falls(evidence: Evidence, defense: str, sweep: str, experiment: str = SWEPT, attack: str = ATTACK) -> Finding:
     """Rank correlation of the recovery rate with the parameter, per data set."""
     parts = [
-        trend(over(own, experiment, defense, sweep, attack=attack), cell, f"the {sweep}", rises=False)
-        for cell, own in evidence.cells(experiment).items()
+        trend(over(local, experiment, defense, sweep, attack=attack), cell, f"the {sweep}", rises=False)
+        for cell, local in evidence.cells(experiment).items()
     ]
     return decide(evidence, parts)
 
@@ -169,21 +163,17 @@ for _key, _words, _defense, _sweep in (
     "An attacker who leaves out the coordinates that were dropped recovers as much as without protection while half "
     "of them, or fewer, are dropped.",
     source="ours; the paper's attacker does not know which",
-    experiments=(
-        PLAIN,
-        reads(SWEPT_MASKED, defenses="compression", attacks=MASKED),
-    ),
+    experiments=(PLAIN, reads(SWEPT_MASKED, defenses="compression", attacks=MASKED)),
 )
 def masks_are_known(evidence: Evidence) -> Finding:
     """Recovery with protection minus without, per data set and part that is dropped."""
     parts = []
-    for cell, own in evidence.cells(SWEPT_MASKED, UNPROTECTED).items():
-        plain = unprotected(own, RECOVERED)
-        found = over(own, SWEPT_MASKED, "compression", "probability", attack=MASKED)
-        for dropped, one, _ in at_each(found, found):
+    for cell, local in evidence.cells(SWEPT_MASKED, UNPROTECTED).items():
+        plain = unprotected(local, RECOVERED)
+        for dropped, rate in over(local, SWEPT_MASKED, "compression", "probability", attack=MASKED).by_point():
             if dropped <= HALF:
                 name = f"dropped {dropped:g}, {cell}"
-                parts.append(difference(one, plain, name, "recovery rate", at_least=-MARGIN))
+                parts.append(difference(rate, plain, name, "recovery rate", at_least=-MARGIN))
     return decide(evidence, parts)
 
 
@@ -191,15 +181,15 @@ def less_when_stopped(evidence: Evidence, prior: str) -> Finding:
     """C1 minus leakage at the strongest noise and compression, in which the attack fails, per data set."""
     metric = f"leakage/{prior}/{FINE:g}"
     parts = []
-    for cell, own in evidence.cells(SWEPT, UNPROTECTED).items():
-        plain = unprotected(own, metric)
-        recovered = float(np.nanmean(unprotected(own.aside(), RECOVERED).values))
+    for cell, local in evidence.cells(SWEPT, UNPROTECTED).items():
+        plain = unprotected(local, metric)
+        recovered = float(np.nanmean(unprotected(local.aside(), RECOVERED).values))
         for defense, sweep in (("noise", "scale"), ("compression", "probability")):
-            rates = over(own.aside(), SWEPT, defense, sweep)
+            rates = over(local.aside(), SWEPT, defense, sweep)
             last = rates.points[-1]
             if np.nanmean(rates.at([last]).values) > FLOOR * recovered:
                 continue
-            leaked = over(own, SWEPT, defense, sweep, metric).at([last])
+            leaked = over(local, SWEPT, defense, sweep, metric).at([last])
             parts.append(difference(plain, leaked, f"{defense}, {sweep} {last:g}, {cell}", "nats^(1/2)"))
     if not parts:
         raise NotRun("no noise and no compression of this scale stops the attack")
@@ -228,11 +218,11 @@ for _key, _words, _prior in (
 def smoothing_decides(evidence: Evidence) -> Finding:
     """log10 of the ratio of both C2, of the largest xi over clients, mean over seeds, per data set."""
     parts = []
-    for cell, own in evidence.cells(UNPROTECTED).items():
-        fine, coarse = (_largest(unprotected(own, metric)) for metric in (f"{XI}/{FINE:g}", XI))
-        ratio = (np.log(np.expm1(2 * fine.values)) - np.log(np.expm1(2 * coarse.values))) / np.log(10)
-        found = replace(fine, name="log10 of C2 with alpha 0.001 over that with 0.5", values=ratio)
-        parts.append(level(found, cell, "decades", at_least=float(np.log10(SENSITIVE))))
+    for cell, local in evidence.cells(UNPROTECTED).items():
+        fine, coarse = (_largest(unprotected(local, metric)) for metric in (f"{XI}/{FINE:g}", XI))
+        logarithm = (np.log(np.expm1(2 * fine.values)) - np.log(np.expm1(2 * coarse.values))) / np.log(10)
+        ratio = replace(fine, name="log10 of C2 with alpha 0.001 over that with 0.5", values=logarithm)
+        parts.append(level(ratio, cell, "decades", at_least=float(np.log10(SENSITIVE))))
     return decide(evidence, parts)
 
 

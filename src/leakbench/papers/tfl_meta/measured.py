@@ -1,4 +1,4 @@
-"""What figures of measured protection share: mechanisms with their parameter, rates, losses of accuracy and bits."""
+"""Mechanisms and their parameters, recovery rates, losses of accuracy and bits, for the figures of measurements."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LEAKAGE = leakage_metric_name("leakage", "null", 0.001)
 CELL = ["dataset", "model"]
 CORRECTED, PRINTED, EXACT, ALIVE = "corrected", "as printed", "exact TV", "larger floor of deviations"
 FORMS: dict[str, Any] = {CORRECTED: "-", PRINTED: ":", EXACT: "--", ALIVE: "-."}
-"""Of optima, and their line styles."""
+"""Forms of optima, and their line styles."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Swept:
 
     @property
     def column(self) -> str:
-        """Of tidy tables."""
+        """The parameter's column of tidy tables."""
         return SETTING + self.parameter
 
 
@@ -132,11 +132,6 @@ READ = {
 EXPERIMENTS: tuple[str | Reads, ...] = (CONSTANTS, *READ.values())
 
 
-def cells_of(frame: pd.DataFrame) -> list[tuple[str, str]]:
-    """Data sets with models, in the order of the configuration."""
-    return list(dict.fromkeys(zip(frame["dataset"], frame["model"], strict=True)))
-
-
 def of_cell(tables: Tables, dataset: str, model: str) -> dict[str, pd.DataFrame]:
     """The tables of one data set and model."""
     return {name: rows[(rows["dataset"] == dataset) & (rows["model"] == model)] for name, rows in tables.items()}
@@ -159,9 +154,9 @@ def rates(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     """
     ends = {"mean": RECOVERY, "low": f"{RECOVERY}_low", "high": f"{RECOVERY}_high"}
     parts = [values_of(frame, metric).groupby(list(by), dropna=False)["value"].mean() for metric in ends.values()]
-    found = pd.concat(parts, axis=1, keys=list(ends))
+    means = pd.concat(parts, axis=1, keys=list(ends))
     groups = values_of(frame, RECOVERY).groupby(list(by), dropna=False)
-    return found.assign(seeds=groups["seed"].nunique(), void=groups["void"].any()).reset_index()
+    return means.assign(seeds=groups["seed"].nunique(), void=groups["void"].any()).reset_index()
 
 
 def leaked(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
@@ -170,16 +165,28 @@ def leaked(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
 
 
 def accuracy_loss(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
-    """What is lost in accuracy against undefended training of the same seed, in percentage points, over seeds.
+    """Loss of accuracy against undefended training of the same seed, in percentage points, over seeds.
 
     Args:
         frame: of training, with the undefended runs; of one data set and model.
-        by: columns that tell the rows of the result apart.
+        by: columns whose values distinguish the rows of the result.
     """
     rows = values_of(frame, "accuracy")
     plain = rows[rows["defense"] == "none"].groupby("seed")["value"].mean()
     lost = 100 * (rows["seed"].map(plain) - rows["value"])
     return over_seeds(rows.assign(value=lost), by).assign(void=False)
+
+
+def loss_of(frame: pd.DataFrame, label: str, by: Sequence[str] = ()) -> pd.DataFrame:
+    """:func:`accuracy_loss` of one defense."""
+    lost = accuracy_loss(frame[frame["defense"].isin(["none", label])], ["defense", *by])
+    return lost[lost["defense"] == label]
+
+
+def tuned_runs(tables: Tables, entry: Swept) -> pd.DataFrame:
+    """Trainings of a mechanism at its optima, and the undefended ones beside them."""
+    plain, trained = tables[entry.utility], tables[PAIRS if entry.utility == PAIRS else UTILITY_TUNED]
+    return pd.concat([plain[plain["defense"] == "none"], trained[trained["defense"].isin(entry.tuned)]])
 
 
 def bits_over_plain(frame: pd.DataFrame, constants: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
@@ -190,7 +197,7 @@ def bits_over_plain(frame: pd.DataFrame, constants: pd.DataFrame, by: Sequence[s
 
 
 def optima(tuned: pd.DataFrame, entry: Swept) -> pd.DataFrame:
-    """Where optima lie on the axis of a mechanism: columns ``defense``, ``form``, ``budget``, ``seed``, ``place``.
+    """Optima on the axis of a mechanism: columns ``defense``, ``form``, ``budget``, ``seed``, ``place``.
 
     Budgets that no parameter meets, and those that need no protection, are left out.
     """
@@ -199,8 +206,8 @@ def optima(tuned: pd.DataFrame, entry: Swept) -> pd.DataFrame:
     wide = wide.groupby(["defense", BUDGET, "seed", "metric"])["value"].mean().unstack("metric")
     wide = wide.dropna(subset=["parameter"]) if "parameter" in wide else wide[:0]
     places = [entry.place(row["parameter"], row["tau"], row["dimension"]) for _, row in wide.iterrows()]
-    found = wide.reset_index().assign(place=np.asarray(places, dtype=float))
-    return found.assign(form=found["defense"].map(entry.tuned), budget=found[BUDGET])
+    wide = wide.reset_index().assign(place=np.asarray(places, dtype=float))
+    return wide.assign(form=wide["defense"].map(entry.tuned), budget=wide[BUDGET])
 
 
 @dataclass(frozen=True)
@@ -212,7 +219,7 @@ class System:
 
 
 def system(constants: pd.DataFrame) -> System:
-    """Of one data set and model: ``C1`` is the mean over clients and seeds, ``xi`` the largest."""
+    """The constants of one data set and model: ``C1`` is the mean over clients and seeds, ``xi`` the largest."""
     rows = first_threshold(constants)
     c1 = values_of(rows, leakage_metric_name("leakage", "null"))["value"].mean()
     xi = values_of(rows, leakage_metric_name("xi", "null"))["value"].max()

@@ -17,14 +17,13 @@ from leakbench.papers.tfl_meta.measured import (
     READ,
     SWEPT,
     TUNED,
-    cells_of,
 )
 from leakbench.report.artifacts import Tables
 from leakbench.report.gallery import gallery, selection
 from leakbench.report.labels import Reads, reads
 from leakbench.report.plots import Drawing, having
 from leakbench.report.record_tensors import RecordTensors
-from leakbench.report.tidy import SETTING
+from leakbench.report.tidy import SETTING, cells_of
 from leakbench.report.verdicts import VOID
 
 EACH = 2
@@ -105,7 +104,7 @@ def fig_s8(tables: Tables, stored: RecordTensors) -> Drawing:
         images[name] = tensors[f"seed{SEED}/reconstructions"][place].flatten(0, 1)
         void |= bool(frame["void"].any())
     assert victims is not None
-    decibels = {name: psnr(found.nan_to_num().clamp(0, 1), victims) for name, found in images.items()}
+    decibels = {name: psnr(pixels.nan_to_num().clamp(0, 1), victims) for name, pixels in images.items()}
     order = next(iter(decibels.values()))
     drawn = gallery(
         victims,
@@ -127,7 +126,7 @@ def fig_s8(tables: Tables, stored: RecordTensors) -> Drawing:
 
 
 def setting(frame: pd.DataFrame, shown: Shown) -> tuple[int, float]:
-    """Which setting of a record a row shows, and its value.
+    """The place and the value of the setting of a record that a row shows.
 
     Args:
         frame: of one job, in the order of its record.

@@ -46,18 +46,18 @@ ROWS: dict[Mechanism, tuple[str, str, str, str]] = {
     "randomization": ("sigma_eps^2", "100 t / A", "the same, by a lower bound of TV", "sigma_eps^2"),
     "compression": ("rho", "(1 - t)^(1/m)", "the same, where coordinates are dropped", "m (1 - rho*)"),
 }
-"""Of Table 1: the parameter, its optimum as printed and as it solves the constraint, the number that is given."""
+"""Rows of Table 1: the parameter, its optimum as printed and as it solves the constraint, the number that is given."""
 
 
-def number(mechanism: Mechanism, found: Optimum, form: Form) -> str:
-    """What Table 1 gives of an optimum, in digits that a parameter close to its limit would not have."""
-    if found.status != "ok":
-        return found.status
+def number(mechanism: Mechanism, solution: Optimum, form: Form) -> str:
+    """An optimum in Table 1, with digits that a parameter close to its limit would not have."""
+    if solution.status != "ok":
+        return solution.status
     if mechanism == "randomization":
-        return f"{found.parameter:.4g}"
+        return f"{solution.parameter:.4g}"
     if mechanism == "compression":
-        return f"{float(dropped_coordinates(found.tau, SIZE)):.4g}"
-    widening = float(log_widening(found.tau, SIZE, form))
+        return f"{float(dropped_coordinates(solution.tau, SIZE)):.4g}"
+    widening = float(log_widening(solution.tau, SIZE, form))
     return f"{math.expm1(widening / 2 if mechanism == 'paillier' else widening):.4g}"
 
 
@@ -79,10 +79,10 @@ def table01(_: Tables) -> pd.DataFrame:
         row = {"mechanism": NAMES[mechanism], "parameter": parameter, "as printed": printed, "solves": solves}
         row["given"] = given
         for budget in (SMALL, LARGE):
-            found = {form: budget.solved(mechanism, form) for form in get_args(Form)}
+            solutions = {form: budget.solved(mechanism, form) for form in get_args(Form)}
             at = f", t = {float(required_tv(budget.c1, budget.c2, budget.epsilon)):g}"
-            row |= {f"{form.replace('_', ' ')}{at}": number(mechanism, found[form], form) for form in found}
-            metric = found["as_printed"].metric
+            row |= {f"{form.replace('_', ' ')}{at}": number(mechanism, each, form) for form, each in solutions.items()}
+            metric = solutions["as_printed"].metric
             row[f"reached{at}"] = NONE if math.isnan(metric) else f"{metric:.4g}"
         rows.append(row)
     return pd.DataFrame(rows)
@@ -115,28 +115,28 @@ def table_s2(_: Tables) -> pd.DataFrame:
         for c2 in C2:
             for share in BUDGETS:
                 budget = Budget(c1, c2, share * c1)
-                found = {name: budget.solved(*column) for name, column in COLUMNS.items()}
-                first = next(iter(found.values()))
+                solutions = {name: budget.solved(*column) for name, column in COLUMNS.items()}
+                first = next(iter(solutions.values()))
                 rows.append(
                     {"C1": f"{c1:g}", "C2": f"{c2:g}", "epsilon": f"{budget.epsilon:g}", "t": f"{first.tau:.3g}"}
-                    | {name: optimum_in_words(each, budget.epsilon) for name, each in found.items()}
+                    | {name: optimum_in_words(each, budget.epsilon) for name, each in solutions.items()}
                     | {"certified": certification(first)}
                 )
     return pd.DataFrame(rows)
 
 
-def optimum_in_words(found: Optimum, epsilon: float) -> str:
+def optimum_in_words(solution: Optimum, epsilon: float) -> str:
     """A cell of Table S2."""
-    if found.status != "ok":
-        return found.status
-    verdict = "" if found.meets else ", violates"
-    if found.metric < epsilon - 1e-9 * max(1.0, abs(epsilon)):
+    if solution.status != "ok":
+        return solution.status
+    verdict = "" if solution.meets else ", violates"
+    if solution.metric < epsilon - 1e-9 * max(1.0, abs(epsilon)):
         verdict = ", more than asked"
-    return f"TV {found.variation:.3g}, reached {round(found.metric, 9):.3g}{verdict}"
+    return f"TV {solution.variation:.3g}, reached {round(solution.metric, 9):.3g}{verdict}"
 
 
-def certification(found: Optimum) -> str:
-    """By whom the metric is said to bound leakage."""
-    if found.branch_ok_valid:
+def certification(solution: Optimum) -> str:
+    """Whether the metric bounds leakage by the paper's condition, and by what is proved."""
+    if solution.branch_ok_valid:
         return "by both"
-    return "by the paper alone" if found.branch_ok_paper else "by neither"
+    return "by the paper alone" if solution.branch_ok_paper else "by neither"

@@ -32,19 +32,19 @@ LEAST = 1e-5
 
 @dataclass(frozen=True)
 class Toys:
-    """What holds of each model, float64 ``[N]``.
+    """Exact quantities of each model, float64 ``[N]``.
 
     Attributes:
         c1: leakage of the unprotected upload.
         c2: factor of total variation.
         variation: total variation between uploads before and after.
-        found: leakage of the protected upload.
+        leaked: leakage of the protected upload.
     """
 
     c1: torch.Tensor
     c2: torch.Tensor
     variation: torch.Tensor
-    found: torch.Tensor
+    leaked: torch.Tensor
 
     @property
     def x(self) -> torch.Tensor:
@@ -60,9 +60,9 @@ def toys() -> Toys:
     parts = []
     for posterior, prior, before, after in groups:
         beliefs = [(law.unsqueeze(-2) @ posterior).squeeze(-2) for law in (before, after)]
-        c1, found = (leakage(belief, prior) for belief in beliefs)
+        c1, leaked = (leakage(belief, prior) for belief in beliefs)
         c2 = amplification(largest_log_ratio(posterior, prior))
-        parts.append(torch.stack([c1, c2, total_variation(before, after), found]))
+        parts.append(torch.stack([c1, c2, total_variation(before, after), leaked]))
     whole = torch.cat(parts, dim=1)
     return Toys(*whole[:, whole[0] > LEAST])
 
@@ -79,8 +79,8 @@ def _mixed(uploads: int, candidates: int, drawn: torch.Generator) -> Group:
     """Beliefs from nearly alike to nearly certain, laws from nearly the same to unrelated."""
 
     def law(scale: torch.Tensor, *shape: int) -> torch.Tensor:
-        found: torch.Tensor = (scale * torch.randn(shape, generator=drawn, dtype=torch.float64)).softmax(dim=-1)
-        return found
+        logits: torch.Tensor = scale * torch.randn(shape, generator=drawn, dtype=torch.float64)
+        return logits.softmax(dim=-1)
 
     posterior = law(_spread(-2, 0.6, drawn, EACH, 1, 1), EACH, uploads, candidates)
     before, other, mean = (law(_spread(-1, 0.6, drawn, EACH, 1), EACH, uploads) for _ in range(3))
@@ -106,7 +106,7 @@ REGIONS = {
     "3/4 to 1": (0.75, 1.0),
     "1 or more": (1.0, float("inf")),
 }
-"""Of x / C1."""
+"""Ranges of x / C1."""
 
 
 @table(
@@ -121,12 +121,12 @@ REGIONS = {
 )
 def table_s1(_: Tables) -> pd.DataFrame:
     """A row per region of x / C1, and one for all."""
-    found = toys()
-    ratio = found.x / found.c1
+    models = toys()
+    ratio = models.x / models.c1
     rows = []
     for name, (low, high) in {**REGIONS, "any": (0.0, float("inf"))}.items():
         inside = (ratio >= low) & (ratio < high)
-        here = Toys(*(each[inside] for each in (found.c1, found.c2, found.variation, found.found)))
+        here = Toys(*(each[inside] for each in (models.c1, models.c2, models.variation, models.leaked)))
         lower, upper = leakage_bounds(here.c1, here.x)
         bounds = {
             "eq. 3": printed_bound(here.c1, here.x),
@@ -136,11 +136,11 @@ def table_s1(_: Tables) -> pd.DataFrame:
         }
         row = {"x / C1": name, "models": f"{len(here.c1):,}"}
         for bound, values in bounds.items():
-            violated = here.found > values + ROUNDING
+            violated = here.leaked > values + ROUNDING
             row[bound] = f"{int(violated.sum()):,}"
             if bound in ("eq. 3", "eq. 4"):
-                worst = (here.found / values)[violated]
+                worst = (here.leaked / values)[violated]
                 row[f"{bound}, worst"] = f"{float(worst.max()):.3f}" if len(worst) else NONE
-        row["C1 - x"] = f"{int((here.found < lower - ROUNDING).sum()):,}"
+        row["C1 - x"] = f"{int((here.leaked < lower - ROUNDING).sum()):,}"
         rows.append(row)
     return pd.DataFrame(rows)

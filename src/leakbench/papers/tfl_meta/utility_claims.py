@@ -1,4 +1,4 @@
-"""What the paper says of the loss of utility, measured: accuracy after a whole training, paired by seed.
+"""Claims on the measured loss of utility: accuracy after a whole training, paired by seed.
 
 The bounds are of one round; utility is accuracy, so C4 = 1, and a bound of 1 or more says nothing.
 """
@@ -6,6 +6,7 @@ The bounds are of one round; utility is accuracy, so C4 = 1, and a bound of 1 or
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 from functools import partial
 
@@ -18,7 +19,7 @@ from leakbench.papers.tfl_meta.budgets import (
     UTILITY_PAIRS,
     UTILITY_TUNED,
 )
-from leakbench.papers.tfl_meta.common import THRESHOLD, UNPROTECTED
+from leakbench.papers.tfl_meta.common import UNPROTECTED
 from leakbench.papers.tfl_meta.leakage_claims import ATTACK, COMPRESSION, GATED, NOISE, PLAIN, UNNEEDED
 from leakbench.report.claims import claim
 from leakbench.report.comparisons import at_each, certain, difference
@@ -33,14 +34,14 @@ FIXED = "fixed-point"
 SAME = {"accuracy": 1e-3, "final_loss": 1e-4}
 """Differences that float32 leaves after a training, in parts of the images and in nats."""
 SLIGHT = 0.01
-"""Of accuracy."""
+"""Loss of accuracy that counts as none."""
 EXACT: tuple[tuple[str, str, str | None], ...] = (
     (UTILITY, "shares", None),
     (UTILITY_PAIRS, "masks", "bound"),
     (UTILITY_PAIRS, "tuned-masks", "budget"),
     (UTILITY_ENCRYPTED, "tuned-encrypted", "budget"),
 )
-"""Experiment, defense and swept parameter of what sums exactly."""
+"""Experiment, defense and swept parameter of the mechanisms whose sums are exact."""
 SWEPT = (("noise", "scale"), ("compression", "probability"))
 """Defenses of :data:`UTILITY` and the parameter that each sweeps."""
 
@@ -62,26 +63,19 @@ def _exact_in(name: str) -> list[str]:
 def exact_sums(evidence: Evidence) -> Finding:
     """Largest difference over seeds, per data set, defense and value of its parameter."""
     parts = list[Part]()
-    for cell, own in evidence.cells(UTILITY, UTILITY_PAIRS, UTILITY_ENCRYPTED).items():
-        for (experiment, defense, sweep), (metric, most) in _product(SAME):
-            plain = own.series(experiment, metric, defense=FIXED)
-            found = own.series(experiment, metric, defense=defense, sweep=sweep)
-            for point, one, _ in at_each(found, found):
+    for cell, local in evidence.cells(UTILITY, UTILITY_PAIRS, UTILITY_ENCRYPTED).items():
+        for (experiment, defense, sweep), (metric, most) in itertools.product(EXACT, SAME.items()):
+            plain = local.series(experiment, metric, defense=FIXED)
+            for point, protected in local.series(experiment, metric, defense=defense, sweep=sweep).by_point():
                 if sweep == "budget" and point >= UNNEEDED:
                     continue
-                a, b = same_seeds(one, plain)
+                a, b = same_seeds(protected, plain)
                 worst = float(np.abs(a.values - b.values).max())
                 where = "" if sweep is None else f", {sweep} {point:g}"
                 parts.append(
                     certain(worst, f"{metric}, {defense}{where}, {cell}", "largest difference over seeds", at_most=most)
                 )
     return decide(evidence, parts, gated=False)
-
-
-def _product(metrics: dict[str, float]) -> Iterator[tuple[tuple[str, str, str | None], tuple[str, float]]]:
-    for each in EXACT:
-        for metric in metrics.items():
-            yield each, metric
 
 
 @stated(
@@ -93,32 +87,30 @@ def _product(metrics: dict[str, float]) -> Iterator[tuple[tuple[str, str, str | 
 def fixed_point(evidence: Evidence) -> Finding:
     """Accuracy in fixed point minus that in floating point, per data set and number of clients."""
     parts = []
-    for cell, own in evidence.cells(UTILITY, UTILITY_PAIRS).items():
+    for cell, local in evidence.cells(UTILITY, UTILITY_PAIRS).items():
         for experiment in (UTILITY, UTILITY_PAIRS):
-            read = partial(own.series, experiment, "accuracy")
+            read = partial(local.series, experiment, "accuracy")
             name = f"{experiment}, {cell}"
             parts.append(difference(read(defense=FIXED), read(defense="none"), name, "accuracy", at_least=-SLIGHT))
     return decide(evidence, parts, gated=False)
 
 
-def bounds_of_settings(own: Evidence) -> Iterator[tuple[str, float, Series, Series]]:
-    """In words, the paper's bound, accuracy without protection and with it, for every setting that trained."""
-    aside = own.aside()
-    one = partial(aside.series, UNPROTECTED, defense="none", attack=ATTACK, where=GATED)
-    size, steepness = (float(np.nanmean(one(metric).values)) for metric in ("dimension", "steepness"))
-    plain = own.series(UTILITY, "accuracy", defense="none")
+def bounds_of_settings(local: Evidence) -> Iterator[tuple[str, float, Series, Series]]:
+    """Name, the paper's bound, accuracy without protection and with it, of every trained setting of one cell."""
+    aside = local.aside()
+    read = partial(aside.series, UNPROTECTED, defense="none", attack=ATTACK, where=GATED)
+    size, steepness = (float(np.nanmean(read(metric).values)) for metric in ("dimension", "steepness"))
+    plain = local.series(UTILITY, "accuracy", defense="none")
     for defense, sweep in SWEPT:
-        found = own.series(UTILITY, "accuracy", defense=defense, sweep=sweep)
-        for point, series, _ in at_each(found, found):
+        for point, series in local.series(UTILITY, "accuracy", defense=defense, sweep=sweep).by_point():
             reach = NOISE_UPPER * min(1.0, point**2 * steepness)
             bound = reach if defense == "noise" else -float(np.expm1(size * np.log1p(-point)))
             yield f"{defense}, {sweep} {point:g}", bound, plain, series
     for defense in (*NOISE, *COMPRESSION):
-        found = own.series(UTILITY_TUNED, "accuracy", defense=defense, sweep="budget")
-        where = {"threshold": THRESHOLD}
-        taus = aside.series(TUNED, "tau", defense=defense, attack=ATTACK, sweep="budget", where=where)
+        accuracy = local.series(UTILITY_TUNED, "accuracy", defense=defense, sweep="budget")
+        taus = aside.series(TUNED, "tau", defense=defense, attack=ATTACK, sweep="budget", where=GATED)
         factor = NOISE_UPPER / NOISE_LOWER if defense in NOISE else 1.0
-        for budget, series, tau in at_each(found, taus):
+        for budget, series, tau in at_each(accuracy, taus):
             variation = float(np.nanmean(tau.values)) if np.isfinite(tau.values).any() else np.nan
             if budget < UNNEEDED and np.isfinite(variation) and np.isfinite(series.values).any():
                 yield f"{defense}, epsilon {budget:g} C1", factor * variation, plain, series
@@ -139,8 +131,8 @@ def bounds_of_settings(own: Evidence) -> Iterator[tuple[str, float, Series, Seri
 def within_bounds(evidence: Evidence) -> Finding:
     """Loss of accuracy minus its bound, per data set, mechanism and parameter whose bound is below 1."""
     parts, void = list[Part](), 0
-    for cell, own in evidence.cells(UTILITY, UTILITY_TUNED, UNPROTECTED, TUNED).items():
-        for words, bound, plain, series in bounds_of_settings(own):
+    for cell, local in evidence.cells(UTILITY, UTILITY_TUNED, UNPROTECTED, TUNED).items():
+        for words, bound, plain, series in bounds_of_settings(local):
             if bound >= 1:
                 void += 1
                 continue
@@ -149,7 +141,7 @@ def within_bounds(evidence: Evidence) -> Finding:
             parts.append(part)
     if not parts:
         raise NotRun(f"all bounds of this scale, {void}, are 1 or more, and so say nothing")
-    found = decide(evidence, parts, gated=False)
+    finding = decide(evidence, parts, gated=False)
     if not void:
-        return found
-    return dataclasses.replace(found, note=f"{found.note}. {void} more bounds are 1 or more, and say nothing")
+        return finding
+    return dataclasses.replace(finding, note=f"{finding.note}. {void} more bounds are 1 or more, and say nothing")

@@ -20,7 +20,7 @@ from leakbench.effort import Effort
 from leakbench.federated.client_data import ClientData
 from leakbench.federated.step import ClientSteps
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
-from leakbench.jobs.costs import Times
+from leakbench.jobs.costs import Times, timed
 from leakbench.lazy import torch
 from leakbench.models.base import Network, build_network
 from leakbench.models.sizes import multiply_adds
@@ -39,23 +39,13 @@ _ONCE = ("covariance", "solve", "noise")
 _ONCE_WORDS = ("covariance of the images", "noise of the asked capacity, from the covariance", "noise on the images")
 
 
-def _seconds(part: str) -> dict[str, MetricInfo]:
-    clocks = {"wall": "seconds of wall time", "cpu": "seconds of processor time"}
-    return {
-        clock: MetricInfo(unit=f"{unit}, not reproducible: {part}", direction="lower", axis="repetition")
-        for clock, unit in clocks.items()
-    }
-
-
-TIMES = {
-    f"{name}_{clock}_s": info
-    for name, part in {
+TIMES = timed(
+    {
         "step": "one training step",
         **dict(zip(_ONCE, (f"once, {words}" for words in _ONCE_WORDS), strict=True)),
         "training": "all epochs, extrapolated, with what is done once",
-    }.items()
-    for clock, info in _seconds(part).items()
-}
+    }
+)
 _OVERHEAD = "over the seconds of plain SGD in the same repetition, minus one; not reproducible"
 OVERHEADS = {
     "overhead": MetricInfo(unit=f"training, wall time, {_OVERHEAD}", direction="lower", axis="repetition"),

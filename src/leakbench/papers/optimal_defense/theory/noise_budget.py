@@ -34,7 +34,7 @@ def optimal_variance(sensitivity: torch.Tensor, energy: torch.Tensor, budget: to
 
 
 def minimal_trace(sensitivity: torch.Tensor, energy: torch.Tensor, budget: torch.Tensor | float) -> torch.Tensor:
-    """What no diagonal noise gets below: ``E tr J_F`` at the optimum, ``(sum_j sqrt(a_j b_j))^2 / C``, ``[...]``."""
+    """The least ``E tr J_F`` of all diagonal noise, ``(sum_j sqrt(a_j b_j))^2 / C``, ``[...]``."""
     return (sensitivity * energy).sqrt().sum(dim=-1).square() / budget
 
 

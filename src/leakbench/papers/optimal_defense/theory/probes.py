@@ -1,4 +1,4 @@
-"""How good a sensitivity from ``k`` random probes is: ``k s`` follows a chi-square law with ``k`` degrees of freedom.
+"""Accuracy of a sensitivity from ``k`` random probes: ``k s`` follows a chi-square law with ``k`` degrees of freedom.
 
 ``s`` is the estimate over the truth, ``mean_j <grad f, v_j>^2 / ||grad f||^2`` with standard normal ``v_j``. Everything
 here is about one coordinate: all coordinates share the probes, so their errors are dependent, and statements about all
@@ -41,7 +41,7 @@ def mean_power(probes: int, power: float) -> float:
 
 
 def trace_penalty(probes: int) -> float:
-    """What estimating costs: the factor on the trace of the Fisher information at equal utility, on average.
+    """The cost of estimating: the mean factor on the trace of the Fisher information at equal utility.
 
     Noise whose variances come from independent estimates has ``E[s^1/2] E[s^-1/2]`` times the minimal trace, in the
     limit of many coordinates; infinite for one probe. The common factor ``E[s^1/2]`` by which the estimated norms are

@@ -1,6 +1,6 @@
 """Seconds of a round of users whose noise adds up: random batches, all records, and water-filling (Zhang et al. 2024).
 
-The paper compares the time that its three mechanisms take. What is timed is all that users compute in a round and the
+The paper compares the times of its three mechanisms. Timed are the computations of all users in a round and the
 server's sum, at the model's initialisation, in one process and in turns.
 """
 
@@ -19,7 +19,7 @@ from leakbench.effort import Effort
 from leakbench.errors import Infeasible
 from leakbench.federated.layered_steps import LayeredSteps
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
-from leakbench.jobs.costs import Times
+from leakbench.jobs.costs import Times, timed
 from leakbench.jobs.victims import Victims, gather_victims
 from leakbench.lazy import torch
 from leakbench.models.layered import LayeredNetwork
@@ -29,12 +29,9 @@ RoundMethod = Literal["sgd", "gd", "gsgd"]
 ROUND_METHODS: tuple[RoundMethod, ...] = ("sgd", "gd", "gsgd")
 """Isotropic noise on random batches, and on all records; Gaussian sampling of all records with water-filling."""
 
-ROUND_TIMING_METRICS = {
-    f"round_{clock}_s": MetricInfo(
-        unit=f"seconds of {words}, not reproducible: one round of all users", direction="lower", axis="repetition"
-    )
-    for clock, words in {"wall": "wall time", "cpu": "processor time"}.items()
-} | {"noise_variance": MetricInfo(unit="sigma^2 of one user's noise", direction="lower")}
+ROUND_TIMING_METRICS = timed({"round": "one round of all users"}) | {
+    "noise_variance": MetricInfo(unit="sigma^2 of one user's noise", direction="lower")
+}
 
 
 @JOB_KINDS.register("round_timing", version=1)
@@ -64,7 +61,7 @@ class RoundTimingJob(JobKind):
         return self
 
     def mechanisms(self) -> dict[RoundMethod, SummedUsers]:
-        """As the paper accounts for them; of Gaussian sampling by Theorem 4."""
+        """The three mechanisms with the paper's accounting; Gaussian sampling with that of Theorem 4."""
         shared: dict[str, Any] = {
             "clip": self.clip,
             "users": self.clients,

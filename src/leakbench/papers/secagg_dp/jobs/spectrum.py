@@ -35,7 +35,7 @@ from leakbench.theory.span import LEAVES
 from leakbench.theory.water_filling import added_trace, update_spectrum
 
 MEMORY = 48 * 2**30
-"""What a span may take, in bytes."""
+"""Most memory of a span, in bytes."""
 
 GRADIENTS = {
     "dimension": MetricInfo(unit="coordinates of a gradient, K", direction="none"),
@@ -108,7 +108,7 @@ BY_USERS = {
 
 @JOB_KINDS.register("spectrum", version=1)
 class SpectrumJob(JobKind):
-    """What users' clipped per-record gradients are like in rounds of training without noise (Zhang et al. 2024).
+    """Measure users' clipped per-record gradients in rounds of training without noise (Zhang et al. 2024).
 
     In every round each user takes a batch of its records at random, and the server subtracts the rate times the mean of
     the clipped gradients (eqs. 2 and 3). Before some of the rounds the gradients of all records of the first
@@ -169,7 +169,7 @@ class SpectrumJob(JobKind):
 
     @property
     def observed(self) -> int:
-        """How many users' gradients are measured."""
+        """Number of users whose gradients are measured."""
         return self.measured or self.users
 
     def metrics_of(self, job: Job) -> Mapping[str, MetricInfo]:
@@ -212,14 +212,14 @@ class SpectrumJob(JobKind):
         """sigma^2 for every epsilon, by the names in :data:`NOISE`."""
         setting = Aggregation(self.users, self.records, self.batch, self.clip)
 
-        def found(mechanism: Mechanism, form: Form) -> list[float]:
+        def levels(mechanism: Mechanism, form: Form) -> list[float]:
             return [
                 calibrated_variance(setting, epsilon, self.total_rounds, self.delta, mechanism, form)
                 for epsilon in self.epsilons
             ]
 
-        return {f"isotropic_at_epsilon{end}": found("gaussian", form) for end, (form, _) in BOUNDS.items()} | {
-            f"filled_at_epsilon{end}": found("gaussian_filled", form) for end, (_, form) in BOUNDS.items()
+        return {f"isotropic_at_epsilon{end}": levels("gaussian", form) for end, (form, _) in BOUNDS.items()} | {
+            f"filled_at_epsilon{end}": levels("gaussian_filled", form) for end, (_, form) in BOUNDS.items()
         }
 
 
@@ -287,8 +287,8 @@ class _Users:
         inputs, labels = records.inputs.double()[None], records.labels[None]
         steps = ClientSteps(self.exact, self.parameters.double(), inputs, labels, self.streams)
         ((_, gradients),) = steps.sample_gradients()
-        found, share = _clipped(gradients[0], self.kind.clip)
-        return found.mT, share
+        clipped, share = _clipped(gradients[0], self.kind.clip)
+        return clipped.mT, share
 
     def _of_user(self, user: int) -> tuple[torch.Tensor, float]:
         return self._gradients(_Records(self.held.inputs[user], self.held.labels[user]))
@@ -338,29 +338,29 @@ class _Users:
         return {"varying": float(varying), "rank_bound": bound}
 
     def _spectra(self, metrics: dict[str, Value]) -> torch.Tensor:
-        """Eigenvalues of every measured user, descending ``[n, D]``; what is of one user joins the metrics."""
+        """Eigenvalues of every measured user, descending ``[n, D]``; adds the metrics of single users."""
         of_users: dict[str, list[float | None]] = {"rank": [], "leaving_per_user": [], "clipped": []}
         spectra = []
         for user in range(self.kind.observed):
             gradients, clipped = self._of_user(user)
             spectra.append(update_spectrum(gradients, self.kind.batch).eigenvalues.flip(-1))
-            own = pooled_span([gradients])
-            of_users["rank"].append(float(own.rank))
-            leaves = own.leave_one_out([gradients]) > LEAVES
+            span = pooled_span([gradients])
+            of_users["rank"].append(float(span.rank))
+            leaves = span.leave_one_out([gradients]) > LEAVES
             of_users["leaving_per_user"].append(float(leaves.double().mean()))
             of_users["clipped"].append(clipped)
-        found = torch.stack(spectra)
+        eigenvalues = torch.stack(spectra)
         metrics |= of_users
-        metrics |= {"trace": found.sum(dim=1).tolist(), "largest": found[:, 0].tolist()}
-        metrics["eigenvalues"] = found[0, : self.network.dimension].tolist()
-        return found
+        metrics |= {"trace": eigenvalues.sum(dim=1).tolist(), "largest": eigenvalues[:, 0].tolist()}
+        metrics["eigenvalues"] = eigenvalues[0, : self.network.dimension].tolist()
+        return eigenvalues
 
     def _spans(self) -> dict[str, Value]:
         def share(distances: torch.Tensor) -> float:
             return float((distances > LEAVES).double().mean())
 
         everyone = pooled_span(self._chunks())
-        found: dict[str, Value] = {
+        metrics: dict[str, Value] = {
             "pooled_rank": float(everyone.rank),
             "leaving_pooled": share(everyone.leave_one_out(self._chunks())),
             "leaving_fresh": share(everyone.residual(self._gradients(self.fresh)[0])),
@@ -368,8 +368,8 @@ class _Users:
         del everyone
         compared = range(min(self.kind.compared, self.kind.observed))
         others = [share(pooled_span(self._chunks(but=user)).residual(self._of_user(user)[0])) for user in compared]
-        found["leaving_other_users"] = sum(others) / len(others)
-        return found
+        metrics["leaving_other_users"] = sum(others) / len(others)
+        return metrics
 
     def _by_users(self, reasons: dict[str, str]) -> dict[str, Value]:
         """Theorem 3 in the subspace that holds every gradient, by the number of users."""
@@ -380,7 +380,7 @@ class _Users:
         pooled = torch.linalg.eigvalsh(sums)[:, 0].clamp(min=0).tolist()
         single = least_eigenvalue(inside).cumsum(dim=0)[last].tolist()
         size = inside.shape[1]
-        found: dict[str, Value] = {
+        metrics: dict[str, Value] = {
             "users": [float(users) for users in kind.by_users],
             "subspace": float(size),
             "floor": single,
@@ -397,8 +397,8 @@ class _Users:
             "epsilon_pooled": "the pooled floor is C^2 / D or less: Theorem 3 says nothing",
             "information": "of one user there is no bound",
         }
-        reasons |= {name: reason for name, reason in why.items() if None in _list(found[name])}
-        return found
+        reasons |= {name: reason for name, reason in why.items() if None in _list(metrics[name])}
+        return metrics
 
 
 class _Measurements(Hook):
@@ -447,14 +447,14 @@ def _load(kind: SpectrumJob, job: Job, seed: int, device: torch.device) -> tuple
     order = iid_partition(
         len(train.labels), 1, held + kind.auxiliary, stream_seed(job.dataset.label, seed, "partition")
     )[0]
-    rows, own = order[:held], _Records(test.inputs[: kind.fresh], test.labels[: kind.fresh])
-    inputs, fresh = train.inputs[rows], own.inputs
+    rows = order[:held]
+    inputs, fresh = train.inputs[rows], test.inputs[: kind.fresh]
     if kind.features is not None:
         inputs, fresh = _scores(train.inputs[order[held:]], kind.features, inputs, fresh)
     shape = (kind.users, kind.records)
     return (
         _Records(inputs.unflatten(0, shape).to(device), train.labels[rows].view(shape).to(device)),
-        _Records(fresh.to(device), own.labels.to(device)),
+        _Records(fresh.to(device), test.labels[: kind.fresh].to(device)),
         len(classes),
     )
 
@@ -492,7 +492,7 @@ def _noise(
 
     even = dimension * torch.tensor(kind.variances, dtype=torch.float64)
     added = filled(kind.variances)
-    found: dict[str, Value] = {
+    metrics: dict[str, Value] = {
         "variance": list(kind.variances),
         "filled": added.tolist(),
         "isotropic": even.tolist(),
@@ -502,10 +502,10 @@ def _noise(
     for end in BOUNDS:
         even = dimension * torch.tensor(variances[f"isotropic_at_epsilon{end}"], dtype=torch.float64)
         added = filled(variances[f"filled_at_epsilon{end}"])
-        found[f"isotropic_at_epsilon{end}"] = even.tolist()
-        found[f"filled_at_epsilon{end}"] = added.tolist()
-        found[f"excess_at_epsilon{end}"] = (added / even - 1).tolist()
-    return found
+        metrics[f"isotropic_at_epsilon{end}"] = even.tolist()
+        metrics[f"filled_at_epsilon{end}"] = added.tolist()
+        metrics[f"excess_at_epsilon{end}"] = (added / even - 1).tolist()
+    return metrics
 
 
 def _in_subspace(network: Network, gradients: torch.Tensor) -> torch.Tensor:
@@ -527,7 +527,7 @@ def _in_subspace(network: Network, gradients: torch.Tensor) -> torch.Tensor:
 def _round_epsilon(kind: SpectrumJob, floor: float) -> float | None:
     """Epsilon of a round; None where the theorem does not apply."""
     try:
-        found = full_rank_curve(kind.records, kind.batch, kind.clip, floor).guarantee(kind.delta).epsilon
+        epsilon = full_rank_curve(kind.records, kind.batch, kind.clip, floor).guarantee(kind.delta).epsilon
     except Infeasible:
         return None
-    return found if math.isfinite(found) else None
+    return epsilon if math.isfinite(epsilon) else None

@@ -1,4 +1,4 @@
-"""Rényi divergence of two normal distributions, exact: what every bound on it is held against.
+"""Exact Rényi divergence of two normal distributions, with which bounds are compared.
 
 Source: Gil et al. (2013), as eq. 22 of Zhang et al. (2024). Nats, float64.
 """
@@ -35,8 +35,8 @@ def renyi_divergence(
     Raises:
         ConfigError: an order is not above 1; a mean or a covariance is not finite.
     """
-    for found in (mean, covariance, other_mean, other_covariance):
-        if not bool(found.isfinite().all()):
+    for moment in (mean, covariance, other_mean, other_covariance):
+        if not bool(moment.isfinite().all()):
             raise ConfigError("the divergence needs means and covariances of finite numbers")
     above = positive(torch.as_tensor(order, dtype=mean.dtype) - 1, "the order of the divergence minus 1")
     size, rounding = mean.shape[-1], mean.shape[-1] * torch.finfo(mean.dtype).eps

@@ -1,4 +1,4 @@
-"""The span of more gradients than memory holds: its dimension, and who leaves it (see :mod:`leakbench.theory.span`).
+"""The span of more gradients than memory holds: dimension and distances (see :mod:`leakbench.theory.span`).
 
 The spans are those of Zhang et al. (2024). Gradients come in chunks of columns, ``[K, p]``. Of more than ``K`` of them
 no more than a triangular factor ``[K, K]`` and as many rows again are kept; a matrix is never multiplied with itself,
@@ -44,7 +44,7 @@ class PooledSpan:
         return self.basis.shape[1]
 
     def residual(self, vectors: torch.Tensor) -> torch.Tensor:
-        """How far vectors ``[K, p]`` are from the span, in parts of their norm, ``[p]``; 0 of one that is zero."""
+        """Distances of vectors ``[K, p]`` from the span, in parts of their norm, ``[p]``; 0 for a zero vector."""
         directions = _unit(vectors)
         for _ in range(2):  # the second time removes what rounding left
             directions = directions - self.basis @ (self.basis.mT @ directions)
@@ -52,7 +52,7 @@ class PooledSpan:
         return rest
 
     def leave_one_out(self, chunks: Iterable[torch.Tensor]) -> torch.Tensor:
-        """How far every gradient is from the span of all the others, in parts of its norm, ``[count]``.
+        """Distance of every gradient from the span of all the others, in parts of its norm, ``[count]``.
 
         Of more than ``K`` gradients, distances below 1e-4 of what the others have in the same direction may be taken
         for leaving.
@@ -68,7 +68,7 @@ class PooledSpan:
 
 
 def _distances(weights: torch.Tensor, values: torch.Tensor, free: float) -> torch.Tensor:
-    """How far gradients are from the span of the others, ``[p]``, by their coordinates ``[p, r]`` in the row space.
+    """Distances of gradients from the span of the others, ``[p]``, by their coordinates ``[p, r]`` in the row space.
 
     One over the root of the pseudo-inverse Gram matrix's diagonal where no null vector of the gradients has an entry,
     else 0.

@@ -1,7 +1,7 @@
-"""Leakage jobs: how often an attack recovers what clients hold, and what that says of their Bayesian privacy leakage.
+"""Leakage jobs: recovery rates of an attack on clients' data, and the Bayesian privacy leakage that they imply.
 
-An attack runs many times, with fresh starts and fresh randomness of the defense, on what clients upload from several
-models. Counted recoveries are an attacker's belief, and its distance to the belief beforehand is leakage.
+An attack runs many times, with fresh starts and fresh randomness of the defense, on clients' uploads from several
+models. Counted recoveries are an attacker's belief, and its distance to the prior belief is leakage.
 Source: Zhang, Kang et al. (2023), section 7, Algorithms 1 to 3.
 """
 
@@ -47,8 +47,9 @@ from leakbench.theory.leakage_surrogate import leakage
 
 Prior = Literal["null", "uniform", "population"]
 PRIORS: tuple[Prior, ...] = ("null", "uniform", "population")
-"""What an attacker believes beforehand: how often the recovery test succeeds on the gradients of another client's batch
-(which the paper leaves open, and all else hangs on), the same of every candidate, or one in the client's data."""
+"""Prior beliefs of an attacker: the rate at which the recovery test succeeds on the gradients of another client's batch
+(the paper leaves the prior open, and all else depends on it), the same for every candidate, or one in the client's
+data."""
 
 ROWS = 64 * 2**20
 """Coordinates of uploads that are attacked at once; only memory depends on it."""
@@ -83,7 +84,7 @@ TUNING_METRICS = {
     "tau": MetricInfo(unit="total variation that the budget asks for", direction="none"),
     "parameter": MetricInfo(unit="of the mechanism: modulus, bound of masks, variance, or part kept", direction="none"),
 }
-"""Of defenses that are tuned to a budget."""
+"""Metrics of defenses that are tuned to a budget."""
 NO_PARAMETER = {"parameter": "no protection is needed"}
 
 
@@ -98,13 +99,13 @@ def _constants_metrics(smoothing: tuple[float, ...]) -> dict[str, MetricInfo]:
         "xi": "nats, largest log ratio of belief and prior",
     }
     ends = {"": "", "_low": ", low end of 95 %, bootstrap", "_high": ", high end of 95 %, bootstrap"}
-    found = {}
+    metrics = {}
     for (name, unit), prior in itertools.product(what.items(), PRIORS):
-        for end, said in ends.items():
-            found[leakage_metric_name(name + end, prior)] = _of_clients(f"{unit}; {prior} prior{said}")
+        for end, suffix in ends.items():
+            metrics[leakage_metric_name(name + end, prior)] = _of_clients(f"{unit}; {prior} prior{suffix}")
         for alpha in smoothing[1:]:
-            found[leakage_metric_name(name, prior, alpha)] = _of_clients(f"{unit}; {prior} prior, alpha = {alpha:g}")
-    return found
+            metrics[leakage_metric_name(name, prior, alpha)] = _of_clients(f"{unit}; {prior} prior, alpha = {alpha:g}")
+    return metrics
 
 
 @JOB_KINDS.register("leakage", version=1)
@@ -202,9 +203,9 @@ class LeakageJob(JobKind):
             if missing:
                 raise Infeasible(f"attack '{job.attack.label}' needs {', '.join(missing)}, which is not granted")
             for seed in job.seeds:
-                found, kept = _Measurement(self, job, attack, seed, device).of(settings)
-                replicates += found
-                tensors |= kept
+                of_seed, tensors_of_seed = _Measurement(self, job, attack, seed, device).of(settings)
+                replicates += of_seed
+                tensors |= tensors_of_seed
         except Infeasible as error:
             outcome = Outcome(status="infeasible", reason=str(error))
             return Findings(job.without_numbers(outcome))
@@ -212,7 +213,7 @@ class LeakageJob(JobKind):
 
 
 class _Attempts(NamedTuple):
-    """What attempts found, each ``[K, M, T, S]``: similarity to the client's own data, and to the next client's.
+    """Results of attempts, each ``[K, M, T, S]``: similarity to the client's own data, and to the next client's.
 
     ``shown``: pixels of the first attempt at the first model, ``[K, S, C, H, W]``. ``diverged``: attempts that became
     non-finite.
@@ -227,7 +228,7 @@ class _Attempts(NamedTuple):
 
 
 class _Measured(NamedTuple):
-    """What one setting of a defense led to.
+    """Results of one setting of a defense.
 
     Attributes:
         replicates: one per threshold.
@@ -244,7 +245,7 @@ class _Measured(NamedTuple):
 
 @dataclass(frozen=True)
 class _Clients:
-    """What the clients of one seed hold.
+    """The clients of one seed: models and data.
 
     Attributes:
         network: the architecture.
@@ -354,15 +355,15 @@ class _Measurement:
         if tuning is not None:
             values |= {"tau": tuning.tau, "parameter": tuning.parameter}
         reasons = {} if tuning is None or tuning.parameter is not None else NO_PARAMETER
-        found = _Measured([], [similarity > threshold for threshold in self.kind.thresholds], attempts.shown, {})
-        for threshold, recovered in zip(self.kind.thresholds, found.recovered, strict=True):
+        measured = _Measured([], [similarity > threshold for threshold in self.kind.thresholds], attempts.shown, {})
+        for threshold, recovered in zip(self.kind.thresholds, measured.recovered, strict=True):
             counted = self._counted(recovered, (attempts.null > threshold).flatten(1, 2), threshold)
             metrics = values | counted.values | law
             setting = {**setting, "threshold": threshold}
-            found.replicates.append(Replicate(seed=self.seed, setting=setting, metrics=metrics, reasons=reasons))
+            measured.replicates.append(Replicate(seed=self.seed, setting=setting, metrics=metrics, reasons=reasons))
             if threshold == self.kind.thresholds[0]:
-                found.constants.update(counted.kept)
-        return found
+                measured.constants.update(counted.constants)
+        return measured
 
     def _beyond_budget(self, setting: Setting, reason: str) -> _Measured:
         """A setting whose budget no parameter meets."""
@@ -380,35 +381,35 @@ class _Measurement:
         for models in torch.arange(kind.models).split(at_once):
             messages = [self._uploads(defense, int(number)) for number in models]
             bits = max([bits, *(message.bits for message in messages)])
-            found = self._attack(messages, models.tolist())
-            lost = found.diverged_at >= 0
+            reconstruction = self._attack(messages, models.tolist())
+            lost = reconstruction.diverged_at >= 0
             diverged += float(lost.sum())
-            parts.append(self._similarities(found, lost))
+            parts.append(self._similarities(reconstruction, lost))
         psnr, ssim, null, pixels = (torch.cat(each) for each in zip(*parts, strict=True))
 
         def by_client(values: torch.Tensor) -> torch.Tensor:
             """From rows ordered by model, attempt and client to ``[K, M, T, S]``."""
-            found: torch.Tensor = values.unflatten(0, (kind.models, kind.attempts, kind.clients)).movedim(2, 0).cpu()
-            return found
+            ordered: torch.Tensor = values.unflatten(0, (kind.models, kind.attempts, kind.clients)).movedim(2, 0).cpu()
+            return ordered
 
         return _Attempts(
             by_client(psnr), by_client(ssim), by_client(null), pixels[: kind.clients].cpu(), diverged, bits
         )
 
     def _keys(self, model: int) -> list[tuple[str | int, ...]]:
-        """Of the random streams of all uploads at a model: attempt after attempt, in each client after client."""
+        """Keys of the random streams of all uploads at a model: attempt after attempt, in each client after client."""
         attempts, clients = range(self.kind.attempts), range(self.kind.clients)
         return [(self.label, self.seed, "upload", model, *at) for at in itertools.product(attempts, clients)]
 
     def _uploads(self, defense: Defense, model: int) -> Message:
         """All clients' uploads at a model, attempt after attempt: each is the first of its client."""
-        held, times, size = self.clients, self.kind.attempts, self.kind.batch_size
+        clients, times, size = self.clients, self.kind.attempts, self.kind.batch_size
         streams = Streams(self._keys(model))
-        samples = Examples(held.held[0][:, :size].repeat(times, 1, 1, 1, 1), held.labels.repeat(times, 1))
-        clients = DefendedClients(defense, streams, samples, per_server=self.kind.clients)
-        batch = clients.protect_data(clients.take(), streams.child("defense"))
-        steps = ClientSteps(held.network, held.parameters[model], *batch, streams)
-        return clients.send(steps, streams.child("defense"))
+        samples = Examples(clients.held[0][:, :size].repeat(times, 1, 1, 1, 1), clients.labels.repeat(times, 1))
+        defended = DefendedClients(defense, streams, samples, per_server=self.kind.clients)
+        batch = defended.protect_data(defended.take(), streams.child("defense"))
+        steps = ClientSteps(clients.network, clients.parameters[model], *batch, streams)
+        return defended.send(steps, streams.child("defense"))
 
     def _attack(self, messages: list[Message], models: list[int]) -> Reconstruction:
         """Uploads at several models as observations of one search."""
@@ -434,14 +435,14 @@ class _Measurement:
         streams = Streams([key for model in models for key in self._keys(model)]).child("attack")
         return self.attack.reconstruct(observations, knowledge, streams)
 
-    def _similarities(self, found: Reconstruction, lost: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """PSNR and SSIM to the own data, that of the kind to the next client's, ``[n, S]`` each; assigned pixels.
+    def _similarities(self, reconstruction: Reconstruction, lost: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """PSNR and SSIM to the client's data, the job's measure to the next client's, ``[n, S]`` each; assigned pixels.
 
-        What diverged is as far from everything as black from white.
+        Diverged attempts are as far from everything as black from white.
         """
-        own = self.clients.images
-        pixels = self.dataset.denormalise(found.images).nan_to_num().clamp(0, 1)
-        times = len(pixels) // len(own)
+        images = self.clients.images
+        pixels = self.dataset.denormalise(reconstruction.images).nan_to_num().clamp(0, 1)
+        times = len(pixels) // len(images)
 
         def measured(truth: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
             every = truth.repeat(times, 1, 1, 1, 1)
@@ -449,13 +450,13 @@ class _Measurement:
             flat = assigned.flatten(0, 1), every.flatten(0, 1)
             return assigned, [metric(*flat).view(every.shape[:2]) for metric in (psnr, ssim)]
 
-        assigned, scores = measured(own)
-        _, others = measured(own.roll(-1, dims=0))
+        assigned, scores = measured(images)
+        _, others = measured(images.roll(-1, dims=0))
         similarities = [*scores, others[0 if self.kind.similarity == "psnr" else 1]]
         return *(each.masked_fill(lost[:, None], 0.0) for each in similarities), assigned
 
     def _law(self) -> tuple[dict[str, torch.Tensor], dict[str, Value]]:
-        """How uploads at the first model vary over batches of the clients' own images."""
+        """Spread of uploads at the first model over batches of the clients' own images."""
         images, labels = self.clients.held
         spread, half = [], []
         for client in range(self.kind.clients):
@@ -483,7 +484,7 @@ class _Measurement:
         Args:
             recovered: ``[K, M, T, S]``.
             null: whether the recovery test succeeds on another client's upload, ``[K, M T, S]``.
-            threshold: it is judged by.
+            threshold: of the similarity.
         """
         kind = self.kind
         trials = recovered[0].numel()
@@ -500,10 +501,10 @@ class _Measurement:
         priors = self._priors(successes, of)
         estimates = {}
         for prior, alpha in itertools.product(PRIORS, kind.smoothing):
-            found = estimates[prior, alpha] = constants(counts, kind.attempts, priors[prior], alpha)
+            estimate = estimates[prior, alpha] = constants(counts, kind.attempts, priors[prior], alpha)
             suffix = None if alpha == kind.smoothing[0] else alpha
-            values[leakage_metric_name("leakage", prior, suffix)] = found.c1.tolist()
-            values[leakage_metric_name("xi", prior, suffix)] = found.xi.tolist()
+            values[leakage_metric_name("leakage", prior, suffix)] = estimate.c1.tolist()
+            values[leakage_metric_name("xi", prior, suffix)] = estimate.xi.tolist()
         for prior in PRIORS:
             draw = generator(self.label, self.seed, "bootstrap")
             ends = bootstrap_constants(recovered, priors[prior], draw, kind.smoothing[0], kind.resamples)
@@ -512,11 +513,11 @@ class _Measurement:
                 values[leakage_metric_name(f"{name}_high", prior)] = end.high.tolist()
         values |= self._classes(recovered, priors["null"])
         first = estimates["null", kind.smoothing[0]]
-        kept = {"c1": first.c1, "xi": first.xi, "null": successes, "null_trials": torch.tensor(of)}
-        return _Counted(values, kept)
+        tensors = {"c1": first.c1, "xi": first.xi, "null": successes, "null_trials": torch.tensor(of)}
+        return _Counted(values, tensors)
 
     def _null(self, null: torch.Tensor, threshold: float) -> tuple[torch.Tensor, int]:
-        """Successes of null attacks for every datum, ``[K, S]``, of how many: of the constants if they are named.
+        """Successes of null attacks for every datum, ``[K, S]``, and trials; those of ``constants`` if that is given.
 
         Raises:
             ConfigError: it has other clients, or another first threshold.
@@ -551,23 +552,23 @@ class _Measurement:
         }
 
     def _classes(self, recovered: torch.Tensor, prior: torch.Tensor) -> dict[str, Value]:
-        """Algorithm 3: the same of the classes that a client's batch has."""
+        """Algorithm 3: leakage about the classes in a client's batch."""
         size, attempts = self.kind.batch_size, self.kind.attempts
-        found: list[float | None] = []
+        leakages: list[float | None] = []
         sums: list[float | None] = []
         for labels, hits, before in zip(self.clients.labels.cpu(), recovered, prior, strict=True):
             classes, of = labels.unique(return_inverse=True)
             belongs = torch.nn.functional.one_hot(of, len(classes)).double()
             counts = hits.double().sum(dim=1) @ belongs
             belief = class_belief(counts, size, attempts).mean(dim=0)
-            found.append(float(leakage(belief, torch.cat([before[:-1] @ belongs, before[-1:]]))))
+            leakages.append(float(leakage(belief, torch.cat([before[:-1] @ belongs, before[-1:]]))))
             sums.append(float(class_belief(counts, size, attempts, "as_printed").sum(dim=-1).mean()))
-        return {"classes": found, "classes_sum": sums}
+        return {"classes": leakages, "classes_sum": sums}
 
 
 class _Counted(NamedTuple):
     values: dict[str, Value]
-    kept: dict[str, torch.Tensor]
+    constants: dict[str, torch.Tensor]
 
 
 def _wilson(hits: torch.Tensor, trials: int) -> tuple[Value, Value]:

@@ -1,4 +1,4 @@
-"""What protecting an update costs: bits that a client sends, and seconds of keys, protecting, adding and recovering.
+"""Costs of protecting an update: bits that a client sends, and seconds of keys, protecting, adding and recovering.
 
 The methods are those that Zhang, Kang et al. (2023) choose among: noise, Paillier encryption, secret sharing and random
 masks, beside the plain update and the same in fixed point. All run in one process, in turns, at the model's
@@ -23,7 +23,7 @@ from leakbench.federated.message import RingMessage
 from leakbench.federated.paillier import Packing, add, check_key_bits, decrypt, encrypt, generate_keys
 from leakbench.federated.step import ClientSteps
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
-from leakbench.jobs.costs import Times
+from leakbench.jobs.costs import Times, timed
 from leakbench.jobs.victims import Victims, gather_victims
 from leakbench.lazy import torch
 from leakbench.randomness import Streams
@@ -51,13 +51,7 @@ COST_METRICS = {
     "bits": MetricInfo(unit="bits that a client sends for the whole update, the largest message", direction="lower"),
     "server_bits": MetricInfo(unit="bits of them that go to the server", direction="lower"),
     "formula_bits": MetricInfo(unit="bits by the formula, in expectation", direction="lower"),
-} | {
-    f"{part}_{clock}_s": MetricInfo(
-        unit=f"seconds of {words}, not reproducible: {what}", direction="lower", axis="repetition"
-    )
-    for part, what in PARTS.items()
-    for clock, words in {"wall": "wall time", "cpu": "processor time"}.items()
-}
+} | timed(PARTS)
 
 
 @dataclass
@@ -150,7 +144,7 @@ class ProtectionCostJob(JobKind):
         """
         k, f = self.clients, self.fraction_bits
         width = FixedPointUpdate(fraction_bits=f).ring.width
-        found = [
+        methods = [
             Method({"method": "none"}, plain_bits(d), k, d, NoDefense()),
             Method({"method": "gaussian_noise"}, plain_bits(d), k, d, GaussianNoise(scale=self.scale)),
             *(
@@ -181,8 +175,8 @@ class ProtectionCostJob(JobKind):
                 name = "paillier" if packed else "paillier_unpacked"
                 values = d if packed else min(d, self.unpacked_values)
                 setting: Setting = {"method": name, "key_bits": bits}
-                found.append(Method(setting, paillier_bits(d, bits, slots), k, values, packing=packing))
-        return found
+                methods.append(Method(setting, paillier_bits(d, bits, slots), k, values, packing=packing))
+        return methods
 
     def settings_of(self, job: Job) -> Iterator[Setting]:
         for method in self.methods(1):  # whatever the size of an update
@@ -230,15 +224,14 @@ class ProtectionCostJob(JobKind):
         steps = ClientSteps(victims.network, victims.parameters, victims.inputs, victims.labels, victims.streams)
         with step.of("step", device):
             _ = steps.gradient
-        found = []
+        timed = []
         for place in torch.randperm(len(methods), generator=torch.Generator().manual_seed(number)).tolist():
             method = methods[place]
-            own = steps.rows(0, method.clients)
-            taken = method.run(own, Streams(streams.keys[: method.clients]), device)
+            taken = method.run(steps.rows(0, method.clients), Streams(streams.keys[: method.clients]), device)
             taken.wall["step"] = step.wall["step"] / self.clients
             taken.cpu["step"] = step.cpu["step"] / self.clients
-            found.append((method, taken))
-        return found
+            timed.append((method, taken))
+        return timed
 
     def _replicate(self, seed: int, method: Method, d: int) -> Replicate:
         whole, to_server = (size * d / method.values for size in method.bits)

@@ -36,7 +36,7 @@ VACUOUS = 0.287161071
 
 
 def attempts_made(attempts: int, form: Form = "corrected") -> int:
-    """How often the attack runs for ``T`` attempts: ``T``, or ``T + 1`` by the printed loops.
+    """Number of attacks for ``T`` attempts: ``T``, or ``T + 1`` by the printed loops.
 
     Raises:
         ConfigError: ``T`` is below 1.
@@ -81,17 +81,17 @@ def data_belief(
         ConfigError: ``T`` is below 1, a count or ``alpha`` is negative, there is no datum, or smoothing has no prior.
     """
     attempts_made(attempts)
-    found = not_negative(counts, "counts of recoveries")
-    candidates = found.shape[-1]
+    counts = not_negative(counts, "counts of recoveries")
+    candidates = counts.shape[-1]
     if candidates < 2:
         raise ConfigError(f"counts are of S data and of misses, so two at least, found {candidates}")
     whole = (candidates - 1) * attempts
     weight = float(not_negative(smoothing, "the smoothing alpha")) * candidates
     if not weight:
-        return found / whole
+        return counts / whole
     if prior is None:
         raise ConfigError("smoothing adds counts in proportion to the prior, which is missing")
-    return (found + weight * law(prior, "the prior")) / (whole + weight)
+    return (counts + weight * law(prior, "the prior")) / (whole + weight)
 
 
 def class_belief(counts: torch.Tensor, images: int, attempts: int, form: Form = "corrected") -> torch.Tensor:
@@ -110,14 +110,14 @@ def class_belief(counts: torch.Tensor, images: int, attempts: int, form: Form = 
         ConfigError: ``T`` or ``S`` is below 1, a count is negative, or there are more recoveries than images.
     """
     attempts_made(attempts)
-    found = not_negative(counts, "counts of recoveries")
+    counts = not_negative(counts, "counts of recoveries")
     if form == "as_printed":
-        return found / (found.shape[-1] * attempts)
+        return counts / (counts.shape[-1] * attempts)
     whole = images * attempts
-    misses = whole - found.sum(dim=-1, keepdim=True)
+    misses = whole - counts.sum(dim=-1, keepdim=True)
     if images < 1 or bool((misses < 0).any()):
         raise ConfigError(f"{attempts} attempts on {images} images cannot recover more than {whole} of them")
-    return torch.cat([found, misses], dim=-1) / whole
+    return torch.cat([counts, misses], dim=-1) / whole
 
 
 def uniform_prior(data: int) -> torch.Tensor:
@@ -145,11 +145,11 @@ def null_prior(successes: torch.Tensor, trials: int) -> torch.Tensor:
         ConfigError: there is no trial or no datum, or successes do not lie in [0, trials].
     """
     attempts_made(trials)
-    found = not_negative(successes, "successes of the null attack")
-    _data(found.shape[-1])
-    if bool((found > trials).any()):
-        raise ConfigError(f"the null attack cannot succeed {float(found.max()):g} times in {trials} attempts")
-    each = (found + 0.5) / (trials + 1) / found.shape[-1]
+    successes = not_negative(successes, "successes of the null attack")
+    _data(successes.shape[-1])
+    if bool((successes > trials).any()):
+        raise ConfigError(f"the null attack cannot succeed {float(successes.max()):g} times in {trials} attempts")
+    each = (successes + 0.5) / (trials + 1) / successes.shape[-1]
     return torch.cat([each, 1 - each.sum(dim=-1, keepdim=True)], dim=-1)
 
 
@@ -192,7 +192,7 @@ class Constants:
     belief: torch.Tensor
 
     def system(self) -> Constants:
-        """Of all clients, the last dimension of ``c1``: ``C1`` is their mean, ``xi`` the largest."""
+        """The constants of all clients, the last dimension of ``c1``, together: mean ``C1`` and largest ``xi``."""
         xi = self.xi.amax(dim=-1)
         return Constants(self.c1.mean(dim=-1), xi, amplification(xi), self.belief)
 
@@ -255,7 +255,7 @@ def bootstrap_constants(
             f"a bootstrap needs resamples and a confidence in (0, 1), found {resamples} and {confidence:g}"
         )
     *_, attempts, data = recovered.shape
-    recovery_counts(recovered)  # refuses what is empty
+    recovery_counts(recovered)  # rejects empty input
     hits = recovered.double()
     rows = hits.shape[:-1]
     parts = []
@@ -266,7 +266,7 @@ def bootstrap_constants(
         parts.append((weights.unsqueeze(-2) @ hits).squeeze(-2))
     sums = torch.cat(parts)  # [resamples, ..., M, S]
     counts = torch.cat([sums, attempts * data - sums.sum(dim=-1, keepdim=True)], dim=-1)
-    found = constants(counts, attempts, prior, smoothing)
+    estimates = constants(counts, attempts, prior, smoothing)
     tail = (1 - confidence) / 2
 
     def interval(values: torch.Tensor) -> Interval:
@@ -274,7 +274,7 @@ def bootstrap_constants(
         low, high = (values.quantile(level, dim=0, interpolation="nearest") for level in (tail, 1 - tail))
         return Interval(low, high)
 
-    return {"c1": interval(found.c1), "xi": interval(found.xi), "c2": interval(found.c2)}
+    return {"c1": interval(estimates.c1), "xi": interval(estimates.xi), "c2": interval(estimates.c2)}
 
 
 def _rates(probabilities: torch.Tensor, data: int) -> torch.Tensor:
@@ -310,10 +310,10 @@ def failure_probability(
 
 
 def _relative(value: torch.Tensor | float) -> torch.Tensor:
-    found = positive(value, "the relative error").double()
-    if not bool((found <= 1).all()):
-        raise ConfigError(f"Chernoff's bound is of relative errors in (0, 1], found {float(found.max()):g}")
-    return found
+    relative = positive(value, "the relative error").double()
+    if not bool((relative <= 1).all()):
+        raise ConfigError(f"Chernoff's bound is of relative errors in (0, 1], found {float(relative.max()):g}")
+    return relative
 
 
 def _exponent(failure: torch.Tensor | float, rates: torch.Tensor) -> torch.Tensor:
@@ -382,8 +382,8 @@ def relative_error(
         ConfigError: an argument is out of its range.
     """
     exponent = _exponent(failure, _rates(probabilities, data))
-    found = (exponent / positive(attempts, "the number of attempts T")).sqrt()
-    return torch.where(found <= 1, found, torch.inf)
+    error = (exponent / positive(attempts, "the number of attempts T")).sqrt()
+    return torch.where(error <= 1, error, torch.inf)
 
 
 def c1_error(relative: torch.Tensor | float) -> torch.Tensor:
@@ -395,10 +395,10 @@ def c1_error(relative: torch.Tensor | float) -> torch.Tensor:
     Raises:
         ConfigError: the error is negative.
     """
-    found = not_negative(relative, "the relative error")
-    e = torch.where(found < 1, found, 0.0)
+    relative = not_negative(relative, "the relative error")
+    e = torch.where(relative < 1, relative, 0.0)
     value = ((1 + e) * (e.log1p() - (-e).log1p()) / 2 + (e - (-e).log1p()) / 2).sqrt()
-    return torch.where(found < 1, value, torch.inf)
+    return torch.where(relative < 1, value, torch.inf)
 
 
 def metric_error(relative: torch.Tensor | float, form: Form = "corrected") -> torch.Tensor:
