@@ -11,6 +11,12 @@ from numpy.typing import ArrayLike
 IMAGE_METRICS = ("mse_input", "psnr")
 
 
+def cube(means: Sequence[float], units: int = 1, spread: float = 1e-5, seeds: int = 5) -> np.ndarray:
+    """``[points, seeds, units]`` around the means."""
+    by_seed, by_unit = np.linspace(-1, 1, seeds)[:, None], np.linspace(-1, 1, units) if units > 1 else np.zeros(1)
+    return np.asarray(means, dtype=float).reshape(-1, 1, 1) + spread * (by_seed + by_unit)
+
+
 def rows(
     defense: str,
     metric: str,
@@ -30,15 +36,15 @@ def rows(
         values: ``[points, seeds, units]``; units are images, victims, or nothing, by the metric. Of a curve the points
             are the steps. ``images`` per batch are 2, and both have their batch's number.
     """
-    cube = np.asarray(values, dtype=float)
+    measured = np.asarray(values, dtype=float)
     curve = metric == "loss_curve" or metric.startswith("noise_std/")
     axis = "step" if curve else "image" if metric in IMAGE_METRICS else "victim" if attack or sweep else None
     if metric == "final_loss":
         axis = None
     if axis == "image":
-        cube = cube.repeat(2, axis=2)
-    found = []
-    for (point, seed, unit), value in np.ndenumerate(cube):
+        measured = measured.repeat(2, axis=2)
+    listed = []
+    for (point, seed, unit), value in np.ndenumerate(measured):
         row = {
             "dataset": cell[0],
             "model": cell[1],
@@ -54,8 +60,8 @@ def rows(
         }
         if sweep and points is not None:
             row[f"setting.{sweep}"] = points[point]
-        found.append(row | {f"setting.{key}": value for key, value in (where or {}).items()})
-    frame = pd.DataFrame(found)
+        listed.append(row | {f"setting.{key}": value for key, value in (where or {}).items()})
+    frame = pd.DataFrame(listed)
     if axis != "image":
         return frame
     victims = frame[frame["index"] % 2 == 0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -13,7 +14,7 @@ from leakbench.paper_folders import paper_folders
 from leakbench.report.artifacts import Artifact, Tables, artifacts
 from leakbench.report.compared import Places, stand_ins, without
 from leakbench.report.evidence import Evidence, NotRun
-from leakbench.report.findings import Finding, effect_text
+from leakbench.report.findings import Finding, Part, decide, effect_text
 from leakbench.report.labels import Reads, check_labels, declared
 
 if TYPE_CHECKING:
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 
 NO_SWEEP = "the claim is of a trade-off, and takes a sweep of one of its parameters"
 """Why a compared defense cannot take the place of another one."""
+
+
+Judge = Callable[[Evidence], Finding]
+"""From what the tables hold to a finding; raises :class:`NotRun` where that does not suffice."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,7 @@ class Claim:
         statement: one plain sentence.
         source: where the paper says it.
         reads: the experiments whose tidy tables it reads, with the labels that it reads of them; none for theory.
-        find: the pure function from evidence to a finding. It may raise :class:`NotRun`.
+        find: the pure function that judges it.
         champion: label of the defense that the claim says does well; the note has the verdicts with compared defenses
             in its place. Empty for other claims.
         over: the parameter that the champion is compared over, if any; a compared defense has another one.
@@ -43,7 +48,7 @@ class Claim:
     statement: str
     source: str
     reads: tuple[Reads, ...]
-    find: Callable[[Evidence], Finding]
+    find: Judge
     champion: str = ""
     over: str = ""
 
@@ -83,12 +88,17 @@ class Claim:
         finding = self.judge({name: without(frame, compared) for name, frame in tables.items()})
         if not (self.champion and compared) or finding.verdict == "not run":
             return finding
-        notes = [finding.note] if finding.note else []
+        notes = []
         for name, others in stand_ins(tables, compared, self.champion, self.over):
             other = Finding("not run", note=NO_SWEEP) if others is None else self.judge(others)
             words = effect_text(other.effect, other.low, other.high) or other.note
             notes.append(f"with {name} in the place of {self.champion}: {other.verdict} ({words})")
-        return replace(finding, note=". ".join(notes))
+        return noting(finding, *notes)
+
+
+def noting(finding: Finding, *notes: str) -> Finding:
+    """A finding with further notes."""
+    return replace(finding, note=". ".join(filter(None, (finding.note, *notes))))
 
 
 @cache
@@ -114,7 +124,7 @@ def claim(
     experiments: Iterable[str | Reads] = (),
     champion: str = "",
     over: str = "",
-) -> Callable[[Callable[[Evidence], Finding]], Callable[[Evidence], Finding]]:
+) -> Callable[[Judge], Judge]:
     """Register the decorated function as the judge of a claim.
 
     >>> from leakbench.lazy import pd
@@ -142,13 +152,50 @@ def claim(
         ConfigError: the paper's key is taken.
     """
 
-    def register(find: Callable[[Evidence], Finding]) -> Callable[[Evidence], Finding]:
+    def register(find: Judge) -> Judge:
         if (paper, key) in _claims:
             raise ConfigError(f"{paper}: claim {key} is registered twice")
         _claims[paper, key] = Claim(paper, key, statement, source, declared(experiments), find, champion, over)
         return find
 
     return register
+
+
+def each_cell(
+    *experiments: str, gated: bool = True
+) -> Callable[[Callable[[str, Evidence], Iterable[Part | str]]], Judge]:
+    """Make a judge of a function that compares defenses on one data set and model.
+
+    The function gets the name and the evidence of every pair that the experiments share, and yields parts of the claim,
+    and texts for the note.
+
+    >>> from leakbench.lazy import pd
+    >>> from leakbench.report.comparisons import level
+    >>> @each_cell("training")
+    ... def accurate(cell: str, one: Evidence) -> Iterable[Part | str]:
+    ...     yield level(one.series("training", "accuracy", defense="gp"), cell, "fraction", at_least=0.6)
+    >>> table = pd.DataFrame({"model": ["lenet5", "lenet5", "vgg16", "vgg16"], "seed": [0, 1, 0, 1]})
+    >>> table = table.assign(dataset="mnist", defense="gp", attack=None, metric="accuracy", axis=None, index=0)
+    >>> finding = accurate(Evidence({"training": table.assign(value=[0.66, 0.68, 0.51, 0.53], void=False)}))
+    >>> finding.verdict, finding.effect, finding.meaning
+    ('contradicted', 0.52, 'accuracy of gp in training (fraction); mnist with vgg16 (the part that decides, of 2)')
+
+    Args:
+        experiments: whose data sets and models count.
+        gated: as in :func:`leakbench.report.findings.decide`.
+    """
+
+    def judge_of(compare: Callable[[str, Evidence], Iterable[Part | str]]) -> Judge:
+        @functools.wraps(compare)
+        def find(evidence: Evidence) -> Finding:
+            yielded = [each for cell, one in evidence.cells(*experiments).items() for each in compare(cell, one)]
+            parts = [each for each in yielded if isinstance(each, Part)]
+            notes = dict.fromkeys(each for each in yielded if isinstance(each, str))
+            return noting(decide(evidence, parts, gated=gated), *notes)
+
+        return find
+
+    return judge_of
 
 
 def check_readers(plan: Plan) -> None:

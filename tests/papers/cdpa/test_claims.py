@@ -3,34 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from tests.papers.cdpa.test_text_claims import CASES as OF_TEXT
-from tests.papers.theorems import checks_of
-from tests.report.tables import rows, table
+from tests.papers.verdicts import Case, Tables, judge
+from tests.report.tables import cube, rows, table
 
-from leakbench.papers.cdpa import PAPER
 from leakbench.papers.cdpa.claims import ATTACKED, OTHERS, ROWS
-from leakbench.report.claims import claims_of
-from leakbench.report.findings import Finding
 
-Tables = dict[str, pd.DataFrame]
-CLAIMS = {entry.key: entry for entry in claims_of("cdpa")}
+judged = partial(judge, "cdpa")
 SIMPLE, CONV, RESNET = (("cifar10", model) for model in ("simplecnn", "convnet8", "resnet18"))
 MODELS = (SIMPLE, CONV, RESNET)
 ROG = ("imagenet128", "rog-resnet18")
 KEEPS = (0.8, 0.9, 0.95, 0.98)
 ALPHAS = (0.1, 1.0)
-SEEDS = 5
-
-
-def cube(means: Sequence[float], units: int = 1, spread: float = 1e-5) -> np.ndarray:
-    """``[points, SEEDS, units]`` around the means."""
-    seeds, batches = np.linspace(-1, 1, SEEDS)[:, None], np.linspace(-1, 1, units) if units > 1 else np.zeros(1)
-    return np.asarray(means, dtype=float).reshape(-1, 1, 1) + spread * (seeds + batches)
 
 
 def trained(defense: str, cell: tuple[str, str], /, **metrics: float) -> pd.DataFrame:
@@ -180,7 +169,6 @@ def shrinking(d: str, model: str) -> float:
     return {"simplecnn": 1.7, "convnet8": 1.4, "resnet18": 1.2}[model] if d == "cdpa" else 1.0
 
 
-Case = tuple[Callable[[], Tables], Callable[[], Tables]]
 RISING, FALLING = (0.77, 0.78, 0.79, 0.8), (0.8, 0.79, 0.78, 0.77)
 CASES: dict[str, Case] = {
     "E1": (lambda: reconstructed(0.2, 0.5, attacks=("rog", "rog-post")), lambda: reconstructed(0.6, 0.5)),
@@ -227,37 +215,6 @@ CASES: dict[str, Case] = {
     "X4": (lambda: skewed(0.6, 0.79), lambda: skewed(0.6, 0.65)),
     "X6": (lambda: reconstructed(0.2, 0.5), lambda: reconstructed(0.6, 0.5)),
 }
-
-
-def judged(key: str, tables: Tables) -> Finding:
-    return CLAIMS[key].judge(tables)
-
-
-@pytest.mark.parametrize("key", CASES)
-def test_what_is_said_is_reproduced(key: str) -> None:
-    finding = judged(key, CASES[key][0]())
-    assert finding.verdict == "reproduced", finding
-
-
-@pytest.mark.parametrize("key", CASES)
-def test_the_contrary_is_contradicted(key: str) -> None:
-    finding = judged(key, CASES[key][1]())
-    assert finding.verdict == "contradicted", finding
-
-
-def test_every_claim_is_tested() -> None:
-    assert set(CASES) | set(OF_TEXT) == {key for key, entry in CLAIMS.items() if entry.experiments}
-
-
-def test_claims_without_tables_are_checked_by_computing() -> None:
-    assert set(CLAIMS) == set(CASES) | set(OF_TEXT) | set(checks_of(PAPER))
-
-
-@pytest.mark.parametrize("key", CASES)
-def test_what_is_missing_is_not_run(key: str) -> None:
-    """No row of the defenses that are judged."""
-    tables = {name: frame[frame["defense"] == "unheard of"] for name, frame in CASES[key][0]().items()}
-    assert judged(key, tables).verdict == "not run"
 
 
 @pytest.mark.parametrize("key", ["E1", "E2", "E3", "E8b", "E11", "X1a", "X2", "X6"])

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import pandas as pd
 import pytest
-from tests.report.tables import rows, table
+from tests.papers.verdicts import Case, Tables, judge
+from tests.report.tables import cube, rows, table
 
 from leakbench.papers.cdpa.text_attacked import DEFENSES, as_printed
-from leakbench.report.claims import claims_of
-from leakbench.report.findings import Finding
 
-Tables = dict[str, pd.DataFrame]
-CLAIMS = {entry.key: entry for entry in claims_of("cdpa")}
+judged = partial(judge, "cdpa")
 
 CELL = ("cola-short", "bert")
 TRAINED = (("cola", "bert"), ("rotten_tomatoes", "bert"), ("cola", "distilbert"))
-SEEDS = 5
 UNDEFENDED = {"dlg-text": 50.0, "tag": 70.0, "lamp-cos": 75.0, "lamp-l1l2": 65.0}
 LOSSES = {
     "none": 0.0,
@@ -29,12 +27,6 @@ LOSSES = {
     "cdpa-text-released": -np.inf,
 }
 """What each defense adds to the undefended score; minus infinity makes it next to nothing."""
-
-
-def cube(means: Sequence[float], units: int = 1, spread: float = 1e-5) -> np.ndarray:
-    """``[points, SEEDS, units]`` around the means."""
-    seeds, batches = np.linspace(-1, 1, SEEDS)[:, None], np.linspace(-1, 1, units) if units > 1 else np.zeros(1)
-    return np.asarray(means, dtype=float).reshape(-1, 1, 1) + spread * (seeds + batches)
 
 
 def scored(defense: str, attack: str, words: float, pairs: float, *, void: bool = False) -> pd.DataFrame:
@@ -100,7 +92,6 @@ def learnt(rounds: int = 30, **last: float) -> Tables:
     return {"text_utility": table(*parts)}
 
 
-Case = tuple[Callable[[], Tables], Callable[[], Tables]]
 CASES: dict[str, Case] = {
     "E18a": (found, lambda: found({("cdpa-text", "dlg-text"): 25.0})),
     "E18b": (found, lambda: found({("dp", "tag"): 0.0})),
@@ -135,32 +126,6 @@ OF_STRENGTH = ("E22a", "E22b", "X7a", "X7b", "X11")
 def swapped(frame: pd.DataFrame) -> pd.DataFrame:
     """DP and CDPA under each other's label."""
     return frame.assign(defense=frame["defense"].replace({"dp": "cdpa-text", "cdpa-text": "dp"}))
-
-
-def judged(key: str, tables: Tables) -> Finding:
-    return CLAIMS[key].judge(tables)
-
-
-@pytest.mark.parametrize("key", CASES)
-def test_what_is_said_is_reproduced(key: str) -> None:
-    finding = judged(key, CASES[key][0]())
-    assert finding.verdict == "reproduced", finding
-
-
-@pytest.mark.parametrize("key", CASES)
-def test_the_contrary_is_contradicted(key: str) -> None:
-    finding = judged(key, CASES[key][1]())
-    assert finding.verdict == "contradicted", finding
-
-
-@pytest.mark.parametrize("key", CASES)
-def test_what_is_missing_is_not_run(key: str) -> None:
-    """No row of the defenses that are judged."""
-    tables = {
-        name: frame.assign(defense=frame["defense"].where(frame["defense"] == "unheard of", "other"))
-        for name, frame in CASES[key][0]().items()
-    }
-    assert judged(key, tables).verdict == "not run"
 
 
 @pytest.mark.parametrize("key", [key for key in CASES if not key.startswith("E21")])
@@ -235,7 +200,7 @@ class TestEpochs:
 def test_attackers_are_named_with_what_they_miss() -> None:
     finding = judged("X8a", informed({"cleared": 66.0, "robust": 10.0}))
     assert finding.effect == pytest.approx(-4, abs=0.01)
-    assert "cleared -4.0, robust -60.0" in finding.note
+    assert "tag-cleared -4.0, tag-robust -60.0" in finding.note
 
 
 def test_sentences_are_averaged_over_their_batch() -> None:

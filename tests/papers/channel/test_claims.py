@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from tests.report.tables import rows, table
+from tests.papers.verdicts import Case, Tables, judge
+from tests.report.tables import cube, rows, table
 
 from leakbench.papers.channel.claims import FULL_SIZE
 from leakbench.papers.channel.common import printed
-from leakbench.report.claims import claims_of
-from leakbench.report.findings import Finding
 
-Tables = dict[str, pd.DataFrame]
-CLAIMS = {entry.key: entry for entry in claims_of("channel")}
+judged = partial(judge, "channel")
 CELLS = (("cifar10", "lenet5"), ("fashion", "lenet5"))
 KAPPAS = (50.0, 100.0, 200.0, 300.0)
-SEEDS = 5
 CHANNELS = ("natural", "white", "personalized")
 BLIND = "auc/lira"  # the attack that is weaker on undefended models
-
-
-def cube(means: Sequence[float], units: int = 1, spread: float = 1e-3) -> np.ndarray:
-    """``[points, SEEDS, units]`` around the means."""
-    seeds, batches = np.linspace(-1, 1, SEEDS)[:, None], np.linspace(-1, 1, units) if units > 1 else np.zeros(1)
-    return np.asarray(means, dtype=float).reshape(-1, 1, 1) + spread * (seeds + batches)
 
 
 def measured(
@@ -43,7 +35,7 @@ def measured(
     """Metrics of a defense at every point, for every data set and model."""
     return table(
         *(
-            rows(defense, name, cube(means, units), points=points, sweep=sweep, cell=cell, **options)
+            rows(defense, name, cube(means, units, spread=1e-3), points=points, sweep=sweep, cell=cell, **options)
             for cell in cells
             for name, means in metrics.items()
         )
@@ -185,7 +177,7 @@ def architectures(change: float) -> Tables:
 FALLING, RISING, LARGER = [0.8, 0.7, 0.6, 0.5], [0.5, 0.6, 0.7, 0.8], [1.8, 1.7, 1.6, 1.5]
 HIGHER = {"auc/threshold": [0.92, 0.93, 0.94, 0.95]}
 
-CASES: dict[str, tuple[Callable[[], Tables], Callable[[], Tables]]] = {
+CASES: dict[str, Case] = {
     "E1": (released, lambda: released(-1)),
     "E2": (released, lambda: released(-1)),
     "E3": (released, lambda: released(-1)),
@@ -208,26 +200,6 @@ CASES: dict[str, tuple[Callable[[], Tables], Callable[[], Tables]]] = {
     "X2": (lambda: adaptive([0.4, 0.3, 0.2, 0.1]), lambda: adaptive(LARGER)),
     "X3": (lambda: bounds(0.9), lambda: bounds(0.2)),
 }
-
-
-def judged(key: str, tables: Tables) -> Finding:
-    return CLAIMS[key].judge(tables)
-
-
-@pytest.mark.parametrize("key", CASES)
-def test_what_the_paper_says_is_reproduced(key: str) -> None:
-    finding = judged(key, CASES[key][0]())
-    assert finding.verdict == "reproduced", finding
-
-
-@pytest.mark.parametrize("key", CASES)
-def test_the_contrary_is_contradicted(key: str) -> None:
-    finding = judged(key, CASES[key][1]())
-    assert finding.verdict == "contradicted", finding
-
-
-def test_every_claim_is_tested() -> None:
-    assert set(CASES) == {key for key, entry in CLAIMS.items() if entry.experiments}
 
 
 def test_the_strongest_membership_attack_judges() -> None:

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from matplotlib.container import ErrorbarContainer
 from tests.papers.drawn import draw, make
-from tests.report.tables import rows, table
+from tests.report.tables import cube, rows, table
 
 from leakbench.papers.secagg_dp.accuracy import CHOICE, HOME, TRAINED, chosen, noise_levels, round_seconds, trained
 from leakbench.papers.secagg_dp.accuracy_claims import MARGIN
@@ -26,11 +26,6 @@ EPSILONS, RATES, SEEDS = (1.0, 4.0), (0.1, 1.0), 5
 MECHANISMS = {"gd": "distributed_noise", "sgd": "distributed_noise", "gsgd": "water_filling", "none": "none"}
 
 
-def cube(means: Sequence[float], spread: float = 1e-4) -> np.ndarray:
-    """``[points, SEEDS, 1]`` around the means."""
-    return np.asarray(means, dtype=float).reshape(-1, 1, 1) + spread * np.linspace(-1, 1, SEEDS)[:, None]
-
-
 def runs(
     defense: str,
     accuracy: Mapping[float, Sequence[float]],
@@ -41,7 +36,7 @@ def runs(
     found = []
     for rate in accuracy:
         for metric, values in (("accuracy", accuracy[rate]), ("final_loss", loss[rate]), ("noise_variance", [0.5] * 2)):
-            part = rows(defense, metric, cube(values), points=EPSILONS, sweep="epsilon", cell=cell)
+            part = rows(defense, metric, cube(values, spread=1e-4), points=EPSILONS, sweep="epsilon", cell=cell)
             found.append(part.assign(**{"setting.rate": rate, "axis": None}))
     return table(*found).assign(mechanism=MECHANISMS[defense.partition("-")[0]])
 
@@ -49,7 +44,7 @@ def runs(
 def plain(cell: tuple[str, str], best: float) -> pd.DataFrame:
     """Undefended, without epsilon; the rate 1 has the least loss."""
     found = [
-        rows("none", metric, cube([value]), cell=cell).assign(**{"setting.rate": rate, "axis": None})
+        rows("none", metric, cube([value], spread=1e-4), cell=cell).assign(**{"setting.rate": rate, "axis": None})
         for rate, accuracy, loss in ((0.1, 0.5, 2.0), (1.0, best, 0.2))
         for metric, value in (("accuracy", accuracy), ("final_loss", loss))
     ]

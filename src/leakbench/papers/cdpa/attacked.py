@@ -1,4 +1,4 @@
-"""What the artifacts of attacks share: names of defenses, and the distance that stands for what people see."""
+"""Names of attacked defenses, and the distance that stands for what people see."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def attacked_by_rog(*attacks: str, defenses: Iterable[str] = DEFENSES) -> Reads:
     return reads("rog", defenses=defenses, attacks=(ROG, *attacks))
 
 
-def shown_defenses(frame: pd.DataFrame) -> dict[str, str]:
-    """The undefended update, the paper's defenses and those that a user added, under their labels."""
-    defended = {label: name for label, name in DEFENSES.items() if label != "none"}
-    return {"none": DEFENSES["none"], **series_of(frame, defended)}
+def shown_defenses(frame: pd.DataFrame, names: Mapping[str, str] = DEFENSES) -> dict[str, str]:
+    """The undefended update, the named defenses and those that a user added: label -> name."""
+    defended = {label: name for label, name in names.items() if label != "none"}
+    return {"none": names["none"], **series_of(frame, defended)}
 
 
 def distances(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
@@ -55,10 +55,10 @@ def distances(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
 
 
 def settings_in_words(frame: pd.DataFrame, defense: str, words: Mapping[str, str]) -> list[str]:
-    """Every setting of a defense in the order of its record: ``{value}`` of ``words[parameter]``; "" of an only one."""
-    own = frame[frame["defense"] == defense]
-    swept = [column for column in setting_columns(own) if own[column].notna().any()]
-    settings = own[swept].drop_duplicates().to_dict("records") if swept else [{}]
+    """Settings of a defense in the order of its record, by the formats of their parameters; "" of an only one."""
+    rows = frame[frame["defense"] == defense]
+    swept = [column for column in setting_columns(rows) if rows[column].notna().any()]
+    settings = rows[swept].drop_duplicates().to_dict("records") if swept else [{}]
     return [
         ", ".join(
             words.get(parameter := str(column).removeprefix(SETTING), parameter + " {value:g}").format(value=value)

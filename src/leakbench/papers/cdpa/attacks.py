@@ -1,4 +1,4 @@
-"""Figures 7 and 9, and the supplement S3: how much attacks find under every defense."""
+"""Figures 7 and 9, and the supplement S3: how much attacks recover under every defense."""
 
 from __future__ import annotations
 
@@ -42,18 +42,19 @@ def fig07(tables: Tables) -> Drawing:
     metric, rows = distances(frame)
     defended = {name: values_of_attack(rows, label, ROG) for label, name in shown_defenses(frame).items()}
     unseen = {
-        name: rows[(rows["mechanism"] == "none") & (rows["attack"] == label)] for label, name in _references(rows)
+        name: rows[(rows["mechanism"] == "none") & (rows["attack"] == label)]
+        for label, name in reference_rows(rows).items()
     }
-    ordered = sorted(defended.items(), key=lambda found: found[1]["value"].median())
+    ordered = sorted(defended.items(), key=lambda entry: entry[1]["value"].median())
     drawn, (ax,) = panels(1, width=6.2, height=1.0 + 0.28 * (len(defended) + len(unseen)))
     numbers = []
-    shown = [(name, own) for name, own in [*ordered, *unseen.items()] if len(own)]
-    for place, (name, own) in enumerate(shown):
-        tint = colour(own["mechanism"].iloc[0]) if name in defended else REFERENCE_COLOUR
-        void = bool(own["void"].any())
+    shown = [(name, images) for name, images in [*ordered, *unseen.items()] if len(images)]
+    for place, (name, images) in enumerate(shown):
+        tint = colour(images["mechanism"].iloc[0]) if name in defended else REFERENCE_COLOUR
+        void, values = bool(images["void"].any()), images["value"]
         ax.plot(
-            own["value"],
-            [place] * len(own),
+            values,
+            [place] * len(values),
             linestyle="",
             marker="o",
             markersize=4,
@@ -61,17 +62,13 @@ def fig07(tables: Tables) -> Drawing:
             markerfacecolor="none" if void else tint,
             alpha=0.7,
         )
-        ax.plot([own["value"].median()] * 2, [place - 0.35, place + 0.35], color=tint)
-        numbers += [{"series": name, "metric": metric, "value": value, "void": void} for value in own["value"].tolist()]
+        ax.plot([values.median()] * 2, [place - 0.35, place + 0.35], color=tint)
+        numbers += [{"series": name, "metric": metric, "value": value, "void": void} for value in values.tolist()]
     void = any(row["void"] for row in numbers)
     ax.set_yticks(range(len(shown)), [name for name, _ in shown])
     ax.invert_yaxis()
     ax.set(xlabel=f"{metric}: farther right is less alike" + (f" ({VOID})" if void else ""))
     return Drawing(drawn, pd.DataFrame(numbers))
-
-
-def _references(frame: pd.DataFrame) -> list[tuple[str, str]]:
-    return list(reference_rows(frame).items())
 
 
 def values_of_attack(rows: pd.DataFrame, defense: str, attack: str) -> pd.DataFrame:
@@ -139,8 +136,8 @@ def fig09(tables: Tables) -> Drawing:
             place = (similarity["mean"], accuracy["mean"])
             ax.annotate(name.removeprefix("LDP "), place, (4, 4), textcoords="offset points", fontsize="x-small")
         row = {"series": name, "ssim": similarity["mean"], "accuracy": accuracy["mean"], "void": void}
-        for axis, found in (("ssim", similarity), ("accuracy", accuracy)):
-            row |= {f"{axis}_low": found["low"], f"{axis}_high": found["high"]}
+        for axis, summary in (("ssim", similarity), ("accuracy", accuracy)):
+            row |= {f"{axis}_low": summary["low"], f"{axis}_high": summary["high"]}
         numbers.append(row)
     for label, name in reference_rows(frame).items():
         line = judged(values_of(frame, "ssim", mechanism="none", attack=label), ["mechanism"]).iloc[0]
@@ -189,18 +186,18 @@ def fig_s3(tables: Tables) -> Drawing:
         places = {words: place for place, words in enumerate(attackers.values())}
         void = bool(rows["void"].any())
         for defense, (mechanism, shift, solid) in looks.items():
-            own = rows[rows["defense"] == defense]
-            tint = colour(mechanism)
+            shown, tint = rows[rows["defense"] == defense], colour(mechanism)
+            hollow = bool(shown["void"].any())
             ax.errorbar(
-                own["mean"],
-                [places[words] + shift for words in own["attacker"]],
-                xerr=[own["mean"] - own["low"], own["high"] - own["mean"]],
+                shown["mean"],
+                [places[words] + shift for words in shown["attacker"]],
+                xerr=[shown["mean"] - shown["low"], shown["high"] - shown["mean"]],
                 color=tint,
                 marker="o" if solid else "s",
-                markerfacecolor="none" if own["void"].any() else tint,
+                markerfacecolor="none" if hollow else tint,
                 linestyle="",
                 alpha=1.0 if solid else 0.55,
-                label=named(defense, bool(own["void"].any())),
+                label=named(defense, hollow),
             )
         for row in rows[rows["defense"] == "none seen"].to_dict("records"):
             style = next(line for name, line in REFERENCES.values() if name == row["attacker"])
@@ -209,7 +206,7 @@ def fig_s3(tables: Tables) -> Drawing:
         ax.set_ylim(len(places) - 0.5, -0.5)
         ax.set(xlabel="PSNR (dB, pixels in [0, 1])")
         ax.set_title(attack + (f" ({VOID})" if void else ""), fontsize="medium")
-        kept = ["defense", "attacker", *STATISTICS]
-        numbers += [{"attack": attack, **{key: row[key] for key in kept}} for row in rows.to_dict("records")]
+        columns = ["defense", "attacker", *STATISTICS]
+        numbers += [{"attack": attack, **{key: row[key] for key in columns}} for row in rows.to_dict("records")]
     axes[-1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small")
     return Drawing(drawn, pd.DataFrame(numbers))

@@ -1,4 +1,4 @@
-"""Figure 10: what every defense is worth on five axes at once."""
+"""Figure 10: every defense on five axes at once."""
 
 from __future__ import annotations
 
@@ -51,19 +51,18 @@ def scores(utility: pd.DataFrame, rog: pd.DataFrame) -> pd.DataFrame:
     privacy, source = _privacy(rog)
     rows = []
     for label, mechanism in defenses.items():
-        own = {metric: _mean(utility, label, metric) for metric in ("accuracy", "seconds", CARBON, "mebi_elements")}
         value, void = privacy.get(mechanism, (math.nan, False))
-        found = {
-            "Acc": own["accuracy"],
-            "TE": _mean(utility, reference, "seconds") / own["seconds"],
-            "CEE": _mean(utility, reference, CARBON) / own[CARBON],
-            "CE": 1 - own["mebi_elements"] / _mean(utility, reference, "mebi_elements"),
+        by_axis = {
+            "Acc": _mean(utility, label, "accuracy"),
+            "TE": _mean(utility, reference, "seconds") / _mean(utility, label, "seconds"),
+            "CEE": _mean(utility, reference, CARBON) / _mean(utility, label, CARBON),
+            "CE": 1 - _mean(utility, label, "mebi_elements") / _mean(utility, reference, "mebi_elements"),
             "PR": value,
         }
         rows += [
             {"defense": label, "series": defense_name(label, mechanism), "mechanism": mechanism, "axis": axis}
             | {"score": score, "source": source if axis == "PR" else "", "void": void and axis == "PR"}
-            for axis, score in found.items()
+            for axis, score in by_axis.items()
         ]
     frame = pd.DataFrame(rows)
     low, high = (frame.groupby("axis")["score"].transform(end) for end in ("min", "max"))
@@ -78,7 +77,7 @@ def _mean(frame: pd.DataFrame, label: str | None, metric: str) -> float:
 
 
 def _privacy(rog: pd.DataFrame) -> tuple[dict[str, tuple[float, bool]], str]:
-    """By mechanism: LPIPS if it is known for all, else 1 - SSIM; whether the attack is void; and which it is."""
+    """Privacy by mechanism, with whether the attack is void, and its name: LPIPS if known for all, else 1 - SSIM."""
     rows = rog[rog["attack"] == ROG]
     lpips = rows[rows["metric"] == "lpips"]
     known = len(lpips) > 0 and bool(lpips.groupby("mechanism")["value"].count().all())
@@ -131,18 +130,18 @@ def fig10(tables: Tables) -> Drawing:
 
 
 INNER = 0.2
-"""Radius of the worst, so that polygons keep their corners apart."""
+"""Radius of the worst score, so that the corners of polygons stay apart."""
 
 
 def _polygon(ax: PolarAxes, rows: pd.DataFrame) -> Any:
     angles = np.linspace(0, 2 * np.pi, len(AXES), endpoint=False)
-    own = rows.set_index("axis").loc[list(AXES)]
-    radius = INNER + (1 - INNER) * own["scaled"].to_numpy(dtype=float)
+    corners = rows.set_index("axis").loc[list(AXES)]
+    radius = INNER + (1 - INNER) * corners["scaled"].to_numpy(dtype=float)
     mechanism = rows["mechanism"].iloc[0]
     tint, style = colour(mechanism), "--" if mechanism == "none" else "-"
     around = [*range(len(AXES)), 0]
     (line,) = ax.plot(angles[around], radius[around], color=tint, linestyle=style, linewidth=1.6)
-    sure = ~own["void"].to_numpy(dtype=bool)
+    sure = ~corners["void"].to_numpy(dtype=bool)
     ax.plot(angles[sure], radius[sure], color=tint, linestyle="none", marker="o")
     ax.plot(angles[~sure], radius[~sure], color=tint, linestyle="none", marker="o", markerfacecolor="white")
     return line
@@ -152,8 +151,8 @@ def _dress(ax: PolarAxes, group: str, frame: pd.DataFrame) -> None:
     """Names of the axes, with a word where they are void or missing for all."""
     names = []
     for axis in AXES:
-        own = frame[frame["axis"] == axis]
-        word = "missing" if own["score"].isna().all() else VOID if own["void"].any() else ""
+        rows = frame[frame["axis"] == axis]
+        word = "missing" if rows["score"].isna().all() else VOID if rows["void"].any() else ""
         names.append(f"{axis}\n({word})" if word else axis)
     ax.set_xticks(np.linspace(0, 2 * np.pi, len(AXES), endpoint=False), names)
     ax.set_yticks([INNER, (1 + INNER) / 2, 1.0], ["", "", ""])

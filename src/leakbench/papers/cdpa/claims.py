@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from leakbench.lazy import np
 from leakbench.papers.cdpa import PAPER
 from leakbench.papers.cdpa.common import MODEL_LABELS, MODELS, model_name
-from leakbench.report.claims import claim
+from leakbench.report.claims import claim, each_cell, noting
 from leakbench.report.comparisons import at_each, certain, difference, level, relative, trend
 from leakbench.report.evidence import Evidence, NotRun, Series, bootstrap, same_seeds
 from leakbench.report.findings import Finding, Part, decide
@@ -29,9 +29,9 @@ ACCURACY, GAP, SIZE, CARBON = "accuracy", "generalisation_gap", "mebi_elements",
 CDPA, SENT = "cdpa", "cdpa-rog"
 """Labels of CDPA in training, and under attack."""
 OTHERS = ("cafl", "sign-sgd", "jopeq", "grad-drop", "soteria", "sdq", "laplace")
-"""Of Table IV."""
+"""The other defenses of Table IV."""
 ROWS = ("none", "grad-drop", "cafl-1", "jopeq-2", "laplace-1", "soteria")
-"""Of Table III, but for CDPA's own."""
+"""The rows of Table III, but for CDPA's."""
 ATTACKED = ("cafl-1", "sign-sgd", "jopeq-2", "grad-drop", "soteria", "sdq", "laplace-1")
 """The defenses of Fig. 8, but for CDPA."""
 
@@ -46,16 +46,12 @@ FAILED = 0.4
 """Accuracy below which the paper calls signSGD and CAFL failed."""
 
 
-SHARED = "seeds that run side by side share one measurement of time, which the interval does not say"
+SHARED = "seeds that run side by side share one measurement of time, which the interval does not show"
 
 
 def trained(*defenses: str, models: Sequence[str] = ()) -> Reads:
     """Federated averaging with some defenses, and labels of models where these matter."""
     return reads("utility", defenses=defenses, models=models)
-
-
-def _noting(finding: Finding, *notes: str) -> Finding:
-    return dataclasses.replace(finding, note=". ".join(note for note in (finding.note, *notes) if note))
 
 
 def accuracy(one: Evidence, experiment: str, defense: str, sweep: str | None = None, **where: str) -> Series:
@@ -73,14 +69,14 @@ def measured_if_any(one: Evidence, experiment: str, metric: str, **which: str) -
 
 
 def _by_size(evidence: Evidence, *experiments: str) -> dict[str, tuple[str, Evidence]]:
-    """Cells of the paper's models that all experiments hold, from small to large, by the model."""
-    found: dict[str, tuple[str, Evidence]] = {}
+    """The paper's models that all experiments hold, from small to large: name -> its first cell."""
+    first: dict[str, tuple[str, Evidence]] = {}
     cells = evidence.cells(*experiments)
     for model in MODELS:
         for cell, one in cells.items():
             if model_name(cell.split(" ")[-1]) == model:
-                found.setdefault(model, (cell, one))
-    return found
+                first.setdefault(model, (cell, one))
+    return first
 
 
 def _of_model(evidence: Evidence, model: str, *experiments: str) -> tuple[str, Evidence]:
@@ -89,10 +85,10 @@ def _of_model(evidence: Evidence, model: str, *experiments: str) -> tuple[str, E
     Raises:
         NotRun: there is none.
     """
-    found = _by_size(evidence, *experiments)
-    if model not in found:
-        raise NotRun(f"the claim is of {model}, and {' and '.join(experiments)} hold {', '.join(found) or 'others'}")
-    return found[model]
+    cells = _by_size(evidence, *experiments)
+    if model not in cells:
+        raise NotRun(f"the claim is of {model}, and {' and '.join(experiments)} hold {', '.join(cells) or 'others'}")
+    return cells[model]
 
 
 def _harm(one: Evidence, experiment: str, attack: str, defense: str) -> tuple[str, bool, str]:
@@ -115,25 +111,21 @@ def _worse(a: Series, b: Series, name: str, metric: str, grows: bool) -> Part:
     experiments=(reads("rog", defenses=(SENT, *ROWS), attacks=("rog", "rog-post")),),
     champion=SENT,
 )
-def e1(evidence: Evidence) -> Finding:
+@each_cell("rog")
+def e1(cell: str, one: Evidence) -> Iterator[Part | str]:
     """CDPA against every row, by every metric that was measured, without and with the networks behind ROG."""
-    parts, notes = [], []
-    for cell, one in evidence.cells("rog").items():
-        for attack in ("rog", "rog-post"):
-            of = partial(measured_if_any, one, "rog", attack=attack)
-            for metric in ("psnr", "ssim", "lpips"):
-                own = of(metric=metric, defense=SENT)
-                if own is None and (attack, metric) == ("rog", "psnr"):
-                    raise NotRun(f"there is no psnr of {SENT} in rog under rog")
-                if own is None:
-                    if metric == "lpips" and attack == "rog":
-                        notes.append("LPIPS was not measured")
-                    continue
-                for other in ROWS:
-                    theirs = one.series("rog", metric, defense=other, attack=attack)
-                    name = f"against {other} under {attack}, {cell}"
-                    parts.append(_worse(own, theirs, name, metric, metric == "lpips"))
-    return _noting(decide(evidence, parts), *dict.fromkeys(notes))
+    for attack in ("rog", "rog-post"):
+        for metric in ("psnr", "ssim", "lpips"):
+            ours = measured_if_any(one, "rog", metric, defense=SENT, attack=attack)
+            if ours is None and (attack, metric) == ("rog", "psnr"):
+                raise NotRun(f"there is no psnr of {SENT} in rog under rog")
+            if ours is None:
+                if metric == "lpips" and attack == "rog":
+                    yield "LPIPS was not measured"
+                continue
+            for other in ROWS:
+                theirs = one.series("rog", metric, defense=other, attack=attack)
+                yield _worse(ours, theirs, f"against {other} under {attack}, {cell}", metric, metric == "lpips")
 
 
 @stated(
@@ -142,18 +134,14 @@ def e1(evidence: Evidence) -> Finding:
     source="Fig. 8 and its text",
     experiments=(reads("inversion", defenses=("sign-sgd", "sdq"), attacks="ig"),),
 )
-def e2(evidence: Evidence) -> Finding:
+@each_cell("inversion")
+def e2(cell: str, one: Evidence) -> Iterator[Part]:
     """Two levels."""
-    parts = []
-    for cell, one in evidence.cells("inversion").items():
-        for defense, at_most in (("sign-sgd", 0.2), ("sdq", 0.26)):
-            series = measured_if_any(one, "inversion", "lpips", defense=defense, attack="ig")
-            if series is None:
-                raise NotRun(
-                    f"LPIPS of {defense} was not measured, and its printed numbers have no counterpart in SSIM"
-                )
-            parts.append(level(series, f"{defense}, {cell}", "LPIPS", at_most=at_most))
-    return decide(evidence, parts)
+    for defense, at_most in (("sign-sgd", 0.2), ("sdq", 0.26)):
+        series = measured_if_any(one, "inversion", "lpips", defense=defense, attack="ig")
+        if series is None:
+            raise NotRun(f"LPIPS of {defense} was not measured, and its printed numbers have no counterpart in SSIM")
+        yield level(series, f"{defense}, {cell}", "LPIPS", at_most=at_most)
 
 
 @stated(
@@ -163,18 +151,16 @@ def e2(evidence: Evidence) -> Finding:
     experiments=(INVERTED,),
     champion=SENT,
 )
-def e3(evidence: Evidence) -> Finding:
+@each_cell("inversion")
+def e3(cell: str, one: Evidence) -> Iterator[Part | str]:
     """CDPA against every other defense."""
-    parts, notes = [], []
-    for cell, one in evidence.cells("inversion").items():
-        for attack in ("dlg", "ig"):
-            metric, grows, note = _harm(one, "inversion", attack, SENT)
-            notes.append(note)
-            read = partial(one.series, "inversion", metric, attack=attack)
-            for other in ATTACKED:
-                name = f"against {other} under {attack}, {cell}"
-                parts.append(_worse(read(defense=SENT), read(defense=other), name, metric, grows))
-    return _noting(decide(evidence, parts), *dict.fromkeys(notes))
+    for attack in ("dlg", "ig"):
+        metric, grows, note = _harm(one, "inversion", attack, SENT)
+        yield note
+        read = partial(one.series, "inversion", metric, attack=attack)
+        for other in ATTACKED:
+            name = f"against {other} under {attack}, {cell}"
+            yield _worse(read(defense=SENT), read(defense=other), name, metric, grows)
 
 
 @stated(
@@ -183,16 +169,14 @@ def e3(evidence: Evidence) -> Finding:
     source="Section 6, text of Fig. 8",
     experiments=(INVERTED,),
 )
-def e4(evidence: Evidence) -> Finding:
+@each_cell("inversion")
+def e4(cell: str, one: Evidence) -> Iterator[Part | str]:
     """DLG against IG, by defense."""
-    parts, notes = [], []
-    for cell, one in evidence.cells("inversion").items():
-        metric, grows, note = _harm(one, "inversion", "ig", SENT)
-        notes.append(note)
-        for defense in (*ATTACKED, SENT):
-            dlg, ig = (one.series("inversion", metric, defense=defense, attack=name) for name in ("dlg", "ig"))
-            parts.append(_worse(dlg, ig, f"{defense}, {cell}", metric, grows))
-    return _noting(decide(evidence, parts), *dict.fromkeys(notes))
+    metric, grows, note = _harm(one, "inversion", "ig", SENT)
+    yield note
+    for defense in (*ATTACKED, SENT):
+        dlg, ig = (one.series("inversion", metric, defense=defense, attack=name) for name in ("dlg", "ig"))
+        yield _worse(dlg, ig, f"{defense}, {cell}", metric, grows)
 
 
 @stated(
@@ -201,17 +185,15 @@ def e4(evidence: Evidence) -> Finding:
     source="Table IV",
     experiments=(trained(CDPA, "none"),),
 )
-def e5(evidence: Evidence) -> Finding:
+@each_cell("utility")
+def e5(cell: str, one: Evidence) -> Iterator[Part]:
     """Bits over bits."""
-    parts = []
-    for cell, one in evidence.cells("utility").items():
-        ratio = _size(one, CDPA) / _size(one, "none")
-        parts.append(certain(ratio, cell, "bits of cdpa over those of none", at_least=0.49, at_most=0.51))
-    return decide(evidence, parts)
+    ratio = _size(one, CDPA) / _size(one, "none")
+    yield certain(ratio, cell, "bits of cdpa over those of none", at_least=0.49, at_most=0.51)
 
 
 def _size(one: Evidence, defense: str) -> float:
-    """What a client sends in a round, which no seed changes; the most where the data decide."""
+    """Size of a client's message, which no seed changes; the largest where it depends on the data."""
     return float(np.nanmax(one.series("utility", SIZE, defense=defense).values))
 
 
@@ -222,15 +204,13 @@ def _size(one: Evidence, defense: str) -> float:
     experiments=(trained(CDPA, *OTHERS),),
     champion=CDPA,
 )
-def e6a(evidence: Evidence) -> Finding:
+@each_cell("utility")
+def e6a(cell: str, one: Evidence) -> Iterator[Part]:
     """CDPA minus the others."""
-    parts = []
-    for cell, one in evidence.cells("utility").items():
-        own = accuracy(one, "utility", CDPA)
-        for other in OTHERS:
-            name = f"against {other}, {cell}"
-            parts.append(difference(own, accuracy(one, "utility", other), name, "part", at_least=-POINT))
-    return decide(evidence, parts)
+    ours = accuracy(one, "utility", CDPA)
+    for other in OTHERS:
+        theirs = accuracy(one, "utility", other)
+        yield difference(ours, theirs, f"against {other}, {cell}", "part", at_least=-POINT)
 
 
 @stated(
@@ -240,13 +220,10 @@ def e6a(evidence: Evidence) -> Finding:
     experiments=(trained(CDPA, "none"),),
     champion=CDPA,
 )
-def e6b(evidence: Evidence) -> Finding:
+@each_cell("utility")
+def e6b(cell: str, one: Evidence) -> Iterator[Part]:
     """CDPA minus FedAvg."""
-    parts = [
-        difference(accuracy(one, "utility", CDPA), accuracy(one, "utility", "none"), cell, "part", at_least=-POINT)
-        for cell, one in evidence.cells("utility").items()
-    ]
-    return decide(evidence, parts)
+    yield difference(accuracy(one, "utility", CDPA), accuracy(one, "utility", "none"), cell, "part", at_least=-POINT)
 
 
 @stated(
@@ -300,15 +277,10 @@ def e7b(evidence: Evidence) -> Finding:
 
 
 @stated("E8a", "CDPA's accuracy rises with p.", source="Tables II and VIII", experiments=(OVER_P,))
-def e8a(evidence: Evidence) -> Finding:
+@each_cell("utility_p")
+def e8a(cell: str, one: Evidence) -> Iterator[Part]:
     """Accuracy over p."""
-    return decide(
-        evidence,
-        [
-            trend(accuracy(one, "utility_p", "cdpa-p", "p"), cell, "p", rises=True)
-            for cell, one in evidence.cells("utility_p").items()
-        ],
-    )
+    yield trend(accuracy(one, "utility_p", "cdpa-p", "p"), cell, "p", rises=True)
 
 
 @stated(
@@ -317,14 +289,12 @@ def e8a(evidence: Evidence) -> Finding:
     source="Table VIII",
     experiments=(reads("rog_p", defenses="cdpa-rog-p", attacks="rog"),),
 )
-def e8b(evidence: Evidence) -> Finding:
+@each_cell("rog_p")
+def e8b(cell: str, one: Evidence) -> Iterator[Part]:
     """Likeness over p."""
-    parts = []
-    for cell, one in evidence.cells("rog_p").items():
-        for metric in ("psnr", "ssim"):
-            series = one.series("rog_p", metric, defense="cdpa-rog-p", attack="rog", sweep="p")
-            parts.append(trend(series, cell, "p", rises=True))
-    return decide(evidence, parts)
+    for metric in ("psnr", "ssim"):
+        series = one.series("rog_p", metric, defense="cdpa-rog-p", attack="rog", sweep="p")
+        yield trend(series, cell, "p", rises=True)
 
 
 @stated(
@@ -347,7 +317,7 @@ def e9(evidence: Evidence) -> Finding:
             note = "LPIPS was not measured: judged by accuracy alone"
         else:
             parts.append(_spread(series, cell, "LPIPS", 0.004))
-    return _noting(decide(evidence, parts), note)
+    return noting(decide(evidence, parts), note)
 
 
 def _spread(series: Series, name: str, unit: str, at_most: float) -> Part:
@@ -374,15 +344,14 @@ def _spread(series: Series, name: str, unit: str, at_most: float) -> Part:
         OVER_P,
     ),
 )
-def e10(evidence: Evidence) -> Finding:
+@each_cell("utility_p", "utility")
+def e10(cell: str, one: Evidence) -> Iterator[Part]:
     """FedAvg's gap minus CDPA's, and the trend over p."""
-    parts: list[Part] = []
-    for cell, one in evidence.cells("utility_p", "utility").items():
-        series = one.series("utility_p", GAP, defense="cdpa-p", sweep="p")
-        plain = one.series("utility", GAP, defense="none")
-        parts += [difference(plain, series.at([p]), f"p = {p:g}, {cell}", "nats") for p in series.points]
-        parts.append(trend(series, cell, "p", rises=True))
-    return decide(evidence, parts)
+    series = one.series("utility_p", GAP, defense="cdpa-p", sweep="p")
+    plain = one.series("utility", GAP, defense="none")
+    for p in series.points:
+        yield difference(plain, series.at([p]), f"p = {p:g}, {cell}", "nats")
+    yield trend(series, cell, "p", rises=True)
 
 
 @stated(
@@ -391,26 +360,24 @@ def e10(evidence: Evidence) -> Finding:
     source="Appendix G, Tables VII and VIII",
     experiments=(reads("rog_p", defenses="cdpa-rog-p", attacks=("rog", *IMPUTED)),),
 )
-def e11(evidence: Evidence) -> Finding:
+@each_cell("rog_p")
+def e11(cell: str, one: Evidence) -> Iterator[Part | str]:
     """ROG without imputation minus ROG with it, at every p; levels of LPIPS, or differences of SSIM."""
-    parts, notes = [], []
-    for cell, one in evidence.cells("rog_p").items():
-        read = partial(one.series, "rog_p", defense="cdpa-rog-p", sweep="p")
-        for attack in IMPUTED:
-            at = [
-                (f"{attack} at p = {p:g}, {cell}", theirs, ours)
-                for p, theirs, ours in at_each(read("psnr", attack="rog"), read("psnr", attack=attack))
-            ]
-            parts += [difference(plain, imputed, name, "dB") for name, plain, imputed in at]
-            known = measured_if_any(one, "rog_p", "lpips", defense="cdpa-rog-p", attack=attack, sweep="p")
-            if known is not None:
-                for p in known.points:
-                    parts.append(level(known.at([p]), f"{attack} at p = {p:g}, {cell}", "LPIPS", at_least=0.72))
-                continue
-            notes.append("LPIPS was not measured; that SSIM is not higher stands in for it")
-            for p, plain, imputed in at_each(read("ssim", attack="rog"), read("ssim", attack=attack)):
-                parts.append(difference(plain, imputed, f"{attack} at p = {p:g}, {cell}", "SSIM"))
-    return _noting(decide(evidence, parts), *dict.fromkeys(notes))
+
+    def losses(metric: str, unit: str, attack: str) -> Iterator[Part]:
+        read = partial(one.series, "rog_p", metric, defense="cdpa-rog-p", sweep="p")
+        for p, plain, imputed in at_each(read(attack="rog"), read(attack=attack)):
+            yield difference(plain, imputed, f"{attack} at p = {p:g}, {cell}", unit)
+
+    for attack in IMPUTED:
+        yield from losses("psnr", "dB", attack)
+        lpips = measured_if_any(one, "rog_p", "lpips", defense="cdpa-rog-p", attack=attack, sweep="p")
+        if lpips is None:
+            yield "LPIPS was not measured; that SSIM is not higher stands in for it"
+            yield from losses("ssim", "SSIM", attack)
+            continue
+        for p in lpips.points:
+            yield level(lpips.at([p]), f"{attack} at p = {p:g}, {cell}", "LPIPS", at_least=0.72)
 
 
 @stated(
@@ -419,13 +386,10 @@ def e11(evidence: Evidence) -> Finding:
     source="Table IV, which has 49.4 % for SimpleCNN",
     experiments=(trained("soteria", "none"),),
 )
-def e12(evidence: Evidence) -> Finding:
-    """What Soteria saves."""
-    parts = [
-        certain(1 - _size(one, "soteria") / _size(one, "none"), cell, "part of the bits saved", at_most=0.01)
-        for cell, one in evidence.cells("utility").items()
-    ]
-    return decide(evidence, parts)
+@each_cell("utility")
+def e12(cell: str, one: Evidence) -> Iterator[Part]:
+    """The part of the communication that Soteria saves."""
+    yield certain(1 - _size(one, "soteria") / _size(one, "none"), cell, "part of the bits saved", at_most=0.01)
 
 
 @stated(
@@ -434,15 +398,14 @@ def e12(evidence: Evidence) -> Finding:
     source="Abstract, section 5.5, Table IV",
     experiments=(trained(CDPA, *OTHERS),),
 )
-def e13(evidence: Evidence) -> Finding:
+@each_cell("utility")
+def e13(cell: str, one: Evidence) -> Iterator[Part | str]:
     """Emission of the others over CDPA's, by the paper's formula, which is a rescaled time."""
-    parts = []
-    for cell, one in evidence.cells("utility").items():
-        own = one.series("utility", CARBON, defense=CDPA)
-        for other in OTHERS:
-            theirs = one.series("utility", CARBON, defense=other)
-            parts.append(relative(theirs, own, f"{other}, {cell}", at_least=1.6))
-    return _noting(decide(evidence, parts), SHARED)
+    ours = one.series("utility", CARBON, defense=CDPA)
+    for other in OTHERS:
+        theirs = one.series("utility", CARBON, defense=other)
+        yield relative(theirs, ours, f"{other}, {cell}", at_least=1.6)
+    yield SHARED
 
 
 @stated(
@@ -462,7 +425,7 @@ def e14(evidence: Evidence) -> Finding:
         ours, plain, later, without = (resamples.mean(each.values[0]) for each in series)
         meaning = "carbon of cdpa over that of none, smaller model minus larger"
         parts.append(Part(f"{small} against {large}", resamples.estimate(ours / plain - later / without), meaning, 0.0))
-    return _noting(decide(evidence, parts), SHARED)
+    return noting(decide(evidence, parts), SHARED)
 
 
 @stated(
@@ -489,18 +452,16 @@ def e15(evidence: Evidence) -> Finding:
         reads("utility_epsilon", defenses="laplace-eps"),
     ),
 )
-def e16(evidence: Evidence) -> Finding:
+@each_cell("utility_p", "utility_epsilon", "utility")
+def e16(cell: str, one: Evidence) -> Iterator[Part]:
     """Half of FedAvg's accuracy minus that of Laplace noise, and CDPA's minus FedAvg's."""
-    parts = []
-    for cell, one in evidence.cells("utility_p", "utility_epsilon", "utility").items():
-        plain = accuracy(one, "utility", "none")
-        laplace = accuracy(one, "utility_epsilon", "laplace-eps", "epsilon")
-        for epsilon in [each for each in laplace.points if each < 2]:
-            noisy = laplace.at([epsilon])
-            parts.append(relative(noisy, plain, f"laplace at epsilon = {epsilon:g}, {cell}", at_most=-0.5))
-        flipped = accuracy(one, "utility_p", "cdpa-p", "p").at([0.8])
-        parts.append(difference(flipped, plain, f"cdpa at p = 0.8, {cell}", "part", at_least=-0.025))
-    return decide(evidence, parts)
+    plain = accuracy(one, "utility", "none")
+    laplace = accuracy(one, "utility_epsilon", "laplace-eps", "epsilon")
+    for epsilon in [each for each in laplace.points if each < 2]:
+        noisy = laplace.at([epsilon])
+        yield relative(noisy, plain, f"laplace at epsilon = {epsilon:g}, {cell}", at_most=-0.5)
+    flipped = accuracy(one, "utility_p", "cdpa-p", "p").at([0.8])
+    yield difference(flipped, plain, f"cdpa at p = 0.8, {cell}", "part", at_least=-0.025)
 
 
 @stated(
@@ -509,10 +470,9 @@ def e16(evidence: Evidence) -> Finding:
     source="Section 5.5; Table IV has +50 % for SimpleCNN",
     experiments=(trained(CDPA, "sdq"),),
 )
-def e17(evidence: Evidence) -> Finding:
+@each_cell("utility")
+def e17(cell: str, one: Evidence) -> Iterator[Part | str]:
     """Time of CDPA over that of SDQ: the formula's carbon is proportional to it."""
-    parts = []
-    for cell, one in evidence.cells("utility").items():
-        ours, theirs = (one.series("utility", CARBON, defense=defense) for defense in (CDPA, "sdq"))
-        parts.append(relative(ours, theirs, cell, at_most=0.1))
-    return _noting(decide(evidence, parts), SHARED)
+    ours, theirs = (one.series("utility", CARBON, defense=defense) for defense in (CDPA, "sdq"))
+    yield relative(ours, theirs, cell, at_most=0.1)
+    yield SHARED

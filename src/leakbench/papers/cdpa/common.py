@@ -1,4 +1,4 @@
-"""Words and settings that the paper's artifacts share."""
+"""Names and settings that the paper's artifacts share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ printed = partial(printed_numbers, PAPER)
 MASK = (2, 3)
 """Positions of the bits that the paper flips on images, from the left; 0 is the sign."""
 MASK_TEXT = (5, 6)
-"""Those that it flips on text."""
+"""Positions of the bits that it flips on text."""
 
 DEFENSES = {
     "none": "none",
@@ -44,8 +44,8 @@ MODEL_LABELS = tuple(f"{name.lower()}*" for name in MODELS)
 
 def defense_name(label: str, mechanism: str) -> str:
     """The paper's name of a defense, and the label where it has none or where a user added another setting of it."""
-    own = DEFENSES.get(mechanism)
-    return own if own is not None and label.replace("-", "_") == mechanism else label
+    name = DEFENSES.get(mechanism)
+    return name if name is not None and label.replace("-", "_") == mechanism else label
 
 
 def model_name(label: str) -> str | None:
@@ -55,6 +55,6 @@ def model_name(label: str) -> str | None:
 
 def defenses_of(frame: pd.DataFrame) -> dict[str, str]:
     """Label -> mechanism of a table's defenses: in the paper's order, those that it does not have last."""
-    found = dict(zip(frame["defense"], frame["mechanism"], strict=True))
+    mechanisms = dict(zip(frame["defense"], frame["mechanism"], strict=True))
     order = {name: place for place, name in enumerate(DEFENSES)}
-    return dict(sorted(found.items(), key=lambda item: order.get(item[1], len(order))))
+    return dict(sorted(mechanisms.items(), key=lambda item: order.get(item[1], len(order))))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 from leakbench.federated.fixed_point import FixedPoint
@@ -13,10 +13,10 @@ from leakbench.papers.cdpa.claims import IMPUTED, SENT, accuracy, measured_if_an
 from leakbench.papers.cdpa.common import MASK
 from leakbench.randomness import Streams, generator
 from leakbench.report.checks import Checked, agreement, checked, float64, required, theorem_of
-from leakbench.report.claims import claim
+from leakbench.report.claims import claim, each_cell
 from leakbench.report.comparisons import at_each, difference, level
 from leakbench.report.evidence import Evidence, NotRun, bootstrap, same_points, same_seeds
-from leakbench.report.findings import Finding, Part, decide
+from leakbench.report.findings import Part
 from leakbench.report.labels import Reads, reads
 from leakbench.theory.bit_votes import composed_epsilon, epsilon_per_bit, likelihood_ratio, value_epsilon
 
@@ -44,24 +44,35 @@ def _knowing(experiment: str, attack: str, defense: str) -> tuple[Reads, Reads]:
     return reads(experiment, defenses="none", attacks=attack), adaptive
 
 
-def _restored(
-    one: Evidence, attack: str, experiments: tuple[str, str], defense: str, attackers: Sequence[str], name: str
-) -> Part:
-    """PSNR of the best informed attacker minus that of the undefended attack.
+def restored(
+    cell: str,
+    one: Evidence,
+    attack: str,
+    experiments: tuple[str, str],
+    defense: str,
+    attackers: Iterable[str],
+    metric: str = "psnr",
+    unit: str = "dB",
+    missed: float = RESTORED,
+) -> Iterator[Part]:
+    """Compare the best informed attacker with the undefended attack.
 
     Args:
-        one: where numbers are read.
-        attack: the undefended one.
-        experiments: with the undefended cell, and with the informed attackers.
-        defense: its label.
-        attackers: labels of those that know the defense.
-        name: of the part.
+        cell: name of the data set and model.
+        one: its evidence.
+        attack: label of the undefended attack.
+        experiments: with the undefended attack, and with the informed attackers.
+        defense: label of the defense that they know.
+        attackers: their labels.
+        metric: what they reach; more is better for them.
+        unit: of the metric.
+        missed: how much less than the undefended attack they may reach.
 
     Raises:
         NotRun: no informed attacker has numbers.
     """
-    plain = one.series(experiments[0], "psnr", defense="none", attack=attack)
-    read = partial(measured_if_any, one, experiments[1], "psnr", defense=defense)
+    plain = one.series(experiments[0], metric, defense="none", attack=attack)
+    read = partial(measured_if_any, one, experiments[1], metric, defense=defense)
     known = {label: measured for label in attackers if (measured := read(attack=label)) is not None}
     if not known:
         raise NotRun(f"no informed attacker of {defense} has numbers in {experiments[1]}")
@@ -70,13 +81,12 @@ def _restored(
     undefended, *means = (resamples.mean(each.values[0]) for each in series)
     best = np.nanmax(np.stack(means), axis=0)
     gaps = ", ".join(f"{label} {mean[0] - undefended[0]:+.1f}" for label, mean in zip(known, means, strict=True))
-    meaning = "PSNR of the best informed attacker minus the undefended one (dB)"
-    return Part(name, resamples.estimate(best - undefended), meaning, at_least=-RESTORED, note=f"dB: {gaps}")
+    meaning = f"{metric} of the best informed attacker minus the undefended one ({unit})"
+    yield Part(cell, resamples.estimate(best - undefended), meaning, at_least=-missed, note=f"{unit}: {gaps}")
 
 
-def _informed(evidence: Evidence, attack: str, experiments: tuple[str, str], defense: str) -> Iterator[Part]:
-    for cell, one in evidence.cells(*experiments).items():
-        yield _restored(one, attack, experiments, defense, informed(attack), cell)
+UNDER_ROG, UNDER_IG = ("rog", "rog_adaptive"), ("inversion", "inversion_adaptive")
+"""Experiments with an attack, and with attackers who know CDPA."""
 
 
 @stated(
@@ -86,9 +96,10 @@ def _informed(evidence: Evidence, attack: str, experiments: tuple[str, str], def
     source="Not in the paper, which argues that such attackers fail (section 6)",
     experiments=_knowing("rog", "rog", SENT),
 )
-def x1a(evidence: Evidence) -> Finding:
+@each_cell(*UNDER_ROG)
+def x1a(cell: str, one: Evidence) -> Iterator[Part]:
     """The best of them, where the last layer is protected."""
-    return decide(evidence, list(_informed(evidence, "rog", ("rog", "rog_adaptive"), SENT)))
+    return restored(cell, one, "rog", UNDER_ROG, SENT, informed("rog"))
 
 
 @stated(
@@ -97,9 +108,10 @@ def x1a(evidence: Evidence) -> Finding:
     source="Not in the paper",
     experiments=_knowing("rog", "rog", SENT_ALL),
 )
-def x1b(evidence: Evidence) -> Finding:
+@each_cell(*UNDER_ROG)
+def x1b(cell: str, one: Evidence) -> Iterator[Part]:
     """The best of them, where every layer is protected."""
-    return decide(evidence, list(_informed(evidence, "rog", ("rog", "rog_adaptive"), SENT_ALL)))
+    return restored(cell, one, "rog", UNDER_ROG, SENT_ALL, informed("rog"))
 
 
 @stated(
@@ -109,9 +121,10 @@ def x1b(evidence: Evidence) -> Finding:
     source="Not in the paper",
     experiments=_knowing("inversion", "ig", SENT),
 )
-def x1c(evidence: Evidence) -> Finding:
+@each_cell(*UNDER_IG)
+def x1c(cell: str, one: Evidence) -> Iterator[Part]:
     """The best of them, where the last layer is protected."""
-    return decide(evidence, list(_informed(evidence, "ig", ("inversion", "inversion_adaptive"), SENT)))
+    return restored(cell, one, "ig", UNDER_IG, SENT, informed("ig"))
 
 
 @stated(
@@ -120,13 +133,11 @@ def x1c(evidence: Evidence) -> Finding:
     source="Not in the paper: Table VII has 9.4 dB",
     experiments=(reads("rog_p", defenses="cdpa-rog-p", attacks=IMPUTED[1]),),
 )
-def x2(evidence: Evidence) -> Finding:
+@each_cell("rog_p")
+def x2(cell: str, one: Evidence) -> Iterator[Part]:
     """PSNR after imputation."""
-    parts = []
-    for cell, one in evidence.cells("rog_p").items():
-        read = partial(one.series, "rog_p", "psnr", defense="cdpa-rog-p", attack=IMPUTED[1], sweep="p")
-        parts.append(level(read().at([0.98]), cell, "dB", at_least=RECOGNISED))
-    return decide(evidence, parts)
+    read = partial(one.series, "rog_p", "psnr", defense="cdpa-rog-p", attack=IMPUTED[1], sweep="p")
+    yield level(read().at([0.98]), cell, "dB", at_least=RECOGNISED)
 
 
 @stated(
@@ -135,15 +146,13 @@ def x2(evidence: Evidence) -> Finding:
     source="Not in the paper, whose clients are i.i.d.",
     experiments=(SKEWED,),
 )
-def x3(evidence: Evidence) -> Finding:
+@each_cell("skewed")
+def x3(cell: str, one: Evidence) -> Iterator[Part]:
     """FedAvg minus the vote, for every concentration of the labels."""
-    parts = []
-    for cell, one in evidence.cells("skewed").items():
-        plain = accuracy(one, "skewed", "none", "alpha")
-        voted = accuracy(one, "skewed", "cdpa-variants", "alpha", variant="as_printed")
-        for alpha, theirs, ours in at_each(plain, voted):
-            parts.append(difference(theirs, ours, f"alpha = {alpha:g}, {cell}", "part"))
-    return decide(evidence, parts)
+    plain = accuracy(one, "skewed", "none", "alpha")
+    voted = accuracy(one, "skewed", "cdpa-variants", "alpha", variant="as_printed")
+    for alpha, theirs, ours in at_each(plain, voted):
+        yield difference(theirs, ours, f"alpha = {alpha:g}, {cell}", "part")
 
 
 @stated(
@@ -152,22 +161,20 @@ def x3(evidence: Evidence) -> Finding:
     source="Not in the paper: `corrected`",
     experiments=(SKEWED,),
 )
-def x4(evidence: Evidence) -> Finding:
+@each_cell("skewed")
+def x4(cell: str, one: Evidence) -> Iterator[Part]:
     """The corrected server's accuracy minus the middle between the vote's and FedAvg's."""
-    parts = []
-    for cell, one in evidence.cells("skewed").items():
-        variant = partial(accuracy, one, "skewed", "cdpa-variants", "alpha")
-        series = same_points(
-            variant(variant="corrected"), variant(variant="as_printed"), accuracy(one, "skewed", "none", "alpha")
-        )
-        for alpha in series[0].points:
-            at = [each.at([alpha]) for each in series]
-            resamples = bootstrap(*at)
-            corrected, voted, plain = (resamples.mean(each.values[0]) for each in at)
-            meaning = "accuracy of corrected minus the middle between vote and FedAvg (part)"
-            estimate = resamples.estimate(corrected - (voted + plain) / 2)
-            parts.append(Part(f"alpha = {alpha:g}, {cell}", estimate, meaning, at_least=0.0))
-    return decide(evidence, parts)
+    variant = partial(accuracy, one, "skewed", "cdpa-variants", "alpha")
+    series = same_points(
+        variant(variant="corrected"), variant(variant="as_printed"), accuracy(one, "skewed", "none", "alpha")
+    )
+    for alpha in series[0].points:
+        at = [each.at([alpha]) for each in series]
+        resamples = bootstrap(*at)
+        corrected, voted, plain = (resamples.mean(each.values[0]) for each in at)
+        meaning = "accuracy of corrected minus the middle between vote and FedAvg (part)"
+        estimate = resamples.estimate(corrected - (voted + plain) / 2)
+        yield Part(f"alpha = {alpha:g}, {cell}", estimate, meaning, at_least=0.0)
 
 
 @theorem(
@@ -209,11 +216,9 @@ def epsilon_of_a_bit_is_not_that_of_a_message() -> Checked:
     source="Not in the paper, which ranks defenses by it (Table III)",
     experiments=(reads("rog", defenses=("none", SENT), attacks=("grey", "rog")),),
 )
-def x6(evidence: Evidence) -> Finding:
+@each_cell("rog")
+def x6(cell: str, one: Evidence) -> Iterator[Part]:
     """PSNR of grey minus that of ROG on CDPA."""
-    parts = []
-    for cell, one in evidence.cells("rog").items():
-        grey = one.series("rog", "psnr", defense="none", attack="grey")
-        sent = one.series("rog", "psnr", defense=SENT, attack="rog")
-        parts.append(difference(grey, sent, cell, "dB"))
-    return decide(evidence, parts)
+    grey = one.series("rog", "psnr", defense="none", attack="grey")
+    sent = one.series("rog", "psnr", defense=SENT, attack="rog")
+    yield difference(grey, sent, cell, "dB")

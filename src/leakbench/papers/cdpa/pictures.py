@@ -35,7 +35,7 @@ CHOSEN = (
 
 
 def _void(frame: pd.DataFrame, attack: str) -> str | None:
-    """What stands above a picture of an attack that missed its gate."""
+    """Title of a picture of an attack that missed its gate; None for others."""
     return VOID if frame.loc[frame["attack"] == attack, "void"].any() else None
 
 
@@ -102,12 +102,12 @@ def fig08(tables: Tables, stored: RecordTensors) -> Drawing:
     victims: torch.Tensor | None = None
     numbers = []
     for label, name in shown_defenses(frame).items():
-        found = [stored.reconstructions("inversion", label, attack)[0] for attack in (DLG, IG)]
+        both = [stored.reconstructions("inversion", label, attack)[0] for attack in (DLG, IG)]
         summaries = [means[(label, attack)] for attack in (DLG, IG)]
         title = name + " " + "|".join(f"{row['mean']:.2f}" for row in summaries)
-        victims = torch.cat([row.victims[:IMAGES] for row in found])
-        reconstructions[title] = torch.cat([row.images[:IMAGES] for row in found])
-        decibels[title] = torch.cat([row.psnr[:IMAGES] for row in found])
+        victims = torch.cat([row.victims[:IMAGES] for row in both])
+        reconstructions[title] = torch.cat([row.images[:IMAGES] for row in both])
+        decibels[title] = torch.cat([row.psnr[:IMAGES] for row in both])
         numbers += [
             {"series": name, "attack": attack, "metric": metric}
             | {key: row[key] for key in ("mean", "low", "high", "seeds", "lost", "void")}
@@ -129,7 +129,7 @@ class Grid(NamedTuple):
 
     Attributes:
         title: of the figure.
-        words: what the caption says first.
+        words: the first sentence of the caption.
         series: defense label -> its name; a setting's follows.
         settings: swept parameter -> how a value of it is written.
     """
@@ -191,9 +191,9 @@ def grid(tables: Tables, stored: RecordTensors, *, shown: Grid) -> Drawing:
     rows = {"no defense": stored.reconstructions("rog", "none", ROG)[0]}
     for label, name in shown.series.items():
         if label in set(frame["defense"]):
-            found = stored.reconstructions("rog_grids", label, ROG)
+            swept = stored.reconstructions("rog_grids", label, ROG)
             words = settings_in_words(frame, label, shown.settings)
-            rows |= {f"{name} {word}".strip(): row for word, row in zip(words, found, strict=True)}
+            rows |= {f"{name} {word}".strip(): row for word, row in zip(words, swept, strict=True)}
     return _drawing(rows, _void(frame, ROG))
 
 

@@ -1,4 +1,4 @@
-"""Figures 4 and S1: what a vote on flipped bits recovers, from formulas and from simulated clients."""
+"""Figures 4 and S1: errors of a vote on flipped bits, from formulas and from simulated clients."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLIENTS = (4, 10, 20, 50, 100)
 KEEP = [place / 200 for place in range(101, 200)]
 """p from 0.505 to 0.995."""
 FLOOR = 1e-12
-"""Of the vertical axis: smaller errors are never met."""
+"""Lower end of the vertical axis; smaller errors do not occur in practice."""
 
 ERRORS = {
     "eq. 3, either bit": "as printed (eqs. 3, 4): $1 - p_{\\gamma 2}$",
@@ -70,9 +70,9 @@ def recovery_errors() -> pd.DataFrame:
 
 VOTERS, VALUES, SEEDS = 20, 20_000, 5
 SPREADS = (0.1, 0.3, 1.0, 3.0)
-"""kappa: how much clients differ, over how much coordinates do."""
+"""Values of kappa: spread between clients over spread between coordinates."""
 SCALE = 0.02
-"""Of the mean update; far below the weight 0.4096 of the lowest masked bit."""
+"""Standard deviation of the mean update; far below the weight 0.4096 of the lowest masked bit."""
 SERIES = {
     "vote, no flips": (1.0, "as_printed"),
     "vote, p = 0.98": (0.98, "as_printed"),
@@ -128,10 +128,10 @@ def simulated() -> pd.DataFrame:
     form = FixedPoint()
     streams = Streams([("cdpa", "vote", seed, client) for seed in range(SEEDS) for client in range(VOTERS)])
     shared = Streams([("cdpa", "vote", seed) for seed in range(SEEDS)]).normal(VALUES)[:, None]  # [S, 1, d]
-    own = streams.normal(VALUES).unflatten(0, (SEEDS, VOTERS))
+    individual = streams.normal(VALUES).unflatten(0, (SEEDS, VOTERS))
     rows = []
     for kappa in SPREADS:
-        updates = SCALE * (shared + kappa * own)
+        updates = SCALE * (shared + kappa * individual)
         words = form.encode(updates)[0]
         for series, (keep, variant) in SERIES.items():
             sent = words
@@ -152,7 +152,7 @@ def simulated() -> pd.DataFrame:
 
 
 def compared(aggregate: torch.Tensor, mean: torch.Tensor) -> Mapping[str, torch.Tensor]:
-    """How far an aggregate is from the mean: :data:`MEASURES` of ``[S, d]`` each, ``[S]``."""
+    """Distances of an aggregate from the mean, both ``[S, d]``: each of :data:`MEASURES`, ``[S]``."""
     aggregate, mean = aggregate.double(), mean.double()
     return {
         "relative_error": (aggregate - mean).norm(dim=1) / mean.norm(dim=1),

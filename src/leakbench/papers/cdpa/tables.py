@@ -1,4 +1,4 @@
-"""Tables II, IV and VIII, and the supplements S2 and S3: accuracy, cost and what ROG finds, the paper's beside ours."""
+"""Tables II, IV and VIII, and the supplements S2 and S3: accuracy, cost and leakage, the paper's beside ours."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from leakbench.theory.bit_votes import epsilon_per_bit
 
 if TYPE_CHECKING:
     Comparison = Callable[[pd.Series, pd.Series], pd.Series]
-    """From values and their references to what is shown."""
+    """From values and their references to their difference."""
 
 KEEP = SETTING + "p"
 MEANS = "Ours: mean over seeds ± half of the 95 % t-interval; of two seeds, of their range."
@@ -49,18 +49,18 @@ def of_metric(frame: pd.DataFrame, metric: str, factor: float = 1.0) -> pd.DataF
 
 
 def compared(frame: pd.DataFrame, reference: pd.DataFrame, how: Comparison) -> pd.DataFrame:
-    """What ``how`` makes of the values of two frames of one row per seed, seed by seed."""
+    """Compare the values of two frames of one row per seed, seed by seed."""
     other = frame["seed"].map(reference.drop_duplicates("seed").set_index("seed")["value"])
     return frame.assign(value=how(frame["value"], other))
 
 
 def difference(values: pd.Series, reference: pd.Series) -> pd.Series:
-    """In the unit of both."""
+    """Difference, in the unit of both."""
     return values - reference
 
 
 def percentage(values: pd.Series, reference: pd.Series) -> pd.Series:
-    """How much more, in percent; NaN where the reference is zero."""
+    """Relative difference in percent; NaN where the reference is zero."""
     return 100 * (values / reference.where(reference != 0) - 1)
 
 
@@ -107,7 +107,7 @@ SENT = {"CAFL": 0.5, "SignSGD": 1 / 32, "JoPEQ": 0.5, "GradDrop": 0.4, "SDQ": 0.
 """Part of the elements that a defense sends by its own parameters (16 of 32 bits, one bit, theta). Soteria's depends on
 the model."""
 KG_PER_MINUTE = 1 / 3
-"""What nearly all rows of Table IV amount to."""
+"""Ratio of CO2 to time in nearly all rows of Table IV."""
 
 
 def contradictions(reference: pd.DataFrame) -> set[tuple[str, str, str]]:
@@ -116,7 +116,7 @@ def contradictions(reference: pd.DataFrame) -> set[tuple[str, str, str]]:
     A difference of accuracies must be that of the accuracies, a percentage that of its column, kg of CO2 a third of the
     minutes to 5 %, and elements the part of the undefended ones that the method's parameters say, to 0.5 %.
     """
-    found: set[tuple[str, str, str]] = set()
+    contradicted: set[tuple[str, str, str]] = set()
     for model, rows in reference.groupby("model", sort=False):
         none = rows[rows["method"] == "none"].iloc[0]
         for row in rows.to_dict("records"):
@@ -129,8 +129,8 @@ def contradictions(reference: pd.DataFrame) -> set[tuple[str, str, str]]:
                 if row["method"] in SENT:
                     expected, rounding = SENT[row["method"]] * none["mb"], 0.5e-4 * (1 + SENT[row["method"]])
                     wrong["mb"] = abs(row["mb"] - expected) > rounding + 0.005 * expected
-            found |= {(str(model), row["method"], column) for column, is_wrong in wrong.items() if is_wrong}
-    return found
+            contradicted |= {(str(model), row["method"], column) for column, is_wrong in wrong.items() if is_wrong}
+    return contradicted
 
 
 def _off_the_clock(minutes: str, kg: float) -> bool:
@@ -215,17 +215,17 @@ def _ours(
 ) -> str:
     """A defense's quantity, or how it compares with that of no defense."""
     whole = quantities[name]
-    own = whole[whole["defense"] == label]
+    rows = whole[whole["defense"] == label]
     if how is None:
-        return interval(own, form)
+        return interval(rows, form)
     bare = whole[whole["mechanism"] == "none"]
-    return NONE if label in set(bare["defense"]) else interval(compared(own, bare, how), form)
+    return NONE if label in set(bare["defense"]) else interval(compared(rows, bare, how), form)
 
 
 def _quantities(cell: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """By name: a row per defense and seed, in the units of the table."""
-    found = {name: of_metric(cell, name) for name in ("carbon_kg", "carbon_formula_kg", "mebi_elements")}
-    return found | {
+    """Quantities by name, each a row per defense and seed, in the units of the table."""
+    measured = {name: of_metric(cell, name) for name in ("carbon_kg", "carbon_formula_kg", "mebi_elements")}
+    return measured | {
         "accuracy": of_metric(cell, "accuracy", 100),
         "minutes": of_metric(cell, "seconds", 1 / 60),
     }
@@ -277,7 +277,7 @@ def table_s3(tables: Tables) -> pd.DataFrame:
             bare = frame[frame["defense"] == "none"]
             for label, name in series_of(tables["utility_released"], {"cdpa": "CDPA"}).items():
                 defended = frame[frame["defense"] == label]
-                accuracies = [of_metric(own, "accuracy", 100) for own in (bare, defended)]
+                accuracies = [of_metric(part, "accuracy", 100) for part in (bare, defended)]
                 rows.append(
                     {
                         "model": model,
@@ -322,8 +322,8 @@ def table08(tables: Tables) -> pd.DataFrame:
     reference = printed("table08")
     rows = []
     for model in utility["model"].drop_duplicates():
-        own = utility[utility["model"] == model]
-        for keep in _ascending(own[KEEP], rog[KEEP], reference["p"]):
+        trained = utility[utility["model"] == model]
+        for keep in _ascending(trained[KEEP], rog[KEEP], reference["p"]):
             theirs = reference[np.isclose(reference["p"], keep)]
             attacked = rog[np.isclose(rog[KEEP], keep)]
             row = {
@@ -331,7 +331,7 @@ def table08(tables: Tables) -> pd.DataFrame:
                 "p": f"{keep:g}",
                 "epsilon per bit": f"{epsilon_per_bit(keep):.3f}",
                 "accuracy, paper (%)": NONE if theirs.empty else f"{theirs['accuracy'].iloc[0]:.1f}",
-                "accuracy, ours (%)": interval(of_metric(own[np.isclose(own[KEEP], keep)], "accuracy", 100)),
+                "accuracy, ours (%)": interval(of_metric(trained[np.isclose(trained[KEEP], keep)], "accuracy", 100)),
             }
             for name, (title, metric, form) in IMAGES.items():
                 row[f"{title}, paper"] = NONE if theirs.empty else f"{theirs[name].iloc[0]:.3f}"

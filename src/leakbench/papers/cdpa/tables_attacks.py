@@ -26,7 +26,7 @@ SIMILARITY = (
 PRINTED = {"psnr": "psnr", "ssim_global": "ssim", "lpips": "lpips"}
 """Our metric -> the paper's that is computed alike."""
 IMPUTED = {"ROG": ROG, "mean": "rog-imputed-mean", "zero": "rog-imputed-zero"}
-"""What outliers are replaced by -> the attack."""
+"""Replacement of outliers -> the attack."""
 
 
 @table(
@@ -109,7 +109,7 @@ ADAPTIVE: Mapping[str, Mapping[str, str]] = {
         "rog-averaged": "several messages",
     },
 }
-"""Attack -> what attackers who know CDPA do first, by their labels."""
+"""Attack -> labels of attackers, and what those who know CDPA do first."""
 UNDEFENDED = {"Inverting Gradients": ("inversion", "inversion_adaptive"), "ROG": ("rog", "rog_adaptive")}
 """Attack -> experiments: of the undefended update and the references, and of attackers who know CDPA."""
 ABOUT_CDPA = "its attackers know the bits that CDPA flips"
@@ -131,29 +131,40 @@ INFORMED = (
 
 
 def adaptive_rows(tables: Tables, attack: str, metric: str) -> pd.DataFrame:
+    """Attackers of CDPA on images, as :func:`informed_rows`."""
+    plain, adapted = (tables[name] for name in UNDEFENDED[attack])
+    return informed_rows(plain, adapted, metric, ADAPTIVE[attack], PROTECTED)
+
+
+def informed_rows(
+    plain: pd.DataFrame, adapted: pd.DataFrame, metric: str, attackers: Mapping[str, str], protected: Mapping[str, str]
+) -> pd.DataFrame:
     """Means with intervals: the attack undefended, naive and informed attackers of CDPA, and reference attackers.
 
-    Columns: ``defense``, ``attacker``, ``mean``, ``low``, ``high``, ``seeds``, ``lost``, ``void``.
+    Args:
+        plain: table of the undefended and reference attackers, and of the naive one if it ran there.
+        adapted: table of the informed attackers.
+        metric: which is summarised.
+        attackers: label -> name, the naive one first.
+        protected: labels of CDPA -> name.
+
+    Returns:
+        Columns ``defense``, ``attacker``, ``mean``, ``low``, ``high``, ``seeds``, ``lost``, ``void``.
     """
-    plain, adapted = (tables[name] for name in UNDEFENDED[attack])
-    naive = next(iter(ADAPTIVE[attack]))
-    found = [_summary(plain, metric, "no defense", "as it is", mechanism="none", attack=naive)]
-    for label, defense in PROTECTED.items():
-        for name, words in ADAPTIVE[attack].items():
-            # The naive attacker of a defense runs where the undefended one does, unless only the other has it.
-            own = values_of(plain, metric, defense=label, attack=name)
-            source = plain if len(own) else adapted
-            found.append(_summary(source, metric, defense, words, defense=label, attack=name))
-    for name, words in reference_rows(plain).items():
-        found.append(_summary(plain, metric, "none seen", words, mechanism="none", attack=name))
-    return pd.concat(found, ignore_index=True)
-
-
-def _summary(frame: pd.DataFrame, metric: str, named: str, attacker: str, **equal: str) -> pd.DataFrame:
-    rows = values_of(frame, metric, **equal)
-    if rows.empty:
-        return pd.DataFrame()
-    return judged(rows, ["metric"]).drop(columns="metric").assign(defense=named, attacker=attacker)
+    naive = next(iter(attackers))
+    groups = [("no defense", attackers[naive], values_of(plain, metric, mechanism="none", attack=naive))]
+    for defense, words in protected.items():
+        for label, name in attackers.items():
+            here, there = (values_of(frame, metric, defense=defense, attack=label) for frame in (plain, adapted))
+            groups.append((words, name, here if len(here) else there))
+    for label, name in reference_rows(plain).items():
+        groups.append(("none seen", name, values_of(plain, metric, mechanism="none", attack=label)))
+    summaries = [
+        judged(rows, ["metric"]).drop(columns="metric").assign(defense=defense, attacker=attacker)
+        for defense, attacker, rows in groups
+        if len(rows)
+    ]
+    return pd.concat(summaries, ignore_index=True)
 
 
 @table(
@@ -171,7 +182,7 @@ def table_s1(tables: Tables) -> pd.DataFrame:
         metrics = {words: adaptive_rows(tables, attack, name) for name, words in METRICS.items() if name != "lpips"}
         first = next(iter(metrics.values()))
         for place, row in enumerate(first.to_dict("records")):
-            cells = {words: with_interval(found.iloc[place]) for words, found in metrics.items()}
+            cells = {words: with_interval(summaries.iloc[place]) for words, summaries in metrics.items()}
             rows.append({"attack": attack, "defense": row["defense"], "attacker": row["attacker"], **cells})
     return pd.DataFrame(rows)
 

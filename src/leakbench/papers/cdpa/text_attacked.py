@@ -1,4 +1,4 @@
-"""What the artifacts and claims on text share: experiments, names of attacks and defenses, and which LAMP is LAMP."""
+"""Experiments on text, names of attacks and defenses, and the choice between both forms of LAMP."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from leakbench.lazy import pd
 from leakbench.metrics.text import WITH_SPECIAL
-from leakbench.report.plots import series_of, values_of
+from leakbench.report.plots import values_of
 from leakbench.report.style import SENTENCE_REFERENCES
 
 ATTACKED, INFORMED, TRAINED = "text_attacks", "text_adaptive", "text_utility"
@@ -27,7 +27,7 @@ DEFENSES = {
 """Labels of attacked defenses -> the paper's names, in the order of its Table V, and two that it does not have."""
 
 UNSEEN = SENTENCE_REFERENCES
-"""Reference attackers of text, which never see an update: name and line style."""
+"""Reference attackers of text, which never see an update: label -> name and line style."""
 
 ROUGES = {"rouge1": "R-1", "rouge2": "R-2", "rougeL": "R-L"}
 SCORING = (
@@ -45,28 +45,17 @@ def as_printed(metric: str) -> str:
     return metric + WITH_SPECIAL
 
 
-def shown_defenses(frame: pd.DataFrame) -> dict[str, str]:
-    """The undefended gradient, the known defenses and those that a user added, under their labels."""
-    defended = {label: name for label, name in DEFENSES.items() if label != "none"}
-    return {"none": DEFENSES["none"], **series_of(frame, defended)}
-
-
 def chosen_lamp(frame: pd.DataFrame) -> str:
     """Label of the LAMP with the larger mean ROUGE-1, special tokens left out, of the undefended gradients."""
-    found = values_of(frame[frame["attack"].isin(LAMPS)], "rouge1", mechanism="none")
-    means = found.groupby("attack")["value"].mean().dropna().to_dict()
+    scores = values_of(frame[frame["attack"].isin(LAMPS)], "rouge1", mechanism="none")
+    means = scores.groupby("attack")["value"].mean().dropna().to_dict()
     return max(LAMPS, key=lambda label: float(means.get(label, -1)))
 
 
 def shown_attacks(frame: pd.DataFrame) -> Mapping[str, tuple[str, str | None]]:
-    """Label -> name, and the paper's name of it, None for the LAMP that is not LAMP; of the attacks that there are."""
+    """Attacks of a table: label -> name and the paper's name, which is None for the LAMP that was not chosen."""
     lamp = chosen_lamp(frame)
     names: dict[str, tuple[str, str | None]] = {DLG: ("DLG", "DLG"), TAG: ("TAG", "TAG")}
     names[lamp] = LAMPS[lamp], "LAMP"
     names |= {label: (name, None) for label, name in LAMPS.items() if label != lamp}
     return {label: name for label, name in names.items() if label in set(frame["attack"])}
-
-
-def unseen(frame: pd.DataFrame) -> dict[str, str]:
-    """Reference attackers that an experiment ran: label -> name."""
-    return {label: name for label, (name, _) in UNSEEN.items() if label in set(frame["attack"])}

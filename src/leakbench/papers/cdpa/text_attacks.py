@@ -1,4 +1,4 @@
-"""Tables V and VI, and the supplement S4: what attacks find of sentences."""
+"""Tables V and VI, and the supplement S4: how much of sentences attacks recover."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from leakbench.data.text import unpack
 from leakbench.lazy import pd
 from leakbench.metrics.assignment import reorder
 from leakbench.metrics.text import rouge, rouge_floor, without_special
+from leakbench.papers.cdpa.attacked import reference_rows, shown_defenses
 from leakbench.papers.cdpa.common import figure, printed, table
-from leakbench.papers.cdpa.tables_attacks import ABOUT_CDPA, cell
+from leakbench.papers.cdpa.tables_attacks import ABOUT_CDPA, cell, informed_rows
 from leakbench.papers.cdpa.text_attacked import (
     ATTACKED,
     CHOICE,
@@ -25,12 +26,10 @@ from leakbench.papers.cdpa.text_attacked import (
     UNSEEN,
     as_printed,
     shown_attacks,
-    shown_defenses,
-    unseen,
 )
 from leakbench.report.artifacts import Tables
 from leakbench.report.labels import reads
-from leakbench.report.plots import Drawing, judged, named, values_of
+from leakbench.report.plots import Drawing, named
 from leakbench.report.record_tensors import RecordTensors
 from leakbench.report.style import REFERENCE_COLOUR, colour, panels
 from leakbench.report.verdicts import VOID
@@ -58,7 +57,7 @@ def table05(tables: Tables, stored: RecordTensors) -> pd.DataFrame:
     frame, theirs = tables[ATTACKED], printed("table05").set_index(["attack", "defense"])
     rows = []
     for attack, (name, paper) in shown_attacks(frame).items():
-        for label, defense in shown_defenses(frame).items():
+        for label, defense in shown_defenses(frame, DEFENSES).items():
             row = {"attack": name, "defense": defense}
             for metric, words in ROUGES.items():
                 stated = theirs[metric].to_dict().get((paper, defense))
@@ -66,7 +65,7 @@ def table05(tables: Tables, stored: RecordTensors) -> pd.DataFrame:
                 row[f"{words}, as printed"] = cell(frame, as_printed(metric), defense=label, attack=attack)
                 row[f"{words}, words"] = cell(frame, metric, defense=label, attack=attack)
             rows.append(row)
-    for attack, name in unseen(frame).items():
+    for attack, name in reference_rows(frame).items():
         row = {"attack": name, "defense": NONE}
         for metric, words in ROUGES.items():
             row[f"{words}, as printed"] = cell(frame, as_printed(metric), mechanism="none", attack=attack)
@@ -77,13 +76,13 @@ def table05(tables: Tables, stored: RecordTensors) -> pd.DataFrame:
 
 
 def _floors(frame: pd.DataFrame, stored: RecordTensors) -> dict[str, str]:
-    """What reconstructions as long as the victims score that share but [CLS] and [SEP] with them."""
+    """Scores of reconstructions as long as the victims that share only [CLS] and [SEP] with them."""
     victims = _flat(unpack(stored.tensors(ATTACKED, "none", next(iter(shown_attacks(frame))))["seed0/victims"]))
     lengths = [len(re.findall("[a-z0-9]+", sentence.lower())) for sentence in victims]
     floor = f"{sum(rouge_floor(length, length) for length in lengths) / len(lengths):.3g}"
-    found = {"R-1": floor, "R-2": "0", "R-L": floor}
-    return {f"{words}, as printed": value for words, value in found.items()} | {
-        f"{words}, words": "0" for words in found
+    floors = {"R-1": floor, "R-2": "0", "R-L": floor}
+    return {f"{words}, as printed": value for words, value in floors.items()} | {
+        f"{words}, words": "0" for words in floors
     }
 
 
@@ -108,27 +107,27 @@ def table06(tables: Tables, stored: RecordTensors) -> pd.DataFrame:
     truth: str | None = None
     of_paper, rows, place = theirs["truth", "none"], [], 0
     for attack, (name, paper) in shown_attacks(frame).items():
-        for label, defense in shown_defenses(frame).items():
-            victims, found = _sentences(stored, label, attack)
+        for label, defense in shown_defenses(frame, DEFENSES).items():
+            victims, recovered = _sentences(stored, label, attack)
             if truth is None:
                 place = next((row for row, victim in enumerate(victims) if _same(victim, of_paper)), 0)
                 truth = victims[place]
                 rows.append({"attack": "truth", "defense": NONE, "paper": of_paper, "ours": truth})
             stated = theirs.get((paper, defense)) if paper else None
-            rows.append({"attack": name, "defense": defense, "paper": stated or NONE, "ours": found[place]})
-            rows[-1] |= {"R-1, paper": _score(stated, of_paper), "R-1, ours": _score(found[place], victims[place])}
+            rows.append({"attack": name, "defense": defense, "paper": stated or NONE, "ours": recovered[place]})
+            rows[-1] |= {"R-1, paper": _score(stated, of_paper), "R-1, ours": _score(recovered[place], victims[place])}
             if frame.loc[(frame["attack"] == attack) & (frame["defense"] == label), "void"].any():
                 rows[-1]["R-1, ours"] += f" ({VOID})"
     return pd.DataFrame(rows).fillna(NONE)
 
 
 def _sentences(stored: RecordTensors, defense: str, attack: str) -> tuple[list[str], list[str]]:
-    """The sentences of the first seed, and what was found of each in the first setting."""
+    """The sentences of the first seed, and their reconstructions in the first setting."""
     tensors = stored.tensors(ATTACKED, defense, attack)
-    found = tensors["seed0/reconstructions"][0]
+    recovered = tensors["seed0/reconstructions"][0]
     if "seed0/assignment" in tensors:
-        found = reorder(found, tensors["seed0/assignment"][0])
-    return _flat(unpack(tensors["seed0/victims"])), _flat(unpack(found))
+        recovered = reorder(recovered, tensors["seed0/assignment"][0])
+    return _flat(unpack(tensors["seed0/victims"])), _flat(unpack(recovered))
 
 
 def _same(first: str, second: str) -> bool:
@@ -157,32 +156,10 @@ ADAPTIVE: Mapping[str, Mapping[str, str]] = {
         "lamp-cos-averaged": "several messages",
     },
 }
-"""Attack -> what attackers who know CDPA do first, by their labels."""
+"""Attack -> labels of attackers, and what those who know CDPA do first."""
 ADAPTED = {attack: informed for attack, *informed in ADAPTIVE.values()}
 """Labels of attacks -> those of the attackers who know CDPA."""
 PROTECTED = "cdpa-text"
-
-
-def adaptive_rows(tables: Tables, attack: str, metric: str) -> pd.DataFrame:
-    """Means with intervals: the attack undefended, naive and informed attackers of CDPA, and reference attackers.
-
-    Columns: ``defense``, ``attacker``, ``mean``, ``low``, ``high``, ``seeds``, ``lost``, ``void``.
-    """
-    plain, adapted = tables[ATTACKED], tables[INFORMED]
-    naive = next(iter(ADAPTIVE[attack]))
-    asked = [("no defense", "as it is", values_of(plain, metric, mechanism="none", attack=naive))]
-    asked += [
-        ("CDPA", words, values_of(plain if label == naive else adapted, metric, defense=PROTECTED, attack=label))
-        for label, words in ADAPTIVE[attack].items()
-    ]
-    asked += [
-        ("none seen", name, values_of(plain, metric, mechanism="none", attack=label))
-        for label, name in unseen(plain).items()
-    ]
-    found = [
-        judged(rows, ["metric"]).assign(defense=defense, attacker=words) for defense, words, rows in asked if len(rows)
-    ]
-    return pd.concat(found, ignore_index=True)
 
 
 STATISTICS = ("mean", "low", "high", "seeds", "lost", "void")
@@ -207,15 +184,15 @@ def fig_s4(tables: Tables) -> Drawing:
     drawn, axes = panels(len(ADAPTIVE), width=4.2, height=2.4)
     numbers: list[dict[str, object]] = []
     for ax, (attack, attackers) in zip(axes, ADAPTIVE.items(), strict=True):
-        rows = adaptive_rows(tables, attack, "rouge1")
+        rows = informed_rows(tables[ATTACKED], tables[INFORMED], "rouge1", attackers, {PROTECTED: "CDPA"})
         places = {words: place for place, words in enumerate(attackers.values())}
         for defense, mechanism in (("no defense", "none"), ("CDPA", "cdpa")):
-            own, tint = rows[rows["defense"] == defense], colour(mechanism)
-            void = bool(own["void"].any())
+            shown, tint = rows[rows["defense"] == defense], colour(mechanism)
+            void = bool(shown["void"].any())
             ax.errorbar(
-                own["mean"],
-                [places[words] for words in own["attacker"]],
-                xerr=[own["mean"] - own["low"], own["high"] - own["mean"]],
+                shown["mean"],
+                [places[words] for words in shown["attacker"]],
+                xerr=[shown["mean"] - shown["low"], shown["high"] - shown["mean"]],
                 color=tint,
                 marker="o",
                 markerfacecolor="none" if void else tint,

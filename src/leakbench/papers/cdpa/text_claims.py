@@ -1,4 +1,4 @@
-"""What the paper states of text, checked against our experiments, and what else those say about it.
+"""Claims of the paper about text, and further ones, checked against our experiments.
 
 Claims of Table V are judged as the paper scores, with the strings [CLS] and [SEP] in the sentences; claims about words
 without them. Each attack has claims of its own, so that one that missed its gate leaves the others to be judged.
@@ -13,11 +13,13 @@ from typing import NamedTuple
 
 from leakbench.lazy import np
 from leakbench.papers.cdpa import PAPER
+from leakbench.papers.cdpa.claims import measured_if_any
+from leakbench.papers.cdpa.further_claims import restored
 from leakbench.papers.cdpa.text_attacked import ATTACKED, DLG, INFORMED, LAMPS, TAG, TRAINED, as_printed
 from leakbench.papers.cdpa.text_utility import EPOCHS
-from leakbench.report.claims import claim
+from leakbench.report.claims import claim, each_cell
 from leakbench.report.comparisons import difference, level
-from leakbench.report.evidence import Evidence, NotRun, Series, bootstrap, same_seeds
+from leakbench.report.evidence import Evidence, NotRun, Series
 from leakbench.report.findings import Finding, Part, decide
 from leakbench.report.labels import Reads, reads
 
@@ -30,51 +32,41 @@ NOISY = "dp-delta"
 WAYS = ("cleared", "robust", "averaged")
 """Endings of the labels of attackers who know CDPA."""
 COLUMNS = ("none", "grad-drop-text", "dp")
-"""Of Table V, but for CDPA's own."""
+"""The columns of Table V, but for CDPA's."""
 SMALL = 0.5
 """Points of ROUGE that count as zero: the paper prints 0.00."""
 CLOSE = 0.05
 """Matthews correlation by which curves count as 'closely aligned'."""
-FOUND = 60.0
-"""ROUGE-1 from which on an attack is said to find a sentence."""
+RECOVERED = 60.0
+"""Least ROUGE-1 of a sentence that counts as recovered."""
 LEARNS = 0.1
-"""Matthews correlation of undefended training below which nothing has been learnt that a defense could cost."""
+"""Least Matthews correlation of undefended training at which a defense can be judged."""
 RESTORED = 10.0
 """Points of ROUGE-1 that an informed attacker may miss of the undefended attack."""
 POINTS = "points of ROUGE"
 
 
-def _cells(evidence: Evidence, attack: str, *experiments: str) -> Iterator[tuple[str, Evidence, str]]:
-    """Name, evidence and the attack's label of every data set and model; of ``lamp`` that of the better LAMP."""
-    for cell, one in evidence.cells(*(experiments or (ATTACKED,))).items():
-        label = _lamp(one) if attack == "lamp" else attack
-        yield (f"{LAMPS[label]}, {cell}" if attack == "lamp" else cell), one, label
-
-
 def _attacked(attack: str, *defenses: str, references: Sequence[str] = ()) -> Reads:
-    """Defenses under an attack. Which LAMP is ``lamp`` the undefended gradients say."""
+    """Defenses under an attack; for ``lamp``, also the undefended gradients, by which one of both is chosen."""
     if attack != "lamp":
         return reads(ATTACKED, defenses=defenses, attacks=(attack, *references))
     return reads(ATTACKED, defenses=dict.fromkeys(("none", *defenses)), attacks=(*LAMPS, *references))
 
 
-def _lamp(one: Evidence) -> str:
-    """The LAMP with the larger mean ROUGE-1 of the undefended gradients.
+def _judged_as(cell: str, one: Evidence, attack: str) -> tuple[str, str]:
+    """Name of a part and label of the attack; ``lamp`` is the LAMP with the larger undefended mean of ROUGE-1.
 
     Raises:
         NotRun: there is none.
     """
-    means = {}
-    for label in LAMPS:
-        try:
-            found = one.aside().series(ATTACKED, "rouge1", defense="none", attack=label)
-        except NotRun as reason:
-            missing = reason
-            continue
-        means[label] = float(np.nanmean(found.values))
+    if attack != "lamp":
+        return cell, attack
+    read = partial(measured_if_any, one.aside(), ATTACKED, "rouge1", defense="none")
+    means = {label: float(np.nanmean(scores.values)) for label in LAMPS if (scores := read(attack=label)) is not None}
     if not means:
-        raise missing
-    return max(means, key=lambda label: means[label])
+        raise NotRun(f"neither {' nor '.join(LAMPS)} was run on undefended gradients")
+    label = max(means, key=lambda label: means[label])
+    return f"{LAMPS[label]}, {cell}", label
 
 
 ORDERS = {"a": ("DLG", DLG), "b": ("TAG", TAG), "c": ("LAMP", "lamp")}
@@ -82,48 +74,40 @@ ORDERS = {"a": ("DLG", DLG), "b": ("TAG", TAG), "c": ("LAMP", "lamp")}
 
 
 class Read(NamedTuple):
-    """Where a score is read: labels of a defense, and of an attack if it is not the claim's own."""
+    """Labels of a defense, and of an attack if it is not the claim's."""
 
     defense: str
     attack: str | None = None
 
 
+each_attacked = each_cell(ATTACKED)
+
+
 def _apart(
-    evidence: Evidence,
-    attack: str,
-    first: Read,
-    second: Read,
-    metric: str = "rouge1",
-    gated: bool = True,
-) -> Finding:
+    cell: str, one: Evidence, *, attack: str, first: Read, second: Read, metric: str = "rouge1"
+) -> Iterator[Part]:
     """A score of one defense, or of another attack on it, minus that of a second."""
-    parts = []
-    for cell, one, label in _cells(evidence, attack):
-        ours, theirs = (
-            one.series(ATTACKED, metric, defense=read.defense, attack=read.attack or label) for read in (first, second)
-        )
-        parts.append(difference(ours, theirs, cell, POINTS))
-    return decide(evidence, parts, gated=gated)
+    name, label = _judged_as(cell, one, attack)
+    ours, theirs = (
+        one.series(ATTACKED, metric, defense=read.defense, attack=read.attack or label) for read in (first, second)
+    )
+    yield difference(ours, theirs, name, POINTS)
 
 
-def _smallest(evidence: Evidence, attack: str) -> Finding:
+def _smallest(cell: str, one: Evidence, *, attack: str) -> Iterator[Part]:
     """Every other column minus CDPA."""
-    parts = []
-    for cell, one, label in _cells(evidence, attack):
-        for metric in map(as_printed, ("rouge1", "rougeL")):
-            read = partial(one.series, ATTACKED, metric, attack=label)
-            own = read(defense=CDPA)
-            parts += [difference(read(defense=other), own, f"{other}, {cell}", POINTS) for other in COLUMNS]
-    return decide(evidence, parts)
+    name, label = _judged_as(cell, one, attack)
+    for metric in map(as_printed, ("rouge1", "rougeL")):
+        read = partial(one.series, ATTACKED, metric, attack=label)
+        ours = read(defense=CDPA)
+        for other in COLUMNS:
+            yield difference(read(defense=other), ours, f"{other}, {name}", POINTS)
 
 
-def _nothing(evidence: Evidence, metric: str, attack: str) -> Finding:
+def _nothing(cell: str, one: Evidence, *, metric: str, attack: str) -> Iterator[Part]:
     """Level of a score under CDPA."""
-    parts = [
-        level(one.series(ATTACKED, metric, defense=CDPA, attack=label), cell, "%", at_most=SMALL)
-        for cell, one, label in _cells(evidence, attack)
-    ]
-    return decide(evidence, parts)
+    name, label = _judged_as(cell, one, attack)
+    yield level(one.series(ATTACKED, metric, defense=CDPA, attack=label), name, "%", at_most=SMALL)
 
 
 for _letter, (_name, _label) in ORDERS.items():
@@ -132,21 +116,21 @@ for _letter, (_name, _label) in ORDERS.items():
         f"Under {_name} the sentences found from CDPA have the smallest ROUGE-1 and ROUGE-L of all columns.",
         source="Table V",
         experiments=(_attacked(_label, CDPA, *COLUMNS),),
-    )(partial(_smallest, attack=_label))
+    )(each_attacked(partial(_smallest, attack=_label)))
 for _letter, (_name, _label) in ORDERS.items():
     stated(
         f"E19{_letter}",
         f"Under {_name} the sentences found from CDPA have a ROUGE-2 of zero, to half a point.",
         source="Table V",
         experiments=(_attacked(_label, CDPA),),
-    )(partial(_nothing, metric=as_printed("rouge2"), attack=_label))
+    )(each_attacked(partial(_nothing, metric=as_printed("rouge2"), attack=_label)))
 for _letter, (_name, _label) in ORDERS.items():
     stated(
         f"E20{_letter}",
         f"Under {_name} no word of the sentence is found from CDPA: ROUGE-1 of the words is zero, to half a point.",
         source="Table VI and section 6.2, 'minimal to no alignment'; as the paper scores, [CLS] and [SEP] are 20 %",
         experiments=(_attacked(_label, CDPA),),
-    )(partial(_nothing, metric="rouge1", attack=_label))
+    )(each_attacked(partial(_nothing, metric="rouge1", attack=_label)))
 
 
 def _learnt(one: Evidence, defense: str) -> list[tuple[int, Series]]:
@@ -166,7 +150,7 @@ def _learning(evidence: Evidence) -> dict[str, Evidence]:
     cells = {
         cell: one
         for cell, one in evidence.cells(TRAINED).items()
-        if max(float(found.values.mean()) for _, found in _learnt(one.aside(), "none")) >= LEARNS
+        if max(float(scores.values.mean()) for _, scores in _learnt(one.aside(), "none")) >= LEARNS
     }
     if not cells:
         raise NotRun(f"no model has learnt anything: undefended, Matthews correlations are below {LEARNS}")
@@ -219,13 +203,14 @@ for _letter, (_name, _label) in {"a": ("DLG", DLG), "b": ("TAG", TAG)}.items():
         source="Table V",
         experiments=(_attacked("lamp", "none", references=[_label]),),
     )(
-        partial(
-            _apart,
-            attack="lamp",
-            first=Read("none"),
-            second=Read("none", _label),
-            metric=as_printed("rouge1"),
-            gated=False,
+        each_cell(ATTACKED, gated=False)(
+            partial(
+                _apart,
+                attack="lamp",
+                first=Read("none"),
+                second=Read("none", _label),
+                metric=as_printed("rouge1"),
+            )
         )
     )
 
@@ -240,23 +225,22 @@ for _letter, (_name, _label) in STRONG.items():
         source="Table V, 75.1 of 70.1 and 82.2 of 74.5, on which the paper does not comment",
         experiments=(_attacked(_label, "grad-drop-text", "none"),),
     )(
-        partial(
-            _apart,
-            attack=_label,
-            first=Read("grad-drop-text"),
-            second=Read("none"),
-            metric=as_printed("rouge1"),
+        each_attacked(
+            partial(
+                _apart,
+                attack=_label,
+                first=Read("grad-drop-text"),
+                second=Read("none"),
+                metric=as_printed("rouge1"),
+            )
         )
     )
 
 
-def _finds(evidence: Evidence, attack: str) -> Finding:
+def _recovers(cell: str, one: Evidence, *, attack: str) -> Iterator[Part]:
     """Level of the undefended score."""
-    parts = [
-        level(one.series(ATTACKED, "rouge1", defense="none", attack=label), cell, "%", at_least=FOUND)
-        for cell, one, label in _cells(evidence, attack)
-    ]
-    return decide(evidence, parts, gated=False)
+    name, label = _judged_as(cell, one, attack)
+    yield level(one.series(ATTACKED, "rouge1", defense="none", attack=label), name, "%", at_least=RECOVERED)
 
 
 for _letter, (_name, _label) in STRONG.items():
@@ -265,31 +249,7 @@ for _letter, (_name, _label) in STRONG.items():
         f"{_name} finds undefended sentences: ROUGE-1 of the words is at least 60.",
         source="Not in the paper, which counts [CLS] and [SEP]; below that, defenses are not told apart",
         experiments=(_attacked(_label, "none"),),
-    )(partial(_finds, attack=_label))
-
-
-def _restored(evidence: Evidence, attack: str) -> Finding:
-    """ROUGE-1 of the best informed attacker minus that of the undefended attack."""
-    parts = []
-    for cell, one, label in _cells(evidence, attack, ATTACKED, INFORMED):
-        plain = one.series(ATTACKED, "rouge1", defense="none", attack=label)
-        known = {}
-        for way in WAYS:
-            try:
-                known[way] = one.series(INFORMED, "rouge1", defense=CDPA, attack=f"{label}-{way}")
-            except NotRun as reason:
-                missing = reason
-        if not known:
-            raise missing
-        series = same_seeds(plain, *known.values())
-        resamples = bootstrap(*series)
-        undefended, *means = (resamples.mean(each.values[0]) for each in series)
-        best = np.nanmax(np.stack(means), axis=0)
-        said = ", ".join(f"{way} {mean[0] - undefended[0]:+.1f}" for way, mean in zip(known, means, strict=True))
-        meaning = f"best informed attacker minus the undefended one ({POINTS})"
-        estimate = resamples.estimate(best - undefended)
-        parts.append(Part(cell, estimate, meaning, at_least=-RESTORED, note=f"points: {said}"))
-    return decide(evidence, parts)
+    )(each_cell(ATTACKED, gated=False)(partial(_recovers, attack=_label)))
 
 
 for _letter, _name, _label in (("a", "TAG", TAG), ("b", "LAMP (cosine)", "lamp-cos")):
@@ -302,7 +262,20 @@ for _letter, _name, _label in (("a", "TAG", TAG), ("b", "LAMP (cosine)", "lamp-c
             _attacked(_label, "none"),
             reads(INFORMED, defenses=CDPA, attacks=[f"{_label}-{way}" for way in WAYS]),
         ),
-    )(partial(_restored, attack=_label))
+    )(
+        each_cell(ATTACKED, INFORMED)(
+            partial(
+                restored,
+                attack=_label,
+                experiments=(ATTACKED, INFORMED),
+                defense=CDPA,
+                attackers=[f"{_label}-{way}" for way in WAYS],
+                metric="rouge1",
+                unit=POINTS,
+                missed=RESTORED,
+            )
+        )
+    )
 
 
 for _letter, (_name, _label) in STRONG.items():
@@ -311,7 +284,7 @@ for _letter, (_name, _label) in STRONG.items():
         f"Under {_name}, dropping the smallest fifth of the coordinates hides less than masking a random fifth.",
         source="Not in the paper, whose GradDrop may be either",
         experiments=(_attacked(_label, "grad-drop-text", "random-mask"),),
-    )(partial(_apart, attack=_label, first=Read("grad-drop-text"), second=Read("random-mask")))
+    )(each_attacked(partial(_apart, attack=_label, first=Read("grad-drop-text"), second=Read("random-mask"))))
 
 
 for _letter, (_name, _label) in STRONG.items():
@@ -320,14 +293,7 @@ for _letter, (_name, _label) in STRONG.items():
         f"What {_name} finds from CDPA is less than the most frequent words are right by chance.",
         source="Not in the paper, whose Table V is at the floor of its score",
         experiments=(_attacked(_label, "none", CDPA, references=["frequent_words"]),),
-    )(
-        partial(
-            _apart,
-            attack=_label,
-            first=Read("none", "frequent_words"),
-            second=Read(CDPA),
-        )
-    )
+    )(each_attacked(partial(_apart, attack=_label, first=Read("none", "frequent_words"), second=Read(CDPA))))
 
 
 @stated(
@@ -336,13 +302,11 @@ for _letter, (_name, _label) in STRONG.items():
     source="Not in the paper: root mean square; by Table V CDPA hides more",
     experiments=(_attacked(TAG, "dp", CDPA),),
 )
-def x11(evidence: Evidence) -> Finding:
+@each_cell(ATTACKED, gated=False)
+def x11(cell: str, one: Evidence) -> Iterator[Part]:
     """Distortion of the noise minus that of CDPA, which no attack changes."""
-    parts = []
-    for cell, one in evidence.cells(ATTACKED).items():
-        read = partial(one.series, ATTACKED, "distortion", attack=TAG)
-        parts.append(difference(read(defense="dp"), read(defense=CDPA), cell, "root mean square"))
-    return decide(evidence, parts, gated=False)
+    read = partial(one.series, ATTACKED, "distortion", attack=TAG)
+    yield difference(read(defense="dp"), read(defense=CDPA), cell, "root mean square")
 
 
 stated(
@@ -350,4 +314,4 @@ stated(
     "What TAG finds from CDPA is less where integers are read ten times too large, as the public code does on text.",
     source="Not in the paper",
     experiments=(_attacked(TAG, CDPA, f"{CDPA}-released"),),
-)(partial(_apart, attack=TAG, first=Read(CDPA), second=Read(f"{CDPA}-released")))
+)(each_attacked(partial(_apart, attack=TAG, first=Read(CDPA), second=Read(f"{CDPA}-released"))))

@@ -1,4 +1,4 @@
-"""Supplement S5: what the paper's reconstructions of its one sentence score, and how little its floor leaves."""
+"""Supplement S5: scores of the paper's reconstructions of its one sentence, and the floor of these scores."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def scores(sentences: pd.DataFrame) -> pd.DataFrame:
         sentences: the columns ``attack``, ``defense`` and ``sentence``; of the attack ``truth`` the victim.
     """
     (victim,) = sentences.loc[sentences["attack"] == "truth", "sentence"]
-    found = sentences[sentences["attack"] != "truth"]
-    texts = found["sentence"].tolist()
+    recovered = sentences[sentences["attack"] != "truth"]
+    texts = recovered["sentence"].tolist()
     plain = rouge([without_special(text) for text in texts], [without_special(victim)] * len(texts))
     released = rouge(texts, [victim] * len(texts))
     numbers = {name + WITH_SPECIAL: values.tolist() for name, values in released.items()}
     numbers |= {name: values.tolist() for name, values in plain.items()}
     floors = [rouge_floor(_words(text), _words(victim)) for text in texts]
-    return found.assign(**numbers, floor=floors).reset_index(drop=True)
+    return recovered.assign(**numbers, floor=floors).reset_index(drop=True)
 
 
 def _words(text: str) -> int:
@@ -55,13 +55,13 @@ def _same_as(frame: pd.DataFrame) -> list[str]:
 )
 def table_s5(_: Tables) -> pd.DataFrame:
     """A row per attack and defense."""
-    found = scores(printed("table06"))
+    scored = scores(printed("table06"))
     means = printed("table05").set_index(["attack", "defense"])
-    pairs = list(zip(found["attack"], found["defense"], strict=True))
-    columns: dict[str, list[str]] = {"attack": found["attack"].tolist(), "defense": found["defense"].tolist()}
+    pairs = list(zip(scored["attack"], scored["defense"], strict=True))
+    columns: dict[str, list[str]] = {"attack": scored["attack"].tolist(), "defense": scored["defense"].tolist()}
     columns["Table V, ROUGE-1"] = [f"{means.loc[pair, 'rouge1']:.2f}" for pair in pairs]
-    columns["floor"] = [f"{value:.2f}" for value in found["floor"]]
+    columns["floor"] = [f"{value:.2f}" for value in scored["floor"]]
     for suffix, words in ((WITH_SPECIAL, "with special tokens"), ("", "without")):
         for name, title in _TITLES.items():
-            columns[f"{title}, {words}"] = [f"{value:.2f}" for value in found[name + suffix]]
-    return pd.DataFrame({**columns, "same sentence as": _same_as(found)})
+            columns[f"{title}, {words}"] = [f"{value:.2f}" for value in scored[name + suffix]]
+    return pd.DataFrame({**columns, "same sentence as": _same_as(scored)})

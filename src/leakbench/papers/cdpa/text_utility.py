@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from leakbench.lazy import pd
 from leakbench.papers.cdpa.common import figure, table
 from leakbench.papers.cdpa.tables_attacks import with_interval
 from leakbench.papers.cdpa.text_attacked import TRAINED
-from leakbench.papers.cdpa.utility import cells_of
+from leakbench.papers.cdpa.utility import STATISTICS, cells_of, draw_known
 from leakbench.report.artifacts import Tables
 from leakbench.report.labels import reads
-from leakbench.report.plots import Drawing, draw_curve, series_of, values_of
+from leakbench.report.plots import Drawing, series_of, values_of
 from leakbench.report.statistics import over_seeds
-from leakbench.report.style import colour, use_style
+from leakbench.report.style import use_style
 from leakbench.report.wording import INTERVALS, NONE
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 NAMES = {"grad-drop-text": "GradDrop", "dp-delta": "LDP", "dp": "LDP, of the gradient", "cdpa-text-delta": "CDPA"}
 """Labels of the defenses that are trained with -> the paper's names, but for the second LDP."""
@@ -58,10 +53,11 @@ def fig11(tables: Tables) -> Drawing:
         ax.set_visible(True)
         rows = values_of(frame, "mcc_curve", dataset=dataset, model=model)
         for label, name in {"none": "none", **series_of(rows, NAMES)}.items():
-            own = rows[rows["defense"] == label]
-            if own.empty:
+            curve = rows[rows["defense"] == label]
+            if curve.empty:
                 continue
-            shown.append(_curve(ax, own, label, name).assign(dataset=dataset, model=model))
+            style = "--" if label == "none" else ":" if label == OTHER_READING else "-"
+            shown.append(draw_known(ax, curve, name, style).assign(dataset=dataset, model=model))
         if rows["index"].max() >= EPOCHS[0]:
             ax.axvline(EPOCHS[0], color="#bbbbbb", linewidth=1, zorder=0)
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -70,19 +66,6 @@ def fig11(tables: Tables) -> Drawing:
     drawn.legend(handles, names, loc="outside upper center", ncol=5)
     numbers = pd.concat(shown)
     return Drawing(drawn, numbers[["dataset", "model", *(name for name in STATISTICS if name in numbers)]])
-
-
-STATISTICS = ("series", "step", "mean", "low", "high", "seeds", "lost")
-
-
-def _curve(ax: Axes, rows: pd.DataFrame, label: str, name: str) -> pd.DataFrame:
-    """A line over the epochs that some seed was evaluated in."""
-    known = rows[rows["value"].notna()]
-    if known.empty:
-        ax.plot([], [], color=colour(rows["mechanism"].iloc[0]), label=f"{name} (diverged)")
-        return pd.DataFrame({"series": [name], "seeds": 0, "lost": rows["seed"].nunique()})
-    style = "--" if label == "none" else ":" if label == OTHER_READING else "-"
-    return draw_curve(ax, rows[rows["index"].isin(known["index"])], name, window=1, style=style)
 
 
 @table(
@@ -101,12 +84,12 @@ def table_s4(tables: Tables) -> pd.DataFrame:
     for dataset, model in cells_of(frame):
         here = frame[(frame["dataset"] == dataset) & (frame["model"] == model)]
         for label, name in {"none": "none", **series_of(here, NAMES)}.items():
-            own = here[here["defense"] == label]
+            trained = here[here["defense"] == label]
             cells = {
-                f"epoch {epoch}": _at(own[(own["metric"] == "mcc_curve") & (own["index"] == epoch - 1)])
+                f"epoch {epoch}": _at(trained[(trained["metric"] == "mcc_curve") & (trained["index"] == epoch - 1)])
                 for epoch in epochs
             }
-            cells["best validation"] = _at(own[own["metric"] == "mcc_at_best"])
+            cells["best validation"] = _at(trained[trained["metric"] == "mcc_at_best"])
             rows.append({"data set": dataset, "model": model, "defense": name, **cells})
     return pd.DataFrame(rows)
 

@@ -21,7 +21,7 @@ PLAIN = ("none", "sdq")
 """Defenses beside which the readings of CDPA are shown."""
 CURVES = {"accuracy_curve": "test accuracy", "zoom": "test accuracy, zoomed", "loss_curve": "training loss (nats)"}
 BELOW, ABOVE = 0.1, 0.04
-"""What the zoom shows around the undefended accuracy of the last round."""
+"""Ends of the zoomed axis, from the undefended accuracy of the last round."""
 
 
 def cells_of(frame: pd.DataFrame) -> list[tuple[str, str]]:
@@ -55,7 +55,7 @@ def fig05(tables: Tables) -> Drawing:
         for ax, (curve, ylabel) in zip(column, CURVES.items(), strict=True):
             metric = "accuracy_curve" if curve == "zoom" else curve
             points = [
-                _curve(ax, rows, defense_name(label, mechanism), mechanism)
+                draw_known(ax, rows, defense_name(label, mechanism), "--" if mechanism == "none" else "-")
                 for label, mechanism in defenses_of(cell).items()
                 if not (rows := cell[(cell["defense"] == label) & (cell["metric"] == metric)]).empty
             ]
@@ -76,15 +76,13 @@ def fig05(tables: Tables) -> Drawing:
 STATISTICS = ("series", "step", "mean", "low", "high", "seeds", "lost")
 
 
-def _curve(ax: Axes, rows: pd.DataFrame, name: str, mechanism: str) -> pd.DataFrame:
-    """A curve over rounds, without the rounds in which no seed was evaluated."""
+def draw_known(ax: Axes, rows: pd.DataFrame, name: str, style: str) -> pd.DataFrame:
+    """Draw a defense's curve, without the rounds in which no seed was evaluated."""
     known = rows[rows["value"].notna()]
     if known.empty:
-        ax.plot([], [], color=colour(mechanism), label=f"{name} (diverged)")
+        ax.plot([], [], color=colour(rows["mechanism"].iloc[0]), label=f"{name} (diverged)")
         return pd.DataFrame({"series": [name], "seeds": 0, "lost": rows["seed"].nunique()})
-    style = "--" if mechanism == "none" else "-"
-    kept = rows[rows["index"].isin(known["index"])]
-    return draw_curve(ax, kept, name, window=1, style=style)
+    return draw_curve(ax, rows[rows["index"].isin(known["index"])], name, window=1, style=style)
 
 
 def _zoom(ax: Axes, curves: list[pd.DataFrame]) -> None:
@@ -162,9 +160,9 @@ def accuracies(tables: Tables) -> pd.DataFrame:
         series=[_reading(row) for _, row in rows.iterrows()],
     )
     rows = rows.sort_values(ALPHA, ascending=False, na_position="first", kind="stable")
-    found = over_seeds(rows, ["dataset", "model", "split", "series"])
+    means = over_seeds(rows, ["dataset", "model", "split", "series"])
     order = {split: place for place, split in enumerate(dict.fromkeys(rows["split"]))}
-    return found.sort_values("split", key=lambda names: names.map(order), kind="stable").reset_index(drop=True)
+    return means.sort_values("split", key=lambda names: names.map(order), kind="stable").reset_index(drop=True)
 
 
 def _reading(row: pd.Series) -> str:

@@ -1,4 +1,4 @@
-"""Figures 11, 15, 16 and 24: what is lost in accuracy for what is gained against both kinds of attack.
+"""Figures 11, 15, 16 and 24: accuracy against protection from both kinds of attack.
 
 Improvements over the undefended model of the same seed are computed seed by seed, then averaged.
 """
@@ -78,14 +78,14 @@ def improvements(tables: Tables) -> pd.DataFrame:
     known = runs[["auc", "mse", "auc_0", "mse_0"]].notna().all(axis=1)
     for column in ("imp_mia", "imp_dra"):
         runs[column] = np.nan
-    kept = runs[known]
-    runs.loc[known, "imp_mia"] = mia_improvement(kept["auc"], kept["auc_0"])
-    runs.loc[known, "imp_dra"] = dra_improvement(kept["mse"], kept["mse_0"])
+    finished = runs[known]
+    runs.loc[known, "imp_mia"] = mia_improvement(finished["auc"], finished["auc_0"])
+    runs.loc[known, "imp_dra"] = dra_improvement(finished["mse"], finished["mse_0"])
     return runs.assign(gdc=(runs["imp_mia"] + runs["imp_dra"]) / 2)
 
 
 def pareto(points: Array) -> npt.NDArray[np.bool_]:
-    """Which points ``[n, 2]`` no other one exceeds in one coordinate and equals or exceeds in the other, ``[n]``."""
+    """Mask ``[n]`` of the points ``[n, 2]`` that no other one exceeds in one coordinate and reaches in the other."""
     least = (points[None] >= points[:, None]).all(axis=2)
     more = (points[None] > points[:, None]).any(axis=2)
     beaten: npt.NDArray[np.bool_] = np.logical_and(least, more).max(axis=1)
@@ -127,11 +127,11 @@ def plane(tables: Tables, *, x: str, y: str, xlabel: str, ylabel: str, front: bo
         points["on_front"] = pareto(where) if len(points) else False
         worst = where.min(axis=0) if len(points) else np.zeros(2)
         for defense in dict.fromkeys([*SERIES, *points["defense"]]):
-            own = points[points["defense"] == defense].sort_values("strength")
-            if own.empty:
+            settings = points[points["defense"] == defense].sort_values("strength")
+            if settings.empty:
                 continue
-            _draw(ax, own, SERIES.get(defense, defense))
-            volume = hypervolume(own[["mean_x", "mean_y"]].to_numpy(dtype=float), worst)
+            _draw(ax, settings, SERIES.get(defense, defense))
+            volume = hypervolume(settings[["mean_x", "mean_y"]].to_numpy(dtype=float), worst)
             numbers += [
                 {"dataset": dataset, "model": model, "series": SERIES.get(defense, defense)}
                 | {"strength": row["strength"]}
@@ -139,7 +139,7 @@ def plane(tables: Tables, *, x: str, y: str, xlabel: str, ylabel: str, front: bo
                 | {f"{y}{end}": row[f"{part}_y"] for part, end in ENDS.items()}
                 | {"seeds": row["seeds_x"], "lost": row["lost_x"] + row["lost_y"]}
                 | ({"on_front": row["on_front"], "hypervolume": volume} if front else {})
-                for row in own.to_dict("records")
+                for row in settings.to_dict("records")
             ]
         if front and len(points):
             best = points[points["on_front"]].sort_values("mean_x")
@@ -152,18 +152,17 @@ def plane(tables: Tables, *, x: str, y: str, xlabel: str, ylabel: str, front: bo
 
 
 ENDS = {"mean": "", "low": "_low", "high": "_high"}
-"""Statistic -> what stands behind the name of a column of numbers."""
+"""Statistic -> ending of the name of a column of numbers."""
 
 
-def _draw(ax: Axes, own: pd.DataFrame, name: str) -> None:
-    mechanism = own["mechanism"].iloc[0]
-    whiskers = [
-        [own[f"mean_{axis}"] - own[f"low_{axis}"], own[f"high_{axis}"] - own[f"mean_{axis}"]] for axis in ("x", "y")
-    ]
+def _draw(ax: Axes, points: pd.DataFrame, name: str) -> None:
+    mechanism = points["mechanism"].iloc[0]
+    x, y = points["mean_x"], points["mean_y"]
+    whiskers = [[mean - points[f"low_{axis}"], points[f"high_{axis}"] - mean] for axis, mean in (("x", x), ("y", y))]
     tint = colour(mechanism)
-    ax.errorbar(own["mean_x"], own["mean_y"], xerr=whiskers[0], yerr=whiskers[1], color=tint, linewidth=0.7, alpha=0.6)
-    sizes = [14 + 14 * place for place in range(len(own))]
-    ax.scatter(own["mean_x"], own["mean_y"], s=sizes, color=tint, marker=marker(mechanism), label=name, zorder=3)
+    ax.errorbar(x, y, xerr=whiskers[0], yerr=whiskers[1], color=tint, linewidth=0.7, alpha=0.6)
+    sizes = [14 + 14 * place for place in range(len(points))]
+    ax.scatter(x, y, s=sizes, color=tint, marker=marker(mechanism), label=name, zorder=3)
 
 
 def exchange(tables: Tables, *, experiment: str, parameter: str) -> Drawing:
@@ -175,9 +174,9 @@ def exchange(tables: Tables, *, experiment: str, parameter: str) -> Drawing:
     shown, axes = row_of_panels(len(datasets))
     numbers: list[dict[str, Any]] = []
     for ax, dataset in zip(axes, datasets, strict=True):
-        own_models = set(frame.loc[frame["dataset"] == dataset, "model"])
+        trained = set(frame.loc[frame["dataset"] == dataset, "model"])
         for model, tint in models_of(tables).items():
-            if model not in own_models:
+            if model not in trained:
                 continue
             for series, source in (("no defense", bare), (experiment, frame)):
                 here = judged_by_strongest(source, bare)
@@ -202,8 +201,7 @@ def exchange(tables: Tables, *, experiment: str, parameter: str) -> Drawing:
                     | {"seeds": row["accuracy", "seeds"], "lost": row["accuracy", "lost"]}
                     for value, row in points.iterrows()
                 ]
-        own = [row for row in numbers if row["dataset"] == dataset]
-        keep_in_view(ax, [{"x": row["mse"], "y": row["accuracy"]} for row in own])
+        keep_in_view(ax, [{"x": row["mse"], "y": row["accuracy"]} for row in numbers if row["dataset"] == dataset])
         ax.set(title=dataset, xlabel=MSE.ylabel)
     axes[0].set_ylabel("test accuracy")
     axes[-1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))

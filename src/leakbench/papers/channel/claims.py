@@ -1,4 +1,4 @@
-"""Claims of the paper's figures, and what else our experiments say about them.
+"""Claims of the paper's figures, and further ones, checked against our experiments.
 
 A positive effect speaks for the paper, unless the effect has to stay within a band. Where the paper speaks of every
 data set and model, each pair that an experiment holds is a part of the claim. A metric is said to rise by the rank
@@ -17,7 +17,7 @@ from leakbench.lazy import np
 from leakbench.metrics.defense_capability import defense_capability, dra_improvement, mia_improvement
 from leakbench.papers.channel import PAPER
 from leakbench.papers.channel.common import ARCHITECTURES, UNDEFENDED, printed
-from leakbench.report.claims import claim
+from leakbench.report.claims import claim, each_cell
 from leakbench.report.comparisons import at_each, certain, difference, level, relative, trend
 from leakbench.report.evidence import Evidence, NotRun, Series, bootstrap, same_seeds
 from leakbench.report.findings import Finding, Part, decide
@@ -38,7 +38,7 @@ LIKENESS = ("psnr", "ssim", "cosine")
 CHANNEL_COST, DP_COST = 0.11, 0.5
 """Overheads of Table 2: none of the channel's is larger, none of DP-SGD's is smaller."""
 EIGENVALUE_BAND = 0.03
-"""How far eigenvalues may lie from the printed ones, relatively."""
+"""Largest relative distance of eigenvalues from the printed ones."""
 FULL_SIZE = {"cifar10": 50_000, "fashion": 60_000}
 """Images of the training splits that the printed eigenvalues are of."""
 NATURAL_300, FRESH_OR_ONCE = "natural-300", "natural-300-noise"
@@ -62,7 +62,7 @@ def _trends(
     sweep: str = "kappa",
     attack: str | None = None,
 ) -> Iterator[Part]:
-    """Whether a metric rises over a parameter, for every data set and model of every experiment."""
+    """Trends of a metric over a parameter, for every data set and model of every experiment."""
     for experiment in experiments:
         for cell, one in evidence.cells(experiment).items():
             series = one.series(experiment, metric, defense=defense or experiment, attack=attack, sweep=sweep)
@@ -167,17 +167,13 @@ def e5a(evidence: Evidence) -> Finding:
     source="Fig. 14 and 30",
     experiments=(INVERSIONS,),
 )
-def e5b(evidence: Evidence) -> Finding:
+@each_cell("inversion")
+def e5b(cell: str, one: Evidence) -> Iterator[Part]:
     """White and personalized noise over natural noise, at every kappa."""
-    parts = []
-    for cell, one in evidence.cells("inversion").items():
-        natural, *others = (
-            one.series("inversion", MSE, defense=defense, attack=IG, sweep="kappa") for defense in INVERTED
-        )
-        for defense, series in zip(INVERTED[1:], others, strict=True):
-            for kappa, ours, theirs in at_each(series, natural):
-                parts.append(relative(ours, theirs, f"{defense} at {kappa:g}, {cell}", at_least=0.0))
-    return decide(evidence, parts)
+    natural, *others = (one.series("inversion", MSE, defense=defense, attack=IG, sweep="kappa") for defense in INVERTED)
+    for defense, series in zip(INVERTED[1:], others, strict=True):
+        for kappa, ours, theirs in at_each(series, natural):
+            yield relative(ours, theirs, f"{defense} at {kappa:g}, {cell}", at_least=0.0)
 
 
 @stated(
@@ -239,19 +235,18 @@ class _Plane:
 
 
 def _where_known(improvement: Callable[..., Array], *values: Array) -> Array:
-    """An improvement, which refuses what is no number, of the numbers alone; NaN elsewhere."""
+    """An improvement, which rejects NaN, where all values are numbers; NaN elsewhere."""
     values = tuple(np.broadcast_arrays(*values))
     known = np.isfinite(values).all(axis=0)
-    found = np.full(known.shape, np.nan)
-    found[known] = improvement(*(value[known] for value in values))
-    return found
+    improved = np.full(known.shape, np.nan)
+    improved[known] = improvement(*(value[known] for value in values))
+    return improved
 
 
 PLANE = (BARE, *RELEASED, reads("dp", defenses=DP))
 
 
-def _planes(evidence: Evidence) -> dict[str, _Plane]:
-    return {cell: _Plane(one) for cell, one in evidence.cells(*(entry.experiment for entry in PLANE)).items()}
+each_plane = each_cell(*(entry.experiment for entry in PLANE))
 
 
 @stated(
@@ -261,20 +256,18 @@ def _planes(evidence: Evidence) -> dict[str, _Plane]:
     source="Fig. 15",
     experiments=PLANE,
 )
-def e7a(evidence: Evidence) -> Finding:
-    """By how much the worst setting of the Natural Channel is ahead in the better of both numbers."""
-    parts = []
-    for cell, plane in _planes(evidence).items():
-        accuracy, capability = plane.measured["natural"][0], plane.capability("natural")
-        for label in DP:
-            ahead = np.maximum(
-                accuracy[:, :, None] - plane.measured[label][0][:, None, :],
-                capability[:, :, None] - plane.capability(label)[:, None, :],
-            )
-            meaning = "least lead of a Natural setting over a DP setting, in accuracy or capability"
-            estimate = plane.resamples.estimate(ahead.min(axis=(1, 2)))
-            parts.append(Part(f"{label}, {cell}", estimate, meaning, at_least=0.0))
-    return decide(evidence, parts)
+@each_plane
+def e7a(cell: str, one: Evidence) -> Iterator[Part]:
+    """The lead of the Natural Channel's worst setting in the better of both numbers."""
+    plane = _Plane(one)
+    accuracy, capability = plane.measured["natural"][0], plane.capability("natural")
+    for label in DP:
+        ahead = np.maximum(
+            accuracy[:, :, None] - plane.measured[label][0][:, None, :],
+            capability[:, :, None] - plane.capability(label)[:, None, :],
+        )
+        meaning = "least lead of a Natural setting over a DP setting, in accuracy or capability"
+        yield Part(f"{label}, {cell}", plane.resamples.estimate(ahead.min(axis=(1, 2))), meaning, at_least=0.0)
 
 
 @stated(
@@ -284,15 +277,14 @@ def e7a(evidence: Evidence) -> Finding:
     source="Fig. 15",
     experiments=PLANE,
 )
-def e7b(evidence: Evidence) -> Finding:
+@each_plane
+def e7b(cell: str, one: Evidence) -> Iterator[Part]:
     """The difference of hypervolumes."""
-    parts = []
-    for cell, plane in _planes(evidence).items():
-        for label in DP:
-            gap = plane.hypervolume("natural") - plane.hypervolume(label)
-            meaning = "hypervolume of the Natural Channel minus that of a DP method (accuracy times capability)"
-            parts.append(Part(f"{label}, {cell}", plane.resamples.estimate(gap), meaning, at_least=0.0))
-    return decide(evidence, parts)
+    plane = _Plane(one)
+    for label in DP:
+        gap = plane.hypervolume("natural") - plane.hypervolume(label)
+        meaning = "hypervolume of the Natural Channel minus that of a DP method (accuracy times capability)"
+        yield Part(f"{label}, {cell}", plane.resamples.estimate(gap), meaning, at_least=0.0)
 
 
 @stated(
@@ -302,21 +294,20 @@ def e7b(evidence: Evidence) -> Finding:
     source="Fig. 16",
     experiments=PLANE,
 )
-def e8(evidence: Evidence) -> Finding:
+@each_plane
+def e8(cell: str, one: Evidence) -> Iterator[Part]:
     """Mean improvements of the channels against those of DP, and the largest capability of either."""
-    parts = []
-    for cell, plane in _planes(evidence).items():
-        (our_mia, our_dra), (dp_mia, dp_dra) = plane.mean_improvements(CHANNELS), plane.mean_improvements(DP)
-        best, dp_best = (
-            np.max([plane.capability(label).max(axis=1) for label in labels], axis=0) for labels in (CHANNELS, DP)
-        )
-        for name, gap, meaning in (
-            ("reconstruction", our_dra - dp_dra, "mean IMP_DRA of the channels minus that of DP"),
-            ("membership", dp_mia - our_mia, "mean IMP_MIA of DP minus that of the channels"),
-            ("capability", best - dp_best, "largest GDC of a channel minus that of DP"),
-        ):
-            parts.append(Part(f"{name}, {cell}", plane.resamples.estimate(gap), meaning, at_least=0.0))
-    return decide(evidence, parts)
+    plane = _Plane(one)
+    (our_mia, our_dra), (dp_mia, dp_dra) = plane.mean_improvements(CHANNELS), plane.mean_improvements(DP)
+    best, dp_best = (
+        np.max([plane.capability(label).max(axis=1) for label in labels], axis=0) for labels in (CHANNELS, DP)
+    )
+    for name, gap, meaning in (
+        ("reconstruction", our_dra - dp_dra, "mean IMP_DRA of the channels minus that of DP"),
+        ("membership", dp_mia - our_mia, "mean IMP_MIA of DP minus that of the channels"),
+        ("capability", best - dp_best, "largest GDC of a channel minus that of DP"),
+    ):
+        yield Part(f"{name}, {cell}", plane.resamples.estimate(gap), meaning, at_least=0.0)
 
 
 @stated(
@@ -350,7 +341,7 @@ def e9(evidence: Evidence) -> Finding:
 
 
 def _slope(x: Array, y: Array) -> Array:
-    """Of least squares, ``[P]`` and ``[..., P] -> [...]``.
+    """Slope of the least-squares line, ``[P]`` and ``[..., P] -> [...]``.
 
     Raises:
         NotRun: there is one point alone.
@@ -369,15 +360,13 @@ def _slope(x: Array, y: Array) -> Array:
     source="Fig. 8",
     experiments=(reads("compression", defenses=REMOVED, attacks=IG),),
 )
-def e10(evidence: Evidence) -> Finding:
+@each_cell("compression")
+def e10(cell: str, one: Evidence) -> Iterator[Part]:
     """Differences between directions that follow each other."""
-    parts = []
-    for cell, one in evidence.cells("compression").items():
-        series = one.series("compression", MSE, defense=REMOVED, attack=IG, sweep="direction")
-        for before, after in itertools.pairwise(series.points):
-            name = f"direction {before:g} against {after:g}, {cell}"
-            parts.append(difference(series.at([before]), series.at([after]), name, "squared normalised input"))
-    return decide(evidence, parts)
+    series = one.series("compression", MSE, defense=REMOVED, attack=IG, sweep="direction")
+    for before, after in itertools.pairwise(series.points):
+        name = f"direction {before:g} against {after:g}, {cell}"
+        yield difference(series.at([before]), series.at([after]), name, "squared normalised input")
 
 
 @stated(
@@ -418,10 +407,10 @@ def e12(evidence: Evidence) -> Finding:
         images = one.series("calibration", "images", defense="none").values.max()
         if FULL_SIZE.get(dataset) != images:
             continue
-        found = one.series("calibration", "pixel_eigenvalues", defense="none").values[0, 0]
+        eigenvalues = one.series("calibration", "pixel_eigenvalues", defense="none").values[0, 0]
         of_paper = printed("fig08")
         for direction, eigenvalue in of_paper.loc[of_paper["dataset"] == dataset, ["direction", "eigenvalue"]].values:
-            ratio = found[int(direction)] / eigenvalue - 1
+            ratio = eigenvalues[int(direction)] / eigenvalue - 1
             name, meaning = f"direction {direction:g}, {cell}", "eigenvalue over the printed one, minus 1"
             parts.append(certain(ratio, name, meaning, at_least=-EIGENVALUE_BAND, at_most=EIGENVALUE_BAND))
     if not parts:
@@ -435,20 +424,17 @@ def e12(evidence: Evidence) -> Finding:
     source="Table 2",
     experiments=(reads("architectures", defenses="none", models=ARCHITECTURES),),
 )
-def e13(evidence: Evidence) -> Finding:
+@each_cell("architectures")
+def e13(cell: str, one: Evidence) -> Iterator[Part]:
     """Parameters over the printed ones, by architecture."""
     of_paper = printed("table02").drop_duplicates("architecture").set_index("architecture")["parameters"]
-    parts = []
-    for cell, one in evidence.cells("architectures").items():
-        model = cell.split(" ")[-1]
-        if model in of_paper.index:
-            tensors = one.metrics("architectures", "", defense="none")
-            count = sum(float(one.series("architectures", name, defense="none").values.max()) for name in tensors)
-            number = float(of_paper[model])
-            last_digit = 0.005 * 10 ** math.floor(math.log10(number)) / number
-            meaning = "parameters over the printed number, minus 1"
-            parts.append(certain(count / number - 1, model, meaning, at_least=-last_digit, at_most=last_digit))
-    return decide(evidence, parts)
+    model, tensors = cell.split(" ")[-1], one.metrics("architectures", "", defense="none")
+    if model in of_paper.index and tensors:
+        count = sum(float(one.series("architectures", name, defense="none").values.max()) for name in tensors)
+        number = float(of_paper[model])
+        last_digit = 0.005 * 10 ** math.floor(math.log10(number)) / number
+        meaning = "parameters over the printed number, minus 1"
+        yield certain(count / number - 1, model, meaning, at_least=-last_digit, at_most=last_digit)
 
 
 @stated(
@@ -457,16 +443,14 @@ def e13(evidence: Evidence) -> Finding:
     source="Not in the paper, which does not say when noise is drawn; the total it states fits neither",
     experiments=(BARE, reads("noise_mode", defenses=FRESH_OR_ONCE)),
 )
-def x1(evidence: Evidence) -> Finding:
+@each_cell(UNDEFENDED, "noise_mode")
+def x1(cell: str, one: Evidence) -> Iterator[Part]:
     """AUC under fresh noise minus AUC under noise drawn once."""
-    parts = []
-    for cell, one in evidence.cells(UNDEFENDED, "noise_mode").items():
-        metric = strongest_membership_attack(one)
-        fresh, once = (
-            one.series("noise_mode", metric, defense=FRESH_OR_ONCE, where={"noise": mode}) for mode in ("fresh", "once")
-        )
-        parts.append(difference(fresh, once, cell, "AUC"))
-    return decide(evidence, parts)
+    metric = strongest_membership_attack(one)
+    fresh, once = (
+        one.series("noise_mode", metric, defense=FRESH_OR_ONCE, where={"noise": mode}) for mode in ("fresh", "once")
+    )
+    yield difference(fresh, once, cell, "AUC")
 
 
 @stated(
@@ -475,18 +459,16 @@ def x1(evidence: Evidence) -> Finding:
     source="Not in the paper: the posterior mean of the reconstruction",
     experiments=(INVERSIONS, reads("inversion_adaptive", defenses=INVERTED, attacks=POSTERIOR)),
 )
-def x2(evidence: Evidence) -> Finding:
+@each_cell("inversion", "inversion_adaptive")
+def x2(cell: str, one: Evidence) -> Iterator[Part]:
     """Error of the plain attacker over that of the adaptive one, at every kappa."""
-    parts = []
-    for cell, one in evidence.cells("inversion", "inversion_adaptive").items():
-        for defense in INVERTED:
-            plain, adaptive = (
-                one.series(experiment, MSE, defense=defense, attack=attack, sweep="kappa")
-                for experiment, attack in (("inversion", IG), ("inversion_adaptive", POSTERIOR))
-            )
-            for kappa, theirs, ours in at_each(plain, adaptive):
-                parts.append(relative(theirs, ours, f"{defense} at {kappa:g}, {cell}", at_least=0.0))
-    return decide(evidence, parts)
+    for defense in INVERTED:
+        plain, adaptive = (
+            one.series(experiment, MSE, defense=defense, attack=attack, sweep="kappa")
+            for experiment, attack in (("inversion", IG), ("inversion_adaptive", POSTERIOR))
+        )
+        for kappa, theirs, ours in at_each(plain, adaptive):
+            yield relative(theirs, ours, f"{defense} at {kappa:g}, {cell}", at_least=0.0)
 
 
 @stated(
@@ -495,12 +477,10 @@ def x2(evidence: Evidence) -> Finding:
     source="Not in the paper, whose Appendix G says that the bound gives part of the benefit away",
     experiments=(reads("calibration", defenses=BOUNDED),),
 )
-def x3(evidence: Evidence) -> Finding:
+@each_cell("calibration")
+def x3(cell: str, one: Evidence) -> Iterator[Part]:
     """The capacity reached over kappa, minus one half, at every kappa."""
-    parts = []
-    for cell, one in evidence.cells("calibration").items():
-        series = one.series("calibration", "capacity", defense=BOUNDED, sweep="kappa")
-        for kappa, reached in zip(series.points, series.values[:, 0, 0], strict=True):
-            part = reached / kappa - 0.5
-            parts.append(certain(part, f"{kappa:g} nats, {cell}", "capacity over kappa, minus 1/2", at_least=0.0))
-    return decide(evidence, parts)
+    series = one.series("calibration", "capacity", defense=BOUNDED, sweep="kappa")
+    for kappa, reached in zip(series.points, series.values[:, 0, 0], strict=True):
+        part = reached / kappa - 0.5
+        yield certain(part, f"{kappa:g} nats, {cell}", "capacity over kappa, minus 1/2", at_least=0.0)

@@ -1,4 +1,4 @@
-"""Words that the paper's figures share."""
+"""Names that the paper's figures share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures 5, 6, 8, 14 and 30 to 33: images as channels release them, and what gradient inversion makes of them."""
+"""Figures 5, 6, 8, 14 and 30 to 33: images as channels release them, and gradient inversion of them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _heatmaps(
         frame: table of the channels.
         references: table of the undefended cells and reference attackers.
         metric: what is shown.
-        label: what panels call the metric, with its unit.
+        label: name of the metric on panels, with its unit.
         attack: label of the attack that is shown.
         hotter_is: "higher" or "lower": which values are dark; dark is more leakage.
     """
@@ -55,8 +55,8 @@ def _heatmaps(
     numbers: list[dict[Any, Any]] = []
     for ax, dataset in zip(axes, datasets, strict=True):
         every = values_of(frame, metric, attack=attack, dataset=dataset)
-        own = every[every[KAPPA].notna()]
-        points = judged(own, ["defense", KAPPA])
+        swept = every[every[KAPPA].notna()]
+        points = judged(swept, ["defense", KAPPA])
         beside = _references(references, metric, dataset)
         others = every[every[KAPPA].isna() & (every["mechanism"] != "none")]
         beside += [
@@ -64,7 +64,7 @@ def _heatmaps(
         ]
         numbers += [{"dataset": dataset, "metric": metric, **row} for row in points.to_dict("records")]
         numbers += [{"dataset": dataset, "metric": metric, **row} for row in beside]
-        _heatmap(ax, points, {**CHANNELS, **series_of(own, CHANNELS)}, hotter_is)
+        _heatmap(ax, points, {**CHANNELS, **series_of(swept, CHANNELS)}, hotter_is)
         void = f" ({VOID})" if points["void"].any() else ""
         ax.set_title(f"{dataset}: {label}{void}", fontsize="medium")
         words = [f"{row['defense']} {row['mean']:.3g}" for row in beside]
@@ -76,13 +76,13 @@ def _heatmaps(
 def _references(frame: pd.DataFrame, metric: str, dataset: str) -> list[dict[Any, Any]]:
     """Means of the undefended attack and the reference attackers."""
     names = {ATTACK: "no defense"} | {name: words for name, (words, _) in IMAGE_REFERENCES.items()}
-    found = []
+    means = []
     for attack, words in names.items():
         rows = values_of(frame, metric, attack=attack, dataset=dataset, mechanism="none")
         if len(rows):
             (row,) = judged(rows, ["mechanism"]).drop(columns="mechanism").to_dict("records")
-            found.append({"defense": words, **row})
-    return found
+            means.append({"defense": words, **row})
+    return means
 
 
 def _heatmap(ax: Axes, points: pd.DataFrame, names: Mapping[str, str], hotter_is: str) -> None:
@@ -119,15 +119,15 @@ def fig05(tables: Tables, stored: RecordTensors) -> Drawing:
 
     frame = having(tables["pictures"], "kappa")
     names = series_of(frame, CHANNELS)
-    found = {label: stored.tensors("pictures", label, "calibrate") for label in names}
+    pictures = {label: stored.tensors("pictures", label, "calibrate") for label in names}
     grids = {label: _capacities(frame, stored, label) for label in names}
-    images = len(next(iter(found.values()))["seed0/clean"])
+    images = len(next(iter(pictures.values()))["seed0/clean"])
     columns = 1 + max(map(len, grids.values()))
     size = (max(1.2 + 0.85 * columns, 5.5), 0.25 + 0.95 * images * len(names))
     drawn, axes = plt.subplots(images * len(names), columns, figsize=size, squeeze=False, layout="constrained")
     numbers = []
     for block, (label, name) in enumerate(names.items()):
-        clean, noisy = found[label]["seed0/clean"], found[label]["seed0/protected"]
+        clean, noisy = pictures[label]["seed0/clean"], pictures[label]["seed0/protected"]
         for image in range(images):
             row = axes[block * images + image]
             for ax in row:
@@ -143,7 +143,7 @@ def fig05(tables: Tables, stored: RecordTensors) -> Drawing:
 
 
 def _capacities(frame: pd.DataFrame, stored: RecordTensors, label: str) -> dict[int, float]:
-    """The places of a defense's settings in its record, each with its capacity; of one without capacity, NaN."""
+    """Places of a defense's settings in its record -> their capacities; NaN of a defense without capacity."""
     capacities = list(dict.fromkeys(frame.loc[(frame["defense"] == label) & frame[KAPPA].notna(), KAPPA]))
     return dict(enumerate(capacities)) or {stored.place("pictures", label, "calibrate"): math.nan}
 
@@ -241,13 +241,13 @@ class Heatmap(NamedTuple):
 
     Attributes:
         title: of the figure.
-        words: what the caption says first.
-        metric: what is shown.
+        words: the first sentence of the caption.
+        metric: the one that is shown.
         label: its name, with the unit.
-        leaks: which values leak more.
-        datasets: which of the data sets are shown.
+        leaks: whether higher or lower values are more leakage.
+        datasets: the data sets that are shown.
         experiment: of the channels.
-        attack: who inverts.
+        attack: label of the attack.
     """
 
     title: str
@@ -282,7 +282,7 @@ HEATMAPS: Mapping[int | str, Heatmap] = {
 
 
 def heatmap(tables: Tables, *, shown: Heatmap) -> Drawing:
-    """A metric of channel by capacity; what stands below the panels is of the same model, without a channel."""
+    """A metric by channel and capacity; below each panel that of the same model without a channel."""
     frame = tables[shown.experiment]
     references = tables["inversion"] if shown.attack == ADAPTIVE else frame
     if shown.datasets != "all":
@@ -340,9 +340,9 @@ def fig_s2(tables: Tables) -> Drawing:
     for ax, (panel, (rows, ylabel)) in zip(axes, shown.items(), strict=True):
         for dataset, style in zip(dict.fromkeys(frame["dataset"]), ("-", "--", "-.", ":"), strict=False):
             for label, name in CHANNELS.items():
-                own = rows[(rows["dataset"] == dataset) & (rows["defense"] == label)]
-                found = draw_swept(ax, own, "kappa", f"{name}, {dataset}", style=style, mark="")
-                numbers += [{"panel": panel, "dataset": dataset, **row} for row in found]
+                curve = rows[(rows["dataset"] == dataset) & (rows["defense"] == label)]
+                points = draw_swept(ax, curve, "kappa", f"{name}, {dataset}", style=style, mark="")
+                numbers += [{"panel": panel, "dataset": dataset, **row} for row in points]
         ax.set(xscale="log", yscale="log", xlabel=r"$\kappa$ (nats)", ylabel=ylabel)
     axes[-1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small")
     return Drawing(drawn, pd.DataFrame(numbers))

@@ -1,4 +1,4 @@
-"""Figures 9, 10, 12, 13, 18 to 23 and 25 to 29: what a released model is worth and what it leaks.
+"""Figures 9, 10, 12, 13, 18 to 23 and 25 to 29: accuracy and leakage of released models.
 
 All have one form: a panel per data set, a line per model, a metric against the capacity of the noise or the number of
 steps, and beside each line what the same model reaches without a defense.
@@ -60,8 +60,8 @@ def strongest_membership(undefended: pd.DataFrame) -> dict[tuple[str, str], str]
 
     Of equal attacks the first by name. The claims choose in the same way.
     """
-    found = undefended[undefended["metric"].isin(membership_metrics(undefended))]
-    means = found.groupby(["dataset", "model", "metric"])["value"].mean().dropna()
+    areas = undefended[undefended["metric"].isin(membership_metrics(undefended))]
+    means = areas.groupby(["dataset", "model", "metric"])["value"].mean().dropna()
     return {(dataset, model): metric for dataset, model, metric in means.groupby(level=[0, 1]).idxmax()}
 
 
@@ -90,8 +90,8 @@ def against(tables: Tables, *, experiment: str, measure: Measure, parameter: str
     Args:
         tables: the undefended one and that of ``experiment``.
         experiment: the one that sweeps the parameter.
-        measure: which metric, and what its axis says.
-        parameter: what that sweeps.
+        measure: the metric, with the label of its axis.
+        parameter: the one that is swept.
     """
     undefended, frame = tables[UNDEFENDED], having(tables[experiment], parameter)
     strongest = strongest_membership(undefended) if measure is MIA else {}

@@ -31,7 +31,7 @@ MECHANISMS = {
 NATURAL = "natural-all"
 LINES = ("-", "--", "-.", ":")
 DIMENSION = 1024
-"""Of the formulas' images: 32x32, grey."""
+"""Inputs of the formulas' images: 32x32, grey."""
 
 
 def _first_dataset(frame: pd.DataFrame) -> pd.DataFrame:

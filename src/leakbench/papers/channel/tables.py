@@ -1,4 +1,4 @@
-"""Tables 1 and 2, and the supplements S1 and S2: what the paper's privacy budgets and totals amount to."""
+"""Tables 1 and 2, and the supplements S1 and S2: the paper's privacy budgets and totals, computed."""
 
 from __future__ import annotations
 
@@ -117,10 +117,10 @@ def _interval(frame: pd.DataFrame, metric: str, *, percent: bool = False) -> str
     """Mean and half of the 95 % t-interval over repetitions, which are independent of each other as seeds are."""
     chosen = frame[frame["metric"] == metric]
     repetitions = chosen.assign(seed=chosen["seed"].astype(str) + "/" + chosen["index"].astype(str))
-    found = over_seeds(repetitions, ["metric"])
-    if found.empty or math.isnan(found["mean"].iloc[0]):
+    summary = over_seeds(repetitions, ["metric"])
+    if summary.empty or math.isnan(summary["mean"].iloc[0]):
         return NONE
-    mean, half = found["mean"].iloc[0], found["high"].iloc[0] - found["mean"].iloc[0]
+    mean, half = summary["mean"].iloc[0], summary["high"].iloc[0] - summary["mean"].iloc[0]
     if percent:
         return f"{100 * mean:+.3g} ± {100 * half:.2g} %"
     return f"{mean:.4g} ± {half:.2g}"
@@ -132,7 +132,7 @@ OTHER_IMAGES, OTHER_EPOCHS = 60_000, 25
 """The nearest common setting to the epsilons that the paper prints: 25 epochs of a data set of 60,000."""
 LENET = 62_006
 CAPACITIES = (50, 100, 200, 300, 500, 800, 1000, 1500)
-"""Of the channels: the grid of the Natural Channel and that of the two others."""
+"""Capacities of the channels: the grid of the Natural Channel and that of the two others."""
 
 
 @table(
@@ -202,6 +202,6 @@ def table_s2(_: Tables) -> pd.DataFrame:
 
 def _factor(nats: float, dimension: int) -> str:
     """``0.968``, or ``10^-141`` where there are no digits to speak of."""
-    found = information_factor(nats, dimension)
-    tens = float(found.log) / math.log(10)
-    return f"{float(found.value):.3f}" if tens > -3 else f"10^{tens:.0f}"
+    factor = information_factor(nats, dimension)
+    tens = float(factor.log) / math.log(10)
+    return f"{float(factor.value):.3f}" if tens > -3 else f"10^{tens:.0f}"

@@ -1,4 +1,4 @@
-"""Calibrate jobs: what mechanisms that act on images do to a data set, from its covariance alone."""
+"""Calibrate jobs: effect of mechanisms that act on images on a data set, from its covariance alone."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from leakbench.theory.reconstruction_bound import (
 )
 
 DIRECTIONS = 32
-"""How many of the largest eigenvalues are kept."""
+"""Number of the largest eigenvalues that are recorded."""
 VISITS = tuple(2**power for power in range(15))
-"""How often training may visit an image: up to 16,384 times."""
+"""Numbers of visits of training to an image, up to 16,384."""
 
 CALIBRATE_METRICS = {
     "images": MetricInfo(unit="images that the covariance was estimated from", direction="none"),
@@ -119,7 +119,7 @@ class CalibrateJob(JobKind):
 
 
 def _of_images(moments: Moments, dataset: ImageDataset) -> dict[str, Value]:
-    """What the covariance says of the images."""
+    """Metrics of the images: their covariance and its spectrum."""
     per_pixel = _deviations(moments, dataset)
     pixels = torch.linalg.eigvalsh(4 * per_pixel[:, None] * moments.covariance * per_pixel).flip(0)
     return {
@@ -132,13 +132,13 @@ def _of_images(moments: Moments, dataset: ImageDataset) -> dict[str, Value]:
 
 
 def _deviations(moments: Moments, dataset: ImageDataset) -> torch.Tensor:
-    """What normalised inputs are multiplied by to be pixels in [0, 1] (but for a shift), ``[d]``."""
+    """Factors from normalised inputs to pixels in [0, 1] (but for a shift), ``[d]``."""
     std = torch.tensor(dataset.std, dtype=torch.float64, device=moments.covariance.device)
     return std.repeat_interleave(dataset.size**2)
 
 
 def _of_defense(defense: Defense, moments: Moments, dataset: ImageDataset) -> tuple[dict[str, Value], dict[str, str]]:
-    """What a calibrated defense does to these images, and why what is not known is not."""
+    """Metrics of a calibrated defense on these images, and reasons of those that are missing."""
     values: dict[str, Value] = {}
     if isinstance(defense, DataChannel):
         values = _of_channel(defense, moments, dataset)

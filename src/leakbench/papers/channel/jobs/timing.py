@@ -1,4 +1,4 @@
-"""Timing jobs: what training costs under a defense, in seconds of this machine and in operations of any."""
+"""Timing jobs: cost of training under a defense, in seconds of this machine and in operations of any."""
 
 from __future__ import annotations
 
@@ -126,13 +126,12 @@ class TimingJob(JobKind):
         return Effort(self.batch_size, 1).times(len(job.seeds) * len(METHODS) * steps)
 
     def run(self, job: Job, device: torch.device) -> Findings:
-        found = [replicate for seed in job.seeds for replicate in _Bench(self, job, seed, device).replicates()]
-        return Findings(found)
+        return Findings([replicate for seed in job.seeds for replicate in _Bench(self, job, seed, device).replicates()])
 
 
 @dataclass(frozen=True)
 class Extra:
-    """What a defense adds to training: operations and draws over all epochs, and bytes at a time.
+    """Cost that a defense adds to training: operations and draws over all epochs, and bytes at a time.
 
     An operation is an addition or a multiplication; draws are counted and not translated into operations.
     """
@@ -143,7 +142,7 @@ class Extra:
 
 
 def channel_extra(images: int, pixels: int, *, coloured: bool = False) -> Extra:
-    """Of a data-space channel: once, whatever is trained and for how long. ``N`` images of ``d`` pixels.
+    """Extra of a data-space channel: once, whatever is trained and for how long. ``N`` images of ``d`` pixels.
 
     The covariance is symmetric, so half of its ``2 N d^2`` operations; its eigenvectors take ``14 d^3 / 3`` at most by
     divide and conquer: ``4/3`` to make it tridiagonal, ``4/3`` to solve that, ``2`` to transform back. (Finding the
@@ -160,10 +159,11 @@ def channel_extra(images: int, pixels: int, *, coloured: bool = False) -> Extra:
 
 
 def dp_sgd_extra(steps: int, batch_size: int, parameters: int) -> Extra:
-    """Of DP-SGD: at every step. Norms of ``B`` gradients of ``p`` numbers and their weighted sum take ``2 B p`` each.
+    """Extra of DP-SGD, at every step.
 
-    Noise on the sum is scaled and added, ``2 p``. A gradient per image takes no more operations than their sum does,
-    and ``B p`` numbers of memory in float32, which is what such a step waits for.
+    Norms of ``B`` gradients of ``p`` numbers and their weighted sum take ``2 B p`` each. Noise on the sum is scaled and
+    added, ``2 p``. A gradient per image takes no more operations than their sum does, and ``B p`` numbers of memory in
+    float32, which is what such a step waits for.
     """
     return Extra(
         flops=steps * (4.0 * batch_size * parameters + 2 * parameters),
@@ -174,7 +174,7 @@ def dp_sgd_extra(steps: int, batch_size: int, parameters: int) -> Extra:
 
 @dataclass(frozen=True)
 class _Scale:
-    """From measured to whole training: by what the times of each part are multiplied."""
+    """Factors from measured times to those of the whole training."""
 
     step: float
     per_image: float
@@ -241,7 +241,7 @@ class _Bench:
 
     @property
     def _runs(self) -> dict[Method, Callable[[torch.Tensor, int], Iterator[None]]]:
-        return {"sgd": self._plain, "channel": self._plain, "opacus": self._opacus, "dp_sgd": self._own_dp_sgd}
+        return {"sgd": self._plain, "channel": self._plain, "opacus": self._opacus, "dp_sgd": self._dp_sgd}
 
     def _protected(self, times: Times, repetition: int) -> torch.Tensor:
         """The images with the channel's noise, where the data loader wants them; measures what is done once."""
@@ -257,7 +257,7 @@ class _Bench:
             return client.samples.inputs[0].cpu()
 
     def _warm_up_linear_algebra(self) -> None:
-        """What the libraries do at their first call is nobody's cost: a channel for images of a few pixels."""
+        """Calibrate a channel for images of a few pixels, since the libraries' first call costs more."""
         self.channel.calibrate(ClientData(self.images[None, :8, :, :2, :2].to(self.device)))
 
     def _plain(self, images: torch.Tensor, repetition: int) -> Iterator[None]:
@@ -294,7 +294,7 @@ class _Bench:
                 optimiser.step()
             yield
 
-    def _own_dp_sgd(self, images: torch.Tensor, repetition: int) -> Iterator[None]:
+    def _dp_sgd(self, images: torch.Tensor, repetition: int) -> Iterator[None]:
         network = Network(without_batch_norm(self.module), self.device)
         parameters, velocity = network.parameters, torch.zeros(network.dimension, device=self.device)
         streams = self._streams("dp_sgd", repetition)
@@ -340,13 +340,13 @@ class _Bench:
         return dp_sgd_extra(self.steps, self.kind.batch_size, self.parameters)
 
     def _too_large(self, method: Method) -> str | None:
-        """Why a method is not even tried: asking the operating system for too much memory ends the process."""
+        """Reason not to try a method: asking the operating system for too much memory ends the process."""
         needed, total = self._extra(method).bytes, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         if method not in ("opacus", "dp_sgd") or self.device.type != "cpu" or needed < total:
             return None
         return f"gradients per image take {needed / 2**30:.0f} GiB, and the machine has {total / 2**30:.0f}"
 
-    def _replicate(self, method: Method, found: list[Times], sgd: list[Times], reason: str | None) -> Replicate:
+    def _replicate(self, method: Method, timed: list[Times], sgd: list[Times], reason: str | None) -> Replicate:
         extra, scale = self._extra(method), _Scale(self.steps, self.training_images / len(self.images))
         metrics: dict[str, Value] = {
             "parameters": float(self.parameters),
@@ -367,11 +367,11 @@ class _Bench:
                 reasons=dict.fromkeys(missing, reason),
             )
         for part in ("step", *_ONCE):
-            metrics[f"{part}_wall_s"] = [times.wall.get(part, 0.0) for times in found]
-            metrics[f"{part}_cpu_s"] = [times.cpu.get(part, 0.0) for times in found]
-        pairs = list(zip(found, sgd, strict=True))
-        metrics["training_wall_s"] = [scale.training(times.wall) for times in found]
-        metrics["training_cpu_s"] = [scale.training(times.cpu) for times in found]
+            metrics[f"{part}_wall_s"] = [times.wall.get(part, 0.0) for times in timed]
+            metrics[f"{part}_cpu_s"] = [times.cpu.get(part, 0.0) for times in timed]
+        pairs = list(zip(timed, sgd, strict=True))
+        metrics["training_wall_s"] = [scale.training(times.wall) for times in timed]
+        metrics["training_cpu_s"] = [scale.training(times.cpu) for times in timed]
         metrics["overhead"] = [scale.training(times.wall) / scale.training(plain.wall) - 1 for times, plain in pairs]
         metrics["overhead_cpu"] = [scale.training(times.cpu) / scale.training(plain.cpu) - 1 for times, plain in pairs]
         metrics["overhead_once"] = [scale.once(times.wall) / scale.training(plain.wall) for times, plain in pairs]

@@ -1,4 +1,6 @@
-"""What compression takes from a channel with noise of variance ``sigma``: dropped eigen-directions or coordinates.
+"""Capacity that compression takes from a channel with noise of variance ``sigma``.
+
+It drops eigen-directions or coordinates.
 
 Source: Tan et al. (2024), Appendix E, Fig. 7.
 """
@@ -12,7 +14,7 @@ from leakbench.theory.capacity import capacity, clipped_spectrum, natural_varian
 
 
 def direction_loss(eigenvalue: torch.Tensor, variance: torch.Tensor | float) -> torch.Tensor:
-    """What dropping an eigen-direction removes, ``1/2 ln(1 + lambda / sigma)``, nats, ``[...]``.
+    """Capacity that dropping an eigen-direction removes, ``1/2 ln(1 + lambda / sigma)``, nats, ``[...]``.
 
     It grows with the eigenvalue: drop the largest.
 
@@ -48,7 +50,7 @@ def kept_covariance(covariance: torch.Tensor, dropped: torch.Tensor) -> torch.Te
 
 
 def coordinate_loss(covariance: torch.Tensor, variance: torch.Tensor | float, dropped: torch.Tensor) -> torch.Tensor:
-    """``Delta C``: what dropping coordinates removes from the capacity, nats, ``[...]``, never negative.
+    """``Delta C``, the capacity that dropping coordinates removes, nats, ``[...]``, never negative.
 
     With ``P`` of what is kept, ``Q`` of what is dropped and ``R`` between, it is
     ``1/2 ln det(Q + sigma I - R^T (P + sigma I)^-1 R) / sigma^k``.
@@ -91,13 +93,13 @@ def coordinate_capacity(
 
 
 def equivalent_variance(eigenvalues: torch.Tensor, kept_capacity: torch.Tensor | float) -> torch.Tensor:
-    """The variance ``sigma'`` under which everything has the capacity of what is kept, ``[...]`` (Fig. 7).
+    """The variance ``sigma'`` under which all coordinates have the capacity of those that are kept, ``[...]`` (Fig. 7).
 
-    It exceeds ``sigma`` where what is dropped carries anything: compressing is adding noise.
+    It exceeds ``sigma`` where dropped coordinates carry information: compressing is adding noise.
 
     Args:
-        eigenvalues: of the whole, ``[..., d]``.
-        kept_capacity: of what is kept under ``sigma``, nats, positive.
+        eigenvalues: of all coordinates, ``[..., d]``.
+        kept_capacity: of those that are kept, under ``sigma``, nats, positive.
 
     Raises:
         ConfigError: as :func:`leakbench.theory.capacity.natural_variance`.
