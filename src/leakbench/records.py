@@ -1,4 +1,4 @@
-"""The metric record: what one job found out, written once, atomically, and validated whenever it is read.
+"""The metric record: the result of one job, written once, atomically, and validated whenever it is read.
 
 Tensors that are too large for JSON lie beside the record as ``.safetensors`` and are named in it with their digest.
 JSON has no NaN: a value that does not exist is null, and ``reasons`` says why.
@@ -38,7 +38,7 @@ class _Model(BaseModel):
 
 
 class Outcome(_Model):
-    """How a job, or one replicate of it, ended. Failures are data: they are recorded and never dropped."""
+    """The end of a job, or of one replicate of it. Failures are data: they are recorded and never dropped."""
 
     status: Literal["ok", "diverged", "infeasible"] = "ok"
     reason: str | None = Field(None, description="why, unless ok")
@@ -48,7 +48,11 @@ class Outcome(_Model):
 
 
 class MetricInfo(_Model):
-    """What a metric's numbers mean."""
+    """The meaning of a metric's numbers.
+
+    >>> MetricInfo(unit="dB", direction="higher", axis="image").direction
+    'higher'
+    """
 
     unit: str
     direction: Literal["higher", "lower", "none"] = Field(
@@ -74,7 +78,13 @@ class MetricInfo(_Model):
 
 
 class Replicate(_Model):
-    """The metrics of one seed and one setting of the swept parameters."""
+    """The metrics of one seed and one setting of the swept parameters.
+
+    >>> replicate = Replicate(seed=0, setting={"scale": 0.1}, metrics={"psnr": [18.2, None], "bits": None})
+    >>> replicate.reasons |= {"psnr": "1 of 2 trials became non-finite", "bits": "nothing was sent"}
+    >>> replicate.outcome.status
+    'ok'
+    """
 
     seed: int
     setting: dict[str, float | int | str | bool] = Field(default_factory=dict, description="swept parameters")
@@ -93,7 +103,7 @@ class Tensors(_Model):
 
 
 class Cost(_Model):
-    """What the job took."""
+    """Time and memory of a job."""
 
     wall_s: float
     device_s: float = Field(description="seconds of GPU time on a GPU, of CPU time elsewhere")
@@ -145,7 +155,7 @@ def atomic_write(path: Path, content: bytes) -> None:
     """Write a file that is either whole or absent, whenever the process is killed.
 
     Raises:
-        WriteError: the disk is full, or the file cannot be written for another reason; what was there before stays.
+        WriteError: the disk is full, or the file cannot be written for another reason; the file before stays.
     """
     temporary = path.with_name(f".{path.name}.{socket.gethostname()}-{os.getpid()}.tmp")
     try:
@@ -166,7 +176,7 @@ def atomic_write(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Hold a lock of the kernel's on a folder, which is made if it is missing; without one where there are none.
+    """Hold a kernel lock on a folder, which is made if it is missing; where there are no locks, go on without.
 
     Raises:
         WriteError: the folder cannot be made.
@@ -215,7 +225,7 @@ def size_on_disk(path: Path, record: Record) -> int:
 
 
 def quarantine(path: Path) -> Path:
-    """Move an unreadable record aside, so that its job runs again; returns where it went."""
+    """Move an unreadable record aside, so that its job runs again; returns its new path."""
     aside = path.with_name(f"{path.name}.corrupt-{time.strftime('%Y%m%d-%H%M%S')}")
     return path.replace(aside)
 
@@ -233,7 +243,7 @@ def read_tensors(record_path: Path, tensors: Tensors) -> dict[str, torch.Tensor]
     """Read the tensors beside a record.
 
     Raises:
-        RecordError: the file is missing or is not the one that the record was written with.
+        RecordError: the file is missing or altered.
     """
     from safetensors.torch import load
 

@@ -26,7 +26,6 @@ from leakbench.theory.distortion import (
     product_tv,
     rescaled_compression_tv,
     sharing_tv,
-    unequal_compression_tv,
 )
 
 EQUAL = {(1, 1): 0.1660640750, (1, 2): 0.25, (0.1, 10): 0.0834611642, (0.001, 10**5): 0.0889762634}
@@ -138,7 +137,6 @@ def test_shares_are_trapezoidal() -> None:
 def test_compression() -> None:
     assert close(compression_tv(row(0, 0.5, 1), 1), 1, 0.5, 0) and close(compression_tv(0.9, 1), 0.1)
     assert close(compression_tv(0.9, 1, clients=2), 0.19)
-    assert close(unequal_compression_tv(row(0.5, 0.9, 1.0)), 0.55) and close(unequal_compression_tv(row(0.0, 0.9)), 1)
     assert close(rescaled_compression_tv(0.5, 0.1, 1), 0.75) and close(rescaled_compression_tv(0.9, 0.1, 1, 1.0), 0.595)
     assert close(rescaled_compression_tv(0.9, 0.1, 4), 1 - 0.9**8)
     assert close(rescaled_compression_tv(0.5, 0.1, 1, 10.0), 1) and close(rescaled_compression_tv(1.0, 0.1, 9, 5.0), 0)

@@ -15,7 +15,6 @@ from leakbench.theory.leakage_surrogate import (
     LARGEST_LEAKAGE,
     amplification,
     efficiency_loss_bound,
-    efficiency_loss_floor,
     js_divergence,
     largest_log_ratio,
     leakage,
@@ -24,7 +23,6 @@ from leakbench.theory.leakage_surrogate import (
     printed_bound,
     total_variation,
     utility_loss_bound,
-    utility_loss_floor,
 )
 
 
@@ -113,7 +111,6 @@ def test_printed_bound_has_two_forms() -> None:
 
 def test_bounds_on_utility_and_cost() -> None:
     assert close(utility_loss_bound(row(0.1, 1.0), 0.5), 0.05, 0.5) and close(efficiency_loss_bound(0.2, 30.0), 6)
-    assert close(utility_loss_floor(0.4, 0.1), 0.02) and close(efficiency_loss_floor(0.4, 3.0, 0.5), 0.6)
     assert close(utility_loss_bound(0.25), 0.25) and close(efficiency_loss_bound(0.25), 0.25)
 
 

@@ -11,14 +11,14 @@ one combination after the other, and replicates carry the field in their setting
   holds what differs between images and sentences.
 - ``train`` takes one step per round, with an optimiser at the server; ``federate`` is federated averaging, whose
   clients train locally for a round. A defense sees the update over the local rate where the gradient stands.
-- ``release`` trains one client under every setting of a defense, and attacks the model that training left.
+- ``release`` trains one client under every setting of a defense, and attacks the trained model.
 - ``membership`` asks whether a record is in a sum of updates, for many numbers of users at once.
 - ``prior`` and ``language_model`` train what attackers may be granted.
 - ``fisher``, ``inventory``, ``overhead``: information about the input, parameter counts, cost of a defense's step.
 
 A kind may read records of another one: ``reads`` names the kind, and the field of the protocol that names the
 experiment. The plan finds that job on the same data set (``Job.uses``), its digest becomes a part of the reader's
-identity, and the runner hands over its tensors (``Job.kept``).
+identity, and the runner passes its tensors on (``Job.kept``).
 
 Every kind and every attack counts its ``effort`` from the plan alone (samples that pass through the model, and
 sequential steps); ``leakbench cost`` multiplies it by measured rates. Metrics in seconds say that they are not

@@ -24,7 +24,7 @@ from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
 from leakbench.jobs.calibration import CalibrationImages
 from leakbench.jobs.pretraining import Diverged, Pretraining, pretrained
 from leakbench.jobs.subjects import SUBJECTS, Subject, check_defense, subject_of
-from leakbench.jobs.sums import averaged, of_so_many, only_sums, together
+from leakbench.jobs.sums import averaged, match_users, only_sums, together
 from leakbench.jobs.victims import Victims, gather_victims
 from leakbench.lazy import torch
 from leakbench.metrics.image import IMAGE_METRICS
@@ -41,11 +41,10 @@ VICTIM_METRICS = {
     "label_accuracy": MetricInfo(unit="part of the labels that are right", direction="higher", axis="victim"),
     "bits": MetricInfo(unit="bits on the wire per client and step", direction="lower"),
 }
-"""Of attack jobs, beside those of reconstructed images or sentences."""
-
+"""Metrics of attack jobs beside those of reconstructed images or sentences."""
 
 TRAINED: dict[str, Grant] = {"prior": "prior", "language_model": "language_model"}
-"""Kinds of job that train what attackers may know: what is granted, and the field that names where it is trained."""
+"""Kinds of job that train side knowledge: the grant, which is also the field that names their experiment."""
 
 
 @JOB_KINDS.register("attack", version=3)
@@ -176,8 +175,8 @@ class AttackJob(JobKind):
             images = CalibrationImages(dataset, device, self.calibration, self.auxiliary)
             defenses = images.calibrated(job.defense.settings())
             for seed in job.seeds:
-                found, reconstructions = self._attack_seed(job, subject, attack, defenses, seed, device)
-                replicates += found
+                measured, reconstructions = self._attack_seed(job, subject, attack, defenses, seed, device)
+                replicates += measured
                 tensors |= reconstructions
         except Infeasible as error:
             outcome = Outcome(status="infeasible", reason=str(error))
@@ -185,10 +184,10 @@ class AttackJob(JobKind):
         return Findings(replicates, tensors)
 
     def _check(self, label: str, attack: Attack, dataset: Dataset) -> None:
-        """Whether an attack can run on these samples, and knows what it needs.
+        """Reject an attack that cannot run on these samples, or needs knowledge that is not granted.
 
         Raises:
-            Infeasible: it cannot.
+            Infeasible: it cannot run.
         """
         if attack.reconstructs != dataset.unit:
             raise Infeasible(
@@ -202,13 +201,13 @@ class AttackJob(JobKind):
             raise Infeasible(f"attack '{label}' needs {', '.join(missing)}, which is not granted")
 
     def _check_sum(self, label: str, attack: Attack, defenses: list[Defense]) -> None:
-        """Whether the mean of several users' updates is that of one batch, and a server can get it.
+        """Reject sums of several users' updates that are not the update of one batch, or that no server can get.
 
         Raises:
-            Infeasible: it is not, or cannot.
+            Infeasible: there is no such sum.
         """
         only_sums(defenses)
-        of_so_many(defenses, self.users)
+        match_users(defenses, self.users)
         if not self.local.is_gradient(self.batch_size):
             raise Infeasible("a mean of several users' local training is the update of no single batch")
         if self.batch_norm == "train":
@@ -239,10 +238,10 @@ class AttackJob(JobKind):
         return scene.judged(seed, sent, reconstruction)
 
     def _trained(self, job: Job, device: torch.device) -> dict[str, Any]:
-        """Side knowledge that jobs of other kinds have trained for attackers, by name.
+        """Side knowledge trained by other jobs, by name.
 
         Raises:
-            Infeasible: such training diverged.
+            Infeasible: the training diverged.
         """
         granted: dict[str, Any] = {}
         for kind, source in job.uses.items():
@@ -256,16 +255,16 @@ class AttackJob(JobKind):
 
 @dataclass(frozen=True)
 class _Sent:
-    """The messages of all clients under one setting of the defense, and what the threat model may grant of them.
+    """The messages of all clients under one setting of the defense, and the side knowledge that may be granted.
 
     Attributes:
         setting: values of the swept parameters.
-        message: of each server's clients: the first, as the server gets it.
-        view: what the server decodes of it, ``[n, d]``.
-        repeats: what it decodes of all their messages, ``[n, messages, d]``; None where each sent one.
+        message: the first message of each server's clients, as the server gets it.
+        view: the gradients decoded from it, ``[n, d]``.
+        repeats: those decoded from all messages, ``[n, messages, d]``; None where each client sent one.
         image_noise: covariance of the noise on each observation's images; empty where it is not granted.
         statistics: of the batches, for BatchNorm; empty where they are not granted.
-        privacy: what the mechanism guarantees.
+        privacy: the mechanism's guarantee.
     """
 
     setting: Setting
@@ -279,7 +278,7 @@ class _Sent:
 
 @dataclass(frozen=True)
 class _Scene:
-    """One repetition: the clients, what each computes, and what becomes of it.
+    """One repetition: clients compute and send, the attacker reconstructs, and metrics compare.
 
     Attributes:
         kind: the protocol.
@@ -319,15 +318,15 @@ class _Scene:
 
     @cached_property
     def victims(self) -> Victims:
-        """Those whose samples are reconstructed: all users of a mean are one victim."""
+        """The clients whose samples are reconstructed: all users of a mean are one victim."""
         return together(self.clients, self.kind.users)
 
     def sent(self, setting: Setting, defense: Defense) -> _Sent:
-        """What the clients send under a calibrated defense, in as many messages as the protocol says.
+        """The clients' messages under a calibrated defense, in the protocol's number.
 
         Raises:
-            Infeasible: the defense cannot protect such clients, secure aggregation fails, or no one noise on images can
-                be granted.
+            Infeasible: the defense cannot protect such clients, secure aggregation fails, or users' noise on images
+                differs where it is granted.
         """
         kind, clients = self.kind, self.clients
         samples = Examples(clients.inputs, clients.labels)
@@ -346,18 +345,18 @@ class _Scene:
         )
 
     def _computed(self, batch: Examples) -> ClientSteps:
-        """The clients' computation on a batch; that of the undefended step, where the batch is theirs."""
+        """The clients' computation on a batch; shared with the undefended step where the batch is unchanged."""
         same = batch.inputs is self.clients.inputs and batch.labels is self.clients.labels
         return self.undefended if same else _steps(self.kind, self.clients, batch)
 
     def _mechanism_streams(self) -> Iterator[Streams]:
-        """The randomness of the mechanism in each message of the clients."""
+        """The mechanism's randomness for each message of the clients."""
         yield self.clients.streams.child("defense")
         for number in range(1, self.kind.messages):
             yield self.clients.streams.child("defense", number)
 
     def _image_noise(self, defense: Defense) -> list[torch.Tensor]:
-        """Covariance of the noise on the images of each observation, where it is granted and there is any.
+        """Covariance of the noise on the images of each observation, if granted; empty without noise.
 
         Raises:
             Infeasible: the users of a mean have noise of different covariances.
@@ -375,7 +374,7 @@ class _Scene:
         return "batch_statistics" in self.kind.knowledge and self.kind.users == 1
 
     def observations(self, sent: Sequence[_Sent]) -> Observations:
-        """What the server decodes under all settings, one after the other.
+        """The server's observations under all settings, one setting after the other.
 
         Raises:
             ObservationError: a value is not finite, or does not fit the model.
@@ -399,7 +398,7 @@ class _Scene:
         return observations
 
     def knowledge(self, sent: Sequence[_Sent]) -> Knowledge:
-        """What is granted of the victims and of the messages of all settings."""
+        """The granted knowledge of the victims and of the messages of all settings."""
         granted, settings = set(self.kind.knowledge), len(sent)
         statistics = [each.statistics for each in sent]
         variance = stacked([each.message.noise_variance for each in sent])
@@ -417,7 +416,7 @@ class _Scene:
     def judged(
         self, seed: int, sent: Sequence[_Sent], reconstruction: Reconstruction
     ) -> tuple[list[Replicate], dict[str, torch.Tensor]]:
-        """A replicate of each setting, which compares reconstructions with their victims; and what records keep."""
+        """A replicate of each setting, which compares reconstructions with their victims, and the tensors to keep."""
         victims = self.victims
         if self.kind.target == "batch_mean":
             victims = replace(victims, values=_means(victims.values), inputs=_means(victims.inputs))
@@ -426,7 +425,7 @@ class _Scene:
         for index, each in enumerate(sent):
             rows = reconstruction.rows(index * self.kind.clients, (index + 1) * self.kind.clients)
             compared = self.subject.compare(victims, rows)
-            values = compared.values | self._of_victims(rows, each.view)
+            values = compared.values | self._victim_metrics(rows, each.view)
             replicate = _replicate(seed, each.setting, values, rows.diverged_at)
             replicate.metrics["bits"] = float(each.message.bits)
             replicate.privacy = each.privacy.as_dict()
@@ -443,12 +442,12 @@ class _Scene:
 
     @cached_property
     def _gradient(self) -> torch.Tensor:
-        """What the server would see without a defense, ``[n, d]``."""
+        """The server's undefended view, ``[n, d]``."""
         gradient, users = self.undefended.gradient, self.kind.users
         return gradient if users == 1 else gradient.unflatten(0, (-1, users)).mean(dim=1)
 
-    def _of_victims(self, reconstruction: Reconstruction, view: torch.Tensor) -> dict[str, torch.Tensor | str]:
-        """The metrics of one setting that have one value per client, ``[n]``, or the reason why there is none."""
+    def _victim_metrics(self, reconstruction: Reconstruction, view: torch.Tensor) -> dict[str, torch.Tensor | str]:
+        """Metrics of one setting with one value per client, ``[n]``, or the reason why there is none."""
         gradient = self._gradient
         values: dict[str, torch.Tensor | str] = {
             "objective": "the attack has no objective",
@@ -465,7 +464,7 @@ class _Scene:
 
 
 def _steps(kind: AttackJob, victims: Victims, batch: Examples) -> ClientSteps:
-    """What clients compute on a batch."""
+    """The clients' step on a batch."""
     return ClientSteps(victims.network, victims.parameters, *batch, victims.streams, kind.local)
 
 
@@ -491,15 +490,15 @@ def _replicate(
             replicate.metrics[name], replicate.reasons[name] = None, value
             continue
         lost = diverged.repeat_interleave(len(value) // n).to(value.device)
-        keep = (value.isfinite() & ~lost).tolist()
-        replicate.metrics[name] = [number if kept else None for number, kept in zip(value.tolist(), keep, strict=True)]
-        if not all(keep):
+        valid = (value.isfinite() & ~lost).tolist()
+        replicate.metrics[name] = [number if ok else None for number, ok in zip(value.tolist(), valid, strict=True)]
+        if not all(valid):
             replicate.reasons[name] = replicate.outcome.reason or "not finite"
     return replicate
 
 
 def _beside(parts: list[torch.Tensor]) -> torch.Tensor:
-    """What is shown of every setting, ``[settings, n, B, ...]``; shorter sentences are padded with zeros."""
+    """The reconstructions of all settings, ``[settings, n, B, ...]``; shorter sentences are padded with zeros."""
     widest = max(part.shape[-1] for part in parts)
     return torch.stack([torch.nn.functional.pad(part, (0, widest - part.shape[-1])) for part in parts])
 

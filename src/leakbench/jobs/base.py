@@ -1,4 +1,4 @@
-"""What a job is: a cell of an experiment's grid, its path, and the kind of work that turns it into a record."""
+"""Jobs: cells of an experiment's grid, their paths, and the kinds of work that turn them into records."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ class Variant(Generic[C]):
 
     @cached_property
     def first(self) -> C:
-        """The component that the first combination of the swept parameters makes."""
+        """The component with the first combination of the swept parameters."""
         return next(self.settings())[1]
 
     @property
     def count(self) -> int:
-        """How many combinations of the swept parameters there are."""
+        """Number of combinations of the swept parameters."""
         return math.prod(map(len, self.sweep.values()))
 
     def single(self) -> C:
@@ -81,6 +81,27 @@ class Variant(Generic[C]):
 class Job:
     """One cell: dataset x model x defense x attack, with the kind of work and its protocol.
 
+    >>> from leakbench.data.embedded import Digits
+    >>> from leakbench.defenses.noise import GaussianNoise
+    >>> from leakbench.jobs.fisher import FisherJob
+    >>> from leakbench.models.convnets import SimpleConvNet
+    >>> job = Job(
+    ...     scale="smoke",
+    ...     paper="example",
+    ...     experiment="noise",
+    ...     dataset=Variant("digits16", Digits, {"size": 16}, {}),
+    ...     model=Variant("small", SimpleConvNet, {"width": 2}, {}),
+    ...     defense=Variant("gn", GaussianNoise, {}, {"scale": [0.01, 0.1]}),
+    ...     attack=None,
+    ...     kind=FisherJob(clients=4, batch_size=2),
+    ...     part="all",
+    ...     seeds=(0, 1),
+    ... )
+    >>> job.path
+    'results/smoke/example/noise/digits16/small/gn/fisher/all.json'
+    >>> list(job.kind.settings_of(job))
+    [{'scale': 0.01}, {'scale': 0.1}]
+
     Attributes:
         kind: the kind of work; where the protocol sweeps fields, their first combination.
         kinds: all combinations, where the protocol sweeps fields.
@@ -103,7 +124,7 @@ class Job:
     kept: Mapping[str, Mapping[str, torch.Tensor]] = field(default_factory=dict)
 
     def combinations(self) -> Iterator[tuple[Setting, Job]]:
-        """Every combination of the swept protocol fields, with the job that sweeps no more than its components do."""
+        """Every combination of the swept protocol fields, with a job whose protocol sweeps nothing."""
         if self.kinds is None:
             yield {}, self
             return
@@ -117,12 +138,12 @@ class Job:
 
     @property
     def effort(self) -> Effort:
-        """What there is to compute in all combinations: see :meth:`JobKind.effort`."""
+        """The effort of all combinations: see :meth:`JobKind.effort`."""
         return reduce(Effort.plus, (job.kind.effort(job) for _, job in self.combinations()))
 
     @property
     def volume(self) -> float:
-        """What its record and its tensors hold, of all combinations: see :meth:`JobKind.volume`."""
+        """The volume of its record and tensors, over all combinations: see :meth:`JobKind.volume`."""
         return sum(job.kind.volume(job) for _, job in self.combinations())
 
     def parameter_counts(self) -> dict[str, int]:
@@ -131,9 +152,9 @@ class Job:
         return parameter_counts(self.model.single(), dataset.shape, dataset.classes)
 
     def attack_effort(self, samples: int) -> Effort:
-        """What one reconstruction of its attack takes: see :meth:`~leakbench.attacks.base.Attack.effort`.
+        """The effort of one reconstruction: see :meth:`~leakbench.attacks.base.Attack.effort`.
 
-        Nothing where the attack cannot face the defense.
+        Zero where the attack cannot face the defense.
         """
         assert self.attack is not None
         try:
@@ -144,12 +165,12 @@ class Job:
     def without_numbers(
         self, outcome: Outcome, *, seeds: Iterable[int] | None = None, settings: Iterable[Setting] | None = None
     ) -> list[Replicate]:
-        """Replicates that have no metrics, for the reason that their outcome states: seed after seed.
+        """Replicates without metrics, for the reason in their outcome: seed after seed.
 
         Args:
             outcome: of all of them; diverged or infeasible.
             seeds: all of the job's by default.
-            settings: of every seed; all that :meth:`JobKind.settings_of` states by default.
+            settings: of every seed; those of :meth:`JobKind.settings_of` by default.
         """
         chosen = list(self.kind.settings_of(self) if settings is None else settings)
         metrics = self.kind.metrics_of(self)
@@ -166,7 +187,7 @@ class Job:
 
     @property
     def path(self) -> str:
-        """Where the record lies, relative to the root of the project."""
+        """Path of the record, relative to the root of the project."""
         parts = (
             self.scale,
             self.paper,
@@ -181,7 +202,7 @@ class Job:
     def resolved(self) -> dict[str, Any]:
         """All parameters, in JSON types: the job's identity.
 
-        Of the seeds, those of this part alone: more seeds leave the parts of split cells as they are.
+        The seeds are those of this part alone, so more seeds leave the parts of split cells as they are.
         """
         swept = self.kinds.sweep if self.kinds else {}
         fixed = {
@@ -211,7 +232,7 @@ class Job:
         return resolved
 
     def _resolved_attack(self) -> dict[str, Any] | None:
-        """The attack; where it adapts to the defense, also what it becomes (``against``), with versions of wrappers."""
+        """The attack; where it adapts to the defense, also the adapted one (``against``), with versions of wrappers."""
         if self.attack is None:
             return None
         resolved = self.attack.resolved()
@@ -222,7 +243,7 @@ class Job:
 
     @cached_property
     def _facing(self) -> Attack | None:
-        """The attack as it adapts to the defense; None where there is none that can."""
+        """The attack adapted to the defense; None where none exists."""
         try:
             return self.attack.first.against(self.defense.component.adaptive) if self.attack else None
         except Infeasible:
@@ -230,7 +251,7 @@ class Job:
 
     @cached_property
     def plugins(self) -> list[Source]:
-        """The plug-ins, each once, that registered components of the job: those inside others, too."""
+        """The plug-ins, each once, that registered components of the job, nested ones included."""
         variants: list[Variant[Any] | None] = [self.dataset, self.model, self.defense, self.attack]
         used = components_in([self.kind, self._facing, *(variant.first for variant in variants if variant)])
         sources = [component.source for component in used if component.source]
@@ -244,14 +265,34 @@ class Job:
 
 @dataclass(frozen=True)
 class Findings:
-    """What a kind of job returns; the runner makes a record of it."""
+    """The replicates of a job, and tensors to keep beside its record, which the runner writes.
+
+    >>> replicate = Replicate(seed=0, metrics={"psnr": [18.2, 21.7]})
+    >>> Findings([replicate], {"seed0/victims": torch.zeros(2, 1, 8, 8)}).replicates[0].outcome.status
+    'ok'
+    """
 
     replicates: list[Replicate]
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
 class JobKind(Component):
-    """A kind of work, with its protocol as fields."""
+    """A kind of work, with its protocol as fields.
+
+    Override :meth:`run`, and :attr:`metrics`:
+
+    >>> class Flips(JobKind):
+    ...     metrics = {"heads": MetricInfo(unit="part of the flips", direction="none")}
+    ...     flips: int = Field(ge=1, description="flips per seed")
+    ...
+    ...     def run(self, job, device):
+    ...         draws = {seed: torch.Generator().manual_seed(seed) for seed in job.seeds}
+    ...         heads = {seed: torch.rand(self.flips, generator=draw) < 0.5 for seed, draw in draws.items()}
+    ...         return Findings([Replicate(seed=seed, metrics={"heads": float(each.float().mean())})
+    ...                          for seed, each in heads.items()])
+    >>> Flips(flips=10, seeds=3).parameters()
+    {'seeds': 3, 'split_seeds': False, 'flips': 10}
+    """
 
     memory_mb: ClassVar[int] = 8000
     """Memory that a cluster gives to the first attempt at such a job, in MB."""
@@ -264,12 +305,12 @@ class JobKind(Component):
     metrics: ClassVar[Mapping[str, MetricInfo]] = {}
     """Metrics of every job of the kind; see :meth:`metrics_of`."""
     unit: ClassVar[Unit] = "passes"
-    """What :meth:`effort` counts."""
+    """Unit of :meth:`effort`."""
     faces: ClassVar[frozenset[ActsOn]] = frozenset({"data", "samples", "updates"})
-    """What a defense may act on (:attr:`~leakbench.defenses.base.Defense.acts_on`) for such a job to say something of
-    it: where ``compare`` puts a defense. What an experiment lists runs anyway, and may be infeasible."""
+    """Values of :attr:`~leakbench.defenses.base.Defense.acts_on` that such a job can judge: ``compare`` puts defenses
+    there. Defenses that an experiment lists run anyway, and may be infeasible."""
     gated_metrics: ClassVar[Mapping[str, MetricInfo]] = {}
-    """Metrics that gates may ask of such jobs; none of those that do not attack."""
+    """Metrics that gates may ask of such jobs; empty for kinds that do not attack."""
     grants: ClassVar[Grant | None] = None
     """Side knowledge that such jobs train for attackers; see :meth:`granted`."""
 
@@ -286,19 +327,19 @@ class JobKind(Component):
         return f"{cls.name}-{attack}" if cls.uses_attacks else cls.name
 
     def reads(self, attack: Attack | None) -> Mapping[str, str]:
-        """Kinds of other jobs whose records are read, with the field that names the experiment they belong to.
+        """Kinds of other jobs whose records are read, with the field that names their experiment.
 
         They are jobs of the same paper on the same data set.
         """
         return {}
 
     def granted(self, kept: Mapping[str, torch.Tensor], dataset: Dataset, device: torch.device) -> Any:
-        """The side knowledge :attr:`grants`, as attackers get it.
+        """The side knowledge :attr:`grants`, for attackers.
 
         Args:
             kept: tensors of the job's record, by name.
-            dataset: that the job was run on.
-            device: that attackers compute on.
+            dataset: of the job.
+            device: of the attackers.
         """
         raise NotImplementedError
 
@@ -312,19 +353,19 @@ class JobKind(Component):
             yield setting
 
     def lengths_of(self, job: Job) -> Mapping[str, int]:
-        """Lengths at most of lists of values, by the axis of their metrics; by the metric where it has its own."""
+        """Maximum lengths of lists of values, by the axis of their metrics; by metric where one has its own."""
         return {}
 
     def effort(self, job: Job) -> Effort:
-        """How much ``job``, which sweeps no field of the protocol, computes: above zero, from the plan alone.
+        """The effort of ``job``, which sweeps no field of the protocol: positive, from the plan alone.
 
-        What is in proportion to that need not be counted, since it is multiplied by a measured rate: how often an
-        attack differentiates, what a defense adds. By default one pass for every seed and setting.
+        Constant factors need not be counted, since measured rates contain them: how often an attack differentiates,
+        the overhead of a defense. By default one pass for every seed and setting.
         """
         return Effort(1, 1).times(len(job.seeds) * job.defense.count)
 
     def volume(self, job: Job) -> float:
-        """How many numbers its record and its tensors hold, up to a factor, which is measured.
+        """Amount of numbers in its record and its tensors, up to a factor, which is measured.
 
         By default one for every seed and setting.
         """

@@ -1,4 +1,4 @@
-"""Which images calibrate a defense, in jobs that train nothing themselves."""
+"""The images that calibrate a defense, in jobs without training."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from leakbench.lazy import torch
 
 
 class CalibrationImages:
-    """Images that stand for the whole data of every client: one row, read at the first use.
+    """Images in the place of every client's data: one row, read at the first use.
 
     Args:
-        count: how many; all by default.
-        skip: images at the start of the training split that are left out, since an attacker holds them. Where the
-            split has no others they are used all the same.
+        count: their number; all by default.
+        skip: number of images at the start of the training split to leave out, since an attacker holds them. They are
+            used all the same where the split has no others.
     """
 
     def __init__(self, dataset: Dataset, device: torch.device, count: int | None = None, skip: int = 0) -> None:
@@ -29,7 +29,7 @@ class CalibrationImages:
 
     @cached_property
     def data(self) -> ClientData:
-        """Network inputs; their moments are found at the first use too.
+        """Network inputs; their moments are computed at the first use, too.
 
         Raises:
             ConfigError: the data set holds no images.
@@ -39,7 +39,7 @@ class CalibrationImages:
         return ClientData(dataset.normalise(images)[None])
 
     def calibrated(self, settings: Iterable[tuple[Setting, Defense]]) -> list[tuple[Setting, Defense]]:
-        """Every setting of a defense, ready for any number of clients; what looks at no data is left as it is.
+        """Every setting of a defense, calibrated for any number of clients where it needs calibration.
 
         Raises:
             ConfigError: the parameters do not fit the images, or the data set holds none.

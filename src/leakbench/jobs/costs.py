@@ -1,4 +1,4 @@
-"""What work costs on this machine: seconds of its parts, energy, carbon. Never the same twice."""
+"""Cost of work on this machine: seconds of its parts, energy, carbon. Not reproducible."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ class EnergyMeter:
     """Energy of this process between entering and leaving, by codecarbon.
 
     codecarbon reads counters of processor and GPU where it may, and estimates from their nominal power elsewhere. It
-    hides what goes wrong in it, so that only a missing result tells.
+    hides its errors: the only sign is a missing result.
 
     Attributes:
         kwh: the energy; None where it is unknown.
-        reason: why, if so.
-        earlier: that of earlier attempts of a job which goes on from a checkpoint.
+        reason: why it is unknown.
+        earlier: energy of earlier attempts of a job that continues from a checkpoint.
     """
 
     def __init__(self) -> None:
@@ -93,8 +93,8 @@ class EnergyMeter:
         from codecarbon import OfflineEmissionsTracker
         from codecarbon.external.logger import set_logger_level
 
-        set_logger_level("critical")  # it reports before it reads its own argument
-        # The country sets the carbon intensity of codecarbon's own kilograms, which are not used.
+        set_logger_level("critical")  # it logs before it reads the argument log_level
+        # The country sets the carbon intensity of codecarbon's kilograms, which are not used.
         self._tracker = OfflineEmissionsTracker(
             country_iso_code="USA",
             tracking_mode="process",
@@ -105,10 +105,10 @@ class EnergyMeter:
         self._tracker.start()
 
     def _stop(self) -> None:
-        """Add what was measured since the start to ``earlier``."""
+        """Add the energy since the start to ``earlier``."""
         self._tracker.stop()
-        found = getattr(self._tracker, "final_emissions_data", None)
-        measured = None if found is None else float(found.energy_consumed)
+        emissions = getattr(self._tracker, "final_emissions_data", None)
+        measured = None if emissions is None else float(emissions.energy_consumed)
         self.earlier = None if measured is None or self.earlier is None else self.earlier + measured
 
     def __exit__(self, *_: object) -> None:

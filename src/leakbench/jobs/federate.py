@@ -31,8 +31,8 @@ from leakbench.records import MetricInfo, Outcome, Replicate, Value
 from leakbench.running.checkpoint import State, packed, unpacked
 
 MEMORY_BUDGET = 4 * 2**30
-"""Memory of the clients' models that train side by side, in bytes; on a GPU, ``GPU_PART`` of what is free. Only speed
-depends on it."""
+"""Memory of the clients' models that train side by side, in bytes; on a GPU, ``GPU_PART`` of the free memory. Only
+speed depends on it."""
 
 GPU_PART = 0.4
 
@@ -97,7 +97,7 @@ CORRELATIONS = ("mcc_curve", "validation_mcc_curve", "mcc", "mcc_at_best")
 
 
 class ClientTraining(Training):
-    """What a client does in a round."""
+    """The local training of a client in a round."""
 
     steps: int = Field(100, ge=1, description="local steps per round")
     batch_size: int = Field(16, ge=1, description="images per step; the last step of an epoch takes what is left")
@@ -113,9 +113,9 @@ class ClientTraining(Training):
 class FederateJob(JobKind):
     """Federated averaging: in each round all clients train locally, each defends its update, the server aggregates.
 
-    What a defense sees in the gradient's place is the update over the local learning rate, and the server subtracts the
-    rate times what it aggregates (McMahan et al. 2017 where there is no defense). Running statistics of BatchNorm are
-    averaged as floats and are not defended. A round passes over a client's images in a new order, from the start.
+    In the gradient's place a defense sees the update over the local learning rate, and the server subtracts the rate
+    times the aggregate (McMahan et al. 2017 where there is no defense). Running statistics of BatchNorm are averaged as
+    floats and are not defended. A round passes over a client's images in a new order, from the start.
 
     Clients hold equal numbers of images of the train split, some of which are held out for validation; the test split
     judges. Local training is SGD with momentum, Adam or AdamW, whose moments a round starts anew; dropout is off. All
@@ -214,13 +214,13 @@ def _load(kind: FederateJob, job: Job, device: torch.device) -> _Data:
     loaded = [dataset.load("train", range(count)), dataset.load("test", test)]
     train, judges = (Examples(dataset.normalise(values).to(device), labels.to(device)) for values, labels in loaded)
     parts = {seed: _split(kind, job.dataset.label, seed, loaded[0].labels) for seed in job.seeds}
-    clients = {seed: own for seed, (own, _) in parts.items()}
+    clients = {seed: rows for seed, (rows, _) in parts.items()}
     validation = {seed: held_out for seed, (_, held_out) in parts.items()}
     return _Data(train, judges, clients, validation, dataset.classes)
 
 
 def _split(kind: FederateJob, label: str, seed: int, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows of the clients, ``[clients, n]``, and of validation, ``[v]``."""
+    """Rows of the clients, ``[clients, n]``, and of the validation data, ``[v]``."""
     order = torch.randperm(len(labels), generator=generator(label, seed, "validation"))
     held_out, rest = order[: kind.validation], order[kind.validation :]
     size = kind.images_per_client or len(rest) // kind.clients
@@ -245,7 +245,7 @@ class _Run(NamedTuple):
     Attributes:
         setting: swept parameters of the defense.
         seed: of the repetition.
-        clients: under the defense of this setting.
+        clients: the clients, under the defense of this setting.
         costs: of their rounds.
     """
 
@@ -262,7 +262,7 @@ class _Costs:
         self.times, self.bits = Times(), 0
 
     def add_share(self, times: Times, runs: int) -> None:
-        """Add an equal share of what so many runs took together."""
+        """Add an equal share of the seconds that ``runs`` took together."""
         for together, total in ((times.wall, self.times.wall), (times.cpu, self.times.cpu)):
             for part, seconds in together.items():
                 total[part] = total.get(part, 0.0) + seconds / runs
@@ -326,7 +326,7 @@ class _LocalTraining(Stateful):
 
 
 class _Evaluation(Hook):
-    """Judge the models after some of the rounds, and keep those that are best on the validation data.
+    """Evaluate the models after some of the rounds, and keep the best on the validation data.
 
     Attributes:
         curves: by metric ``[runs, rounds]``, float64; NaN where there is no value.
@@ -375,7 +375,7 @@ class _Evaluation(Hook):
         """A model, ``[d]`` with BatchNorm statistics ``[channels]``, on ``n`` samples."""
         from sklearn.metrics import matthews_corrcoef
 
-        parameters = parameters.clone()  # kernels for single images round by how a row happens to be aligned
+        parameters = parameters.clone()  # kernels for single images round by the alignment of a row
         loss, predicted = 0.0, []
         pairs = zip(samples.inputs.split(EVALUATED_TOGETHER), samples.labels.split(EVALUATED_TOGETHER), strict=True)
         for inputs, labels in pairs:
@@ -394,7 +394,7 @@ class _Evaluation(Hook):
         test = self._judged(best, statistics, self.data.test)
         held = self.data.train.at(self.data.clients[self.seeds[run]].flatten())
         train_loss = self._judged(best, statistics, held).loss
-        found = {
+        metrics = {
             "accuracy": float(self.curves["accuracy_curve"][run, -1]),
             "best_round": float(self.best_round[run]),
             "best_validation_accuracy": float(self.best_validation[run]),
@@ -405,11 +405,11 @@ class _Evaluation(Hook):
             "test_loss": test.loss,
             "generalisation_gap": abs(train_loss - test.loss),
         }
-        return {name: value if math.isfinite(value) else None for name, value in found.items()}
+        return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
 
 
 class _Federation:
-    """Several runs, side by side. Row ``i * clients + c`` of every tensor of clients is client ``c`` of run ``i``."""
+    """Several runs, side by side; row ``i * clients + c`` of every tensor of clients is client ``c`` of run ``i``."""
 
     def __init__(
         self,
@@ -435,10 +435,10 @@ class _Federation:
         self.energy = EnergyMeter()
 
     def _members(self, runs: Sequence[tuple[Setting, Defense, int]], data: _Data) -> tuple[list[_Run], TrainingSet]:
-        """Every run with its defended clients, and what all of them train on.
+        """Every run with its defended clients, and their training data.
 
         All clients share the images of the train split, and know their rows; where a defense changes data sets, every
-        client has images of its own instead.
+        client gets a copy of its images instead.
         """
         rows = torch.cat([data.clients[seed] for *_, seed in runs])
         members, changed = [], {}
@@ -470,11 +470,11 @@ class _Federation:
         with self.energy:
             run_updates("rounds", self.kind.rounds, self.update, parts, [self.evaluation])
         seconds = [run.costs.times.computing(self.device) for run in self.members]
-        energy = [None if self.energy.kwh is None else self.energy.kwh * own / sum(seconds) for own in seconds]
+        energy = [None if self.energy.kwh is None else self.energy.kwh * each / sum(seconds) for each in seconds]
         return [self._replicate(index, kwh) for index, kwh in enumerate(energy)]
 
     def update(self, number: int) -> None:
-        """A round: all clients train, those of a run send what its server aggregates, and its model moves."""
+        """A round: all clients train and send, and the server of each run aggregates and moves its model."""
         streams, together = self.streams.child("round", number), Times()
         with together.of("local", self.device):
             trained = self.local.train(self.runs, streams)
@@ -496,7 +496,7 @@ class _Federation:
         self.runs.advance(number, moved, loss, finite & moved.isfinite().all(dim=1), averages)
 
     def _aggregated(self, run: _Run, steps: TrainedSteps) -> torch.Tensor:
-        """The server's update from the clients' messages, ``[d]``."""
+        """The server's update, ``[d]``."""
         with run.costs.times.of("defense", self.device):
             message = run.clients.send(steps, steps.streams.child("defense"))
         with run.costs.times.of("aggregation", self.device):
@@ -557,18 +557,18 @@ class _Federation:
     def _costs(self, costs: _Costs, kwh: float | None) -> dict[str, Value]:
         """Seconds, energy, carbon, and the sizes of messages, if there were any."""
         rounds, seconds = self.kind.rounds, costs.times.computing(self.device)
-        found: dict[str, Value] = {}
+        metrics: dict[str, Value] = {}
         for part in PARTS:
-            found[f"{part}_wall_s"] = costs.times.wall.get(part, 0.0) / rounds
-            found[f"{part}_cpu_s"] = costs.times.cpu.get(part, 0.0) / rounds
-        found["seconds"] = seconds
-        found["energy_kwh"] = kwh
-        found["carbon_kg"] = None if kwh is None else kwh * CARBON_INTENSITY
-        found["carbon_formula_kg"] = carbon_kg(self.kind.power_kw, seconds / 3600)
+            metrics[f"{part}_wall_s"] = costs.times.wall.get(part, 0.0) / rounds
+            metrics[f"{part}_cpu_s"] = costs.times.cpu.get(part, 0.0) / rounds
+        metrics["seconds"] = seconds
+        metrics["energy_kwh"] = kwh
+        metrics["carbon_kg"] = None if kwh is None else kwh * CARBON_INTENSITY
+        metrics["carbon_formula_kg"] = carbon_kg(self.kind.power_kw, seconds / 3600)
         if costs.bits:
             bits = costs.bits + 32 * (self.network.state_size - self.network.dimension)
-            found |= {"bits": float(bits), "mebi_elements": bits / 32 / 2**20}
-        return found
+            metrics |= {"bits": float(bits), "mebi_elements": bits / 32 / 2**20}
+        return metrics
 
 
 def _clients_of(run: int, kind: FederateJob) -> slice:

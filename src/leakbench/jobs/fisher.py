@@ -1,4 +1,4 @@
-"""Fisher jobs: what a defended gradient can reveal and what it costs, from its law alone; nothing is attacked."""
+"""Fisher jobs: leakage and utility of a defended gradient, from its law alone; nothing is attacked."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ NEEDS_LAW = ("u1_kept", "u2", "information", "information_kept", "noise_rms", "n
 class FisherJob(JobKind):
     """Fisher information of each client's message about its images, and the two utilities of Chen et al. (2024).
 
-    Input sensitivities are estimated with directions of their own: those by which a defense chose what to prune, or
-    where to put noise, would make it look better than it is. The information is that of the mean of a normal message;
-    what a covariance that depends on the data reveals beside it is not counted.
+    Input sensitivities are estimated with fresh directions: those by which a defense chose the coordinates to prune, or
+    to put noise on, would make it look better than it is. The information is that of the mean of a normal message; a
+    covariance that depends on the data may reveal more, which is not counted.
     """
 
     minutes: ClassVar[int] = 30
@@ -78,8 +78,8 @@ class FisherJob(JobKind):
         replicates: list[Replicate] = []
         tensors: dict[str, torch.Tensor] = {}
         for seed in job.seeds:
-            found, kept = self._measure_seed(job, seed, device)
-            replicates += found
+            measured, kept = self._measure_seed(job, seed, device)
+            replicates += measured
             tensors |= kept
         return Findings(replicates, tensors)
 
@@ -113,7 +113,7 @@ class FisherJob(JobKind):
         return replicates, self._shown(network, seed, coordinates)
 
     def _shown(self, network: Network, seed: int, flat: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Vectors ``[d]`` as records keep them, by parameter; nothing unless the protocol asks for it."""
+        """Vectors ``[d]`` for the record, by parameter; empty unless the protocol asks for them."""
         if not self.coordinates:
             return {}
         return {
@@ -125,7 +125,7 @@ class FisherJob(JobKind):
 
 @dataclass(frozen=True)
 class _Undefended:
-    """What a defense starts from.
+    """The undefended gradients and their sensitivities.
 
     Attributes:
         gradient: ``[n, d]``.
@@ -163,7 +163,7 @@ class _Undefended:
 
 
 def _law_of(defense: Defense, steps: ClientSteps) -> tuple[Law | None, str]:
-    """How the clients' messages are distributed, or why that is not known."""
+    """The law of the clients' messages, or the reason why it is unknown."""
     try:
         message = DefendedClients(defense, steps.streams).send(steps, steps.streams.child("defense"))
     except Infeasible as error:  # such as a mechanism that has to see the clients' data first
@@ -201,5 +201,5 @@ def _why_not(name: str, law: Law | None) -> str:
 
 
 def _summable(law: Law) -> bool:
-    """Whether the information is the sum of that in each coordinate, and that follows from the variance."""
+    """Whether the information is a sum over coordinates that follows from the variance."""
     return law.normal and law.independent

@@ -1,4 +1,4 @@
-"""Language-model jobs: what attackers on text know of language, learnt from auxiliary sentences."""
+"""Language-model jobs: the language model of attackers on text, trained on auxiliary sentences."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ LANGUAGE_MODEL_METRICS = {
 class LanguageModelJob(JobKind):
     """Train a causal language model on auxiliary sentences, and keep its weights for attacks.
 
-    The sentences are of the train split, from which no attacked client draws. Unlike the language model of Balunovic et
-    al. (2022), which read Wikipedia, it learns the sentences' own kind; staged weights may be given instead, with no
+    The sentences are of the train split, from which no attacked client draws. The language model of Balunovic et al.
+    (2022) was trained on Wikipedia; this one on the victims' domain. Staged weights may be given instead, with no
     steps. Model and defense play no part.
     """
 

@@ -1,7 +1,7 @@
-"""Membership jobs: is a record among those whose gradients a sum of users' updates contains?
+"""Membership jobs: inference of a record's membership in a sum of users' updates.
 
 In every trial users draw their records from one pool, and each sends one defended update; the server sees their mean
-and asks about records of the first user (members), and about as many of the pool that no user drew.
+and scores records of the first user (members), and as many of the pool that no user drew.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ SCORES = {
 }
 FALSE_POSITIVES = 0.05
 SPAN_LIMIT = 512
-"""Records of a sum up to which spans are computed: that takes the square of their number times the parameters."""
+"""Most records of a sum whose span is computed, at a cost of the square of their number times the parameters."""
 
 _AUC = "area under the ROC curve, members against fresh records"
 _DRAWN = "area under the ROC curve, members in the user's batch against fresh records"
 MEMBERSHIP_METRICS = {
-    f"{kind}{end}/{score}": MetricInfo(unit=f"{unit}{said}; {words}", direction="higher")
+    f"{kind}{end}/{score}": MetricInfo(unit=f"{unit}{interval}; {words}", direction="higher")
     for score, words in SCORES.items()
     for kind, unit in (("auc", _AUC), ("auc_drawn", _DRAWN))
-    for end, said in (("", ""), ("_low", ", DeLong's 95 %, low end"), ("_high", ", DeLong's 95 %, high end"))
+    for end, interval in (("", ""), ("_low", ", DeLong's 95 %, low end"), ("_high", ", DeLong's 95 %, high end"))
 } | {
     f"tpr/{score}": MetricInfo(unit=f"true positives at 5 % false positives, part; {words}", direction="higher")
     for score, words in SCORES.items()
@@ -79,8 +79,8 @@ class MembershipJob(JobKind):
     The model is untrained, or was trained without a defense on records of no user. Mechanisms that weight all records
     take all; others a batch. Scores are those of :mod:`leakbench.attacks.membership_of_sums`, and plain products. The
     records of a trial are the same for all seeds and defenses, and those of fewer users are among those of more; the
-    seed draws the model, the batches and the mechanisms' randomness. The mean is taken in the clear: it is what secure
-    aggregation decodes, and there are hundreds.
+    seed draws the model, the batches and the mechanisms' randomness. The hundreds of means are taken in the clear,
+    which equals what secure aggregation decodes.
     """
 
     memory_mb: ClassVar[int] = 16000
@@ -146,17 +146,17 @@ class MembershipJob(JobKind):
         try:
             for _, defense in settings:
                 self._check(defense)
-            replicates = [found for seed in job.seeds for found in self._seed(job, settings, seed, device)]
+            replicates = [each for seed in job.seeds for each in self._seed(job, settings, seed, device)]
         except Infeasible as error:
             outcome = Outcome(status="infeasible", reason=str(error))
             replicates = job.without_numbers(outcome)
         return Findings(replicates)
 
     def _check(self, defense: Defense) -> None:
-        """Whether a mechanism is one of updates, and what it is told fits.
+        """Reject mechanisms that act on images, or whose parameters do not fit the protocol.
 
         Raises:
-            Infeasible: it is not, or does not.
+            Infeasible: a mechanism is rejected.
         """
         only_sums([defense])
         if defense.overrides(*DATA_VERBS):
@@ -192,17 +192,17 @@ class MembershipJob(JobKind):
         for (setting, defense), each in zip(settings, sums, strict=True):
             for means, users in zip(each.means, self.users, strict=True):
                 scores = judge.scores(means, defense, each.mechanism, users)
-                stated = self._stated(defense, users, dimension, leaving[users])
+                guarantee = self._guarantee(defense, users, dimension, leaving[users])
                 replicate = Replicate(
-                    seed=seed, setting={**setting, "users": users}, metrics={}, privacy=stated.privacy.as_dict()
+                    seed=seed, setting={**setting, "users": users}, metrics={}, privacy=guarantee.privacy.as_dict()
                 )
                 _judged(replicate, scores, each.drawn)
-                replicate.metrics |= stated.values
-                replicate.reasons |= stated.reasons
+                replicate.metrics |= guarantee.values
+                replicate.reasons |= guarantee.reasons
                 yield replicate
 
     def _sums(self, population: Population, trials: Sequence[Trial], defenses: Sequence[Defense]) -> list[_Sums]:
-        """What the server sees under every defense. In a trial, those that take equal batches share a step."""
+        """The server's view under every defense; those that take equal batches share a step in each trial."""
         shape = (len(defenses), len(self.users), len(trials), population.network.dimension)
         means = torch.empty(shape, device=population.labels.device)
         drawn = torch.ones(len(defenses), len(trials), self._asked, dtype=torch.bool)
@@ -242,7 +242,7 @@ class MembershipJob(JobKind):
             job.model.single(), dataset.shape, dataset.classes, stream_seed(label, seed, "initialisation"), device
         )
         network = pretrained(network, dataset, label, seed, self.epoch, self.pretraining, device)
-        # Neighbours in a data set may have more in common than others: whose writing it is, for one.
+        # Neighbours in a data set may have more in common than others, such as the writer.
         order = trained + torch.randperm(available - trained, generator=generator(label, "membership", "records"))
         samples = dataset.load("train", order[: self.auxiliary + size].tolist())
         images, labels = dataset.normalise(samples.values.to(device)), samples.labels.to(device)
@@ -258,14 +258,14 @@ class MembershipJob(JobKind):
         return Trial(rows, others, Streams(keys))
 
     def _leaving(self, population: Population, trial: Trial, users: int) -> float | None:
-        """By Theorem 1, epsilon of a sum without noise is infinite for such members."""
+        """Part of the members whose gradient leaves the others' span: without noise epsilon is infinite (Th. 1)."""
         if users * self.records > SPAN_LIMIT:
             return None
         columns = population.gradients[trial.rows[:users].flatten().to(population.gradients.device)].T
         return float((leave_one_out(columns)[: self._asked] > LEAVES).double().mean())
 
-    def _stated(self, defense: Defense, users: int, dimension: int, leaving: float | None) -> _Stated:
-        """What holds without looking at scores."""
+    def _guarantee(self, defense: Defense, users: int, dimension: int, leaving: float | None) -> _Guarantee:
+        """Bounds and guarantees, which need no scores."""
         batch = defense.batch if isinstance(defense, AllRecords) else self._taken(defense)
         values: dict[str, float | list[float | None] | None] = {"leaving": leaving, "dimension": float(dimension)}
         reasons = {}
@@ -277,9 +277,9 @@ class MembershipJob(JobKind):
             reasons["information_bound"] = f"{alone} eq. 9 says nothing"
         privacy = defense.privacy(Schedule(dimension, delta=self.delta))
         if isinstance(defense, SummedUsers):
-            told = defense.model_copy(update={"users": users, "records": self.records})
+            informed = defense.model_copy(update={"users": users, "records": self.records})
             privacy = (
-                told.privacy(Schedule(dimension, delta=self.delta))
+                informed.privacy(Schedule(dimension, delta=self.delta))
                 if users > 1
                 else PrivacyStatement(None, None, f"not stated {alone}")
             )
@@ -288,16 +288,16 @@ class MembershipJob(JobKind):
             reasons |= dict.fromkeys(("epsilon", "auc_bound"), privacy.basis)
         else:
             values["auc_bound"] = auc_bound(privacy.epsilon, privacy.delta)
-        return _Stated(values, reasons, privacy)
+        return _Guarantee(values, reasons, privacy)
 
 
 class _Sums(NamedTuple):
-    """What the server sees under one defense, and what everyone knows of it.
+    """The server's view under one defense.
 
     Attributes:
         means: of the users' updates, by number of users and trial, ``[users, T, d]``.
-        drawn: which members the first user has taken, ``[T, c]``.
-        mechanism: its public parameters.
+        drawn: mask of the members in the first user's batch, ``[T, c]``.
+        mechanism: public parameters of the defense.
     """
 
     means: torch.Tensor
@@ -305,7 +305,7 @@ class _Sums(NamedTuple):
     mechanism: Mechanism
 
 
-class _Stated(NamedTuple):
+class _Guarantee(NamedTuple):
     values: dict[str, float | list[float | None] | None]
     reasons: dict[str, str]
     privacy: PrivacyStatement
@@ -319,7 +319,7 @@ class Population:
         network: the model.
         images: ``[P, C, H, W]``.
         labels: ``[P]``.
-        auxiliary: how many are the server's.
+        auxiliary: number of the server's.
     """
 
     network: Network
@@ -329,7 +329,7 @@ class Population:
 
     @property
     def size(self) -> int:
-        """Of the pool."""
+        """Number of records in the pool."""
         return len(self.labels) - self.auxiliary
 
     @cached_property
@@ -341,21 +341,21 @@ class Population:
 
     @property
     def gradients(self) -> torch.Tensor:
-        """Of every record's loss, ``[P, d]``: 4 P d bytes."""
+        """Gradients of the records' losses, ``[P, d]``: 4 P d bytes."""
         return self._gradients_and_losses[0]
 
     @property
     def losses(self) -> torch.Tensor:
-        """Of every record, ``[P]``."""
+        """Losses of the records, ``[P]``."""
         return self._gradients_and_losses[1]
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Who holds what.
+    """The records of users and others in one trial.
 
     Attributes:
-        rows: records of every user, ``[N, D]``; those of the first one are asked about.
+        rows: records of every user, ``[N, D]``; the first user's are the members.
         others: records of no user, ``[c]``.
         streams: of every user.
     """
@@ -371,12 +371,12 @@ class Trial:
         return self.streams.child("batch").uniform(self.rows.shape[1]).argsort(dim=1)[:, :taken]
 
     def steps(self, population: Population, taken: int) -> ClientSteps:
-        """The users' step on so many of their records."""
+        """The users' step on ``taken`` of their records."""
         return _KnownGradients(population, self.rows.gather(1, self.batch(taken)), self.streams)
 
 
 class _KnownGradients(ClientSteps):
-    """A step of users whose records' gradients are known already: rows ``[N, B]`` of a population."""
+    """A step of users on precomputed gradients: rows ``[N, B]`` of a population."""
 
     def __init__(self, population: Population, rows: torch.Tensor, streams: Streams) -> None:
         rows = rows.to(population.labels.device)
@@ -402,15 +402,15 @@ def _mechanism(defense: Defense, taken: int, variance: torch.Tensor | None) -> M
 
 
 class _Judge:
-    """Scores of candidates ``rows``, ``[T, 2 c]``, members first; what is shared by mechanisms is computed once."""
+    """Scores of candidates ``rows``, ``[T, 2 c]``, members first; mechanisms share intermediate results."""
 
     def __init__(self, population: Population, rows: torch.Tensor) -> None:
         self._population, self._rows = population, rows
         self._norms = torch.linalg.vector_norm(population.gradients, dim=1)
-        self._known: dict[float | None, tuple[torch.Tensor, Background, Coordinates]] = {}
+        self._by_clip: dict[float | None, tuple[torch.Tensor, Background, Coordinates]] = {}
 
     def scores(self, means: torch.Tensor, defense: Defense, mechanism: Mechanism, users: int) -> torch.Tensor:
-        """By the names of :data:`SCORES`, of means ``[T, d]``, float64 ``[scores, T, 2 c]``."""
+        """Scores under means ``[T, d]``, in the order of :data:`SCORES`, float64 ``[scores, T, 2 c]``."""
         factors, background, everyone = self._clipped(defense)
         chosen = factors[self._rows].double()
         gradients = self._population.gradients
@@ -421,29 +421,29 @@ class _Judge:
         candidates = everyone.at(self._rows, chosen)
         updates = Coordinates.of(means, background)
         lengths = candidates.square.sqrt() * torch.linalg.vector_norm(means.double(), dim=1, keepdim=True)
-        found = {
+        scores = {
             "inner": products,
             "cosine": products / lengths.clamp(min=torch.finfo(torch.float64).tiny),
             "likelihood": log_likelihood_ratio(candidates, updates, products, background, mechanism, users),
         }
-        return torch.stack([found[name] for name in SCORES])
+        return torch.stack([scores[name] for name in SCORES])
 
     def _clipped(self, defense: Defense) -> tuple[torch.Tensor, Background, Coordinates]:
-        """What a mechanism multiplies gradients by, and the moments of what comes out."""
+        """Factors of a mechanism on gradients, moments of the results, and coordinates of all gradients."""
         clip = defense.clip if isinstance(defense, ClippedGradients) else None
-        if clip not in self._known:
+        if clip not in self._by_clip:
             factors = torch.ones_like(self._norms)
             if isinstance(defense, ClippedGradients):
                 factors = defense.factors(self._norms)
-            gradients, own = self._population.gradients, self._population.auxiliary
-            background = Background.of(gradients[:own] * factors[:own, None])
-            # Only candidates are looked at, but most of the pool is one in some trial.
-            self._known[clip] = factors, background, _in_parts(gradients, background)
-        return self._known[clip]
+            gradients, auxiliary = self._population.gradients, self._population.auxiliary
+            background = Background.of(gradients[:auxiliary] * factors[:auxiliary, None])
+            # Only candidates are scored, but most of the pool is one in some trial.
+            self._by_clip[clip] = factors, background, _in_parts(gradients, background)
+        return self._by_clip[clip]
 
 
 def _in_parts(gradients: torch.Tensor, background: Background) -> Coordinates:
-    """Coordinates of all gradients, some after the other: in float64 they are twice as large."""
+    """Coordinates of all gradients, in chunks, as float64 takes twice the memory."""
     size = max(1, MEMORY_BUDGET // (16 * gradients.shape[1]))
     parts = [Coordinates.of(part, background) for part in gradients.split(size)]
     return Coordinates(
@@ -454,25 +454,25 @@ def _in_parts(gradients: torch.Tensor, background: Background) -> Coordinates:
 
 
 def _judged(replicate: Replicate, scores: torch.Tensor, drawn: torch.Tensor) -> None:
-    """Areas under the curve of all trials together, with intervals.
+    """Add areas under the curve of all trials together, with intervals, to a replicate.
 
     Args:
-        replicate: what the areas are noted in.
+        replicate: gets the areas.
         scores: ``[scores, T, 2 c]``, members first.
-        drawn: which members the user has taken, ``[T, c]``.
+        drawn: mask of the members in the user's batch, ``[T, c]``.
     """
     asked = drawn.shape[1]
     member = (torch.arange(2 * asked) < asked).expand(len(drawn), -1)
     taken = torch.cat([drawn, torch.ones_like(drawn)], dim=1)
     flat = scores.flatten(1).cpu()
     numbers: dict[str, torch.Tensor] = {}
-    for kind, kept in (("auc", torch.ones_like(taken)), ("auc_drawn", taken)):
-        chosen = kept.flatten()
-        if int((member & kept).sum()) < 2:
+    for kind, mask in (("auc", torch.ones_like(taken)), ("auc_drawn", taken)):
+        chosen = mask.flatten()
+        if int((member & mask).sum()) < 2:
             numbers |= {f"{kind}{end}": flat.new_full((len(flat),), math.nan) for end in ("", "_low", "_high")}
             continue
-        found = auc(flat[:, chosen], member.flatten()[chosen])
-        numbers |= {kind: found.value, f"{kind}_low": found.low, f"{kind}_high": found.high}
+        area = auc(flat[:, chosen], member.flatten()[chosen])
+        numbers |= {kind: area.value, f"{kind}_low": area.low, f"{kind}_high": area.high}
     numbers["tpr"] = true_positive_rate(flat, member.flatten(), FALSE_POSITIVES)
     for kind, values in numbers.items():
         for name, value in zip(SCORES, values.tolist(), strict=True):

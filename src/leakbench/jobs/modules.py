@@ -10,14 +10,14 @@ from leakbench.numerics.stateful import named, part_of
 from leakbench.running.checkpoint import State, packed, unpacked
 
 SPANS = 100
-"""Training is described by the mean losses of so many spans of equal length."""
+"""Number of spans of training, of equal length, whose mean losses records hold."""
 
 
 class ModuleTraining:
     """The state of a module in training: parameters, buffers, the optimiser's moments, and learning rates.
 
     Args:
-        module: what is trained.
+        module: the trained module.
         optimiser: of its parameters.
         schedule: of the optimiser's rate; constant by default.
     """
@@ -32,11 +32,13 @@ class ModuleTraining:
 
     def state(self) -> dict[str, torch.Tensor]:
         """Tensors by name, and learning rates as bytes."""
-        found = named("module", self.module.state_dict())
+        tensors = named("module", self.module.state_dict())
         for place, moments in self.optimiser.state_dict()["state"].items():
-            found |= named(f"optimiser.{place}", {name: value for name, value in moments.items() if value is not None})
+            tensors |= named(
+                f"optimiser.{place}", {name: value for name, value in moments.items() if value is not None}
+            )
         rates = [group["lr"] for group in self.optimiser.param_groups]
-        return found | {"rates": packed([rates, self.schedule.state_dict() if self.schedule else None])}
+        return tensors | {"rates": packed([rates, self.schedule.state_dict() if self.schedule else None])}
 
     def restore(self, saved: State) -> None:
         """Return to a state."""
@@ -68,7 +70,7 @@ class _Batches:
         return rows
 
     def state(self) -> dict[str, torch.Tensor]:
-        """The rest of the order, and the generator, which others may draw from, too."""
+        """The remaining order, and the generator, which others may draw from, too."""
         return {"order": self.order, "draws": self.draws.get_state()}
 
     def restore(self, saved: State) -> None:
@@ -111,14 +113,14 @@ def train(
     The optimiser's rate falls to a tenth along a cosine.
 
     Args:
-        name: of the loop, as its checkpoints and its progress show it.
-        module: what is trained.
+        name: of the loop, for checkpoints and progress.
+        module: the module to train.
         optimiser: of its parameters, at the rate of the first step.
         losses: of the rows of a batch, ``[B]``: one or more losses ``[k]``, whose sum is minimised.
-        samples: how many rows there are.
+        samples: number of rows.
         batch_size: rows of a step; all where there are fewer.
         steps: at least one.
-        draws: draws the orders, and what ``losses`` takes from it.
+        draws: draws the orders, and the randomness of ``losses``.
         device: of the module and of the rows.
         clip: the largest norm of a step's gradient.
 
@@ -131,14 +133,14 @@ def train(
     seen = _Losses(device)
 
     def update(_: int) -> None:
-        found = losses(batches.take().to(device))
+        values = losses(batches.take().to(device))
         optimiser.zero_grad()
-        found.sum().backward()
+        values.sum().backward()
         if clip is not None:
             torch.nn.utils.clip_grad_norm_(module.parameters(), clip)
         optimiser.step()
         schedule.step()
-        seen.values.append(found.detach())
+        seen.values.append(values.detach())
 
     parts: dict[str, Part] = {"module": ModuleTraining(module, optimiser, schedule), "batches": batches, "losses": seen}
     with torch.enable_grad():

@@ -1,4 +1,4 @@
-"""What a step of training costs under a defense, over what it costs undefended: in seconds, and in bits."""
+"""Overhead of a training step under a defense over the undefended step, in seconds and in bits."""
 
 from __future__ import annotations
 
@@ -52,12 +52,11 @@ class OverheadJob(JobKind):
 
     A repetition draws a batch of every client and takes the step of each once, in random order, at the model's
     initialisation. All clients are computed side by side; nothing is shared between the steps. The client's part is
-    what it does with its batch: changing it, the gradient, the message. The server's part is ``aggregate``, and with
-    it what clients do there, such as adding shares up. What a message states of its distribution is counted where the
-    defense computes it with the message.
+    protecting its batch, the gradient, and the message. The server's part is ``aggregate``, with the clients' work
+    there, such as adding shares up. The law of a message is counted where the defense computes it with the message.
 
-    Calibration and ``protect_dataset`` come once, before training, and are timed once. A mechanism that looks for its
-    parameter when it is first needed does so in the first step, which sets up and is not timed.
+    Calibration and ``protect_dataset`` come once, before training, and are timed once. A mechanism that calibrates
+    itself lazily does so in the first step, which is not timed.
     """
 
     metrics: ClassVar[Mapping[str, MetricInfo]] = OVERHEAD_METRICS
@@ -95,20 +94,19 @@ class OverheadJob(JobKind):
     def run(self, job: Job, device: torch.device) -> Findings:
         check_vocabulary(job.dataset.single(), job.model.single())
         with torch.no_grad():
-            found = [replicate for seed in job.seeds for replicate in _Bench(self, job, seed, device).replicates()]
-        return Findings(found)
+            return Findings([each for seed in job.seeds for each in _Bench(self, job, seed, device).replicates()])
 
 
 @dataclass
 class _Contender:
-    """A setting of the defense, or none, and what its steps took.
+    """A setting of the defense, or none, and the times of its steps.
 
     Attributes:
         clients: under the calibrated defense; None where it cannot be applied.
-        once: seconds of calibrating it and of changing the data.
-        steps: of all clients (``client``) and of the server, by repetition.
+        once: seconds of calibration and of protecting the data set.
+        steps: seconds of all clients (``client``) and of the server, by repetition.
         bits: of one client's largest message.
-        outcome: not ok where its steps cannot be taken, or lead nowhere.
+        outcome: not ok where its steps cannot be taken, or diverge.
     """
 
     setting: Setting
@@ -136,13 +134,13 @@ class _Bench:
             device=device,
             split=kind.split,
         ).in_mode(kind.batch_norm)
-        if job.defense.component.overrides("calibrate"):  # what the libraries do at their first call is nobody's cost
+        if job.defense.component.overrides("calibrate"):  # the libraries' set-up at their first call is not timed
             torch.linalg.eigh(torch.eye(8, dtype=torch.float64, device=device))
         self.undefended = self._contender({}, NoDefense())
         self.contenders = [self._contender(setting, defense) for setting, defense in job.defense.settings()]
 
     def _contender(self, setting: Setting, defense: Defense) -> _Contender:
-        """A setting that is ready for training. What is found in the images is found anew for each."""
+        """A setting with calibrated clients; statistics of the images are computed anew for each."""
         made, victims = _Contender(setting), self.victims
         try:
             check_defense(self.dataset, defense)
@@ -168,7 +166,7 @@ class _Bench:
             yield self._replicate(contender)
 
     def _step(self, contender: _Contender, clients: DefendedClients, number: int) -> Times:
-        """One step of all clients and of the server; notes bits, and what keeps it from being taken."""
+        """Take one step of all clients and of the server; stores bits, and the outcome if it fails."""
         victims, times = self.victims, Times()
         streams = victims.streams.child("step", number)
         for_defense = streams.child("defense")
@@ -208,9 +206,9 @@ class _Bench:
             metrics[f"client_{clock}_s"] = [seconds["client"] / n for seconds in taken]
             metrics[f"server_{clock}_s"] = [seconds["server"] for seconds in taken]
             metrics[f"once_{clock}_s"] = getattr(contender.once, clock)["once"] / n
-        both = zip(contender.steps, undefended.steps, strict=True)
-        pairs = [(own.computing(self.device), plain.computing(self.device)) for own, plain in both]
-        metrics["overhead"] = overhead = [own / plain - 1 if plain > 0 else None for own, plain in pairs]
+        steps = zip(contender.steps, undefended.steps, strict=True)
+        pairs = [(defended.computing(self.device), plain.computing(self.device)) for defended, plain in steps]
+        metrics["overhead"] = overhead = [defended / plain - 1 if plain > 0 else None for defended, plain in pairs]
         metrics |= {"bits": float(contender.bits), "bits_ratio": contender.bits / undefended.bits}
         reasons = {"overhead": "the undefended step took less than the clock can tell"} if None in overhead else {}
         return Replicate(seed=self.seed, setting=dict(contender.setting), metrics=metrics, reasons=reasons)

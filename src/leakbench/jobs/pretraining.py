@@ -32,7 +32,7 @@ class Pretraining(BaseModel):
     optimiser: Literal["sgd", "adamw"] = Field("sgd", description="AdamW as torch has it, for transformers")
 
     def effort(self, dataset: Dataset, epochs: int) -> Effort:
-        """What so many epochs take."""
+        """The effort of ``epochs`` epochs."""
         if epochs == 0:
             return Effort(0, 0)
         samples = self.samples or dataset.expected("train")
@@ -46,7 +46,7 @@ class Pretraining(BaseModel):
 
 
 class Diverged(LeakbenchError):
-    """Training became non-finite, and when; jobs turn it into the outcome diverged."""
+    """Raised where training becomes non-finite; jobs turn it into the outcome ``diverged``."""
 
 
 def pretrained(
@@ -64,13 +64,13 @@ def pretrained(
     states of shorter training.
 
     Args:
-        network: where training starts; it is not changed.
-        dataset: whose train split the network sees.
+        network: the initial network; it is not changed.
+        dataset: its train split is the training data.
         label: the data set's label, which names the random streams.
         seed: of the repetition; it orders the samples.
-        epoch: how many epochs.
-        pretraining: how a step is taken.
-        device: where to compute.
+        epoch: number of epochs.
+        pretraining: the optimiser and its parameters.
+        device: of the computation.
 
     Raises:
         ConfigError: the train split has fewer samples than ``pretraining.samples``.
@@ -108,7 +108,7 @@ class _Orders:
     """Orders in which training passes through its samples, a new one in each epoch.
 
     Attributes:
-        steps: of an epoch, the last of which takes what is left.
+        steps: of an epoch, the last of which takes the remainder.
     """
 
     def __init__(self, count: int, batch_size: int, key: tuple[str | int, ...], device: torch.device) -> None:
@@ -126,7 +126,7 @@ class _Orders:
 
 
 class _StaysFinite(Hook):
-    """Ends training that diverged, after every epoch."""
+    """Checks after every epoch whether training diverged."""
 
     def __init__(self, module: torch.nn.Module, steps: int) -> None:
         self.module, self.steps = module, steps
@@ -136,7 +136,7 @@ class _StaysFinite(Hook):
             self.check(step // self.steps)
 
     def check(self, epoch: int) -> None:
-        """Look at the module after so many epochs.
+        """Check the module after ``epoch`` epochs.
 
         Raises:
             Diverged: parameters or BatchNorm statistics are not finite.

@@ -1,4 +1,4 @@
-"""Prior jobs: networks that make images of low-resolution, noisy ones, trained for attackers on auxiliary images."""
+"""Prior jobs: networks that restore low-resolution, noisy images, trained for attackers on auxiliary images."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ PRIOR_METRICS = {
 class PriorJob(JobKind):
     """Train the networks of the attack ``post_processed`` on auxiliary images, and keep their weights.
 
-    What they are to improve is simulated: auxiliary images, downsampled, with noise of a random size. So no image of a
-    client, and no reconstruction, is among what they see. All three networks learn by the mean absolute error, the
-    generator and super-resolution that of the image, the denoiser that of the small one. (The released networks learnt
-    from other images, and against discriminators.) Model and defense play no part.
+    Their inputs are simulated: auxiliary images, downsampled, with noise of a random size. They see no image of a
+    client, and no reconstruction. All three networks minimise the mean absolute error, the generator and
+    super-resolution that of the image, the denoiser that of the small one. (The released networks were trained on other
+    images, and against discriminators.) Model and defense play no part.
     """
 
     minutes: ClassVar[int] = 120
@@ -141,5 +141,5 @@ class PriorJob(JobKind):
         noisy = self._noisy(downsample(images, self.networks.factor), draws)
         plain = upsample(noisy, (images.shape[-2], images.shape[-1]))
         after = Prior(self.networks, networks).restore(noisy, labels, 0.5)
-        found = {"psnr_before": plain, "psnr_after": after}
-        return {name: psnr(estimate.clamp(0, 1), images).tolist() for name, estimate in found.items()}
+        estimates = {"psnr_before": plain, "psnr_after": after}
+        return {name: psnr(estimate.clamp(0, 1), images).tolist() for name, estimate in estimates.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -54,20 +55,20 @@ MODEL_METRICS = {
     "epsilon": MetricInfo(unit="epsilon of (epsilon, delta)-differential privacy", direction="higher"),
 }
 STATED = ("capacity", "noise_variance", "epsilon")
-"""What is known of the mechanism before anything is trained."""
+"""Metrics of the mechanism that are known before training."""
 
 PROTECTED = "_noisy"
-"""Behind the name of an attack that is given candidates as the defense changes them."""
+"""Suffix of the name of an attack on candidates that the defense has protected."""
 
 DATA_BUDGET = 2 * 2**30
 """Bytes that training sets and optimisers of runs side by side may take on a CPU. Only last digits depend on it."""
 
 GPU_PART = 0.4
-"""Part of a GPU's free memory that they may take there."""
+"""Fraction of a GPU's free memory that they may take."""
 
 
 def auc_metrics(attack: str) -> dict[str, MetricInfo]:
-    """What is measured of a membership attack of this name."""
+    """The metrics of a membership attack of this name."""
     unit = "area under the ROC curve"
     return {
         f"auc/{attack}": MetricInfo(unit=unit, direction="higher"),
@@ -78,17 +79,17 @@ def auc_metrics(attack: str) -> dict[str, MetricInfo]:
 
 @dataclass(frozen=True)
 class _Run:
-    """One model to train: a seed, a setting of the defense and its place among them, calibrated, and what it states."""
+    """One model to train: a seed, a setting of the defense with its index, the calibrated defense, its guarantee."""
 
     seed: int
     place: int
     setting: Setting
     defense: Defense
-    stated: _Stated
+    guarantee: _Guarantee
 
 
-class _Stated(NamedTuple):
-    """Numbers that hold before anything is trained, why some are missing, and the privacy statement."""
+class _Guarantee(NamedTuple):
+    """Metrics that are known before training, why some are missing, and the privacy statement."""
 
     values: dict[str, Value]
     missing: dict[str, str]
@@ -111,13 +112,13 @@ class _Data:
 
 @JOB_KINDS.register("release", version=1)
 class ReleaseJob(JobKind):
-    """Train on one client's data and attack what is released: membership inference and model inversion.
+    """Train on one client's data and attack the released model: membership inference and model inversion.
 
     A channel changes the images before training (or at every step); DP-SGD bounds and noises the gradients of samples.
-    Everything but the defense's own noise is the same for all defenses: the model's initialisation, the order of the
-    images, whose membership is known and asked, and the randomness of attacks. Attackers hold clean images and clean
+    Everything but the defense's noise is the same for all defenses: the model's initialisation, the order of the
+    images, the split into known and judged images, and the randomness of attacks. Attackers hold clean images and clean
     labels; a third of the victim's images and as many of others are known to them, a second third is judged. Shadow
-    models of LiRA are undefended, and pass as many epochs over their images as the victim over its own.
+    models of LiRA are undefended, and train for as many epochs as the victim.
 
     DP-SGD's epsilon is that of Poisson sampling, though batches are those of shuffled epochs, as in common practice.
     """
@@ -177,13 +178,13 @@ class ReleaseJob(JobKind):
         return self
 
     def parameters(self) -> dict[str, Any]:
-        """Versions of the attacks inside are among them."""
+        """The parameters, with versions of the attacks."""
         nested = {"membership": [_described(attack) for attack in self.membership]}
         return super().parameters() | nested | {"inversion": _described(self.inversion)}
 
     @property
     def training(self) -> Training:
-        """How the victim trains."""
+        """The victim's training."""
         return Training(
             steps=self.steps,
             batch_size=self.batch_size,
@@ -201,10 +202,10 @@ class ReleaseJob(JobKind):
     def _measured(self) -> dict[str, MetricInfo]:
         """Metrics of every replicate, which depend on the attacks."""
         names = [attack.name for attack in self.membership] + [name + PROTECTED for name in self._probes]
-        found = dict(MODEL_METRICS)
+        metrics = dict(MODEL_METRICS)
         for name in names:
-            found |= auc_metrics(name)
-        return found
+            metrics |= auc_metrics(name)
+        return metrics
 
     def metrics_of(self, job: Job) -> Mapping[str, MetricInfo]:
         return self._measured
@@ -222,16 +223,16 @@ class ReleaseJob(JobKind):
             with torch.no_grad():
                 networks = {seed: self._network(job, seed, device) for seed in job.seeds}
                 dimension = networks[job.seeds[0]].dimension
-                stated = [self._stated(defense, dimension, data) for _, defense in settings]
+                guarantees = [self._guarantee(defense, dimension, data) for _, defense in settings]
                 runs = [
-                    _Run(seed, place, setting, defense, known)
+                    _Run(seed, place, setting, defense, guarantee)
                     for seed in job.seeds
-                    for place, ((setting, defense), known) in enumerate(zip(settings, stated, strict=True))
+                    for place, ((setting, defense), guarantee) in enumerate(zip(settings, guarantees, strict=True))
                 ]
                 together = self._together(networks[job.seeds[0]], data, device)
                 for first in range(0, len(runs), together):
-                    found, kept = self._some(runs[first : first + together], networks, data)
-                    replicates += found
+                    measured, kept = self._train_and_attack(runs[first : first + together], networks, data)
+                    replicates += measured
                     tensors |= kept
         except Infeasible as error:
             outcome = Outcome(status="infeasible", reason=str(error))
@@ -272,12 +273,12 @@ class ReleaseJob(JobKind):
         return build_network(job.model.single(), dataset.shape, dataset.classes, start, device)
 
     def _together(self, network: Network, data: _Data, device: torch.device) -> int:
-        """Runs that fit in memory side by side; each may have a training set of its own."""
+        """Number of runs that fit in memory side by side, each with its copy of the training set."""
         size = 4 * (data.members.images.numel() + 6 * network.dimension)
         budget = GPU_PART * torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else DATA_BUDGET
         return max(1, int(budget / size))
 
-    def _some(
+    def _train_and_attack(
         self, runs: Sequence[_Run], networks: Mapping[int, Network], data: _Data
     ) -> tuple[list[Replicate], dict[str, torch.Tensor]]:
         """Train some of the runs side by side, then attack them, seed by seed."""
@@ -291,13 +292,13 @@ class ReleaseJob(JobKind):
             if not rows:
                 continue
             models = _chosen(trained.models, rows)
-            own = [runs[row].defense for row in rows]
+            of_seed = [runs[row] for row in rows]
             measured: dict[str, torch.Tensor | str] = {}
             measured |= self._utility(models, data)
-            measured |= self._inverted(models, data, [runs[row] for row in rows], tensors)
+            measured |= self._inverted(models, data, of_seed, tensors)
             measured |= self._memberships(models, data, seed)
             probes = protected if protected.dim() == 4 else protected[torch.tensor(rows, device=protected.device)]
-            measured |= self._protected_memberships(models, data, seed, own, probes)
+            measured |= self._protected_memberships(models, data, seed, [run.defense for run in of_seed], probes)
             for name, value in measured.items():
                 for place, row in enumerate(rows):
                     if isinstance(value, str):
@@ -305,15 +306,15 @@ class ReleaseJob(JobKind):
                     else:
                         values[row][name] = value[place].tolist()
         replicates = []
-        for run, found, why, step in zip(runs, values, reasons, diverged, strict=True):
+        for run, metrics, why, step in zip(runs, values, reasons, diverged, strict=True):
             outcome = Outcome()
             if step >= 0:
                 reason = f"training became non-finite at step {step}"
                 outcome = Outcome(status="diverged", reason=reason, step=step)
                 why |= dict.fromkeys(self._measured.keys() - set(STATED), reason)
-            stated = run.stated
-            replicate = self._replicate(run.seed, run.setting, outcome, found | stated.values, why | stated.missing)
-            replicate.privacy = stated.privacy
+            known = run.guarantee
+            replicate = self._replicate(run.seed, run.setting, outcome, metrics | known.values, why | known.missing)
+            replicate.privacy = known.privacy
             replicates.append(replicate)
         return replicates, tensors
 
@@ -332,10 +333,7 @@ class ReleaseJob(JobKind):
     def _train(
         self, runs: Sequence[_Run], networks: Mapping[int, Network], data: _Data
     ) -> tuple[TrainingRuns, torch.Tensor]:
-        """Trained models, and the images that they were trained on.
-
-        Those are ``[N, C, H, W]`` where nobody changed them, else ``[runs, N, C, H, W]``.
-        """
+        """Trained models, and their training images: ``[N, C, H, W]``, or ``[runs, N, C, H, W]`` where protected."""
         images = _protected_images(runs, data)
         defenses = [run.defense for run in runs]
         private: SampleGradients | None = None
@@ -370,13 +368,13 @@ class ReleaseJob(JobKind):
         centres = class_centres(images, labels, data.dataset.classes)[present]
         inverted = self.inversion.invert(models, data.auxiliary, present).images
         low, high = image_dataset(data.dataset, "model inversion").pixel_range(images.device)
-        found = inversion_metrics(inverted, centres, float((high - low).max()))
+        metrics = inversion_metrics(inverted, centres, float((high - low).max()))
         if self.pictures:
             pixels = data.dataset.denormalise(inverted).clamp(0, 1)
-            tensors |= {f"seed{run.seed}/inverted/{run.place}": own for run, own in zip(runs, pixels, strict=True)}
+            tensors |= {f"seed{run.seed}/inverted/{run.place}": image for run, image in zip(runs, pixels, strict=True)}
             tensors[f"seed{runs[0].seed}/centres"] = data.dataset.denormalise(centres)
         per_class = (inverted - centres).square().flatten(2).mean(dim=2)
-        return {f"inversion_{name}": value for name, value in found.items()} | {"inversion_mse_per_class": per_class}
+        return {f"inversion_{name}": value for name, value in metrics.items()} | {"inversion_mse_per_class": per_class}
 
     def _split(self, data: _Data, seed: int) -> MembershipSplit:
         streams = Streams([(*data.key(seed), "membership")])
@@ -390,7 +388,7 @@ class ReleaseJob(JobKind):
         parts: Sequence[Labelled],
         key: tuple[str | int, ...],
     ) -> dict[str, torch.Tensor | str]:
-        """Areas of one attack, by name of the metric.
+        """Areas under the ROC curve of one attack, by metric.
 
         Args:
             attack: one of the protocol's.
@@ -411,19 +409,19 @@ class ReleaseJob(JobKind):
         return dict(zip(names, auc(scores, inside), strict=True))
 
     def _memberships(self, models: TrainedModels, data: _Data, seed: int) -> dict[str, torch.Tensor | str]:
-        """Areas of all attacks on clean candidates."""
+        """Areas under the ROC curve of all attacks on clean candidates."""
         split = self._split(data, seed)
         sets = (data.members, data.evaluation)
         parts = [_shared(sets[place % 2], rows[0]) for place, rows in enumerate(split)]
-        found: dict[str, torch.Tensor | str] = {}
+        areas: dict[str, torch.Tensor | str] = {}
         for attack in self._informed(data, split):
-            found |= self._attack(attack, attack.name, models, parts, data.key(seed))
-        return found
+            areas |= self._attack(attack, attack.name, models, parts, data.key(seed))
+        return areas
 
     def _informed(self, data: _Data, split: MembershipSplit) -> list[MembershipAttack]:
         """The attacks, which know the victim's training.
 
-        A shadow model has as many samples as are known of either kind; it passes over them as often as the victim.
+        A shadow model has as many samples as are known of either kind, and trains for as many epochs as the victim.
         """
         steps = max(1, round(self.steps * split.members.shape[1] / len(data.members.labels)))
         training = self.training.model_copy(update={"steps": steps})
@@ -432,13 +430,13 @@ class ReleaseJob(JobKind):
     def _protected_memberships(
         self, models: TrainedModels, data: _Data, seed: int, defenses: Sequence[Defense], trained_on: torch.Tensor
     ) -> dict[str, torch.Tensor | str]:
-        """Areas of some attacks when all samples are as the defense changes them.
+        """Areas under the ROC curve of some attacks when all samples are protected by the defense.
 
         Members have the noise that they were trained with, if that was drawn once, and others noise of the same law.
         """
-        found: dict[str, torch.Tensor | str] = {}
+        areas: dict[str, torch.Tensor | str] = {}
         if not self._probes:
-            return found
+            return areas
         split = self._split(data, seed)
         streams = Streams([data.key(seed)])
         images: list[list[torch.Tensor]] = [[] for _ in split]
@@ -446,9 +444,9 @@ class ReleaseJob(JobKind):
             others, _ = defense.protect_dataset(
                 data.evaluation.images[None], data.evaluation.labels[None], streams.child("nonmembers")
             )
-            own = trained_on if trained_on.dim() == 4 else trained_on[row]
+            members = trained_on if trained_on.dim() == 4 else trained_on[row]
             for place, rows in enumerate(split):
-                chosen, labels = (own if place % 2 == 0 else others[0])[rows], _shared_labels(data, place, rows)
+                chosen, labels = (members if place % 2 == 0 else others[0])[rows], _shared_labels(data, place, rows)
                 shown, _ = defense.protect_data(chosen, labels, streams.child("probe", place))
                 images[place].append(shown[0])
         parts = [
@@ -460,13 +458,13 @@ class ReleaseJob(JobKind):
             if attack.name in self._probes:
                 label = attack.name + PROTECTED
                 if torch.equal(parts[2].images, clean.expand_as(parts[2].images)):
-                    found |= dict.fromkeys(auc_metrics(label), "the defense leaves images as they are")
+                    areas |= dict.fromkeys(auc_metrics(label), "the defense leaves images as they are")
                 else:
-                    found |= self._attack(attack, label, models, parts, data.key(seed))
-        return found
+                    areas |= self._attack(attack, label, models, parts, data.key(seed))
+        return areas
 
-    def _stated(self, defense: Defense, dimension: int, data: _Data) -> _Stated:
-        """What a calibrated mechanism states of itself."""
+    def _guarantee(self, defense: Defense, dimension: int, data: _Data) -> _Guarantee:
+        """The guarantee of a calibrated mechanism."""
         rate = min(1.0, self.batch_size / len(data.members.labels))
         schedule = Schedule(dimension, rounds=self.steps, delta=self.delta, sampling_rate=rate)
         statement = defense.privacy(schedule)
@@ -475,11 +473,11 @@ class ReleaseJob(JobKind):
         if reports:
             values |= {"capacity": reports[0].capacity, "noise_variance": reports[0].mean_variance}
         missing = dict.fromkeys(("capacity", "noise_variance"), "the defense is no channel on images")
-        return _Stated(values, missing | {"epsilon": statement.basis}, statement.as_dict())
+        return _Guarantee(values, missing | {"epsilon": statement.basis}, statement.as_dict())
 
 
 def _named(registry: Registry[Any], value: Any) -> Any:
-    """The component that a name with parameters stands for; a name alone will do."""
+    """The component of a name, or of a mapping with a name and parameters."""
     if isinstance(value, str):
         return registry.get(value)()
     if isinstance(value, Mapping):
@@ -508,9 +506,9 @@ def _feasible(defense: Defense) -> Defense:
 
 
 def _protected_images(runs: Sequence[_Run], data: _Data) -> torch.Tensor:
-    """The victim's images as the defense of each run changes them before training, ``[runs, N, C, H, W]``.
+    """The victim's images, protected before training by the defense of each run, ``[runs, N, C, H, W]``.
 
-    Where nobody changes them, those of all runs: ``[N, C, H, W]``.
+    Where no defense changes them, those of all runs: ``[N, C, H, W]``.
 
     Raises:
         Infeasible: a defense changes labels.
@@ -529,7 +527,7 @@ def _protected_images(runs: Sequence[_Run], data: _Data) -> torch.Tensor:
 
 
 def _at_every_step(runs: Sequence[_Run], data: _Data) -> Transform | None:
-    """How the defenses change the images of a step; None where they do not."""
+    """The defenses' change of the images of a step; None where there is none."""
     if not any(run.defense.overrides("protect_data") for run in runs):
         return None
     victims = [DefendedClients(run.defense, Streams([data.key(run.seed)])) for run in runs]
@@ -547,10 +545,10 @@ def _at_every_step(runs: Sequence[_Run], data: _Data) -> Transform | None:
 
 
 def _check_labels(defense: Defense, changed: torch.Tensor, labels: torch.Tensor) -> None:
-    """Reject a defense that turns labels into others (both ``[...]``).
+    """Reject a defense that changes labels (both ``[...]``).
 
     Raises:
-        Infeasible: it does.
+        Infeasible: labels differ.
     """
     if not torch.equal(changed, labels):
         raise Infeasible(f"'{defense.name}' changes labels, which membership attacks know")
@@ -576,11 +574,7 @@ def _shared_labels(data: _Data, place: int, rows: torch.Tensor) -> torch.Tensor:
 
 
 def _finite(value: Value) -> Value:
-    """Numbers, null where they are not finite."""
+    """Replace numbers that are not finite by null."""
     if isinstance(value, list):
-        return [_number(each) for each in value]
-    return _number(value)
-
-
-def _number(value: float | None) -> float | None:
-    return value if value is not None and abs(value) < float("inf") else None
+        return [each if each is not None and math.isfinite(each) else None for each in value]
+    return value if value is not None and math.isfinite(value) else None

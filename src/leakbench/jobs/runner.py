@@ -10,6 +10,7 @@ import resource
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -44,16 +45,16 @@ from leakbench.staged.manifest import fingerprint
 PACKAGES = ("leakbench", "torch", "torchvision", "torchmetrics", "opacus", "numpy", "scikit-learn", "scikit-image")
 
 BESIDE = {"papers", "leaderboard", "report", "contract", "workflow", "cli.py"}
-"""Parts of the package that play no part in what a job computes, but for what papers keep in rooms (``jobs``, ...)."""
+"""Parts of the package that do not affect a job's numbers, but for the rooms of papers (``jobs``, ...)."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where and how a job computes.
+    """Device and numerical options of a job.
 
     Attributes:
         device: cuda or cpu; by default a GPU where there is one.
-        threads: on a CPU; one by default, since then numbers do not depend on the number of cores.
+        threads: on a CPU; one by default, so that numbers do not depend on the number of cores.
         tf32: let a GPU round the factors of products to ten bits of mantissa.
         compile: attack through torch.compile: minutes to start, then faster. Like tf32 it changes the last digits.
     """
@@ -81,9 +82,9 @@ def run_job(job: Job, root: Path, placement: Placement, *, keep: bool = False) -
     """Run a job and write its record, and its tensors, below ``root``.
 
     Args:
-        job: what to run.
+        job: the job.
         root: the root of the project.
-        placement: where and how.
+        placement: its device and numerical options.
         keep: leave a copy of the record in the job's work folder, from which :func:`leakbench.running.work.restore`
             brings it back. Else the folder goes when the record is written.
 
@@ -158,14 +159,14 @@ def _run(job: Job, root: Path, placement: Placement, folder: Path) -> Record:
 
 
 def _without_memory(job: Job, device: torch.device, error: Exception) -> str:
-    """What to do about it."""
-    todo = "run it on a GPU with more" if device.type == "cuda" else "give it more (mem_mb, docs/slurm.md)"
-    said = str(error).strip().split("\n")[0]
-    return f"{job.path}: out of memory on {device.type}; {todo}, or make the job smaller ({said or 'MemoryError'})"
+    """The message of a job that ran out of memory, with a remedy."""
+    remedy = "run it on a GPU with more" if device.type == "cuda" else "give it more (mem_mb, docs/slurm.md)"
+    reason = str(error).strip().split("\n")[0] or "MemoryError"
+    return f"{job.path}: out of memory on {device.type}; {remedy}, or make the job smaller ({reason})"
 
 
 def _identity(job: Job, device: torch.device, placement: Placement, data: str | None) -> dict[str, str]:
-    """What has to be the same for a job to go on from a checkpoint to the same numbers."""
+    """Everything that has to match for a job to continue from a checkpoint to the same numbers."""
     kind = f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
     if device.type == "cuda":
         kind = f"{torch.cuda.get_device_name(device)}, CUDA {torch.version.cuda}"
@@ -183,14 +184,14 @@ def _identity(job: Job, device: torch.device, placement: Placement, data: str | 
 
 @cache
 def _sources() -> str:
-    """Hash of the code of ours that computes, and of plug-ins."""
-    package, found = Path(leakbench.__file__).parent, hashlib.sha256()
+    """Hash of the package's code that computes, and of plug-ins."""
+    package, content = Path(leakbench.__file__).parent, hashlib.sha256()
     files = [path for path in sorted(package.rglob("*.py")) if path.relative_to(package).parts[0] not in BESIDE]
     files += [path for paper in paper_folders().values() for path in sorted(paper.folder.glob("*/**/*.py"))]
     plugins = [module for name, module in sorted(sys.modules.items()) if name.startswith(PREFIX)]
     for path in (*files, *(Path(str(module.__file__)) for module in plugins)):
-        found.update(path.name.encode() + path.read_bytes())
-    return found.hexdigest()[:16]
+        content.update(path.name.encode() + path.read_bytes())
+    return content.hexdigest()[:16]
 
 
 def with_kept(job: Job, root: Path) -> Job:
@@ -221,9 +222,9 @@ def with_kept(job: Job, root: Path) -> Job:
 
 
 def compute(job: Job, device: torch.device) -> Findings:
-    """What a job finds out: for every combination of the swept protocol fields, one after the other.
+    """The findings of a job, over all combinations of the swept protocol fields.
 
-    Where fields are swept, they join the replicates' settings, and stand before the names of tensors.
+    Swept fields join the replicates' settings, and prefix the names of tensors.
     """
     merged = Findings([])
     for setting, combination in job.combinations():
@@ -253,7 +254,7 @@ def _peak_resident_bytes() -> int:
 
 
 def data_fingerprint(job: Job) -> str | None:
-    """What stands for the content of the staged files that a job reads; None if there are none.
+    """Fingerprint of the staged files that a job reads; None if there are none.
 
     Raises:
         DataChanged: one of them cannot be read.
@@ -285,13 +286,11 @@ def _provenance(
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
+        with suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    return versions
 
 
 @cache

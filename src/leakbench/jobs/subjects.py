@@ -1,4 +1,4 @@
-"""What is attacked: images or sentences. All that an attack job does with one alone and not with the other."""
+"""Images and sentences as victims: the parts of an attack job that differ between them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Compared(NamedTuple):
 
     Attributes:
         values: metrics by name, one value per sample ``[n * B]``, or the reason why there is none.
-        shown: the reconstructions as records keep them, ``[n, B, ...]``, in the attack's own order.
+        shown: the reconstructions for the record, ``[n, B, ...]``, in the attack's order.
         order: for each victim the index of its reconstruction in its client's batch, ``[n, B]``.
     """
 
@@ -41,41 +41,41 @@ class Subject(ABC):
     """The samples of a data set, as victims."""
 
     unit: ClassVar[str]
-    """What data sets call such samples."""
+    """Name of such samples in data sets."""
     metrics: ClassVar[dict[str, MetricInfo]]
-    """Of reconstructed samples."""
+    """Metrics of reconstructed samples."""
 
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
 
     @abstractmethod
     def inputs(self, network: Network, parameters: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-        """What the attacked gradient is taken with, and what attackers search for, of samples ``[n, B, ...]``."""
+        """Network inputs of samples ``[n, B, ...]``, which attackers search for."""
 
     @abstractmethod
     def knowledge(self, victims: Victims, granted: Collection[str], auxiliary: int) -> dict[str, Any]:
         """Fields of :class:`Knowledge` that concern samples; those per observation are of ``n`` victims.
 
         Args:
-            victims: whose samples they are.
+            victims: the clients.
             granted: names of side knowledge.
-            auxiliary: how many samples of the train split, at most, the attacker holds.
+            auxiliary: most samples of the train split that the attacker holds.
         """
 
     @abstractmethod
     def compare(self, victims: Victims, reconstruction: Reconstruction) -> Compared:
-        """One reconstruction of each victim beside it."""
+        """Compare each victim with its reconstruction."""
 
     @abstractmethod
     def shown(self, victims: Victims) -> torch.Tensor:
-        """The victims as records keep them, ``[n, B, ...]``."""
+        """The victims for the record, ``[n, B, ...]``."""
 
     def _auxiliary(self, count: int) -> torch.Tensor:
         return self.dataset.load("train", range(min(count, self.dataset.length("train")))).values
 
 
 class Images(Subject):
-    """Images, whose metrics are given in the attack's own order and after assignment within a client's batch."""
+    """Images, with metrics in the attack's order and after assignment within a client's batch."""
 
     unit = ImageDataset.unit
     metrics = IMAGE_METRICS | ASSIGNED_METRICS
@@ -89,12 +89,12 @@ class Images(Subject):
 
     def knowledge(self, victims: Victims, granted: Collection[str], auxiliary: int) -> dict[str, Any]:
         device = victims.inputs.device
-        found: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         if "pixel_range" in granted:
-            found["pixel_range"] = image_dataset(self.dataset, "pixels").pixel_range(device)
+            fields["pixel_range"] = image_dataset(self.dataset, "pixels").pixel_range(device)
         if "auxiliary_images" in granted:
-            found["auxiliary_images"] = self.dataset.normalise(self._auxiliary(auxiliary).to(device))
-        return found
+            fields["auxiliary_images"] = self.dataset.normalise(self._auxiliary(auxiliary).to(device))
+        return fields
 
     def compare(self, victims: Victims, reconstruction: Reconstruction) -> Compared:
         images, batch = reconstruction.images, victims.values.shape[1]
@@ -146,37 +146,37 @@ class Sentences(Subject):
         given = torch.isin(ids, framing)
         where = given[..., None].expand(inputs.shape).clone()
         where[..., -1] = True  # the mask of padding
-        found: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "words": Words(
                 embeddings,
                 (entries < self.tokenizer.vocabulary_size) & ~torch.isin(entries, framing),
                 ids.where(given, -1),
             ),
-            # What is not known is not there at all.
+            # Unknown entries are zero: the truth is not in here.
             "inputs": KnownInputs(where, inputs.where(where, 0.0)),
         }
         if "auxiliary_sentences" in granted:
-            found["auxiliary_sentences"] = self._auxiliary(auxiliary).to(ids.device)
-        return found
+            fields["auxiliary_sentences"] = self._auxiliary(auxiliary).to(ids.device)
+        return fields
 
     @property
     def framing(self) -> list[int]:
-        """The ids that say where a sentence begins and ends."""
+        """The ids that mark where a sentence begins and ends."""
         return [self.tokenizer.pad, self.tokenizer.cls, self.tokenizer.sep]
 
     def compare(self, victims: Victims, reconstruction: Reconstruction) -> Compared:
         tokens = reconstruction.tokens
         assert tokens is not None
-        found, true = self._decoded(tokens), self._decoded(victims.values)
-        order = assign_sentences(found, true)
+        guesses, true = self._decoded(tokens), self._decoded(victims.values)
+        order = assign_sentences(guesses, true)
         values = text_metrics(
-            [batch[index] for batch, indices in zip(found, order.tolist(), strict=True) for index in indices],
+            [batch[index] for batch, indices in zip(guesses, order.tolist(), strict=True) for index in indices],
             [sentence for batch in true for sentence in batch],
             reorder(tokens.cpu(), order).flatten(0, 1),
             victims.values.cpu().flatten(0, 1),
             [*self.framing, self.tokenizer.unk],
         )
-        return Compared(dict(values), pack(found), order)
+        return Compared(dict(values), pack(guesses), order)
 
     def shown(self, victims: Victims) -> torch.Tensor:
         return pack(self._decoded(victims.values))
@@ -189,11 +189,11 @@ class Sentences(Subject):
 
 
 SUBJECTS: Mapping[str, type[Subject]] = {subject.unit: subject for subject in (Images, Sentences)}
-"""Subjects by what data sets call their samples."""
+"""Subjects by the unit of data sets."""
 
 
 def subject_of(dataset: Dataset, model: Model) -> Subject:
-    """What a data set's samples are to an attack on a model.
+    """The samples of a data set, as victims of an attack on a model.
 
     Raises:
         ConfigError: neither images nor sentences; or the tokenizer does not fit the model.
@@ -206,7 +206,7 @@ def subject_of(dataset: Dataset, model: Model) -> Subject:
 
 
 def check_vocabulary(dataset: Dataset, model: Model) -> None:
-    """Whether a model of sentences has a word embedding for each entry of a data set's tokenizer.
+    """Reject a model of sentences with fewer word embeddings than a data set's tokenizer has entries.
 
     Raises:
         ConfigError: it has too few.

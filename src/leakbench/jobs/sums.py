@@ -1,4 +1,4 @@
-"""What secure aggregation leaves of users for an attacker: their messages as one mean, and their batches as one."""
+"""Users under secure aggregation, as an attacker sees them: their messages as one mean, their batches as one."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def only_sums(defenses: Iterable[Defense]) -> None:
             )
 
 
-def of_so_many(defenses: Iterable[Defense], users: int) -> None:
-    """Reject defenses whose guarantee speaks of another number of users than are summed.
+def match_users(defenses: Iterable[Defense], users: int) -> None:
+    """Reject defenses whose guarantee is for another number of users than are summed.
 
     Raises:
-        Infeasible: it does.
+        Infeasible: the numbers differ.
     """
     for defense in defenses:
         if isinstance(defense, SummedUsers) and defense.users not in (None, users):
@@ -40,15 +40,15 @@ def of_so_many(defenses: Iterable[Defense], users: int) -> None:
 
 
 def averaged(message: Message, users: int, secure: SecureAggregation | None = None) -> Message:
-    """What a server sees of the messages of consecutive ``users`` rows, ``[n * users, d]``: their means, ``[n, d]``.
+    """The means ``[n, d]`` of messages of consecutive ``users`` rows, ``[n * users, d]``, as the server sees them.
 
-    Users draw their noise independently, so that the variance of a mean is that of one user over their number. What
-    single messages mark does not reach the server.
+    Users draw their noise independently, so that the variance of a mean is that of one user over their number. Marks
+    of single messages do not reach the server.
 
     Args:
         message: of all users of all servers.
-        users: of each mean; one: the message itself.
-        secure: the protocol by which the server gets the sum, with fresh keys for each; in the clear by default.
+        users: number of users of each mean; one: the message itself.
+        secure: the protocol of the sums, with fresh keys for each; in the clear by default.
 
     Raises:
         Infeasible: a value is not finite, or may overflow the protocol's ring.
@@ -77,7 +77,7 @@ def together(victims: Victims, users: int) -> Victims:
     """Consecutive ``users`` clients as one with all their samples: ``n * users`` clients of ``B`` become ``n``.
 
     A mean of gradients of equal batches is the gradient of all samples. The streams are those of the first ``n``
-    clients: an attacker's randomness does not depend on how many users there are.
+    clients: an attacker's randomness does not depend on the number of users.
     """
     if users == 1:
         return victims

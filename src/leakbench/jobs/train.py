@@ -1,4 +1,4 @@
-"""Training jobs: federated training under a defense, and what it costs in utility."""
+"""Training jobs: federated training under a defense, and its cost in utility."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def noise_metric(tensor: str) -> str:
 
 @JOB_KINDS.register("train", version=1)
 class TrainJob(JobKind):
-    """Train a model from scratch with equal-sized clients, every one of which defends every step.
+    """Train a model from scratch with equal-sized clients, all of which defend every step.
 
     All settings of the defense and all seeds are trained side by side: runs are ordered by setting, then seed.
     """
@@ -167,7 +167,7 @@ class TrainJob(JobKind):
         return Findings(replicates)
 
     def _starts(self, job: Job, device: torch.device) -> list[Victims]:
-        """The clients of every seed, and the model that they start with."""
+        """The clients of every seed, with the initial model."""
         return [
             gather_victims(
                 job.dataset.single(),
@@ -190,19 +190,19 @@ class TrainJob(JobKind):
         return rounds
 
     def _outcome(self, rounds: _Rounds, run: int, final_loss: float) -> Outcome:
-        """How a run ended, and at which step."""
+        """The outcome of a run, with the step at which it ended early."""
         diverged_at, failed = int(rounds.runs.diverged_at[run]), rounds.server.failed.get(run)
         if failed is not None:
             step, reason = failed
             return Outcome(status="infeasible", reason=f"step {step}: {reason}", step=step)
         if diverged_at < 0 and not math.isfinite(final_loss):
-            diverged_at = self.steps  # the last update was one too many
+            diverged_at = self.steps  # by the last update
         if diverged_at < 0:
             return Outcome()
         return Outcome(status="diverged", reason=f"training became non-finite at step {diverged_at}", step=diverged_at)
 
     def _tuned(self, job: Job) -> tuple[list[tuple[Setting, Defense]], list[Replicate]]:
-        """The settings of the defense, tuned if they are to be, and replicates of those that no parameter meets."""
+        """The settings of the defense, tuned where that applies, and replicates of the infeasible ones."""
         settings: list[tuple[Setting, Defense]] = []
         replicates = []
         for setting, defense in job.defense.settings():
@@ -214,11 +214,11 @@ class TrainJob(JobKind):
         return settings, replicates
 
     def _guarantee(self, defense: Defense, network: Network) -> _Guarantee:
-        """What a mechanism whose noise users add together guarantees for this training.
+        """The guarantee of distributed noise for this training.
 
         Raises:
             ConfigError: its noise is calibrated for another training.
-            Infeasible: no noise has the epsilon that is asked for.
+            Infeasible: no noise has the requested epsilon.
         """
         if not isinstance(defense, SummedUsers):
             return _Guarantee()
@@ -231,8 +231,8 @@ class TrainJob(JobKind):
     def _final_loss(self, runs: Runs, starts: Sequence[Victims]) -> list[float]:
         """Undefended loss on all training images of its seed, one value per run."""
         return [
-            float(own.network.loss(parameters, own.inputs.flatten(0, 1), own.labels.flatten(0, 1)))
-            for parameters, own in zip(runs.parameters, itertools.cycle(starts))
+            float(start.network.loss(parameters, start.inputs.flatten(0, 1), start.labels.flatten(0, 1)))
+            for parameters, start in zip(runs.parameters, itertools.cycle(starts))
         ]
 
     def _accuracy(self, job: Job, runs: Runs, victims: Victims) -> list[float | None]:
@@ -248,7 +248,7 @@ class TrainJob(JobKind):
         ]
 
     def _replicate(self, seed: int, setting: Setting, metrics: dict[str, Any], outcome: Outcome) -> Replicate:
-        """A run's metrics; those that a run which ended early does not have are null, with the reason."""
+        """A run's metrics; those missing because it ended early are null, with the reason."""
         reasons: dict[str, str] = {}
         if outcome.step is not None and outcome.reason is not None:
             metrics["loss_curve"][outcome.step :] = [None] * (self.steps - outcome.step)
@@ -265,7 +265,7 @@ class _Rounds:
 
     Attributes:
         runs: the models.
-        server: of all runs.
+        server: the servers of all runs.
         noise: of every parameter tensor; None unless the protocol asks for it.
     """
 
@@ -297,7 +297,7 @@ class _Rounds:
         return parts | {f"clients{number}": clients for number, clients in enumerate(self.clients)}
 
     def update(self, step: int) -> None:
-        """A round: all clients of a setting send, its servers aggregate, and every run takes a step."""
+        """A round: all clients send, servers aggregate, and every run takes a step."""
         streams = self.streams.child("step", step)
         chosen = self.batches.at(step)
         batches = [clients.protect_data(clients.take(chosen), streams.child("defense")) for clients in self.clients]
@@ -328,7 +328,7 @@ class _Rounds:
             yield steps.rows(setting * clients, (setting + 1) * clients)
 
     def _sent(self, step: int, setting: int, steps: ClientSteps, streams: Streams) -> torch.Tensor:
-        """The updates that the servers of a setting make of its clients' messages, ``[seeds, d]``."""
+        """The updates of a setting's servers from its clients' messages, ``[seeds, d]``."""
         clients, rows = self.clients[setting], self.of_settings[setting]
         message = clients.send(steps, streams.child("defense"))
         if self.noise is not None and message.noise_variance is not None:
@@ -339,7 +339,7 @@ class _Rounds:
 
 
 class _Server(Stateful):
-    """The servers of all runs, which see every message, or with secure aggregation its sum alone.
+    """The servers of all runs, which see every message, or with secure aggregation the sum alone.
 
     Attributes:
         bits: of the largest message of a client, per setting.
@@ -361,12 +361,12 @@ class _Server(Stateful):
     ) -> torch.Tensor:
         """The updates from the sums of messages, ``[seeds, d]``; runs for which the protocol fails are stopped."""
         assert self.secure is not None
-        found = self.secure.updates(message.view(), streams, runs.alive[rows])
-        self._note(setting, found.bits)
-        for place, reason in found.failed.items():
+        decoded = self.secure.updates(message.view(), streams, runs.alive[rows])
+        self._note(setting, decoded.bits)
+        for place, reason in decoded.failed.items():
             run = rows.start + place
             runs.stopped[run], self.failed[run] = True, (step, reason)
-        return found.values
+        return decoded.values
 
     def _note(self, setting: int, bits: int) -> None:
         self.bits[setting] = max(int(self.bits[setting]), bits)
@@ -399,7 +399,7 @@ class _NoisePerTensor(Stateful):
 
 @dataclass(frozen=True)
 class _Guarantee:
-    """What a mechanism whose noise users add together guarantees; empty for other mechanisms.
+    """The guarantee of a mechanism with distributed noise; empty for other mechanisms.
 
     Attributes:
         privacy: its statement.
@@ -435,8 +435,8 @@ def _add_noise_curves(replicate: Replicate, names: Sequence[str], noise: torch.T
             replicate.metrics[name], replicate.reasons[name] = None, "the defense states no noise"
             continue
         step = replicate.outcome.step
-        kept = curve if step is None else curve[:step] + [None] * (len(curve) - step)
-        values = [value if value is None or math.isfinite(value) else None for value in kept]
+        curve = curve if step is None else curve[:step] + [None] * (len(curve) - step)
+        values = [value if value is None or math.isfinite(value) else None for value in curve]
         replicate.metrics[name] = values
         if None in values:
             replicate.reasons[name] = replicate.outcome.reason or "not finite"

@@ -33,7 +33,7 @@ class Victims:
     streams: Streams
 
     def in_mode(self, batch_norm: BatchNorm) -> Victims:
-        """The same clients, whose BatchNorm layers normalise as told."""
+        """The same clients, with BatchNorm layers in another mode."""
         return replace(self, network=self.network.in_mode(batch_norm))
 
 
@@ -49,21 +49,30 @@ def gather_victims(
     device: torch.device,
     split: Split = "test",
 ) -> Victims:
-    """Clients whose samples follow each other in the test split from ``first_index`` on.
+    """Clients that hold consecutive samples of the test split, from ``first_index`` on.
 
     Every repetition attacks the same samples, as the papers do; the seed draws the model's initialisation and the
-    randomness of defenses and attacks. Of the train split the seed draws the samples, too, at random from all of it.
+    randomness of defenses and attacks. With ``split="train"`` it also draws the samples, from the whole split.
+
+    >>> from leakbench.data.embedded import Digits
+    >>> from leakbench.models.convnets import SimpleConvNet
+    >>> dataset, model, device = Digits(size=16), SimpleConvNet(width=2), torch.device("cpu")
+    >>> victims = gather_victims(
+    ...     dataset, "digits16", model, seed=0, clients=4, batch_size=2, first_index=1, device=device
+    ... )
+    >>> victims.values.shape, victims.labels[0].tolist(), victims.streams.keys[3]
+    (torch.Size([4, 2, 1, 16, 16]), [1, 2], ('digits16', 0, 'client', 3))
 
     Args:
-        dataset: whose samples are attacked.
+        dataset: the data set of the samples.
         label: the data set's label, which names the random streams.
-        model: what the clients compute with.
+        model: the clients' model.
         seed: of the repetition.
-        clients: how many, n.
-        batch_size: samples that each holds, B.
-        first_index: of the test split alone.
-        device: where to put them.
-        split: where the samples are from.
+        clients: number of clients, n.
+        batch_size: samples of each client, B.
+        first_index: first sample, in the test split alone.
+        device: of the tensors.
+        split: of the samples.
 
     Raises:
         ConfigError: the train split has too few samples.

@@ -1,4 +1,4 @@
-"""YAML files laid one over another, and which of them has the last word on a key."""
+"""YAML files laid one over another; the highest that has a key has the last word on it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Layer:
     """A mapping in a file.
 
     Attributes:
-        file: as error messages name it.
+        file: name in error messages.
         content: the mapping.
         keys: keys of the file below which the mapping is.
     """

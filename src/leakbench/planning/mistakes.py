@@ -13,7 +13,7 @@ from leakbench.errors import ConfigError, UnknownName
 M = TypeVar("M", bound=BaseModel)
 
 Where = Callable[..., str]
-"""From keys to words: the file that has the last word on them, and the keys."""
+"""Names the place of keys in a message: the file that has the last word on them, and the keys."""
 
 
 def place(file: str, *keys: str | int) -> str:
@@ -44,9 +44,9 @@ def validated(model: type[M], content: Mapping[str, Any], where: Where) -> M:
 
 
 def explain(error: ValidationError, model: type[BaseModel], where: Where) -> ConfigError:
-    """The fault that says most, in one line that names the place, the key, the value and what would fit."""
+    """The most telling fault, in one line that names the place, the key, the value and what would fit."""
     faults = error.errors()
-    # A key that is misspelt is missing too, and where it is says more.
+    # A misspelt key is also a missing one, and its place is more telling.
     fault = next((fault for fault in faults if fault["type"] == "extra_forbidden"), faults[0])
     keys, holder = _keys_and_holder(model, fault["loc"])
     if fault["type"] == "extra_forbidden":

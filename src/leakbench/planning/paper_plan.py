@@ -109,7 +109,7 @@ class PaperPlan:
 
     @property
     def comparisons(self) -> list[Comparison]:
-        """Where the compared defenses belong, and where not and why."""
+        """Placements of the compared defenses, and reasons where there is none."""
         return self._comparisons if self.jobs else []  # which are noted while jobs are made
 
     def experiment_jobs(self, experiment: str) -> list[Job]:

@@ -19,7 +19,7 @@ class Plan:
     """The jobs of every configured paper at one scale.
 
     Args:
-        scale: what lies over the papers' grids.
+        scale: the layers over the papers' grids.
         papers: the configured ones.
         compared: the defenses that ``compare`` names.
 
@@ -62,5 +62,5 @@ class Plan:
         return self._plans[paper].place(*keys)
 
     def comparisons(self) -> list[Comparison]:
-        """Where the compared defenses belong, and where not and why."""
+        """Placements of the compared defenses, and reasons where there is none."""
         return [comparison for plan in self._plans.values() for comparison in plan.comparisons]

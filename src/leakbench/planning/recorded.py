@@ -1,4 +1,4 @@
-"""Records to jobs."""
+"""The job of a record."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Scales: what lies over the grids of papers, and in which order.
+"""Scales: the layers over the grids of papers.
 
-On a key of a paper the highest of these decides, from the lowest up:
+The highest layer that has a key decides, from the lowest up:
 
 1. the paper's ``grid.yaml``,
 2. the paper's ``scales/<scale>.yaml``,
 3. the checkout's ``config/papers/<paper>.yaml``, for every scale,
 4. the checkout's ``config/scales/<scale>.yaml``, below ``papers: <paper>:``.
 
-Of a scale that extends another one, 2 and 4 are both scales' files, its own above the other's.
+For a scale that extends another one, 2 and 4 are both scales' files, the extending above the extended.
 Only the grid has to exist.
 """
 

@@ -30,11 +30,11 @@ REGISTRIES: dict[str, Registry[Any]] = {
 """Components by the keys under which the configuration names variants of them."""
 
 GRID = ("datasets", "models", "defenses")
-"""Those of which every job has one."""
+"""Axes with one variant per job."""
 
 
 class Whereabouts(Protocol):
-    """From the keys above a mapping to its :data:`~leakbench.planning.mistakes.Where`."""
+    """Returns the :data:`~leakbench.planning.mistakes.Where` of a mapping, from the keys above it."""
 
     def __call__(self, *prefix: str) -> Where: ...
 

@@ -1,4 +1,4 @@
-"""A job that runs: what it leaves on the way, how it goes on after being killed, what it shows.
+"""A running job: its work folder, its checkpoints, its progress.
 
 The work folder ``work/<scale>/.../<part>/`` mirrors the record's path and is of no interest to Snakemake, which
 deletes the outputs of failed jobs. It holds the job's state (``work.state_of``: running, failed and why, stopped), its

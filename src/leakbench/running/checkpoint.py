@@ -42,19 +42,19 @@ LARGEST_PART = 0.01
 """Maximum fraction of the run time spent saving; saves are rarer where they would take more."""
 
 EVERY = "LEAKBENCH_CHECKPOINT_S"
-"""The environment variable that sets other seconds, which hold however long saves take."""
+"""The environment variable that overrides :data:`CHECKPOINT_S`, however long saves take."""
 
 FOLDER = "checkpoint"
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
-"""How a job is asked to save and end: SLURM's time limit, preemption and scancel, and whatever ``--signal`` names."""
+"""Signals that ask a job to save and end: those of SLURM's time limit, preemption and scancel, and of ``--signal``."""
 
 State: TypeAlias = "Mapping[str, torch.Tensor]"
 """The state of a loop: tensors by name."""
 
 
 class Stopped(SystemExit):
-    """A signal ended the job, which saved its state before; the exit status says which signal it was."""
+    """A signal ended the job, which saved its state before; the exit status encodes the signal."""
 
 
 def packed(value: Any) -> torch.Tensor:
@@ -86,15 +86,15 @@ class Loop:
 
     @property
     def steps(self) -> range:
-        """The numbers of the steps that are left."""
+        """The numbers of the remaining steps."""
         return range(self.done, self.total)
 
     def tick(self, state: Callable[[], State], steps: int = 1) -> None:
         """Complete some steps.
 
         Args:
-            state: gives the state after them, until the next call; called when it is saved.
-            steps: how many; 0 replaces the state without completing a step, which then begins again.
+            state: returns the state after them, until the next call; called when it is saved.
+            steps: their number; 0 replaces the state without completing a step, which then begins again.
 
         Raises:
             Stopped: a signal asked the job to end.
@@ -108,11 +108,11 @@ class Loop:
 
 @contextmanager
 def loop(name: str, total: int, *, quiet: bool = False, ends: bool = True) -> Iterator[Loop]:
-    """Open a loop of so many steps, and show its progress.
+    """Open a loop of ``total`` steps, and show its progress.
 
     Args:
-        name: of the loop, as messages show it.
-        total: its steps.
+        name: of the loop, for messages.
+        total: number of steps.
         quiet: show no progress.
         ends: keep the last state when the loop has ended. Without, the results of a loop inside another one are
             computed again if the job is killed before the step around has ended; nothing is copied then.
@@ -143,7 +143,7 @@ def opened(
 
     Args:
         folder: the job's work folder.
-        identity: what has to be equal for states to be of use, by name; called at the first loop.
+        identity: values that have to match for a state to be used, by name; called at the first loop.
         spent: the cost of this attempt so far.
     """
     job = _Job(folder / FOLDER, identity, spent)
@@ -160,7 +160,7 @@ def opened(
 
 
 class _Job:
-    """The list of loops, and when it is saved."""
+    """The list of loops, and the schedule of saves."""
 
     def __init__(self, folder: Path, identity: Callable[[], Mapping[str, str]], spent: Callable[[], Spent]) -> None:
         self.earlier = Spent()
@@ -175,7 +175,7 @@ class _Job:
         self._trouble: str | None = None
 
     def enter(self, loop: Loop) -> None:
-        """Append a loop to the list, and hand it the state that was saved of it."""
+        """Append a loop to the list, and hand it its saved state."""
         if self._signal is not None:  # since the last step of one that ended early
             self._save()
             self._stop(None)
@@ -188,7 +188,7 @@ class _Job:
             self._resume(loop, self._ahead.pop(0), self._snapshots)
 
     def _resume(self, loop: Loop, entry: Entry, snapshots: Snapshots) -> None:
-        if (entry.name, entry.total) != (loop.name, loop.total):  # whatever follows is of no use either
+        if (entry.name, entry.total) != (loop.name, loop.total):  # later entries are useless, too
             self._ahead.clear()
         elif entry.file is not None:
             state = snapshots.load(entry.file)
@@ -199,7 +199,7 @@ class _Job:
             print(f"leakbench: going on after {loop.done} of {loop.total} steps of '{loop.name}'", file=sys.stderr)
 
     def leave(self, loop: Loop) -> None:
-        """Close a loop that ended, or that an error ended: then its last state may be gone."""
+        """Close a loop that ended, or that an error ended, in which case its last state may be gone."""
         self._open -= 1
         loop.saved = {}
         if loop.done < loop.total or not loop.ends:
@@ -235,7 +235,7 @@ class _Job:
         raise Stopped(128 + self._signal)
 
     def _save(self) -> None:
-        """Write a snapshot. A job that cannot save goes on; it warns once."""
+        """Write a snapshot; failing to save is not fatal, and warned of once."""
         started = time.monotonic()
         try:
             self._write()

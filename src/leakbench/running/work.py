@@ -1,6 +1,6 @@
-"""What a job leaves while it runs, until its record is safe: a folder beside the results, which git does not see.
+"""The work folder of a job, until its record is in place: beside the results, and ignored by git.
 
-The folder mirrors the record's path. In it lie the job's state, its checkpoints, and where Snakemake might delete a
+The folder mirrors the record's path. It holds the job's state, its checkpoints, and where Snakemake might delete a
 finished record with those of a failed group, a copy of that record and its tensors. Nothing here enters a record.
 """
 
@@ -25,31 +25,31 @@ from leakbench.errors import LeakbenchError, RecordError, WriteError
 from leakbench.records import RESULTS, Record, atomic_write, digest, read_record
 
 WORK = "work"
-"""The folder of all such folders, in the root of the project."""
+"""The folder of all work folders, in the root of the project."""
 
 STATE = "state.json"
 KEPT = "kept"
-"""In a work folder: the copies of a finished record and of its tensors."""
+"""Folder of the copies of a finished record and of its tensors, in a work folder."""
 
 KEEP = "LEAKBENCH_KEEP"
-"""The environment variable that makes jobs leave such copies: Snakemake's jobs on a cluster do."""
+"""The environment variable that makes jobs leave such copies; Snakemake sets it for jobs on a cluster."""
 
 TOUCH_S = 15.0
 """Seconds between two signs of life of a running job."""
 
 SILENT_S = 60.0
-"""A job on another host that gave no sign of life for so long was killed."""
+"""Seconds of silence after which a job on another host counts as killed."""
 
 Status = Literal["running", "failed", "stopped"]
 
 
 @dataclass(frozen=True)
 class State:
-    """What is known of the newest attempt at a job whose record is not there yet.
+    """The newest attempt at a job whose record is not in place yet.
 
     Attributes:
         digest: of the job.
-        host: where it ran.
+        host: name of its machine.
         pid: its process there.
         slurm_job_id: if SLURM started it.
         started: ISO time, UTC.
@@ -67,7 +67,7 @@ class State:
 
     @property
     def status(self) -> Status:
-        """``stopped`` is a job that was killed, or that saved its state and ended when it was told to."""
+        """``stopped`` is a job that was killed, or that saved its state and ended on a signal."""
         if self.error is not None:
             return "failed"
         if self.host == socket.gethostname():
@@ -114,13 +114,13 @@ def _read(path: Path) -> State | None:
     try:
         content, touched = json.loads(path.read_bytes()), path.stat().st_mtime
         return State(**content, touched=touched)
-    except (OSError, ValueError, TypeError):  # a file that somebody else made says nothing of a job
+    except (OSError, ValueError, TypeError):  # not a file of ours
         return None
 
 
 @contextlib.contextmanager
 def attempt(root: Path, record: str, job: str) -> Iterator[Path]:
-    """Say that a job runs, for as long as the block takes, and why it failed if it does; gives its work folder.
+    """Mark a job as running for the duration of the block, and as failed on an error; yields its work folder.
 
     Args:
         root: the root of the project.
@@ -148,7 +148,7 @@ def attempt(root: Path, record: str, job: str) -> Iterator[Path]:
 
 
 def _write(folder: Path, state: State) -> None:
-    """A job whose state cannot be written is a job like any other."""
+    """Write the state of a job; failing to is not fatal."""
     try:
         atomic_write(folder / STATE, state.as_json())
     except WriteError as error:
@@ -156,10 +156,12 @@ def _write(folder: Path, state: State) -> None:
 
 
 def in_one_line(error: BaseException) -> str:
-    """What an error says, with its kind where that is not one of ours."""
+    """The message of an error, with the error's type where that is not one of ours."""
     lines = str(error).split("\n")
-    said = next((line.strip() for line in lines if line.strip()), "")
-    return said if isinstance(error, LeakbenchError) and said else f"{type(error).__name__}: {said}".rstrip(": ")
+    message = next((line.strip() for line in lines if line.strip()), "")
+    return (
+        message if isinstance(error, LeakbenchError) and message else f"{type(error).__name__}: {message}".rstrip(": ")
+    )
 
 
 def keep(root: Path, record: str) -> None:
@@ -185,39 +187,39 @@ def keep(root: Path, record: str) -> None:
 
 
 def restore(root: Path, record: str, job: str) -> Record | None:
-    """Put a kept record and its tensors back where they were; None if there is no whole one of this job.
+    """Put the copy of a record and its tensors back in place; None if there is no whole one of this job.
 
     Args:
         root: the root of the project.
         record: the record's path relative to it.
-        job: the digest of the job that is asked for.
+        job: the digest of the job.
     """
     path = root / record
     kept = folder_of(root, record) / KEPT / path.name
     try:
-        found = read_record(kept)
-        if digest(found.job) != job:
+        copy = read_record(kept)
+        if digest(copy.job) != job:
             return None
         path.parent.mkdir(parents=True, exist_ok=True)
-        if found.tensors:
-            tensors = kept.with_name(found.tensors.file)
-            if hashlib.sha256(tensors.read_bytes()).hexdigest() != found.tensors.sha256:
+        if copy.tensors:
+            tensors = kept.with_name(copy.tensors.file)
+            if hashlib.sha256(tensors.read_bytes()).hexdigest() != copy.tensors.sha256:
                 return None
             _copy(tensors, path.with_name(tensors.name))
         _copy(kept, path)
         os.utime(path)  # newer than the records that the job read, as if it had run
     except (FileNotFoundError, RecordError):
         return None
-    return found
+    return copy
 
 
 def is_kept(root: Path, record: str, job: str) -> bool:
-    """Whether :func:`restore` has something to put back.
+    """Whether there is a copy of the record for :func:`restore`.
 
     Args:
         root: the root of the project.
         record: the record's path relative to it.
-        job: the digest of the job that is asked for.
+        job: the digest of the job.
     """
     kept = folder_of(root, record) / KEPT / Path(record).name
     try:
@@ -227,7 +229,7 @@ def is_kept(root: Path, record: str, job: str) -> bool:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Files of records are replaced and never changed, so that two names may share one."""
+    """Copy a file, as a hard link where possible: files of records are replaced and never changed."""
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     temporary.unlink(missing_ok=True)
     try:

@@ -1,4 +1,4 @@
-"""Differential privacy of a sum of clients' updates: what the randomness of other clients gives, and what noise adds.
+"""Differential privacy of a sum of clients' updates, from the other clients' randomness and from noise.
 
 A server sees the sum over ``N`` clients of updates, each from ``D`` records with gradients clipped at ``C``; neighbours
 differ in one record of one client, replaced. A client draws batches of ``B`` records (``sgd``), takes all records
@@ -6,7 +6,7 @@ differ in one record of one client, replaced. A client draws batches of ``B`` re
 ``G G^T / (B D)``. It may add noise of variance ``sigma^2`` in every direction, or fill its covariance up to ``sigma^2``
 (:mod:`leakbench.theory.water_filling`). Every bound is one of a round, as a :class:`RenyiCurve`.
 Source: Zhang et al. (2024), Theorems 2 to 4, Table 1, eq. 9. Covariances of sampling are ``G G^T / D`` in Theorems 2
-and 3 (eq. 16), and ``G G^T / (B D)`` wherever ``sigma^2`` stands. What is ``repaired`` is not the paper's: it bounds
+and 3 (eq. 16), and ``G G^T / (B D)`` wherever ``sigma^2`` occurs. The form ``repaired`` is not the paper's: it bounds
 the change of a covariance in Frobenius norm, where the paper orders covariances that no order relates (eqs. 38 to 42).
 """
 
@@ -30,9 +30,9 @@ from leakbench.theory.renyi_curves import (
 )
 
 Mechanism = Literal["sgd", "sgd_filled", "gd", "gd_filled", "gaussian", "gaussian_filled"]
-"""Rows of Table 1, in its order: how an update is drawn, with noise of one variance, or (``filled``) water-filling."""
+"""Rows of Table 1, in its order: the sampling of an update, with isotropic or (``filled``) water-filling noise."""
 Form = Literal["as_printed", "theorem_as_printed", "corrected", "repaired"]
-"""Which bound of a row.
+"""The bound of a row.
 
 - ``as_printed``: that of Table 1;
 - ``corrected``: the same; but ``sgd`` with the batches' amplification of delta, and ``gaussian_filled``, whose row is
@@ -46,10 +46,10 @@ SubspaceForm = Literal["corrected", "as_printed"]
 
 @dataclass(frozen=True)
 class Aggregation:
-    """What is summed in a round.
+    """The sum of a round.
 
     Attributes:
-        users: ``N``, at least 2; of clients that collude with the server none counts.
+        users: ``N``, at least 2, without those that collude with the server.
         records: ``D``, of each.
         batch: ``B``, at most ``D``.
         clip: ``C``.
@@ -99,7 +99,7 @@ def full_rank_curve(records: int, batch: float, clip: float, floor: float) -> Re
     """Theorem 2, eq. 19: no noise is added. And Theorem 3, eq. 31, with eigenvalues in the subspace.
 
     ``(2 a B C^2 / D^2 + a C^2 / ((a - 1) D)) / (Lambda - a C^2 / D)`` for ``1 < a < D Lambda / C^2``. ``Lambda``
-    depends on the data: what follows is differential privacy only where something enforces it for all data.
+    depends on the data: this is differential privacy only where something enforces it for all data.
 
     Args:
         records: ``D``.
@@ -229,6 +229,10 @@ def round_guarantee(
     ``sgd`` is amplified: ``as_printed`` keeps delta, which is valid and loose; ``corrected`` spends ``delta / q``
     inside.
 
+    >>> setting = Aggregation(users=100, records=500, batch=50, clip=1.0)
+    >>> round(round_guarantee(setting, variance=1e-5, delta=1e-5, mechanism="sgd").epsilon, 4)
+    3.9439
+
     Args:
         setting: ``N``, ``D``, ``B`` and ``C``.
         variance: ``sigma^2``, of one client.
@@ -245,12 +249,12 @@ def round_guarantee(
     if mechanism != "sgd":
         return curve.guarantee(delta, conversion=conversion)
     inside = delta / setting.rate if form == "corrected" and delta < setting.rate else delta
-    found = curve.guarantee(inside, conversion=conversion)
-    return Guarantee(amplified(found.epsilon, setting.rate), delta, found.order)
+    full = curve.guarantee(inside, conversion=conversion)
+    return Guarantee(amplified(full.epsilon, setting.rate), delta, full.order)
 
 
 def information_bound(users: int, batch: float, size: float, constant: float = 1.0) -> float:
-    """Bound on what a round's sum tells about one user's data, on average, nats (eq. 9, of Elkordy et al. 2022).
+    """Bound on the mean information of a round's sum about one user's data, nats (eq. 9, of Elkordy et al. 2022).
 
     ``c K / ((N - 1) B) + K/2 ln(N / (N - 1))``, for users of one distribution whose updates have independent components
     once whitened.

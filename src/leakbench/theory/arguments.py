@@ -1,4 +1,4 @@
-"""What formulas ask of their arguments."""
+"""Checks of the arguments of formulas."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def positive_number(value: float, what: str) -> float:
     """``value``, without a tensor.
 
     Args:
-        value: what has to be positive.
+        value: the argument.
         what: its name, for the message.
 
     Raises:
@@ -29,17 +29,17 @@ def positive(value: torch.Tensor | float, what: str, like: torch.Tensor | None =
     Args:
         value: of any shape; a number becomes a scalar.
         what: the name of the value, for the message.
-        like: whose type and device the result has; float64 on the CPU by default.
+        like: has the type and device of the result; float64 on the CPU by default.
 
     Raises:
         ConfigError: some of it is not a positive finite number.
     """
     if isinstance(value, torch.Tensor) and like is None:
-        found = value
+        result = value
     else:
         dtype, device = (torch.float64, None) if like is None else (like.dtype, like.device)
-        found = torch.as_tensor(value, dtype=dtype, device=device)
-    fits = (found > 0) & found.isfinite()
+        result = torch.as_tensor(value, dtype=dtype, device=device)
+    fits = (result > 0) & result.isfinite()
     if not bool(fits.all()):
-        raise ConfigError(f"{what} must be positive and finite, found {found[~fits].flatten()[0].item():g}")
-    return found
+        raise ConfigError(f"{what} must be positive and finite, found {result[~fits].flatten()[0].item():g}")
+    return result

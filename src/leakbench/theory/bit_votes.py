@@ -18,18 +18,18 @@ from leakbench.errors import ConfigError
 from leakbench.lazy import np, torch
 
 VoteRule: TypeAlias = Literal["printed", "majority"]
-"""When a voted bit is one. ``printed``: at ``R p / 2`` ones or more (eq. 2); ``majority``: at ``R / 2`` or more."""
+"""Threshold of a voted one. ``printed``: ``R p / 2`` ones (eq. 2); ``majority``: ``R / 2``."""
 
 
 def least_ones(clients: int, keep: float, rule: VoteRule = "printed") -> int:
     """The smallest number of ones that make a voted bit one; ties are ones under either rule.
 
-    What eq. 2 divides by is ``R p``. An unbiased test of randomised responses divides by ``R (2 p - 1)`` after
-    subtracting ``R (1 - p)``, and is the majority at every p.
+    Eq. 2 divides by ``R p``. An unbiased test of randomised responses divides by ``R (2 p - 1)`` after subtracting
+    ``R (1 - p)``, and is the majority at every p.
 
     Args:
         clients: R.
-        keep: p, taken as the decimal that it prints as, so that no rounding moves the threshold.
+        keep: p, taken as its printed decimal, so that no rounding moves the threshold.
         rule: see :data:`VoteRule`.
     """
     return math.ceil(Fraction(clients, 2) * (Fraction(repr(float(keep))) if rule == "printed" else 1))
@@ -70,7 +70,7 @@ def vote_errors(clients: int, keep: float, rule: VoteRule = "printed") -> tuple[
 
 
 def bit_weight(position: int, decimals: int, width: int = 16) -> float:
-    """What a magnitude bit is worth: ``xi = 2^(j - 1) / 10^z`` with ``j = width - position`` (before eq. 4).
+    """The weight of a magnitude bit: ``xi = 2^(j - 1) / 10^z`` with ``j = width - position`` (before eq. 4).
 
     Raises:
         ConfigError: the word has no such magnitude bit.
@@ -91,14 +91,18 @@ def aggregation_error(
         position: of the bit in the word, from the left; the sign is 0.
         decimals: ``z``, that the fixed-point form keeps.
         width: bits of a word, ``b``.
-        true_bit: what the rule of eq. 2 does to a bit of this value; None for the printed formula.
+        true_bit: the bit's value, for the rule of eq. 2; None for the printed formula.
     """
     error = recovery_error(clients, keep) if true_bit is None else vote_errors(clients, keep)[1 - true_bit]
     return bit_weight(position, decimals, width) * error
 
 
 def epsilon_per_bit(keep: float) -> float:
-    """``ln(p / (1 - p))`` (eq. 7), the only epsilon that the paper states; infinite at ``p = 1``."""
+    """``ln(p / (1 - p))`` (eq. 7), the only epsilon that the paper states; infinite at ``p = 1``.
+
+    >>> round(epsilon_per_bit(0.98), 3)
+    3.892
+    """
     return math.log(keep) - math.log1p(-keep) if keep < 1 else math.inf
 
 
@@ -108,14 +112,14 @@ def keep_for_epsilon(epsilon: float) -> float:
 
 
 def composed_epsilon(keep: float, masked: int, values: int = 1, rounds: int = 1) -> float:
-    """Epsilon of all masked bits, were they all that is sent: that of one bit times ``masked * values * rounds``."""
+    """Epsilon of all masked bits, if nothing else were sent: that of one bit times ``masked * values * rounds``."""
     return masked * values * rounds * epsilon_per_bit(keep)
 
 
 def value_epsilon(keep: float, masked: int, width: int = 16) -> float:
     """Epsilon of one whole value: infinite, unless every bit is masked.
 
-    Unmasked bits travel in clear, so two values that differ in one of them are told apart with certainty.
+    Unmasked bits travel in clear, so two values that differ in one of them are distinguished with certainty.
     """
     return composed_epsilon(keep, masked) if masked >= width else math.inf
 
@@ -129,7 +133,7 @@ def likelihood_ratio(keep: float, masked: int) -> float:
 
 
 def flip_moments(keep: float, decimals: int, mask: Sequence[int], width: int = 16) -> tuple[float, float]:
-    """Mean and variance of what flips add to the magnitude of a value whose masked bits are zero.
+    """Mean and variance that flips add to the magnitude of a value whose masked bits are zero.
 
     In sign-magnitude codes the noise has the sign of the value.
 
@@ -204,7 +208,7 @@ def gradient_gap_bound(
     Args:
         clients: ``R``, who vote.
         keep: ``p``, the probability that a bit is not flipped.
-        weight: ``xi``, what the bit is worth (:func:`bit_weight`).
+        weight: ``xi``, of the bit (:func:`bit_weight`).
         rho: Lipschitz constant of the model's output by its parameters.
         beta: that of the output's gradient by the parameters.
         beta1: that of the loss by the output.

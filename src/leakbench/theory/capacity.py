@@ -1,8 +1,8 @@
 """Capacity of a Gaussian channel in nats, and the noise that limits it: the Natural and the White Channel.
 
-A sample ``D`` of covariance ``Sigma_D`` (eigenvalues ``lambda_i``, ``[..., d]``, in any order) goes out as ``D + xi``,
-with ``xi`` normal and independent of it. Where ``xi`` has variance ``sigma`` in every direction, what goes out tells at
-most ``f(sigma) = 1/2 sum_i ln(1 + lambda_i / sigma)`` about ``D`` (Theorem 2), exactly that if ``D`` is normal.
+A sample ``D`` of covariance ``Sigma_D`` (eigenvalues ``lambda_i``, ``[..., d]``, in any order) is released as
+``D + xi``, with ``xi`` normal and independent of it. If ``xi`` has variance ``sigma`` in every direction, the release
+has at most ``f(sigma) = 1/2 sum_i ln(1 + lambda_i / sigma)`` nats about ``D`` (Theorem 2), exactly if ``D`` is normal.
 ``sigma`` is a variance throughout. Eigenvalues within rounding of zero count as zero: ``|lambda_i|`` up to
 ``d eps max |lambda|``. For weighted attributes see :mod:`leakbench.theory.personalized`.
 Source: Tan et al. (2024), Theorem 2, eqs. 9, 15, 19 and 24.
@@ -10,7 +10,6 @@ Source: Tan et al. (2024), Theorem 2, eqs. 9, 15, 19 and 24.
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 from leakbench.errors import ConfigError
@@ -22,7 +21,7 @@ NoiseMode = Literal["once", "fresh"]
 BatchNoise = Literal["constant", "dp"]
 
 _HALVINGS = 64
-"""Of the bracket around ln sigma: from the whole range of float64 to its resolution."""
+"""Bisections of the bracket around ln sigma: from the whole range of float64 to its resolution."""
 
 
 def clipped_spectrum(eigenvalues: torch.Tensor) -> torch.Tensor:
@@ -57,7 +56,7 @@ def spectrum(covariance: torch.Tensor) -> torch.Tensor:
 
 
 def directional_information(eigenvalues: torch.Tensor, variances: torch.Tensor) -> torch.Tensor:
-    """What every eigen-direction carries, ``1/2 ln(1 + lambda_i / sigma_i)`` nats, ``[..., d]``.
+    """Information of every eigen-direction, ``1/2 ln(1 + lambda_i / sigma_i)`` nats, ``[..., d]``.
 
     A direction without data carries nothing, also where it has no noise either; data without noise carry infinity.
 
@@ -81,6 +80,9 @@ def pairwise_capacity(eigenvalues: torch.Tensor, variances: torch.Tensor) -> tor
 
 def capacity(eigenvalues: torch.Tensor, variance: torch.Tensor | float) -> torch.Tensor:
     """``f(sigma) = 1/2 sum_i ln(1 + lambda_i / sigma)``, nats, ``[...]`` (Theorem 2, eq. 15).
+
+    >>> round(float(capacity(torch.tensor([3.0, 1.0, 0.0]), 1.0)), 4)  # ln(4) / 2 + ln(2) / 2
+    1.0397
 
     Args:
         eigenvalues: ``[..., d]``.
@@ -231,7 +233,7 @@ def batch_capacity(
 def accumulated_capacity(
     eigenvalues: torch.Tensor, variance: torch.Tensor | float, visits: torch.Tensor | float, noise_mode: NoiseMode
 ) -> torch.Tensor:
-    """What training that visits a sample ``v`` times can tell about it, at most, nats, ``[...]``.
+    """Bound on the information about a sample in training that visits it ``v`` times, nats, ``[...]``.
 
     Args:
         eigenvalues: ``[..., d]``.
@@ -249,21 +251,10 @@ def accumulated_capacity(
 
 
 def visits_per_sample(steps: float, batch: float, samples: float) -> float:
-    """``v = n B / N``: how often ``n`` steps with batches of ``B`` use each of ``N`` samples, on average."""
+    """``v = n B / N``: mean uses of each of ``N`` samples in ``n`` steps with batches of ``B``."""
     return steps * batch / samples
 
 
 def total_information(kappa: float, steps: float) -> float:
-    """``TotalInfo = n kappa`` nats: the paper's bound on what ``n`` steps of capacity ``kappa`` tell (eq. 9)."""
+    """``TotalInfo = n kappa`` nats: the paper's bound on what ``n`` steps of capacity ``kappa`` reveal (eq. 9)."""
     return steps * kappa
-
-
-def steps_within(total: float, kappa: float) -> int:
-    """``n = floor(TotalInfo / kappa)``: the steps that a budget of information allows.
-
-    Raises:
-        ConfigError: ``kappa`` is not positive.
-    """
-    if not kappa > 0:
-        raise ConfigError(f"the capacity must be positive, found {kappa:g}")
-    return math.floor(total / kappa * (1 + 1e-12))  # 0.3 / 0.1 is 3

@@ -1,7 +1,6 @@
-"""What a noisy image tells of the clean one, if the covariances of both images and noise are known.
+"""The linear estimate of least mean squared error of clean images from noisy ones, for known covariances of both.
 
-The linear estimate of least mean squared error, of Wiener (1949), *Extrapolation, Interpolation, and Smoothing of
-Stationary Time Series*, for vectors.
+It is that of Wiener (1949), *Extrapolation, Interpolation, and Smoothing of Stationary Time Series*, for vectors.
 """
 
 from __future__ import annotations
@@ -16,6 +15,10 @@ def posterior_mean(
 
     For any distribution of this mean and covariance it is the linear estimate of least mean squared error (Wiener). The
     inverse is the pseudo-inverse: directions without any variance keep the mean.
+
+    >>> noisy, mean, covariance = torch.tensor([[2.0, 2.0]]), torch.zeros(2), torch.eye(2)
+    >>> posterior_mean(noisy, mean, covariance, noise=torch.tensor([1.0, 3.0]))
+    tensor([[1.0000, 0.5000]])
 
     Args:
         images: noisy, ``[..., d]``.

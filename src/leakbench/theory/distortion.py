@@ -4,7 +4,7 @@ An upload has ``m`` coordinates. Under noise it is normal with coordinate varian
 mechanisms uniform on a cube of half-width ``delta``. Where a law is a product, ``TV = 1 - ratio^m`` is computed as
 ``-expm1(m ln ratio)``, since ``ratio^m`` underflows, or rounds to 1, for real models.
 Source: Zhang, Kang et al. (2023), section 6 and Appendices F to I; bounds for noise by Devroye, Mehrabian and
-Reddad (2018). ``exact`` names what follows from the mechanism itself, where the paper's model of it is another one.
+Reddad (2018). ``exact`` is the law of the mechanism itself, where the paper models it otherwise.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ def dimension(value: torch.Tensor | float, what: str = "the number of coordinate
     Raises:
         ConfigError: some of it is below 1 or not finite.
     """
-    found = torch.as_tensor(value, dtype=torch.float64)
-    fits = (found >= 1) & found.isfinite()
+    size = torch.as_tensor(value, dtype=torch.float64)
+    fits = (size >= 1) & size.isfinite()
     if not bool(fits.all()):
-        raise ConfigError(f"{what} must be 1 at least, found {found[~fits].flatten()[0].item():g}")
-    return found
+        raise ConfigError(f"{what} must be 1 at least, found {size[~fits].flatten()[0].item():g}")
+    return size
 
 
 def product_tv(log_ratio: torch.Tensor | float, size: torch.Tensor | float) -> torch.Tensor:
@@ -45,16 +45,16 @@ def product_tv(log_ratio: torch.Tensor | float, size: torch.Tensor | float) -> t
     Raises:
         ConfigError: a ratio exceeds 1.
     """
-    found = torch.as_tensor(log_ratio, dtype=torch.float64)
-    if not bool((found <= _ROUNDING).all()):
-        raise ConfigError(f"the protected upload must be the wider one, found a ratio of {float(found.max().exp()):g}")
-    return -(dimension(size) * found.clamp(max=0)).expm1()
+    logs = torch.as_tensor(log_ratio, dtype=torch.float64)
+    if not bool((logs <= _ROUNDING).all()):
+        raise ConfigError(f"the protected upload must be the wider one, found a ratio of {float(logs.max().exp()):g}")
+    return -(dimension(size) * logs.clamp(max=0)).expm1()
 
 
 def noise_steepness(sigma: torch.Tensor) -> torch.Tensor:
     """``A = sqrt(sum_i sigma_i^-4)``, ``[..., m] -> [...]``; per unit of variance.
 
-    The smallest ``sigma_i`` dominate it; one that is zero is refused.
+    The smallest ``sigma_i`` dominate it.
 
     Args:
         sigma: standard deviations of the coordinates.
@@ -81,12 +81,12 @@ def noise_reach(variance: torch.Tensor | float, steepness: torch.Tensor | float)
 
 
 def noise_tv_lower(variance: torch.Tensor | float, steepness: torch.Tensor | float) -> torch.Tensor:
-    """``min(1, sigma_eps^2 A) / 100``, ``[...]``: what eqs. 9 and 10 take for the total variation; see noise_reach."""
+    """``min(1, sigma_eps^2 A) / 100``, ``[...]``: the total variation of eqs. 9 and 10; see :func:`noise_reach`."""
     return NOISE_LOWER * noise_reach(variance, steepness)
 
 
 def noise_tv_upper(variance: torch.Tensor | float, steepness: torch.Tensor | float) -> torch.Tensor:
-    """``3/2 min(1, sigma_eps^2 A)``, ``[...]``, which may exceed 1; see noise_reach."""
+    """``3/2 min(1, sigma_eps^2 A)``, ``[...]``, which may exceed 1; see :func:`noise_reach`."""
     return NOISE_UPPER * noise_reach(variance, steepness)
 
 
@@ -106,8 +106,8 @@ def equal_noise_tv(ratio: torch.Tensor | float, size: torch.Tensor | float) -> t
 
     s, m = torch.broadcast_tensors(not_negative(ratio, "the ratio of variances"), dimension(size))
     place = m * torch.where(s > 0, s.log1p() / s, 1.0)
-    found = chdtr(m.numpy(), (place * (1 + s)).numpy()) - chdtr(m.numpy(), place.numpy())
-    return torch.as_tensor(found, dtype=torch.float64)
+    variation = chdtr(m.numpy(), (place * (1 + s)).numpy()) - chdtr(m.numpy(), place.numpy())
+    return torch.as_tensor(variation, dtype=torch.float64)
 
 
 def noise_tv(variance: torch.Tensor | float, sigma: torch.Tensor) -> torch.Tensor:
@@ -216,8 +216,11 @@ def compression_tv(
 ) -> torch.Tensor:
     """``1 - rho^m`` where coordinates are dropped (eq. 13), ``[...]``; exact for any cube without a coordinate at zero.
 
-    Of the mean of ``K`` clients with masks of their own it is ``1 - rho^(K m)``, for cubes far from zero; the paper
+    For the mean of ``K`` clients with independent masks it is ``1 - rho^(K m)``, for cubes far from zero; the paper
     has the client's formula there, too (I.2).
+
+    >>> round(float(compression_tv(kept=0.99, size=100)), 4)
+    0.634
 
     Args:
         kept: ``rho``, in [0, 1].
@@ -227,16 +230,7 @@ def compression_tv(
     Raises:
         ConfigError: ``rho`` is not in [0, 1], or another argument below 1.
     """
-    return product_tv(_kept(kept).log(), dimension(size) * dimension(clients, "the number of clients"))
-
-
-def unequal_compression_tv(kept: torch.Tensor) -> torch.Tensor:
-    """``1 - prod_i rho_i``, ``[..., m] -> [...]`` (eq. 13).
-
-    Raises:
-        ConfigError: some ``rho_i`` is not in [0, 1].
-    """
-    return product_tv(_kept(kept).log().sum(dim=-1), 1)
+    return product_tv(_probability(kept).log(), dimension(size) * dimension(clients, "the number of clients"))
 
 
 def rescaled_compression_tv(
@@ -259,7 +253,7 @@ def rescaled_compression_tv(
     Raises:
         ConfigError: ``rho`` is not in (0, 1], ``delta`` is not positive, or the dimension below 1.
     """
-    rho, half = positive(_kept(kept), "the probability to keep"), positive(delta, "delta")
+    rho, half = positive(_probability(kept), "the probability to keep"), positive(delta, "delta")
     a = torch.as_tensor(centre, dtype=torch.float64)
     top = torch.minimum(a + half, (a + half) / rho)
     bottom = torch.maximum(a - half, (a - half) / rho)
@@ -267,11 +261,11 @@ def rescaled_compression_tv(
     return product_tv(2 * rho.log() + inside.log(), size)
 
 
-def _kept(value: torch.Tensor | float) -> torch.Tensor:
-    found = torch.as_tensor(value, dtype=torch.float64)
-    fits = (found >= 0) & (found <= 1)
+def _probability(value: torch.Tensor | float) -> torch.Tensor:
+    kept = torch.as_tensor(value, dtype=torch.float64)
+    fits = (kept >= 0) & (kept <= 1)
     if not bool(fits.all()):
         raise ConfigError(
-            f"the probability to keep a coordinate must lie in [0, 1], found {found[~fits].flatten()[0].item():g}"
+            f"the probability to keep a coordinate must lie in [0, 1], found {kept[~fits].flatten()[0].item():g}"
         )
-    return found
+    return kept

@@ -1,4 +1,4 @@
-"""Fisher information about the input in a Gaussian message: what every bound on reconstruction rests on.
+"""Fisher information about the input in a Gaussian message, the basis of bounds on reconstruction.
 
 The message is ``y ~ N(g(x), diag(variance))`` with ``d`` coordinates, the input ``x`` has ``m`` (a client's whole
 batch, flattened). Source: Chen, Gürsoy and Lei (2024), Theorems 2 to 4, unless said otherwise.
@@ -20,13 +20,16 @@ def information_trace(
         passing: ``[..., d]``: which coordinates are sent, boolean; or the probability ``q_i`` that each is sent, for
             the mean over a random pruning. All of them by default.
 
-    A coordinate that tells nothing (``a_i`` or ``q_i`` is 0) counts 0 whatever its variance; one that tells something
+    A coordinate without information (``a_i`` or ``q_i`` is 0) counts 0 whatever its variance; one with information and
     without noise makes the trace infinite.
+
+    >>> information_trace(torch.tensor([4.0, 1.0]), variance=torch.tensor([2.0, 0.5]))
+    tensor(4.)
     """
-    told = torch.where(sensitivity > 0, sensitivity / variance, 0.0)
+    information = torch.where(sensitivity > 0, sensitivity / variance, 0.0)
     if passing is not None:
-        told = torch.where(passing > 0, passing * told, 0.0)
-    return told.sum(dim=-1)
+        information = torch.where(passing > 0, passing * information, 0.0)
+    return information.sum(dim=-1)
 
 
 def gaussian_information(

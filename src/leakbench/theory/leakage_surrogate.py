@@ -1,4 +1,4 @@
-"""Bayesian privacy leakage between discrete beliefs, and what bounds it by total variation.
+"""Bayesian privacy leakage between discrete beliefs, and its bounds by total variation.
 
 An attacker's belief is a law over candidates for the private data: ``F^B`` before, ``F^O`` after an unprotected and
 ``F^A`` after a protected upload. Leakage is the root of the Jensen-Shannon divergence to ``F^B``, in nats^(1/2), so at
@@ -19,12 +19,12 @@ from leakbench.lazy import torch
 from leakbench.theory.arguments import positive
 
 LARGEST_LEAKAGE = math.sqrt(math.log(2))
-"""Of beliefs that have no candidate in common."""
+"""Leakage between beliefs without a common candidate."""
 
 Form = Literal["as_printed", "corrected"]
-"""Of a formula of the paper: with its slips, or without."""
+"""A formula of the paper as printed, with its slips, or corrected."""
 Equation = Literal["eq3", "eq4"]
-"""Of Theorem 4.1. ``eq3``: ``max(2 C1 - x, 3x - C1)``; ``eq4``: the first up to ``x = C1``, beyond it the second."""
+"""Theorem 4.1. ``eq3``: ``max(2 C1 - x, 3x - C1)``; ``eq4``: the first up to ``x = C1``, beyond it the second."""
 
 _ROUNDING = 1e-9
 
@@ -39,13 +39,13 @@ def law(values: torch.Tensor, what: str) -> torch.Tensor:
     Raises:
         ConfigError: a value is negative or not finite, or they do not sum to one.
     """
-    found = torch.as_tensor(values, dtype=torch.float64)
-    if not bool((found.isfinite() & (found >= 0)).all()):
+    laws = torch.as_tensor(values, dtype=torch.float64)
+    if not bool((laws.isfinite() & (laws >= 0)).all()):
         raise ConfigError(f"{what} must be probabilities, found a value that is negative or not finite")
-    off = (found.sum(dim=-1) - 1).abs()
+    off = (laws.sum(dim=-1) - 1).abs()
     if bool((off > _ROUNDING).any()):
         raise ConfigError(f"{what} must sum to 1, found a sum that is off by {float(off.max()):g}")
-    return found
+    return laws
 
 
 def not_negative(value: torch.Tensor | float, what: str) -> torch.Tensor:
@@ -54,10 +54,10 @@ def not_negative(value: torch.Tensor | float, what: str) -> torch.Tensor:
     Raises:
         ConfigError: some of it is negative or NaN.
     """
-    found = torch.as_tensor(value, dtype=torch.float64)
-    if not bool((found >= 0).all()):
-        raise ConfigError(f"{what} must not be negative, found {found[~(found >= 0)].flatten()[0].item():g}")
-    return found
+    result = torch.as_tensor(value, dtype=torch.float64)
+    if not bool((result >= 0).all()):
+        raise ConfigError(f"{what} must not be negative, found {result[~(result >= 0)].flatten()[0].item():g}")
+    return result
 
 
 def js_divergence(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
@@ -82,6 +82,9 @@ def leakage(belief: torch.Tensor, prior: torch.Tensor) -> torch.Tensor:
     """``sqrt(JS)``, ``[..., D] -> [...]``; in [0, sqrt(ln 2)] (eq. 2). A metric between laws.
 
     ``C1`` of a client is that of its belief after unprotected uploads; ``C1`` of the system the mean over clients.
+
+    >>> round(float(leakage(torch.tensor([0.75, 0.25]), prior=torch.tensor([0.5, 0.5]))), 4)
+    0.1839
 
     Raises:
         ConfigError: one of them is no law.
@@ -149,7 +152,7 @@ def printed_bound(c1: torch.Tensor | float, x: torch.Tensor | float, equation: E
 
 
 def leakage_metric(c1: torch.Tensor | float, c2: torch.Tensor | float, variation: torch.Tensor | float) -> torch.Tensor:
-    """``2 C1 - C2 TV``, ``[...]``: what the paper constrains in place of leakage (eq. 6).
+    """``2 C1 - C2 TV``, ``[...]``: the paper's constraint in place of leakage (eq. 6).
 
     Args:
         c1: ``C1``.
@@ -164,7 +167,7 @@ def leakage_metric(c1: torch.Tensor | float, c2: torch.Tensor | float, variation
 
 
 def utility_loss_bound(variation: torch.Tensor | float, largest_utility: torch.Tensor | float = 1.0) -> torch.Tensor:
-    """``C4 TV``, ``[...]``: at most so much utility is lost (Lemma E.6).
+    """``C4 TV``, ``[...]``: upper bound on the loss of utility (Lemma E.6).
 
     Args:
         variation: total variation between the aggregated models.
@@ -177,7 +180,7 @@ def utility_loss_bound(variation: torch.Tensor | float, largest_utility: torch.T
 
 
 def efficiency_loss_bound(variation: torch.Tensor | float, largest_cost: torch.Tensor | float = 1.0) -> torch.Tensor:
-    """``C5 TV``, ``[...]``: costs rise by at most so much (Lemma E.7).
+    """``C5 TV``, ``[...]``: upper bound on the rise of costs (Lemma E.7).
 
     Args:
         variation: total variation between uploads, the mean over clients.
@@ -187,34 +190,3 @@ def efficiency_loss_bound(variation: torch.Tensor | float, largest_cost: torch.T
         ConfigError: an argument is negative.
     """
     return not_negative(largest_cost, "C5") * not_negative(variation, "the total variation")
-
-
-def utility_loss_floor(variation: torch.Tensor | float, gap: torch.Tensor | float) -> torch.Tensor:
-    """``Delta TV / 2``, ``[...]``: at least so much utility is lost, under Assumption E.1 (Lemma E.1).
-
-    Args:
-        variation: total variation between the aggregated models.
-        gap: ``Delta``, the largest loss within which of the best model others have probability ``TV / 2`` at most.
-
-    Raises:
-        ConfigError: an argument is negative.
-    """
-    return not_negative(gap, "Delta") * not_negative(variation, "the total variation") / 2
-
-
-def efficiency_loss_floor(
-    variation: torch.Tensor | float, gap: torch.Tensor | float, share: torch.Tensor | float
-) -> torch.Tensor:
-    """``Xi Gamma TV``, ``[...]``: costs rise by at least so much, under Assumption E.2 (Lemma E.3).
-
-    The assumption fails for noise and sparsification, where costs do not rise.
-
-    Args:
-        variation: total variation between uploads, the mean over clients.
-        gap: ``Xi``, a cost.
-        share: ``Gamma``, dimensionless.
-
-    Raises:
-        ConfigError: an argument is negative.
-    """
-    return not_negative(gap, "Xi") * not_negative(share, "Gamma") * not_negative(variation, "the total variation")

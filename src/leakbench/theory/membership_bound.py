@@ -1,9 +1,9 @@
-"""What differential privacy says about membership inference: the best ROC curve that it leaves.
+"""Differential privacy against membership inference: the best possible ROC curve.
 
-Whoever has to tell two neighbouring data sets from what an (epsilon, delta)-private mechanism released, at a rate ``a``
-of false positives, misses ``max(0, 1 - delta - e^epsilon a, e^-epsilon (1 - delta - a))`` or more (Wasserman and Zhou
-2010; the trade-off function of Dong, Roth and Su 2022, Proposition 3). The function is convex, so that it also bounds
-the average over random neighbours and candidates: members against fresh records in their place.
+A test between two neighbouring data sets, from the output of an (epsilon, delta)-private mechanism, with a rate ``a``
+of false positives has at least ``max(0, 1 - delta - e^epsilon a, e^-epsilon (1 - delta - a))`` false negatives
+(Wasserman and Zhou 2010; the trade-off function of Dong, Roth and Su 2022, Proposition 3). The function is convex, so
+that it also bounds the average over random neighbours and candidates: members against fresh records in their place.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ def auc_bound(epsilon: float, delta: float) -> float:
     """The largest area under the ROC curve: ``1 - (1 - delta)^2 / (1 + e^epsilon)``.
 
     The two lines of the trade-off function meet where both rates are ``(1 - delta) / (1 + e^epsilon)``.
+
+    >>> round(auc_bound(epsilon=1.0, delta=1e-5), 4)
+    0.7311
 
     Args:
         epsilon: not negative; it may be infinite.

@@ -26,14 +26,14 @@ from leakbench.theory.renyi_curves import in_unit_interval
 Accounting = Literal["composition", "optimal", "renyi", "sampled_renyi"]
 
 _PRECISION = 1e-9
-"""Relative, of a variance; one found by an accountant of samples, which is slow, has 1e-4."""
+"""Relative precision of a variance; 1e-4 with the accountant of samples, which is slow."""
 _STEPS = 400
-"""Factors of two that are tried in search of a bracket: 240 decades."""
+"""Factors of two in the search for a bracket: 240 decades."""
 
 
 @contextmanager
 def _quiet_accountant() -> Iterator[None]:
-    """Without a warning per order that the accountant leaves out; what is left out can only raise epsilon."""
+    """Silence the accountant's warning per order that it leaves out, which can only raise epsilon."""
     logger = logging.getLogger("absl")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -99,7 +99,7 @@ def least_feasible_variance(setting: Aggregation, mechanism: Mechanism, form: Fo
 
 
 def _range_per_variance(setting: Aggregation, mechanism: Mechanism, form: Form) -> float:
-    """What the limit of orders grows by with the variance: it is this times the variance (plus 1, if repaired)."""
+    """The limit of orders per unit of variance (beyond 1, if repaired)."""
     trial = setting.clip**2 / setting.batch * 4  # feasible under every form: r <= 1/4 / N, limits >= N D / B
     limit = round_curve(setting, trial, mechanism, form).limit
     return (limit - 1 if form == "repaired" else limit) / trial
@@ -134,7 +134,12 @@ def calibrated_variance(
 ) -> float:
     """The least ``sigma^2`` of one client at which :func:`total_epsilon` is at most ``epsilon``.
 
-    Above :func:`least_feasible_variance` a total falls with the variance to zero, so there is always one.
+    Above :func:`least_feasible_variance` the total falls with the variance to zero, so there is always one.
+
+    >>> setting = Aggregation(users=100, records=500, batch=50, clip=1.0)
+    >>> variance = calibrated_variance(setting, epsilon=8.0, rounds=100, delta=1e-5, mechanism="sgd")
+    >>> round(total_epsilon(setting, variance, 100, 1e-5, "sgd"), 6)
+    8.0
 
     Args:
         setting: ``N``, ``D``, ``B`` and ``C``.
@@ -155,19 +160,19 @@ def calibrated_variance(
     total_epsilon(setting, start, rounds, delta, mechanism, form, accounting, conversion)  # refuses what never passes
 
     def excess(variance: float) -> float:
-        """Of ``ln epsilon`` over the target; positive where there is none."""
+        """``ln(epsilon / target)``; infinite where there is no epsilon."""
         try:
-            found = total_epsilon(setting, variance, rounds, delta, mechanism, form, accounting, conversion)
+            total = total_epsilon(setting, variance, rounds, delta, mechanism, form, accounting, conversion)
         except Infeasible:
             return math.inf
-        return math.log(found / target) if found > 0 else -math.inf
+        return math.log(total / target) if total > 0 else -math.inf
 
     if accounting == "sampled_renyi":
         from scipy.optimize import brentq
 
         low, high = _bracket(lambda variance: excess(variance) <= 0, start, 16.0)
-        found = brentq(lambda x: excess(math.exp(x)), math.log(low), math.log(high), xtol=5e-5)
-        return math.exp(float(found) + 5e-5)
+        root = brentq(lambda x: excess(math.exp(x)), math.log(low), math.log(high), xtol=5e-5)
+        return math.exp(float(root) + 5e-5)
     low, high = _bracket(lambda variance: excess(variance) <= 0, start, 2.0)
     while high > low * (1 + _PRECISION):
         middle = math.sqrt(low * high)

@@ -25,6 +25,9 @@ def variance_ratio(
 ) -> torch.Tensor:
     """The ratio ``r_i`` to which the optimal variance of coordinate ``i`` is proportional, ``[..., d]``.
 
+    >>> variance_ratio(torch.tensor([4.0, 1.0, 0.0]), gradient=torch.tensor([0.5, -2.0, 1.0]))
+    tensor([4.0000, 0.5000, 0.0000])
+
     Args:
         sensitivity: ``a_i``, non-negative, ``[..., d]``.
         gradient: ``g_i``, ``[..., d]``.
@@ -61,7 +64,7 @@ def scale_variance(ratio: torch.Tensor, gradient: torch.Tensor, scale: float, mo
 
 
 def pruned(ratio: torch.Tensor, fraction: float, form: Form = "corrected") -> torch.Tensor:
-    """Which coordinates to prune, boolean, given the ratios ``r_i`` of :func:`variance_ratio` (Theorem 4, eq. 17).
+    """Mask of the coordinates to prune, boolean, from the ratios ``r_i`` of :func:`variance_ratio` (Theorem 4, eq. 17).
 
     Args:
         ratio: ``r_i >= 0``, ``[..., d]``.

@@ -18,15 +18,15 @@ from leakbench.theory.capacity import capacity, natural_variance, spectrum
 PersonalizedForm = Literal["exact", "bound"]
 
 RIDGE = 1e-6
-"""What is added to the diagonal of a singular covariance for the bound, as a part of its mean. Ours."""
+"""Ridge on the diagonal of a singular covariance for the bound, relative to its mean. Ours."""
 
 
 class Blocks(NamedTuple):
-    """What Theorem 3 computes once per data set; all ``[..., d]``.
+    """Quantities of Theorem 3 that depend on the data alone; all ``[..., d]``.
 
     Attributes:
         diagonal: ``c_ii``, the variance of every attribute.
-        u: what of it the attributes before leave unexplained.
+        u: the part of it that the attributes before leave unexplained.
         k: the weight of the same regression's residual: ``beta_i + w_i^T diag(beta_0 .. beta_(i-1)) w_i``.
     """
 
@@ -155,6 +155,9 @@ def personalized_variance(
     covariance: torch.Tensor, weights: torch.Tensor, kappa: torch.Tensor | float, form: PersonalizedForm = "exact"
 ) -> torch.Tensor:
     """``sigma`` for a capacity, ``[...]``; the noise is ``N(0, sigma diag(beta))``.
+
+    >>> round(float(personalized_variance(torch.eye(2), torch.tensor([1.0, 50.0]), kappa=1.0)), 3)
+    0.177
 
     Args:
         covariance: ``Sigma_D``, ``[..., d, d]``.

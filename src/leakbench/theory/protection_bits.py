@@ -1,7 +1,7 @@
 """Bits that a client sends in a round, by mechanism, of an update of d coordinates.
 
-They are those of the messages that mechanisms here send; what is random (how many coordinates a sparse update keeps) is
-in expectation. Zhang, Kang et al. (2023) bound costs by the distance of two laws and count none of these.
+They are those of the messages of the mechanisms here, in expectation where they are random (the number of coordinates
+of a sparse update). Zhang, Kang et al. (2023) bound costs by the distance of two laws and count none of these.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 
 FLOAT_BITS = 32
 SEED_BITS = 64
-"""Of a seed that stands for a random mask."""
+"""Size of a seed in the place of a random mask."""
 
 
 def plain_bits(d: int) -> float:
@@ -35,12 +35,12 @@ def paillier_slots(key_bits: int, clients: int, fraction_bits: int = 32, integer
 
 
 def sharing_bits(d: int, clients: int, width: int = 64) -> float:
-    """``64 d (K - 1) + 64 d``: additive shares to all other clients, and what it holds to the server."""
+    """``64 d (K - 1) + 64 d``: additive shares to all other clients, and a sum of shares to the server."""
     return width * d * (clients - 1) + width * d
 
 
 def mask_bits(d: int, bound: float, fraction_bits: int = 32) -> float:
-    """``d log2(2 r 2^f)``: a mask on the multiples of ``2^-f`` in ``[-r, r)``, which one client tells another.
+    """``d log2(2 r 2^f)``: a mask on the multiples of ``2^-f`` in ``[-r, r)``, which one client sends to another.
 
     Args:
         d: number of coordinates.
@@ -51,12 +51,15 @@ def mask_bits(d: int, bound: float, fraction_bits: int = 32) -> float:
 
 
 def index_bits(d: int) -> int:
-    """``ceil(log2 d)``: of the place of a coordinate; at least 1."""
+    """``ceil(log2 d)``: bits of the index of a coordinate; at least 1."""
     return max(1, math.ceil(math.log2(d)))
 
 
 def sparse_bits(d: int, keep: float) -> float:
-    """``min(rho d (32 + ceil(log2 d)), 32 rho d + 64)``: floats with their places, or with the seed of the mask.
+    """``min(rho d (32 + ceil(log2 d)), 32 rho d + 64)``: floats with their indices, or with the seed of the mask.
+
+    >>> sparse_bits(1000, keep=0.1), plain_bits(1000)
+    (3264.0, 32000)
 
     Args:
         d: number of coordinates.

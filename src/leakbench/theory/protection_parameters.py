@@ -1,9 +1,9 @@
 """The parameter of a protection mechanism that meets a budget of leakage with the least distortion.
 
-The paper asks that ``2 C1 - C2 TV <= epsilon`` (eq. 6), so for a total variation of ``tau = (2 C1 - epsilon) / C2`` at
+The paper requires ``2 C1 - C2 TV <= epsilon`` (eq. 6), so a total variation of ``tau = (2 C1 - epsilon) / C2`` at
 least, and solves for the modulus ``n`` of Paillier's scheme, the bound ``r`` of masks, the variance of noise, or the
 probability ``rho`` to keep a coordinate. ``as_printed`` is its Table 1, whose first two columns lack "1 -" and so reach
-``1 - tau``; ``corrected`` solves the constraint. What is solved for is the paper's metric, not leakage: it bounds
+``1 - tau``; ``corrected`` solves the constraint. The constraint is on the paper's metric, not on leakage: it bounds
 leakage only where ``epsilon >= 3/2 C1``, and there no protection meets the budget as well.
 Source: Zhang, Kang et al. (2023), Theorems 5.1 and 6.1 to 6.4, Table 1, eqs. 7 and 8.
 """
@@ -40,6 +40,9 @@ _ROUNDING = 1e-12
 def required_tv(c1: torch.Tensor | float, c2: torch.Tensor | float, epsilon: torch.Tensor | float) -> torch.Tensor:
     """``tau = (2 C1 - epsilon) / C2``, ``[...]``; zero or negative where no protection is needed.
 
+    >>> round(float(required_tv(c1=0.3, c2=1.0, epsilon=0.2)), 6)
+    0.4
+
     Raises:
         ConfigError: ``C1`` or ``epsilon`` is negative, or ``C2`` not positive.
     """
@@ -51,7 +54,7 @@ def certified(c1: torch.Tensor | float, epsilon: torch.Tensor | float, form: For
     """Whether the solution of the metric bounds leakage by ``epsilon``, boolean ``[...]``.
 
     There ``x = 2 C1 - epsilon``. ``as_printed``: by eq. 4, where ``x <= C1``, so ``epsilon >= C1``; ``corrected``: by
-    what is proved, ``C1 + x <= epsilon``, so ``epsilon >= 3/2 C1``.
+    the proved bound, ``C1 + x <= epsilon``, so ``epsilon >= 3/2 C1``.
 
     Raises:
         ConfigError: an argument is negative.
@@ -158,8 +161,8 @@ def exact_noise_variance(tau: torch.Tensor | float, sigma: torch.Tensor) -> torc
     steepness = noise_steepness(sigma)
 
     def excess(log_variance: Any, target: Any) -> Any:
-        found = noise_tv(torch.as_tensor(log_variance).exp(), sigma)
-        return np.log(found.clamp(min=1e-300).numpy()) - target
+        variation = noise_tv(torch.as_tensor(log_variance).exp(), sigma)
+        return np.log(variation.clamp(min=1e-300).numpy()) - target
 
     start = (wanted / steepness).log().numpy()  # the total variation is between 0.1 and 1.5 of variance times A
     target = (wanted.log().numpy(),)
@@ -201,7 +204,7 @@ def optimal_dropped_log(
 def dropped_coordinates(
     tau: torch.Tensor | float, size: torch.Tensor | float, form: Literal["corrected", "rescaled"] = "corrected"
 ) -> torch.Tensor:
-    """``m (1 - rho*)``, ``[...]``: how many coordinates the optimum drops, on average; see :func:`optimal_kept`."""
+    """``m (1 - rho*)``, ``[...]``: mean number of coordinates that the optimum drops; see :func:`optimal_kept`."""
     return -dimension(size) * (-optimal_dropped_log(tau, size, form)).expm1()
 
 
@@ -216,7 +219,7 @@ def least_parameter(
         variation: from a parameter to the total variations of the clients, ``[K]``, which do not fall in it.
         tau: required, of the mean.
         low: positive, where the mean is below ``tau``.
-        high: where it is not; by default the first that is found by doubling.
+        high: where it is not; by default from doubling ``low``.
 
     Raises:
         ConfigError: ``low`` is not positive.
@@ -300,7 +303,7 @@ class UploadLaw:
 
 @dataclass(frozen=True)
 class Optimum:
-    """The parameter that Theorem 5.1 asks for, if there is one.
+    """The solution of Theorem 5.1, if there is one.
 
     Attributes:
         status: see :data:`Status`.
@@ -358,8 +361,8 @@ def optimum(
         c1: ``C1``.
         c2: ``C2``.
         epsilon: the budget of leakage.
-        setting: what the mechanism acts on.
-        form: Table 1 as printed, or what solves the constraint.
+        setting: law of the uploads.
+        form: Table 1 as printed, or the solution of the constraint.
         utility_budget: ``phi``, an upper limit of the bound on the loss of utility (problem 8).
         largest_utility: ``C4``.
 
@@ -446,8 +449,8 @@ def _exp(value: float) -> float:
 def utility_tv_limit(mechanism: Mechanism, utility_budget: float, largest_utility: float = 1.0) -> float:
     """The largest total variation, as :func:`optimum` has it, at which the bound on the loss of utility is ``phi``.
 
-    Bounds are ``150 C4 TV`` of noise, whose parameter is found by the lower bound and whose utility is bounded by the
-    upper one, ``C4 TV`` of compression, and 0 of the others.
+    Bounds are ``150 C4 TV`` for noise, whose parameter solves the lower bound and whose utility is bounded by the upper
+    one, ``C4 TV`` for compression, and 0 for the others.
 
     Args:
         mechanism: see :data:`Mechanism`.
@@ -481,7 +484,7 @@ def bounds_at_optimum(
     Args:
         mechanism: see :data:`Mechanism`.
         tau: required total variation, in the mechanism's range.
-        setting: what the mechanism acts on.
+        setting: law of the uploads.
         largest_utility: ``C4``.
         largest_cost: ``C5``.
         clients: ``K``.

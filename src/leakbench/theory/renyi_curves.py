@@ -19,7 +19,7 @@ from leakbench.theory.dp_capacity import Conversion
 _GRID = 240
 """Orders, evenly in ``ln(a - 1)``, that bracket the best one."""
 _SMALLEST, _LARGEST = 1e-6, 1e12
-"""Of ``a - 1``."""
+"""Range of ``a - 1``."""
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
 
@@ -96,9 +96,12 @@ class RenyiCurve(ABC):
         return None
 
     def guarantee(self, delta: float, rounds: float = 1, conversion: Conversion = "classical") -> Guarantee:
-        """The least epsilon at this delta of so many rounds composed, over all orders.
+        """The least epsilon at this delta of ``rounds`` rounds composed, over all orders.
 
         Where it falls towards an end of the orders, it is the limit there.
+
+        >>> round(linear_curve("Gaussian noise of multiplier 1", slope=0.5).guarantee(delta=1e-5).epsilon, 4)
+        5.2985
 
         Args:
             delta: of all rounds, in (0, 1).
@@ -187,7 +190,7 @@ class PoleCurve(RenyiCurve):
 class RepairedCurve(RenyiCurve):
     """``e(a) = c a / (1 - (a - 1) r) + w a r^2 (1 + (a - 1) r^2) / ((1 - r)^2 (1 - (a - 1) r)^2)``.
 
-    Of noise whose covariance changes by ``r`` of itself in Frobenius norm, ``(a - 1) r < 1``; it has no pole at 1.
+    For noise whose covariance changes by ``r`` of itself in Frobenius norm, ``(a - 1) r < 1``; it has no pole at 1.
 
     Attributes:
         slope: ``c``, of the difference of means.

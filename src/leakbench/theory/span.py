@@ -1,4 +1,4 @@
-"""Whether a record's gradient lies in the span of others': without it, no sum of weighted gradients hides the record.
+"""The span of per-record gradients: no sum of weighted gradients hides a record whose gradient leaves the others' span.
 
 Theorem 1 of Zhang et al. (2024): where updates are weighted sums of per-record gradients and a record's gradient, or
 the one that replaces it, leaves the span, epsilon is infinite for every delta below the chance that it is drawn.
@@ -19,8 +19,8 @@ from leakbench.errors import ConfigError
 from leakbench.lazy import torch
 
 Reading = Literal["pooled", "per_user", "other_users"]
-"""Of which gradients the span is: ``pooled``: of all other records; ``per_user``: of the same user's other records;
-``other_users``: of all records of the other users."""
+"""Records that span: ``pooled``: all others; ``per_user``: the same user's others; ``other_users``: the other
+users'."""
 
 CUT = 1e-10
 """Relative to the largest singular value."""
@@ -34,11 +34,12 @@ def _unit(vectors: torch.Tensor) -> torch.Tensor:
     Raises:
         ConfigError: one is not finite.
     """
-    found = vectors.double()
-    if not bool(found.isfinite().all()):
+    columns = vectors.double()
+    if not bool(columns.isfinite().all()):
         raise ConfigError("the span test needs gradients of finite numbers")
-    found = found / found.abs().amax(dim=-2, keepdim=True).clamp(min=torch.finfo(found.dtype).tiny)
-    scaled: torch.Tensor = found / found.norm(dim=-2, keepdim=True).clamp(min=torch.finfo(found.dtype).tiny)
+    tiny = torch.finfo(columns.dtype).tiny
+    columns = columns / columns.abs().amax(dim=-2, keepdim=True).clamp(min=tiny)
+    scaled: torch.Tensor = columns / columns.norm(dim=-2, keepdim=True).clamp(min=tiny)
     return scaled
 
 
@@ -47,18 +48,21 @@ def _coordinates(columns: torch.Tensor) -> torch.Tensor:
     return torch.linalg.qr(columns, mode="r").R if columns.shape[-2] > columns.shape[-1] else columns
 
 
-def _kept(values: torch.Tensor) -> torch.Tensor:
-    """Which singular values, descending ``[..., r]``, are not zero."""
+def _nonzero(values: torch.Tensor) -> torch.Tensor:
+    """Mask of the singular values, descending ``[..., r]``, that are not zero."""
     return (values > CUT * values[..., :1]) & (values > 0)
 
 
 def rank(gradients: torch.Tensor) -> torch.Tensor:
     """Dimension of the span of the columns, int64, ``[..., K, m] -> [...]``.
 
+    >>> int(rank(torch.tensor([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]])))
+    2
+
     Raises:
         ConfigError: a gradient is not finite.
     """
-    return _kept(torch.linalg.svdvals(_coordinates(_unit(gradients)))).sum(dim=-1)
+    return _nonzero(torch.linalg.svdvals(_coordinates(_unit(gradients)))).sum(dim=-1)
 
 
 def residual(others: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
@@ -75,7 +79,7 @@ def residual(others: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
     """
     directions = _unit(vectors)
     left, values, _ = torch.linalg.svd(_unit(others), full_matrices=False)
-    basis = torch.where(_kept(values).unsqueeze(-2), left, 0.0)
+    basis = torch.where(_nonzero(values).unsqueeze(-2), left, 0.0)
     for _ in range(2):  # the second time removes what rounding left
         directions = directions - basis @ (basis.mT @ directions)
     rest: torch.Tensor = directions.norm(dim=-2)
@@ -93,15 +97,15 @@ def leave_one_out(gradients: torch.Tensor) -> torch.Tensor:
     """
     columns = _unit(gradients)
     _, values, right = torch.linalg.svd(_coordinates(columns), full_matrices=False)
-    kept = _kept(values).unsqueeze(-1)
-    leverage = torch.where(kept, right, 0.0).square().sum(dim=-2)
-    inverse = torch.where(kept, right / torch.where(kept, values.unsqueeze(-1), 1.0), 0.0).square().sum(dim=-2)
+    positive = _nonzero(values).unsqueeze(-1)
+    leverage = torch.where(positive, right, 0.0).square().sum(dim=-2)
+    inverse = torch.where(positive, right / torch.where(positive, values.unsqueeze(-1), 1.0), 0.0).square().sum(dim=-2)
     free = 1 - leverage < 1e-13 * columns.shape[-1] ** 0.5
     return torch.where(free & (inverse > 0), inverse.clamp(min=1).rsqrt(), 0.0)
 
 
 def span_residuals(gradients: torch.Tensor, reading: Reading = "pooled") -> torch.Tensor:
-    """How far every record's gradient is from a span, in parts of its norm, in [0, 1], float64 ``[n, D]``.
+    """Distance of every record's gradient from a span, relative to its norm, float64 ``[n, D]``.
 
     Args:
         gradients: of ``n`` users with ``D`` records, as columns, ``[n, K, D]``.
@@ -130,7 +134,7 @@ def pooled(gradients: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class SpanSummary:
-    """What Theorem 1 says about a round's gradients.
+    """Theorem 1 on a round's gradients.
 
     Attributes:
         ranks: of each user's gradients, int64 ``[n]``.

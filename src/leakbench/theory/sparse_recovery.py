@@ -23,7 +23,7 @@ def idct(coefficients: torch.Tensor) -> torch.Tensor:
     """The inverse of :func:`dct`, ``[..., N] -> [..., N]``."""
     size = coefficients.shape[-1]
     real = coefficients / _scales(size, coefficients)
-    # The imaginary part of what dct() turned: minus the coefficients backwards, from N - k to k.
+    # The imaginary part before dct() dropped it: minus the coefficients backwards, from N - k to k.
     imaginary = torch.cat([torch.zeros_like(real[..., :1]), -real[..., 1:].flip(-1)], dim=-1)
     folded = torch.fft.ifft(torch.complex(real, imaginary) / _quarter_turns(size, coefficients), dim=-1).real
     values = torch.empty_like(coefficients)
@@ -59,12 +59,12 @@ def fista(matrix: torch.Tensor, measurements: torch.Tensor, weight: torch.Tensor
     """
     largest = torch.linalg.matrix_norm(matrix, ord=2).square().clamp(min=torch.finfo(matrix.dtype).tiny)[:, None, None]
     threshold = weight[..., None] / largest
-    found = torch.zeros(*measurements.shape[:2], matrix.shape[2], device=matrix.device, dtype=matrix.dtype)
-    ahead, momentum = found, 1.0
+    estimate = torch.zeros(*measurements.shape[:2], matrix.shape[2], device=matrix.device, dtype=matrix.dtype)
+    ahead, momentum = estimate, 1.0
     for _ in range(iterations):
         residual = ahead @ matrix.mT - measurements
         moved = ahead - residual @ matrix / largest
-        before, found = found, moved.sign() * (moved.abs() - threshold).clamp(min=0)
+        before, estimate = estimate, moved.sign() * (moved.abs() - threshold).clamp(min=0)
         following = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
-        ahead, momentum = found + (momentum - 1) / following * (found - before), following
-    return found
+        ahead, momentum = estimate + (momentum - 1) / following * (estimate - before), following
+    return estimate

@@ -1,4 +1,4 @@
-"""Utility of a defended gradient, to first order: mean and variance of the loss that one SGD step takes off.
+"""Utility of a defended gradient, to first order: mean and variance of the decrease of the loss in one SGD step.
 
 A step of rate ``eta`` along the message ``y`` lowers the loss by ``eta <g, y>`` to first order. The definitions leave
 the rate out, and they do not describe a step of Adam. Utilities are compared by ``u1``, and by ``u2`` where that is
@@ -12,6 +12,9 @@ from leakbench.lazy import torch
 
 def u1(gradient: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
     """``<g, E y>``, ``[...]``: the mean decrease of the loss per unit of the learning rate.
+
+    >>> u1(torch.tensor([1.0, 2.0]), mean=torch.tensor([1.0, 0.0]))
+    tensor(1.)
 
     Args:
         gradient: ``g``, with respect to the parameters, ``[..., d]``.

@@ -1,4 +1,4 @@
-"""Water-filling noise: what lifts a client's update to a floor of variance in every direction, without a K x K matrix.
+"""Water-filling noise: it lifts a client's update to a floor of variance in every direction, without a K x K matrix.
 
 A client's update under Gaussian sampling is ``x = mean + G xi / sqrt(B D)`` with ``D`` per-record gradients as columns
 of ``G``, ``[..., K, D]``, and ``xi`` standard normal: of covariance ``Sigma = G G^T / (B D)``. Noise of covariance
@@ -8,7 +8,7 @@ eigenvalues are not zero, and all of them are in the Gram matrix ``G^T G``. So b
 ``sigma z + G P G^T z`` with ``z`` of ``K`` standard normals and ``P`` of ``D x D``: exact, and linear in ``K`` in time
 and in memory.
 
-The Gram matrix and its eigenvectors are float64; what has ``K`` rows keeps the gradients' type.
+The Gram matrix and its eigenvectors are float64; tensors with ``K`` rows keep the gradients' type.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BlockForm = Literal["corrected", "as_printed"]
 """Weights of blocks: ``corrected``: each block has its own; ``as_printed``: all share those of the first."""
 
 _SLAB_BYTES = 2**25
-"""Of a float64 copy of some rows of all gradients."""
+"""Size of a float64 copy of some rows of all gradients."""
 
 
 def gram(gradients: torch.Tensor) -> torch.Tensor:
@@ -37,13 +37,13 @@ def gram(gradients: torch.Tensor) -> torch.Tensor:
     """
     *clients, dimension, records = gradients.shape
     rows = max(1, _SLAB_BYTES // (8 * records * max(1, math.prod(clients))))
-    found = gradients.new_zeros(*clients, records, records, dtype=torch.float64)
+    products = gradients.new_zeros(*clients, records, records, dtype=torch.float64)
     for start in range(0, dimension, rows):
         slab = gradients[..., start : start + rows, :].double()
-        found += slab.mT @ slab
-    if not bool(found.isfinite().all()):
+        products += slab.mT @ slab
+    if not bool(products.isfinite().all()):
         raise ConfigError("water-filling needs gradients of finite numbers")
-    return found
+    return products
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def update_spectrum(gradients: torch.Tensor, batch: float) -> UpdateSpectrum:
 
 
 def isotropic_suffices(gradients: torch.Tensor, batch: float, variance: float) -> bool:
-    """Whether no eigenvalue of any client can exceed the floor, since its trace does not: no spectrum is needed.
+    """Whether no eigenvalue of any client can exceed the floor, since no trace does: then no spectrum is needed.
 
     Certain where ``sigma^2 >= C^2 / B`` and gradients are clipped at ``C``.
 
@@ -145,7 +145,7 @@ def added_noise(spectrum: UpdateSpectrum, variance: torch.Tensor | float, normal
 
 
 def total_noise(spectrum: UpdateSpectrum, variance: torch.Tensor | float, normal: torch.Tensor) -> torch.Tensor:
-    """Noise of covariance ``Sigma_+``, ``[..., m, K]``: sampling and what is added, in one draw around the mean.
+    """Noise of covariance ``Sigma_+``, ``[..., m, K]``: sampling and added noise, in one draw around the mean.
 
     ``sigma z + U_> ((sqrt(lambda_>) - sigma) * U_>^T z)``, of the eigenvalues above the floor alone.
 
@@ -208,7 +208,10 @@ def batch_covariance(gradients: torch.Tensor, batch: int) -> torch.Tensor:
 
 
 def added_trace(eigenvalues: torch.Tensor, variance: torch.Tensor | float, dimension: int) -> torch.Tensor:
-    """``tr(Sigma_+ - Sigma) = K sigma^2 - sum_j min(lambda_j, sigma^2)``, what water-filling adds, ``[...]``.
+    """``tr(Sigma_+ - Sigma) = K sigma^2 - sum_j min(lambda_j, sigma^2)``, the noise of water-filling, ``[...]``.
+
+    >>> float(added_trace(torch.tensor([3.0, 0.5]), variance=1.0, dimension=10))
+    8.5
 
     Args:
         eigenvalues: of ``Sigma``, ``[..., D]``; those left out are zero.
@@ -257,9 +260,9 @@ def block_update(
     normal: torch.Tensor,
     form: BlockForm = "corrected",
 ) -> torch.Tensor:
-    """What a client sends that fills each block of coordinates by itself, ``[..., m, K]``.
+    """The update of a client that fills each block of coordinates by itself, ``[..., m, K]``.
 
-    The paper fills blocks to save time and says that epsilon stays. It does not where the weights are shared: blocks of
+    The paper fills blocks to save time and claims the same epsilon. That fails where the weights are shared: blocks of
     an update are then correlated, and the floor is broken (:func:`block_covariance`).
 
     Args:
@@ -267,7 +270,7 @@ def block_update(
         variance: ``sigma^2``, a positive number or ``[..., m]``.
         weights: ``xi``, standard normal, ``[..., m, k, D]``.
         normal: ``z``, standard normal, ``[..., m, K]``.
-        form: which weights a block has, see :data:`BlockForm`.
+        form: the weights of a block, see :data:`BlockForm`.
 
     Raises:
         ConfigError: the variance is not positive.
@@ -298,8 +301,8 @@ def block_covariance(
         raise ConfigError(f"the number of blocks must lie in 1 to K = {gradients.shape[-2]}, found {blocks}")
     scale = positive_number(batch, "the batch size") * gradients.shape[-1]
     plain = gradients @ gradients.mT / scale
-    found = plain.clone() if form == "as_printed" else torch.zeros_like(plain)
+    covariance = plain.clone() if form == "as_printed" else torch.zeros_like(plain)
     for part in torch.arange(gradients.shape[-2]).tensor_split(blocks):
         rows = slice(int(part[0]), int(part[-1]) + 1)
-        found[..., rows, rows] = filled(plain[..., rows, rows], variance)
-    return found
+        covariance[..., rows, rows] = filled(plain[..., rows, rows], variance)
+    return covariance

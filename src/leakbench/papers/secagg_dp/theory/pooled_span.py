@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from leakbench.errors import ConfigError
 from leakbench.lazy import torch
-from leakbench.theory.span import CUT, _kept, _unit
+from leakbench.theory.span import CUT, _nonzero, _unit
 
 COPIES = 6
 """Matrices of the size that is kept while it is decomposed, about."""
@@ -100,14 +100,14 @@ def pooled_span(chunks: Iterable[torch.Tensor]) -> PooledSpan:
     if count > matrix.shape[1]:
         factor = torch.linalg.qr(matrix, mode="r").R
         _, values, right = torch.linalg.svd(factor, full_matrices=False)
-        kept = _kept(values)
+        kept = _nonzero(values)
         return PooledSpan(right[kept].mT, values[kept], count, None)
     basis, factor = torch.linalg.qr(matrix.mT)
     independent = _independent(factor)
     if independent is not None:
         return PooledSpan(basis, None, count, independent)
     left, values, right = torch.linalg.svd(factor)
-    kept = _kept(values)
+    kept = _nonzero(values)
     distances = _distances(right[kept].mT, values[kept], _FREE * count**0.5)
     return PooledSpan(basis @ left[:, kept], None, count, distances)
 
