@@ -58,24 +58,27 @@ class Effect:
         statistic: from the means over seeds and batches of those numbers, resample by resample.
         threshold: the truth.
         ratio: whether it is a ratio minus 1.
+        resolution: step between the values that the statistic can take.
     """
 
     draw: Callable[[np.random.Generator, Design, tuple[float, float, float]], Array]
     statistic: Callable[[Means, Array], Array]
     threshold: float = 0.0
     ratio: bool = False
+    resolution: float = 0.0
 
 
 def _proportions(random: np.random.Generator, design: Design, division: tuple[float, float, float]) -> Array:
     from scipy.special import ndtr
 
     chance = ndtr(0.5 * drawn(random, design, division))  # one half on average
-    return random.binomial(TESTS, chance) / TESTS
+    proportions: Array = random.binomial(TESTS, chance) / TESTS
+    return proportions
 
 
 def _curves(random: np.random.Generator, design: Design, division: tuple[float, float, float]) -> Array:
-    """Differences of two curves, ``[steps, S, K]``, that cross where the share is :data:`SHARE`."""
-    slope = np.linspace(SHARE, SHARE - 1, STEPS)[:, None, None]
+    """Differences of two curves, ``[steps, S, K]``, that cross between the steps where the share is :data:`SHARE`."""
+    slope = ((SHARE * STEPS - 0.5 - np.arange(STEPS)) / STEPS)[:, None, None]
     return slope + 0.1 * drawn(random, design, division) + 0.1 * drawn(random, design, division, STEPS)
 
 
@@ -103,7 +106,7 @@ EFFECTS: Mapping[str, Effect] = {
     ),
     "proportion": Effect(_proportions, lambda mean, values: mean(values), threshold=0.5),
     "dominance": Effect(_trade_offs, _dominance),
-    "share of a curve": Effect(_curves, _share, threshold=SHARE),
+    "share of a curve": Effect(_curves, _share, threshold=SHARE, resolution=1 / STEPS),
     "trend": Effect(lambda *design: drawn(*design, POINTS), lambda mean, values: _old_trend(mean(values))),
 }
 
@@ -133,7 +136,8 @@ def decided_now(effect: Effect, values: Array) -> bool:
         points = tuple(float(point) for point in range(len(values)))
         return trend(Series("it", points, tuple(range(s)), values), "", "a point", rises=True).verdict != "inconclusive"
     engine = Jackknife(s, k)
-    estimate = engine.estimate(effect.statistic(engine.mean, values), ratio=effect.ratio)
+    statistic = effect.statistic(engine.mean, values)
+    estimate = engine.estimate(statistic, ratio=effect.ratio, resolution=effect.resolution)
     return Part("", estimate, "", at_least=effect.threshold).verdict != "inconclusive"
 
 

@@ -31,6 +31,15 @@ def smoke_tables(paper: str = "optimal_defense", **adapted: Adapt) -> Tables:
     return {name: frame.copy() for name, frame in _tables(paper, frozenset(adapted.items())).items()}
 
 
+def with_seeds(tables: Tables, count: int = 12) -> Tables:
+    """The rows of seed 0 under as many seeds: what they say is certain enough to be judged."""
+    first = {name: frame[frame["seed"] == 0] for name, frame in tables.items()}
+    return {
+        name: pd.concat([frame.assign(seed=seed) for seed in range(count)], ignore_index=True)
+        for name, frame in first.items()
+    }
+
+
 def make(name: str, tables: Tables, *kept: Any, paper: str = "optimal_defense") -> Any:
     """What an artifact is made of these tables."""
     entry = artifact_of(f"figures/smoke/{paper}/{name}.csv")

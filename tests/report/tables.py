@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 IMAGE_METRICS = ("mse_input", "psnr")
 
 
-def cube(means: Sequence[float], units: int = 1, spread: float = 1e-5, seeds: int = 5) -> np.ndarray:
+def cube(means: Sequence[float], units: int = 1, spread: float = 1e-5, seeds: int = 12) -> np.ndarray:
     """``[points, seeds, units]`` around the means."""
     by_seed, by_unit = np.linspace(-1, 1, seeds)[:, None], np.linspace(-1, 1, units) if units > 1 else np.zeros(1)
     return np.asarray(means, dtype=float).reshape(-1, 1, 1) + spread * (by_seed + by_unit)
@@ -51,6 +51,7 @@ def rows(
             "defense": defense,
             "attack": attack,
             "void": void,
+            "distinct": False,
             "seed": first_seed + seed,
             "status": "diverged" if np.isnan(value) else "ok",
             "metric": metric,

@@ -174,3 +174,10 @@ def test_rank_correlation_is_spearmans(values: list[int]) -> None:
 def test_rank_correlation_of_rows() -> None:
     rows = np.array([[1.0, 2, 3], [3, 2, 1], [1, np.nan, 3]])
     np.testing.assert_allclose(rank_correlation(rows), [1, -1, np.nan])
+
+
+def test_a_lattice_has_the_error_of_its_step() -> None:
+    """Of a share of 40 steps, no seed alone moves the sample's: that is no proof."""
+    same = Jackknife(8, 1).estimate(np.full(9, 35 / 40), resolution=1 / 40)
+    assert same.error == 1 / 80 and same.p_below(0.9) > LEVEL / 2 > same.p_below(0.95)
+    assert Jackknife(8, 1).estimate(np.full(9, 35 / 40)).p_below(0.9) < LEVEL / 2

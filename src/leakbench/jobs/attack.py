@@ -59,11 +59,16 @@ class AttackJob(JobKind):
     minutes: ClassVar[int] = 120
     uses_attacks: ClassVar[bool] = True
     gated_metrics: ClassVar[Mapping[str, MetricInfo]] = IMAGE_METRICS | TEXT_METRICS | VICTIM_METRICS
-    added: ClassVar[tuple[str, ...]] = ("users", "secure_aggregation")
+    added: ClassVar[tuple[str, ...]] = ("users", "secure_aggregation", "victims")
 
     clients: int = Field(ge=1, description="victim batches per seed")
     batch_size: int = Field(ge=1, description="samples per victim batch, B")
     first_index: int = Field(1, ge=0, description="where the victims start in the test split")
+    victims: Literal["same", "distinct"] = Field(
+        "same",
+        description="same: all seeds attack the same samples, as the papers do; distinct: each seed the next ones, so "
+        "that a seed draws its model and its victims",
+    )
     auxiliary: int = Field(512, ge=1, description="training samples, of no client, that may be granted")
     knowledge: tuple[Grant, ...] = Field(
         ("labels", "pixel_range", "auxiliary_images", "auxiliary_sentences"),
@@ -139,6 +144,10 @@ class AttackJob(JobKind):
         if attack is None:
             return {}
         return {kind: name for kind, name in TRAINED.items() if getattr(self, name) and name in attack.needs}
+
+    @property
+    def distinct_victims(self) -> bool:
+        return self.victims == "distinct"
 
     def metrics_of(self, job: Job) -> Mapping[str, MetricInfo]:
         return SUBJECTS[job.dataset.component.unit].metrics | VICTIM_METRICS
@@ -300,14 +309,15 @@ class _Scene:
             Diverged: pretraining became non-finite.
         """
         dataset, label = subject.dataset, job.dataset.label
+        victims = kind.clients * kind.users
         clients = gather_victims(
             dataset,
             label,
             job.model.single(),
             seed,
-            clients=kind.clients * kind.users,
+            clients=victims,
             batch_size=kind.batch_size,
-            first_index=kind.first_index,
+            first_index=kind.first_index + (seed * victims * kind.batch_size if kind.distinct_victims else 0),
             device=device,
         )
         trained = pretrained(clients.network, dataset, label, seed, kind.epoch, kind.pretraining, device)

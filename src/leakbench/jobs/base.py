@@ -343,6 +343,11 @@ class JobKind(Component):
         """
         raise NotImplementedError
 
+    @property
+    def distinct_victims(self) -> bool:
+        """Whether each seed has victims of its own, so that they are no factor beside seeds."""
+        return False
+
     def metrics_of(self, job: Job) -> Mapping[str, MetricInfo]:
         """Metrics of the replicates of ``job``, by name: :attr:`metrics`, unless they depend on the protocol."""
         return self.metrics

@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     from leakbench.report.inference import Array
 
 
+VICTIM_AXES = ("victim", "image", "sentence")
+"""Axes of metrics along which seeds share the victims, unless the protocol gives each seed victims of its own."""
+OWN_AXES = ("client", "repetition")
+"""Axes of metrics whose values belong to their seed alone, so that its mean is what counts."""
+
+
 class NotRun(Exception):
     """The tables do not hold what a claim speaks of; the message says what is missing."""
 
@@ -57,8 +63,8 @@ class Series:
 
     def measured_seeds(self) -> set[int]:
         """Seeds of which some number is known."""
-        known = np.isfinite(self.values).any(axis=(0, 2))
-        return {seed for seed, measured in zip(self.seeds, known.tolist(), strict=True) if measured}
+        known: list[bool] = np.isfinite(self.values).any(axis=(0, 2)).tolist()
+        return {seed for seed, measured in zip(self.seeds, known, strict=True) if measured}
 
     def by_point(self) -> list[tuple[float, Series]]:
         """Every point, with the series at it alone."""
@@ -116,6 +122,7 @@ class _Read:
 
     seeds: set[int] = field(default_factory=set)
     batches: set[int] = field(default_factory=set)
+    each: set[int] = field(default_factory=set)
     lost: int = 0
     void: list[str] = field(default_factory=list)
 
@@ -133,7 +140,7 @@ class Evidence:
     >>> from leakbench.lazy import pd
     >>> table = pd.DataFrame({"seed": [0, 0, 1, 1], "index": [0, 1, 0, 1], "value": [21.0, 25.0, 18.0, 24.0]})
     >>> table = table.assign(dataset="cifar10", model="lenet5", defense="none", attack="ig", metric="psnr")
-    >>> table = table.assign(void=False, axis="victim", status="ok")
+    >>> table = table.assign(void=False, distinct=False, axis="victim", status="ok")
     >>> evidence = Evidence({"noise": table})
     >>> evidence.series("noise", "psnr", defense="none", attack="ig").values.tolist()
     [[[21.0, 25.0], [18.0, 24.0]]]
@@ -184,8 +191,9 @@ class Evidence:
         notes = []
         if self._read.seeds:
             batches = f" x {max(self._read.batches)} batches" if self._read.batches else ""
+            each = f", {max(self._read.each)} batches each" if max(self._read.each, default=1) > 1 else ""
             seeds = len(self._read.seeds)
-            notes.append(f"{seeds} seed{'s' * (seeds > 1)}{batches}")
+            notes.append(f"{seeds} seed{'s' * (seeds > 1)}{batches or each}")
             if seeds < FEWEST_SEEDS:
                 notes[0] += f": fewer than {FEWEST_SEEDS} seeds decide nothing"
         if lost := self._read.lost:
@@ -253,8 +261,12 @@ class Evidence:
         if axis in ("image", "sentence"):
             cube = _per_batch(cube, _clients(rows), name)
         self._read.seeds.update(seeds.tolist())
-        if cube.shape[-1] > 1:
-            self._read.batches.add(cube.shape[-1])
+        units = cube.shape[-1]
+        if axis in OWN_AXES or (axis in VICTIM_AXES and measured["distinct"].all()):
+            cube = _means(cube)
+            self._read.each.add(units)
+        elif units > 1:
+            self._read.batches.add(units)
         return Series(name, tuple(points.tolist()), tuple(seeds.tolist()), cube)
 
     def swept(self, experiment: str, parameter: str, *, defense: str | None = None) -> list[float]:
@@ -304,9 +316,13 @@ def _per_batch(cube: Array, clients: int, name: str) -> Array:
     """Means over each client's samples, which are contiguous, ``[points, seeds, clients]``."""
     if cube.shape[-1] % clients:
         raise NotRun(f"{name}: {cube.shape[-1]} samples are no whole batches of {clients} clients")
-    images = cube.reshape(*cube.shape[:2], clients, -1)
-    known = np.isfinite(images)
-    counts = known.sum(axis=-1)
-    sums = np.where(known, images, 0.0).sum(axis=-1)
+    return _means(cube.reshape(*cube.shape[:2], clients, -1))[..., 0]
+
+
+def _means(values: Array) -> Array:
+    """Means of the known values along the last axis, which stays; NaN where none is known."""
+    known = np.isfinite(values)
+    counts = known.sum(axis=-1, keepdims=True)
+    sums = np.where(known, values, 0.0).sum(axis=-1, keepdims=True)
     means: Array = np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
     return means

@@ -190,25 +190,30 @@ class Jackknife:
         means: Array = np.divide(sums, counts, out=np.full_like(sums, np.nan), where=counts > 0)
         return means
 
-    def estimate(self, statistic: Array, *, ratio: bool = False) -> Estimate:
+    def estimate(self, statistic: Array, *, ratio: bool = False, resolution: float = 0.0) -> Estimate:
         """The sample's statistic and its standard error.
 
         Args:
             statistic: computed from :meth:`mean`, ``[1 + S + K]``.
             ratio: it is a ratio of positive numbers, minus 1, and tested by its logarithm.
+            resolution: step between the values that it can take, such as one over the number of steps for a share of
+                steps; half of it counts as an error beside the jackknife's, which does not see it.
         """
-        value = float(statistic[0])
         ratio = ratio and bool((statistic > -1).all())
         tested = np.log1p(statistic) if ratio else statistic
-        parts = [_variance(tested[1 : 1 + self.seeds])]
-        if self.batches > 1:
-            parts.append(_variance(tested[1 + self.seeds :]))
-        if sum(parts) <= (ROUNDING * float(np.abs(tested).max())) ** 2:  # NaN is not
-            parts = [0.0]
-        error = math.sqrt(sum(parts))
-        freedom = min(self.seeds, self.batches if self.batches > 1 else self.seeds) - 1
-        spread = math.sqrt(parts[0] * self.seeds + sum(parts[1:]))
-        return Estimate(value, error, freedom, self.seeds, spread, ratio)
+        by_seed, by_batch = tested[1 : 1 + self.seeds], tested[1 + self.seeds :]
+        between_seeds = _variance(by_seed)
+        others = (_variance(by_batch) if self.batches > 1 else 0.0) + (resolution / 2) ** 2
+        if between_seeds + others <= (ROUNDING * float(np.abs(tested).max())) ** 2:  # NaN is not
+            between_seeds = others = 0.0
+        return Estimate(
+            value=float(statistic[0]),
+            error=math.sqrt(between_seeds + others),
+            freedom=min(self.seeds, self.batches if self.batches > 1 else self.seeds) - 1,
+            seeds=self.seeds,
+            spread=math.sqrt(between_seeds * self.seeds + others),
+            ratio=ratio,
+        )
 
 
 def _variance(without: Array) -> float:

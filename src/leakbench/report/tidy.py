@@ -25,6 +25,7 @@ COLUMNS = {
     **dict.fromkeys(("scale", "paper", "experiment", "dataset", "model", "defense", "mechanism"), "str"),
     **dict.fromkeys(("attack", "kind"), "str"),
     "void": "bool",
+    "distinct": "bool",
     "seed": "int64",
     "status": "str",
     **dict.fromkeys(("metric", "unit", "direction", "axis"), "str"),
@@ -199,7 +200,10 @@ def _read(root: Path, job: Job) -> Record:
 
 
 def tidy_rows(job: Job, record: Record, judges: Sequence[Judge] = ()) -> Iterator[dict[str, Any]]:
-    """One row per number of a record. Null values become NaN; ``void`` says that the attack missed a gate."""
+    """One row per number of a record. Null values become NaN; ``void`` says that the attack missed a gate.
+
+    ``distinct`` says that each seed has victims of its own.
+    """
     cell = {
         "scale": job.scale,
         "paper": job.paper,
@@ -210,6 +214,7 @@ def tidy_rows(job: Job, record: Record, judges: Sequence[Judge] = ()) -> Iterato
         "mechanism": job.defense.component.name,
         "attack": job.attack.label if job.attack else None,
         "kind": job.kind.name,
+        "distinct": job.kind.distinct_victims,
     }
     for replicate in record.replicates:
         setting = {SETTING + key: value for key, value in replicate.setting.items()}

@@ -212,4 +212,4 @@ def test_sentences_are_averaged_over_their_batch() -> None:
     ).assign(axis="sentence")
     victims = frame[frame["metric"] == "distortion"].assign(metric="alignment")
     finding = judged("X7a", {"text_attacks": table(doubled, victims)})
-    assert finding.effect == pytest.approx(72, abs=0.01) and "5 seeds x 3 batches" in finding.note
+    assert finding.effect == pytest.approx(72, abs=0.01) and "12 seeds x 3 batches" in finding.note

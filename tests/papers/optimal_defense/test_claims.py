@@ -20,7 +20,7 @@ from leakbench.planning.project import Project
 from leakbench.report.claims import Claim, claims_of
 from leakbench.report.findings import Finding
 
-SEEDS, BATCHES = 5, 4
+SEEDS, BATCHES = 12, 4
 Tables = dict[str, pd.DataFrame]
 CLAIMS = {entry.key: entry for entry in claims_of("optimal_defense")}
 
@@ -111,7 +111,7 @@ def test_trade_offs(key: str, shift: float, spread: float, verdict: str) -> None
     assert finding.low <= finding.effect <= finding.high
     if spread < 0.01:
         assert finding.effect == pytest.approx(shift, abs=0.01)
-    assert "5 seeds x 4 batches" in finding.note
+    assert "12 seeds x 4 batches" in finding.note
 
 
 @pytest.mark.parametrize("key", TRADES)
@@ -169,7 +169,7 @@ FLAT = np.ones(5)
 @pytest.mark.parametrize(
     ("tables", "verdict", "note"),
     [
-        (pruned(1.2 * FLAT, FLAT), "reproduced", "5 seeds"),
+        (pruned(1.2 * FLAT, FLAT), "reproduced", "12 seeds"),
         (pruned([0.8, 1.2, 1.2, 1.2, 1.2], FLAT), "contradicted", "contradicted in 1 of 10 parts: MSE at 0.5: -0.2"),
         (pruned(1.2 * FLAT, FLAT, psnr=-1.0), "contradicted", "contradicted in 5 of 10 parts: PSNR at 0.5"),
         (
@@ -268,7 +268,7 @@ def noise_errors(optimal: ArrayLike, spread: float = 1e-3, **options: Any) -> Ta
 @pytest.mark.parametrize(
     ("tables", "verdict", "note"),
     [
-        (noise_errors([1.05, 0.95, 1.0, 1.1]), "reproduced", "5 seeds"),
+        (noise_errors([1.05, 0.95, 1.0, 1.1]), "reproduced", "12 seeds"),
         (noise_errors([1.05, 0.95, 1.5, 1.1]), "contradicted", "contradicted in 1 of 4 parts: scale 0.1: 0.5"),
         (noise_errors([1.0, 1.0, 1.0, 1.15], 0.02), "inconclusive", "inconclusive in 1 of 4 parts: scale 0.2"),
         (noise_errors(np.ones(4), void=True), "inconclusive", "void"),
@@ -299,7 +299,7 @@ def pictured(loss: float, error: float, spread: float = 1e-3) -> Tables:
 @pytest.mark.parametrize(
     ("tables", "verdict", "note"),
     [
-        (pictured(1.02, 1.3), "reproduced", "5 seeds"),
+        (pictured(1.02, 1.3), "reproduced", "12 seeds"),
         (pictured(1.02, 0.7), "contradicted", "contradicted in 1 of 2 parts: MSE"),
         (pictured(1.2, 1.3), "contradicted", "contradicted in 1 of 2 parts: loss"),
         (pictured(1.05, 1.3, 0.05), "inconclusive", "inconclusive in 1 of 2 parts: loss"),
@@ -350,7 +350,7 @@ def large_noise(losses: ArrayLike, optimal: ArrayLike, spread: float = 1e-3) -> 
 @pytest.mark.parametrize(
     ("tables", "verdict", "note"),
     [
-        (large_noise([1, 1.2, 1.4, 1.6], 1.05 * np.ones(4)), "reproduced", "5 seeds"),
+        (large_noise([1, 1.2, 1.4, 1.6], 1.05 * np.ones(4)), "reproduced", "12 seeds"),
         (large_noise([1, 1.6, 1.4, 1.6], 1.05 * np.ones(4)), "contradicted", "1 of 12 parts: loss at 0.001"),
         (large_noise([1, 1.2, 1.4, 2.8], 1.05 * np.ones(4)), "contradicted", "1 of 12 parts: gap from 0.01 to 0.1"),
         (large_noise([1, 1.2, 1.4, 1.6], [1.05, 1.05, 0.9, 1.05]), "contradicted", "1 of 12 parts: MSE at 0.01: "),

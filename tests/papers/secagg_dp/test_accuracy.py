@@ -22,7 +22,7 @@ Tables = dict[str, pd.DataFrame]
 CLAIMS = {entry.key: entry for entry in claims_of("secagg_dp")}
 LINEAR, CNN = ("mnist", "linear-zero"), ("mnist", "cnn")
 CELLS = {"": LINEAR, "_cnn": CNN}
-EPSILONS, RATES, SEEDS = (1.0, 4.0), (0.1, 1.0), 5
+EPSILONS, RATES, SEEDS = (1.0, 4.0), (0.1, 1.0), 12
 MECHANISMS = {"gd": "distributed_noise", "sgd": "distributed_noise", "gsgd": "water_filling", "none": "none"}
 
 

@@ -22,7 +22,7 @@ from leakbench.report.evidence import Evidence, NotRun
 from leakbench.report.findings import Finding
 
 Frame = pd.DataFrame
-CELL = {"dataset": "digits8", "model": "lenet", "void": False, "status": "ok"}
+CELL = {"dataset": "digits8", "model": "lenet", "void": False, "distinct": False, "status": "ok"}
 
 
 def known(job: Job, replicate: Replicate) -> None:
@@ -132,13 +132,13 @@ def tidy(
     axis: str | None = None,
     spread: float = 0.001,
 ) -> Frame:
-    """A metric over users, of four seeds that hardly differ; of images, two of every user."""
+    """A metric over users, of twelve seeds that hardly differ; of images, two of every user."""
     found = []
     for users, value in by_users.items():
-        for seed in range(4):
+        for seed in range(12):
             for index in range(2 * users if axis == "image" else 1):
                 row = {**CELL, "defense": defense, "attack": attack, "metric": metric, "axis": axis, "seed": seed}
-                row |= {"index": index, "value": value + spread * (seed - 1.5), "setting.users": users}
+                row |= {"index": index, "value": value + spread * (seed - 5.5), "setting.users": users}
                 found.append(row | ({} if variance is None else {"setting.variance": variance}))
     return pd.DataFrame(found)
 

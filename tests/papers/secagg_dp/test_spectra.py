@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 import pytest
-from tests.papers.drawn import draw, make, smoke_tables
+from tests.papers.drawn import draw, make, smoke_tables, with_seeds
 from tests.workflow.quick_jobs import without
 
 from leakbench.jobs.base import Job
@@ -139,8 +139,13 @@ def judge(key: str, tables: Tables) -> Finding:
     return entry.judge({name: tables[name] for name in entry.experiments})
 
 
-def test_what_the_numbers_say_is_what_is_judged(tables: Tables) -> None:
-    verdicts = {key: judge(key, tables).verdict for key in CLAIMS if CLAIMS[key].experiments and key[0] == "E"}
+@pytest.fixture
+def judged(tables: Tables) -> Tables:
+    return with_seeds(tables)
+
+
+def test_what_the_numbers_say_is_what_is_judged(judged: Tables) -> None:
+    verdicts = {key: judge(key, judged).verdict for key in CLAIMS if CLAIMS[key].experiments and key[0] == "E"}
     ours = {key: verdict for key, verdict in verdicts.items() if key >= "E20"}
     assert ours.pop("E25a") == "contradicted"
     assert set(ours) == {"E20", "E21", "E22", "E23", "E24", "E25b", "E26", "E27", "E28"}
@@ -167,20 +172,20 @@ def put(value: float) -> Callable[[pd.Series], pd.Series]:
     ],
 )
 def test_other_numbers_contradict(
-    key: str, experiment: str, metric: str, change: Callable[[pd.Series], pd.Series], tables: Tables
+    key: str, experiment: str, metric: str, change: Callable[[pd.Series], pd.Series], judged: Tables
 ) -> None:
-    frame = tables[experiment]
+    frame = judged[experiment]
     chosen = frame["metric"] == metric
     frame.loc[chosen, "value"] = change(frame.loc[chosen, "value"].fillna(1.0))
     if key == "E27":  # not at the threshold: larger in the last round
         frame.loc[chosen & (frame["setting.round"] == 20), "value"] += 0.1
-    assert judge(key, tables).verdict == "contradicted"
+    assert judge(key, judged).verdict == "contradicted"
 
 
-def test_no_epsilon_at_all_is_none_that_few_users_reach(tables: Tables) -> None:
-    frame = tables["toy"]
+def test_no_epsilon_at_all_is_none_that_few_users_reach(judged: Tables) -> None:
+    frame = judged["toy"]
     frame.loc[frame["metric"] == "epsilon_pooled", "value"] = np.nan
-    found = judge("E26", tables)
+    found = judge("E26", judged)
     assert (found.verdict, found.effect) == ("reproduced", 0.0)
 
 

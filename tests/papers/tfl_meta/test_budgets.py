@@ -18,7 +18,7 @@ from leakbench.report.findings import Finding
 
 CLAIMS = {entry.key: entry for entry in claims_of("tfl_meta")}
 PAPER = "tfl_meta"
-SEEDS, CLIENTS = 5, 4
+SEEDS, CLIENTS = 12, 4
 C1, XI, SIZE, STEEPNESS, DELTA = 0.6, 2.0, 1000.0, 1e6, 0.5
 BUDGETS = (0.0, 0.5, 1.0, 1.95, 2.0)
 Frame = pd.DataFrame

@@ -13,7 +13,7 @@ from leakbench.report.claims import claims_of
 from leakbench.report.findings import Finding
 
 CLAIMS = {entry.key: entry for entry in claims_of("tfl_meta")}
-D, SEEDS, REPETITIONS = 1000, 3, 2
+D, SEEDS, REPETITIONS = 1000, 12, 2
 METHODS: list[tuple[str, dict[str, float], float, float, int]] = [
     ("none", {}, 32, 32, D),
     ("gaussian_noise", {}, 32, 32, D),

@@ -228,7 +228,8 @@ def _faster(evidence: Evidence, experiment: str, pair: Pair) -> Finding:
     share = (optimal_loss < baseline_loss)[:, late].mean(axis=1)
     better = f"{pair.optimal} has a lower smoothed loss than {pair.baseline}"
     meaning = f"part of the steps after step {FIRST_STEP} at which {better}"
-    return decide(evidence, [Part("", resamples.estimate(share), meaning, at_least=SHARE)])
+    estimate = resamples.estimate(share, resolution=1 / int(late.sum()))
+    return decide(evidence, [Part("", estimate, meaning, at_least=SHARE)])
 
 
 def _trailing_mean(curves: Array) -> Array:

@@ -177,6 +177,10 @@ class LeakageJob(JobKind):
         samples = job.defense.count * len(self.thresholds) * self.clients * self.batch_size
         return len(job.seeds) * float(samples * math.prod(job.dataset.single().shape))
 
+    @property
+    def distinct_victims(self) -> bool:
+        return True
+
     def metrics_of(self, job: Job) -> Mapping[str, MetricInfo]:
         tuning = TUNING_METRICS if issubclass(job.defense.component, Tuned) else {}
         return RECOVERY_METRICS | _constants_metrics(self.smoothing) | LAW_METRICS | tuning
