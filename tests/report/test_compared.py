@@ -17,6 +17,7 @@ from leakbench.report.tidy import setting_columns
 POINTS = (0.1, 0.5)
 OWN = ("mine", "plain", "other", "best", "worst")
 LOSSES = np.array([[[1.0], [1.1]], [[2.0], [2.1]]])  # of two points, two seeds
+MANY = np.array([1.0, 2.0])[:, None, None] + np.linspace(0, 0.1, 12)[:, None]  # of twelve seeds
 
 
 def of(defense: str, sweep: str | None, losses: np.ndarray = LOSSES) -> pd.DataFrame:
@@ -93,14 +94,14 @@ def lower(evidence: Evidence) -> Finding:
 
 
 def test_a_verdict_knows_nothing_of_compared_defenses() -> None:
-    papers = table(of("op", None), of("gp", None, LOSSES + 1))
-    both = table(papers, of("best", None, LOSSES - 5), of("worst", None, LOSSES + 5))
+    papers = table(of("op", None, MANY), of("gp", None, 1.01 * MANY + 1))
+    both = table(papers, of("best", None, 0.99 * MANY - 5), of("worst", None, 0.99 * MANY + 5))
     claim = Claim("p", "E1", "Op is best.", "Fig. 1", READ, lower, champion="op")
     alone, beside = claim.judge({"a": papers}), claim.judge_beside({"a": both}, {"best": 0, "worst": 1})
     assert (beside.verdict, beside.effect, beside.p) == (alone.verdict, alone.effect, alone.p)
     assert alone.verdict == "reproduced" and beside.note.startswith(alone.note)
-    assert "with best in the place of op: reproduced (6 [" in beside.note
-    assert "with worst in the place of op: contradicted (-4 [" in beside.note
+    assert "with best in the place of op: reproduced (6.02 [" in beside.note
+    assert "with worst in the place of op: contradicted (-3.98 [" in beside.note
     assert claim.judge_beside({"a": papers}, {}) == alone
 
 

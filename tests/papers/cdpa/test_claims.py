@@ -148,7 +148,7 @@ def skewed(voted: float, corrected: float, diverged: bool = False) -> Tables:
     for variant, mean in (("as_printed", voted), ("as_released", 0.1), ("corrected", corrected)):
         values = cube([mean, mean])
         if diverged and variant == "as_printed":
-            values[:, :3] = np.nan
+            values[:, :9] = np.nan
         parts.append(rows("cdpa-variants", "accuracy", values, where={"variant": variant}, **shared))
     return {"skewed": table(*parts).assign(axis=None)}
 
@@ -262,8 +262,8 @@ class TestWithoutLpips:
 def test_diverged_runs_classify_nothing() -> None:
     tables = skewed(0.79, 0.79, diverged=True)  # of those that did not, the mean would be FedAvg's but for a point
     finding = judged("X3", tables)
-    assert finding.effect is not None and finding.effect == pytest.approx(0.8 - 0.4 * 0.79, abs=1e-3)
-    assert "6 numbers lost" in finding.note
+    assert finding.effect is not None and finding.effect == pytest.approx(0.8 - 0.25 * 0.79, abs=1e-3)
+    assert "18 numbers lost" in finding.note
 
 
 def test_the_networks_behind_rog_count_for_its_table() -> None:

@@ -192,9 +192,9 @@ class TestEpochs:
     def test_a_run_that_diverged_classifies_nothing(self) -> None:
         tables = learnt()
         frame = tables["text_utility"]
-        frame.loc[(frame["defense"] == "cdpa-text-delta") & (frame["seed"] < 3), "value"] = np.nan
+        frame.loc[(frame["defense"] == "cdpa-text-delta") & (frame["seed"] < 9), "value"] = np.nan
         finding = judged("E21a", tables)
-        assert finding.verdict == "contradicted" and finding.effect == pytest.approx(0.4 * 0.59 - 0.6, abs=1e-3)
+        assert finding.verdict == "contradicted" and finding.effect == pytest.approx(0.25 * 0.59 - 0.6, abs=1e-3)
 
 
 def test_attackers_are_named_with_what_they_miss() -> None:

@@ -77,7 +77,7 @@ def timed(seconds: Mapping[str, float]) -> pd.DataFrame:
     found = []
     for cell in CELLS.values():
         for method, mean in seconds.items():
-            values = np.array([[[mean - 0.01, mean, mean + 0.01]]])
+            values = mean + np.linspace(-0.01, 0.01, 3 * SEEDS).reshape(1, SEEDS, 3)
             part = rows("none", "round_wall_s", values, cell=cell)
             found.append(part.assign(**{"setting.method": method, "axis": "repetition", "mechanism": "none"}))
     return table(*found)

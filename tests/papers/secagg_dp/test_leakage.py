@@ -235,7 +235,7 @@ def test_numbers_of_users_are_averaged_by_themselves() -> None:
     found = claims.by_users(evidence, INVERSION, "assigned_psnr", "none", "dlg")
     assert found.points == (1.0, 2.0, 8.0)
     means: list[float] = found.values.mean(axis=(1, 2)).tolist()
-    assert found.values.size == 12 and means == pytest.approx([40, 30, 12])
+    assert found.values.size == 3 * 12 and means == pytest.approx([40, 30, 12])
     with pytest.raises(NotRun):
         claims.by_users(evidence, INVERSION, "ssim", "none", "dlg")
 

@@ -155,12 +155,12 @@ def utility_encrypted() -> Frame:
         ("fixed-point", None, 0.0): 0.9,
         ("tuned-encrypted", "budget", 1.0): 0.9,
     }
-    return trained(of, seeds=1)
+    return trained(of)
 
 
 def encrypted(value: float = 0.02) -> Frame:
     own = leaked(value, 0.0) | {"tau": tau(1.0), "parameter": 1.001, "bits": 86 * SIZE}
-    return rows(own, "tuned-encrypted", threshold=25.0, budget=1.0, seeds=1)
+    return rows(own, "tuned-encrypted", threshold=25.0, budget=1.0)
 
 
 def masked(half: float = 0.9) -> Frame:
@@ -353,7 +353,7 @@ class TestUtilityClaims:
         assert judge("E11a", utility=worse).verdict == "contradicted"
         unsure = utility()
         own = (unsure["defense"] == "fixed-point") & (unsure["metric"] == "accuracy")
-        unsure.loc[own, "value"] -= 0.01 * unsure.loc[own, "seed"]
+        unsure.loc[own, "value"] -= 0.05 * (unsure.loc[own, "seed"] % 3 - 1)
         assert judge("E11a", utility=unsure).verdict == "inconclusive"
 
     def test_bounds(self) -> None:
@@ -363,5 +363,5 @@ class TestUtilityClaims:
         assert found.verdict == "contradicted" and "noise, scale 0.0001" in found.note
         unsure = utility()
         own = (unsure["setting.scale"] == 1e-4) & (unsure["metric"] == "accuracy")
-        unsure.loc[own, "value"] -= 0.01 * unsure.loc[own, "seed"]
+        unsure.loc[own, "value"] -= 0.05 * (unsure.loc[own, "seed"] % 3 - 1)
         assert judge("E12", utility=unsure).verdict == "inconclusive"
