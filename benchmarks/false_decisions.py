@@ -173,9 +173,8 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=2000, help="draws per kind of effect, design and division")
     trials = parser.parse_args().trials
     print(pd.DataFrame(table(trials)).to_markdown(index=False))
-    print(
-        f"\n{trials} draws per rate and division; a rate of 5 % has a standard error of {math.sqrt(0.0475 / trials):.1%}."
-    )
+    error = math.sqrt(0.05 * 0.95 / trials)
+    print(f"\n{trials} draws per rate and division; a rate of 5 % has a standard error of {error:.1%}.")
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from leakbench.jobs.calibration import CalibrationImages
 from leakbench.jobs.pretraining import Diverged, Pretraining, pretrained
 from leakbench.jobs.subjects import SUBJECTS, Subject, check_defense, subject_of
 from leakbench.jobs.sums import averaged, match_users, only_sums, together
-from leakbench.jobs.victims import Victims, gather_victims
+from leakbench.jobs.victims import OF_SEEDS, OfSeeds, Victims, gather_victims
 from leakbench.lazy import torch
 from leakbench.metrics.image import IMAGE_METRICS
 from leakbench.metrics.labels import label_accuracy
@@ -64,11 +64,7 @@ class AttackJob(JobKind):
     clients: int = Field(ge=1, description="victim batches per seed")
     batch_size: int = Field(ge=1, description="samples per victim batch, B")
     first_index: int = Field(1, ge=0, description="where the victims start in the test split")
-    victims: Literal["same", "distinct"] = Field(
-        "same",
-        description="same: all seeds attack the same samples, as the papers do; distinct: each seed the next ones, so "
-        "that a seed draws its model and its victims",
-    )
+    victims: OfSeeds = Field("same", description=OF_SEEDS)
     auxiliary: int = Field(512, ge=1, description="training samples, of no client, that may be granted")
     knowledge: tuple[Grant, ...] = Field(
         ("labels", "pixel_range", "auxiliary_images", "auxiliary_sentences"),
@@ -309,15 +305,15 @@ class _Scene:
             Diverged: pretraining became non-finite.
         """
         dataset, label = subject.dataset, job.dataset.label
-        victims = kind.clients * kind.users
         clients = gather_victims(
             dataset,
             label,
             job.model.single(),
             seed,
-            clients=victims,
+            clients=kind.clients * kind.users,
             batch_size=kind.batch_size,
-            first_index=kind.first_index + (seed * victims * kind.batch_size if kind.distinct_victims else 0),
+            first_index=kind.first_index,
+            of_seeds=kind.victims,
             device=device,
         )
         trained = pretrained(clients.network, dataset, label, seed, kind.epoch, kind.pretraining, device)

@@ -18,7 +18,7 @@ from leakbench.errors import Infeasible
 from leakbench.federated.message import Law
 from leakbench.federated.step import ClientSteps
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
-from leakbench.jobs.victims import gather_victims
+from leakbench.jobs.victims import OF_SEEDS, OfSeeds, gather_victims
 from leakbench.lazy import torch
 from leakbench.models.base import BatchNorm, Network
 from leakbench.records import MetricInfo, Outcome, Replicate
@@ -53,15 +53,21 @@ class FisherJob(JobKind):
     """
 
     minutes: ClassVar[int] = 30
+    added: ClassVar[tuple[str, ...]] = ("victims",)
     metrics: ClassVar[Mapping[str, MetricInfo]] = FISHER_METRICS
 
     clients: int = Field(ge=1, description="clients per seed")
     batch_size: int = Field(ge=1, description="images per client, B")
     first_index: int = Field(1, ge=0, description="where the clients' images start in the test split")
+    victims: OfSeeds = Field("same", description=OF_SEEDS)
     batch_norm: BatchNorm = Field("eval", description="what the clients' BatchNorm layers normalise with")
     probes: int = Field(100, ge=1, description="random directions per sensitivity")
     exact: bool = Field(False, description="exact sensitivities instead, along every pixel of an image")
     coordinates: bool = Field(False, description="keep the first client's gradient, sensitivities and noise variances")
+
+    @property
+    def distinct_victims(self) -> bool:
+        return self.victims == "distinct"
 
     def lengths_of(self, job: Job) -> Mapping[str, int]:
         return {"victim": self.clients}
@@ -94,6 +100,7 @@ class FisherJob(JobKind):
             clients=self.clients,
             batch_size=self.batch_size,
             first_index=self.first_index,
+            of_seeds=self.victims,
             device=device,
         ).in_mode(self.batch_norm)
         network = victims.network

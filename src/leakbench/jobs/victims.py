@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from leakbench.data.base import Dataset, Split
 from leakbench.federated.partition import iid_partition
 from leakbench.lazy import torch
 from leakbench.models.base import BatchNorm, Model, Network, build_network
 from leakbench.randomness import Streams, stream_seed
+
+OfSeeds = Literal["same", "distinct"]
+"""Whether all seeds of a job attack the same samples, or each has victims of its own."""
+OF_SEEDS = (
+    "same: all seeds have the same victims, as in the papers; distinct: each has the next ones, so that a seed draws "
+    "its model and its victims"
+)
+"""Description of the field of protocols."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +57,13 @@ def gather_victims(
     first_index: int,
     device: torch.device,
     split: Split = "test",
+    of_seeds: OfSeeds = "same",
 ) -> Victims:
     """Clients that hold consecutive samples of the test split, from ``first_index`` on.
 
-    Every repetition attacks the same samples, as the papers do; the seed draws the model's initialisation and the
-    randomness of defenses and attacks. With ``split="train"`` it also draws the samples, from the whole split.
+    The seed draws the model's initialisation and the randomness of defenses and attacks. By default every repetition
+    attacks the same samples, as the papers do; else each has the samples after those of the seed before. With
+    ``split="train"`` the seed also draws the samples, from the whole split.
 
     >>> from leakbench.data.embedded import Digits
     >>> from leakbench.models.convnets import SimpleConvNet
@@ -73,6 +84,7 @@ def gather_victims(
         first_index: first sample, in the test split alone.
         device: of the tensors.
         split: of the samples.
+        of_seeds: whether all seeds have the same samples of the test split, or distinct ones.
 
     Raises:
         ConfigError: the train split has too few samples.
@@ -83,7 +95,9 @@ def gather_victims(
             iid_partition(dataset.length("train"), clients, batch_size, seed_of_parts).flatten().tolist()
         )
     else:
-        rows = range(first_index, first_index + clients * batch_size)
+        count = clients * batch_size
+        first_index += seed * count if of_seeds == "distinct" else 0
+        rows = range(first_index, first_index + count)
     samples = dataset.load(split, rows)
     values = samples.values.unflatten(0, (clients, batch_size)).to(device)
     network = build_network(model, dataset.shape, dataset.classes, stream_seed(label, seed, "initialisation"), device)

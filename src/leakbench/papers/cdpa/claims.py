@@ -329,9 +329,9 @@ def _spread(series: Series, name: str, unit: str, at_most: float) -> Part:
     series = series.at([point for point in series.points if point >= 0.8 - 1e-9])
     if len(series.points) < 2:
         raise NotRun(f"the grid of {series.name} has no two values of p from 0.8 on")
-    resamples = jackknife_of(series)
-    means = resamples.mean(series.values)
-    estimate = resamples.estimate(means.max(axis=-1) - means.min(axis=-1))
+    jackknife = jackknife_of(series)
+    means = jackknife.mean(series.values)
+    estimate = jackknife.estimate(means.max(axis=-1) - means.min(axis=-1))
     return Part(name, estimate, f"largest minus smallest {series.name} ({unit})", at_most=at_most)
 
 
@@ -421,10 +421,10 @@ def e14(evidence: Evidence) -> Finding:
         series = same_seeds(
             *(one.series("utility", CARBON, defense=defense) for one in (less, more) for defense in (CDPA, "none"))
         )
-        resamples = jackknife_of(*series)
-        ours, plain, later, without = (resamples.mean(each.values[0]) for each in series)
+        jackknife = jackknife_of(*series)
+        ours, plain, later, without = (jackknife.mean(each.values[0]) for each in series)
         meaning = "carbon of cdpa over that of none, smaller model minus larger"
-        parts.append(Part(f"{small} against {large}", resamples.estimate(ours / plain - later / without), meaning, 0.0))
+        parts.append(Part(f"{small} against {large}", jackknife.estimate(ours / plain - later / without), meaning, 0.0))
     return noting(decide(evidence, parts), SHARED)
 
 

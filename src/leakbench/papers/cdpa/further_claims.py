@@ -77,12 +77,12 @@ def restored(
     if not known:
         raise NotRun(f"no informed attacker of {defense} has numbers in {experiments[1]}")
     series = same_seeds(plain, *known.values())
-    resamples = jackknife_of(*series)
-    undefended, *means = (resamples.mean(each.values[0]) for each in series)
+    jackknife = jackknife_of(*series)
+    undefended, *means = (jackknife.mean(each.values[0]) for each in series)
     best = np.nanmax(np.stack(means), axis=0)
     gaps = ", ".join(f"{label} {mean[0] - undefended[0]:+.1f}" for label, mean in zip(known, means, strict=True))
     meaning = f"{metric} of the best informed attacker minus the undefended one ({unit})"
-    yield Part(cell, resamples.estimate(best - undefended), meaning, at_least=-missed, note=f"{unit}: {gaps}")
+    yield Part(cell, jackknife.estimate(best - undefended), meaning, at_least=-missed, note=f"{unit}: {gaps}")
 
 
 UNDER_ROG, UNDER_IG = ("rog", "rog_adaptive"), ("inversion", "inversion_adaptive")
@@ -170,10 +170,10 @@ def x4(cell: str, one: Evidence) -> Iterator[Part]:
     )
     for alpha in series[0].points:
         at = [each.at([alpha]) for each in series]
-        resamples = jackknife_of(*at)
-        corrected, voted, plain = (resamples.mean(each.values[0]) for each in at)
+        jackknife = jackknife_of(*at)
+        corrected, voted, plain = (jackknife.mean(each.values[0]) for each in at)
         meaning = "accuracy of corrected minus the middle between vote and FedAvg (part)"
-        estimate = resamples.estimate(corrected - (voted + plain) / 2)
+        estimate = jackknife.estimate(corrected - (voted + plain) / 2)
         yield Part(f"alpha = {alpha:g}, {cell}", estimate, meaning, at_least=0.0)
 
 

@@ -193,7 +193,7 @@ def e6(evidence: Evidence) -> Finding:
 
 
 class _Plane:
-    """Accuracy and defense capability of every setting of the defenses on one data set, resampled together."""
+    """Accuracy and defense capability of every setting of the defenses on one data set, without the same seeds."""
 
     def __init__(self, one: Evidence) -> None:
         metric = strongest_membership_attack(one)
@@ -205,20 +205,20 @@ class _Plane:
             for name in (ACCURACY, metric, INVERSION)
         ]
         series = same_seeds(*series)
-        self.resamples: Jackknife = jackknife_of(*series)
-        means = [self.resamples.mean(one.values) for one in series]
+        self.jackknife: Jackknife = jackknife_of(*series)
+        means = [self.jackknife.mean(one.values) for one in series]
         _, self._auc, self._mse = (mean[:, :1] for mean in means[:3])
         rest = iter(means[3:])
         self.measured = {label: (next(rest), next(rest), next(rest)) for _, label, _ in read[1:]}
-        """By defense: accuracies, AUC and errors of model inversion, each ``[1 + R, settings]``."""
+        """By defense: accuracies, AUC and errors of model inversion, each ``[1 + S, settings]``."""
 
     def capability(self, label: str) -> Array:
-        """GDC, ``[1 + R, settings]``; NaN where every run of a resample was lost."""
+        """GDC, ``[1 + S, settings]``; NaN where every run was lost."""
         _, auc, mse = self.measured[label]
         return _where_known(defense_capability, auc, mse, self._auc, self._mse)
 
     def hypervolume(self, label: str) -> Array:
-        """The area of accuracies and capabilities that some setting reaches both of, ``[1 + R]``; from 0 and 0."""
+        """The area of accuracies and capabilities that some setting reaches both of, ``[1 + S]``; from 0 and 0."""
         accuracy, capability = self.measured[label][0], np.maximum(self.capability(label), 0.0)  # NaN stays NaN
         order = np.argsort(-accuracy, axis=1)
         accuracy, capability = (np.take_along_axis(part, order, 1) for part in (accuracy, capability))
@@ -228,7 +228,7 @@ class _Plane:
         return area
 
     def mean_improvements(self, labels: Sequence[str]) -> tuple[Array, Array]:
-        """Mean ``IMP_MIA`` and ``IMP_DRA`` over all settings of some defenses, each ``[1 + R]``."""
+        """Mean ``IMP_MIA`` and ``IMP_DRA`` over all settings of some defenses, each ``[1 + S]``."""
         auc, mse = (np.concatenate([self.measured[label][part] for label in labels], axis=1) for part in (1, 2))
         of_mia = _where_known(mia_improvement, auc, self._auc)
         return of_mia.mean(axis=1), _where_known(dra_improvement, mse, self._mse).mean(axis=1)
@@ -267,7 +267,7 @@ def e7a(cell: str, one: Evidence) -> Iterator[Part]:
             capability[:, :, None] - plane.capability(label)[:, None, :],
         )
         meaning = "least lead of a Natural setting over a DP setting, in accuracy or capability"
-        yield Part(f"{label}, {cell}", plane.resamples.estimate(ahead.min(axis=(1, 2))), meaning, at_least=0.0)
+        yield Part(f"{label}, {cell}", plane.jackknife.estimate(ahead.min(axis=(1, 2))), meaning, at_least=0.0)
 
 
 @stated(
@@ -284,7 +284,7 @@ def e7b(cell: str, one: Evidence) -> Iterator[Part]:
     for label in DP:
         gap = plane.hypervolume("natural") - plane.hypervolume(label)
         meaning = "hypervolume of the Natural Channel minus that of a DP method (accuracy times capability)"
-        yield Part(f"{label}, {cell}", plane.resamples.estimate(gap), meaning, at_least=0.0)
+        yield Part(f"{label}, {cell}", plane.jackknife.estimate(gap), meaning, at_least=0.0)
 
 
 @stated(
@@ -307,7 +307,7 @@ def e8(cell: str, one: Evidence) -> Iterator[Part]:
         ("membership", dp_mia - our_mia, "mean IMP_MIA of DP minus that of the channels"),
         ("capability", best - dp_best, "largest GDC of a channel minus that of DP"),
     ):
-        yield Part(f"{name}, {cell}", plane.resamples.estimate(gap), meaning, at_least=0.0)
+        yield Part(f"{name}, {cell}", plane.jackknife.estimate(gap), meaning, at_least=0.0)
 
 
 @stated(
@@ -322,17 +322,17 @@ def e9(evidence: Evidence) -> Finding:
     series = same_seeds(
         *(evidence.series("batch_size", MSE, defense=label, attack=ONE_IMAGE, sweep="batch_size") for label in BATCHED)
     )
-    resamples = jackknife_of(*series)
-    dp, undefended, constant = (_slope(np.log(one.points), resamples.mean(one.values)) for one in series)
+    jackknife = jackknife_of(*series)
+    dp, undefended, constant = (_slope(np.log(one.points), jackknife.mean(one.values)) for one in series)
     meaning = "slope of the MSE over ln B"
     return decide(
         evidence,
         [
-            Part("DP-SGD", resamples.estimate(-dp), f"{meaning}, sign turned", at_least=0.0),
-            Part("undefended", resamples.estimate(undefended), meaning, at_least=0.0),
+            Part("DP-SGD", jackknife.estimate(-dp), f"{meaning}, sign turned", at_least=0.0),
+            Part("undefended", jackknife.estimate(undefended), meaning, at_least=0.0),
             Part(
                 "constant noise",
-                resamples.estimate(constant - undefended),
+                jackknife.estimate(constant - undefended),
                 f"{meaning}, minus undefended",
                 at_least=0.0,
             ),

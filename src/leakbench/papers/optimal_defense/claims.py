@@ -116,11 +116,11 @@ def _dominance(
     if min(len(baseline[0].points), len(optimal[0].points)) < 2:
         raise NotRun(f"a trade-off needs two values of {pair.sweep}; the grid has {numbers(baseline[0].points)}")
     series = same_seeds(*baseline, *optimal)
-    resamples = jackknife_of(*series)
-    means = [resamples.mean(one.values) for one in series]
+    jackknife = jackknife_of(*series)
+    means = [jackknife.mean(one.values) for one in series]
     split = len(baseline)
     statistic = dominance(*((np.minimum.reduce(part[:-1]), part[-1]) for part in (means[:split], means[split:])))
-    estimate = resamples.estimate(statistic)
+    estimate = jackknife.estimate(statistic)
     note = ""
     if np.isnan(estimate.value):
         note = "the two defenses reach no common errors"
@@ -223,12 +223,12 @@ def _faster(evidence: Evidence, experiment: str, pair: Pair) -> Finding:
     late = np.asarray(ours.points) + 1 > FIRST_STEP
     if not late.any():
         raise NotRun(f"training in {experiment} ends before step {FIRST_STEP + 1}")
-    resamples = jackknife_of(theirs, ours)
-    baseline_loss, optimal_loss = (resamples.mean(_trailing_mean(one.values)) for one in (theirs, ours))
+    jackknife = jackknife_of(theirs, ours)
+    baseline_loss, optimal_loss = (jackknife.mean(_trailing_mean(one.values)) for one in (theirs, ours))
     share = (optimal_loss < baseline_loss)[:, late].mean(axis=1)
     better = f"{pair.optimal} has a lower smoothed loss than {pair.baseline}"
     meaning = f"part of the steps after step {FIRST_STEP} at which {better}"
-    estimate = resamples.estimate(share, resolution=1 / int(late.sum()))
+    estimate = jackknife.estimate(share, resolution=1 / int(late.sum()))
     return decide(evidence, [Part("", estimate, meaning, at_least=SHARE)])
 
 
@@ -341,12 +341,12 @@ def e13(evidence: Evidence) -> Finding:
         raise NotRun(f"the grid has fewer than two scales from {SATURATED:g}: {numbers(losses[0].points)}")
     ours, theirs = same_points(*(one.at(large) for one in losses))
     parts = [difference(b, a, f"loss at {scale:g}", "nats", at_least=0.0) for scale, a, b in at_each(ours, theirs)]
-    resamples = jackknife_of(ours, theirs)
-    gap = resamples.mean(theirs.values - ours.values)
+    jackknife = jackknife_of(ours, theirs)
+    gap = jackknife.mean(theirs.values - ours.values)
     parts += [
         Part(
             f"gap from {low:g} to {high:g}",
-            resamples.estimate(gap[:, index + 1] - gap[:, index]),
+            jackknife.estimate(gap[:, index + 1] - gap[:, index]),
             "growth of the difference of the losses (nats)",
             at_least=0.0,
         )
@@ -375,12 +375,12 @@ def e14(evidence: Evidence) -> Finding:
     if not names:
         raise NotRun("the noise of each tensor was not measured in noise_training")
     curves = same_points(*(evidence.series("noise_training", name, defense=TRAINED_NOISE.optimal) for name in names))
-    resamples = jackknife_of(*curves)
-    noise = np.stack([resamples.mean(one.values) for one in curves])
+    jackknife = jackknife_of(*curves)
+    noise = np.stack([jackknife.mean(one.values) for one in curves])
     with np.errstate(divide="ignore"):  # a tensor without noise differs infinitely
         ratio = (noise.max(axis=0) / noise.min(axis=0)).min(axis=1)
     meaning = "largest over smallest mean standard deviation of a tensor's noise, at the step where it is least"
-    return decide(evidence, [Part("", resamples.estimate(ratio), meaning, at_least=LAYER_RATIO)])
+    return decide(evidence, [Part("", jackknife.estimate(ratio), meaning, at_least=LAYER_RATIO)])
 
 
 # The same trade-offs against attackers who know the defense.
@@ -569,10 +569,10 @@ def x7(evidence: Evidence) -> Finding:
 
 
 def _above_bound(name: str, error: Series, information: Series) -> Part:
-    resamples = jackknife_of(error, information)
-    bound = 1 / (1 + resamples.mean(information.values[0]))
-    excess = resamples.mean(error.values[0]) / bound - 1
-    return Part(name, resamples.estimate(excess), "MSE over the bound, minus 1", at_least=0.0)
+    jackknife = jackknife_of(error, information)
+    bound = 1 / (1 + jackknife.mean(information.values[0]))
+    excess = jackknife.mean(error.values[0]) / bound - 1
+    return Part(name, jackknife.estimate(excess), "MSE over the bound, minus 1", at_least=0.0)
 
 
 @stated(
