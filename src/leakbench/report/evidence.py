@@ -63,8 +63,7 @@ class Series:
 
     def measured_seeds(self) -> set[int]:
         """Seeds of which some number is known."""
-        known: list[bool] = np.isfinite(self.values).any(axis=(0, 2)).tolist()
-        return {seed for seed, measured in zip(self.seeds, known, strict=True) if measured}
+        return {seed for i, seed in enumerate(self.seeds) if np.isfinite(self.values[:, i]).any()}
 
     def by_point(self) -> list[tuple[float, Series]]:
         """Every point, with the series at it alone."""
