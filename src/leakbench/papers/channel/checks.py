@@ -1,4 +1,7 @@
-"""The paper's theorems, checked by computing: see :mod:`leakbench.report.checks`."""
+"""The paper's theorems, checked by computing: see :mod:`leakbench.report.checks`.
+
+What the paper states wrongly is in :mod:`leakbench.papers.channel.misprints`.
+"""
 
 from __future__ import annotations
 
@@ -45,15 +48,18 @@ from leakbench.theory.reconstruction_bound import (
 theorem = partial(theorem_of, PAPER)
 
 
-def _spectra(name: str, trials: int, size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Generator]:
-    """Eigenvalues spread over orders of magnitude, a capacity for each spectrum, and the generator for what else."""
+def random_spectra(name: str, trials: int, size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Generator]:
+    """Eigenvalues spread over orders of magnitude, ``[trials, size]``, a capacity for each spectrum, ``[trials]``.
+
+    The third is the generator for what else is drawn.
+    """
     draw = generator(PAPER, "theory", name)
     eigenvalues = torch.randn(trials, size, generator=draw, dtype=torch.float64).mul(1.5).exp()
     kappa = torch.randn(trials, generator=draw, dtype=torch.float64).exp()
     return eigenvalues, kappa, draw
 
 
-def _covariances(draw: torch.Generator, trials: int, size: int) -> torch.Tensor:
+def random_covariances(draw: torch.Generator, trials: int, size: int) -> torch.Tensor:
     """Positive definite, correlated, of unequal variances, ``[trials, size, size]``."""
     root = torch.randn(trials, size, size, generator=draw, dtype=torch.float64)
     scale = torch.randn(trials, size, 1, generator=draw, dtype=torch.float64).exp()
@@ -68,7 +74,7 @@ def _covariances(draw: torch.Generator, trials: int, size: int) -> torch.Tensor:
 def natural_variance_is_the_only_root() -> Checked:
     """``f`` falls with the variance, grows with every eigenvalue, and is ``kappa`` at the Natural Channel's."""
     trials, size = 2000, 8
-    eigenvalues, kappa, _ = _spectra("natural", trials, size)
+    eigenvalues, kappa, _ = random_spectra("natural", trials, size)
     sigma = natural_variance(eigenvalues, kappa)
     reached = capacity(eigenvalues, sigma)
     steps = torch.tensor([0.1, 0.5, 0.9, 1.1, 2.0, 10.0], dtype=torch.float64).unsqueeze(-1)
@@ -88,9 +94,9 @@ def natural_variance_is_the_only_root() -> Checked:
 def white_noise_gives_every_direction_the_same() -> Checked:
     """The White Channel has capacity ``kappa``, every direction ``kappa / d``, noise like the data."""
     trials, size = 2000, 6
-    eigenvalues, kappa, draw = _spectra("white", trials, size)
+    eigenvalues, kappa, draw = random_spectra("white", trials, size)
     variances = white_variances(eigenvalues, kappa)
-    covariance, factor = _covariances(draw, trials, size), white_factor(size, kappa)[:, None, None]
+    covariance, factor = random_covariances(draw, trials, size), white_factor(size, kappa)[:, None, None]
     slacks = [
         agreement(pairwise_capacity(eigenvalues, variances), kappa),
         agreement(size * directional_information(eigenvalues, variances), kappa.unsqueeze(-1)),
@@ -105,8 +111,8 @@ def white_noise_gives_every_direction_the_same() -> Checked:
 def bound_of_theorem_3_is_above_the_capacity() -> Checked:
     """``U(sigma) >= f(sigma)``, so that the paper's noise for ``kappa`` is never less than needed."""
     trials, size = 2000, 5
-    _, kappa, draw = _spectra("personalized", trials, size)
-    covariance = _covariances(draw, trials, size)
+    _, kappa, draw = random_spectra("personalized", trials, size)
+    covariance = random_covariances(draw, trials, size)
     weights, sigma = (torch.randn(trials, n, generator=draw, dtype=torch.float64).mul(1.5).exp() for n in (size, 1))
     parts, sigma = blocks(covariance, weights), sigma.squeeze(-1)
     bounded, exact = bound_variance(parts, weights, kappa), personalized_variance(covariance, weights, kappa)
@@ -130,8 +136,8 @@ def bound_of_theorem_3_is_above_the_capacity() -> Checked:
 def error_of_normal_data_is_above_the_bound() -> Checked:
     """The least error is above the bound at the capacity, and equal to it where all is isotropic."""
     trials, size = 2000, 5
-    eigenvalues, kappa, draw = _spectra("bound", trials, size)
-    covariance, noise = _covariances(draw, trials, size), _covariances(draw, trials, size)
+    eigenvalues, kappa, draw = random_spectra("bound", trials, size)
+    covariance, noise = random_covariances(draw, trials, size), random_covariances(draw, trials, size)
     power = gaussian_log_entropy_power(spectrum(covariance))
     bound = error_bound(power, gaussian_capacity(covariance, noise), size).value
     equal = eigenvalues[:, :1].expand(-1, size)
@@ -154,7 +160,7 @@ def white_noise_costs_attackers_more_than_natural() -> Checked:
     It is ``mean lambda e^(-2 kappa / d)`` under White noise.
     """
     trials, size = 20_000, 8
-    eigenvalues, kappa, _ = _spectra("white and natural errors", trials, size)
+    eigenvalues, kappa, _ = random_spectra("white and natural errors", trials, size)
     white = diagonal_error(eigenvalues, white_variances(eigenvalues, kappa))
     natural = diagonal_error(eigenvalues, natural_variance(eigenvalues, kappa).unsqueeze(-1))
     formula = eigenvalues.mean(dim=-1) * (-2 * kappa / size).exp()
@@ -170,7 +176,7 @@ def white_noise_costs_attackers_more_than_natural() -> Checked:
 def white_noise_has_more_power_than_natural() -> Checked:
     """The trace of the White Channel's noise is not below that of the Natural Channel's at equal capacity."""
     trials, size = 20_000, 8
-    eigenvalues, kappa, _ = _spectra("white and natural power", trials, size)
+    eigenvalues, kappa, _ = random_spectra("white and natural power", trials, size)
     white, natural = white_variances(eigenvalues, kappa).sum(dim=-1), size * natural_variance(eigenvalues, kappa)
     return checked([white / natural - 1], trials, "excess of the power of White over that of Natural noise, relative")
 
@@ -183,7 +189,7 @@ def white_noise_has_more_power_than_natural() -> Checked:
 def large_batches_hide_under_constant_noise_alone() -> Checked:
     """Capacity falls with the batch under constant noise, and grows under that of DP-SGD."""
     trials, size = 1000, 8
-    eigenvalues, kappa, _ = _spectra("batch", trials, size)
+    eigenvalues, kappa, _ = random_spectra("batch", trials, size)
     sizes = torch.tensor([1.0, 2.0, 8.0, 64.0, 512.0], dtype=torch.float64).unsqueeze(-1)
     sigma = natural_variance(eigenvalues, kappa)
     constant, private = batch_capacity(eigenvalues, sigma, sizes), batch_capacity(eigenvalues, sigma, sizes, "dp")
@@ -204,8 +210,8 @@ def large_batches_hide_under_constant_noise_alone() -> Checked:
 def dropping_removes_capacity() -> Checked:
     """Dropped coordinates take ``Delta C > 0``, and larger eigenvalues more than smaller ones."""
     trials, size = 1000, 6
-    eigenvalues, _, draw = _spectra("compression", trials, size)
-    covariance = _covariances(draw, trials, size)
+    eigenvalues, _, draw = random_spectra("compression", trials, size)
+    covariance = random_covariances(draw, trials, size)
     sigma = torch.randn(trials, generator=draw, dtype=torch.float64).exp()
     whole = capacity(spectrum(covariance), sigma)
     slacks = []
@@ -230,8 +236,8 @@ def dropping_removes_capacity() -> Checked:
 def compression_is_more_noise() -> Checked:
     """All coordinates under some larger variance have the capacity of those that are not dropped."""
     trials, size = 1000, 6
-    eigenvalues, _, draw = _spectra("equivalent", trials, size)
-    covariance = _covariances(draw, trials, size)
+    eigenvalues, _, draw = random_spectra("equivalent", trials, size)
+    covariance = random_covariances(draw, trials, size)
     sigma = torch.randn(trials, generator=draw, dtype=torch.float64).exp()
     slacks = []
     for count in (1, 3, 5):
