@@ -1,8 +1,8 @@
 """Claims of the paper's figures, and further ones, checked against our experiments.
 
 A positive effect speaks for the paper, unless the effect has to stay within a band. Where the paper speaks of every
-data set and model, each pair that an experiment holds is a part of the claim. A metric rises by its ranks within seeds; steps
-against the trend are listed.
+data set and model, each pair that an experiment holds is a part of the claim. A metric rises by its ranks within
+seeds; steps against the trend are listed.
 """
 
 from __future__ import annotations
