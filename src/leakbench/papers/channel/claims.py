@@ -35,6 +35,8 @@ CHANNELS = ("natural", "white", "personalized")
 """Experiments of released models; each sweeps kappa of the defense of the same label."""
 DP = ("dp-sgd", "dp-psac")
 LIKENESS = ("psnr", "ssim", "cosine")
+READ_OFF = 0.01
+"""Accuracy or defense capability that counts as none: Fig. 15 prints no numbers, and is not read off more exactly."""
 CHANNEL_COST, DP_COST = 0.11, 0.5
 """Overheads of Table 2: none of the channel's is larger, none of DP-SGD's is smaller."""
 EIGENVALUE_BAND = 0.03
@@ -251,8 +253,8 @@ each_plane = each_cell(*(entry.experiment for entry in PLANE))
 
 @stated(
     "E7a",
-    "No setting of DP-SGD or DP-PSAC has both a higher accuracy and a higher defense capability than a setting of the "
-    "Natural Channel.",
+    "No setting of DP-SGD or DP-PSAC has both an accuracy and a defense capability that are higher by more than "
+    f"{READ_OFF:g} than those of a setting of the Natural Channel.",
     source="Fig. 15",
     experiments=PLANE,
 )
@@ -267,7 +269,7 @@ def e7a(cell: str, one: Evidence) -> Iterator[Part]:
             capability[:, :, None] - plane.capability(label)[:, None, :],
         )
         meaning = "least lead of a Natural setting over a DP setting, in accuracy or capability"
-        yield Part(f"{label}, {cell}", plane.jackknife.estimate(ahead.min(axis=(1, 2))), meaning, at_least=0.0)
+        yield Part(f"{label}, {cell}", plane.jackknife.estimate(ahead.min(axis=(1, 2))), meaning, at_least=-READ_OFF)
 
 
 @stated(

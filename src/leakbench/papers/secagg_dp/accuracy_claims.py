@@ -23,7 +23,7 @@ from leakbench.report.wording import numbers
 stated = partial(claim, PAPER)
 
 MARGIN = 0.01
-"""Tolerance of "at least as accurate": accuracies that differ by less are equal."""
+"""Tolerance of "at least as accurate": Fig. 5 prints no numbers, and is not read off more exactly."""
 ENDINGS = ("", CNN)
 """Endings of the experiments of the linear model, and of the CNN."""
 
