@@ -29,6 +29,7 @@ def rows(
     first_seed: int = 0,
     cell: tuple[str, str] = ("digits16", "small"),
     where: dict[str, str] | None = None,
+    distinct: bool = False,
 ) -> pd.DataFrame:
     """A metric of one defense.
 
@@ -51,7 +52,7 @@ def rows(
             "defense": defense,
             "attack": attack,
             "void": void,
-            "distinct": False,
+            "distinct": distinct,
             "seed": first_seed + seed,
             "status": "diverged" if np.isnan(value) else "ok",
             "metric": metric,

@@ -214,6 +214,19 @@ def test_notes_say_what_was_measured() -> None:
     assert alone.notes() == ["1 seed x 2 batches: fewer than 3 seeds decide nothing"]
 
 
+def test_victims_of_their_own_are_no_factor_beside_seeds() -> None:
+    """Their mean is the seed's number, and the degrees of freedom are those of seeds alone."""
+    values = np.random.default_rng(0).normal(size=(2, 6, 2))
+    shared, own = (pruning(values, distinct=distinct) for distinct in (False, True))
+    series = [
+        each.series("pruning", "mse_input", defense="gp", attack="ig", sweep="fraction") for each in (shared, own)
+    ]
+    np.testing.assert_allclose(series[1].values, values.mean(axis=2, keepdims=True))
+    freedom = [level(each.at([0.5]), "", "").estimate.freedom for each in series]
+    assert freedom == [1, 5]
+    assert (shared.notes(), own.notes()) == (["6 seeds x 2 batches"], ["6 seeds, 2 batches each"])
+
+
 def test_of_several_models_the_first_is_judged() -> None:
     cells = [
         rows(

@@ -25,7 +25,7 @@ from leakbench.jobs.calibration import CalibrationImages
 from leakbench.jobs.pretraining import Diverged, Pretraining, pretrained
 from leakbench.jobs.subjects import SUBJECTS, Subject, check_defense, subject_of
 from leakbench.jobs.sums import averaged, match_users, only_sums, together
-from leakbench.jobs.victims import OF_SEEDS, OfSeeds, Victims, gather_victims
+from leakbench.jobs.victims import SAME_OR_DISTINCT, OfSeeds, Victims, gather_victims
 from leakbench.lazy import torch
 from leakbench.metrics.image import IMAGE_METRICS
 from leakbench.metrics.labels import label_accuracy
@@ -64,7 +64,7 @@ class AttackJob(JobKind):
     clients: int = Field(ge=1, description="victim batches per seed")
     batch_size: int = Field(ge=1, description="samples per victim batch, B")
     first_index: int = Field(1, ge=0, description="where the victims start in the test split")
-    victims: OfSeeds = Field("same", description=OF_SEEDS)
+    victims: OfSeeds = Field("same", description=SAME_OR_DISTINCT)
     auxiliary: int = Field(512, ge=1, description="training samples, of no client, that may be granted")
     knowledge: tuple[Grant, ...] = Field(
         ("labels", "pixel_range", "auxiliary_images", "auxiliary_sentences"),

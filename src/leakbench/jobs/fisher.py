@@ -18,7 +18,7 @@ from leakbench.errors import Infeasible
 from leakbench.federated.message import Law
 from leakbench.federated.step import ClientSteps
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
-from leakbench.jobs.victims import OF_SEEDS, OfSeeds, gather_victims
+from leakbench.jobs.victims import SAME_OR_DISTINCT, OfSeeds, gather_victims
 from leakbench.lazy import torch
 from leakbench.models.base import BatchNorm, Network
 from leakbench.records import MetricInfo, Outcome, Replicate
@@ -59,7 +59,7 @@ class FisherJob(JobKind):
     clients: int = Field(ge=1, description="clients per seed")
     batch_size: int = Field(ge=1, description="images per client, B")
     first_index: int = Field(1, ge=0, description="where the clients' images start in the test split")
-    victims: OfSeeds = Field("same", description=OF_SEEDS)
+    victims: OfSeeds = Field("same", description=SAME_OR_DISTINCT)
     batch_norm: BatchNorm = Field("eval", description="what the clients' BatchNorm layers normalise with")
     probes: int = Field(100, ge=1, description="random directions per sensitivity")
     exact: bool = Field(False, description="exact sensitivities instead, along every pixel of an image")

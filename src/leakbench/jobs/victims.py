@@ -14,7 +14,7 @@ from leakbench.randomness import Streams, stream_seed
 
 OfSeeds = Literal["same", "distinct"]
 """Whether all seeds of a job attack the same samples, or each has victims of its own."""
-OF_SEEDS = (
+SAME_OR_DISTINCT = (
     "same: all seeds have the same victims, as in the papers; distinct: each has the next ones, so that a seed draws "
     "its model and its victims"
 )

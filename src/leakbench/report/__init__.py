@@ -8,8 +8,9 @@ picture. One that shows pictures or coordinates asks for the tensors of its expe
 tables and CSV say "k of n records", even if nothing is missing: only the workflow makes unmarked artifacts.
 
 A claim is a pure function from tidy tables to an effect with an interval and a verdict. ``evidence.py`` turns the
-numbers of a defense into an array over settings, seeds and attacked batches; ``statistics.py`` resamples seeds and
-batches independently of each other, alike for both defenses of a comparison. The verdict is *inconclusive* if the
-interval contains the threshold, or an attack behind the numbers missed its gate; else *reproduced* or *contradicted*.
-A claim of several parts is reproduced if all are, and contradicted if one is. *Not run* says what is missing.
+numbers of a defense into an array over settings, seeds and attacked batches; ``comparisons.py`` makes effects of them
+(differences, ratios, levels, trends), which ``inference.py`` tests by leaving out seeds and batches in turn.
+``findings.py`` decides: *reproduced* or *contradicted* where the test of each part allows it, else *inconclusive*, as
+where an attack behind the numbers missed its gate; *not run* says what is missing. ``coverage.py`` says how much of the
+paper's grid that rests on. The rule and its rates of false decisions: ``docs/verdicts.md``.
 """
