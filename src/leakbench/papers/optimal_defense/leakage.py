@@ -1,4 +1,4 @@
-"""What a reconstruction leaks: its error, as far as it stays below the best guess without a gradient."""
+"""Leakage of a reconstruction: its error, as far as it stays below the best guess without a gradient."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class BlindGuess:
 
     @property
     def note(self) -> str:
-        """What there is to say where errors cannot be capped."""
+        """A remark where errors cannot be capped; else empty."""
         return "" if self.error else f"{NO_REFERENCE}, so that errors are not capped"
 
     def cap(self, errors: Series) -> Series:
