@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-IMAGE_METRICS = ("mse_input", "psnr")
+IMAGE_METRICS = ("mse_input", "psnr", "assigned_mse_input", "assigned_psnr")
 
 
 def cube(means: Sequence[float], units: int = 1, spread: float = 1e-5, seeds: int = 12) -> np.ndarray:

@@ -37,7 +37,7 @@ Cell = tuple[str, str, str, str, tuple[tuple[str, object], ...]]
 
 
 def coverage(plan: Plan, whole: Plan, paper: str, experiments: Iterable[str]) -> str:
-    """How much of the paper's grid some experiments compute, in words.
+    """Describe how much of the paper's grid some experiments compute.
 
     Args:
         plan: of a scale.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 VICTIM_AXES = ("victim", "image", "sentence")
 """Axes of metrics along which seeds share the victims, unless the protocol gives each seed victims of its own."""
-OWN_AXES = ("client", "repetition")
+SEED_AXES = ("client", "repetition")
 """Axes of metrics whose values belong to their seed alone, so that its mean is what counts."""
 
 
@@ -261,7 +261,7 @@ class Evidence:
             cube = _per_batch(cube, _clients(rows), name)
         self._read.seeds.update(seeds.tolist())
         units = cube.shape[-1]
-        if axis in OWN_AXES or (axis in VICTIM_AXES and measured["distinct"].all()):
+        if axis in SEED_AXES or (axis in VICTIM_AXES and measured["distinct"].all()):
             cube = _means(cube)
             self._read.each.add(units)
         elif units > 1:

@@ -97,7 +97,7 @@ class Part:
 
     @property
     def verdict(self) -> Verdict:
-        """What this part alone says."""
+        """The verdict of this part alone."""
         return verdict_of(self.p_holds, self.p_fails)
 
     def seeds_needed(self, level: float) -> int | None:
@@ -230,7 +230,7 @@ def survives(verdict: str, p_holm: float) -> bool:
 
 
 def in_words(lean: str, seeds_needed: int | None) -> str:
-    """Where an undecided claim leans, and what would decide it; empty where it leans to neither side.
+    """Lean of an undecided claim, and what would decide it; empty where it leans to neither side.
 
     >>> in_words("reproduced", 12)
     'leans to reproduced; 12 seeds would decide an effect of this size'

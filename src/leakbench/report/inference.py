@@ -24,7 +24,7 @@ FEWEST_SEEDS = 3
 POWER = 0.8
 """Probability of deciding a true effect of the estimated size, with the number of seeds that is recommended."""
 MOST_SEEDS = 1000
-"""Where the recommendation ends."""
+"""Largest number of seeds that is recommended."""
 ROUNDING = 1e-12
 """Relative size of differences that are none."""
 PERMUTATIONS = 9999
@@ -164,7 +164,7 @@ class Jackknife:
 
     @cached_property
     def _weights(self) -> tuple[Array, Array]:
-        """Which are in, ``[1 + S + K, S]`` and ``[1 + S + K, K]``: all, all but one seed, all but one batch."""
+        """Seeds and batches left in, ``[1 + S + K, S]`` and ``[1 + S + K, K]``: all, all but one seed, all but one batch."""
         s, k = self.seeds, self.batches if self.batches > 1 else 0
         seeds = np.concatenate([np.ones((1, s)), 1 - np.eye(s), np.ones((k, s))])
         batches = np.concatenate([np.ones((1 + s, self.batches)), 1 - np.eye(self.batches)[:k]])

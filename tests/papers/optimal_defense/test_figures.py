@@ -65,7 +65,7 @@ def test_errors_against_a_parameter(tables: Tables, name: str) -> None:
                     for value in numbers[parameter]
                 ]
             assert numbers[["mean", "low", "high"]].to_numpy() == pytest.approx(np.array(expected))
-            assert set(numbers["seeds"]) == {3} and set(numbers["lost"]) == {0}
+            assert set(numbers["seeds"]) == {6} and set(numbers["lost"]) == {0}
     assert drawing.figure.axes[0].get_xscale() == ("log" if name == "fig05" else "linear")
 
 

@@ -25,7 +25,7 @@ def test_equal_utility(tables: Tables) -> None:
     above, below = drawing.figure.axes
     assert above.get_xscale() == above.get_yscale() == "log" and "variance" in above.get_xlabel()
     lines = {str(line.get_label()): line for line in above.lines}
-    errors = drawing.numbers[drawing.numbers["panel"] == "error and bound"]
+    errors = drawing.numbers[drawing.numbers["panel"] == "error and information"]
     assert set(lines) == set(errors["series"])
     looks = {(str(line.get_color()), str(line.get_linestyle()), str(line.get_marker())) for line in lines.values()}
     assert len(looks) == len(lines)
@@ -36,8 +36,8 @@ def test_equal_utility(tables: Tables) -> None:
             for row in rows.to_dict("records"):
                 where = {"metric": "mse_input", "attack": attack, "defense": defense, "setting.scale": row["scale"]}
                 assert (row["mean"], row["low"], row["high"]) == pytest.approx(interval(per_seed(frame, **where)))
-        for prior, information in {"normal": 1.0, "flat": 0.0}.items():
-            rows = series(errors, f"bound, {prior} prior: {label}")
+        for formula, information in {"1 / (1 + information)": 1.0, "1 / information": 0.0}.items():
+            rows = series(errors, f"{formula}: {label}")
             for row in rows.to_dict("records"):
                 where = {"metric": "information", "defense": defense, "setting.scale": row["scale"]}
                 expected = interval([1 / (mean + information) for mean in per_seed(frame, **where)])
@@ -59,11 +59,11 @@ def test_equal_utility(tables: Tables) -> None:
     assert chosen == {"ig", "ig-adaptive"}  # or the test would not see which is taken
 
 
-def test_a_bound_does_not_stretch_the_axis(tables: Tables) -> None:
+def test_little_information_does_not_stretch_the_axis(tables: Tables) -> None:
     frame = tables["equal_utility"]
     frame.loc[frame["metric"] == "information", "value"] = 1e-9
     above = draw("figS1", tables).figure.axes[0]
-    assert above.get_ylim()[1] < 100  # the flat-prior bound is 1e9
+    assert above.get_ylim()[1] < 100  # its reciprocal is 1e9
 
 
 def test_trade_offs_with_adaptive_attackers(tables: Tables) -> None:

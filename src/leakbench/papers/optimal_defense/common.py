@@ -32,7 +32,9 @@ CIFAR_REFERENCES = reads("cifar_references", defenses="none", attacks=IMAGE_REFE
 
 INTERVALS = "Intervals: 95 % t-intervals over seeds of the initialisation; of two seeds, their range."
 BLIND = (
-    "Reference attackers that never see the gradient: the mean of auxiliary images, constant grey, and random noise."
+    "Reference attackers that never see the gradient: the mean of auxiliary images, constant grey, and random noise; "
+    "what errs more than the best of them leaks nothing, and counts as no more in the claims. Images are in the order "
+    "that the attack leaves, as released; the claims assign them first."
 )
 REFERENCES = f"{BLIND} Attack: Inverting Gradients with the true labels, not adapted to the defense."
 TRADED = (

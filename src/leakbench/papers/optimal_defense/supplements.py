@@ -52,8 +52,14 @@ from leakbench.report.trade_offs import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-PRIORS: dict[str, tuple[float, LineStyle]] = {"normal": (1.0, "-."), "flat": (0.0, (0, (4, 1, 1, 1, 1, 1)))}
-"""Information per input that a prior adds (inputs are standard normal; nothing is known of them), and line style."""
+PRIORS: dict[str, tuple[float, LineStyle]] = {
+    "1 / (1 + information)": (1.0, "-."),
+    "1 / information": (0.0, (0, (4, 1, 1, 1, 1, 1))),
+}
+"""Information per input that a prior adds (inputs are standard normal; nothing is known of them), and line style.
+
+Neither is the prior of images, so that neither formula is a bound on their errors.
+"""
 KNOWING = (
     "Both attackers invert gradients with the true labels; the one who knows the defense ignores pruned and clipped "
     "coordinates, weights those with optimal noise by its inverse variance, and averages its objective over draws of "
@@ -72,10 +78,12 @@ SINGLE = {"gp-80": ("gp", 0.8), "gp-90": ("gp", 0.9), "op-70": ("op", 0.7), "op-
     "S1",
     title="Noise at equal utility",
     caption="Clipped noise and optimal noise with the same variance of <g, y>, which is the budget of the paper's "
-    "theorems. Above: error of the paper's attacker, of one who knows the defense, and the Bayesian Cramér-Rao "
-    "bound per input, 1 / (information + prior) with the trace of the Fisher information per input and the "
-    "prior's information: 1 for standard-normal inputs, 0 where nothing is known of them (cut off where it leaves "
-    "the axis). Below: trade-off for whichever attacker errs less. A better defense lies lower and further right. "
+    "theorems. Above: error of the paper's attacker, of one who knows the defense, and what the defense itself tells, "
+    "by the trace of its Fisher information per input: 1 / (1 + information) would bound the error from below if "
+    "inputs were standard normal, 1 / information if nothing were known of them (cut off where it leaves the axis). "
+    "Neither is a bound on images, of which more is known: the mean image, which needs no gradient, may err less. "
+    "What the covariance tells is not counted. Below: trade-off for whichever attacker errs less. A better defense "
+    "lies lower and further right. "
     f"{KNOWING} {INTERVALS}",
     experiments=(
         UNDEFENDED,
@@ -84,10 +92,10 @@ SINGLE = {"gp-80": ("gp", 0.8), "gp-90": ("gp", 0.9), "op-70": ("op", 0.7), "op-
     any_sweep=True,
 )
 def fig_s1(tables: Tables) -> Drawing:
-    """MSE and bound against the budget; trade-off for the stronger attacker."""
+    """MSE and information against the budget; trade-off for the stronger attacker."""
     frame = together(tables)
     drawn, (upper, lower) = panels(2, width=6.6, height=3.7, stacked=True)
-    numbers = _errors_and_bounds(upper, frame)
+    numbers = _errors_and_information(upper, frame)
     best = strongest(frame, ATTACKERS, "mse_input")
     shown = TradeOff(best, "scale", NOISE_AT_U2, r"variance of $\langle g, y\rangle$", {STRONGEST: ""})
     numbers += [{"panel": "trade-off", **row} for row in draw_trade_off(lower, shown, "mse_input", "final_loss")]
@@ -96,8 +104,8 @@ def fig_s1(tables: Tables) -> Drawing:
     return Drawing(drawn, pd.DataFrame(numbers))
 
 
-def _errors_and_bounds(ax: Axes, frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Errors of both attackers against the budget, and below them the bounds on any attacker's."""
+def _errors_and_information(ax: Axes, frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Errors of both attackers against the budget, and the errors that the information corresponds to."""
     numbers = draw_undefended_and_references(ax, frame, "mse_input", ATTACK)
     defenses = series_of(frame, NOISE_AT_U2, "scale")
     for defense, name in defenses.items():
@@ -107,27 +115,27 @@ def _errors_and_bounds(ax: Axes, frame: pd.DataFrame) -> list[dict[str, Any]]:
                 knowing, mechanism = attack != ATTACK, rows["mechanism"].iloc[0]
                 mark = other_marker(mechanism) if knowing else marker(mechanism)
                 numbers += draw_swept(ax, rows, "scale", name + words, style=":" if knowing else "-", mark=mark)
-    ax.set(xscale="log", yscale="log", title="error and bound")
-    for prior, (added, style) in PRIORS.items():
-        if prior == "flat":
+    ax.set(xscale="log", yscale="log", title="error and information")
+    for formula, (added, style) in PRIORS.items():
+        if not added:
             ax.set_ylim(ax.get_ylim())  # it may lie far below all that is measured, or above
         for defense, name in defenses.items():
-            rows = bounds(values_of(frame, "information", defense=defense), added)
-            numbers += draw_swept(ax, rows, "scale", f"bound, {prior} prior: {name}", style=style, mark="")
+            rows = reciprocals(values_of(frame, "information", defense=defense), added)
+            numbers += draw_swept(ax, rows, "scale", f"{formula}: {name}", style=style, mark="")
     ax.set(xlabel=r"variance of $\langle g, y\rangle$ (utility budget $-U_2$)", ylabel=ERRORS["mse_input"])
     plain_ticks(ax.yaxis)
     ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
-    return [{"panel": "error and bound", **row} for row in numbers]
+    return [{"panel": "error and information", **row} for row in numbers]
 
 
-def bounds(information: pd.DataFrame, prior: float) -> pd.DataFrame:
-    """The Cramér-Rao bound on the MSE per input of every seed and setting, ``1 / (information + prior)``.
+def reciprocals(information: pd.DataFrame, prior: float) -> pd.DataFrame:
+    """The error of every seed and setting that the information corresponds to, ``1 / (information + prior)``.
 
-    The information is averaged over victims first, as in the bound, which is about the mean over inputs.
+    The information is averaged over victims first, as in Theorem 1, which is about the mean over inputs.
     """
     keys = ["defense", "mechanism", "seed", *setting_columns(information)]
     means = information.groupby(keys, dropna=False)["value"].mean().reset_index()
-    return means.assign(value=1 / (means["value"] + prior), metric="bound", void=False)
+    return means.assign(value=1 / (means["value"] + prior), metric="reciprocal", void=False)
 
 
 @figure(
