@@ -160,7 +160,9 @@ def test_claims(capsys: pytest.CaptureFixture[str]) -> None:
     assert {row["verdict"] for row in rows.values()} == {"reproduced", "not run"}
     assert {(row["paper"], row["scale"]) for row in rows.values()} == {("optimal_defense", "laptop")}
     assert (rows["T1"]["effect"], rows["T1"]["low"], rows["T1"]["meaning"]) == (0.25, None, "slack")
-    tables = "results/laptop/optimal_defense/cifar_pruning/records.parquet"
+    tables = " ".join(
+        f"results/laptop/optimal_defense/{name}/records.parquet" for name in ("cifar_references", "cifar_pruning")
+    )
     assert rows["E2"]["note"] == f"make the tables with `snakemake --cores all {tables}`"
 
 
@@ -308,7 +310,7 @@ def test_show(checkout: Path, capsys: pytest.CaptureFixture[str], monkeypatch: p
     assert main(["show", "grey/all.json", "--output", "here.pdf"]) == 0
     assert Path("here.pdf").read_bytes().startswith(b"%PDF")
     assert main(["show", "grey/all.json", "--seed", "9"]) == 1
-    assert "no seed 9. Allowed: 0, 1, 2." in capsys.readouterr().err
+    assert "no seed 9. Allowed: 0, 1, 2, 3, 4, 5." in capsys.readouterr().err
 
 
 def test_a_record_without_pictures(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -36,11 +36,8 @@ def test_every_paper_has_a_row(stated: dict[str, list[int]]) -> None:
 
 @pytest.mark.parametrize("row", papers(), ids=lambda row: row["name"])
 def test_counts(row: dict[str, Any], stated: dict[str, list[int]]) -> None:
-    figures, tables, claims, *verdicts = stated[row["name"]]
     found = [row[key] for key in ("figures", "tables", "claims")]
-    assert [figures, tables, claims] == found, "correct README.md"
-    assert len(verdicts) == len(MARKS)
-    assert sum(verdicts) == claims, "correct README.md by `leakbench list papers`, after `make replicate`"
+    assert stated[row["name"]] == found, "correct README.md"
 
 
 def test_signs_of_verdicts() -> None:

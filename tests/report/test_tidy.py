@@ -96,7 +96,7 @@ def test_missing_numbers_are_listed_with_their_reasons(project: Project) -> None
     missing = pd.read_csv(project.root / missing_path(table))
     assert list(missing.columns) == ["record", "seed", "setting", "metric", "reason"]
     attacks = missing[missing["metric"] == "lpips"]
-    assert len(attacks) == 2 * 3 * 4  # defenses, seeds, settings
+    assert len(attacks) == 2 * 6 * 4  # defenses, seeds, settings
     assert set(attacks["reason"]) == {"the weights are not <staged>"}
     diverged = missing[missing["reason"].str.contains("non-finite")]
     assert diverged.to_dict("records") == [

@@ -174,9 +174,9 @@ def each_cell(
     >>> @each_cell("training")
     ... def accurate(cell: str, one: Evidence) -> Iterable[Part | str]:
     ...     yield level(one.series("training", "accuracy", defense="gp"), cell, "fraction", at_least=0.6)
-    >>> table = pd.DataFrame({"model": ["lenet5", "lenet5", "vgg16", "vgg16"], "seed": [0, 1, 0, 1]})
+    >>> table = pd.DataFrame({"model": ["lenet5"] * 3 + ["vgg16"] * 3, "seed": [0, 1, 2] * 2, "void": False})
     >>> table = table.assign(dataset="mnist", defense="gp", attack=None, metric="accuracy", axis=None, index=0)
-    >>> finding = accurate(Evidence({"training": table.assign(value=[0.66, 0.68, 0.51, 0.53], void=False)}))
+    >>> finding = accurate(Evidence({"training": table.assign(value=[0.66, 0.68, 0.67, 0.51, 0.53, 0.52])}))
     >>> finding.verdict, finding.effect, finding.meaning
     ('contradicted', 0.52, 'accuracy of gp in training (fraction); mnist with vgg16 (the part that decides, of 2)')
 

@@ -164,7 +164,7 @@ class Jackknife:
 
     @cached_property
     def _weights(self) -> tuple[Array, Array]:
-        """Seeds and batches left in, ``[1 + S + K, S]`` and ``[1 + S + K, K]``: all, all but one seed, all but one batch."""
+        """Seeds ``[1 + S + K, S]`` and batches ``[1 + S + K, K]`` left in: all, without one seed, without one batch."""
         s, k = self.seeds, self.batches if self.batches > 1 else 0
         seeds = np.concatenate([np.ones((1, s)), 1 - np.eye(s), np.ones((k, s))])
         batches = np.concatenate([np.ones((1 + s, self.batches)), 1 - np.eye(self.batches)[:k]])
