@@ -67,29 +67,29 @@ def test_counting_needs_no_torch() -> None:
 
 
 def test_gradient_matching_by_hand() -> None:
-    """8 clients of 3 seeds, each with a gradient of 1 image and as many again as there are iterations."""
+    """3 clients of 3 seeds, each with a gradient of 1 image and as many again as there are iterations."""
     found = job("smoke", "tfl_meta/skewed/digits8/lenet/none/leakage-dlg").effort
-    # 20 steps on 8 images; uploads of 200 batches of 2 of 4 clients; 8 attempts on 4 clients, 120 iterations each.
-    assert found.passes == 20 * 8 + 4 * 200 * 2 + 8 * 4 * (2 + 120 * 2)
-    assert found.steps == 20 + 4 + 1 + 120
+    # 20 steps on 8 images; uploads of 200 batches of 2 of 3 clients; 8 attempts on 3 clients, 120 iterations each.
+    assert found.passes == 3 * (20 * 8 + 3 * 200 * 2 + 8 * 3 * (2 + 120 * 2))
+    assert found.steps == 3 * (20 + 3 + 1 + 120)
 
 
 def test_training_by_hand() -> None:
-    """Two seeds, two step sizes and two settings; 20 steps of 20 clients with all of their 60 images."""
+    """Three seeds, two step sizes and two settings; 20 steps of 20 clients with all of their 60 images."""
     found = job("smoke", "secagg_dp/accuracy_all/digits16/linear-zero/gd/train").effort
-    runs = 2 * 2 * 2
+    runs = 3 * 2 * 2
     assert found.passes == pytest.approx(runs * (20 * 20 * 60 + (20 * 60 + 500) / 3))
     assert found.steps == 2 * 20 * 2 + runs  # seeds side by side, settings one after the other; and an evaluation each
 
 
 def test_a_release_by_hand() -> None:
-    """Three numbers of steps of two seeds, and attacks on the six models."""
+    """Three numbers of steps of three seeds, and attacks on the nine models."""
     found = job("smoke", "channel/steps/digits16/lenet5/natural-300/release").effort
     trained = (15 + 30 + 60) * 32
     known = 2 * (256 // 3)
     inversion, four_branch = 41 * 10, 3 * 3 * 64
     judged = (256 + 300) / 3 + 3 * known * 2 / 3  # both membership attacks, and one again on protected images
-    assert found.passes == pytest.approx(2 * trained + 2 * 3 * (inversion + four_branch + judged))
+    assert found.passes == pytest.approx(3 * trained + 3 * 3 * (inversion + four_branch + judged))
 
 
 def test_shadow_models_are_trained_once_for_all_settings() -> None:

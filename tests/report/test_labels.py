@@ -105,9 +105,11 @@ def test_the_note_of_a_claim_that_is_not_run_names_what_a_user_leaves_out(checko
     plan = project.plan("smoke")
     assert plan.papers[PAPER].experiments["pruning"].defenses == ["gp"]
     check_readers(plan)
-    table = checkout / table_path("smoke", PAPER, "pruning")
-    table.parent.mkdir(parents=True)
-    tidy_tables(plan)["pruning"].to_parquet(table)
+    tables = tidy_tables(plan)
+    for experiment in ("pruning", "undefended"):
+        table = checkout / table_path("smoke", PAPER, experiment)
+        table.parent.mkdir(parents=True)
+        tables[experiment].to_parquet(table)
     findings = {entry.key: finding for entry, finding in judged(project, "smoke", PAPER)}
     for key in ("E1", "E5"):
         assert findings[key].verdict == "not run"
