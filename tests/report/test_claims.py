@@ -22,7 +22,7 @@ from leakbench.report.artifacts import artifacts
 from leakbench.report.claims import Claim, claim, claims_of
 from leakbench.report.comparisons import certain, level
 from leakbench.report.evidence import Evidence, NotRun, jackknife_of, same_points, same_seeds
-from leakbench.report.findings import Finding, Part, decide, effect_text, in_words, survives
+from leakbench.report.findings import Finding, Part, decide, effect_text, lean_text, survives
 from leakbench.report.inference import Estimate
 from leakbench.report.judging import COLUMNS, claims_inputs, claims_paths, judge, judged, verdict_rows
 from leakbench.report.labels import reads
@@ -87,7 +87,7 @@ def test_the_rule_for_several_parts(parts: list[Part], verdict: str) -> None:
 
 
 def test_the_effect_is_that_of_the_part_that_decides() -> None:
-    """Of parts that all hold the least certain; of those that fail the most certain; else what is unknown."""
+    """The least certain of parts that all hold, the most certain of those that fail, else one without a number."""
     assert decide(Evidence({}), [part(2, 0.4), part(3, 0.9), part(1, 0.1)]).effect == 3
     assert decide(Evidence({}), [GOOD, part(-1, 0.05), BAD]).effect == -1
     assert decide(Evidence({}), [UNCLEAR, part(9, NAN)]).effect == 9
@@ -111,7 +111,7 @@ def test_an_undecided_claim_says_where_it_leans() -> None:
     assert against.seeds_needed > finding.seeds_needed  # at Bonferroni's level
     assert decide(Evidence({}), [part(NAN, NAN)]).lean == ""
     assert decide(Evidence({}), [GOOD]).lean == "" and decide(Evidence({}), [GOOD]).seeds_needed is None
-    assert in_words("contradicted", None) == "leans to contradicted" and in_words("", 5) == ""
+    assert lean_text("contradicted", None) == "leans to contradicted" and lean_text("", 5) == ""
 
 
 def test_no_part_is_no_verdict() -> None:

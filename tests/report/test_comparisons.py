@@ -47,6 +47,14 @@ def test_two_seeds_show_no_trend() -> None:
     assert part.verdict == "inconclusive" and part.estimate.value == 1
 
 
+def test_seeds_that_miss_a_point_are_no_replicates() -> None:
+    """Two seeds of five points are left, which Page's test alone would take for a trend."""
+    rising = np.array([[0.1, 0.11, 0.1], [0.3, 0.31, NAN], [0.5, 0.52, 0.5], [0.7, 0.71, 0.7], [0.9, 0.91, 0.9]])
+    assert trend(series(rising.tolist()), "", "kappa", rises=True).verdict == "inconclusive"
+    rising[1, 2] = 0.3
+    assert trend(series(rising.tolist()), "", "kappa", rises=True).verdict == "reproduced"
+
+
 def test_batches_that_all_seeds_share_are_no_replicates() -> None:
     """Two batches that move every seed alike, one up and one down: eight seeds are no evidence of a trend."""
     draw = np.random.default_rng(0)

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from leakbench.lazy import np
-from leakbench.report.evidence import NotRun, Series, jackknife_of, same_points, same_seeds
+from leakbench.report.evidence import NotRun, Series, jackknife_of, known_means, same_points, same_seeds
 from leakbench.report.findings import Part
 from leakbench.report.inference import FEWEST_SEEDS, Estimate, rank_correlation, trend_p_values
 from leakbench.report.wording import numbers
@@ -91,18 +91,20 @@ def trend(series: Series, name: str, against: str, *, rises: bool) -> Part:
     if len(steps) == 1:
         meaning = f"change of {series.name} with {against}" + ("" if rises else ", sign turned")
         return Part(name, steps[0], meaning, at_least=0.0, note=note)
-    blocks = [np.nanmean(values, axis=2).T] + ([np.nanmean(values, axis=1).T] if jackknife.batches > 1 else [])
+    blocks = [known_means(values)[..., 0].T]
+    if jackknife.batches > 1:
+        blocks.append(known_means(values.swapaxes(1, 2))[..., 0].T)
     rise, fall = (max(sides) for sides in zip(*map(trend_p_values, blocks), strict=True))
     clear = any(steps[i].value < -steps[i].error for i in reversals)
     against_it = min([fall, *(step.p_below(0.0) for step in steps)]) * (1 + len(steps))
-    few = jackknife.seeds < FEWEST_SEEDS
+    complete = int(np.isfinite(blocks[0]).all(axis=1).sum())
     return Part(
         name,
         Estimate(float(rank_correlation(means[0])), seeds=jackknife.seeds),
         f"rank correlation of {series.name} with {against}" + ("" if rises else ", sign turned"),
         at_least=0.0,
         note=note,
-        tested=(math.nan, math.nan) if few else (1.0 if clear else rise, min(1.0, against_it)),
+        tested=(math.nan, math.nan) if complete < FEWEST_SEEDS else (1.0 if clear else rise, min(1.0, against_it)),
     )
 
 

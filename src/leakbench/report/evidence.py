@@ -262,7 +262,7 @@ class Evidence:
         self._read.seeds.update(seeds.tolist())
         units = cube.shape[-1]
         if axis in SEED_AXES or (axis in VICTIM_AXES and measured["distinct"].all()):
-            cube = _means(cube)
+            cube = known_means(cube)
             self._read.each.add(units)
         elif units > 1:
             self._read.batches.add(units)
@@ -315,11 +315,11 @@ def _per_batch(cube: Array, clients: int, name: str) -> Array:
     """Means over each client's samples, which are contiguous, ``[points, seeds, clients]``."""
     if cube.shape[-1] % clients:
         raise NotRun(f"{name}: {cube.shape[-1]} samples are no whole batches of {clients} clients")
-    return _means(cube.reshape(*cube.shape[:2], clients, -1))[..., 0]
+    return known_means(cube.reshape(*cube.shape[:2], clients, -1))[..., 0]
 
 
-def _means(values: Array) -> Array:
-    """Means of the known values along the last axis, which stays; NaN where none is known."""
+def known_means(values: Array) -> Array:
+    """Means of the known values along the last axis, ``[..., n] -> [..., 1]``; NaN where none is known."""
     known = np.isfinite(values)
     counts = known.sum(axis=-1, keepdims=True)
     sums = np.where(known, values, 0.0).sum(axis=-1, keepdims=True)

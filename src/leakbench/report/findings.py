@@ -229,10 +229,10 @@ def survives(verdict: str, p_holm: float) -> bool:
     return verdict in ("reproduced", "contradicted") and p_holm <= LEVEL  # NaN does not
 
 
-def in_words(lean: str, seeds_needed: int | None) -> str:
+def lean_text(lean: str, seeds_needed: int | None) -> str:
     """Lean of an undecided claim, and what would decide it; empty where it leans to neither side.
 
-    >>> in_words("reproduced", 12)
+    >>> lean_text("reproduced", 12)
     'leans to reproduced; 12 seeds would decide an effect of this size'
     """
     if not lean:

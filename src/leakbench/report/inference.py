@@ -179,16 +179,7 @@ class Jackknife:
         Returns:
             ``[1 + S + K, ...]``, ``[1 + S, ...]`` where K is 1; NaN where nothing is left.
         """
-        by_seed, by_batch = self._weights
-        if values.shape[-1] == 1:
-            by_batch = np.ones((len(by_seed), 1))
-        known = np.isfinite(values)
-        sums, counts = (
-            np.einsum("rs,rk,...sk->r...", by_seed, by_batch, part, optimize=True)
-            for part in (np.where(known, values, 0.0), known.astype(float))
-        )
-        means: Array = np.divide(sums, counts, out=np.full_like(sums, np.nan), where=counts > 0)
-        return means
+        return weighted_means(values, *self._weights)
 
     def estimate(self, statistic: Array, *, ratio: bool = False, resolution: float = 0.0) -> Estimate:
         """The sample's statistic and its standard error.
@@ -214,6 +205,28 @@ class Jackknife:
             spread=math.sqrt(between_seeds * self.seeds + others),
             ratio=ratio,
         )
+
+
+def weighted_means(values: Array, by_seed: Array, by_batch: Array) -> Array:
+    """Means of the known values under several weightings of seeds and batches.
+
+    Args:
+        values: ``[..., S, K]``, or ``[..., S, 1]`` for numbers that no batch changes; NaN is left out.
+        by_seed: ``[R, S]``.
+        by_batch: ``[R, K]``.
+
+    Returns:
+        ``[R, ...]``; NaN where no weight is left.
+    """
+    if values.shape[-1] == 1:
+        by_batch = np.ones((len(by_seed), 1))
+    known = np.isfinite(values)
+    sums, counts = (
+        np.einsum("rs,rk,...sk->r...", by_seed, by_batch, part, optimize=True)
+        for part in (np.where(known, values, 0.0), known.astype(float))
+    )
+    means: Array = np.divide(sums, counts, out=np.full_like(sums, np.nan), where=counts > 0)
+    return means
 
 
 def _variance(without: Array) -> float:

@@ -23,7 +23,7 @@ from leakbench.planning.project import Project
 from leakbench.records import RESULTS, atomic_write
 from leakbench.report.artifacts import Artifact, artifacts
 from leakbench.report.claims import Claim, claims_of
-from leakbench.report.findings import MARKS, SURVIVES, effect_text, in_words
+from leakbench.report.findings import MARKS, SURVIVES, effect_text, lean_text
 from leakbench.report.judging import COLUMNS, SMOKE_WARNING, claims_path, claims_paths
 from leakbench.report.tidy import existing, gates_path, missing_path, provenance_path, table_path
 from leakbench.report.verdicts import setting_behind
@@ -249,7 +249,7 @@ def _claims(project: Project, scale: str, paper: str) -> Iterator[Decided]:
             bar=_bar(effect, low, high),
             p_holm="" if p_holm is None else "below 0.001" if p_holm < 1e-3 else f"{p_holm:.2g}",
             survives=SURVIVES if row["survives"] else "",
-            undecided=in_words(row["lean"], None if math.isnan(row["seeds_needed"]) else int(row["seeds_needed"])),
+            undecided=lean_text(row["lean"], None if math.isnan(row["seeds_needed"]) else int(row["seeds_needed"])),
             coverage=row["coverage"],
             printed=row["printed"],
             meaning=row["meaning"],

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from leakbench.lazy import np, pd
+from leakbench.report.inference import weighted_means
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -137,16 +138,7 @@ class CrossedBootstrap:
         Returns:
             ``[1 + R, ...]``; NaN where nothing is left.
         """
-        by_seed, by_batch = self._weights
-        if values.shape[-1] == 1:
-            by_batch = np.ones((len(by_seed), 1))
-        known = np.isfinite(values)
-        sums, counts = (
-            np.einsum("rs,rk,...sk->r...", by_seed, by_batch, part, optimize=True)
-            for part in (np.where(known, values, 0.0), known.astype(float))
-        )
-        means: Array = np.divide(sums, counts, out=np.full_like(sums, np.nan), where=counts > 0)
-        return means
+        return weighted_means(values, *self._weights)
 
     def drawn(self, values: Array) -> Array:
         """Values of the sample and of every resample, for statistics other than means.

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from leakbench.report.findings import MARKS, SURVIVES, effect_text, in_words
+from leakbench.report.findings import MARKS, SURVIVES, effect_text, lean_text
 from leakbench.report.judging import SMOKE_WARNING
 from leakbench.staged.root import data_root
 from leakbench.staging import Availability, to_do
@@ -196,7 +196,7 @@ def print_claims(rows: list[dict[str, Any]]) -> None:
                 sign = f"{MARKS[row['verdict']]} {row['verdict']}" + (f" {SURVIVES}" if row["survives"] else "")
                 verdict = Text(sign, style=VERDICTS[row["verdict"]])
                 statement = Text.assemble(row["statement"], (f" ({row['source']})", "dim"))
-                undecided = in_words(row["lean"], row["seeds_needed"])
+                undecided = lean_text(row["lean"], row["seeds_needed"])
                 printed = f"paper: {row['printed']}" if row["printed"] else ""
                 covered = f"coverage: {row['coverage']}" if row["coverage"] else ""
                 for line in filter(None, (printed, row["meaning"], undecided, covered, row["note"])):

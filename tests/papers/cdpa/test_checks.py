@@ -26,7 +26,7 @@ from leakbench.papers.cdpa import PAPER, checks
 CHECKS = checks_of(PAPER)
 
 AS_STATED = ("T2a", "T4a", "T5a", "T7b", "T8", "T11a")
-"""What the paper states and does not hold."""
+"""Keys of statements of the paper that do not hold."""
 
 
 @pytest.mark.parametrize("key", CHECKS)

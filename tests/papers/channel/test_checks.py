@@ -28,7 +28,7 @@ CHECKS = checks_of(PAPER)
 
 
 AS_STATED = ("T11a", "T12a", "T13a", "T14a", "T15a")
-"""What the paper states and does not hold."""
+"""Keys of statements of the paper that do not hold."""
 
 
 @pytest.mark.parametrize("key", CHECKS)

@@ -155,7 +155,7 @@ def test_trade_offs_that_say_nothing(key: str) -> None:
 
 @pytest.mark.parametrize("key", TRADES)
 def test_beyond_the_best_guess_nothing_leaks(key: str) -> None:
-    """Of settings that err more than it, the one with the lowest loss counts; if all do, there is nothing to trade."""
+    """The lowest loss counts among settings that err more than it; if all do, there is nothing to trade."""
     trade = TRADES[key]
     tables = trade.tables(0.3, guess=1.4)
     frame, most = tables[trade.losses], trade.pair["points"][-1]
@@ -439,7 +439,7 @@ LARGE = [1, 1.2, 1.4, 1.6]
     ],
 )
 def test_e13(key: str, tables: Tables, verdict: str, note: str) -> None:
-    """Of the four scales three are large, and at two reconstruction fails."""
+    """Three of the four scales are large, and reconstruction fails at two."""
     finding = judged(key, tables)
     assert finding.verdict == verdict, finding
     assert note in finding.note

@@ -13,7 +13,7 @@ METRIC = "assigned_mse_input"
 
 
 def series(values: list[list[float]]) -> Series:
-    """Of one point, by seed and batch."""
+    """Errors at one point, by seed and batch."""
     return Series("error", (0.0,), tuple(range(len(values))), np.asarray([values], dtype=float))
 
 

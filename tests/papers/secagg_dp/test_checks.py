@@ -25,7 +25,7 @@ from leakbench.report.evidence import Evidence
 CHECKS = checks_of(PAPER)
 
 AS_STATED = ("T7a", "T9a", "T14a", "T15a", "T16a")
-"""What the paper states and does not hold."""
+"""Keys of statements of the paper that do not hold."""
 
 
 @pytest.mark.parametrize("key", CHECKS)

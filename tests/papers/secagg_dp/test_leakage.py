@@ -26,7 +26,7 @@ CELL = {"dataset": "digits8", "model": "lenet", "void": False, "distinct": False
 
 
 def known(job: Job, replicate: Replicate) -> None:
-    """What is stated of users: eq. 9 falls, and of two or more there is an epsilon where there is noise."""
+    """Bounds by users: eq. 9 falls, and two or more have an epsilon where there is noise."""
     users, variance = replicate.setting["users"], float(replicate.setting.get("variance", 0.0))
     assert isinstance(users, int)
     replicate.metrics |= {"leaving": 1.0, "information_bound": 50.0 / users}

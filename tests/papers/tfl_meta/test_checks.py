@@ -40,7 +40,7 @@ AS_STATED = {
     "T28",
     "T29",
 }
-"""What the paper states and does not hold."""
+"""Keys of statements of the paper that do not hold."""
 
 
 @pytest.mark.parametrize("key", CHECKS)
