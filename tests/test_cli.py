@@ -123,7 +123,7 @@ def test_list_experiments(capsys: pytest.CaptureFixture[str]) -> None:
 def test_list_artifacts(capsys: pytest.CaptureFixture[str]) -> None:
     rows = listing(capsys, "artifacts", "--scale", "laptop")
     ours = [row for row in rows if row["paper"] == "optimal_defense"]
-    supplements = {("figure", f"S{n}") for n in range(1, 5)} | {("table", "S1"), ("table", "S2")}
+    supplements = {("figure", f"S{n}") for n in range(1, 7)} | {("table", f"S{n}") for n in range(1, 6)}
     own = {("table", 1), *(("figure", n) for n in range(1, 15))}
     assert {(row["kind"], row["number"]) for row in ours} == own | supplements
     for row in ours:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from leakbench.attacks.base import ATTACKS
+from leakbench.attacks.base import ATTACKS, Attack
+from leakbench.attacks.released.base import Target
 from leakbench.attacks.released.lira import LiRA
 from leakbench.data.base import DATASETS
 from leakbench.effort import Effort
-from leakbench.errors import ConfigError
+from leakbench.errors import ConfigError, Infeasible
 from leakbench.federated.training import Training
 from leakbench.jobs.base import JOB_KINDS, Job, Variant
+from leakbench.models.lenet import LeNet5
+from leakbench.models.sizes import multiply_adds
 from leakbench.planning.project import Project
 from leakbench.planning.recorded import job_of
 
@@ -74,6 +79,16 @@ def test_gradient_matching_by_hand() -> None:
     assert found.steps == 3 * (20 + 3 + 1 + 120)
 
 
+def test_water_filling_takes_eigenpairs_beside() -> None:
+    """Of each user's 60 records in every round: their Gram matrix and its tridiagonal form."""
+    gd, gsgd = (
+        job("smoke", f"secagg_dp/accuracy_all/digits16/linear-zero/{name}/train").effort for name in ("gd", "gsgd")
+    )
+    runs = 3 * 2 * 2
+    assert gsgd.passes - gd.passes == pytest.approx(runs * 20 * 20 * (10 * 60**2 + 2 / 3 * 60**3) / (3 * 7850))
+    assert gsgd.steps == gd.steps
+
+
 def test_training_by_hand() -> None:
     """Three seeds, two step sizes and two settings; 20 steps of 20 clients with all of their 60 images."""
     found = job("smoke", "secagg_dp/accuracy_all/digits16/linear-zero/gd/train").effort
@@ -83,18 +98,24 @@ def test_training_by_hand() -> None:
 
 
 def test_a_release_by_hand() -> None:
-    """Three numbers of steps of three seeds, and attacks on the nine models."""
+    """One training of 60 steps for each of three seeds, and attacks on nine snapshots; shadow models are another job's.
+
+    Their branches' multiply-adds, forward and backward, are 3 (840 * 25 + 2 * (1,280 + 8,192) + 128 + 8,192 + 210 * 256
+    + 32,768 + 8,192 + 65,536 + 32,768 + 8,192 + 128) for ten classes and 84 features.
+    """
     found = job("smoke", "channel/steps/digits16/lenet5/natural-300/release").effort
-    trained = (15 + 30 + 60) * 32
+    trained, small = 60 * 32, 3 * (840 * 25 + 18_944 + 8_320 + 53_760 + 40_960 + 106_496 + 128)
     known = 2 * (256 // 3)
-    inversion, four_branch = 41 * 10, 3 * 3 * 64
-    judged = (256 + 300) / 3 + 3 * known * 2 / 3  # both membership attacks, and one again on protected images
+    inversion, four_branch = 31 * 10, 3 * 3 * 64 * small / multiply_adds(LeNet5(), (1, 16, 16), 10)
+    judged = (256 + 300) / 3 + 4 * known * 2 / 3  # three membership attacks, and one again on protected images
     assert found.passes == pytest.approx(3 * trained + 3 * 3 * (inversion + four_branch + judged))
 
 
 def test_shadow_models_are_trained_once_for_all_settings() -> None:
     shadows, training = 4, Training(steps=10, batch_size=8, optimiser="adam", rate=0.1, weight_decay=0)
-    one, three = (LiRA(shadows=shadows).knowing(training).effort(30, targets) for targets in (1, 3))
+    one, three = (
+        LiRA(shadows=shadows).knowing(training).effort(30, targets, Target(1e6, 10, 84)) for targets in (1, 3)
+    )
     assert one.passes == pytest.approx(shadows * 10 * 8 + (1 + shadows) * 20)
     assert three.passes - one.passes == pytest.approx(2 * 20)
 
@@ -120,9 +141,12 @@ def test_wrappers_take_what_the_attack_inside_takes() -> None:
 
 
 def test_an_attack_that_cannot_face_the_defense_takes_nothing() -> None:
-    adaptive = Variant("adaptive", ATTACKS.get("adaptive"), {"attack": {"name": "ig_library"}}, {})
+    class Refuses(Attack):
+        def against(self, adaptive: Sequence[Mapping[str, Any]]) -> Attack:
+            raise Infeasible("it cannot face this defense")
+
     plain = job("smoke", "optimal_defense/undefended/digits16/small/none/ig")
-    assert replace(plain, attack=adaptive).attack_effort(3) == Effort(0, 0)
+    assert replace(plain, attack=Variant("refuses", Refuses, {}, {})).attack_effort(3) == Effort(0, 0)
 
 
 @pytest.mark.parametrize("paper", PROJECT.settings.papers)

@@ -30,6 +30,7 @@ from leakbench.data.base import DATASETS, Dataset, ImageDataset, Samples, Split
 from leakbench.data.staged import StagedDataset
 from leakbench.data.text import TextDataset
 from leakbench.defenses.base import DEFENSES, Defense, Round, Schedule
+from leakbench.defenses.laplace import Laplace
 from leakbench.defenses.tuned import Tuned, UploadConstants
 from leakbench.federated.client_data import ClientData
 from leakbench.federated.message import DenseMessage, EncryptedMessage, Message
@@ -92,7 +93,8 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
     "attack/averaged": [{"attack": FEW_STEPS}, {"attack": FEW_STEPS, "statistic": "mean"}],
     "attack/cleared_bits": [{"attack": FEW_STEPS, "positions": [7, 8]}],
     "attack/dropped_layers": [{"attack": FEW_STEPS, "layers": ["3"]}],
-    "attack/expectation": [{"attack": FEW_STEPS, "draws": 2}],
+    "attack/likelihood": [{"attack": FEW_STEPS}],
+    "attack/simulated": [{"attack": FEW_STEPS, "draws": 2}],
     "attack/gradient_matching": [
         {
             "iterations": 4,
@@ -152,7 +154,7 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
         )
     ],
     "defense/cdpa": [
-        {"p": 0.8},
+        {"p": 0.8, "variant": "corrected"},
         {"p": 0.8, "variant": "as_printed", "layers": "linear", "encodes": "delta", "rate": 0.1},
         {"p": 0.8, "variant": "as_released", "layers": "all", "threshold": "majority", "mask": (1, 3), "bits": 4},
         {"p": 0.8, "layers": "all", "decimals": 5, "mask": (5, 6), "variant": "as_released_text"},
@@ -203,6 +205,8 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
     "defense/random_mask": [{"probability": 0.2}, {"probability": 0.2, "rescale": True, "positions": "seed"}],
     "defense/sign_sgd": [{}, {"scale": "mean_abs"}],
     "defense/soteria": [{"fraction": 0.5}, {"fraction": 0.5, "form": "as_released", "layer": 0}],
+    "defense/optimal_rounding": [{"scale": 0.1}],
+    "defense/rounding": [{"scale": 0.1}],
     "defense/sdq": [{"bits": 4}, {"bits": 4, "rounding": "babai"}, {"bits": 3, "dimension": 1, "clip": 0.1}],
     "defense/water_filling": [
         {"batch": 2, "clip": 0.1, "variance": 1e-4},
@@ -266,8 +270,9 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
         {"clients": 2, "images_per_client": 8, "models": 2, "attempts": 3, "steps": 2, "rate": 0.1, "law_batches": 4}
         | {"thresholds": (5.0, 8.0), "smoothing": (0.5, 1.0), "training_batch": 4, "resamples": 20},
         {"clients": 3, "images_per_client": 5, "alpha": 0.5, "batch_size": 1, "models": 1, "attempts": 2, "steps": 0}
-        | {"rate": 0.1, "law_batches": 3, "similarity": "ssim", "thresholds": (0.0,), "resamples": 20},
+        | {"rate": 0.1, "law_batches": 3, "thresholds": (5.0,), "ssim_thresholds": (0.0,), "resamples": 20},
     ],
+    "job/plotted_noise": [{"clients": 2, "batch_size": 2, "images_per_client": 4, "steps": 1, "rate": 0.1}],
     "job/overhead": [{"clients": 2, "batch_size": 2, "images_per_client": 4, "repetitions": 1}],
     "job/protection_cost": [
         {"clients": 2, "batch_size": 2, "key_bits": (1024,), "unpacked_values": 2, "repetitions": 1, "keep": (0.5,)},
@@ -525,6 +530,7 @@ def numbers_of(component: Component) -> list[float]:
                 steps.gradient,
                 (batch, 1, 8, 8),
                 marked=marked,
+                coded=torch.ones_like(steps.gradient),
                 repeats=steps.gradient[:, None] * torch.tensor([1.0, 1.0, 2.0])[:, None],
             ),
             Knowledge(
@@ -534,6 +540,7 @@ def numbers_of(component: Component) -> list[float]:
                 noise_variance=steps.gradient.square(),
                 data_noise=[torch.full((64,), 0.5)] * 3,
                 prior=networks(),
+                mechanism=[Laplace(epsilon=4, form="as_released")] * 3,
             ),
             steps.streams.child("attack"),
         )

@@ -1,35 +1,21 @@
-"""Bounds of gates."""
+"""Margins of gates."""
 
 from __future__ import annotations
 
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from leakbench.gates import GateSpec
 
-numbers = st.floats(-1e6, 1e6)
+
+def test_the_reference_is_the_mean_image_unless_another_is_named() -> None:
+    assert GateSpec(metric="psnr", margin=3.0).reference == "mean_image"
+    assert GateSpec(metric="rouge1", margin=20.0, reference="frequent_words").reference == "frequent_words"
 
 
-@given(bound=numbers, quality=numbers)
-def test_a_bound_is_reached_or_not(bound: float, quality: float) -> None:
-    lower, upper = GateSpec(metric="psnr", at_least=bound), GateSpec(metric="mse", at_most=bound)
-    assert lower.passes(bound) and upper.passes(bound)
-    assert lower.passes(quality) == (quality >= bound)
-    assert upper.passes(quality) == (quality <= bound)
-    assert not lower.passes(math.nan) and not upper.passes(math.nan)
-
-
-def test_bounds_in_words() -> None:
-    assert GateSpec(metric="psnr", at_least=18).bound == ">= 18"
-    assert GateSpec(metric="mse", at_most=0.0).bound == "<= 0"
-    assert GateSpec(metric="mse", at_most=0.05).bound == "<= 0.05"
-
-
-@pytest.mark.parametrize("bounds", [{}, {"at_least": 1.0, "at_most": 2.0}, {"at_least": math.inf}])
-def test_bounds_that_are_none(bounds: dict[str, float]) -> None:
+@pytest.mark.parametrize("margin", [0.0, -3.0, math.inf, math.nan])
+def test_margins_that_are_none(margin: float) -> None:
     with pytest.raises(ValidationError):
-        GateSpec(metric="psnr", **bounds)
+        GateSpec(metric="psnr", margin=margin)

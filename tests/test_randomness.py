@@ -147,3 +147,28 @@ def test_integers_reach_both_ends() -> None:
     assert torch.equal(drawn[1], Streams([("integers", 1)]).integers(-3, 3, 2000)[0])
     wide = streams.integers(-(2**62), 2**62, 4000).double() / 2**62
     assert float(wide.mean()) == pytest.approx(0, abs=0.04) and float(wide.var()) == pytest.approx(1 / 3, abs=0.02)
+
+
+@pytest.mark.parametrize("scale", [0.6, 1.5, 20.3])
+def test_discrete_normal_draws_have_their_law(scale: float) -> None:
+    """Pearson's statistic against probabilities by their definition; its standard deviation is the root of 2 n."""
+    draws = Streams([("discrete", row) for row in range(4)]).discrete_normal(scale, 50_000)
+    assert draws.shape == (4, 50_000) and draws.equal(draws.round())
+    reach = int(4 * scale)
+    places = torch.arange(-400, 401, dtype=torch.float64)
+    law = (-(places**2) / (2 * scale**2)).exp()
+    law = (law / law.sum())[400 - reach : 401 + reach]
+    counts = torch.stack([(draws == place).sum() for place in range(-reach, reach + 1)]).double()
+    expected = law * draws.numel()
+    statistic = float(((counts - expected) ** 2 / expected)[expected > 5].sum())
+    bins = int((expected > 5).sum())
+    assert abs(statistic - bins) < 5 * (2 * bins) ** 0.5
+
+
+def test_discrete_normal_draws_of_a_large_scale() -> None:
+    streams = [Streams([("discrete", row) for row in rows]) for rows in ((0, 1), (1,))]
+    draws, alone = (each.discrete_normal(1e5, 100_000) for each in streams)
+    assert draws[1:].equal(alone)
+    assert float(draws.std()) == pytest.approx(1e5, rel=0.01) and abs(float(draws.mean())) < 5 * 1e5 / 2e5**0.5
+    normal = torch.distributions.Normal(0.0, 1e5).cdf(draws.flatten().sort().values.float())
+    assert float((normal - torch.linspace(0, 1, 200_000)).abs().max()) < 2 / 2e5**0.5

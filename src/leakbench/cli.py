@@ -190,6 +190,26 @@ def _claims(arguments: argparse.Namespace) -> None:
     _print(arguments, rows, print_claims)
 
 
+def _publish(arguments: argparse.Namespace) -> None:
+    from leakbench.errors import UnknownName
+    from leakbench.report.published import publish, write_pages
+
+    project = _project(arguments)
+    scale = arguments.scale or project.settings.scale
+    papers = project.plan(scale, where="--scale").papers
+    if arguments.paper is not None and arguments.paper not in papers:
+        raise UnknownName("paper", arguments.paper, papers, "--paper")
+    for path in [*publish(project, scale, [arguments.paper] if arguments.paper else papers), *write_pages(project)]:
+        print(path)
+
+
+def _pages(arguments: argparse.Namespace) -> None:
+    from leakbench.report.published import write_pages
+
+    for path in write_pages(_project(arguments)):
+        print(path)
+
+
 def _scorecard(arguments: argparse.Namespace) -> None:
     from leakbench.report.scorecard import write_scorecard
 
@@ -315,7 +335,7 @@ def _add_jobs(command: _AddCommand) -> None:
         "names",
         nargs="*",
         metavar="NAME",
-        help="a data set, lpips, bert_vocabulary, or a model's weights such as google-bert/bert-base-uncased",
+        help="a data set, lpips, lpips_vgg, bert_vocabulary, or weights such as google-bert/bert-base-uncased",
     )
     stage.add_argument("--all", action="store_true", help="all that the configured papers need; go on after a failure")
     stage.add_argument("--scale", help="with --all: at this scale (default: the configured one)")
@@ -343,6 +363,10 @@ def _add_reports(command: _AddCommand) -> None:
     claims.add_argument("--paper", help="of this paper alone")
     claims.add_argument("--scale", help="by the numbers of this scale (default: the configured one)")
     claims.add_argument("--json", action="store_true", help="print a JSON list of objects")
+    publish = command("publish", _publish, "Keep a scale's verdicts in published/, and show them on the pages.")
+    publish.add_argument("--paper", help="of this paper alone")
+    publish.add_argument("--scale", help="of which scale (default: the configured one)")
+    command("pages", _pages, "Write the tables of the papers' pages and README from published verdicts.")
     scorecard = command("scorecard", _scorecard, "Write claims, findings, figures and tables of a scale as one page.")
     scorecard.add_argument("page", metavar="PAGE", help="results/<scale>/scorecard.html")
 

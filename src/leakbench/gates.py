@@ -1,49 +1,45 @@
-"""Gates: the quality that an attack must reach on the undefended gradient before its numbers may rank defenses.
+"""Gates: how much better than a blind guess an attack, or a model, must be before its numbers may rank defenses.
 
-A weak attack flatters every defense. So an experiment may ask for a quality per attack; a cell whose attack misses it
-is void: its numbers are shown, and marked.
+A weak attack flatters every defense. So an experiment may ask for a margin per attack, on the undefended gradient, over
+an attacker who never looks at it; a cell whose attack misses it is void: its numbers are shown, and marked. A model
+that did not learn hides its data, too: kinds of job that train and list no attacks have a gate of their own, under the
+kind's name, on a metric of the undefended model over another one of the same record, such as accuracy over chance.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from leakbench.attacks.adaptive import Adaptive
 from leakbench.errors import ConfigError, UnknownName
-from leakbench.jobs.base import Job, Variant
+from leakbench.jobs.base import Job, JobKind, Setting, Variant
 
 
 class GateSpec(BaseModel):
-    """The bound that the median of a metric must reach on the undefended gradient."""
+    """The margin by which an attack must beat a reference attacker on the same victims, without a defense.
+
+    Of a kind of job that runs no attacks: the margin of its metric over another one.
+
+    >>> GateSpec(metric="accuracy", reference="chance", margin=0.1).undefended is None
+    True
+    """
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    metric: str = Field(description="metric of attack jobs; its median over seeds and samples, or victims, is judged")
-    at_least: float | None = Field(None, description="smallest median that passes; this or at_most")
-    at_most: float | None = Field(None, description="largest median that passes; this or at_least")
+    metric: str = Field(description="metric of the jobs that is compared, in its own direction")
+    margin: float = Field(
+        gt=0, description="in the metric's unit; the 95 % interval of the mean paired difference must lie above"
+    )
+    reference: str = Field(
+        "mean_image",
+        description="reference attacker, which runs on the same undefended victims; of a kind of job that runs no "
+        "attacks: the metric of the same record that is compared with",
+    )
     undefended: str | None = Field(None, description="experiment that holds the undefended cells (default: this one)")
-
-    @model_validator(mode="after")
-    def _one_bound(self) -> GateSpec:
-        if (self.at_least is None) == (self.at_most is None):
-            raise ValueError("a gate needs exactly one of at_least and at_most")
-        return self
-
-    @property
-    def bound(self) -> str:
-        """``>= 18``, or ``<= 0.05``."""
-        return f">= {self.at_least:g}" if self.at_least is not None else f"<= {self.at_most:g}"
-
-    def passes(self, quality: float) -> bool:
-        """Whether a quality reaches the bound; NaN does not."""
-        if self.at_least is not None:
-            return quality >= self.at_least
-        assert self.at_most is not None
-        return quality <= self.at_most
 
 
 @dataclass(frozen=True)
@@ -51,7 +47,10 @@ class Gate:
     """The gate of one cell, ``dataset`` x ``model`` x ``attack`` (all labels), of one kind of job.
 
     Attributes:
+        attack: its label; the name of a kind of job that runs no attacks.
         undefended: the jobs whose records decide; several if seeds are separate jobs.
+        reference: those of the reference attacker on the same victims; the same jobs where there is no attacker.
+        kind: of all these jobs.
     """
 
     dataset: str
@@ -59,12 +58,18 @@ class Gate:
     attack: str
     spec: GateSpec
     undefended: tuple[Job, ...]
-    kind: str
+    reference: tuple[Job, ...]
+    kind: type[JobKind]
+
+    @property
+    def reference_metric(self) -> str:
+        """The metric of the reference's records that the gate's metric is compared with."""
+        return self.spec.metric if self.kind.uses_attacks else self.spec.reference
 
     def concerns(self, job: Job) -> bool:
         """Whether a job's numbers are void when the gate is missed."""
-        attack = job.attack.label if job.attack else None
-        return (job.kind.name, job.dataset.label, job.model.label, attack) == (
+        attack = job.attack.label if job.attack else job.kind.name
+        return (type(job.kind), job.dataset.label, job.model.label, attack) == (
             self.kind,
             self.dataset,
             self.model,
@@ -75,8 +80,9 @@ class Gate:
         """Everything but the records that affects a verdict, in JSON types."""
         return {
             "cell": [self.dataset, self.model, self.attack],
-            "asked": [self.spec.metric, self.spec.at_least, self.spec.at_most],
+            "asked": [self.spec.metric, self.spec.margin],
             "of": [job.path for job in self.undefended],
+            "reference": [job.path for job in self.reference],
         }
 
 
@@ -87,16 +93,21 @@ def gates_of(
 
     Args:
         experiment: name of the experiment that asks for the gate.
-        attack: label of the attack that the gate is for.
+        attack: label of the attack that the gate is for, or the name of a kind of job that runs none.
         spec: the gate's configuration.
         jobs: of every experiment of the paper.
         where: names a place below the gate, from keys, for error messages.
 
     Raises:
         ConfigError: the experiment does not run this attack, the attack ignores the gradient, the metric does not exist
-            or is bounded from the wrong side, or there is no undefended cell.
+            or knows no better, or there is no undefended cell, or no reference attacker on its victims.
     """
-    attacking = [job for job in jobs if job.kind.gated_metrics]
+    gated = [job for job in jobs if job.kind.gated_metrics]
+    training = [job for job in gated if job.attack is None and job.kind.name == attack]
+    if any(job.experiment == experiment for job in training):
+        yield from _of_models(experiment, spec, training, where)
+        return
+    attacking = [job for job in gated if job.attack]
     cells = [job for job in attacking if job.experiment == experiment]
     attacks = {job.attack.label: job.attack for job in cells if job.attack}
     observing = {label for label, variant in attacks.items() if variant.component.observes}
@@ -104,37 +115,76 @@ def gates_of(
         raise UnknownName("attack", attack, observing, where())
     if attack not in observing:
         raise ConfigError(f"{where()}: a reference attacker ignores the gradient and has no gate; remove this key")
-    kind, *others = {job.kind.name: type(job.kind) for job in cells}.values()
+    kind, *others = {type(job.kind): None for job in cells}
     if others:
         raise ConfigError(
             f"{where()}: kinds '{kind.name}' and '{others[0].name}' both attack; give each an experiment of its own"
         )
-    metrics = kind.gated_metrics
-    if spec.metric not in metrics:
-        raise UnknownName("metric", spec.metric, metrics, where("metric"))
-    given, other, wrong = (
-        ("at_least", "at_most", "lower") if spec.at_most is None else ("at_most", "at_least", "higher")
-    )
-    if metrics[spec.metric].direction == wrong:
-        raise ConfigError(f"{where(given)}: attacks are better where {spec.metric} is {wrong}; give {other}")
+    _check_metric(kind, spec.metric, where)
     for dataset, model in dict.fromkeys((job.dataset.label, job.model.label) for job in cells):
-        same = [job for job in attacking if job.kind.name == kind.name]
-        beside = _undefended(attacks[attack], dataset, model, same)
+        beside = [
+            job
+            for job in attacking
+            if (type(job.kind), job.dataset.label, job.model.label) == (kind, dataset, model)
+            and job.defense.component.name == "none"
+        ]
+        judging = _undefended(attacks[attack], beside)
         name = spec.undefended or experiment
-        if name not in beside:
+        if name not in judging:
             raise ConfigError(
                 f"{where('undefended')}: experiment '{name}' attacks no undefended gradient of dataset '{dataset}' and "
-                f"model '{model}' with '{attack}'. Allowed: {', '.join(sorted(beside)) or '(none)'}."
+                f"model '{model}' with '{attack}'. Allowed: {', '.join(sorted(judging)) or '(none)'}."
             )
-        yield Gate(dataset, model, attack, spec, tuple(beside[name]), kind.name)
+        undefended = judging[name]
+        reference = _reference(spec.reference, undefended, beside, where("reference"))
+        yield Gate(dataset, model, attack, spec, tuple(undefended), tuple(reference), kind)
 
 
-def _undefended(attack: Variant[Any], dataset: str, model: str, jobs: Iterable[Job]) -> dict[str, list[Job]]:
+def _check_metric(kind: type[JobKind], metric: str, where: Callable[..., str]) -> None:
+    metrics = {name for name, info in kind.gated_metrics.items() if info.direction != "none"}
+    if metric not in metrics:
+        raise UnknownName("metric", metric, metrics, where("metric"))
+
+
+def _of_models(experiment: str, spec: GateSpec, jobs: Sequence[Job], where: Callable[..., str]) -> Iterator[Gate]:
+    """The gates of an experiment's cells on their undefended models.
+
+    Args:
+        experiment: name of the experiment that asks for the gates.
+        spec: their configuration.
+        jobs: of one kind that runs no attacks, of every experiment.
+        where: names a place below the gate, from keys, for error messages.
+
+    Raises:
+        ConfigError: a metric does not exist, or there is no undefended model.
+    """
+    kind = type(jobs[0].kind)
+    _check_metric(kind, spec.metric, where)
+    others = kind.gated_metrics.keys() - {spec.metric}
+    if spec.reference not in others:
+        raise UnknownName("metric", spec.reference, others, where("reference"))
+    name = spec.undefended or experiment
+    cells = [(job.dataset.label, job.model.label) for job in jobs if job.experiment == experiment]
+    for dataset, model in dict.fromkeys(cells):
+        undefended = [
+            job
+            for job in jobs
+            if (job.dataset.label, job.model.label) == (dataset, model) and job.defense.component.name == "none"
+        ]
+        judging = [job for job in undefended if job.experiment == name]
+        if not judging:
+            allowed = ", ".join(sorted({job.experiment for job in undefended})) or "(none)"
+            raise ConfigError(
+                f"{where('undefended')}: experiment '{name}' trains no undefended model '{model}' on data set "
+                f"'{dataset}'. Allowed: {allowed}."
+            )
+        yield Gate(dataset, model, kind.name, spec, tuple(judging), tuple(judging), kind)
+
+
+def _undefended(attack: Variant[Any], jobs: Iterable[Job]) -> dict[str, list[Job]]:
     """Per experiment, the jobs that run an attack on the undefended gradient; else, those of the attack it wraps."""
     by_experiment: dict[str, dict[str, list[Job]]] = {}
     for job in jobs:
-        if (job.dataset.label, job.model.label, job.defense.component.name) != (dataset, model, "none"):
-            continue
         if job.attack and not issubclass(job.attack.component, Adaptive):  # there is no defense to adapt to
             by_experiment.setdefault(job.experiment, {}).setdefault(job.attack.label, []).append(job)
     labels = judged_by(attack)
@@ -151,3 +201,45 @@ def judged_by(attack: Variant[Any]) -> list[str]:
     A wrapper that adapts another attack to a defense may have no undefended cell.
     """
     return [attack.label, *attack.wraps]
+
+
+def _reference(label: str, undefended: Sequence[Job], jobs: Sequence[Job], where: str) -> list[Job]:
+    """The jobs that run a reference attacker on the victims of others: in their experiment, or else in another.
+
+    Raises:
+        ConfigError: it looks at the gradient, or nobody runs it on these victims.
+    """
+    name, cell = undefended[0].experiment, undefended[0]
+    by_experiment: dict[str, list[Job]] = {name: []}
+    for job in jobs:
+        if job.attack and job.attack.label == label:
+            if job.attack.component.observes:
+                raise ConfigError(f"{where}: attack '{label}' looks at the gradient, and is no blind guess")
+            by_experiment.setdefault(job.experiment, []).append(job)
+    wanted = _faced(undefended)
+    for candidates in by_experiment.values():
+        if wanted <= _faced(candidates):
+            return candidates
+    raise ConfigError(
+        f"{where}: experiment '{name}' lacks attack '{label}' on the undefended gradient of dataset "
+        f"'{cell.dataset.label}' and model '{cell.model.label}', and no other experiment has it on the same victims "
+        f"({', '.join(['seeds', *cell.kind.victim_fields])})"
+    )
+
+
+def _faced(jobs: Iterable[Job]) -> set[tuple[int, Victims]]:
+    """Seeds with the victims that jobs attack."""
+    return {(seed, victims_of(job, setting)) for job in jobs for setting, _ in job.combinations() for seed in job.seeds}
+
+
+Victims = tuple[Any, ...]
+
+
+def victims_of(job: Job, setting: Setting) -> Victims:
+    """The values, swept or fixed, of the fields that decide the victims of a job's replicates with a setting."""
+    return tuple(value_of(job, setting, name) for name in job.kind.victim_fields)
+
+
+def value_of(job: Job, setting: Setting, name: str) -> Any:
+    """The value of a field of a job's protocol, which a setting may sweep."""
+    return setting.get(name, getattr(job.kind, name))

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from leakbench.data.base import DATASETS, Dataset, ImageDataset
+from leakbench.data.base import DATASETS, ImageDataset
 from leakbench.data.staging import stage, staged_dataset, staged_vocabulary
 from leakbench.data.text import VOCABULARY, BertVocabulary, TextDataset
 from leakbench.errors import LeakbenchError, MissingData
 from leakbench.jobs.attack import AttackJob
 from leakbench.jobs.base import Job
-from leakbench.metrics.image import LPIPS_SIDE
+from leakbench.metrics.image import LPIPS_SIDE, PERCEPTUAL
 from leakbench.metrics.staging import WEIGHTS, stage_weights, staged_weights
 from leakbench.models.staging import stage_model, staged_model
 from leakbench.planning.plan import Plan
@@ -74,15 +74,11 @@ def _read(job: Job) -> Iterator[str]:
     yield dataset.name
     if isinstance(dataset, TextDataset) and isinstance(dataset.vocabulary, BertVocabulary):
         yield VOCABULARY
-    if isinstance(job.kind, AttackJob) and _measures_lpips(dataset):
-        yield "lpips"
+    if isinstance(job.kind, AttackJob) and isinstance(dataset, ImageDataset) and dataset.size >= LPIPS_SIDE:
+        yield from PERCEPTUAL
     for _, model in job.model.settings():
         if weights := getattr(model, "weights", None):
             yield weights
-
-
-def _measures_lpips(dataset: Dataset) -> bool:
-    return isinstance(dataset, ImageDataset) and dataset.size >= LPIPS_SIDE
 
 
 def _staged(name: str) -> Staged | None:

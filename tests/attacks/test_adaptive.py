@@ -15,7 +15,6 @@ from pydantic import ValidationError
 from leakbench.attacks.adaptive import (
     Adaptive,
     DroppedLayers,
-    Expectation,
     Imputed,
     Masked,
     PosteriorMean,
@@ -25,11 +24,13 @@ from leakbench.attacks.adaptive import (
 from leakbench.attacks.base import ATTACKS, Attack, Grant, Knowledge, Observations, Reconstruction
 from leakbench.attacks.presets import TAG, IGOptimalDefense
 from leakbench.attacks.reference import Grey
+from leakbench.attacks.simulation import Simulated
 from leakbench.data.covariance import moments_of
 from leakbench.data.embedded import Digits
 from leakbench.defenses.base import DEFENSES
 from leakbench.defenses.channel import NaturalChannel, PersonalizedChannel, WhiteChannel
 from leakbench.defenses.pruning import MagnitudePruning
+from leakbench.defenses.quantised import QSGD
 from leakbench.errors import ConfigError, Infeasible, ObservationError, UnknownName
 from leakbench.federated.client_data import ClientData
 from leakbench.federated.step import ClientSteps
@@ -268,56 +269,11 @@ class TestWeighted:
         torch.testing.assert_close(other[:2], one[:2])
         assert torch.equal(other[2], torch.ones_like(other[2]))
 
-    @pytest.mark.parametrize("wrapper", [Weighted, Expectation])
-    def test_without_noise(self, observations: Observations, wrapper: type[Weighted | Expectation]) -> None:
+    def test_without_noise(self, observations: Observations) -> None:
         for variance in (None, torch.zeros_like(observations.gradients)):
             with pytest.raises(Infeasible, match="the defense adds no noise of a known variance"):
-                improved(wrapper(attack=ECHO), observations, Knowledge(noise_variance=variance))
-        assert wrapper(attack=ECHO).needs == {"labels", "noise_variance"}
-
-
-class TestExpectation:
-    def test_draws_have_the_variance_of_the_noise(self, observations: Observations) -> None:
-        variance = variance_of(observations)
-        noise = improved(Expectation(attack=ECHO, draws=2000), observations, Knowledge(noise_variance=variance)).noise
-        assert noise is not None
-        draws = noise(torch.arange(3))
-        assert draws.shape == (3, 2000, observations.gradients.shape[1])
-        assert abs(float((draws.var(dim=1) / variance).mean()) - 1) < 0.01
-        assert float((draws.var(dim=1) / variance - 1).abs().max()) < 0.25
-        assert float((draws.mean(dim=1) / variance.sqrt()).abs().max()) < 6 / 2000**0.5
-
-    def test_a_row_draws_the_same_whatever_is_beside_it(self, observations: Observations) -> None:
-        variance, wrapper = variance_of(observations), Expectation(attack=ECHO, draws=4)
-        noise = improved(wrapper, observations, Knowledge(noise_variance=variance)).noise
-        again = improved(wrapper, observations, Knowledge(noise_variance=variance)).noise
-        assert noise is not None and again is not None
-        together = noise(torch.arange(3))
-        assert torch.equal(noise(torch.arange(3)), together) and torch.equal(again(torch.arange(3)), together)
-        assert torch.equal(noise(torch.tensor([2, 0, 0])), together[[2, 0, 0]])
-        alone = replace(observations, gradients=observations.gradients[1:2], marked=None)
-        Echo.seen.clear()
-        wrapper.reconstruct(alone, Knowledge(noise_variance=variance[1:2]), Streams([("adaptive", 1)]))
-        lone = Echo.seen[0].noise
-        assert lone is not None and torch.equal(lone(torch.tensor([0])), together[1:2])
-        assert not torch.equal(together[0] / variance[0].sqrt(), together[1] / variance[1].sqrt())
-
-    def test_without_variance_an_average_is_the_plain_objective(self, observations: Observations) -> None:
-        """A row without noise draws zeros, and its search is the naive one."""
-        knowledge = Knowledge(
-            labels=torch.tensor([[1], [2], [3]]),
-            pixel_range=torch.tensor([-1.0, 1.0]).view(2, 1, 1, 1),
-            noise_variance=torch.zeros_like(observations.gradients).index_fill(0, torch.tensor([2]), 0.1),
-        )
-        naive = IGOptimalDefense(iterations=4)
-        plain = naive.reconstruct(observations, knowledge, STREAMS)
-        averaged = Expectation(attack=naive, draws=3).reconstruct(observations, knowledge, STREAMS)
-        torch.testing.assert_close(averaged.images[:2], plain.images[:2], rtol=1e-4, atol=1e-4)
-        assert not torch.allclose(averaged.images[2], plain.images[2], atol=0.1)
-
-    def test_draws_are_positive(self) -> None:
-        with pytest.raises(ValidationError):
-            Expectation(attack=ECHO, draws=0)
+                improved(Weighted(attack=ECHO), observations, Knowledge(noise_variance=variance))
+        assert Weighted(attack=ECHO).needs == {"labels", "noise_variance"}
 
 
 class TestStacking:
@@ -372,9 +328,10 @@ class TestAdaptive:
             noise_variance=variance_of(observations),
             auxiliary_images=1 + torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(0)),
             data_noise=[torch.ones(64)] * 3,
+            mechanism=[QSGD(levels=3)] * 3,
         )
         seen = improved(stack, observations, knowledge)  # type: ignore[arg-type]
-        changed = [name for name in ("weights", "noise") if getattr(seen, name) is not None]
+        changed = [name for name in ("weights", "score", "send") if getattr(seen, name) is not None]
         found = stack.reconstruct(observations, knowledge, STREAMS).images  # inside it is black
         assert changed or bool(found.any()) or not torch.equal(seen.gradients, observations.gradients)
 
@@ -384,16 +341,15 @@ class TestAdaptive:
         assert Weighted(attack=ECHO).against(declared) == Weighted(attack=ECHO)
 
     def test_inside_other_wrappers(self) -> None:
-        declared = ({"name": "expectation", "draws": 2}, {"name": "masked"})
+        declared = ({"name": "simulated", "draws": 2}, {"name": "masked"})
         found = Imputed(attack=Adaptive(attack=ECHO)).against(declared)
-        assert found == Imputed(attack=Masked(attack=Expectation(attack=ECHO, draws=2)))
+        assert found == Imputed(attack=Masked(attack=Simulated(attack=ECHO, draws=2)))
         twice = Adaptive(attack=Adaptive(attack=ECHO)).against(({"name": "masked"},))
         assert twice == Masked(attack=Masked(attack=ECHO))
 
-    @pytest.mark.parametrize("attack", [Adaptive(attack=ECHO), Masked(attack=Adaptive(attack=ECHO))])
-    def test_no_declaration(self, attack: Attack) -> None:
-        with pytest.raises(Infeasible, match="the defense declares no adaptive attacker"):
-            attack.against(())
+    def test_without_a_declaration_the_defense_is_simulated(self) -> None:
+        assert Adaptive(attack=ECHO).against(()) == Simulated(attack=ECHO)
+        assert Masked(attack=Adaptive(attack=ECHO)).against(()) == Masked(attack=Simulated(attack=ECHO))
 
     def test_a_wrong_declaration(self) -> None:
         with pytest.raises(UnknownName, match="declaration 'adaptive': unknown attack 'maskd'; did you mean 'masked'"):
@@ -427,7 +383,7 @@ class TestIdentity:
         assert len({str(each) for each in (before, versioned, Masked(attack=ECHO).parameters())}) == 3
 
     @pytest.mark.parametrize(
-        "wrapper", [Masked(attack=TAG(iterations=9)), Expectation(attack=Masked(attack=IGOptimalDefense()), draws=3)]
+        "wrapper", [Masked(attack=TAG(iterations=9)), Simulated(attack=Masked(attack=IGOptimalDefense()), draws=3)]
     )
     def test_goes_there_and_back(self, wrapper: Wrapper) -> None:
         assert type(wrapper)(**wrapper.parameters()) == wrapper
@@ -435,8 +391,8 @@ class TestIdentity:
 
 class TestInside:
     def test_by_name(self) -> None:
-        found = Masked(attack={"name": "expectation", "draws": 2, "attack": {"name": "tag", "iterations": 3}})
-        assert found == Masked(attack=Expectation(attack=TAG(iterations=3), draws=2))
+        found = Masked(attack={"name": "simulated", "draws": 2, "attack": {"name": "tag", "iterations": 3}})
+        assert found == Masked(attack=Simulated(attack=TAG(iterations=3), draws=2))
 
     def test_reference_attackers_are_refused(self) -> None:
         with pytest.raises(ValidationError, match="'grey' is a reference attacker: it ignores what a wrapper would"):

@@ -18,7 +18,7 @@ from leakbench.attacks.base import Attack, Knowledge, Observations
 from leakbench.attacks.bits import Averaged, ClearedBits, Robust
 from leakbench.attacks.presets import DLG, IGCDPA, TAG, DLGWolfe
 from leakbench.data.embedded import Digits, Photos
-from leakbench.errors import Infeasible, UnknownName
+from leakbench.errors import Infeasible
 from leakbench.federated.step import ClientSteps
 from leakbench.metrics.image import psnr
 from leakbench.models.base import Network, build_network
@@ -42,11 +42,16 @@ def flipped(gradients: torch.Tensor, keep: float, seed: int = 0, only: slice = s
     return sent
 
 
+def words(seen: Observations) -> Observations:
+    """All coordinates are words."""
+    return replace(seen, coded=torch.ones_like(seen.gradients))
+
+
 class TestClearedBits:
     def test_by_hand(self, tiny_network: Network) -> None:
         """0.0001 and what flips make of it; -0.1234; 2.7813, which honestly has bit 2; what no integer can be."""
         rows = [0.0001, 0.4097, 0.8193, 1.2289, -0.1234, -0.9426, 2.7813, 5.0, 0.00004]
-        seen = improved(CLEARED, small(tiny_network, rows))
+        seen = improved(CLEARED, words(small(tiny_network, rows)))
         expected = [0.0001, 0.0001, 0.0001, 0.0001, -0.1234, -0.1234, 1.9621, 3.2767 - 1.2288, 0.0]
         torch.testing.assert_close(seen.gradients[0], torch.tensor(expected), rtol=0, atol=1e-6)
 
@@ -54,34 +59,43 @@ class TestClearedBits:
     def test_whatever_is_flipped_comes_back(self, tiny_network: Network, values: list[float], seed: int) -> None:
         honest = (torch.tensor([values]).double() * 1e4).round() / 1e4
         sent = flipped(torch.tensor([values]), keep=0.5, seed=seed)
-        seen = improved(CLEARED, small(tiny_network, sent[0].tolist()))
+        seen = improved(CLEARED, words(small(tiny_network, sent[0].tolist())))
         torch.testing.assert_close(seen.gradients.double(), honest, rtol=0, atol=1e-7)
 
     def test_other_encodings(self, tiny_network: Network) -> None:
         """Five decimals and bits 5 and 6, as for text: flips are worth 0.01024 and 0.00512."""
         wrapper = ClearedBits(attack=ECHO, decimals=5, positions=(5, 6))
-        seen = improved(wrapper, small(tiny_network, [0.00123, 0.00123 + 0.01024, -0.00123 - 0.00512, 0.5]))
+        seen = improved(wrapper, words(small(tiny_network, [0.00123, 0.00123 + 0.01024, -0.00123 - 0.00512, 0.5])))
         torch.testing.assert_close(
             seen.gradients[0], torch.tensor([0.00123, 0.00123, -0.00123, 0.32767 - 0.01536]), rtol=0, atol=1e-7
         )
 
-    def test_layers_that_are_not_sent_so_stay(self, tiny_network: Network) -> None:
-        gradients = torch.full((1, tiny_network.dimension), 0.123456)
-        wrapper = ClearedBits(attack=ECHO, layers=("fc_layers.3",))
-        seen = improved(wrapper, replace(small(tiny_network, [0.0]), gradients=gradients))
-        named = {name: part.unique() for name, part in tiny_network.unflatten(seen.gradients[0]).items()}
-        for name, part in named.items():
-            value = 0.1235 if name.startswith("fc_layers.3.") else 0.123456
-            torch.testing.assert_close(part, torch.tensor([value]))
+    def test_coordinates_that_are_no_words_stay(self, tiny_network: Network) -> None:
+        """As a message says that protects some layers: an attacker clears what it would not find flipped otherwise."""
+        seen = small(tiny_network, [0.123456, 0.5, 0.123456, 0.5])
+        seen = improved(CLEARED, replace(seen, coded=torch.tensor([[0.0, 0.0, 1.0, 1.0]])))
+        torch.testing.assert_close(seen.gradients, torch.tensor([[0.123456, 0.5, 0.1235, 0.0904]]))
+
+    def test_a_message_without_words_stays(self, tiny_network: Network) -> None:
+        seen = small(tiny_network, [0.123456, 0.5])
+        assert improved(CLEARED, seen) is seen
+
+    @given(
+        values=st.lists(st.floats(-0.40625, 0.40625, width=32), min_size=1, max_size=20),
+        rate=st.sampled_from([3e-3, 0.1]),
+    )
+    def test_words_of_another_unit(self, tiny_network: Network, values: list[float], rate: float) -> None:
+        """The change of the parameters, in units of the gradient: a flip is 0.4096 over the rate."""
+        honest = (torch.tensor([values]).double() * 1e4).round() / 1e4
+        sent = (flipped(torch.tensor([values]), keep=0.5) / rate).tolist()
+        units = torch.full((1, len(values)), 1 / rate)
+        seen = improved(CLEARED, replace(small(tiny_network, sent[0]), coded=units))
+        torch.testing.assert_close(seen.gradients.double() * rate, honest, rtol=0, atol=1e-6)
 
     @pytest.mark.parametrize("positions", [(0,), (16,), ()])
     def test_bits_that_are_not_there(self, positions: tuple[int, ...]) -> None:
         with pytest.raises(ValidationError):
             ClearedBits(attack=ECHO, positions=positions)
-
-    def test_layers_that_are_not_there(self, tiny_network: Network) -> None:
-        with pytest.raises(UnknownName, match="attack 'cleared_bits'"):
-            improved(ClearedBits(attack=ECHO, layers=("fc",)), small(tiny_network, [0.0] * tiny_network.dimension))
 
 
 class TestImputedLayers:
@@ -96,6 +110,26 @@ class TestImputedLayers:
         assert torch.equal(seen[:-10], gradients[:-10]) and seen[0] == 0.9
         assert float(seen[-1]) == pytest.approx(float(gradients[last][:-1].mean()))
         assert torch.equal(seen[-10:-1], gradients[-10:-1])
+
+    def test_the_mean_of_each_tensor(self, tiny_network: Network) -> None:
+        """Against a loop: Table VII's caption, beside the mean of all coordinates."""
+        draw = torch.Generator().manual_seed(0)
+        rows = torch.randn(2, tiny_network.dimension, generator=draw)
+        for mean_of in ("tensor", "update"):
+            wrapper = Imputed(attack=ECHO, outliers="above", threshold=1.5, value="mean", mean_of=mean_of)
+            seen = improved(wrapper, small(tiny_network, *rows.tolist())).gradients
+            sizes = tiny_network.sizes if mean_of == "tensor" else [tiny_network.dimension]
+            for row, found in zip(rows, seen, strict=True):
+                for part, filled in zip(row.split(list(sizes)), found.split(list(sizes)), strict=True):
+                    kept = [value for value in part.tolist() if abs(value) <= 1.5]
+                    mean = sum(kept) / max(1, len(kept))
+                    expected = [value if abs(value) <= 1.5 else mean for value in part.tolist()]
+                    assert filled.tolist() == pytest.approx(expected, abs=1e-6)
+
+    def test_a_threshold_is_in_the_unit_that_was_sent(self, tiny_network: Network) -> None:
+        seen = replace(small(tiny_network, [0.5, 0.5, 4.5]), coded=torch.tensor([[0.0, 10.0, 10.0]]))
+        found = improved(Imputed(attack=ECHO, outliers="above", threshold=0.4), seen).gradients
+        assert found.tolist() == [[0.0, 0.5, 0.0]]
 
 
 class TestAveraged:
@@ -143,7 +177,9 @@ def decibels(
     attack: Attack, steps: ClientSteps, gradients: torch.Tensor, knowledge: Knowledge, pixels: torch.Tensor, data: Any
 ) -> float:
     """Mean PSNR; ``attack`` sees ``gradients``."""
-    seen = Observations(steps.network, steps.parameters, gradients, (1, *data.shape))
+    coded = torch.zeros_like(gradients)
+    coded[:, steps.network.head.weight] = 1
+    seen = Observations(steps.network, steps.parameters, gradients, (1, *data.shape), coded=coded)
     found = attack.reconstruct(seen, knowledge, steps.streams.child("attack"))
     return float(psnr(data.denormalise(found.images[:, 0]).clamp(0, 1), pixels).mean())
 
@@ -230,6 +266,6 @@ def test_flipped_bits_stop_those_alone_who_do_not_clear_them() -> None:
     assert undefended > 18
     naive = reached(ig, sent)
     assert naive < 10
-    assert abs(reached(ClearedBits(attack=ig, layers=("7",)), sent) - undefended) < 2
+    assert abs(reached(ClearedBits(attack=ig), sent) - undefended) < 2
     assert reached(Imputed.model_validate({"attack": ig, **outliers}), sent) > naive + 3
     assert reached(DroppedLayers(attack=ig, layers=("7",)), sent) > naive + 3

@@ -427,26 +427,6 @@ class TestTrust:
         trusted = problem.attack(attack, gradients=problem.observations.gradients + 3 * ignored)
         assert not torch.allclose(trusted.images, plain.images, atol=0.05)
 
-    @pytest.mark.parametrize("kind", ["l2", "cosine", "cosine_per_tensor", "l1_l2"])
-    def test_the_objective_is_the_mean_over_draws_of_the_noise(self, problem: Problem, kind: str) -> None:
-        draw = torch.Generator().manual_seed(8)
-        noise = torch.randn(3, 5, problem.network.dimension, generator=draw).double() / 10
-        attack = matching(objective={"kind": kind}, regularisers=[TV])
-        together = cost_at(attack, problem, problem.images, noise=lambda rows: noise[rows])
-
-        def of_draw(k: int) -> torch.Tensor:
-            return cost_at(attack, problem, problem.images, noise=lambda rows: noise[rows][:, k : k + 1])
-
-        one_by_one = [of_draw(k) for k in range(5)]
-        torch.testing.assert_close(together, torch.stack(one_by_one).mean(dim=0))
-        if kind == "l2":  # one draw of noise on the candidate is its negative on the target
-            shifted = problem.observations.gradients - noise[:, 0]
-            torch.testing.assert_close(one_by_one[0], cost_at(attack, problem, problem.images, gradients=shifted))
-        restarted = problem.attack(
-            matching(objective={"kind": kind}, restarts=2, iterations=2), noise=lambda rows: noise[rows]
-        )
-        assert restarted.diverged_at.eq(-1).all()
-
 
 class TestOptions:
     def test_projected_quasi_newton_steps_are_refused(self) -> None:

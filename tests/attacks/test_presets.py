@@ -68,7 +68,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "ig_breaching": inverting(0.1, True, 24_000, 0.2, keep="best"),
     "ig_optimal_defense": inverting(0.2, True, 2000, 1e-6),
     "ig_channel": inverting(0.1, True, 4000, 1e-4),
-    "dlg_cdpa": {"objective": {"kind": "l2"}, "optimiser": TORCH_LBFGS, "iterations": 300},
+    "dlg_cdpa": {"objective": {"kind": "l2"}, "optimiser": TORCH_LBFGS, "iterations": 6000},
     "ig_cdpa": inverting(0.1, True, 300, 1e-3),
     "rog": {
         "objective": {"kind": "l2"},

@@ -246,20 +246,12 @@ def test_the_table_of_words_has_no_say(victims: Victims) -> None:
     torch.testing.assert_close(found.objective, torch.full((3,), 2 / (len(network.names) - 1)), rtol=0, atol=1e-3)
 
 
-def test_weights_and_noise_of_wrappers(victims: Victims) -> None:
+def test_weights_of_wrappers(victims: Victims) -> None:
     """They are of all coordinates."""
     gradients = victims.observations.gradients
     plain = victims.attack(2, **TAG)
     ones = victims.attack(2, seen={"weights": torch.ones_like(gradients)}, **TAG)
-    silent = victims.attack(
-        2, seen={"noise": lambda trials: gradients.new_zeros(len(trials), 2, gradients.shape[1])}, **TAG
-    )
-    for found in (ones, silent):
-        torch.testing.assert_close(found.images, plain.images, rtol=1e-3, atol=1e-4)
-    loud = victims.attack(
-        2, seen={"noise": lambda trials: gradients.new_ones(len(trials), 2, gradients.shape[1])}, **TAG
-    )
-    assert (loud.images - plain.images).abs().max() > 0.01
+    torch.testing.assert_close(ones.images, plain.images, rtol=1e-3, atol=1e-4)
     blind = victims.attack(2, seen={"weights": torch.zeros_like(gradients)}, **(TAG | {"regularisers": []}))
     assert blind.objective is not None and (blind.objective == 0).all()
     # ``masked`` gives weights, and hides coordinates of the message.

@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from leakbench.data.base import DATASETS, Dataset, ImageDataset, Samples, Split, data_root, image_dataset
+from leakbench.data.embedded import Digits
 from leakbench.data.staged import StagedImages
 from leakbench.errors import ConfigError, UnknownName
 
-NAMES = ["celeba", "cifar10", "digits", "fashion_mnist", "imagenet", "mnist", "photos", "svhn"]
+NAMES = ["celeba", "cifar10", "cifar100", "digits", "fashion_mnist", "imagenet", "mnist", "photos", "svhn"]
 
 
 @pytest.fixture(params=NAMES)
@@ -95,6 +96,16 @@ def test_normalise_round_trip(name: str, lead: list[int], seed: int) -> None:
     for channel in range(dataset.channels):
         expected = (images[..., channel, :, :] - dataset.mean[channel]) / dataset.std[channel]
         torch.testing.assert_close(inputs[..., channel, :, :], expected)
+
+
+def test_pixels_as_inputs() -> None:
+    """In [0, 1], as they are; where inputs are normalised, the parameter is no part of an identity."""
+    plain, pixels = (Digits(**{"size": 8, **given}) for given in ({}, {"inputs": "pixels"}))
+    images = torch.rand(2, *pixels.shape, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(pixels.normalise(images), images) and torch.equal(pixels.denormalise(images), images)
+    assert not torch.equal(plain.normalise(images), images)
+    assert pixels.pixel_range(torch.device("cpu")).flatten().tolist() == [0, 1]
+    assert "inputs" not in plain.parameters() and pixels.parameters()["inputs"] == "pixels"
 
 
 class Words(Dataset):

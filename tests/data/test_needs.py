@@ -11,6 +11,7 @@ from leakbench import staging
 from leakbench.cli import main
 from leakbench.data.staged import StagedImages
 from leakbench.errors import MissingData
+from leakbench.metrics.image import PERCEPTUAL
 from leakbench.planning.project import Project
 from leakbench.staged.manifest import MANIFEST
 from leakbench.staging import Need, look, needs, to_do
@@ -35,7 +36,7 @@ def need(name: str, scale: str = "full", papers: tuple[str, ...] = ("channel",))
 @pytest.mark.usefixtures("root", "torch_home")
 def test_what_the_full_scale_needs() -> None:
     found = {each.name: each for each in needs(Project(ROOT).plan("full"))}
-    weights = {"bert_vocabulary", "google-bert/bert-base-uncased", "distilbert/distilbert-base-uncased", "lpips"}
+    weights = {"bert_vocabulary", "google-bert/bert-base-uncased", "distilbert/distilbert-base-uncased", *PERCEPTUAL}
     assert set(found) >= {"mnist", "fashion_mnist", "cifar10", "svhn", "celeba", "imagenet", "cola", *weights}
     assert found["imagenet"].papers == ("cdpa",) and "optimal_defense" in found["mnist"].papers
     for each in found.values():  # the table leaves no gaps
@@ -107,19 +108,19 @@ def test_one_failure_keeps_nothing_else_from_being_staged(
             raise MissingData("data set 'celeba': cannot fetch it")
         if name == "cifar10":
             raise OSError("No space left on device")
-        if name != "lpips":
+        if name not in PERCEPTUAL:
             fake(name)
 
     monkeypatch.setattr(staging, "fetch", fetch)
     monkeypatch.chdir(ROOT)
     assert main(["--set", "papers=[channel]", "stage", "--all", "--scale", "full"]) == 1
-    assert asked == ["celeba", "cifar10", "fashion_mnist", "svhn", "lpips"]
+    assert asked == ["celeba", "cifar10", "fashion_mnist", "svhn", "lpips", "lpips_vgg"]
     printed = capsys.readouterr()
     assert printed.err.splitlines() == [
         "celeba: data set 'celeba': cannot fetch it",
         "cifar10: No space left on device",
     ]
-    assert "missing: celeba, cifar10, lpips; to fetch: about 11.0 GB" in " ".join(printed.out.split())
+    assert "missing: celeba, cifar10, lpips, lpips_vgg; to fetch: about 11.5 GB" in " ".join(printed.out.split())
     assert "staged:" in printed.out
 
 

@@ -56,7 +56,7 @@ def tree(folder: Path) -> list[str]:
     )
 
 
-@pytest.mark.parametrize("name", ["mnist", "cifar10", "celeba", "imagenet"])
+@pytest.mark.parametrize("name", ["mnist", "cifar10", "cifar100", "celeba", "imagenet"])
 def test_staged_files_have_the_layout_that_is_read(
     name: str, publish: Fake, root: Path, hub: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any, ClassVar, cast
 
+import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
 
 import leakbench.defenses.aggregate as aggregate
 import leakbench.federated.step as step_module
+from leakbench.defenses.aggregate import SummedUsers
 from leakbench.defenses.base import Schedule
-from leakbench.defenses.distributed_noise import DistributedNoise
+from leakbench.defenses.distributed_noise import LEAST_SCALE, DistributedNoise
 from leakbench.defenses.dp_sgd import DPPSAC, DPSGD, ClippedGradients
 from leakbench.defenses.gaussian_sampling import GaussianSampling
 from leakbench.defenses.water_filling import WaterFilling, filled_diagonal
@@ -286,14 +287,23 @@ def test_clipping_is_that_of_dp_sgd() -> None:
     assert WaterFilling(clip=2, batch=1, variance=1).factors(norms).tolist() == [1, 1, 0.5]
 
 
+def schedule(defense: SummedUsers, **change: Any) -> Schedule:
+    """All that the bound assumes, of 50 users with 1,200 records and 100 rounds."""
+    mechanism, batch = defense.row
+    drawn: dict[str, Any] = {"batch": batch, "sampling": "independent"}
+    drawn = drawn if mechanism == "sgd" else {"batch": 1200, "sampling": "all"}
+    told: dict[str, Any] = {"rounds": 100, "clients": 50, "records": 1200} | drawn
+    return Schedule(7850, **(told | change))
+
+
 class TestPrivacy:
     """Rows of Table 1 by hand, at N = 50, D = 1200, B = 32, C = 10, sigma^2 = 0.05 and delta = 1e-4 of a round."""
 
     SETTING: ClassVar[dict[str, Any]] = {"clip": 10, "users": 50, "records": 1200}
     LOG = math.log(2e4)  # half of delta is the rounds'
 
-    def epsilon(self, defense: ClippedGradients, rounds: int = 1) -> float:
-        statement = defense.privacy(Schedule(dimension=7850, rounds=rounds, delta=1e-4))
+    def epsilon(self, defense: SummedUsers, rounds: int = 1) -> float:
+        statement = defense.privacy(schedule(defense, rounds=rounds, delta=1e-4))
         assert statement.epsilon is not None and statement.delta == 1e-4
         assert f"{rounds} round(s)" in statement.basis and "50 users" in statement.basis
         return statement.epsilon
@@ -353,7 +363,7 @@ class TestPrivacy:
         ids=repr,
     )
     def test_none_where_there_is_none(self, defense: ClippedGradients, reason: str) -> None:
-        statement = defense.privacy(Schedule(10))
+        statement = defense.privacy(Schedule(10, clients=50, records=4, batch=4, sampling="all"))
         assert statement.epsilon is None and statement.delta is None and reason in statement.basis
 
     def test_the_data_are_those_that_it_speaks_of(self, steps: ClientSteps) -> None:
@@ -373,7 +383,6 @@ class TestCalibration:
     """Noise of a given epsilon. The levels are those of the paper's setting, to three digits."""
 
     ASKED: ClassVar[dict[str, Any]] = {"clip": 10, "users": 50, "records": 1200, "delta": 1e-4, "rounds": 100}
-    SCHEDULE = Schedule(dimension=7850, rounds=100, clients=50)
 
     def mechanisms(self, epsilon: float, **others: Any) -> list[Any]:
         asked = self.ASKED | {"epsilon": epsilon} | others
@@ -416,7 +425,7 @@ class TestCalibration:
 
     def test_what_is_stated_is_what_was_asked(self) -> None:
         for defense in self.mechanisms(2):
-            statement = defense.privacy(self.SCHEDULE)
+            statement = defense.privacy(schedule(defense))
             assert statement.epsilon == pytest.approx(2, rel=1e-6) and statement.epsilon <= 2
             assert statement.delta == 1e-4
             assert f"sigma^2 = {defense.noise_level:.6g}" in statement.basis
@@ -433,12 +442,28 @@ class TestCalibration:
 
     def test_another_schedule_is_not_stated(self) -> None:
         for defense in self.mechanisms(2):
-            for schedule, reason in (
-                (Schedule(10, rounds=99), r"calibrated for 100 round\(s\), and the schedule has 99"),
-                (Schedule(10, rounds=100, clients=49), "told of 50 users, and 49 take part"),
+            for change, reason in (
+                ({"rounds": 99}, "calibrated for 100 round(s), and the schedule has 99; set rounds to 99"),
+                ({"clients": 49}, "told of 50 users, and a sum may hold no more than 49 who do not collude"),
+                ({"records": 8}, "told of 1200 records per user, and clients hold 8; set records to 8"),
+                ({"batch": 5}, "records per step, and clients take 5"),
+                ({"clipped": True}, "set no secure_aggregation.clip"),
+                ({"sampling": None}, "does not say how many clients are summed"),
             ):
-                statement = defense.privacy(schedule)
-                assert statement.epsilon is None and re.search(reason, statement.basis)
+                statement = defense.privacy(schedule(defense, **change))
+                assert statement.epsilon is None and statement.delta is None and reason in statement.basis
+
+    def test_batches_that_are_not_drawn_anew_amplify_nothing(self) -> None:
+        """Shuffled ones are not independent of each other; of all records there is nothing to draw."""
+        batches, everything = self.mechanisms(2)[:2]
+        statement = batches.privacy(schedule(batches, sampling="shuffled"))
+        assert statement.epsilon is None and "set the job's sampling to independent" in statement.basis
+        assert everything.privacy(schedule(everything, sampling="shuffled")).epsilon is not None
+
+    def test_more_honest_users_than_it_is_told_of(self) -> None:
+        """Their noise is there, too, so that epsilon is lower than stated."""
+        for defense in self.mechanisms(2):
+            assert defense.privacy(schedule(defense, clients=51)).epsilon == pytest.approx(2, rel=1e-6)
 
     def test_the_search_waits_and_is_done_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         asked = []
@@ -458,7 +483,7 @@ class TestCalibration:
         defense = DistributedNoise(**(self.ASKED | {"epsilon": 1e-300}))
         with pytest.raises(Infeasible, match="no variance"):
             _ = defense.noise_level
-        statement = defense.privacy(self.SCHEDULE)
+        statement = defense.privacy(schedule(defense))
         assert statement.epsilon is None and "no variance" in statement.basis
 
     @pytest.mark.parametrize(
@@ -472,7 +497,7 @@ class TestCalibration:
             ({"epsilon": 0}, "greater than 0"),
             ({"epsilon": math.inf}, "finite"),
             ({"bound": "repaired"}, "bound is one of as_printed, corrected here, found repaired"),
-            ({"accounting": "sampled_renyi"}, "accounts for random batches"),
+            ({"accounting": "poisson_renyi"}, "'composition', 'optimal', 'renyi' or 'tight'"),
         ],
     )
     def test_what_does_not_fit_together(self, change: dict[str, Any], message: str) -> None:
@@ -483,6 +508,71 @@ class TestCalibration:
         assert GaussianSampling(batch=2).noise_level == 0
         with pytest.raises(ValidationError, match="rounds and delta belong to epsilon"):
             GaussianSampling(batch=2, rounds=3)
+
+
+class TestDiscreteNoise:
+    """On a grid, with the sensitivity and the divergence that the guarantee speaks of."""
+
+    def told(self, **change: Any) -> DistributedNoise:
+        return DistributedNoise(**({"clip": 2.0, "variance": 0.04, "noise": "discrete", "places": 10} | change))
+
+    def test_messages_lie_on_the_grid_around_the_mean(self, steps: ClientSteps) -> None:
+        message = self.told().protect_update(steps, streams())
+        units = message.view().double() * 2**10
+        assert units.equal(units.round())
+        assert message.law is not None and message.law.variance is not None
+        plain = DistributedNoise(clip=2.0, variance=0.04).bounded_mean(steps)
+        assert float((message.law.mean - plain).abs().max()) <= RECORDS * 2**-10
+        assert message.law.variance.unique().tolist() == pytest.approx([0.04])
+        draws = [Streams([("discrete", seed, client) for client in range(CLIENTS)]) for seed in range(200)]
+        errors = torch.stack([self.told().protect_update(steps, each).view() for each in draws]) - message.law.mean
+        assert float(errors.std()) == pytest.approx(0.2, rel=0.05)
+
+    def test_no_record_counts_for_more_than_its_norm(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Sums of two data sets that differ in one record are no further apart than 2 C / B, in units of the grid."""
+        monkeypatch.setattr(Streams, "discrete_normal", lambda self, _, size: torch.zeros(len(self), size).double())
+        make = torch.Generator().manual_seed(0)
+        for _ in range(20):
+            table = 3 * torch.randn(RECORDS, 30, generator=make)
+            other = table.clone()
+            other[0] = -table[0]
+            ours, theirs = (self.told().protect_update(many(each, 1), streams(1)).view() for each in (table, other))
+            assert float((ours - theirs).double().norm()) <= 2 * 2.0 / RECORDS
+
+    @pytest.mark.parametrize("users", [2, 3, 8])
+    def test_the_divergence_of_a_sum_is_that_of_normal_noise(self, users: int) -> None:
+        """By convolving the laws, at the least scale that there is, for shifts and orders."""
+        scale, reach = float(LEAST_SCALE), 200
+        places = torch.arange(-reach, reach + 1, dtype=torch.float64)
+        law = (-(places**2) / (2 * scale**2)).exp()
+        one = (law / law.sum()).numpy()
+        total = one
+        for _ in range(users - 1):
+            total = np.convolve(total, one)
+        for shift in (1, 7, 30):
+            for order in (1.5, 4.0, 16.0):
+                ours, theirs = total[shift:], total[: len(total) - shift]
+                both = (ours > 1e-290) & (theirs > 1e-290)
+                logs = order * np.log(ours[both]) + (1 - order) * np.log(theirs[both])
+                exact = float(np.log(np.exp(logs - logs.max()).sum()) + logs.max()) / (order - 1)
+                assert exact <= order * shift**2 / (2 * users * scale**2) * (1 + 1e-6)
+
+    def test_its_guarantee(self) -> None:
+        asked = {**TestCalibration.ASKED, "epsilon": 2, "batch": 32}
+        normal, discrete = (DistributedNoise(**asked, noise=noise) for noise in ("normal", "discrete"))
+        statement = discrete.privacy(schedule(discrete, places=16))
+        assert statement.epsilon == normal.privacy(schedule(normal)).epsilon
+        assert "noise is discrete, on multiples of 2^-16" in statement.basis
+        coarse = discrete.privacy(schedule(discrete, places=12))
+        assert coarse.epsilon is None and "set secure_aggregation.fraction_bits to 16" in coarse.basis
+        with pytest.raises(ValidationError, match="accounting tight is of continuous noise"):
+            DistributedNoise(**asked, noise="discrete", accounting="tight")
+
+    def test_a_grid_that_does_not_fit(self, steps: ClientSteps) -> None:
+        with pytest.raises(Infeasible, match="more places"):
+            self.told(places=3).protect_update(steps, streams())
+        with pytest.raises(Infeasible, match="fewer places"):
+            self.told(places=22, variance=100.0).protect_update(steps, streams())
 
 
 class TestBadInput:

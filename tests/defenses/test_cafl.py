@@ -15,7 +15,7 @@ from tests.defenses.tensors import fixed, of_seed, streams
 from leakbench.defenses.base import Round, Schedule
 from leakbench.defenses.cafl import CAFL, perturb, two_point, two_point_variance
 from leakbench.randomness import generator
-from leakbench.theory.sparse_recovery import idct
+from leakbench.theory.sparse_recovery import dct, idct
 
 FORMS = [
     {"block": 8},
@@ -161,14 +161,28 @@ def test_no_guarantee() -> None:
 
 
 @pytest.mark.parametrize("form", ["as_printed", "as_released"])
-def test_the_block_moves_with_the_rounds(form: str) -> None:
-    """Round t sends what a defense with this ``round`` sends; without ``moving``, all rounds send the same."""
+def test_without_moving_all_rounds_send_the_same_block(form: str) -> None:
     steps = fixed(of_seed(2, 20), [16, 4])
-    choice = {"epsilon": 2, "fraction": 0.25, "form": form, "round": 1}
-    for number in range(4):
-        for moving in (False, True):
-            defense = CAFL.model_validate(choice | {"moving": moving})
-            message, _ = defense.protect_round(steps, Round(streams(0, 1), number=number))
-            told = CAFL.model_validate(choice | {"round": 1 + number * moving})
-            assert torch.equal(message.view(), told.protect_update(steps, streams(0, 1)).view())
+    defense = CAFL(**{"epsilon": 2, "fraction": 0.25, "form": form, "round": 1})
+    expected = defense.protect_update(steps, streams(0, 1)).view()
+    for number in range(3):
+        message, _ = defense.protect_round(steps, Round(streams(0, 1), number=number))
+        assert torch.equal(message.view(), expected)
+
+
+def test_a_moving_block_is_drawn_from_public_randomness() -> None:
+    """Clients of a server send the same coefficients; over the rounds all are sent, about equally often."""
+    steps = fixed(of_seed(4, 20), [16, 4])
+    defense = CAFL(epsilon=40, fraction=0.25, form="as_printed", moving=True)
+    counts = torch.zeros(2, 16)
+    for number in range(200):
+        drawn = streams(0, 1, 2, 3).child("round", number)
+        message, _ = defense.protect_round(steps, Round(drawn, number=number, clients_per_server=2))
+        spectrum = dct(message.view()[:, :16])
+        sent = spectrum.abs() > 1e-5
+        assert (sent.sum(dim=1) == 4).all() and torch.equal(sent[::2], sent[1::2])
+        torch.testing.assert_close(spectrum[sent], dct(steps.gradient[:, :16])[sent])
+        counts += sent[::2]
+    assert float(counts.min()) > 30 and float(counts.max()) < 70  # 50 of 200 each
+    assert not torch.equal(counts[0], counts[1])
     assert "moving" not in CAFL(epsilon=2, fraction=0.25).parameters()

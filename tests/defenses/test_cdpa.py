@@ -110,7 +110,7 @@ class TestWords:
             noise = (message.view() - gradient)[:, message.protected]
             flips = torch.tensor([0.0, 0.4096, 0.8192, 1.2288]) / rate
             assert ((noise.abs()[..., None] - flips).abs().min(dim=-1).values < 6e-5 / rate).all()
-            plain = CDPA(encodes="delta", p=1.0, **parameters)
+            plain = CDPA(encodes="delta", p=1.0, variant="corrected", **parameters)
             mean = plain.aggregate(sent(plain, steps_of(gradient)), 3)
             torch.testing.assert_close(mean, gradient.unflatten(0, (2, 3)).mean(dim=1), atol=6e-5 / rate, rtol=0)
 
@@ -180,6 +180,16 @@ class TestServer:
 
 
 class TestKnowledge:
+    @pytest.mark.parametrize(
+        ("encodes", "unit"), [({}, 1.0), ({"encodes": "delta", "rate": 0.1}, 10.0), ({"encodes": "delta"}, 20.0)]
+    )
+    def test_which_coordinates_are_words_and_in_what_unit(
+        self, steps_of: Make, tiny_network: Network, encodes: dict[str, Any], unit: float
+    ) -> None:
+        """The rate of these clients is 0.05."""
+        message = sent(CDPA(layers="linear", **encodes), steps_of(updates(2, tiny_network)))
+        torch.testing.assert_close(message.coded, unit * message.protected.float().expand(2, -1))
+
     def test_marked_are_set_masked_bits(self, steps_of: Make, tiny_network: Network) -> None:
         gradient = updates(4, tiny_network)
         message = sent(CDPA(p=0.7, layers="linear"), steps_of(gradient))

@@ -426,3 +426,12 @@ class TestParameterChannel:
     def test_one_image_has_no_covariance(self, tiny_network: Network) -> None:
         with pytest.raises(Infeasible, match="at least 2 images"):
             ParameterChannel(kappa=1).protect_update(self.steps(tiny_network, batch=1), streams(2))
+
+
+def test_a_client_whose_gradients_are_lost_does_not_stop_the_others() -> None:
+    gradients = torch.randn(3, 4, 9, generator=torch.Generator().manual_seed(0))
+    lost = gradients.clone()
+    lost[1, 2, 5] = torch.nan
+    values, expected = gradient_eigenvalues(lost), gradient_eigenvalues(gradients)
+    torch.testing.assert_close(values[[0, 2]], expected[[0, 2]])
+    assert values[1].tolist() == [1.0] * 4

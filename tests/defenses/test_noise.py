@@ -26,6 +26,8 @@ EVERY = {
     "optimal_noise": {"scale": 0.3},
     "optimal_clipped_noise": {"scale": 0.3, "clip": 0.5},
     "optimal_pruning": {"fraction": 0.4},
+    "rounding": {"scale": 0.3},
+    "optimal_rounding": {"scale": 0.3},
 }
 
 # Tested in test_channel.py, test_dp_sgd.py and test_aggregate_noise.py: what acts on images, and what needs the

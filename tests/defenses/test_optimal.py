@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from leakbench.defenses.optimal import OptimalClippedNoise, OptimalNoise, OptimalPruning
+from leakbench.defenses.optimal import OptimalClippedNoise, OptimalNoise, OptimalPruning, OptimalRounding, Rounding
 from leakbench.federated.step import ClientSteps
 from leakbench.models.base import Network
 from leakbench.randomness import Streams
@@ -127,3 +127,33 @@ def test_the_estimate_is_the_one_asked_for(defense: OptimalNoise | OptimalPrunin
     other = defense.model_copy(update={"probes": 3, "probe_kind": "rademacher"})
     assert not torch.equal(other.protect_update(steps, Streams([("client",)])).view(), default)
     assert steps.asked == (3, "rademacher")
+
+
+def rounded(defense: Rounding | OptimalRounding, steps: ClientSteps) -> list[float]:
+    found: list[float] = defense.protect_update(steps, Ones([("one",)])).view()[0].tolist()
+    return found
+
+
+class TestRounding:
+    def test_to_one_step(self, steps: ClientSteps) -> None:
+        assert rounded(Rounding(scale=0.25), steps) == pytest.approx([0.25, -2.0, 0.0, 1.0, -0.25])
+        assert rounded(Rounding(scale=0.0), steps) == steps.gradient[0].tolist()
+
+    @pytest.mark.parametrize(
+        ("form", "ratios"),
+        [
+            ("corrected", [2.0, 2.5, 4.0, 0.7, 0.5]),
+            ("as_printed", [1.2, 12.5, 0.8, 0.49, 0.05]),
+            # A negative entry counts as one of 1e-6, and no ratio exceeds 1e6.
+            ("as_released", [2.0, 1e6, 4.0, 0.7, 1e5]),
+        ],
+    )
+    def test_to_steps_in_the_place_of_standard_deviations(
+        self, steps: ClientSteps, form: Any, ratios: list[float]
+    ) -> None:
+        mean = sum(ratios) / len(ratios)
+        expected = []
+        for entry, ratio in zip(steps.gradient[0].tolist(), ratios, strict=True):
+            step = 0.3 * (ratio / mean) ** 0.5
+            expected.append(round(entry / step) * step)
+        assert rounded(OptimalRounding(scale=0.3, form=form), steps) == pytest.approx(expected)

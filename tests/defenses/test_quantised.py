@@ -31,6 +31,16 @@ class TestSigns:
         assert message.view().tolist() == [[2, -2, 2, -3]]
         assert message.bits == 4 + 2 * 32
 
+    @pytest.mark.parametrize("scale", ["none", "mean_abs"])
+    def test_a_step_of_another_size(self, scale: str) -> None:
+        """The same signs and the same bits: the server knows the factor."""
+        steps = fixed(of_seed(3, 6), [4, 2])
+        plain, small = (SignSGD(**{"scale": scale, "factor": factor}) for factor in (1.0, 0.01))
+        messages = [defense.protect_update(steps, streams(0, 1, 2)) for defense in (plain, small)]
+        torch.testing.assert_close(messages[1].view(), 0.01 * messages[0].view())
+        torch.testing.assert_close(small.aggregate(messages[1], 3), 0.01 * plain.aggregate(messages[0], 3))
+        assert messages[0].bits == messages[1].bits and "factor" not in plain.parameters()
+
     def test_majority_and_ties(self) -> None:
         signs = torch.tensor([[1.0, 1.0, -1.0], [1.0, -1.0, -1.0], [-1.0, 1.0, -1.0], [-1.0, 1.0, -1.0]])
         assert SignSGD().aggregate(CodedMessage(signs, 3), 4).tolist() == [[0, 1, -1]]

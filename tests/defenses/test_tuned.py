@@ -19,7 +19,7 @@ from leakbench.defenses.noise import GaussianNoise
 from leakbench.defenses.paillier import Paillier
 from leakbench.defenses.pruning import RandomMask
 from leakbench.defenses.tuned import Tuned, UploadConstants
-from leakbench.errors import Infeasible
+from leakbench.errors import ConfigError, Infeasible
 from leakbench.jobs.base import Job, Variant
 from leakbench.jobs.train import TrainJob
 from leakbench.models.linear import MLP
@@ -113,6 +113,24 @@ def test_dead_coordinates_count_as_hardly_alive() -> None:
     dead = replace(ALIKE, sigma=torch.zeros(2, 100))
     few, many = (made("randomization", 1.0, dead, smallest_spread=spread).parameter for spread in (1e-4, 1e-3))
     assert many == pytest.approx(100 * few)
+
+
+def test_constants_may_be_of_fewer_attempts() -> None:
+    """As many as ``estimated`` says, of all seeds; the spread of uploads is the same."""
+    kept = {f"seed{seed}/{name}": value for seed in (0, 1) for name, value in _of_uploads(seed).items()}
+    all_of_them, few = (
+        Tuned(mechanism="compression", budget=1.0, estimated=n).tuning({"leakage": kept}) for n in (None, 8)
+    )
+    assert all_of_them.tau == pytest.approx(0.6 / float(amplification(2.5)))
+    assert few.tau == pytest.approx(0.5 / float(amplification(1.5)))
+    with pytest.raises(ConfigError, match="has none from 9 attempts; add models and attempts whose product"):
+        Tuned(mechanism="compression", budget=1.0, estimated=9).tuning({"leakage": kept})
+
+
+def _of_uploads(seed: int) -> dict[str, torch.Tensor]:
+    known = {"sigma": torch.full((2, 10), 0.1), "delta": torch.full((2,), 0.5)}
+    known |= {"c1": torch.tensor([0.5, 0.7]), "xi": torch.tensor([2.0, 2.0 + seed / 2])}
+    return known | {"c1/n8": torch.tensor([0.4, 0.6]), "xi/n8": torch.tensor([1.0, 1.0 + seed / 2])}
 
 
 def test_untuned_it_protects_nothing() -> None:

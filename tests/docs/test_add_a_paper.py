@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import re
 import shlex
@@ -72,5 +73,6 @@ def test_a_sixth_paper_is_one_folder_and_one_word(site: Path, checkout: Path) ->
     assert done.returncode == 0, done.stdout + done.stderr
     figures = checkout / "figures" / "smoke" / "sixth"
     assert (figures / "fig01.pdf").read_bytes().startswith(b"%PDF")
-    assert "E1" in (figures / "claims.csv").read_text()
+    (verdict,) = csv.DictReader((figures / "claims.csv").read_text().splitlines())
+    assert verdict["claim"] == "E1" and verdict["by_paper"] == "reproduced"
     assert sorted(path.name for path in (checkout / "results" / "smoke" / "sixth" / "norms").rglob("all.json"))

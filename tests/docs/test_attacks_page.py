@@ -226,9 +226,9 @@ def test_examples_of_variants(checkout: Path) -> None:
     robust = built["ig-robust"].parameters()
     assert [robust["attack"]["name"], robust["attack"]["attack"]["name"]] == ["imputed", "ig_cdpa"]
     adaptive = built["ig-adaptive"].against(DEFENSES.get("magnitude_pruning").adaptive)
-    assert adaptive.name == "masked" and adaptive.parameters()["attack"]["name"] == "ig_optimal_defense"
+    assert adaptive.name == "simulated" and adaptive.parameters()["attack"]["name"] == "ig_optimal_defense"
     (gate,) = plan.experiment_gates("optimal_defense", "pruning")
-    assert gate.attack == "ig" and gate.spec.at_least == 18
+    assert gate.attack == "ig" and gate.spec.margin == 3
     (refined, rog) = sorted(
         (job for job in plan.jobs.values() if job.experiment == "local_steps"), key=lambda job: len(job.uses)
     )[::-1]
@@ -250,7 +250,7 @@ def test_example_of_attacks_on_a_sum() -> None:
     protocol = example["jobs"]["attack"]
     for users in protocol.pop("users")["sweep"]:
         job = AttackJob(clients=1, batch_size=1, users=users, **protocol)
-        assert job.secure_aggregation is not None and job.secure_aggregation.threshold <= max(users, 2)
+        assert job.secure_aggregation is not None and job.secure_aggregation.width == 64
 
 
 def test_example_of_attacks_on_a_released_model() -> None:

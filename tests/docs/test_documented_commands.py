@@ -34,6 +34,8 @@ ELSEWHERE = {
     "leakbench stage --all --scale full --check": "tests/data/test_needs.py",
     "leakbench draw figures/smoke/optimal_defense/fig04.pdf --partial": "tests/report/test_partial.py",
     "make lint": ".ci/run",
+    "leakbench publish --scale smoke": "tests/report/test_published.py",
+    "leakbench pages": "tests/report/test_published.py",
     "snakemake --cores 2 figures/smoke/sixth/fig01.pdf figures/smoke/sixth/claims.csv": (
         "tests/docs/test_add_a_paper.py"
     ),

@@ -318,3 +318,49 @@ class TestUnbiasedMean:
         assert float(found.mean()) == pytest.approx(-0.01, abs=4 * error)
         plain = FORM.decode(words).mean()
         assert abs(float(plain) + 0.01) > 100 * error  # flips make magnitudes larger
+
+
+class TestTwosComplement:
+    @given(st.lists(st.integers(-127, 127), min_size=1, max_size=20))
+    def test_words_of_eight_bits_are_those_of_python(self, integers: list[int]) -> None:
+        form = FixedPoint(0, 8, "twos_complement")
+        words, saturated = form.encode(torch.tensor(integers, dtype=torch.float64))
+        assert [text(word, 8) for word in words.tolist()] == [format(each % 256, "08b") for each in integers]
+        assert form.integers(words).tolist() == integers and not saturated.any()
+
+    def test_by_hand(self) -> None:
+        """-0.1234 of sixteen bits; what is flipped in it; what is too large."""
+        form = FixedPoint(negatives="twos_complement")
+        words, saturated = form.encode(torch.tensor([-0.1234, 0.1234, -9.0]))
+        assert text(int(words[0])) == "1111101100101110"
+        torch.testing.assert_close(form.decode(words), torch.tensor([-0.1234, 0.1234, -3.2767]))
+        assert saturated.tolist() == [False, False, True]
+        flipped = words ^ form.mask([2])
+        torch.testing.assert_close(form.decode(flipped[:2]), torch.tensor([-0.1234 - 0.8192, 0.1234 + 0.8192]))
+        assert not form.shown(words[:2], (0, 2, 3)).any() and form.shown(flipped[:2], (0, 2, 3)).all()
+
+    @given(st.integers(-127, 127), st.sets(st.integers(0, 7), min_size=1, max_size=3))
+    def test_the_law_of_flips_by_enumeration(self, integer: int, positions: set[int]) -> None:
+        form, keep = FixedPoint(0, 8, "twos_complement"), 0.8
+        word, _ = form.encode(torch.tensor([float(integer)]))
+        outcomes = []
+        for bits in itertools.product([False, True], repeat=len(positions)):
+            chosen = [place for place, bit in zip(sorted(positions), bits, strict=True) if bit]
+            value = int(form.integers((word ^ form.mask(chosen)) & 255))
+            outcomes.append((value, (1 - keep) ** len(chosen) * keep ** (len(positions) - len(chosen))))
+        expected = sum(value * chance for value, chance in outcomes)
+        variance = sum((value - expected) ** 2 * chance for value, chance in outcomes)
+        mean, spread = form.flip_law(word, sorted(positions), keep)
+        assert float(mean) == pytest.approx(expected, rel=1e-5, abs=1e-4)
+        assert float(spread) == pytest.approx(variance, rel=1e-5)
+
+    def test_the_vote_of_clients_who_differ_is_further_from_the_mean(self) -> None:
+        """20 clients around means of as large a spread, no flips: the relative error is 0.98, of magnitudes 0.54."""
+        draw = torch.Generator().manual_seed(0)
+        means = 0.02 * torch.randn(1, 20000, generator=draw)
+        for negatives, error in (("sign_magnitude", 0.543), ("twos_complement", 0.978)):
+            values = means + 0.02 * torch.randn(20, 20000, generator=torch.Generator().manual_seed(1))
+            form = FixedPoint(negatives=negatives)  # type: ignore[arg-type]
+            voted = form.decode(vote(form.encode(values)[0], least_ones(20, 1.0)))
+            distance = (voted - values.mean(dim=0)).norm() / values.mean(dim=0).norm()
+            assert float(distance) == pytest.approx(error, abs=0.03)

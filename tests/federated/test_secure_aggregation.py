@@ -17,7 +17,7 @@ pytest.importorskip("cryptography")
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.federated.ring import Ring
 from leakbench.federated.secret_sharing import combine
-from leakbench.federated.secure_aggregation import Server, User, agree, expand, private_key, secure_sum
+from leakbench.federated.secure_aggregation import Server, User, agree, expand, majority, private_key, secure_sum
 
 if TYPE_CHECKING:
     from leakbench.federated.ring import Words
@@ -46,7 +46,7 @@ def rounded(values: NDArray[np.float64], ring: Ring) -> NDArray[np.float64]:
         (5, 3, [0], []),
         (5, 3, [1, 4], []),
         (5, 3, [], [0, 2]),
-        (6, 3, [5], [0, 2]),
+        (7, 4, [5], [0, 2]),
         (4, 4, [], []),
     ],
 )
@@ -65,16 +65,50 @@ def test_the_sum_of_the_survivors(
 @settings(max_examples=15, deadline=None)
 @given(st.integers(2, 6), st.data())
 def test_any_users_may_drop_out_down_to_the_threshold(users: int, data: st.DataObject) -> None:
-    threshold = data.draw(st.integers(2, users))
+    threshold = data.draw(st.integers(majority(users), users))
     order = data.draw(st.permutations(range(users)))
     leaving = data.draw(st.integers(0, users - threshold))
-    early = data.draw(st.integers(0, leaving))
+    first, second = sorted(data.draw(st.tuples(st.integers(0, leaving), st.integers(0, leaving))))
     values, ring = vectors(users, 3), Ring()
-    found = secure_sum(list(values), threshold, order[:early], silent=order[early:leaving], ring=ring)
+    early, dropped, silent = order[:first], order[first:second], order[second:leaving]
+    found = secure_sum(list(values), threshold, dropped, early=early, silent=silent, ring=ring)
+    assert found.survivors == tuple(sorted(set(range(users)) - {*early, *dropped}))
     assert np.array_equal(found.total, rounded(values[list(found.survivors)], ring).sum(axis=0))
-    for dropped, silent in ((order[: users - threshold + 1], ()), ((), order[: users - threshold + 1])):
+    many = order[: users - threshold + 1]
+    ways: list[tuple[list[int], list[int], list[int]]] = [(many, [], []), ([], many, []), ([], [], many)]
+    for dropped, early, silent in ways:
         with pytest.raises(Infeasible, match=rf"the threshold is {threshold}"):
-            secure_sum(list(values), threshold, dropped, silent=silent)
+            secure_sum(list(values), threshold, dropped, early=early, silent=silent)
+
+
+def test_users_who_share_nothing_leave_no_masks() -> None:
+    """They are in the directory alone: nobody applies a mask of theirs, and nobody holds a share of their keys."""
+    values = vectors(6)
+    found = secure_sum(list(values), 4, [5], early=[0], ring=Ring(fraction_bits=18))
+    assert found.survivors == (1, 2, 3, 4) and set(found.server.directory) == set(range(6))
+    assert found.server.sharing == {1, 2, 3, 4, 5}
+    np.testing.assert_allclose(found.total, values[1:5].sum(axis=0), atol=6 * 2**-19)
+    with pytest.raises(Infeasible, match="3 of 6 users shared their keys; the threshold is 4"):
+        secure_sum(list(values), 4, early=[0, 1, 2])
+
+
+def test_a_user_counts_who_shared() -> None:
+    """A server cannot have a vector that is masked towards fewer users than the threshold."""
+    users = [User(index, np.zeros(2, dtype=np.uint32), Ring(), 3, entropy()) for index in range(4)]
+    directory = {user.index: user.advertise() for user in users}
+    sealed = {user.index: user.share(directory) for user in users}
+    with pytest.raises(Infeasible, match="2 users shared their keys; the threshold is 3"):
+        users[0].masked({1: sealed[1][0]})
+
+
+def test_keys_are_of_a_pair_and_a_purpose() -> None:
+    """HKDF's info: the same two X25519 keys give another key for another pair of users, or another purpose."""
+    random_bytes = entropy()
+    one, other = private_key(random_bytes(32)), private_key(random_bytes(32))
+    public = [key.public_key().public_bytes_raw() for key in (one, other)]
+    key = agree(one, public[1], b"mask", (3, 1))
+    assert key == agree(other, public[0], b"mask", (1, 3))
+    assert len({key, agree(one, public[1], b"mask", (2, 3)), agree(one, public[1], b"channel", (1, 3))}) == 3
 
 
 def test_masks_by_hand() -> None:
@@ -88,7 +122,7 @@ def test_masks_by_hand() -> None:
     masked = [user.masked(letters[user.index]) for user in users]
 
     def pair(one: int, other: int) -> Words:
-        return expand(agree(users[one]._mask_key, directory[other].mask, b"mask"), 4, ring)
+        return expand(agree(users[one]._mask_key, directory[other].mask, b"mask", (one, other)), 4, ring)
 
     assert np.array_equal(pair(0, 2), pair(2, 0)) and not np.array_equal(pair(0, 1), pair(0, 2))
     own = [expand(user._seed, 4, ring) for user in users]
@@ -110,19 +144,19 @@ class TestWhatTheServerSees:
     LENGTH = 65_536
 
     def views(self, values: NDArray[np.float64], seed: int) -> dict[int, Words]:
-        return secure_sum(list(values), 2, [2], silent=[0], entropy=entropy(seed)).server.received
+        return secure_sum(list(values), 3, [2], silent=[0], entropy=entropy(seed)).server.received
 
     def test_a_masked_vector_is_uniform(self) -> None:
         """Though all vectors are zero; 510 degrees of freedom have a standard deviation of 32."""
-        received = self.views(np.zeros((4, self.LENGTH)), 1)
-        assert set(received) == {0, 1, 3}
+        received = self.views(np.zeros((5, self.LENGTH)), 1)
+        assert set(received) == {0, 1, 3, 4}
         for words in received.values():
             assert abs(chi_square(words) - 510) < 5 * 32
         assert chi_square(np.zeros(self.LENGTH, dtype=np.uint32)) > 1e6  # the statistic sees what is not uniform
         assert abs(chi_square(received[0] - received[1]) - 510) < 5 * 32
 
     def test_it_changes_with_the_keys_alone(self) -> None:
-        values = vectors(4, self.LENGTH)
+        values = vectors(5, self.LENGTH)
         one, same, other = (self.views(values, seed)[1] for seed in (1, 1, 2))
         assert np.array_equal(one, same)
         assert np.mean(one == other) < 1e-3
@@ -130,8 +164,8 @@ class TestWhatTheServerSees:
 
     def test_no_partial_sum_shows(self) -> None:
         """The own masks of survivors come off in the whole sum alone: without one vector, the rest stays uniform."""
-        received = self.views(np.zeros((4, self.LENGTH)), 3)
-        assert abs(chi_square(received[0] + received[3]) - 510) < 5 * 32
+        received = self.views(np.zeros((5, self.LENGTH)), 3)
+        assert abs(chi_square(received[0] + received[3] + received[4]) - 510) < 5 * 32
 
     def test_a_late_vector_stays_masked(self) -> None:
         """The server that rebuilt a dropped user's pairwise masks still lacks its own mask when its vector arrives."""
@@ -146,7 +180,7 @@ class TestWhatTheServerSees:
         key = combine({index + 1: revealed[index].keys[2] for index in (0, 1)}, 2)
         assert key == users[2]._mask_key.private_bytes_raw()
         for other in (0, 1):
-            late += expand(agree(private_key(key), directory[other].mask, b"mask"), self.LENGTH, ring)
+            late += expand(agree(private_key(key), directory[other].mask, b"mask", (2, other)), self.LENGTH, ring)
         assert np.array_equal(late, expand(users[2]._seed, self.LENGTH, ring))
         assert abs(chi_square(late) - 510) < 5 * 32
 
@@ -210,12 +244,14 @@ class TestShares:
     [
         (vectors(1), 2, {}, r"secure aggregation of 1 user\(s\)"),
         ([], 2, {}, r"secure aggregation of 0 user\(s\)"),
-        (vectors(3), 1, {}, "threshold 1 of 3 users; it is from 2 to 3"),
+        (vectors(3), 1, {}, "threshold 1 of 3 users; it is more than half of them, from 2 to 3"),
+        (vectors(4), 2, {}, "threshold 2 of 4 users; it is more than half of them, from 3 to 4"),
         (vectors(3), 4, {}, "threshold 4 of 3 users"),
         ([np.zeros(2), np.zeros(3)], 2, {}, r"vectors of shapes \[\(2,\), \(3,\)\]"),
         ([np.zeros((2, 2))] * 2, 2, {}, r"all users' are \[d\]"),
         (vectors(3), 2, {"dropped": [3]}, r"no such users: \[3\]; there are 0 to 2"),
         (vectors(3), 2, {"silent": [-1]}, r"no such users: \[-1\]"),
+        (vectors(3), 2, {"early": [4]}, r"no such users: \[4\]"),
     ],
 )
 def test_bad_input(

@@ -10,7 +10,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from leakbench.attacks.adaptive import Expectation, Masked
+from leakbench.attacks.adaptive import Masked, Weighted
 from leakbench.attacks.base import Attack, Knowledge, Observations, Reconstruction
 from leakbench.attacks.gradient_matching import GradientMatching
 from leakbench.attacks.presets import IGOptimalDefense
@@ -42,7 +42,7 @@ BATCH_NORM: dict[str, Any] = {
     "batch_norm": "known",
 }
 SIGMOIDS = {"width": 40, "activation": "sigmoid"}
-SECURE = SecureAggregation(threshold=2, width=64, fraction_bits=40)
+SECURE = SecureAggregation(width=64, fraction_bits=40)
 
 
 class Onlooker(Attack):
@@ -171,7 +171,7 @@ def test_the_protocol_gives_the_same_sum(attack_job: Jobs, onlooker: Onlooker, d
 
 
 def test_fixed_point_is_seen(attack_job: Jobs, onlooker: Onlooker) -> None:
-    coarse = SecureAggregation(threshold=2, fraction_bits=4)
+    coarse = SecureAggregation(fraction_bits=4)
     findings = run(attack_job(attack=onlooker, users=USERS, secure_aggregation=coarse))
     ((observations, *_),) = onlooker.given
     steps = observations.gradients * USERS * 2**4
@@ -223,7 +223,7 @@ def test_matching_inverts_a_sum(attack_job: Jobs) -> None:
         (MagnitudePruning(fraction=0.5), {"attack": Masked(attack={"name": "tag"})}, "marks no coordinates"),
         (
             None,
-            {"attack": Expectation(attack={"name": "tag"}), "knowledge": ("labels", "noise_variance")},
+            {"attack": Weighted(attack={"name": "tag"}), "knowledge": ("labels", "noise_variance")},
             "no noise of a known variance",
         ),
     ],
@@ -240,4 +240,20 @@ def test_what_makes_no_sense_in_a_sum(
 
 def test_nobody_drops_out() -> None:
     with pytest.raises(ValidationError, match="no user drops out"):
-        AttackJob(clients=1, batch_size=1, users=4, secure_aggregation=SecureAggregation(threshold=2, dropout=0.1))
+        AttackJob(clients=1, batch_size=1, users=4, secure_aggregation=SecureAggregation(early=0.1))
+
+
+def test_the_threshold_fits_the_users() -> None:
+    with pytest.raises(ValidationError, match="threshold 2 of 4 users; it is more than half of them, from 3 to 4"):
+        AttackJob(clients=1, batch_size=1, users=4, secure_aggregation=SecureAggregation(threshold=2))
+
+
+def test_a_guarantee_is_of_the_records_that_users_hold(attack_job: Jobs) -> None:
+    told = {"variance": 1.0, "users": USERS, "records": BATCH}
+    (ours,) = run(attack_job(DistributedNoise, told, users=USERS)).replicates
+    assert ours.privacy is not None and ours.privacy["epsilon"] is not None
+    (more,) = run(attack_job(DistributedNoise, told | {"records": 1200, "batch": BATCH}, users=USERS)).replicates
+    assert more.privacy is not None and "set records to 2" in more.privacy["basis"]
+    secure = SecureAggregation(colluders=1)
+    (fewer,) = run(attack_job(DistributedNoise, told, users=USERS, secure_aggregation=secure)).replicates
+    assert fewer.privacy is not None and "set users to 3 at most" in fewer.privacy["basis"]

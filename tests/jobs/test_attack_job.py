@@ -10,17 +10,20 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from leakbench.attacks.adaptive import Adaptive, Expectation, Masked, Weighted
+from leakbench.attacks.adaptive import Adaptive, Masked, Weighted
 from leakbench.attacks.analytic import Analytic
 from leakbench.attacks.base import Attack, Knowledge, Observations, Reconstruction
 from leakbench.attacks.labels import infer_labels
 from leakbench.attacks.presets import DLGCDPA, IGOptimalDefense
 from leakbench.attacks.reference import Grey, MeanImage, Noise
+from leakbench.attacks.simulation import Likelihood, Simulated
 from leakbench.data.embedded import Digits
 from leakbench.defenses.base import ClientState, Defense, NoDefense, Round
+from leakbench.defenses.channel import NaturalChannel
 from leakbench.defenses.noise import ClippedNoise, GaussianNoise
 from leakbench.defenses.optimal import OptimalClippedNoise, OptimalNoise, OptimalPruning
 from leakbench.defenses.pruning import MagnitudePruning
+from leakbench.defenses.quantised import QSGD
 from leakbench.errors import ObservationError
 from leakbench.federated.message import DenseMessage, Message
 from leakbench.federated.step import ClientSteps
@@ -30,7 +33,7 @@ from leakbench.jobs.base import JOB_KINDS, Findings, Job
 from leakbench.jobs.runner import Placement, run_job
 from leakbench.jobs.subjects import Images
 from leakbench.metrics import image
-from leakbench.metrics.image import IMAGE_METRICS
+from leakbench.metrics.image import IMAGE_METRICS, PERCEPTUAL
 from leakbench.metrics.labels import label_accuracy
 from leakbench.randomness import Streams
 from leakbench.records import Replicate, Value, read_record
@@ -38,7 +41,7 @@ from leakbench.records import Replicate, Value, read_record
 AttackJobs = Callable[..., Job]
 ATTACK_METRICS = Images.metrics | VICTIM_METRICS
 CPU = torch.device("cpu")
-EVERYTHING = ("labels", "pixel_range", "auxiliary_images", "batch_statistics", "noise_variance")
+EVERYTHING = ("labels", "pixel_range", "auxiliary_images", "batch_statistics", "noise_variance", "mechanism")
 
 
 class Poison(Defense):
@@ -271,8 +274,10 @@ def test_metrics_compare_with_the_victims(attack_job: AttackJobs) -> None:
     assert replicate.metrics["bits"] == 32 * 518  # parameters of the model
     assert set(replicate.metrics) == set(ATTACK_METRICS)
     nulls = {name for name, value in replicate.metrics.items() if value is None}
-    assert nulls == {"objective", "label_accuracy", "lpips", "assigned_lpips"} == set(replicate.reasons)
-    assert "not staged" in replicate.reasons["lpips"] == replicate.reasons["assigned_lpips"]
+    perceptual = {prefix + metric for metric in PERCEPTUAL for prefix in ("", "assigned_")}
+    assert nulls == {"objective", "label_accuracy", *perceptual} == set(replicate.reasons)
+    for metric in PERCEPTUAL:
+        assert "not staged" in replicate.reasons[metric] == replicate.reasons[f"assigned_{metric}"]
     assert "no objective" in replicate.reasons["objective"]
     assert "no labels" in replicate.reasons["label_accuracy"]
     assert replicate.outcome.status == "ok"
@@ -336,7 +341,7 @@ class TestAssignment:
         assert measured == [2 * batch] * times
         assert ("seed0/assignment" in findings.tensors) == (batch > 1)
         metrics = findings.replicates[0].metrics
-        same = [metrics[name] == metrics[f"assigned_{name}"] for name in IMAGE_METRICS if name != "lpips"]
+        same = [metrics[name] == metrics[f"assigned_{name}"] for name in IMAGE_METRICS if name not in PERCEPTUAL]
         assert set(same) == {batch == 1}
 
 
@@ -426,12 +431,18 @@ class TestInfeasible:
     @pytest.mark.parametrize(
         ("defense", "parameters", "attack", "reason"),
         [
-            (NoDefense, {}, Adaptive(attack=IGOptimalDefense()), "the defense declares no adaptive attacker"),
             (NoDefense, {}, Masked(attack=IGOptimalDefense()), "the defense marks no coordinates"),
             (GaussianNoise, {"scale": 0.1}, Masked(attack=IGOptimalDefense()), "the defense marks no coordinates"),
             (NoDefense, {}, Weighted(attack=IGOptimalDefense()), "the defense adds no noise of a known variance"),
-            (MagnitudePruning, {"fraction": 0.5}, Expectation(attack=IGOptimalDefense()), "the defense adds no noise"),
-            (GaussianNoise, {"scale": 0.0}, Expectation(attack=IGOptimalDefense()), "the defense adds no noise of"),
+            (MagnitudePruning, {"fraction": 0.5}, Weighted(attack=IGOptimalDefense()), "the defense adds no noise"),
+            (GaussianNoise, {"scale": 0.0}, Weighted(attack=IGOptimalDefense()), "the defense adds no noise of"),
+            (
+                GaussianNoise,
+                {"scale": 0.1},
+                Likelihood(attack=IGOptimalDefense()),
+                "GaussianNoise states no likelihood",
+            ),
+            (NaturalChannel, {"kappa": 10}, Simulated(attack=IGOptimalDefense()), "attack 'attack' runs the mechanism"),
         ],
         ids=lambda value: value.name if isinstance(value, Attack) else None,
     )
@@ -445,7 +456,7 @@ class TestInfeasible:
             assert (replicate.outcome.reason or "").startswith(reason)
 
     def test_an_adaptive_attack_needs_what_the_wrappers_of_the_defense_need(self, attack_job: AttackJobs) -> None:
-        job = attack_job(GaussianNoise, {"scale": 0.1}, attack=Adaptive(attack=IGOptimalDefense()))
+        job = attack_job(OptimalNoise, {"scale": 0.1}, attack=Adaptive(attack=IGOptimalDefense()))
         (replicate,) = run(job).replicates
         assert replicate.outcome.reason == "attack 'attack' needs noise_variance, which is not granted"
 
@@ -548,7 +559,12 @@ class TestGrants:
         self, attack_job: AttackJobs, seen: list[tuple[Observations, Knowledge, Streams]]
     ) -> None:
         run(attack_job(MagnitudePruning, {"fraction": 0.5}, attack=Spy(), knowledge=EVERYTHING))
-        assert seen[0][1].granted() == {"labels", "pixel_range", "auxiliary_images"}  # nor has the model BatchNorm
+        assert seen[0][1].granted() == {
+            "labels",
+            "pixel_range",
+            "auxiliary_images",
+            "mechanism",
+        }  # nor has the model BatchNorm
 
     def test_auxiliary_images_are_no_clients(
         self, attack_job: AttackJobs, seen: list[tuple[Observations, Knowledge, Streams]]
@@ -580,8 +596,8 @@ class TestAdaptive:
     @pytest.mark.parametrize(
         ("defense", "parameters", "by_hand"),
         [
-            (MagnitudePruning, {"fraction": 0.8}, lambda ig: Masked(attack=ig)),
-            (GaussianNoise, {"scale": 0.01}, lambda ig: Expectation(attack=ig)),
+            (MagnitudePruning, {"fraction": 0.8}, lambda ig: Simulated(attack=ig)),
+            (QSGD, {"levels": 15}, lambda ig: Likelihood(attack=ig)),
             (OptimalClippedNoise, {"scale": 0.01, "clip": 0.05}, lambda ig: Masked(attack=Weighted(attack=ig))),
         ],
     )

@@ -101,6 +101,14 @@ class TestBatchMean:
         assert found.replicates[0].metrics["mse"] == pytest.approx(literal, rel=1e-4)
         assert found.tensors["seed0/victims"].shape == (3, 1, 1, 8, 8)
 
+    def test_it_may_be_compared_with_the_mean_of_the_data_set(self, attack_job: AttackJobs) -> None:
+        found = run(attack_job(attack=MeanImage(), target="dataset_mean"))
+        data = Digits(size=8)
+        every = data.load("train", range(data.length("train"))).values
+        guess = every[:16].mean(dim=0)
+        literal = float((guess - every.double().mean(dim=0)).square().mean())
+        assert found.replicates[0].metrics["mse"] == pytest.approx([literal] * 3, rel=1e-4)
+
     def test_one_image_sees_soft_labels_and_one_place(self, attack_job: AttackJobs) -> None:
         Watch.seen.clear()
         (replicate,) = run(attack_job(attack=OneImage(attack=Watch()), target="batch_mean")).replicates

@@ -20,6 +20,7 @@ from leakbench.jobs.victims import Victims, gather_victims
 from leakbench.models.convnets import SimpleConvNet
 from leakbench.randomness import Streams
 from leakbench.records import Replicate
+from leakbench.theory.fisher import least_error
 
 FisherJobs = Callable[..., Job]
 CPU = torch.device("cpu")
@@ -198,3 +199,30 @@ def test_exact_sensitivities(fisher_job: FisherJobs, exact: tuple[torch.Tensor, 
     (replicate,) = run(fisher_job(GaussianNoise, {"scale": 0.1}, exact=True)).replicates
     information = exact[1].sum(dim=1) / 0.1**2 / INPUTS
     torch.testing.assert_close(values(replicate, "information"), information, rtol=1e-4, atol=0)
+
+
+class TestPrior:
+    def test_bound_of_the_data(self, fisher_job: FisherJobs) -> None:
+        """The mean information of the clients, and the covariance of training images by another hand."""
+        images = Digits(size=8).normalise(Digits(size=8).load("train", range(60)).values).flatten(1).double()
+        spectrum = torch.linalg.eigvalsh(torch.cov(images.mT)).clamp(min=0)
+        found = run(fisher_job(GaussianNoise, {}, {"scale": [0.1, 1e3]}, prior=60)).replicates
+        for replicate in found:
+            trace = values(replicate, "information").mean() * 64
+            (bound,) = least_error(trace[None], spectrum[spectrum > 1e-9]) / 64
+            assert replicate.metrics["bound"] == pytest.approx(float(bound), rel=1e-6)
+        tight, blind = (replicate.metrics["bound"] for replicate in found)
+        assert tight < blind == pytest.approx(float(spectrum.sum()) / 64, rel=1e-3)  # type: ignore[operator]
+
+    @pytest.mark.parametrize(("defense", "bound"), [(NoDefense, 0.0), (Silent, None)])
+    def test_without_finite_information(
+        self, fisher_job: FisherJobs, defense: type[Defense], bound: float | None
+    ) -> None:
+        (replicate,) = run(fisher_job(defense, {}, prior=60)).replicates
+        assert replicate.metrics["bound"] == bound
+        assert ("bound" in replicate.reasons) == (bound is None)
+
+    def test_none_by_default(self, fisher_job: FisherJobs) -> None:
+        job = fisher_job(NoDefense)
+        assert "bound" not in job.metrics and "bound" not in run(job).replicates[0].metrics
+        assert "prior" not in job.kind.parameters()

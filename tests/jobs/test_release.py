@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
@@ -22,6 +23,7 @@ from leakbench.federated.training import Start, Training, TrainingSet, train_run
 from leakbench.jobs.base import Findings, Job, Variant
 from leakbench.jobs.release import ReleaseJob
 from leakbench.jobs.runner import compute
+from leakbench.jobs.shadows import ShadowJob
 from leakbench.models.base import Model, Network, build_network
 from leakbench.models.convnets import SimpleConvNet
 from leakbench.models.resnet import ResNet10
@@ -313,8 +315,6 @@ def test_versions_of_the_attacks_are_a_part_of_the_identity(witness: type[Witnes
 
 
 def test_steps_may_be_swept() -> None:
-    from dataclasses import replace
-
     swept = release_job(NaturalChannel, {"kappa": 4.0})
     protocol = {key: value for key, value in QUICK.items() if key != "steps"}
     swept = replace(swept, kinds=Variant("release", ReleaseJob, protocol, {"steps": [2, STEPS]}))
@@ -347,3 +347,122 @@ def test_protocols_that_make_no_sense(protocol: dict[str, Any], message: str) ->
 def test_more_images_than_there_are() -> None:
     with pytest.raises(ConfigError, match="more than the train split"):
         run(release_job(images=5000))
+
+
+def test_snapshots_are_trainings_of_their_own() -> None:
+    """For models with running statistics, too; also where a run diverges after a snapshot."""
+    for model in (SimpleConvNet, ResNet10):
+        job = release_job(NaturalChannel, {"kappa": 4.0}, model=model, membership=ATTACKS)
+        protocol = {key: value for key, value in QUICK.items() if key != "steps"} | {"membership": ATTACKS}
+        swept = replace(job, kinds=Variant("release", ReleaseJob, protocol, {"steps": [4, STEPS, 2]}))
+        found = {each.setting["steps"]: each for each in compute(swept, CPU).replicates}
+        assert list(found) == [4, STEPS, 2]
+        for steps, each in found.items():
+            (alone,) = run(replace(job, kind=job.kind.model_copy(update={"steps": steps}))).replicates
+            assert each.metrics == alone.metrics and each.privacy == alone.privacy
+    lost = replace(
+        release_job(Poison, seeds=(1,)), kinds=Variant("release", ReleaseJob, protocol, {"steps": [3, STEPS]})
+    )
+    before, after = compute(lost, CPU).replicates
+    assert (before.outcome.status, after.outcome.status, after.outcome.step) == ("ok", "diverged", 3)
+
+
+def shadow_job(steps: Any = STEPS, **protocol: Any) -> Job:
+    fields = {key: value for key, value in QUICK.items() if key not in ("membership", "inversion", "steps")} | protocol
+    job = release_job()
+    sweep = {"steps": steps} if isinstance(steps, list) else {}
+    kind = ShadowJob(**fields, steps=steps[0] if sweep else steps, shadows=2)
+    kinds: Any = Variant("shadows", ShadowJob, {**fields, "shadows": 2}, sweep) if sweep else None
+    return replace(job, kind=kind, kinds=kinds, experiment="shadows", seeds=(0, 1))
+
+
+@pytest.mark.parametrize("steps", [STEPS, [2, STEPS]])
+def test_shared_shadow_models_are_those_that_a_job_trains_itself(steps: Any) -> None:
+    source = shadow_job(steps)
+    made = compute(source, CPU)
+    assert all(0 <= number(each, "shadow_accuracy") <= 1 for each in made.replicates)
+    sweep = {"kappa": [2.0, 20.0]}
+    reader = release_job(NaturalChannel, {}, sweep, seeds=(0, 1), shadows="shadows", membership=ATTACKS)
+    reader = replace(reader, uses={"shadows": source}, kept={"shadows": made.tensors})
+    trained = release_job(NaturalChannel, {}, sweep, seeds=(0, 1), membership=ATTACKS)
+    assert [each.metrics for each in run(reader).replicates] == [each.metrics for each in run(trained).replicates]
+    assert reader.effort.passes < trained.effort.passes
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ({"batch_size": 4}, "batch_size is 8, and 4"),
+        ({"steps": 5}, "no shadow models for 7 steps"),
+        ({"images": 44}, "images"),
+    ],
+)
+def test_shadow_models_of_another_protocol(source: dict[str, Any], message: str) -> None:
+    reader = release_job(shadows="shadows", membership=ATTACKS)
+    reader = replace(reader, uses={"shadows": shadow_job(**source)}, kept={"shadows": {}})
+    with pytest.raises(ConfigError, match=message):
+        run(reader)
+
+
+def test_learning_rates_are_chosen_on_auxiliary_images() -> None:
+    rates = [0.001, 0.1, 1e8]
+    chosen = run(release_job(seeds=(0, 1), rates=rates, steps=30)).replicates
+    alone = {rate: run(release_job(seeds=(0, 1), rate=rate, steps=30)).replicates for rate in rates[:2]}
+    auxiliary = digits("test", 40, 60)
+    for seed, replicate in enumerate(chosen):
+        scores = []
+        for rate in rates[:2]:
+            start = network(seed)
+            training = Training(steps=30, batch_size=BATCH, rate=rate)
+            set_of = TrainingSet(*digits("train", 0, IMAGES))
+            models = train_runs(Start(start, start.parameters), set_of, streams(seed), training).models
+            scores.append(float(models.accuracy(*auxiliary)[0]))
+        best = rates[scores.index(max(scores))]
+        assert replicate.metrics["rate"] == best
+        assert {**replicate.metrics, "rate": 0} == {**alone[best][seed].metrics, "rate": 0}
+    lost = run(release_job(rates=[1e20, 1e21], steps=5)).replicates[0]
+    assert lost.outcome.status == "diverged" and lost.metrics["rate"] is None
+
+
+def test_a_data_set_may_have_a_delta_of_its_own() -> None:
+    usual, other = (
+        run(release_job(DPSGD, {"multiplier": 1.0}, deltas=deltas)).replicates[0].metrics["epsilon"]
+        for deltas in ({"celeba": 1e-9}, {"digits8": 1e-9})
+    )
+    assert isinstance(usual, float) and isinstance(other, float) and usual < other
+
+
+def test_chance_is_the_most_frequent_class_of_the_training_images() -> None:
+    (replicate,) = run(release_job()).replicates
+    members, evaluation = digits("train", 0, IMAGES), digits("test", 0, 40)
+    usual = max(range(10), key=lambda label: int((members.labels == label).sum()))
+    assert number(replicate, "chance") == pytest.approx(float((evaluation.labels == usual).float().mean()))
+
+
+def test_effort_counts_what_is_computed() -> None:
+    """By hand; LiRA trains for as many epochs as the victim, on fewer images."""
+    none: dict[str, Any] = {"membership": [], "protected_probes": [], "steps": 60, "images": 450, "batch_size": 10}
+    plain = release_job(seeds=(0, 1), **none)
+    judged = (450 + 40) / 3 + 10 * 3  # evaluation, and model inversion with a first look and two steps
+    assert plain.effort.passes == pytest.approx(2 * (600 + judged))
+    lira = release_job(seeds=(0, 1), **none | {"membership": [{"name": "lira", "shadows": 16}]})
+    shadows = 16 * round(60 * 13 / 450) * 10 + 17 * 2 * 26 / 3
+    assert lira.effort.passes - plain.effort.passes == pytest.approx(2 * shadows)
+    fields = {key: value for key, value in (QUICK | none).items() if key != "steps"}
+    swept = replace(plain, kinds=Variant("release", ReleaseJob, fields, {"steps": [10, 60, 30]}))
+    assert swept.effort.passes == pytest.approx(2 * (600 + 3 * judged))
+    tuned = release_job(seeds=(0, 1), **none | {"rates": [0.1, 0.2]})
+    assert tuned.effort.passes == pytest.approx(2 * (1200 + judged))
+
+
+def test_the_small_network_of_the_four_branches_counts_as_small() -> None:
+    """Its multiply-adds against those that torch counts."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from leakbench.attacks.released.four_branch import _module, _multiply_adds
+
+    module, columns = _module()(10, 84), 3 * 10 + 1 + 84
+    with FlopCounterMode(display=False) as counter, torch.enable_grad():
+        rows = torch.randn(2, 1, 1, columns, requires_grad=True)
+        torch.nn.functional.cross_entropy(module(rows), torch.tensor([0, 1])).backward()
+    assert _multiply_adds(10, 84) == pytest.approx(counter.get_total_flops() / 4, rel=0.02)

@@ -119,7 +119,8 @@ class TestEpsilon:
         assert "noise_variance" not in {*train_job().metrics, *replicate.metrics} and replicate.privacy is None
 
     @pytest.mark.parametrize(
-        ("change", "message"), [({"rounds": 6}, "calibrated for 6"), ({"users": 3}, "told of 3 users, and 2 take part")]
+        ("change", "message"),
+        [({"rounds": 6}, "calibrated for 6"), ({"users": 3}, "told of 3 users, and a sum may hold no more than 2")],
     )
     def test_noise_of_another_training_is_refused(
         self, train_job: TrainJobs, change: dict[str, int], message: str
@@ -127,6 +128,49 @@ class TestEpsilon:
         job = train_job(DistributedNoise, ASKED | {"epsilon": 5.0} | change, batch_size=4, sampling="all")
         with pytest.raises(ConfigError, match=message):
             run(job)
+
+    @pytest.mark.parametrize(
+        ("told", "protocol", "message"),
+        [
+            ({"records": 8000}, {}, "told of 8000 records per user, and clients hold 4; set records to 4"),
+            ({}, {"sampling": "shuffled"}, "here they are shuffled; set the job's sampling to independent"),
+            (
+                {"users": 8},
+                {"clients": 8, "secure_aggregation": {"dropout": 0.2}},
+                "told of 8 users, and a sum may hold no more than 5 who do not collude",
+            ),
+            (
+                {"users": 8},
+                {"clients": 8, "secure_aggregation": {"early": 0.2, "colluders": 2}},
+                "no more than 3 who do not collude with the server; set users to 3 at most",
+            ),
+            ({}, {"secure_aggregation": {"clip": 1.0}}, "set no secure_aggregation.clip"),
+        ],
+    )
+    def test_a_guarantee_that_does_not_hold_is_refused(
+        self, train_job: TrainJobs, told: dict[str, Any], protocol: dict[str, Any], message: str
+    ) -> None:
+        """Records that no client holds, batches that are not drawn independently, noise of users who left."""
+        asked = ASKED | {"epsilon": 2.0, "batch": 2}
+        run(train_job(DistributedNoise, asked, batch_size=2, sampling="independent"))
+        drawn = {"batch_size": 2, "sampling": "independent"} | protocol
+        job = train_job(DistributedNoise, asked | told, **drawn)
+        with pytest.raises(ConfigError, match=message):
+            run(job)
+        given = {"variance": 1.0, "clip": 1, "users": 2, "records": 4, "batch": 2} | told
+        (replicate,) = run(train_job(DistributedNoise, given, **drawn)).replicates
+        assert replicate.privacy is not None and replicate.privacy["epsilon"] is None
+        assert message in replicate.privacy["basis"]
+
+    def test_noise_for_the_least_survivors(self, train_job: TrainJobs) -> None:
+        secure = {"dropout": 0.1, "early": 0.05, "colluders": 2}
+        job = train_job(
+            DistributedNoise,
+            ASKED | {"epsilon": 5.0, "users": 3},
+            **{"clients": 8, "batch_size": 4, "sampling": "all", "secure_aggregation": secure},
+        )
+        (replicate,) = run(job).replicates
+        assert replicate.privacy is not None and replicate.privacy["epsilon"] == pytest.approx(5)
 
     def test_a_target_that_no_noise_reaches_is_infeasible(self, train_job: TrainJobs) -> None:
         job = train_job(DistributedNoise, ASKED | {"epsilon": 1e-300}, batch_size=4, sampling="all")
@@ -151,13 +195,16 @@ class TestRoundTiming:
         from leakbench.defenses.base import Schedule
 
         found = self.KIND.mechanisms()
-        assert [(type(one), one.row[0]) for one in found.values()] == [
-            (DistributedNoise, "sgd"),
-            (DistributedNoise, "gd"),
-            (WaterFilling, "gaussian_filled"),
+        assert [(one.name, one.row[0]) for one in found.values()] == [
+            ("distributed_noise", "sgd"),
+            ("distributed_noise", "gd"),
+            ("water_filling", "gaussian_filled"),
         ]
         for defense in found.values():
-            assert defense.privacy(Schedule(10, rounds=5, clients=2)).epsilon == pytest.approx(20)
+            taken: dict[str, Any] = {"batch": 3, "sampling": "independent"}
+            taken = taken if defense.row[0] == "sgd" else {"batch": 6, "sampling": "all"}
+            schedule = Schedule(10, rounds=5, clients=2, records=6, **taken)
+            assert defense.privacy(schedule).epsilon == pytest.approx(20)
 
     def test_a_batch_is_part_of_the_records(self) -> None:
         with pytest.raises(ValidationError, match=r"batch_size \(32\) must be at most images_per_client \(6\)"):

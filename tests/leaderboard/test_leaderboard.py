@@ -171,6 +171,14 @@ def test_loss_is_paired_by_seed() -> None:
     assert one.loss[:, 0] == pytest.approx(np.full(len(one.loss), 0.01))
 
 
+def test_a_seed_that_is_attacked_and_not_trained_loses_nothing() -> None:
+    """Training costs more than an attack, so that a scale may train fewer seeds."""
+    every = [each for each in swept([0.01], [30.0]) if each["kind"] == "attack" or each["seed"] != 2]
+    (one,) = board(every, [each for each in BARE if each["kind"] == "attack" or each["seed"] != 2]).defenses
+    known = one.loss[~np.isnan(one.loss)]
+    assert known == pytest.approx(np.full(len(known), 0.01)) and len(known) > 0.9 * one.loss.size
+
+
 def test_missing_references_are_an_error_in_plain_words() -> None:
     """Nothing is ranked without the undefended row and a guess."""
     with pytest.raises(RecordError, match=r"digits with lenet: an attack without a defense, a guess and a training"):

@@ -16,11 +16,10 @@ from leakbench.libraries.torchvision_compat import import_torchvision
 from leakbench.metrics import image
 from leakbench.metrics.image import (
     IMAGE_METRICS,
-    LPIPS_WEIGHTS,
     MAX_PSNR,
+    PERCEPTUAL,
     image_metrics,
     lpips,
-    lpips_weights,
     ssim_global,
 )
 from leakbench.randomness import generator
@@ -122,60 +121,76 @@ def test_images_do_not_mix() -> None:
         )
 
 
+BODIES = {"lpips": "alexnet", "lpips_vgg": "vgg16"}
+by_network = pytest.mark.parametrize("metric", PERCEPTUAL)
+
+
 class TestLpips:
+    """With made-up convolutions under the names of the trained ones; the fitted layers ship with the package."""
+
     @pytest.fixture
-    def staged(self) -> None:
-        """An AlexNet whose convolutions are random, under the name of the trained one."""
-        alexnet = import_torchvision().models.alexnet
+    def staged(self, metric: str) -> None:
+        body = getattr(import_torchvision().models, BODIES[metric])
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
             torch.manual_seed(0)
-            shapes = {name: tensor.shape for name, tensor in alexnet().state_dict().items()}
-        draw = generator("alexnet")
+            shapes = {name: tensor.shape for name, tensor in body().state_dict().items()}
+        draw = generator(metric)
         state = {
             name: torch.randn(shape, generator=draw) / shape[1:].numel() ** 0.5
             if name.startswith("features")
             else torch.zeros(1).expand(shape)  # unused, and too large to write
             for name, shape in shapes.items()
         }
-        lpips_weights().parent.mkdir(parents=True)
-        torch.save(state, lpips_weights())
-        assert lpips_weights().stat().st_size < 20e6
+        path = PERCEPTUAL[metric].path
+        path.parent.mkdir(parents=True)
+        torch.save(state, path)
+        assert path.stat().st_size < 70e6
 
-    def test_null_where_weights_are_not_staged(self) -> None:
+    @by_network
+    def test_null_where_weights_are_not_staged(self, metric: str) -> None:
         truth = pictures(2, 3, 32)
-        reason = lpips(truth, truth)
+        reason = lpips(truth, truth, metric)
         assert isinstance(reason, str)
-        assert LPIPS_WEIGHTS in reason and "leakbench stage lpips" in reason
+        assert PERCEPTUAL[metric].weights in reason and f"`leakbench stage {metric}`" in reason
 
-    def test_null_where_images_are_too_small(self, staged: None) -> None:
+    @pytest.mark.parametrize("metric", ["lpips"])
+    def test_null_where_images_are_too_small(self, staged: None, metric: str) -> None:
         truth = pictures(2, 1, 31)
         reason = lpips(truth, truth)
         assert isinstance(reason, str)
         assert "31x31" in reason and "32x32" in reason
 
+    @by_network
     @pytest.mark.parametrize("channels", [1, 3])
-    def test_with_weights(self, staged: None, channels: int) -> None:
-        from torchmetrics.functional.image import learned_perceptual_image_patch_similarity
-
+    def test_against_torchmetrics(
+        self, staged: None, metric: str, channels: int, recwarn: pytest.WarningsRecorder
+    ) -> None:
+        """Its port of the same network, image by image: the fitted layers of both are the same numbers."""
         truth = pictures(3, channels, 32)
         noise = 0.1 * torch.randn(truth.shape, generator=generator("lpips")) * torch.arange(3).view(3, 1, 1, 1)
         estimate = (truth + noise).clamp(0, 1)
-        distance = image_metrics(estimate, truth, estimate, truth)["lpips"]
+        distance = image_metrics(estimate, truth, estimate, truth)[metric]
+        assert not [each for each in recwarn if "weight" in str(each.message)]
         assert isinstance(distance, torch.Tensor) and distance.shape == (3,) and not distance.requires_grad
         assert float(distance[0]) == 0
         assert 0 < float(distance[1]) < float(distance[2])
+
+        from torchmetrics.functional.image import learned_perceptual_image_patch_similarity
+
+        network: Any = PERCEPTUAL[metric].name
         for index in range(3):
             first, second = (tensor[index : index + 1].expand(-1, 3, -1, -1) for tensor in (estimate, truth))
-            expected = learned_perceptual_image_patch_similarity(first, second, net_type="alex", normalize=True)
+            expected = learned_perceptual_image_patch_similarity(first, second, net_type=network, normalize=True)
             torch.testing.assert_close(distance[index], expected.detach())
-        assert image._lpips_network() is image._lpips_network()
+        assert image._lpips_network(network) is image._lpips_network(network)
 
     def test_the_file_moves_with_its_environment(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert lpips_weights() == tmp_path / "hub" / "checkpoints" / LPIPS_WEIGHTS
+        network = PERCEPTUAL["lpips"]
+        assert network.path == tmp_path / "hub" / "checkpoints" / network.weights
         monkeypatch.delenv("TORCH_HOME")
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-        assert lpips_weights() == tmp_path / "cache" / "torch" / "hub" / "checkpoints" / LPIPS_WEIGHTS
-        assert lpips_weights().parents[1] == Path(torch.hub.get_dir())
+        assert network.path == tmp_path / "cache" / "torch" / "hub" / "checkpoints" / network.weights
+        assert network.path.parents[1] == Path(torch.hub.get_dir())
 
 
 class TestGlobalSsim:

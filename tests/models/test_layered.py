@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import leakbench.models.layered as layered_module
 from leakbench.defenses.base import Defense
 from leakbench.defenses.distributed_noise import DistributedNoise
 from leakbench.defenses.gaussian_sampling import GaussianSampling
@@ -129,3 +130,43 @@ def test_the_cnn_of_dp_sgd() -> None:
 def test_a_linear_model_from_zero() -> None:
     network = build_network(Linear(start="zero"), (1, 28, 28), 10, seed=0)
     assert network.dimension == 7850 and not bool(network.parameters.any())
+
+
+def test_data_that_come_back_are_multiplied_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also under other parameters and in other views; not data that were changed, nor other data."""
+    network = build_network(Linear(), (1, 8, 8), 10, seed=3)
+    layered = LayeredNetwork.of(network)
+    assert layered is not None
+    images = torch.rand(3, 5, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    labels = torch.arange(15).view(3, 5) % 10
+    seen = []
+    plain = layered_module._products
+
+    def watched(inputs: torch.Tensor) -> torch.Tensor:
+        if inputs.shape[-1] == 64:
+            seen.append(inputs.shape)
+        return plain(inputs)
+
+    monkeypatch.setattr(layered_module, "_products", watched)
+    for number, parameters in enumerate((network.parameters, 2 * network.parameters)):
+        for part in (slice(0, 2), slice(2, 3)):
+            found = layered.record_gradients(parameters, images[part], labels[part])
+            units = torch.eye(5).expand(len(labels[part]), 5, 5)
+            rows = torch.cat([each.weighted(units) for each in found.parts], dim=2)
+            torch.testing.assert_close(found.gram(), rows.double() @ rows.double().mT, rtol=1e-4, atol=1e-6)
+        assert len(seen) == 2, f"round {number}"
+    images[0] += 1
+    found = layered.record_gradients(network.parameters, images[:2], labels[:2])
+    errors, inputs = found.parts[0].errors.double(), images[:2].flatten(2).double()  # type: ignore[attr-defined]
+    torch.testing.assert_close(found.gram(), (errors @ errors.mT) * (inputs @ inputs.mT + 1), rtol=1e-6, atol=1e-9)
+    other = layered.record_gradients(network.parameters, images[:2].clone(), labels[:2])
+    torch.testing.assert_close(other.gram(), found.gram())
+    assert len(seen) >= 4
+
+
+def test_what_is_kept_has_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layered_module, "GRAM_BUDGET", 8 * 25)
+    kept = layered_module._Products()
+    small, large = torch.rand(1, 5, 2), torch.rand(1, 6, 2)
+    assert kept.of(small) is kept.of(small)
+    assert kept.of(large) is not kept.of(large)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import csv
+import math
 from importlib.resources import files
+from typing import Any
 
 import pytest
 import torch
 from pydantic import ValidationError
 
 from leakbench.errors import ConfigError
+from leakbench.federated.training import Start, Training, TrainingSet, train_runs
 from leakbench.models.alexnet_vgg import VGG16, AlexNet
 from leakbench.models.base import Model, Network, build_network
 from leakbench.models.convnets import ConvNet, SimpleCNN, SimpleConvNet
 from leakbench.models.lenet import LeNet, LeNet5
 from leakbench.models.linear import MLP, Linear
 from leakbench.models.resnet import ResNet10, ResNet18, ResNet18ROG
+from leakbench.randomness import Streams
 
 SMALL = [
     (Linear(), (1, 8, 8)),
@@ -83,6 +87,33 @@ def test_parameters_of_rog_are_those_of_its_linear_layer() -> None:
         assert sum(counts) == 43_934_912
         assert module.get_submodule("stages")(torch.zeros(1, 64, 64, 64)).shape == (1, 512, 8, 8)
     assert len(counts) == 21 and counts[20] == 32_768_000  # the tensor that its code defends, by number
+
+
+@pytest.mark.parametrize("model", [AlexNet(width=8, initialisation="he"), VGG16(width=4, initialisation="he")])
+def test_he_initialisation(model: AlexNet | VGG16) -> None:
+    network = build_network(model, (3, 32, 32), 10, seed=0)
+    for name, values in network.unflatten(network.parameters).items():
+        if values.dim() == 1:
+            assert bool((values == 0).all()), name
+        else:
+            assert float(values.var() * values[0].numel() / 2) == pytest.approx(1, rel=0.25), name
+    torch_s = build_network(type(model)(width=model.width), (3, 32, 32), 10, seed=0).parameters
+    assert not torch.equal(torch_s, network.parameters)
+    assert "initialisation" not in type(model)(width=4).parameters()  # identities of earlier records
+
+
+@pytest.mark.parametrize(("initialisation", "trains"), [("he", True), ("default", False)])
+def test_vgg16_trains_at_he_initialisation_alone(initialisation: Any, trains: bool) -> None:
+    """Two classes that brightness tells apart: a loss that stays at ln 2 is that of guessing."""
+    model = VGG16(width=2, initialisation=initialisation)
+    labels = torch.arange(32) % 2
+    images = labels.view(-1, 1, 1, 1) * 2.0 - 1 + 0.3 * torch.randn(32, 1, 16, 16, generator=torch.Generator())
+    network = build_network(model, (1, 16, 16), 2, seed=0)
+    training = Training(steps=60, batch_size=32, rate=0.01)
+    curve = train_runs(Start(network, network.parameters), TrainingSet(images, labels), Streams([("vgg",)]), training)
+    assert (float(curve.curves[0, -1]) < 0.35) == trains
+    if not trains:
+        assert float((curve.curves[0, -10:] - math.log(2)).abs().max()) < 0.02
 
 
 @pytest.mark.parametrize("model", [LeNet5, ResNet10, AlexNet, VGG16])

@@ -18,7 +18,7 @@ from tests.planning.checkout import CONFIG, OVERLAY, PAPER, ROOT, SMOKE, Change,
 from leakbench.attacks.base import ATTACKS
 from leakbench.defenses.base import DEFENSES
 from leakbench.errors import ConfigError
-from leakbench.gates import Gate
+from leakbench.gates import Gate, GateSpec, gates_of
 from leakbench.jobs.base import JOB_KINDS, Job, Variant
 from leakbench.paper_folders import paper_folders
 from leakbench.planning.project import Project, find_root
@@ -28,7 +28,7 @@ from leakbench.workflow.snakefile import Workflow
 
 SCALES = sorted(path.stem for path in (ROOT / "config" / "scales").glob("*.yaml"))
 
-GATE = {"metric": "psnr", "at_least": 15}
+GATE = {"metric": "psnr", "margin": 2}
 EMPTY: dict[str, Any] = {"title": "", "datasets": [], "models": [], "defenses": [], "jobs": {}}  # an experiment
 
 
@@ -184,7 +184,7 @@ def test_a_scale_lies_over_the_paper() -> None:
     full, smoke = (Project(ROOT).plan(scale).papers["optimal_defense"] for scale in ("full", "smoke"))
     assert full.experiments["noise"].datasets == ["mnist"] and smoke.experiments["noise"].datasets == ["digits16"]
     assert full.experiments["noise"].defenses == smoke.experiments["noise"].defenses
-    assert smoke.variants.attacks["ig"].model_extra == {"iterations": 150}
+    assert smoke.variants.attacks["ig"].model_extra == {"iterations": 120}
 
 
 def test_a_sweep_is_one_job_of_several_settings(checkout: Checkout) -> None:
@@ -258,7 +258,7 @@ def test_versions_enter_the_jobs_that_use_them(
         (PAPER, put("variants", "defenses", "dpsgd-0.1", "scale_mode", value="rms")),  # what is the default anyway
         (PAPER, put("variants", "defenses", "unused", value={"name": "magnitude_pruning", "fraction": 0.1})),
         (PAPER, put("experiments", "empty", value=EMPTY)),
-        (SMOKE, put("papers", "optimal_defense", "experiments", "noise", "gates", "ig", "at_least", value=19)),
+        (SMOKE, put("papers", "optimal_defense", "experiments", "noise", "gates", "ig", "margin", value=4)),
         (PAPER, put("experiments", "pruning", "gates", "ig", "metric", value="ssim")),
     ],
     ids=lambda value: "" if callable(value) else value,
@@ -272,9 +272,9 @@ def test_words_and_spellings_do_not_change_jobs(checkout: Checkout, file: str, c
 @pytest.mark.parametrize(
     ("file", "change", "touched"),
     [
-        (PAPER, put("variants", "defenses", "gp-80", "fraction", value=0.81), 4),
-        (SMOKE, put("papers", "optimal_defense", "variants", "models", "small", "width", value=25), 78),
-        (SMOKE, put("papers", "optimal_defense", "variants", "attacks", "ig", "iterations", value=201), 16),
+        (PAPER, put("variants", "defenses", "gp-80", "fraction", value=0.81), 6),
+        (SMOKE, put("papers", "optimal_defense", "variants", "models", "small", "width", value=25), 107),
+        (SMOKE, put("papers", "optimal_defense", "variants", "attacks", "ig", "iterations", value=201), 28),
         (PAPER, put("experiments", "noise", "jobs", "attack", "first_index", value=2), 2),
     ],
     ids=["defense", "model", "attack", "protocol"],
@@ -289,8 +289,13 @@ def test_parameters_change_the_jobs_that_have_them(checkout: Checkout, file: str
 
 # Gates ---------------------------------------------------------------------------------------------------------------
 
-JUDGING = ("undefended", "cifar_pruning", "inversion", "inversion_single", "rog", "text_attacks", "constants")
+JUDGING = (
+    *("undefended", "cifar_pruning", "inversion", "inversion_single", "rog", "text_attacks", "constants"),
+    "undefended_release",
+)
 """Experiments whose undefended cells judge the attacks of others."""
+UNGATED = ("released_pruning", "released_noise", "released_cifar")
+"""Experiments that repeat what authors printed, beside whose numbers they stand: they rank nothing."""
 UNDEFENDED = "results/smoke/optimal_defense/undefended/digits16/{}/none/{}/{}.json"
 
 
@@ -303,12 +308,46 @@ def test_every_attack_experiment_has_gates(scale: str) -> None:
                 (job.dataset.label, job.model.label, job.attack.label)
                 for job in plan.experiment_jobs(paper, experiment)
                 if job.attack and job.attack.component.observes
+            } | {
+                (job.dataset.label, job.model.label, job.kind.name)
+                for job in plan.experiment_jobs(paper, experiment)
+                if job.attack is None and job.kind.gated_metrics
             }
             gates = plan.experiment_gates(paper, experiment)
+            if experiment in UNGATED:
+                assert not gates
+                continue
             assert {(gate.dataset, gate.model, gate.attack) for gate in gates} == observing
             for gate in gates:
                 ((judging, defense),) = {(job.experiment, job.defense.label) for job in gate.undefended}
                 assert judging in {experiment, *JUDGING} and defense == "none"
+
+
+@pytest.mark.parametrize("scale", ["smoke", "laptop", "full"])
+def test_released_models_read_the_shadow_models_of_their_seed_and_architecture(scale: str) -> None:
+    plan = Project(ROOT, {"papers": ["channel"]}).plan(scale)
+    released = [job for job in plan.jobs.values() if job.kind.name == "release"]
+    assert released
+    for job in released:
+        source = job.uses["shadows"]
+        assert (source.dataset.label, source.model.label, source.part) == (job.dataset.label, job.model.label, job.part)
+
+
+@pytest.mark.parametrize(
+    ("gate", "message"),
+    [
+        ({"metric": "psnr"}, "metric"),
+        ({"reference": "mean_image"}, "reference"),
+        ({"reference": "accuracy"}, "reference"),
+        ({"undefended": "natural"}, "trains no undefended model 'lenet5' on data set 'digits16'"),
+    ],
+)
+def test_mistakes_in_gates_of_models(gate: dict[str, Any], message: str) -> None:
+    jobs = list(Project(ROOT, {"papers": ["channel"]}).plan("smoke").jobs.values())
+    asked = {"metric": "accuracy", "reference": "chance", "margin": 0.1, "undefended": "undefended_release"} | gate
+    where = lambda *keys: ".".join(keys)  # noqa: E731
+    with pytest.raises(ConfigError, match=message):
+        list(gates_of("natural", "release", GateSpec(**asked), jobs, where))
 
 
 def gated(checkout: Checkout, experiment: str = "noise") -> list[Gate]:
@@ -318,12 +357,14 @@ def gated(checkout: Checkout, experiment: str = "noise") -> list[Gate]:
 def test_a_gate_is_judged_by_all_parts_of_its_undefended_cell(checkout: Checkout) -> None:
     (gate,) = gated(checkout)
     assert [job.path for job in gate.undefended] == [UNDEFENDED.format("small", "ig", "all")]
-    assert (gate.spec.bound, gate.spec.metric) == (">= 18", "psnr")
+    assert [job.path for job in gate.reference] == [UNDEFENDED.format("small", "mean_image", "all")]
+    assert (gate.spec.margin, gate.spec.metric) == (3.0, "psnr")
     checkout.edit(PAPER, put("experiments", "undefended", "jobs", "attack", "split_seeds", value=True))
     (gate,) = gated(checkout)
     assert [job.path for job in gate.undefended] == [
         UNDEFENDED.format("small", "ig", f"seed{seed}") for seed in range(6)
     ]
+    assert len(gate.reference) == 6
 
 
 def test_every_cell_has_a_gate_and_needs_an_undefended_one(checkout: Checkout) -> None:
@@ -337,6 +378,45 @@ def test_every_cell_has_a_gate_and_needs_an_undefended_one(checkout: Checkout) -
     assert [(gate.model, [job.path for job in gate.undefended]) for gate in gated(checkout)] == [
         (model, [UNDEFENDED.format(model, "ig", "all")]) for model in ("small", "simpleconvnet")
     ]
+
+
+ATTACKED = ("experiments", "undefended", "jobs", "attack")
+
+
+def test_the_reference_may_stand_in_another_experiment_with_the_same_victims(checkout: Checkout) -> None:
+    checkout.edit(PAPER, put(*ATTACKED, "attacks", value=["ig"]))
+    lacking = (
+        "experiment 'undefended' lacks attack 'mean_image' on the undefended gradient of dataset 'digits16' and model "
+        "'small', and no other experiment has it on the same victims (seeds, clients, batch_size, first_index, "
+        "victims, unlike, users, target)"
+    )
+    assert checkout.fault().endswith(f"gates.ig.reference: {lacking}")
+    checkout.edit(PAPER, put("experiments", "pictures", "jobs", "attack", "attacks", value=["ig", "mean_image"]))
+    assert checkout.fault().endswith(lacking)  # one seed, of other victims
+    references = {"attacks": ["mean_image"], "seeds": 5, "clients": 4, "batch_size": 16}
+    elsewhere = EMPTY | {"datasets": ["mnist"], "models": ["simpleconvnet"], "defenses": ["none"]}
+    checkout.edit(PAPER, put("experiments", "blind", value=elsewhere | {"jobs": {"attack": references}}))
+    overlay = {"datasets": ["digits16"], "models": ["small"]}
+    attacked = {"seeds": 7, "clients": 1, "victims": "distinct", "batch_size": 4}
+    given = put(*OVERLAY.split("."), "experiments", "blind", value=overlay | {"jobs": {"attack": attacked}})
+    checkout.edit(SMOKE, given)
+    (gate,) = gated(checkout)
+    assert [job.experiment for job in gate.reference] == ["blind"]  # which has a seed to spare
+
+
+@pytest.mark.parametrize(
+    "other", [{"first_index": 2}, {"seeds": 5}, {"clients": 2}, {"batch_size": 8}, {"victims": "same"}, {"users": 2}]
+)
+def test_a_reference_on_other_victims_is_none(checkout: Checkout, other: dict[str, Any]) -> None:
+    """The undefended attack moves to an experiment whose victims differ in one thing from those of the reference."""
+    moved = {"attacks": ["ig"], "seeds": 6, "clients": 1, "victims": "distinct", "batch_size": 4}
+    checkout.edit(PAPER, lambda paper: paper["experiments"]["noise"]["gates"]["ig"].pop("undefended"))
+    for key, value in {"defenses": ["none", "dpsgd"], "jobs": {"attack": moved | other}}.items():
+        checkout.edit(SMOKE, put(*OVERLAY.split("."), "experiments", "noise", key, value=value))
+    if other == {"seeds": 5}:
+        assert [job.experiment for job in gated(checkout)[0].reference] == ["undefended"]  # it has all five
+    else:
+        assert "experiment 'noise' lacks attack 'mean_image'" in checkout.fault()
 
 
 def test_an_experiment_may_hold_its_undefended_cells_itself(checkout: Checkout) -> None:
@@ -355,7 +435,9 @@ def wrap(checkout: Checkout, experiment: str = "noise", **attacks: Any) -> None:
     """Declare attacks, and let an experiment run them beside ``ig``."""
     for label, spec in attacks.items():
         checkout.edit(PAPER, put("variants", "attacks", label, value=spec))
-    checkout.edit(PAPER, put("experiments", experiment, "jobs", "attack", "attacks", value=["ig", *attacks]))
+    checkout.edit(
+        PAPER, put("experiments", experiment, "jobs", "attack", "attacks", value=["ig", *attacks, "mean_image"])
+    )
 
 
 def attack_of(checkout: Checkout, label: str) -> Variant[Any]:
@@ -366,7 +448,7 @@ def attack_of(checkout: Checkout, label: str) -> Variant[Any]:
 def test_a_wrapped_attack_is_a_variant(checkout: Checkout) -> None:
     wrap(
         checkout,
-        inner={"name": "expectation", "attack": "ig", "draws": 3},
+        inner={"name": "simulated", "attack": "ig", "draws": 3},
         outer={"name": "imputed", "threshold": 2.5, "attack": "inner"},
     )
     outer = attack_of(checkout, "outer")
@@ -380,24 +462,24 @@ def test_a_wrapped_attack_is_a_variant(checkout: Checkout) -> None:
         "value": "zero",
         "layers": [],
         "attack": {
-            "name": "expectation",
-            "version": ATTACKS.get("expectation").version,
+            "name": "simulated",
+            "version": ATTACKS.get("simulated").version,
             "draws": 3,
             "attack": {"name": "ig_optimal_defense", "version": ig["version"], **ig["parameters"]},
         },
     }
-    assert parameters["attack"]["attack"]["iterations"] == 150  # as the scale says
+    assert parameters["attack"]["attack"]["iterations"] == 120  # as the scale says
 
 
 def test_a_wrapped_attack_may_be_given_in_place(checkout: Checkout) -> None:
     inline = {"name": "masked", "attack": {"name": "masked", "attack": {"name": "tag", "iterations": 5}}}
-    mixed = {"name": "masked", "attack": {"name": "expectation", "draws": 2, "attack": "ig"}}
+    mixed = {"name": "masked", "attack": {"name": "simulated", "draws": 2, "attack": "ig"}}
     wrap(checkout, inline=inline, mixed=mixed)
     attack = attack_of(checkout, "inline")
     assert attack.wraps == () and attack_of(checkout, "mixed").wraps == ("ig",)
     inside = attack.resolved()["parameters"]["attack"]["attack"]
     assert (inside["name"], inside["iterations"], inside["objective"]["kind"]) == ("tag", 5, "l1_l2")
-    assert attack_of(checkout, "mixed").single().attack.attack.iterations == 150
+    assert attack_of(checkout, "mixed").single().attack.attack.iterations == 120
 
 
 def test_what_a_wrapper_holds_makes_it_another_job(checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -413,8 +495,11 @@ def test_what_a_wrapper_holds_makes_it_another_job(checkout: Checkout, monkeypat
     monkeypatch.setattr(ATTACKS.get("ig_optimal_defense"), "version", 99)
     assert touched(before) == every
     before = checkout.digests()
-    monkeypatch.setattr(ATTACKS.get("masked"), "version", 99)  # a part of what both defenses declare
-    assert touched(before) == {pair for pair in every if pair[1] != "ig"}
+    monkeypatch.setattr(ATTACKS.get("masked"), "version", 99)  # a part of what the optimal noise declares
+    assert touched(before) == {pair for pair in every if pair[1] != "ig"} - {("dpsgd", "clever")}
+    before = checkout.digests()
+    monkeypatch.setattr(ATTACKS.get("simulated"), "version", 99)  # what declares nothing is simulated
+    assert touched(before) == {("dpsgd", "clever")}
     before = checkout.digests()
     monkeypatch.setattr(ATTACKS.get("weighted"), "version", 99)
     assert touched(before) == {("optimal", "clever")}
@@ -438,7 +523,7 @@ WRONG_WRAPPERS: list[tuple[Any, str, str, dict[str, Any]]] = [
      ".attack.optimiser.ratee", "unknown key 'ratee'; did you mean 'rate'? Allowed: decay, kind, rate, signed.", {}),
     ({"name": "masked", "attack": {"name": "masked", "attack": "igg"}}, ".attack.attack", "unknown attack 'igg'", {}),
     ({"name": "masked", "attac": "ig"}, ".attac", "unknown key 'attac'; did you mean 'attack'? Allowed: attack.", {}),
-    ({"name": "expectation", "attack": "ig", "draws": 0}, ".draws", "Input should be greater than or equal to 1", {}),
+    ({"name": "simulated", "attack": "ig", "draws": 0}, ".draws", "Input should be greater than or equal to 1", {}),
     # References.
     ({"name": "masked", "attack": "grey"}, ".attack", "'grey' is a reference attacker: it ignores what a wrapper", {}),
     ({"name": "adaptive", "attack": {"name": "noise"}}, ".attack", "'noise' is a reference attacker: it ignores", {}),
@@ -617,20 +702,20 @@ MISTAKES: list[tuple[Any, ...]] = [
     (SMOKE, f"{OVERLAY}.variants.defenses.gp.part", {"sweep": [1]}, "unknown key 'part'. Allowed: fraction."),
     # Gates.
     (PAPER, "experiments.noise.gate", {}, "unknown key 'gate'; did you mean 'gates'? Allowed: datasets, defenses"),
-    (PAPER, "experiments.noise.gates.ig.metrc", "mse", "unknown key 'metrc'; did you mean 'metric'? Allowed: at_least"),
+    (PAPER, "experiments.noise.gates.ig.metrc", "mse", "unknown key 'metrc'; did you mean 'metric'? Allowed: margin"),
     (PAPER, "experiments.noise.gates.ig.metric", "pnsr", "unknown metric 'pnsr'; did you mean 'psnr'? Allowed: "),
     (PAPER, "experiments.noise.gates.igg", GATE, "unknown attack 'igg'; did you mean 'ig'? Allowed: ig."),
     (PAPER, "experiments.noise_training.gates.ig", GATE, "unknown attack 'ig'. Allowed: (none)."),
     (PAPER, "experiments.undefended.gates.mean_image", GATE, "a reference attacker ignores the gradient and has no ga"),
     (PAPER, "experiments.noise.gates.ig.undefended", "x", "unknown experiment 'x'. Allowed: adaptive, archit"),
     (PAPER, "experiments.noise.gates.ig.undefended", "pruning", "experiment 'pruning' attacks no undefended gradient "
-     "of dataset 'digits16' and model 'small' with 'ig'. Allowed: pictures, undefended."),
+     "of dataset 'digits16' and model 'small' with 'ig'. Allowed: inferred_labels, pictures, readings, undefended."),
     (PAPER, "experiments.noise.gates.ig.undefended", None, "experiment 'noise' attacks no undefended gradient of data"),
-    (SMOKE, f"{OVERLAY}.experiments.noise.gates.ig.at_least", "much", "Input should be a valid number, unable to"),
-    (SMOKE, f"{OVERLAY}.experiments.noise.gates.ig", GATE | {"at_most": 9}, "a gate needs exactly one of at_least and"),
-    (SMOKE, f"{OVERLAY}.experiments.noise.gates.ig", {"at_least": None}, "a gate needs exactly one of at_least and at"),
-    (SMOKE, f"{OVERLAY}.experiments.noise.gates.ig", GATE | {"metric": "mse"}, "attacks are better where mse is lower; "
-     "give at_most", ".at_least"),
+    (SMOKE, f"{OVERLAY}.experiments.noise.gates.ig.margin", "much", "Input should be a valid number, unable to"),
+    (SMOKE, f"{OVERLAY}.experiments.noise.gates.ig.margin", 0, "Input should be greater than 0 (found: 0)"),
+    (SMOKE, f"{OVERLAY}.experiments.noise.gates.ig.at_least", 18, "unknown key 'at_least'. Allowed: margin, metric, "),
+    (PAPER, "experiments.noise.gates.ig.reference", "ig", "attack 'ig' looks at the gradient, and is no blind guess"),
+    (PAPER, "experiments.noise.gates.ig.reference", "mean", "experiment 'undefended' lacks attack 'mean' on the undef"),
     # Papers and scales.
     (CONFIG, "papers", ["optimal"], "unknown paper 'optimal'; did you mean 'optimal_defense'? Allowed: "),
     (CONFIG, "scale", "laptpo", "unknown scale 'laptpo'; did you mean 'laptop'? Allowed: full, laptop, smoke."),

@@ -33,7 +33,7 @@ def test_the_last_of_four_files_decides(checkout: Checkout) -> None:
         if not lowest:
             assert checkout.fault().startswith(f"{file}: {'.'.join(keys)}: ")
         checkout.edit(file, put(*keys, value=value))
-        assert iterations(checkout.jobs()[CELL]) == (150 if lowest else value)
+        assert iterations(checkout.jobs()[CELL]) == (120 if lowest else value)
 
 
 def test_an_overlay_holds_at_every_scale(checkout: Checkout) -> None:

@@ -38,7 +38,7 @@ def test_cells_and_amounts(project: Project, whole: Plan) -> None:
     theirs = whole.experiment_jobs(PAPER, "pruning")
     cells = sum(each.defense.count for each in theirs)
     assert words.startswith("small on digits16: ") and f"0 of {cells} cells" in words
-    assert "150 of 2,000 iterations of the attack" in words
+    assert "120 of 2,000 iterations of the attack" in words
     assert ("seeds" in words) == (len(job.seeds) < max(len(each.seeds) for each in theirs))
 
 

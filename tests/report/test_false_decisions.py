@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from benchmarks.false_decisions import EFFECTS, rates
+from benchmarks.false_decisions import EFFECTS, rate_under, rates
 
 TRIALS = 250
 ERROR = math.sqrt(0.05 * 0.95 / TRIALS)
@@ -16,6 +16,12 @@ ERROR = math.sqrt(0.05 * 0.95 / TRIALS)
 def test_rates_of_false_decisions(name: str, design: tuple[int, int]) -> None:
     """The worst of several divisions of the variance, by chance three standard errors above the level at most."""
     assert rates(EFFECTS[name], design, TRIALS)[1] <= 0.05 + 3 * ERROR
+
+
+@pytest.mark.parametrize("law", ["normal", "difference of two skewed", "heavy tails"])
+def test_symmetric_laws_of_seeds(law: str) -> None:
+    """Differences of what is alike are symmetric, however skewed each is."""
+    assert rate_under(law, 3, 1000) <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 1000)
 
 
 @pytest.mark.parametrize("name", EFFECTS)

@@ -204,7 +204,7 @@ def test_what_cannot_be_drawn_from_these(
     assert main(["draw", path, "--partial"]) == 1
     error = capsys.readouterr().err
     assert error.startswith(f"leakbench: {path}: cannot be drawn from {n - 1} of {n} records (")
-    assert f"pictures {n - 1} of {n}" in error and f"{victim} is missing" in error
+    assert "pictures 2 of 3, undefended 2 of 2" in error and f"{victim} is missing" in error
     assert f"Make the others with `snakemake --cores all {path}`" in error and "Traceback" not in error
     assert not (project.root / "figures").exists()
 

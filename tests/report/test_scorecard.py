@@ -147,12 +147,15 @@ def test_it_lists_claims_with_verdicts(rendered: Project, source: str) -> None:
 def test_it_lists_missing_numbers_with_reasons(page: Page, rendered: Project) -> None:
     attacked = [job for job in rendered.plan("smoke").experiment_jobs("optimal_defense", "noise") if job.attack]
     numbers = sum(len(job.seeds) * job.defense.count for job in attacked)
-    rows = re.findall(r"(?<!cifar_)noise\s*(loss_curve|final_loss|lpips|assigned_lpips)\s*(\d+)\s*([^\n]+)", page.text)
+    metrics = "loss_curve|final_loss|(?:assigned_)?lpips(?:_vgg)?"
+    rows = re.findall(rf"(?<!_)noise\s*({metrics})\s*(\d+)\s*([^\n]+)", page.text)
     assert [(metric, int(cells), reason.strip()) for metric, cells, reason in rows] == [
         ("assigned_lpips", numbers, "the weights are not <staged>"),
+        ("assigned_lpips_vgg", numbers, "the weights are not <staged>"),
         ("final_loss", 1, "training became non-finite at step 1"),
         ("loss_curve", 1, "training became non-finite at step 1"),
         ("lpips", numbers, "the weights are not <staged>"),
+        ("lpips_vgg", numbers, "the weights are not <staged>"),
     ]
 
 
@@ -250,6 +253,19 @@ def test_what_is_not_made_yet_is_named(copy: Path, lost: str, command: str) -> N
     (copy / lost).unlink()
     with pytest.raises(RecordError, match=f"^{lost}: missing; make it with `leakbench {command}`$"):
         write_scorecard(Project(copy), PAGE)
+
+
+def test_verdicts_by_the_papers_own_numbers(copy: Path, rendered: Project) -> None:
+    """Beside the claims that have one, and beside no other."""
+    words = "by the paper's own numbers: "
+    assert words not in (rendered.root / PAGE).read_text()
+    path = copy / claims_path("smoke", "optimal_defense")
+    frame = pd.read_csv(path, dtype={"by_paper": str})
+    frame.loc[0, "by_paper"] = "contradicted"
+    frame.to_csv(path, index=False)
+    write_scorecard(Project(copy), PAGE)
+    source = (copy / PAGE).read_text()
+    assert source.count(words) == 1 and f"{words}{MARKS['contradicted']} contradicted" in source
 
 
 def test_claims_of_another_version(copy: Path) -> None:

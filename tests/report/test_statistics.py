@@ -23,7 +23,6 @@ from leakbench.report.statistics import (
     over_seeds,
     paired_differences,
     probability_of_improvement,
-    stratified_bootstrap,
 )
 
 NAN = math.nan
@@ -250,50 +249,6 @@ def test_interquartile_mean_by_hand() -> None:
 @given(values=st.lists(st.floats(-100, 100), min_size=1, max_size=30))
 def test_interquartile_mean_is_that_of_scipy(values: list[float]) -> None:
     assert interquartile_mean(np.array(values)) == pytest.approx(stats.trim_mean(values, 0.25), abs=1e-9)
-
-
-def test_strata_are_resampled_apart() -> None:
-    """However far apart, each stratum has its share in every resample; the interval is that of what varies within."""
-    draw = np.random.default_rng(7)
-    near, far = draw.normal(size=20), 1000 + draw.normal(size=20)
-    found = stratified_bootstrap([near, far], lambda values: values.mean(axis=-1), np.random.default_rng(0))
-    assert found.value == pytest.approx(np.concatenate([near, far]).mean())
-    assert found.low < found.value < found.high < found.low + 2
-
-
-def test_one_stratum_is_the_bootstrap_of_scipy() -> None:
-    values = np.random.default_rng(8).exponential(size=25)
-    found = stratified_bootstrap([values], interquartile_mean, np.random.default_rng(0), resamples=20000)
-    theirs = stats.bootstrap(
-        (values,),
-        lambda sample, axis: stats.trim_mean(sample, 0.25, axis=axis),
-        n_resamples=20000,
-        method="percentile",
-        rng=np.random.default_rng(1),
-    )
-    low, high = theirs.confidence_interval
-    assert (found.low, found.high) == pytest.approx((low, high), abs=0.02)
-
-
-def test_the_generator_is_the_callers() -> None:
-    values = [np.random.default_rng(9).normal(size=10)]
-    one, same, other = (
-        stratified_bootstrap(values, interquartile_mean, np.random.default_rng(seed)) for seed in (3, 3, 4)
-    )
-    assert one == same and one != other
-
-
-def test_stratified_intervals_cover() -> None:
-    """Three strata of 12, 300 times: an interval of 95 % has the interquartile mean in 90 to 98 % of them."""
-    draw, generator = np.random.default_rng(10), np.random.default_rng(11)
-    shifts, hits = np.array([-1.0, 0.0, 2.0]), 0
-    population = np.concatenate([np.random.default_rng(12).normal(size=(2000, 12)) + shift for shift in shifts], axis=1)
-    truth = interquartile_mean(population).mean()
-    for _ in range(300):
-        strata = list(draw.normal(size=(3, 12)) + shifts[:, None])
-        found = stratified_bootstrap(strata, interquartile_mean, generator, resamples=400)
-        hits += found.low <= truth <= found.high
-    assert 0.90 <= hits / 300 <= 0.98
 
 
 def test_differences_by_seed_and_victim() -> None:

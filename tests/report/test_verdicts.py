@@ -1,8 +1,11 @@
-"""Verdicts on attacks: medians over the undefended replicates, what is void, and what is said about it."""
+"""Verdicts on attacks: their margins over a blind guess, what is void, and what is said about it."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from PIL import Image
 from tests.report.synthetic import ROOT, new_project, record_of, tidy_tables
 
 from leakbench.gates import Gate, GateSpec
+from leakbench.jobs.base import Job, Variant
 from leakbench.planning.project import Project
 from leakbench.records import Replicate, read_record, write_record
 from leakbench.report import judging
@@ -27,58 +31,208 @@ from leakbench.report.plots import Drawing
 from leakbench.report.scorecard import write_scorecard
 from leakbench.report.style import COLOURS, add_caption
 from leakbench.report.tidy import gates_path, merge, table_path, tidy_rows
-from leakbench.report.verdicts import COLUMNS, Judge, void_notes
+from leakbench.report.verdicts import COLUMNS, GateVerdict, Judge, void_notes
 
 PAPER = "optimal_defense"
 UNDEFENDED = f"results/smoke/{PAPER}/undefended/digits16/small/none/ig/all.json"
 
-
-def judge(*replicates: Replicate, **bound: float) -> Judge:
-    spec = GateSpec(metric="psnr", **(bound or {"at_least": 18.0}))
-    return Judge(Gate("digits16", "small", "ig", spec, (), "attack"), replicates)
+Values = Sequence[Sequence[float | None]]
 
 
-def replicate(psnr: Any, seed: int = 0, **setting: Any) -> Replicate:
-    return Replicate(seed=seed, setting=setting, metrics={"psnr": psnr})
+@cache
+def _undefended() -> Job:
+    return Project(ROOT).plan("smoke").jobs[UNDEFENDED]
 
 
-@given(st.lists(st.lists(st.floats(-100, 100) | st.none(), max_size=6), min_size=1, max_size=4))
-def test_the_quality_is_the_median_over_seeds_and_images(values: list[list[float | None]]) -> None:
-    numbers = [number for several in values for number in several if number is not None]
-    verdict = judge(*(replicate(several, seed) for seed, several in enumerate(values))).verdict({"fraction": 0.5})
-    assert verdict.setting == {}
-    assert verdict.quality == pytest.approx(np.median(numbers) if numbers else math.nan, nan_ok=True)
-    assert verdict.passed == bool(numbers and np.median(numbers) >= 18)
+def job_of(seeds: int = 3, **protocol: Any) -> Job:
+    """An attack job on single images, one client of each seed's own, unless the protocol says otherwise."""
+    job = _undefended()
+    kind = job.kind.model_copy(update={"batch_size": 1, "clients": 1, "victims": "distinct", "seeds": seeds} | protocol)
+    return replace(job, kind=kind, seeds=tuple(range(seeds)))
+
+
+def judge(job: Job, attack: Values, guess: Values, *, margin: float = 3.0, metric: str = "psnr") -> Judge:
+    """A judge of numbers per seed, and in each per image."""
+    gate = Gate("digits16", "small", "ig", GateSpec(metric=metric, margin=margin), (job,), (job,), type(job.kind))
+    of_both = [
+        [(job, Replicate(seed=seed, metrics={metric: list(of_seed)})) for seed, of_seed in enumerate(values)]
+        for values in (attack, guess)
+    ]
+    return Judge(gate, *of_both)
+
+
+def verdict(job: Job, attack: Values, guess: Values, **asked: Any) -> GateVerdict:
+    return judge(job, attack, guess, **asked).verdict(job, {"fraction": 0.5})
+
+
+def interval(found: GateVerdict) -> list[float]:
+    return [round(end, 3) for end in (found.difference.low, found.difference.value, found.difference.high)]
+
+
+NOTHING = [[12.0] * 4] * 12
+"""Of a blind guess, the same for all."""
+
+
+def test_the_images_of_a_batch_are_one_number() -> None:
+    """Differences of batches: 8, 7, 10, whose standard error is sqrt(7 / 9), and Student's quantile 4.303."""
+    job = job_of(batch_size=2)
+    numbers = [[20.0, 22.0], [18.0, 20.0], [22.0, 24.0]], [[12.0, 14.0], [12.0, 12.0], [13.0, 13.0]]
+    found = verdict(job, *numbers)
+    assert interval(found) == [4.539, 8.333, 12.128] and found.passed
+    assert (found.quality, round(found.reference_quality, 3)) == (21.0, 12.667)
+    assert verdict(job, *numbers, margin=4.5).passed and not verdict(job, *numbers, margin=4.6).passed
+
+
+def test_victims_that_seeds_share_are_a_part_of_the_sample() -> None:
+    """Seeds add -1, 0, 1 and victims -2, 0, 2: the error is sqrt(5 / 3), and sqrt(1 / 3) if victims are not shared."""
+    attack = [[20.0 + seed + victim for victim in (-2, 0, 2)] for seed in (-1, 0, 1)]
+    guess = [row[:3] for row in NOTHING[:3]]
+    shared = verdict(job_of(clients=3, victims="same"), attack, guess)
+    distinct = verdict(job_of(clients=3), attack, guess)
+    assert (interval(shared), shared.passed) == ([2.445, 8.0, 13.555], False)
+    assert (interval(distinct), distinct.passed) == ([5.516, 8.0, 10.484], True)
+
+
+def test_a_protocol_of_one_seed_is_judged_by_its_batches() -> None:
+    """Differences 6, 8, 10, 8 of four batches: the error is sqrt(2 / 3), Student's quantile 3.182."""
+    attack = [[18.0, 20.0, 22.0, 20.0]]
+    found = verdict(job_of(seeds=1, clients=4), attack, NOTHING[:1])
+    assert (interval(found), found.passed) == ([5.402, 8.0, 10.598], True)
+    two = verdict(job_of(seeds=1, clients=2), [attack[0][:2]], [NOTHING[0][:2]])
+    assert not two.passed and math.isnan(two.row()["low"]) and two.row()["difference"] == 7.0
+
+
+def test_two_seeds_decide_nothing() -> None:
+    attack = [[18.0, 20.0, 22.0, 20.0], [18.1, 20.1, 22.1, 20.1]]
+    for victims in ("same", "distinct"):
+        found = verdict(job_of(seeds=2, clients=4, victims=victims), attack, NOTHING[:2])
+        assert not found.passed and math.isnan(found.row()["low"])
+    one_of_two = judge(job_of(seeds=2, clients=4), attack[:1], NOTHING[:1])  # the other's record is missing
+    assert not one_of_two.verdict(job_of(seeds=2, clients=4), {}).passed
+
+
+@pytest.mark.parametrize(("seeds", "passed"), [(3, False), (5, False), (6, True), (9, True)])
+def test_seeds_that_agree_to_the_last_digit(seeds: int, passed: bool) -> None:
+    assert verdict(job_of(seeds), [[20.0]] * seeds, [[12.0]] * seeds).passed is passed
+
+
+def test_lower_is_better_of_errors() -> None:
+    worse, better = [[0.08], [0.07], [0.09]], [[0.01], [0.02], [0.015]]
+    found = verdict(job_of(), better, worse, metric="mse", margin=0.02)
+    assert found.passed and found.difference.value == pytest.approx(0.065)
+    assert not verdict(job_of(), worse, better, metric="mse", margin=0.02).passed
+
+
+def test_models_are_judged_by_two_metrics_of_one_record() -> None:
+    """Accuracies 0.3, 0.4 and 0.5 over chances of 0.1, 0.1 and 0.2: the error of the mean is a fifteenth of a tenth."""
+    job = _released("natural")
+    bare = _released("undefended_release")
+    spec = GateSpec(metric="accuracy", reference="chance", margin=0.05, undefended="undefended_release")
+    gate = Gate("digits16", "lenet5", "release", spec, (bare,), (bare,), type(bare.kind))
+    records = [
+        (bare, Replicate(seed=seed, metrics={"accuracy": accuracy, "chance": chance}))
+        for seed, (accuracy, chance) in enumerate([(0.3, 0.1), (0.4, 0.1), (0.5, 0.2)])
+    ]
+    found = Judge(gate, records, records).verdict(job, {"kappa": 2})
+    assert (found.quality, found.reference_quality) == pytest.approx((0.4, 0.4 / 3))
+    assert found.difference.value == pytest.approx(0.8 / 3) and found.passed
+    strict = replace(gate, spec=spec.model_copy(update={"margin": 0.2}))
+    assert not Judge(strict, records, records).verdict(job, {"kappa": 2}).passed
+    assert gate.concerns(job) and not gate.concerns(_undefended())
+
+
+def _released(experiment: str) -> Job:
+    return (
+        Project(ROOT, {"papers": ["channel"]})
+        .plan("smoke")
+        .jobs[
+            f"results/smoke/channel/{experiment}/digits16/lenet5/"
+            f"{'none' if experiment == 'undefended_release' else experiment}/release/all.json"
+        ]
+    )
+
+
+def test_what_either_lacks_is_left_out_of_both() -> None:
+    job = job_of(clients=2)
+    attack: Values = [[20.0, None], [22.0, 30.0], [24.0, 26.0], [None, None]]
+    guess: Values = [[12.0, 2.0], [12.0, 12.0], [12.0, None], [12.0, 12.0]]
+    found = verdict(replace(job, seeds=(0, 1, 2, 3)), attack, guess)
+    assert found.quality == pytest.approx((20 + 26 + 24) / 3)
+    assert (found.reference_quality, found.difference.seeds) == (12.0, 3)
+    assert found.difference.value == pytest.approx((8 + 14 + 12) / 3)
 
 
 def test_no_number_misses_every_gate() -> None:
-    for undefended in ([replicate(None)], [replicate([None, None])], [Replicate(seed=0, metrics={})], []):
-        for bound in ({"at_least": -1e9}, {"at_most": 1e9}):
-            verdict = judge(*undefended, **bound).verdict({})
-            assert math.isnan(verdict.quality) and not verdict.passed
+    nothing: list[Values] = [[], [[None]] * 3, [[None], [None], []]]
+    for attack in nothing:
+        found = verdict(job_of(), attack, [[12.0]] * 3, margin=1e-9)
+        assert math.isnan(found.quality) and math.isnan(found.difference.value) and not found.passed
+
+
+small = st.floats(-50, 50)
+
+
+@given(
+    values=st.integers(1, 8).flatmap(
+        lambda seeds: st.lists(st.lists(small, min_size=3, max_size=3), min_size=seeds, max_size=seeds)
+    ),
+    margin=st.floats(1e-6, 100),
+    victims=st.sampled_from(["same", "distinct"]),
+)
+def test_a_blind_guess_never_passes(values: list[list[float]], margin: float, victims: str) -> None:
+    found = verdict(job_of(len(values), clients=3, victims=victims), values, values, margin=margin)
+    assert not found.passed and found.difference.value == 0
+
+
+@given(
+    better=st.lists(st.lists(st.integers(-9, 9), min_size=2, max_size=2), min_size=1, max_size=7),
+    shift=st.integers(-100, 100),
+    victims=st.sampled_from(["same", "distinct"]),
+)
+def test_a_shift_of_both_changes_nothing(better: list[list[int]], shift: int, victims: str) -> None:
+    job = job_of(len(better), clients=2, victims=victims)
+    guess = [[0.0, 0.0]] * len(better)
+    shifted = verdict(job, [[each + shift for each in row] for row in better], [[float(shift)] * 2] * len(better))
+    found = verdict(job, better, guess)
+    assert found.passed == shifted.passed
+    assert interval(shifted) == pytest.approx(interval(found), nan_ok=True, abs=2e-3)
 
 
 def test_settings_of_the_undefended_gradient_are_judged_apart() -> None:
     """A protocol that sweeps its batch size has an undefended gradient per size."""
-    judged = judge(
-        *(replicate([psnr + seed], seed, batch=batch) for seed in (0, 2) for batch, psnr in ((1, 25), (8, 11)))
-    )
-    assert [judged.verdict({"batch": batch, "fraction": 0.5}).quality for batch in (1, 8)] == [26, 12]
-    assert [judged.verdict({"batch": batch}).passed for batch in (1, 8)] == [True, False]
-    assert not judged.verdict({"batch": 4}).passed  # there is no such undefended gradient
-    assert judged.verdict({"fraction": 0.5}).quality == 19  # all four: 25, 27, 11, 13
-    assert judged.verdict({"fraction": 0.5}).setting == {}
+    job = job_of()
+    swept = replace(job, kinds=Variant("attack", type(job.kind), {}, {"batch_size": [1, 8]}))
+
+    def replicates(one: float, eight: float) -> list[tuple[Job, Replicate]]:
+        return [
+            (swept, Replicate(seed=seed, setting={"batch_size": size}, metrics={"psnr": [psnr + seed] * size}))
+            for seed in range(3)
+            for size, psnr in ((1, one), (8, eight))
+        ]
+
+    gate = Gate("digits16", "small", "ig", GateSpec(metric="psnr", margin=3.0), (swept,), (swept,), type(job.kind))
+    judged = Judge(gate, replicates(25.0, 13.0), [(each, guess) for each, guess in replicates(12.5, 12.0)])
+    found = {size: judged.verdict(swept, {"batch_size": size, "fraction": 0.5}) for size in (1, 4, 8)}
+    assert [found[size].setting for size in (1, 8)] == [{"batch_size": 1}, {"batch_size": 8}]
+    assert [found[size].quality for size in (1, 8)] == [26, 14] and math.isnan(found[4].quality)
+    assert [found[size].difference.value for size in (1, 8)] == [12.5, 1.0]
+    assert judged.verdict(job_of(batch_size=8), {"fraction": 0.5}).setting == {"batch_size": 8}
 
 
-def project_with(root: Path, psnr: float | None) -> Project:
-    """Synthetic records of the smoke scale, in which the undefended attack reaches a median of ``psnr`` everywhere."""
+def project_with(root: Path, better: float | None) -> Project:
+    """Synthetic records of the smoke scale, in which the undefended attack is so many dB above the mean image's 12.
+
+    Half a dB more and half a dB less in turn, seed by seed; None is no number.
+    """
     project = new_project(root)
-    record = record_of(project.job(UNDEFENDED))
-    for found in record.replicates:
-        values = found.metrics["psnr"]
-        assert isinstance(values, list)
-        found.metrics["psnr"] = [psnr] * len(values)
-    write_record(root / UNDEFENDED, record)
+    for path, over in ((UNDEFENDED, better), (UNDEFENDED.replace("/ig/", "/mean_image/"), 0.0)):
+        record = record_of(project.job(path))
+        for found in record.replicates:
+            values = found.metrics["psnr"]
+            assert isinstance(values, list)
+            spread = (-1) ** found.seed / 2 if over else 0.0
+            found.metrics["psnr"] = [None if over is None else 12.0 + over + spread] * len(values)
+        write_record(root / path, record)
     return project
 
 
@@ -89,24 +243,25 @@ def merged(project: Project, experiment: str) -> tuple[pd.DataFrame, pd.DataFram
 
 
 def test_a_gate_missed_voids_the_rows_of_its_attack(tmp_path: Path) -> None:
-    project = project_with(tmp_path, 9.125)
+    project = project_with(tmp_path, 1.5)
     for experiment in ("undefended", "noise"):
         frame, gates = merged(project, experiment)
         assert frame["void"].dtype == bool
         assert (frame["void"] == (frame["attack"] == "ig")).all() and not frame["void"].all()
-        assert gates.to_dict("records") == [
-            dict(zip(COLUMNS, ("digits16", "small", "ig", "{}", "psnr", ">= 18", 9.125, False), strict=True))
-        ]
+        (row,) = gates.to_dict("records")
+        assert list(row) == COLUMNS
+        assert [row.pop(end) for end in ("low", "high")] == pytest.approx([0.9252, 2.0748], abs=1e-4)
+        assert list(row.values()) == ["digits16", "small", "ig", "{}", "psnr", "mean_image", 3, 13.5, 12, 1.5, False]
 
 
 def test_a_gate_passed_changes_nothing_but_the_verdict(tmp_path: Path) -> None:
-    project = project_with(tmp_path, 18.0)
+    project = project_with(tmp_path, 3.6)
     frame, gates = merged(project, "noise")
     jobs = project.plan("smoke").experiment_jobs(PAPER, "noise")
     expected = pd.DataFrame([row for job in jobs for row in tidy_rows(job, read_record(project.root / job.path))])
     pd.testing.assert_frame_equal(frame, expected, check_dtype=False)
     assert not frame["void"].any()
-    assert gates[["quality", "passed"]].to_dict("records") == [{"quality": 18.0, "passed": True}]
+    assert gates[["difference", "passed"]].to_dict("records") == [{"difference": pytest.approx(3.6), "passed": True}]
 
 
 def test_an_attack_that_reached_nothing_is_void(tmp_path: Path) -> None:
@@ -125,25 +280,30 @@ def test_an_experiment_without_gates(tmp_path: Path) -> None:
     ("row", "said"),
     [
         (
-            ("mnist", "lenet", "ig", "{}", "psnr", ">= 18", 9.1, False),
-            "void: ig reaches 9.1 dB without a defense on mnist with lenet, below the 18 dB that this experiment asks "
-            "for.",
+            ("mnist", "lenet", "ig", "{}", "psnr", "mean_image", 3, 13.2, 12, 1.2, 0.3, 2.1, False),
+            "void: ig is 1.2 dB [0.3, 2.1] better than mean_image without a defense on mnist with lenet; this "
+            "experiment asks for 3 dB.",
         ),
         (
-            ("mnist", "lenet", "ig", '{"batch": 8}', "mse", "<= 0.05", 0.1, False),
-            "void: ig reaches mse 0.1 without a defense on mnist with lenet, batch 8, above the mse 0.05 that this "
-            "experiment asks for.",
+            ("cola", "bert", "tag", '{"batch": 8}', "rouge1", "frequent_words", 20, 30, 20, 10, -1, 21, False),
+            "void: tag is 10 of rouge1 [-1, 21] better than frequent_words without a defense on cola with bert, batch "
+            "8; this experiment asks for 20 of rouge1.",
         ),
         (
-            ("mnist", "lenet", "ig", "{}", "psnr", ">= 18", math.nan, False),
-            "void: ig has no number without a defense on mnist with lenet, and this experiment asks for at least 18 "
-            "dB.",
+            ("mnist", "lenet", "ig", "{}", "psnr", "mean_image", 3, 21, 12, 9, math.nan, math.nan, False),
+            "void: ig is 9 dB (too few seeds or victims for an interval) better than mean_image without a defense on "
+            "mnist with lenet; this experiment asks for 3 dB.",
         ),
-        (("mnist", "lenet", "ig", "{}", "psnr", ">= 18", 19.0, True), None),
+        (
+            ("mnist", "lenet", "ig", "{}", "psnr", "mean_image", 3, *[math.nan] * 5, False),
+            "void: ig has no number beside mean_image's without a defense on mnist with lenet; this experiment asks "
+            "for 3 dB.",
+        ),
+        (("mnist", "lenet", "ig", "{}", "psnr", "mean_image", 3, 21, 12, 9, 8, 10, True), None),
     ],
 )  # fmt: skip
 def test_words(row: tuple[Any, ...], said: str | None) -> None:
-    units = {"psnr": "dB, pixels in [0, 1]", "mse": "squared pixel value"}
+    units = {"psnr": "dB, pixels in [0, 1]", "rouge1": "F-measure of words"}
     frame = pd.DataFrame([row, row], columns=COLUMNS)  # two experiments with one gate: said once
     assert void_notes(frame, units) == ([said] if said else [])
 
@@ -205,8 +365,8 @@ def test_training_curves_know_no_gate() -> None:
     assert not drawing.shows_void and "void" not in drawing.numbers
 
 
-@pytest.mark.parametrize(("psnr", "void"), [(9.125, True), (21.5, False)])
-def test_files_and_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, psnr: float, void: bool) -> None:
+@pytest.mark.parametrize(("better", "void"), [(1.5, True), (9.0, False)])
+def test_files_and_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, better: float, void: bool) -> None:
     """From records to the words under a figure, the numbers beside it, and the page."""
     captions = []
 
@@ -215,7 +375,7 @@ def test_files_and_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, psnr: f
         add_caption(figure, caption)
 
     monkeypatch.setattr("leakbench.report.artifacts.add_caption", record)
-    project = project_with(tmp_path, psnr)
+    project = project_with(tmp_path, better)
     for experiment in project.plan("smoke").papers[PAPER].experiments:
         merge(project, table_path("smoke", PAPER, experiment))
     entry = artifact_of(f"figures/smoke/{PAPER}/fig04.png")
@@ -229,8 +389,8 @@ def test_files_and_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, psnr: f
     (tmp_path / claims_path("smoke", PAPER)).write_text(",".join(judging.COLUMNS) + "\n")
 
     note = (
-        "\nvoid: ig reaches 9.12 dB without a defense on digits16 with small, below the 18 dB that this experiment "
-        "asks for."
+        "\nvoid: ig is 1.5 dB [0.925, 2.07] better than mean_image without a defense on digits16 with small; this "
+        "experiment asks for 3 dB."
     )
     assert captions[0] == entry.full_caption(project, "smoke") + (note if void else "")
     beside = pd.read_csv(tmp_path / entry.path("smoke", "csv"))
@@ -239,10 +399,11 @@ def test_files_and_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, psnr: f
     write_scorecard(project, "results/smoke/scorecard.html")
     source = (tmp_path / "results/smoke/scorecard.html").read_text()
     assert '<h2 id="gates-title">Gates</h2>' in source
-    reached, verdict = ("9.12", "<strong>void</strong>") if void else ("21.5", "passed")
+    reached = "13.5, mean_image 12: 1.5 [0.925, 2.07]" if void else "21, mean_image 12: 9 [8.43, 9.57]"
+    word = "<strong>void</strong>" if void else "passed"
     missed = 0
     for experiment in ("undefended", "pruning", "noise"):
-        cells = (experiment, "digits16", "small", "ig", "psnr &gt;= 18", reached, verdict)
+        cells = (experiment, "digits16", "small", "ig", "psnr 3", reached, word)
         assert f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>" in source
     for experiment in project.plan("smoke").papers[PAPER].experiments:
         gates = pd.read_csv(tmp_path / gates_path(table_path("smoke", PAPER, experiment)))

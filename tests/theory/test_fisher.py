@@ -6,9 +6,11 @@ import math
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.theory.vectors import close, normal, row
 
-from leakbench.theory.fisher import gaussian_information, information_trace
+from leakbench.theory.fisher import gaussian_information, information_trace, least_error
 
 
 class TestTrace:
@@ -32,6 +34,47 @@ class TestTrace:
         for index in torch.cartesian_prod(torch.arange(3), torch.arange(2)).tolist():
             alone = (passing * a / variance)[*index].sum()
             assert close(together[*index], float(alone))
+
+
+class TestLeastError:
+    """The least that ``tr (P + J)^-1`` is of all ``J`` of one trace."""
+
+    @given(
+        st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=6),
+        st.floats(1e-6, 1e6),
+        st.integers(0, 2**16),
+    )
+    def test_no_information_of_that_trace_has_a_smaller_error(
+        self, variances: list[float], trace: float, seed: int
+    ) -> None:
+        prior, size = row(*variances), len(variances)
+        bound = float(least_error(row(trace)[0], prior))
+        factor = normal(seed, size, size)
+        information = factor @ factor.mT
+        information *= trace / information.trace()
+        error = torch.linalg.inv((1 / prior).diag() + information).trace()
+        assert bound <= float(error) * (1 + 1e-9)
+        # It is reached by one that fills, and above the bound by traces alone.
+        level = _level(prior, trace)
+        filling = (1 / level - 1 / prior).clamp(min=0)
+        assert close(filling.sum(), trace) and close((1 / (1 / prior + filling)).sum(), bound)
+        assert bound >= size**2 / (trace + float((1 / prior).sum())) * (1 - 1e-9)
+
+    def test_without_a_message_it_is_the_variance_and_with_all_of_it_none(self) -> None:
+        assert close(least_error(row(0, math.inf), row(4, 1, 0)), 5, 0)
+
+    def test_directions_without_variance_and_order_do_not_matter(self) -> None:
+        assert close(least_error(row(0.5, 2), row(0, 1, 4, 0)), *least_error(row(0.5, 2), row(4, 1)).tolist())
+
+
+def _level(variances: torch.Tensor, trace: float) -> float:
+    """The level by bisection of its logarithm."""
+    low, high = -40.0, 40.0
+    for _ in range(200):
+        middle = (low + high) / 2
+        filled = (math.exp(-middle) - 1 / variances).clamp(min=0).sum()
+        low, high = (middle, high) if filled > trace else (low, middle)
+    return math.exp(low)
 
 
 class TestLeastSquares:

@@ -74,10 +74,12 @@ def without(replicate: Replicate, reason: str, *names: str) -> None:
 
 def _attacked(job: Job, replicate: Replicate) -> None:
     """Every gate of the configuration is passed; LPIPS has no weights."""
+    assert job.attack is not None
+    blind = not job.attack.component.observes
     for name, passing in {"psnr": 20.0, "rouge1": 60.0}.items():
         if isinstance(values := replicate.metrics.get(name), list):
-            replicate.metrics[name] = [passing + (value or 0.0) for value in values]
-    without(replicate, NO_LPIPS, *(name for name in replicate.metrics if name.endswith("lpips")))
+            replicate.metrics[name] = [(0.0 if blind else passing) + (value or 0.0) for value in values]
+    without(replicate, NO_LPIPS, *(name for name in replicate.metrics if "lpips" in name))
 
 
 def _trained(job: Job, replicate: Replicate) -> None:
@@ -144,12 +146,13 @@ def _of_attack(job: Job) -> dict[str, torch.Tensor]:
 def _of_leakage(job: Job) -> dict[str, torch.Tensor]:
     """Images, which attempts recovered some, and what constants are."""
     kind: Any = job.kind
-    kept, every = dict[str, torch.Tensor](), job.defense.count * len(kind.thresholds)
+    kept, every = dict[str, torch.Tensor](), job.defense.count * len(kind.tests)
     for seed in job.seeds:
         kept |= _images(job, seed, every)
         if kind.keep_attempts:
             attempts = _uniform(seed, every, kind.clients, kind.models, kind.attempts, kind.batch_size)
             kept[f"seed{seed}/recovered"] = (attempts < 0.5).byte()
+            kept[f"seed{seed}/null_recovered"] = torch.zeros_like(attempts).byte()
         if job.defense.count == 1:
             kept[f"seed{seed}/null"] = 0 * _uniform(seed, kind.clients, kind.batch_size)
     return kept

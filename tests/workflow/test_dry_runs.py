@@ -47,9 +47,10 @@ def test_counts_follow_from_the_configuration(untouched: Checkout, scale: str, p
 
 def test_a_merge_asks_for_the_undefended_records_of_its_gates_only(untouched: Checkout) -> None:
     run = untouched.make("--dry-run", "results/smoke/optimal_defense/pruning/records.parquet")
-    assert run.rules == {"attack": 3, "train": 2, "merge": 1}
-    assert [path for path in run.jobs if "/pruning/" not in path] == [
-        "results/smoke/optimal_defense/undefended/digits16/small/none/ig/all.json"
+    assert run.rules == {"attack": 4, "train": 2, "merge": 1}
+    assert sorted(path for path in run.jobs if "/pruning/" not in path) == [
+        "results/smoke/optimal_defense/undefended/digits16/small/none/ig/all.json",
+        "results/smoke/optimal_defense/undefended/digits16/small/none/mean_image/all.json",
     ]
 
 

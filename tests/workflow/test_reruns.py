@@ -49,7 +49,7 @@ def test_everything_is_made(finished: Finished) -> None:
     root = finished.checkout.root
     flow = Workflow(root, {})
     jobs = closed_form(finished.checkout, "tiny", "optimal_defense")
-    records = sum(jobs[kind] for kind in ("attack", "train", "fisher", "inventory"))
+    records = sum(jobs[kind] for kind in ("attack", "train", "fisher", "inventory", "plotted_noise"))
     assert len(flow.targets()) == 3 * (jobs["draw"] + jobs["tabulate"] + jobs["judge"]) + jobs["scorecard"] + records
     for path in flow.targets():
         assert (root / path).stat().st_size > 0, path
@@ -111,6 +111,9 @@ def test_a_parameter_of_the_attack(project: Checkout) -> None:
         "noise": ["dpsgd", "optimal"],
         "pictures": ["none"],
         "equal_utility": ["dpsgd-u2", "optimal-u2"],
+        "readings": ["none", "optimal-probes"],
+        "rounding": ["rounding", "optimal-rounding", "optimal-rounding-released"],
+        "inferred_labels": ["none"],
     }
     records = {record(experiment, label, "ig") for experiment, labels in attacked.items() for label in labels}
     records |= {record("adaptive", label, "ig-adaptive") for label in ("gp", "optimal")}
@@ -140,7 +143,7 @@ def test_a_gate(project: Checkout) -> None:
     """It decides what numbers mean, and changes none: its experiment is merged and drawn again, and no job runs."""
 
     def raise_it(paper: dict[str, Any]) -> None:
-        paper["experiments"] = {"pruning": {"gates": {"ig": {"at_least": 60}}}}
+        paper["experiments"] = {"pruning": {"gates": {"ig": {"margin": 60}}}}
 
     results = project.results()
     project.edit("config/papers/optimal_defense.yaml", raise_it)
@@ -157,7 +160,7 @@ def test_the_attack_on_the_undefended_gradient_of_another_experiment(project: Ch
     """Its record decides on the cells of all experiments whose gates name it."""
     (project.root / record("undefended", "none", "ig")).unlink()
     run = project.make("--dry-run")
-    judged = ("undefended", "pruning", "noise", "adaptive", "equal_utility")
+    judged = ("undefended", "pruning", "noise", "adaptive", "equal_utility", "pictures", "readings", "rounding")
     assert set(run.jobs) == {record("undefended", "none", "ig")} | downstream(*judged)
 
 
@@ -205,7 +208,7 @@ def test_real_jobs(tmp_path: Path, fresh: Checkout) -> None:
     assert run.rules == {"attack": 1, "inventory": 1, "merge": 1, "tabulate": 1}
     found = read_record(fresh.root / path)
     assert [(replicate.seed, replicate.setting) for replicate in found.replicates] == [
-        (seed, {"fraction": fraction}) for seed in (0, 1) for fraction in (0.5, 0.9)
+        (seed, {"fraction": fraction}) for seed in (0, 1, 2) for fraction in (0.5, 0.9)
     ]
     assert found.tensors is not None and (fresh.root / path).with_name(found.tensors.file).is_file()
     assert "total" in (fresh.root / FIGURES / "table01.csv").read_text()

@@ -1,8 +1,8 @@
 """Attackers that know the defense: wrappers, which change what any other attack sees.
 
-A wrapper turns observations into better observations (weights, noise draws, repaired gradients) and hands them on, so
-wrappers stack. A defense may declare the stack that suits it, its natural adaptive attacker; the attack ``adaptive``
-asks for that.
+A wrapper turns observations into better observations (weights, repaired gradients, a mechanism to run) and hands them
+on, so wrappers stack. A defense may declare the stack that suits it, its natural adaptive attacker; the attack
+``adaptive`` asks for that.
 """
 
 from __future__ import annotations
@@ -17,9 +17,13 @@ from leakbench.attacks.base import ATTACKS, Attack, Grant, Knowledge, Observatio
 from leakbench.data.covariance import moments_of
 from leakbench.effort import Effort
 from leakbench.errors import ConfigError, Infeasible, UnknownName
+from leakbench.federated.tensors import Tensors
 from leakbench.lazy import torch
 from leakbench.randomness import Streams
 from leakbench.theory.denoising import posterior_mean
+
+DEFAULT: tuple[Mapping[str, Any], ...] = ({"name": "simulated"},)
+"""The adaptive attacker of a defense that declares none."""
 
 
 class Wrapper(Attack):
@@ -55,6 +59,10 @@ class Wrapper(Attack):
         return self.attack.needs | self.adds
 
     @property
+    def several_models(self) -> bool:
+        return self.attack.several_models
+
+    @property
     def reconstructs(self) -> Literal["images", "sentences"]:
         return self.attack.reconstructs
 
@@ -78,13 +86,11 @@ class Wrapper(Attack):
 
 @ATTACKS.register("adaptive", version=1)
 class Adaptive(Wrapper):
-    """The attack inside, in the wrappers that the defense at hand declares."""
+    """The attack inside, in the wrappers that the defense at hand declares; by default it is simulated."""
 
     def against(self, adaptive: Sequence[Mapping[str, Any]]) -> Attack:
-        if not adaptive:
-            raise Infeasible("the defense declares no adaptive attacker")
         attack = self.attack.against(adaptive)
-        for declared in adaptive:
+        for declared in adaptive or DEFAULT:
             given = dict(declared)
             wrapper = ATTACKS.get(str(given.pop("name", None)), "the defense's declaration 'adaptive'")
             attack = wrapper(**given, **{"attack": attack})
@@ -161,36 +167,45 @@ def _below(name: str, layer: str) -> bool:
 class Imputed(Wrapper):
     """Replace outliers of the gradient before matching it (Deng et al. 2024, Appendix G)."""
 
+    added: ClassVar[tuple[str, ...]] = ("mean_of",)
+
     outliers: Literal["marked", "above", "mad"] = Field(
         "mad",
         description="marked: what the message shows to be changed; above: |g| > threshold; "
         "mad: |g - median| > threshold median absolute deviations, if most coordinates are not equal",
     )
-    threshold: float = Field(6.0, gt=0, description="of 'above' and 'mad'")
+    threshold: float = Field(
+        6.0, gt=0, description="of 'above', in the unit in which the coordinate was sent, and of 'mad'"
+    )
     value: Literal["zero", "mean"] = Field("zero", description="what replaces them; mean: of the other coordinates")
+    mean_of: Literal["update", "tensor"] = Field(
+        "update", description="the coordinates whose mean that is: all that are looked at, or those of the same tensor"
+    )
     layers: tuple[str, ...] = Field(
         (), description="layers to look at alone, named as for dropped_layers; all of them together by default"
     )
 
     def improve(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Observations:
-        if not self.layers:
-            return replace(observations, gradients=self._replaced(observations.gradients, observations.marked))
-        here = coordinates_of(observations, self.layers, self.name)
-        gradients = observations.gradients.clone()
+        here = torch.ones_like(observations.gradients[0], dtype=torch.bool)
+        if self.layers:
+            here = coordinates_of(observations, self.layers, self.name)
+        seen = observations.gradients[:, here]
         marked = None if observations.marked is None else observations.marked[:, here]
-        gradients[:, here] = self._replaced(gradients[:, here], marked)
+        outlying = self.find(seen / observations.unit.expand_as(observations.gradients)[:, here], marked)
+        imputed = torch.where(outlying, 0.0, seen)
+        if self.value == "mean":
+            tensors = Tensors([seen.shape[1]])
+            if self.mean_of == "tensor":
+                tensors = Tensors([int(part.sum()) for part in here.split(list(observations.network.sizes))])
+            kept = tensors.reduce(~outlying, lambda part: part.sum(dim=1)).clamp(min=1)
+            mean = tensors.reduce(imputed, lambda part: part.sum(dim=1)) / kept
+            imputed = torch.where(outlying, tensors.spread(mean), imputed)
+        gradients = observations.gradients.clone()
+        gradients[:, here] = imputed
         return replace(observations, gradients=gradients)
 
-    def _replaced(self, gradients: torch.Tensor, marked: torch.Tensor | None) -> torch.Tensor:
-        outlying = self.find(gradients, marked)
-        imputed = torch.where(outlying, 0.0, gradients)
-        if self.value == "mean":
-            mean = imputed.sum(dim=1, keepdim=True) / (~outlying).sum(dim=1, keepdim=True).clamp(min=1)
-            imputed = torch.where(outlying, mean, imputed)
-        return imputed
-
     def find(self, gradients: torch.Tensor, marked: torch.Tensor | None) -> torch.Tensor:
-        """The outliers among coordinates ``[n, k]``, boolean."""
+        """The outliers among coordinates ``[n, k]``, in the units in which they were sent; boolean."""
         if self.outliers == "marked":
             return _known_marks(marked)
         if self.outliers == "above":
@@ -216,28 +231,6 @@ class Weighted(Wrapper):
         mean = variance.mean(dim=1, keepdim=True)
         weights = mean / variance.clamp(min=self.floor * mean)
         return _weighted(observations, weights.where(mean > 0, 1.0))  # a setting may be free of noise
-
-
-@ATTACKS.register("expectation", version=1)
-class Expectation(Wrapper):
-    """Average the objective over the defense's noise (expectation over transformation, Athalye et al. 2018).
-
-    The draws are made once per trial, so the objective stays a function.
-    """
-
-    adds: ClassVar[frozenset[Grant]] = frozenset({"noise_variance"})
-
-    draws: int = Field(8, ge=1, description="draws of the noise")
-
-    def improve(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Observations:
-        variance = _noise_variance(knowledge)
-        keys = streams.child("expectation").keys
-
-        def noise(rows: torch.Tensor) -> torch.Tensor:
-            chosen = Streams([keys[row] for row in rows.tolist()])
-            return variance[rows].sqrt()[:, None] * chosen.normal(self.draws, variance.shape[1], device=variance.device)
-
-        return replace(observations, noise=noise)
 
 
 @ATTACKS.register("posterior_mean", version=2)

@@ -6,15 +6,18 @@ and nothing else. Ground truth is not among them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 from leakbench.attacks.language.model import LanguageModel
 from leakbench.attacks.restoration.prior import Prior
+from leakbench.attacks.straight_through import Scoring, Sending
 from leakbench.effort import Effort
 from leakbench.errors import Infeasible, ObservationError
 from leakbench.federated.local import ONE_STEP, LocalTraining
+from leakbench.federated.message import Message, Received
+from leakbench.federated.step import ClientSteps
 from leakbench.lazy import torch
 from leakbench.models.base import Network, Statistics
 from leakbench.randomness import Streams
@@ -28,6 +31,7 @@ Grant = Literal[
     "batch_statistics",
     "noise_variance",
     "data_noise",
+    "mechanism",
     "prior",
     "language_model",
 ]
@@ -70,6 +74,16 @@ class Words(NamedTuple):
         return self._replace(known=self.known.repeat(times, 1, 1))
 
 
+class Mechanism(Protocol):
+    """A defense as an attacker runs it: its code and public parameters, without what it knows of clients."""
+
+    def simulate(self, steps: ClientSteps, streams: Streams, public: Streams | None) -> Message:
+        """The message of candidates' updates."""
+
+    def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
+        """Log-likelihood of what was received, ``[n]``."""
+
+
 @dataclass(frozen=True)
 class Observations:
     """The attacker's view of ``n`` clients that hold one model, or a model each.
@@ -82,10 +96,14 @@ class Observations:
         local: the clients' local computation.
         marked: the coordinates at which the message itself shows that the defense changed them (pruned, clipped, out of
             range), boolean ``[n, d]``; None where it shows nothing.
+        coded: value of one unit of each coordinate's fixed-point word, ``[n, d]``; 0 where a coordinate is no word, and
+            None where none is (:attr:`~leakbench.federated.message.Message.coded`).
         gain: public scale factor of the gradient, ``[n, 1]``; 1 where None.
         weights: the attacker's trust in each coordinate, ``[n, d]``; equal where None.
-        noise: draws of the defense's noise, over which the attacker averages its objective: maps indices of
-            observations, ``[k]``, to draws ``[k, draws, d]``, since those of all would not fit in memory.
+        step: distance between neighbouring values of the messages' code, ``[n, d]``; see
+            :class:`~leakbench.federated.message.Received`.
+        send: the attacker's own run of the mechanism, through which a candidate's gradient goes before it is matched.
+        score: the attacker's objective in the place of a distance from ``gradients``.
         repeats: all that was decoded of clients that sent several messages of the same images and model, ``[n,
             messages, d]``, of which ``gradients`` is the first; None where each sent one.
         start: earlier reconstructions, at which a search may begin, ``[n, B, C, H, W]``.
@@ -99,9 +117,12 @@ class Observations:
     batch_shape: tuple[int, ...]
     local: LocalTraining = ONE_STEP
     marked: torch.Tensor | None = None
+    coded: torch.Tensor | None = None
     gain: torch.Tensor | None = None
     weights: torch.Tensor | None = None
-    noise: Callable[[torch.Tensor], torch.Tensor] | None = None
+    step: torch.Tensor | None = None
+    send: Sending | None = None
+    score: Scoring | None = None
     repeats: torch.Tensor | None = None
     start: torch.Tensor | None = None
     public: Streams | None = None
@@ -117,6 +138,7 @@ class Observations:
             "parameters": (self.parameters, (d,) if self.parameters.dim() == 1 else (n, d)),
             "gradients": (self.gradients, (n, d)),
             "marked": (self.marked, (n, d)),
+            "coded": (self.coded, (n, d)),
             "gain": (self.gain, (n, 1)),
             "weights": (self.weights, (n, d)),
         }
@@ -130,6 +152,13 @@ class Observations:
                 + (f", as do {len(broken) - 1} others" if len(broken) > 1 else "")
                 + "; look at what the defense sends"
             )
+
+    @property
+    def unit(self) -> torch.Tensor:
+        """Unit in which each coordinate was sent, ``[n, d]``, or ``[]`` where all are 1: that of its word, else 1."""
+        if self.coded is None:
+            return self.gradients.new_ones(())
+        return torch.where(self.coded > 0, self.coded, 1.0)
 
     def one_model(self, who: str) -> torch.Tensor:
         """The parameters of the model that all clients hold, ``[d]``.
@@ -167,6 +196,7 @@ class Knowledge:
         inputs: inputs that need no search.
         words: the model's words, of which sentences are made.
         language_model: a language model that was trained on sentences which no client holds.
+        mechanism: the defense of each observation, to be run on candidates.
     """
 
     labels: torch.Tensor | None = None
@@ -180,6 +210,7 @@ class Knowledge:
     inputs: KnownInputs | None = None
     words: Words | None = None
     language_model: LanguageModel | None = None
+    mechanism: Sequence[Mechanism] | None = None
 
     def granted(self) -> frozenset[str]:
         """Names of what is known."""
@@ -241,6 +272,11 @@ class Attack(Component):
     def needs(self) -> frozenset[Grant]:
         """Side knowledge without which the attack cannot run."""
         return frozenset()
+
+    @property
+    def several_models(self) -> bool:
+        """Whether it takes observations of clients that hold different models; else it gets those of one at a time."""
+        return False
 
     def against(self, adaptive: Sequence[Mapping[str, Any]]) -> Attack:
         """The attack to run against a defense: itself, unless it adapts.

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from leakbench.attacks.adaptive import Wrapper, coordinates_of
+from leakbench.attacks.adaptive import Wrapper
 from leakbench.attacks.base import ATTACKS, Knowledge, Observations, Reconstruction
 from leakbench.attacks.gradient_matching import GradientMatching, Search
 from leakbench.attacks.objectives import L1, Objective
@@ -18,21 +18,19 @@ from leakbench.lazy import torch
 from leakbench.randomness import Streams
 
 
-@ATTACKS.register("cleared_bits", version=1)
+@ATTACKS.register("cleared_bits", version=2)
 class ClearedBits(Wrapper):
-    """Set the flipped bits of every received integer to zero: without a loss where honest values never reach them.
+    """Set the flipped bits of every received word to zero: without a loss where honest values never reach them.
 
-    The attacker knows the encoding, which the server needs to decode anything: a sign and a magnitude, of the value
-    times ``10^decimals``. With the paper's two bits, values below 0.4096 come back exactly.
+    The attacker knows the encoding, which the server needs to decode anything: which coordinates are words and in what
+    unit, and that a word is a sign and a magnitude, of the value times ``10^decimals``. With the paper's two bits,
+    values below 0.4096 units come back exactly. A message without words stays as it is.
     """
 
-    decimals: int = Field(4, ge=0, description="decimal places that integers hold, z")
-    width: int = Field(16, ge=2, le=32, description="bits per integer, b; the first one is the sign")
+    decimals: int = Field(4, ge=0, description="decimal places that words hold, z")
+    width: int = Field(16, ge=2, le=32, description="bits per word, b; the first one is the sign")
     positions: tuple[int, ...] = Field(
         (2, 3), min_length=1, description="flipped bits, counted from the left; 0 is the sign, which stays"
-    )
-    layers: tuple[str, ...] = Field(
-        (), description="layers that are sent so, named as for dropped_layers; default: all"
     )
 
     @model_validator(mode="after")
@@ -42,14 +40,15 @@ class ClearedBits(Wrapper):
         return self
 
     def improve(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Observations:
-        gradients = observations.gradients
-        scaled = (gradients.double() * 10**self.decimals).round()
+        gradients, coded = observations.gradients, observations.coded
+        if coded is None:
+            return observations
+        unit = observations.unit.double() / 10**self.decimals
+        scaled = (gradients.double() / unit).round()
         magnitude = scaled.abs().clamp(max=2 ** (self.width - 1) - 1).long()
         cleared = magnitude & ~sum(1 << (self.width - 1 - position) for position in set(self.positions))
-        values = (scaled.sign() * cleared / 10**self.decimals).to(gradients)
-        if self.layers:
-            values = torch.where(coordinates_of(observations, self.layers, self.name), values, gradients)
-        return replace(observations, gradients=values)
+        values = (scaled.sign() * cleared * unit).to(gradients)
+        return replace(observations, gradients=torch.where(coded > 0, values, gradients))
 
 
 @ATTACKS.register("averaged", version=1)
@@ -86,7 +85,10 @@ class Robust(Wrapper):
     """
 
     residual: float = Field(
-        0.2, gt=0, description="difference from the observed gradient at which a coordinate counts as wrong"
+        0.2,
+        gt=0,
+        description="difference from the observed gradient at which a coordinate counts as wrong, in the unit in which "
+        "the coordinate was sent",
     )
     objective: Objective = Field(L1(), description="of the first search")
     optimiser: Optimiser = Field(Adam(rate=0.05, decay="cosine"), description="of the first search")
@@ -108,7 +110,7 @@ class Robust(Wrapper):
         )
         estimate = first.reconstruct(observations, knowledge, streams)
         residual = Search(first, observations, knowledge).residuals(estimate)
-        trusted = (residual.abs() < self.residual).to(observations.gradients)
+        trusted = (residual.abs() < self.residual * observations.unit).to(observations.gradients)
         weights = trusted if observations.weights is None else trusted * observations.weights
         begun = replace(observations, weights=weights, start=estimate.images)
         return self.attack.reconstruct(begun, knowledge, streams)

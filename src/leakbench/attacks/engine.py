@@ -44,18 +44,18 @@ class TrialData(TypedDict, total=False):
     """The attacker's data on one trial; or on ``n``, with a leading axis.
 
     ``target``: the observed gradient, ``[d]``. ``labels``: ``[B]``. ``weights``: trust in each coordinate, ``[d]``.
-    ``noise``: draws of the defense's noise, ``[draws, d]``. ``statistics``: of BatchNorm layers. ``inputs``: those that
+    ``statistics``: of BatchNorm layers. ``inputs``: those that
     are known ``where`` they are, both ``batch_shape``. ``parameters``: the client's model, ``[d]``, if it is not that
-    of all.
+    of all. ``row``: the observation, where the mechanism is run on candidates.
     """
 
     target: torch.Tensor
     labels: torch.Tensor
     weights: torch.Tensor
-    noise: torch.Tensor
     statistics: Statistics
     inputs: KnownInputs
     parameters: torch.Tensor
+    row: torch.Tensor
 
 
 Cost: TypeAlias = "Callable[[torch.Tensor, TrialData], torch.Tensor]"

@@ -14,6 +14,7 @@ from leakbench.attacks.labels import infer_labels
 from leakbench.attacks.objectives import Objective
 from leakbench.attacks.optimisers import Bounds, Optimiser
 from leakbench.attacks.regularisers import Regulariser, Scene
+from leakbench.attacks.straight_through import Candidates, scored, straight_through
 from leakbench.attacks.unknowns import Pixels, Unknown
 from leakbench.effort import Effort
 from leakbench.lazy import torch
@@ -77,6 +78,10 @@ class GradientMatching(Attack):
         if self.batch_norm == "estimated":
             needed.add("auxiliary_images")
         return frozenset(needed)
+
+    @property
+    def several_models(self) -> bool:
+        return self.labels != "counts" and self.batch_norm != "estimated"
 
     def effort(self, samples: int) -> Effort:
         return Effort(samples, 1).times(self.iterations).beside(self.restarts)
@@ -215,8 +220,8 @@ class Search:
             data["labels"] = self.labels[rows]
         if seen.weights is not None:
             data["weights"] = seen.weights[rows]
-        if seen.noise is not None:
-            data["noise"] = seen.noise(rows)
+        if seen.send is not None or seen.score is not None:
+            data["row"] = rows
         if self.knowledge.inputs is not None:
             data["inputs"] = KnownInputs(*(part[rows] for part in self.knowledge.inputs))
         if self.statistics is not None:
@@ -248,16 +253,19 @@ class Search:
         """The objective of one trial."""
         attack, network, shared = self.attack, self.network, self.observations.parameters
         local, sizes = self.observations.local, network.sizes
-        running = network.running_statistics
+        running, send, score = network.running_statistics, self.observations.send, self.observations.score
 
         def cost(variables: torch.Tensor, data: TrialData) -> torch.Tensor:
             images, scores = self.candidates(variables, data.get("inputs"))
             labels = data["labels"] if scores is None else scores.softmax(dim=-1)
             statistics, parameters = data.get("statistics"), data.get("parameters", shared)
             gradient = local.update(network, parameters, images, labels, statistics)
-            if "noise" in data:
-                gradient = gradient + data["noise"]
-            value = attack.objective(gradient, data["target"], data.get("weights"), sizes).mean()
+            if score is not None:
+                value = scored(Candidates(gradient, images, labels, data["row"]), score)
+            else:
+                if send is not None:
+                    gradient = straight_through(Candidates(gradient, images, labels, data["row"]), send)
+                value = attack.objective(gradient, data["target"], data.get("weights"), sizes).mean()
             scene = Scene(
                 pixel_range=self.knowledge.pixel_range,
                 statistics_of=lambda candidate: network.batch_statistics(parameters, candidate),

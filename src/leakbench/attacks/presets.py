@@ -126,11 +126,11 @@ class IGChannel(GradientMatching):
 
 @ATTACKS.register("dlg_cdpa", version=1)
 class DLGCDPA(GradientMatching):
-    """DLG as Deng et al. (2024) describe it: L2, 300 L-BFGS iterations, labels known."""
+    """DLG as Deng et al. (2024) describe it: L2, labels known, 300 iterations, read as calls of DLG's L-BFGS."""
 
     objective: Objective = L2()
     optimiser: Optimiser = _TORCH_LBFGS
-    iterations: int = Field(300, ge=1, description="evaluations of the objective's gradient per restart")
+    iterations: int = Field(6000, ge=1, description="evaluations of the objective's gradient per restart")
 
 
 @ATTACKS.register("ig_cdpa", version=1)

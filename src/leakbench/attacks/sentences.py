@@ -79,6 +79,10 @@ class SentenceMatching(GradientMatching):
         fluent = self.reordering is not None and self.reordering.fluency > 0
         return super().needs | (frozenset({"language_model"}) if fluent else frozenset())
 
+    @property
+    def several_models(self) -> bool:
+        return False  # their word embeddings differ
+
     def effort(self, samples: int) -> Effort:
         tried = self.starts + self.permutations
         search = super().effort(samples).plus(Effort(tried * samples, tried / DRAWN))
@@ -183,8 +187,6 @@ class SentenceSearch(Search):
 
         def distance(candidate: torch.Tensor, data: TrialData) -> torch.Tensor:
             gradient = seen.local.update(network, seen.parameters, candidate, data["labels"], data.get("statistics"))
-            if "noise" in data:
-                gradient = gradient + data["noise"]
             value = self.attack.objective(gradient, data["target"], data.get("weights"), network.sizes)
             return value.mean()
 
@@ -194,7 +196,9 @@ class SentenceSearch(Search):
 
 def _behind_the_words(observations: Observations) -> Observations:
     """The same observations without the coordinates of the word embeddings."""
-    network, noise = observations.network, observations.noise
+    if observations.send is not None:
+        raise Infeasible("attack 'simulated': a search for sentences leaves out coordinates that the mechanism reads")
+    network = observations.network
     table = network.names.index(table_of(network))
     begin = sum(network.sizes[:table])
     end = begin + network.sizes[table]
@@ -209,7 +213,6 @@ def _behind_the_words(observations: Observations) -> Observations:
         parameters=rest(observations.one_model("searching for sentences")),
         gradients=rest(observations.gradients),
         weights=None if observations.weights is None else rest(observations.weights),
-        noise=None if noise is None else lambda trials: rest(noise(trials)),
         marked=None,
         repeats=None,
     )

@@ -509,9 +509,10 @@ def privacy(case: DefenseCase) -> str | None:
 
 @checks("adaptive attacker")
 def adaptive(case: DefenseCase) -> str | None:
-    """Every declared wrapper exists, takes its parameters, and can work with a message of this defense."""
-    if not case.component.adaptive:
-        raise NotAsked("it declares none; an attacker who ignores a defense flatters it: see adaptive in the tutorial")
+    """Every declared wrapper, or a simulation, takes its parameters and can work with a message of this defense."""
+    reason = case.ready.not_simulated
+    if not case.component.adaptive and reason:
+        raise NotAsked(f"it declares none, and cannot be simulated ({reason}): see adaptive in the tutorial")
     try:
         attack: Any = Adaptive.model_validate({"attack": {"name": "dlg"}}).against(case.component.adaptive)
     except (ConfigError, ValueError) as error:
@@ -523,7 +524,9 @@ def adaptive(case: DefenseCase) -> str | None:
         sent.view(),
         tuple(case.images.shape[1:]),
         marked=sent.marked,
+        coded=sent.coded,
         gain=torch.full((CLIENTS, 1), sent.gain),
+        step=sent.step,
     )
     images = case.images.flatten(0, 1)
     bounds = torch.stack([images.amin(dim=(0, 2, 3))[:, None, None], images.amax(dim=(0, 2, 3))[:, None, None]])
@@ -533,6 +536,7 @@ def adaptive(case: DefenseCase) -> str | None:
         auxiliary_images=images,
         noise_variance=sent.noise_variance,
         data_noise=case.ready.image_noise() or None,
+        mechanism=None if reason else [case.ready] * CLIENTS,
     )
     while isinstance(attack, Wrapper):
         improves = type(attack).improve is not Wrapper.improve

@@ -130,11 +130,15 @@ class ImageDataset(Dataset):
     """
 
     unit = "images"
+    added: ClassVar[tuple[str, ...]] = ("inputs",)
     channels: ClassVar[int]
     mean: ClassVar[tuple[float, ...]]
     std: ClassVar[tuple[float, ...]]
 
     size: int = Field(ge=8, description="side of the square images, in pixels")
+    inputs: Literal["normalised", "pixels"] = Field(
+        "normalised", description="network inputs: less the mean of the channel, over its deviation; or in [0, 1]"
+    )
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -146,10 +150,14 @@ class ImageDataset(Dataset):
 
     def normalise(self, values: torch.Tensor) -> torch.Tensor:
         """Pixels in [0, 1], ``[..., C, H, W]``, to network inputs."""
+        if self.inputs == "pixels":
+            return values
         return (values - self._channelwise(self.mean, values)) / self._channelwise(self.std, values)
 
     def denormalise(self, values: torch.Tensor) -> torch.Tensor:
         """Network inputs ``[..., C, H, W]`` to pixels."""
+        if self.inputs == "pixels":
+            return values
         return values * self._channelwise(self.std, values) + self._channelwise(self.mean, values)
 
     def pixel_range(self, device: torch.device) -> torch.Tensor:

@@ -284,6 +284,20 @@ class Cifar10(StagedImages):
     size: int = side(32)
 
 
+@DATASETS.register("cifar100", version=1)
+class Cifar100(StagedImages):
+    """CIFAR-100: a hundred kinds of animals, plants and things, 32x32 RGB."""
+
+    hub_id, folder = "uoft-cs/cifar100", "cifar100"
+    terms, download = "none named", 142_000_000
+    published: ClassVar[dict[Split, int]] = {"train": 50_000, "test": 10_000}
+    image_column = "img"
+    label_columns = ("fine_label",)
+    channels, classes = 3, 100
+    mean, std = (0.5071, 0.4866, 0.4409), (0.2673, 0.2564, 0.2762)
+    size: int = side(32)
+
+
 @DATASETS.register("svhn", version=1)
 class Svhn(StagedImages):
     """SVHN: cropped house numbers, 32x32 RGB, without the ``extra`` split."""

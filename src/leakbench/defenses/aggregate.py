@@ -21,7 +21,7 @@ from leakbench.federated.step import ClientSteps
 from leakbench.lazy import torch
 from leakbench.models.layered import RecordGradients
 from leakbench.theory.aggregate_dp import Aggregation, Form, Mechanism, forms
-from leakbench.theory.noise_calibration import Accounting, calibrated_variance, total_epsilon
+from leakbench.theory.noise_calibration import Proved, calibrated_variance, total_epsilon
 
 _least_variance = lru_cache(maxsize=256)(calibrated_variance)
 """Cached, since the accountant of sampled batches takes a minute."""
@@ -47,9 +47,12 @@ class SummedUsers(ClippedGradients):
         description="which bound of a round the guarantee takes; as_printed: that of Table 1, corrected: what holds of "
         "the paper's, repaired: the tighter one by the Frobenius norm",
     )
-    accounting: Accounting = Field("composition", description="how rounds add up; composition is the paper's")
+    accounting: Proved = Field(
+        "composition",
+        description="how rounds add up; composition is the paper's, tight the least epsilon that is proved",
+    )
     users: int | None = Field(
-        None, ge=2, description="users whose messages are summed and who do not collude with the server, N"
+        None, ge=2, description="least number of users in a sum who do not collude with the server, N"
     )
     records: int | None = Field(None, ge=2, description="records of each user, D")
 
@@ -73,8 +76,6 @@ class SummedUsers(ClippedGradients):
         mechanism, _ = self.row
         if self.bound not in forms(mechanism):
             raise ValueError(f"bound is one of {', '.join(forms(mechanism))} here, found {self.bound}")
-        if self.accounting == "sampled_renyi" and mechanism != "sgd":
-            raise ValueError("sampled_renyi accounts for random batches, and all records are taken here")
         return self
 
     @property
@@ -105,21 +106,13 @@ class SummedUsers(ClippedGradients):
     def stated(self, schedule: Schedule) -> PrivacyStatement:
         """The guarantee of the mechanism's row of Table 1 over all rounds of a schedule, by its bound and accounting.
 
-        Where noise was calibrated, delta is that of the calibration, and there is no statement for a schedule of other
-        rounds than the noise is for, or of another number of clients.
+        Where noise was calibrated, delta is that of the calibration. There is no statement for a schedule that does
+        not say all that the bound assumes, or says otherwise: rounds, clients, records, and how they are sampled.
 
         Args:
             schedule: of the training.
         """
-        if self.users is None or self.records is None:
-            return PrivacyStatement(
-                None, None, "not stated: it takes the number of users and of records of each (users, records)"
-            )
-        if self.rounds is not None and schedule.rounds != self.rounds:
-            reason = f"its noise is calibrated for {self.rounds} round(s), and the schedule has {schedule.rounds}"
-            return PrivacyStatement(None, None, f"not stated: {reason}")
-        if schedule.clients is not None and schedule.clients != self.users:
-            reason = f"it is told of {self.users} users, and {schedule.clients} take part"
+        if (reason := self._misfit(schedule)) is not None:
             return PrivacyStatement(None, None, f"not stated: {reason}")
         delta, (mechanism, _) = self.delta or schedule.delta, self.row
         try:
@@ -130,14 +123,60 @@ class SummedUsers(ClippedGradients):
         except Infeasible as error:
             return PrivacyStatement(None, None, f"no guarantee: {error}")
         basis = (
-            f"{schedule.rounds} round(s) of secure aggregation over {self.users} users, of whom none drops out or "
-            "colludes; neighbours differ in one record of one user, replaced"
+            f"{schedule.rounds} round(s), of which the server sees the sum alone, with the messages of {self.users} "
+            "users at least who do not collude with it; neighbours differ in one record of one user, replaced; "
+            f"{self._noise}"
         )
         if (self.bound, self.accounting) != ("corrected", "composition"):
             basis += f"; bound {self.bound}, accounting {self.accounting}"
         if self.epsilon is not None:
             basis += f"; calibrated, sigma^2 = {level:.6g}"
         return PrivacyStatement(epsilon, delta, basis)
+
+    @property
+    def _noise(self) -> str:
+        """The noise that the guarantee is of, in words."""
+        return "noise is taken as continuous"
+
+    def _misfit(self, schedule: Schedule) -> str | None:
+        """Say what of a schedule the guarantee does not hold for, and what to change; None if it holds."""
+        if self.users is None or self.records is None:
+            return "it takes the number of users and of records of each (users, records)"
+        if self.rounds is not None and schedule.rounds != self.rounds:
+            return (
+                f"its noise is calibrated for {self.rounds} round(s), and the schedule has {schedule.rounds}; set "
+                f"rounds to {schedule.rounds}"
+            )
+        if schedule.clients is None or schedule.records is None or schedule.batch is None or schedule.sampling is None:
+            return "this kind of job does not say how many clients are summed, and which of their records they take"
+        if schedule.clients < self.users:
+            return (
+                f"it is told of {self.users} users, and a sum may hold no more than {schedule.clients} who do not "
+                f"collude with the server; set users to {schedule.clients} at most, or let fewer drop out or collude"
+            )
+        if schedule.records != self.records:
+            return (
+                f"it is told of {self.records} records per user, and clients hold {schedule.records}; set records to "
+                f"{schedule.records}"
+            )
+        return self._other_sampling(schedule)
+
+    def _other_sampling(self, schedule: Schedule) -> str | None:
+        """Say the same of the records of a step, and of what becomes of messages."""
+        mechanism, batch = self.row
+        taken = batch if mechanism == "sgd" else self.records
+        if schedule.batch != taken:
+            return (
+                f"it is told of {taken} records per step, and clients take {schedule.batch}; set the job's batch_size"
+            )
+        if mechanism == "sgd" and schedule.sampling != "independent":
+            return (
+                "batches amplify privacy where they are drawn anew at each step, and here they are "
+                f"{schedule.sampling}; set the job's sampling to independent"
+            )
+        if schedule.clipped:
+            return "coordinates are clipped after the noise and before the sum; set no secure_aggregation.clip"
+        return None
 
     def bounded_mean(self, steps: ClientSteps) -> torch.Tensor:
         if not isinstance(steps, LayeredSteps):

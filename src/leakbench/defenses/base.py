@@ -7,8 +7,10 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Literal, TypeAlias
 
+from leakbench.errors import Infeasible
+from leakbench.federated.batches import Sampling
 from leakbench.federated.client_data import ClientData
-from leakbench.federated.message import DenseMessage, Law, Message
+from leakbench.federated.message import DenseMessage, Law, Message, Received
 from leakbench.federated.step import ClientSteps
 from leakbench.lazy import torch
 from leakbench.randomness import Streams
@@ -53,7 +55,13 @@ class Schedule:
         delta: the delta at which to state epsilon.
         sampling_rate: probability of each of the client's images to be in a batch (Poisson sampling); None where every
             image is in every batch.
-        clients: number of clients whose messages are summed; None if unknown.
+        clients: least number of clients, without those who collude with the server, whose messages are in every sum;
+            None if unknown.
+        records: that each client holds; None if unknown.
+        batch: records that a client takes in a step; None if unknown.
+        sampling: how clients take them; None if unknown.
+        clipped: whether a coordinate of a message may be clipped before messages are summed.
+        places: binary places to which messages are rounded before they are summed; None if they are not.
     """
 
     dimension: int
@@ -61,6 +69,11 @@ class Schedule:
     delta: float = 1e-5
     sampling_rate: float | None = None
     clients: int | None = None
+    records: int | None = None
+    batch: int | None = None
+    sampling: Sampling | None = None
+    clipped: bool = False
+    places: int | None = None
 
 
 DATA_VERBS = ("calibrate", "protect_dataset", "protect_data")
@@ -79,12 +92,14 @@ class Round:
         state: the clients' state after the previous round; in the first round :meth:`Defense.initial_state`.
         number: number of rounds before this one.
         clients_per_server: number of consecutive rows that send to one server.
+        published: public randomness of a round that took place, for those who repeat it.
     """
 
     streams: Streams
     state: ClientState = field(default_factory=dict)
     number: int = 0
     clients_per_server: int = 1
+    published: Streams | None = None
 
     @cached_property
     def public(self) -> Streams:
@@ -92,6 +107,8 @@ class Round:
 
         Servers and attackers draw the same numbers from it.
         """
+        if self.published is not None:
+            return Streams(self.published.keys)
         return self.streams.shared(self.clients_per_server).child("public")
 
 
@@ -124,6 +141,10 @@ class Defense(Component):
 
     together: ClassVar[int] = 1
     """Number of clients, in consecutive rows, that share randomness; 1 if each draws by itself."""
+
+    def passes(self, records: int) -> float:
+        """Work on a client's update beside its step of so many records, in passes of a record through the model."""
+        return 0.0
 
     @classmethod
     def overrides(cls, *verbs: str) -> bool:
@@ -211,6 +232,46 @@ class Defense(Component):
             round: the clients' state, randomness private and public, and the number of the round.
         """
         return self.protect_update(steps, round.streams), round.state
+
+    @property
+    def not_simulated(self) -> str:
+        """Why an attacker cannot run the mechanism on a candidate; empty if he can."""
+        name = type(self).__name__
+        if self.overrides(*DATA_VERBS):
+            return f"{name} changes images: to its attacker the changed ones are the candidates"
+        if self.overrides("initial_state"):
+            return f"{name} has a state of the client, which no attacker sees"
+        if self.together > 1:
+            return f"{name} works with {self.together} clients together, of which a candidate is one"
+        return ""
+
+    def simulate(self, steps: ClientSteps, streams: Streams, public: Streams | None) -> Message:
+        """The message of a first round as an attacker makes it, of candidates in the place of samples.
+
+        Args:
+            steps: the local computation on the candidates.
+            streams: the attacker's own randomness, one stream per candidate.
+            public: the public randomness of the round, if there was any.
+        """
+        if not self.overrides("protect_round"):
+            return self.protect_update(steps, streams)
+        message, _ = self.protect_round(steps, Round(streams, self.initial_state(steps), published=public))
+        return message
+
+    def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
+        """Log-likelihood of what was received, if candidates were the samples, ``[n]``, up to a constant of each row.
+
+        From public parameters and what travels alone, and differentiable in ``steps.gradient``. Where an outcome is
+        impossible it goes on downwards, so that a search finds its way.
+
+        Args:
+            received: of each row's client.
+            steps: the local computation on the candidates, one per row.
+
+        Raises:
+            Infeasible: the mechanism states no likelihood.
+        """
+        raise Infeasible(f"{type(self).__name__} states no likelihood; the attack 'simulated' needs none")
 
     def aggregate(self, message: Message, clients: int) -> torch.Tensor:
         """The server's update from the messages of equal-sized clients, ``[n / clients, d]``.

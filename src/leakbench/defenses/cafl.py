@@ -8,7 +8,7 @@ cosine transform is sparse and that has these measurements. An attacker who is t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -64,6 +64,7 @@ class CAFL(Defense):
 
     ``as_printed``: the DCT of the whole tensor; one of its contiguous blocks of ``ceil(fraction * N)`` coefficients is
     sent, another one for every tensor and, if it is ``moving``, round; the server transforms back, the rest being zero.
+    A ``moving`` block is drawn from public randomness: a fixed one never trains the coefficients outside it.
 
     ``as_released``: as in the code of Deng et al. (2024), where the transform is along an axis of length one, and so a
     multiplication by 2; the perturbation covers the zeros as well, so everything travels; nothing is transformed back.
@@ -83,48 +84,52 @@ class CAFL(Defense):
     round: int = Field(0, ge=0, description="moves the contiguous block of the two other forms; of the first round")
     moving: bool = Field(
         False,
-        description="each round moves that block by one more, as everyone knows; else all rounds send the same block",
+        description="every round draws that block anew for every tensor, from public randomness; else all rounds send "
+        "the same block",
     )
 
     def protect_round(self, steps: ClientSteps, round: Round) -> tuple[Message, ClientState]:
-        now = self.model_copy(update={"round": self.round + round.number}) if self.moving else self
-        return now.protect_update(steps, round.streams), round.state
+        return self._protected(steps, round), round.state
 
-    def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
-        parts = steps.gradient.split(steps.network.sizes, dim=1)
+    def _protected(self, steps: ClientSteps, round: Round) -> Message:
+        streams, sizes, device = round.streams, steps.network.sizes, steps.gradient.device
+        parts = steps.gradient.split(sizes, dim=1)
         if self.form == "compressive_sensing":
             return self._sense(parts, streams)
-        counts = [self._count(part.shape[1]) for part in parts]
+        chosen = self._blocks_sent(sizes, round, device)
+        counts = [self._count(size) for size in sizes]
         if self.form == "as_printed":
-            draws = streams.uniform(sum(counts), device=steps.gradient.device).split(counts, dim=1)
-            decoded = [self._as_printed(part, i, draw) for i, (part, draw) in enumerate(zip(parts, draws, strict=True))]
+            draws = streams.uniform(sum(counts), device=device).split(counts, dim=1)
+            decoded = [self._as_printed(*each) for each in zip(parts, chosen, draws, strict=True)]
             return CodedMessage(torch.cat(decoded, dim=1), size=FLOAT_BITS * sum(counts))
-        draws = streams.uniform(steps.gradient.shape[1], device=steps.gradient.device).split(steps.network.sizes, dim=1)
-        decoded = [self._as_released(part, i, draw) for i, (part, draw) in enumerate(zip(parts, draws, strict=True))]
+        draws = streams.uniform(steps.gradient.shape[1], device=device).split(sizes, dim=1)
+        decoded = [self._as_released(*each) for each in zip(parts, chosen, draws, strict=True)]
         return CodedMessage(torch.cat(decoded, dim=1), size=FLOAT_BITS * steps.gradient.shape[1])
 
     def _count(self, size: int) -> int:
         """Number of values sent of ``size``."""
         return math.ceil(self.fraction * size)
 
-    def _contiguous(self, size: int, number: int) -> slice:
-        """The block of coefficients that tensor ``number`` sends."""
-        count = self._count(size)
-        start = (number + self.round) % math.ceil(size / count) * count
-        start = min(start, size - count)
-        return slice(start, start + count)
+    def _blocks_sent(self, sizes: Sequence[int], round: Round, device: torch.device) -> list[torch.Tensor]:
+        """Indices of the contiguous coefficients that each tensor sends, ``[n, count]``; public, drawn if moving."""
+        blocks = torch.tensor([math.ceil(size / self._count(size)) for size in sizes], device=device)
+        turn = (torch.arange(len(sizes), device=device) + self.round).expand(len(round.streams), -1)
+        if self.moving:
+            turn = (round.public.uniform(len(sizes), device=device) * blocks).long()
+        chosen = []
+        for size, place in zip(sizes, (turn % blocks).unbind(dim=1), strict=True):
+            count = self._count(size)
+            first = (place * count).clamp(max=size - count)
+            chosen.append(first[:, None] + torch.arange(count, device=device))
+        return chosen
 
-    def _as_printed(self, part: torch.Tensor, number: int, draws: torch.Tensor) -> torch.Tensor:
+    def _as_printed(self, part: torch.Tensor, chosen: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
         coefficients = dct(part)
-        chosen = self._contiguous(part.shape[1], number)
-        received = torch.zeros_like(coefficients)
-        received[:, chosen] = perturb(coefficients[:, chosen], self.epsilon, draws)
-        return idct(received)
+        sent = perturb(coefficients.gather(1, chosen), self.epsilon, draws)
+        return idct(torch.zeros_like(coefficients).scatter_(1, chosen, sent))
 
-    def _as_released(self, part: torch.Tensor, number: int, draws: torch.Tensor) -> torch.Tensor:
-        chosen = self._contiguous(part.shape[1], number)
-        masked = torch.zeros_like(part)
-        masked[:, chosen] = 2 * part[:, chosen]
+    def _as_released(self, part: torch.Tensor, chosen: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
+        masked = torch.zeros_like(part).scatter_(1, chosen, 2 * part.gather(1, chosen))
         return perturb(masked, self.epsilon, draws)
 
     def _sense(self, parts: tuple[torch.Tensor, ...], streams: Streams) -> Message:

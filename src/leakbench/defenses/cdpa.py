@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 
 from leakbench.defenses.base import DEFENSES, Defense, PrivacyStatement, Schedule
 from leakbench.errors import ConfigError
-from leakbench.federated.fixed_point import FixedPoint, unbiased_mean, vote
+from leakbench.federated.fixed_point import FixedPoint, Negatives, unbiased_mean, vote
 from leakbench.federated.lattice import Lattice, Quantised, Rounding, dequantise, lattice_law, quantise
 from leakbench.federated.message import Law, Message
 from leakbench.federated.step import ClientSteps
@@ -94,9 +94,13 @@ class WordMessage(Message):
 
         The second does not happen while updates are small, and never to a coordinate that is not protected.
         """
-        mask = self.form.mask([position for position in self.masked if position])
-        shown = self.form.magnitude(self.words) & mask != 0
+        shown = self.form.shown(self.words, self.masked)
         return self.assemble(shown, torch.zeros_like(self.others, dtype=torch.bool))
+
+    @property
+    def coded(self) -> torch.Tensor:
+        unit = self.others.new_full((), abs(self.misread * self.unit))
+        return (self.protected * unit).expand(len(self.words), -1)
 
     @cached_property
     def law(self) -> Law:
@@ -119,9 +123,10 @@ class CDPA(Defense):
 
     adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "masked"},)
     biased: ClassVar[str] = "bits are flipped, and the server takes their vote; only the variant 'corrected' undoes it"
+    added: ClassVar[tuple[str, ...]] = ("negatives",)
 
     variant: Literal["as_printed", "as_released", "as_released_text", "corrected"] = Field(
-        "corrected",
+        "as_printed",
         description="as_printed: vote of bits (eq. 2); as_released: besides, words are truncated and overflow, and "
         "points are rounded as in the public code; as_released_text: so, but that words saturate, and that attackers "
         "read one client's words ten times too large, as the public code's module for text does; corrected: the "
@@ -135,6 +140,9 @@ class CDPA(Defense):
     )
     layers: Layers = Field(
         "last", description="what becomes words: the last fully connected layer, all such layers, or everything"
+    )
+    negatives: Negatives = Field(
+        "sign_magnitude", description="how words hold negative values: as released, or as_printed alone twos_complement"
     )
     encodes: Literal["gradient", "delta"] = Field(
         "gradient", description="delta: minus the rate times the gradient, the change of the parameters"
@@ -151,6 +159,8 @@ class CDPA(Defense):
             raise ValueError(f"mask {list(self.mask)} must name different bits of a word, 0 to {self.width - 1}")
         if self._as_released and self.width != 16:
             raise ValueError(f"width ({self.width}) must be 16 for variant '{self.variant}'")
+        if self.negatives != "sign_magnitude" and self.variant != "as_printed":
+            raise ValueError(f"negatives '{self.negatives}' is of variant 'as_printed', not of '{self.variant}'")
         if self.rate is not None and self.encodes == "gradient":
             raise ValueError("rate is of encodes 'delta'; leave it out for 'gradient'")
         return self
@@ -158,7 +168,7 @@ class CDPA(Defense):
     @property
     def form(self) -> FixedPoint:
         """Format of the words."""
-        return FixedPoint(self.decimals, self.width)
+        return FixedPoint(self.decimals, self.width, self.negatives)
 
     @property
     def rounding(self) -> Rounding:

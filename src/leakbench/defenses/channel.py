@@ -416,8 +416,6 @@ class ParameterChannel(Defense):
     scales with it, so the learning rate cancels. Eigenvalues are those of the ``[B, B]`` matrix of inner products.
     """
 
-    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "expectation"},)
-
     kappa: float = Field(gt=0, description="capacity of one step, in nats")
     signal: Literal["sample", "mean"] = Field(
         "sample", description="whose covariance counts: that of one image's gradient, or of the batch mean (eq. 24)"
@@ -444,7 +442,8 @@ def gradient_eigenvalues(gradients: torch.Tensor) -> torch.Tensor:
         gradients: ``[n, B, d]``.
 
     Returns:
-        The largest first, float64 ``[n, B]``; ``B - 1`` of them at most differ from zero.
+        The largest first, float64 ``[n, B]``; ``B - 1`` of them at most differ from zero. Ones where a gradient is not
+        finite: such a client's training is lost, and the others go on.
 
     Raises:
         Infeasible: one gradient has no covariance.
@@ -453,6 +452,9 @@ def gradient_eigenvalues(gradients: torch.Tensor) -> torch.Tensor:
     if batch < 2:
         raise Infeasible("the covariance of gradients needs at least 2 images per client and step")
     centred = (gradients - gradients.mean(dim=1, keepdim=True)).double()
-    values = torch.linalg.eigvalsh(centred @ centred.mT / (batch - 1)).clamp(min=0).flip(-1)
+    products = centred @ centred.mT / (batch - 1)
+    finite = products.isfinite().flatten(1).all(dim=1)[:, None, None]
+    products = torch.where(finite, products, torch.eye(batch).to(products))
+    values = torch.linalg.eigvalsh(products).clamp(min=0).flip(-1)
     noise = batch * torch.finfo(gradients.dtype).eps * values[:, :1]
     return torch.where(values > noise, values, 0.0)

@@ -6,9 +6,9 @@ Clipping", for DP-PSAC.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -23,7 +23,6 @@ from leakbench.randomness import Streams
 class ClippedGradients(Defense):
     """Base class of mechanisms that bound the gradient of every image."""
 
-    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "expectation"},)
     acts_on: ClassVar[Literal["data", "samples", "updates"]] = "samples"
 
     clip: float = Field(1.0, gt=0, description="bound on the norm of an image's gradient, S")

@@ -20,7 +20,7 @@ from leakbench.randomness import Streams
 from leakbench.theory.aggregate_dp import Mechanism
 
 
-@DEFENSES.register("gaussian_sampling", version=1)
+@DEFENSES.register("gaussian_sampling", version=2)
 class GaussianSampling(AllRecords):
     """Weights ``1 / D + xi / sqrt(B D)`` on all clipped gradients of a client, and isotropic noise if asked for."""
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from leakbench.defenses.base import DEFENSES, Defense, PrivacyStatement, Schedule
-from leakbench.federated.message import DenseMessage, Law, Message
+from leakbench.federated.message import DenseMessage, Law, Message, Received
 from leakbench.federated.step import ClientSteps
 from leakbench.federated.tensors import Tensors
 from leakbench.lazy import torch
@@ -41,7 +41,7 @@ class Laplace(Defense):
     and adds noise of scale ``2 / epsilon``.
     """
 
-    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "expectation"},)
+    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "likelihood"},)
 
     epsilon: float = Field(gt=0, description="of local differential privacy, per coordinate and round")
     bound: float | None = Field(
@@ -61,18 +61,26 @@ class Laplace(Defense):
         return self
 
     def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
+        mean, passing, spread = self._sent(steps)
+        noise = laplace(streams, mean.shape[1], mean.device)
+        law = Law(mean=mean, passing=passing, variance=2 * spread.square().expand_as(mean), normal=False)
+        return DenseMessage(mean + spread * noise, law=law)
+
+    def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
+        """Laplace's density around what the candidate would send, with the scale of its own tensors, ``[n]``."""
+        mean, _, spread = self._sent(steps)
+        spread = spread.clamp(min=torch.finfo(spread.dtype).tiny)
+        return -((received.values - mean).abs() / spread + spread.log()).sum(dim=1)
+
+    def _sent(self, steps: ClientSteps) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The values that noise is added to, the coordinates that are not clipped, and the scale of the noise."""
         gradient = steps.gradient
         centre, scale = self._normaliser(steps)
-        normalised = torch.where(scale > 0, (gradient - centre) / scale, 0.0)  # a constant tensor is its mean
-        passing = torch.ones_like(gradient, dtype=torch.bool)
-        if self.form == "clipped":
-            passing = normalised.abs() < 1
-            normalised = normalised.clamp(-1, 1)
-        mean = gradient if self.form != "clipped" else centre + scale * normalised
-        noise = laplace(streams, gradient.shape[1], gradient.device)
         spread = scale * self._noise_scale
-        law = Law(mean=mean, passing=passing, variance=2 * spread.square().expand_as(gradient), normal=False)
-        return DenseMessage(mean + spread * noise, law=law)
+        if self.form != "clipped":
+            return gradient, torch.ones_like(gradient, dtype=torch.bool), spread
+        normalised = torch.where(scale > 0, (gradient - centre) / scale, 0.0)  # a constant tensor is its mean
+        return centre + scale * normalised.clamp(-1, 1), normalised.abs() < 1, spread
 
     @property
     def _noise_scale(self) -> float:

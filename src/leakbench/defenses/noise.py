@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -47,8 +45,6 @@ def add_noise_clipped(
 class GaussianNoise(Defense):
     """Isotropic Gaussian noise on the client's gradient."""
 
-    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "expectation"},)
-
     scale: float = Field(ge=0, description="size of the noise, in the sense of scale_mode")
     scale_mode: ScaleMode = Field("rms", description="what scale means; under rms it is the standard deviation")
 
@@ -64,8 +60,6 @@ class GaussianNoise(Defense):
 @DEFENSES.register("clipped_noise", version=1)
 class ClippedNoise(Defense):
     """Elementwise clipping of the batch gradient, then isotropic noise: the "DP-SGD" of Chen et al. (2024)."""
-
-    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "masked"}, {"name": "expectation"})
 
     scale: float = Field(ge=0, description="size of the noise, in the sense of scale_mode")
     scale_mode: ScaleMode = Field("rms", description="what scale means; under rms it is the standard deviation")

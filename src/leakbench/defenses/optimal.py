@@ -1,8 +1,8 @@
-"""The three defenses of Chen, Gürsoy and Lei (2024): noise, clipped noise and pruning by input sensitivity.
+"""The defenses of Chen, Gürsoy and Lei (2024): noise, clipped noise, pruning and rounding by input sensitivity.
 
 Each adapts to the client's own gradient and its estimated sensitivities (the paper's local form, Algorithm 1). The
 covariance and the pruned set depend on the data and clipped entries get no noise, so none of them is differentially
-private.
+private. Rounding is in their released code alone.
 """
 
 from __future__ import annotations
@@ -14,17 +14,25 @@ from pydantic import Field
 
 from leakbench.defenses.base import DEFENSES, Defense, PrivacyStatement, Schedule
 from leakbench.defenses.noise import add_noise, add_noise_clipped
-from leakbench.federated.message import Message, SparseMessage
+from leakbench.federated.message import DenseMessage, Message, SparseMessage
 from leakbench.federated.sensitivity import Probes
 from leakbench.federated.step import ClientSteps
 from leakbench.lazy import torch
 from leakbench.models.base import Network
 from leakbench.randomness import Streams
-from leakbench.theory.optimal_noise import Form, ScaleMode, pruned, scale_variance, variance_ratio
+from leakbench.theory.optimal_noise import (
+    RATIO_FLOOR,
+    Form,
+    ScaleMode,
+    pruned,
+    scale_variance,
+    unsigned_ratio,
+    variance_ratio,
+)
 
 
 class _Sensitive(Defense):
-    """Parameters that the three share, and the ratio of sensitivity to magnitude."""
+    """Parameters that all share, and the ratio of sensitivity to magnitude."""
 
     form: Form = Field("corrected", description="which reading of the formulas; see the paper's page.md")
     per: Literal["coordinate", "tensor"] = Field(
@@ -34,6 +42,7 @@ class _Sensitive(Defense):
     probe_kind: Probes = Field("gaussian", description="distribution of the directions")
 
     def ratio(self, steps: ClientSteps, released_floor: float = 1e-8) -> torch.Tensor:
+        """The ratio of every coordinate, ``[n, d]``; ``released_floor`` is that of the form ``as_released``."""
         sensitivity, gradient = steps.sensitivity(self.probes, self.probe_kind), steps.gradient
         if self.per == "tensor":  # of the norms of the tensor's sensitivities and of its gradient
             sensitivity = _total_per_tensor(sensitivity, steps.network)
@@ -92,3 +101,50 @@ class OptimalPruning(_Sensitive):
 
     def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
         return SparseMessage(steps.gradient, ~pruned(self.ratio(steps), self.fraction, self.form))
+
+
+BIASED = "every coordinate is rounded to the nearest multiple, so that small ones vanish"
+
+
+def round_to(gradient: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+    """Every coordinate as the nearest multiple of its step, both ``[n, d]``; a step of 0 leaves it as it is."""
+    return torch.where(step > 0, torch.round(gradient / step) * step, gradient)
+
+
+@DEFENSES.register("rounding", version=1)
+class Rounding(Defense):
+    """Round every coordinate to the nearest multiple of one step (released code of Chen et al. 2024, not in the paper).
+
+    The message is counted as floats, since neither paper nor code encodes the multiples.
+    """
+
+    biased: ClassVar[str] = BIASED
+
+    scale: float = Field(ge=0, description="the step")
+
+    def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
+        return DenseMessage(round_to(steps.gradient, torch.full_like(steps.gradient, self.scale)))
+
+    def privacy(self, schedule: Schedule) -> PrivacyStatement:
+        return PrivacyStatement(None, None, "no guarantee: rounding is not random")
+
+
+@DEFENSES.register("optimal_rounding", version=1)
+class OptimalRounding(_Sensitive):
+    """Round with steps in the place of optimal noise's standard deviations (released code of Chen et al. 2024).
+
+    ``as_released`` is the ratio of :func:`leakbench.theory.optimal_noise.unsigned_ratio`, for single coordinates.
+    """
+
+    biased: ClassVar[str] = BIASED
+
+    scale: float = Field(ge=0, description="root mean square of the steps")
+
+    def ratio(self, steps: ClientSteps, released_floor: float = 1e-8) -> torch.Tensor:
+        if self.form == "as_released" and self.per == "coordinate":
+            return unsigned_ratio(steps.sensitivity(self.probes, self.probe_kind), steps.gradient)
+        return super().ratio(steps, released_floor=RATIO_FLOOR)
+
+    def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
+        step = scale_variance(self.ratio(steps), steps.gradient, self.scale, "rms").sqrt()
+        return DenseMessage(round_to(steps.gradient, step))

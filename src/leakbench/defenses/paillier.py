@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 
 @DEFENSES.register("paillier", version=1)
 class Paillier(Defense):
-    """The update in fixed point under Paillier encryption; clients have the key, and the server adds ciphertexts.
+    """The update in fixed point under Paillier encryption; clients share one key, and the server adds ciphertexts.
+
+    All clients have the private key, as in Zhang, Kang et al. (2023): one client and the server together read every
+    update. So this protects against the server alone; keys of which each client has a share (threshold decryption) are
+    not implemented. Moduli below 2,048 bits, those of 1,024 among them, are no longer held to be safe: they are toys
+    that save time in simulations.
 
     The decrypted mean is exactly that of ``fixed_point`` with the same ``fraction_bits``. An attacker on the server
     sees ciphertexts over ``n^2``; each packed coordinate gets digits of its own of that fraction.
@@ -32,7 +37,11 @@ class Paillier(Defense):
 
     biased: ClassVar[str] = "the server sees ciphertexts; the mean that it has decrypted is exact"
 
-    key_bits: int = Field(2048, ge=1, description="of the modulus n: multiples of 8 from 1024 to 4096; toy: 16 to 1016")
+    key_bits: int = Field(
+        2048,
+        ge=1,
+        description="of the modulus n: multiples of 8 from 1024 to 4096; toy: 16 to 1016; safe: 2048 and more",
+    )
     toy: bool = Field(False, description="a modulus that anyone can factor")
     clients: int = Field(ge=1, description="most clients whose updates are summed, K")
     fraction_bits: int = Field(32, ge=0, description="binary places that are kept of a coordinate, f")
@@ -84,5 +93,8 @@ class Paillier(Defense):
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
         strength = "easy, since anyone can factor this modulus" if self.toy else "as hard as n-th residues modulo n^2"
         return PrivacyStatement(
-            None, None, f"no differential privacy: the server adds ciphertexts; reading one is {strength}"
+            None,
+            None,
+            f"no differential privacy: the server adds ciphertexts; reading one is {strength}, but for clients, who "
+            "have the key",
         )

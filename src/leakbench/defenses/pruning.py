@@ -20,8 +20,6 @@ from leakbench.theory.protection_bits import SEED_BITS, index_bits
 class MagnitudePruning(Defense):
     """Send only the coordinates of largest magnitude (Zhu et al. 2019), with one threshold for all layers."""
 
-    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "masked"},)
-
     fraction: float = Field(ge=0, le=1, description="part of the coordinates to prune; exactly floor(fraction * d)")
 
     def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
@@ -40,8 +38,6 @@ class GradDrop(Defense):
     Nothing that is dropped is accumulated, as in that code. Aji and Heafield add it to the next step's gradient, which
     is ``grad_drop_residual``: the same for an attack on the first step, and another method in training.
     """
-
-    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "masked"},)
 
     fraction: float = Field(
         ge=0, le=1, description="part of every tensor's coordinates to drop; exactly floor(fraction * size)"

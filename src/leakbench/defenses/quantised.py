@@ -9,11 +9,14 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from leakbench.defenses.base import DEFENSES, Defense, PrivacyStatement, Schedule
-from leakbench.federated.message import FLOAT_BITS, CodedMessage, Law, Message
+from leakbench.federated.message import FLOAT_BITS, CodedMessage, Law, Message, Received
 from leakbench.federated.step import ClientSteps
 from leakbench.federated.tensors import Tensors
 from leakbench.lazy import torch
 from leakbench.randomness import Streams
+
+UNLIKELY = 0.01
+"""Probability of a level below which its logarithm goes on as a straight line."""
 
 
 @DEFENSES.register("sign_sgd", version=1)
@@ -25,19 +28,23 @@ class SignSGD(Defense):
     """
 
     biased: ClassVar[str] = "signs alone are sent, and the server takes the majority"
+    added: ClassVar[tuple[str, ...]] = ("factor",)
 
     scale: Literal["none", "mean_abs"] = Field(
         "none", description="what signs are multiplied by: nothing, or each tensor's mean magnitude, one float more"
+    )
+    factor: float = Field(
+        1.0, gt=0, description="besides, times this, which everyone knows: the server's step over its learning rate"
     )
 
     def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
         signs = torch.where(steps.gradient >= 0, 1.0, -1.0).to(steps.gradient)
         d = signs.shape[1]
         if self.scale == "none":
-            return CodedMessage(signs, size=d)
+            return CodedMessage(self.factor * signs, size=d)
         tensors = Tensors(steps.network.sizes)
         magnitude = tensors.spread(tensors.mean(steps.gradient.abs()))
-        return CodedMessage(signs * magnitude, size=d + FLOAT_BITS * len(tensors))
+        return CodedMessage(self.factor * signs * magnitude, size=d + FLOAT_BITS * len(tensors))
 
     def aggregate(self, message: Message, clients: int) -> torch.Tensor:
         """The majority's sign times the clients' mean magnitude, ``[n / clients, d]``; a tie is no step."""
@@ -60,7 +67,7 @@ class QSGD(Defense):
     counts zero, so ``s = levels - 1``.
     """
 
-    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "expectation"},)
+    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "likelihood"},)
 
     levels: int = Field(ge=1, description="positive levels, s; as_released: all that are not negative, s + 1")
     form: Literal["l2", "as_released"] = Field("l2", description="which norm, and what levels counts; see the class")
@@ -97,7 +104,21 @@ class QSGD(Defense):
             normal=False,
         )
         size = gradient.shape[1] * (1 + math.ceil(math.log2(s + 1))) + FLOAT_BITS * len(tensors)
-        return CodedMessage(gradient.sign() * level * unit, size=size, law=law)
+        return CodedMessage(gradient.sign() * level * unit, size=size, law=law, step=unit)
+
+    def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
+        """Logarithms of the received levels' probabilities, summed, ``[n]``.
+
+        Rounding at random sends the level ``l`` with the probability ``max(0, 1 - |g / u - l|)``, ``u`` a step. Below
+        :data:`UNLIKELY` the logarithm goes on as its tangent.
+        """
+        assert received.step is not None
+        coded = received.step > 0  # a tensor of zeros has one outcome
+        unit = torch.where(coded, received.step, 1.0)
+        chance = 1 - ((steps.gradient - received.values) / unit).abs()
+        tangent = chance / UNLIKELY - 1 + math.log(UNLIKELY)
+        value = torch.where(chance > UNLIKELY, chance.clamp(min=UNLIKELY).log(), tangent)
+        return torch.where(coded, value, 0.0).sum(dim=1)
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
         return PrivacyStatement(None, None, "no guarantee: which levels are possible depends on the data")

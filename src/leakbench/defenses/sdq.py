@@ -6,9 +6,8 @@ Sources: Shlezinger et al. (2021), UVeQFed; Lang et al. (2023), JoPEQ; Deng et a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -29,8 +28,6 @@ PUBLISHED = (
 @DEFENSES.register("sdq", version=1)
 class SDQ(Defense):
     """Subtractive dithered quantisation of every tensor on a lattice; the server averages."""
-
-    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "expectation"},)
 
     bits: int = Field(16, ge=1, le=24, description="per coordinate, R")
     dimension: Literal[1, 2] = Field(2, description="of the lattice, L: 1, or 2 for the hexagonal one")

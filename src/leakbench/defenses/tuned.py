@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -57,22 +57,32 @@ class UploadConstants:
     delta: torch.Tensor
 
     @classmethod
-    def of(cls, kept: Mapping[str, torch.Tensor]) -> UploadConstants:
+    def of(cls, kept: Mapping[str, torch.Tensor], estimated: int | None = None) -> UploadConstants:
         """The constants of a system, from the tensors of a job of kind ``leakage``, all its seeds together.
 
+        Args:
+            kept: tensors by name.
+            estimated: from how many of its attempts ``C1`` and ``xi`` are; None: from all.
+
         Raises:
-            ConfigError: there are none, since the job has several settings of a defense.
+            ConfigError: there are none, since the job has several settings of a defense, or did not count these
+                attempts alone.
         """
 
         def every(name: str) -> torch.Tensor:
             parts = [kept[key] for key in sorted(kept) if key.endswith(f"/{name}")]
-            if not parts:
+            if not parts and name in ("sigma", "delta", "c1"):
                 raise ConfigError("constants: the experiment's job sweeps its defense; constants are of one, 'none'")
+            if not parts:
+                raise ConfigError(
+                    f"estimated: the experiment of the constants has none from {estimated} attempts; add models and "
+                    "attempts whose product that is to its field fewer"
+                )
             return torch.cat(parts)
 
-        return cls(
-            c1=float(every("c1").mean()), xi=float(every("xi").max()), sigma=every("sigma"), delta=every("delta")
-        )
+        end = "" if estimated is None else f"/n{estimated}"
+        sigma, delta = every("sigma"), every("delta")
+        return cls(c1=float(every("c1" + end).mean()), xi=float(every("xi" + end).max()), sigma=sigma, delta=delta)
 
 
 @dataclass(frozen=True)
@@ -100,12 +110,17 @@ class Tuned(Defense):
     of the clients' standard deviations) and of a value plus a mask.
     """
 
+    added: ClassVar[tuple[str, ...]] = ("estimated",)
+
     mechanism: Mechanism = Field(description="what is tuned")
     budget: float = Field(ge=0, description="epsilon over C1")
     form: Literal["corrected", "as_printed", "exact"] = Field("corrected", description="formulas; see the class")
     smallest_spread: float = Field(SMALLEST_SPREAD, gt=0, description="least standard deviation of a coordinate")
     key_bits: int = Field(2048, ge=16, description="least modulus of Paillier, which decides: n* has a bit or two")
     clients: int = Field(4, ge=1, description="most clients whose updates are summed")
+    estimated: int | None = Field(
+        None, ge=1, description="attempts at all models, M T, that C1 and C2 are estimated from; null: all there are"
+    )
 
     @model_validator(mode="after")
     def _known_exactly(self) -> Tuned:
@@ -127,7 +142,7 @@ class Tuned(Defense):
             raise ConfigError(
                 f"'{self.name}' is tuned by the constants of leakage; name the experiment that has them: constants"
             )
-        return self.made(UploadConstants.of(kept[SOURCE]))
+        return self.made(UploadConstants.of(kept[SOURCE], self.estimated))
 
     def made(self, constants: UploadConstants) -> Tuning:
         """The mechanism with its parameter.

@@ -1,6 +1,7 @@
 """Values as binary words of a fixed number of decimals, flips of some of their bits, and the server's vote on them.
 
-A word is sign and magnitude: bit 0, the leftmost, is the sign (one: negative), the others are ``|x| 10^z``, rounded.
+A word is sign and magnitude: bit 0, the leftmost, is the sign (one: negative), the others are ``|x| 10^z``, rounded. Or
+it is the two's complement of ``x 10^z``, rounded, in which bit 0 weighs ``-2^(b - 1)``.
 Words are int16 tensors that hold the ``width`` bits at their low end.
 Source: Deng et al. (2024), section 4.3 to 4.5, eqs. 1 and 2.
 """
@@ -9,12 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from leakbench.lazy import torch
 from leakbench.randomness import Streams
 
 BLOCK = 2**18
 """Words processed together, so that intermediate results stay in the cache. Only speed depends on it."""
+
+
+Negatives = Literal["sign_magnitude", "twos_complement"]
 
 
 @dataclass(frozen=True)
@@ -24,10 +29,12 @@ class FixedPoint:
     Attributes:
         decimals: number of decimals, z.
         width: bits of a word, the sign among them, b; 2 to 16.
+        negatives: how words hold negative values.
     """
 
     decimals: int = 4
     width: int = 16
+    negatives: Negatives = "sign_magnitude"
 
     @property
     def scale(self) -> int:
@@ -60,8 +67,12 @@ class FixedPoint:
         for part, word, beyond in zip(*parts, strict=True):
             integers = (part * self.scale).nan_to_num_(nan=0.0).round_()
             torch.gt(integers.abs(), self.limit, out=beyond)
-            torch.abs(integers.clamp_(-self.limit, self.limit).to(torch.int16), out=word)
-            word |= (integers < 0).to(torch.int16) << (self.width - 1)
+            integers = integers.clamp_(-self.limit, self.limit).to(torch.int16)
+            if self.negatives == "twos_complement":
+                torch.bitwise_and(integers, -1 if self.width == 16 else 2**self.width - 1, out=word)
+            else:
+                torch.abs(integers, out=word)
+                word |= (integers < 0).to(torch.int16) << (self.width - 1)
         return words, saturated
 
     def encode_released(self, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -98,11 +109,21 @@ class FixedPoint:
 
     def integers(self, words: torch.Tensor) -> torch.Tensor:
         """The integers of words of any shape, int16; a negative zero is zero."""
+        if self.negatives == "twos_complement":
+            top = 0 if self.width == 16 else 1 << (self.width - 1)
+            return (words ^ top) - top
         return self.sign(words).mul_(self.magnitude(words))
 
     def decode(self, words: torch.Tensor) -> torch.Tensor:
         """The values of words of any shape, float32."""
         return self.integers(words).float().div_(self.scale)
+
+    def shown(self, words: torch.Tensor, positions: Sequence[int]) -> torch.Tensor:
+        """Whether a masked bit is not a small value's, boolean of the shape of ``words``; the sign shows nothing."""
+        mask = self.mask([position for position in positions if position])
+        complement = self.negatives == "twos_complement"
+        small = torch.where(self.integers(words) < 0, mask, 0).to(words) if complement else 0
+        return (words ^ small) & mask != 0
 
     def flip(self, words: torch.Tensor, positions: Sequence[int], keep: float, streams: Streams) -> torch.Tensor:
         """Flip each of the bits at ``positions`` with probability ``1 - keep``, independently (eq. 1).
@@ -131,9 +152,18 @@ class FixedPoint:
     def flip_law(self, words: torch.Tensor, positions: Sequence[int], keep: float) -> tuple[torch.Tensor, torch.Tensor]:
         """Mean and variance of decoded words after :meth:`flip`, float32, of the shape of ``words``.
 
-        Masked magnitude bits add independent noise to the magnitude; a masked sign multiplies by an independent one.
+        Masked magnitude bits add independent noise to the magnitude; a masked sign multiplies by an independent one. In
+        two's complement every masked bit adds independent noise to the value.
         """
         flip, sign = 1 - keep, 0 in positions
+        if self.negatives == "twos_complement":
+            weights = {place: (1 if place else -1) * 2.0 ** (self.width - 1 - place) for place in positions}
+            shift = torch.zeros_like(words, dtype=torch.float32)
+            for place, weight in weights.items():
+                shift += weight * (1 - 2 * ((words >> (self.width - 1 - place)) & 1).float())
+            noise = flip * keep * sum(weight**2 for weight in weights.values())
+            mean = self.integers(words).float() + flip * shift
+            return mean / self.scale, torch.full_like(mean, noise / self.scale**2)
         mask = self.mask([position for position in positions if position])
         square = sum(4 ** (self.width - 1 - position) for position in positions if position)
         magnitude = self.magnitude(words)

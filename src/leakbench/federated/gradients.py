@@ -147,6 +147,15 @@ class StackedGradients(Gradients):
         return Gradient(gradient, loss, {})
 
 
+def batch_gradients(network: Network, device: torch.device) -> Gradients:
+    """The faster way to the gradients of batches: matrix products on a CPU, where the network can be taken apart.
+
+    A step of LeNet-5 with 64 images of 32x32 takes three quarters of the time in grey, and less of 16x16.
+    """
+    stacked = StackedNetworks.of(network) if device.type == "cpu" else None
+    return StackedGradients(stacked) if stacked else BatchGradients()
+
+
 class SampleMechanism(Protocol):
     """A mechanism on the gradients of single samples, such as DP-SGD; they never exist all at once."""
 

@@ -9,7 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from leakbench.lazy import np, torch
 
@@ -46,6 +46,19 @@ class Law:
     independent: bool = True
 
 
+class Received(NamedTuple):
+    """``n`` messages as an attacker has them: the decoded gradients, and the code that they came in.
+
+    Attributes:
+        values: :meth:`Message.view`, ``[n, d]``.
+        step: distance between neighbouring values of the code at each coordinate, ``[n, d]``, from scales that travel;
+            None where values are not coded in steps.
+    """
+
+    values: torch.Tensor
+    step: torch.Tensor | None = None
+
+
 class Message(ABC):
     """The messages of ``n`` clients, one row each."""
 
@@ -64,9 +77,22 @@ class Message(ABC):
         return None
 
     @property
+    def coded(self) -> torch.Tensor | None:
+        """Value of one unit of each coordinate's fixed-point word, ``[n, d]``, which the server needs to decode.
+
+        Positive; 0 where a coordinate is no such word, None where none is.
+        """
+        return None
+
+    @property
     def gain(self) -> float:
         """Public scale factor of the whole message; an attacker can divide by it."""
         return 1.0
+
+    @property
+    def step(self) -> torch.Tensor | None:
+        """Distance between neighbouring values of the code, ``[n, d]``; see :class:`Received`."""
+        return None
 
     @property
     def law(self) -> Law | None:
@@ -135,11 +161,13 @@ class CodedMessage(Message):
         values: the decoded gradients, ``[n, d]``.
         size: of one client's message, in bits.
         law: see :class:`Message`.
+        step: see :class:`Message`.
     """
 
     values: torch.Tensor
     size: int
     law: Law | None = None
+    step: torch.Tensor | None = None
 
     @property
     def bits(self) -> int:

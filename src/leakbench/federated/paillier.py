@@ -2,8 +2,9 @@
 
 A value becomes a fixed-point integer, plus an offset that makes it positive. One plaintext holds one such integer, or
 as many as fit beside each other: each in a slot with guard bits, so that the sums of K vectors do not run into the next
-slot. ``phe`` has the cryptosystem, with ``g = n + 1``. The clients share a key pair and the server has the public key:
-clients decrypt, and encrypt modulo ``p^2`` and ``q^2``, which gives the same ciphertexts in a third of the time.
+slot. ``phe`` has the cryptosystem, with ``g = n + 1``. The clients share a key pair and the server has the public key,
+so that one client and the server together read every vector. Clients decrypt, and encrypt modulo ``p^2`` and ``q^2``,
+which gives the same ciphertexts in a third of the time.
 
 Source: Paillier (1999), "Public-key cryptosystems based on composite degree residuosity classes"; Zhang, Kang et al.
 (2023), appendix G, whose condition on the key has to read ``gcd(pq, (p - 1)(q - 1)) = 1``.
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
     from leakbench.federated.ring import Words
 
 LEAST_BITS, MOST_BITS = 1024, 4096
-"""Sizes of a modulus that is not a toy."""
+"""Sizes of a modulus that nobody has factored in public. Below 2048 bits it is no longer held to be safe, and a toy in
+all but name: for simulations that save time."""
 LEAST_TOY_BITS = 16
 SLOT_BITS = 64
 """The widest slot."""

@@ -66,14 +66,18 @@ def private_key(secret: bytes) -> X25519PrivateKey:
     return X25519PrivateKey.from_private_bytes(secret)
 
 
-def agree(private: X25519PrivateKey, public: bytes, purpose: bytes) -> bytes:
-    """The key of 32 bytes that two users share for a purpose: X25519, then HKDF with SHA-256."""
+def agree(private: X25519PrivateKey, public: bytes, purpose: bytes, pair: tuple[int, int]) -> bytes:
+    """The key of 32 bytes that a pair of users shares for a purpose: X25519, then HKDF with SHA-256.
+
+    Purpose and pair, in either order, are HKDF's info (RFC 5869, section 3.2): no key serves another pair of users.
+    """
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
     common = private.exchange(X25519PublicKey.from_public_bytes(public))
-    return HKDF(SHA256(), length=SECRET_BYTES, salt=None, info=purpose).derive(common)
+    info = purpose + b"".join(user.to_bytes(6) for user in sorted(pair))
+    return HKDF(SHA256(), length=SECRET_BYTES, salt=None, info=info).derive(common)
 
 
 def expand(seed: bytes, length: int, ring: Ring) -> Words:
@@ -160,13 +164,18 @@ class User:
 
         Args:
             sealed: the shares that the others sent to this user; those who sent none take no part.
+
+        Raises:
+            Infeasible: with this user fewer than the threshold take part.
         """
+        if len(sealed) + 1 < self._threshold:
+            raise Infeasible(f"{len(sealed) + 1} users shared their keys; the threshold is {self._threshold}")
         for other, message in sealed.items():
             plain = self._channel(other).decrypt(_direction(other, self.index), message, None)
             self._held[other] = int.from_bytes(plain[:SHARE_BYTES]), int.from_bytes(plain[SHARE_BYTES:])
         words = self._words + expand(self._seed, len(self._words), self._ring)
         for other in sealed:
-            key = agree(self._mask_key, self._directory[other].mask, b"mask")
+            key = agree(self._mask_key, self._directory[other].mask, b"mask", (self.index, other))
             _apply(words, expand(key, len(words), self._ring), adds=self.index < other)
         return words
 
@@ -192,7 +201,7 @@ class User:
         from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
         if other not in self._channels:
-            key = agree(self._channel_key, self._directory[other].channel, b"channel")
+            key = agree(self._channel_key, self._directory[other].channel, b"channel", (self.index, other))
             self._channels[other] = ChaCha20Poly1305(key)
         return self._channels[other]
 
@@ -218,12 +227,14 @@ class Server:
 
     Attributes:
         directory: public keys, by user.
+        sharing: users who shared their keys; nobody applied a mask of the others.
         received: masked vectors, by user: its view of the vectors before it unmasks.
     """
 
     def __init__(self, ring: Ring, threshold: int) -> None:
         self._ring, self._threshold = ring, threshold
         self.directory: dict[int, PublicKeys] = {}
+        self.sharing: frozenset[int] = frozenset()
         self.received: dict[int, Words] = {}
 
     def collect(self, keys: Mapping[int, PublicKeys]) -> Mapping[int, PublicKeys]:
@@ -232,7 +243,16 @@ class Server:
         return self.directory
 
     def route(self, sealed: Mapping[int, Mapping[int, bytes]]) -> dict[int, dict[int, bytes]]:
-        """Round 1: from shares by sender and receiver to shares by receiver and sender."""
+        """Round 1: from shares by sender and receiver to shares by receiver and sender, of those who shared.
+
+        Raises:
+            Infeasible: fewer than the threshold.
+        """
+        self.sharing = frozenset(sealed)
+        if len(sealed) < self._threshold:
+            raise Infeasible(
+                f"{len(sealed)} of {len(self.directory)} users shared their keys; the threshold is {self._threshold}"
+            )
         return {
             receiver: {sender: letters[receiver] for sender, letters in sealed.items() if receiver in letters}
             for receiver in sealed
@@ -270,13 +290,14 @@ class Server:
         for survivor in self.received:
             shares = {holder + 1: revealed[holder].seeds[survivor] for holder in used}
             total -= expand(combine(shares, self._threshold, weights), len(total), self._ring)
-        for absent in self.directory.keys() - self.received.keys():
+        for absent in self.sharing - self.received.keys():
             shares = {holder + 1: revealed[holder].keys[absent] for holder in used}
             key = private_key(combine(shares, self._threshold, weights))
             if key.public_key().public_bytes_raw() != self.directory[absent].mask:
                 raise Infeasible(f"the shares of user {absent}'s key are not of the key that it advertised")
             for survivor in self.received:
-                mask = expand(agree(key, self.directory[survivor].mask, b"mask"), len(total), self._ring)
+                pairwise = agree(key, self.directory[survivor].mask, b"mask", (absent, survivor))
+                mask = expand(pairwise, len(total), self._ring)
                 _apply(total, mask, adds=absent < survivor)  # takes back what the survivor applied
         return total
 
@@ -298,16 +319,26 @@ class SecureSum:
     server: Server
 
 
+def majority(users: int) -> int:
+    """The least number of users that is more than half of them."""
+    return users // 2 + 1
+
+
 def check_threshold(users: int, threshold: int) -> None:
     """Reject thresholds that a sum of so many users cannot have.
 
+    With half of the users or fewer a server could ask one half for the seeds and the other for the keys of a user, and
+    as many colluders rebuild any vector; the paper of Zhang et al. (2024) lets half of them collude.
+
     Raises:
-        ConfigError: fewer than two users, or a threshold that is not from 2 to the number of users.
+        ConfigError: fewer than two users, or a threshold that is not more than half of them and at most all.
     """
     if users < 2:
         raise ConfigError(f"secure aggregation of {users} user(s): a sum hides nothing of fewer than two")
-    if not 2 <= threshold <= users:
-        raise ConfigError(f"threshold {threshold} of {users} users; it is from 2 to {users}")
+    if not majority(users) <= threshold <= users:
+        raise ConfigError(
+            f"threshold {threshold} of {users} users; it is more than half of them, from {majority(users)} to {users}"
+        )
 
 
 def secure_sum(
@@ -315,6 +346,7 @@ def secure_sum(
     threshold: int,
     dropped: Collection[int] = (),
     *,
+    early: Collection[int] = (),
     silent: Collection[int] = (),
     ring: Ring | None = None,
     entropy: Entropy = os.urandom,
@@ -325,8 +357,9 @@ def secure_sum(
 
     Args:
         vectors: one per user, ``[N, d]``.
-        threshold: number of users that have to stay to the end, t: from 2 to N. More than half of them is usual.
+        threshold: number of users that have to stay to the end, t: more than half of N, up to N.
         dropped: users who leave after they have shared their keys, and send no vector.
+        early: users who leave after they have advertised their keys, and share nothing.
         silent: users who leave after they have sent their vector, and reveal nothing.
         ring: the fixed point of vectors; by default that of :class:`Ring`.
         entropy: source of keys, seeds and polynomials; another one is for tests.
@@ -341,7 +374,7 @@ def secure_sum(
     shapes = {array.shape for array in arrays}
     if len(shapes) > 1 or arrays[0].ndim != 1:
         raise ConfigError(f"vectors of shapes {sorted(shapes)}; all users' are [d]")
-    unknown = sorted({*dropped, *silent} - set(range(len(arrays))))
+    unknown = sorted({*dropped, *early, *silent} - set(range(len(arrays))))
     if unknown:
         raise ConfigError(f"no such users: {unknown}; there are 0 to {len(arrays) - 1}")
 
@@ -349,9 +382,9 @@ def secure_sum(
     users = {index: User(index, row, ring, threshold, entropy) for index, row in enumerate(words)}
     server = Server(ring, threshold)
     directory = server.collect({index: user.advertise() for index, user in users.items()})
-    sealed = {index: user.share(directory) for index, user in users.items()}
+    sealed = {index: user.share(directory) for index, user in users.items() if index not in early}
     letters = server.route(sealed)
-    staying = {index: user for index, user in users.items() if index not in dropped}
+    staying = {index: users[index] for index in letters if index not in dropped}
     survivors = server.receive({index: user.masked(letters[index]) for index, user in staying.items()})
     revealed = {index: user.reveal(survivors) for index, user in staying.items() if index not in silent}
     total = ring.decode(server.unmask(revealed))

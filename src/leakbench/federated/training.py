@@ -7,15 +7,15 @@ clients in federated averaging. One client that trains alone is enough to measur
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from leakbench.errors import ConfigError
 from leakbench.federated.gradients import Batch, BatchGradients, Gradients
-from leakbench.federated.updates import Part, Runs, finite_rows, run_updates
+from leakbench.federated.updates import Hook, Part, Runs, finite_rows, run_updates
 from leakbench.lazy import torch
 from leakbench.models.base import Network, Statistics
 from leakbench.models.trained import TrainedModels
@@ -122,6 +122,7 @@ class TrainingRuns:
         first_batch: images ``[runs, B, C, H, W]`` or token ids ``[runs, B, L]``, and labels ``[runs, B]``, of the first
             step; None without steps.
         velocity: the momentum of SGD after training, ``[runs, d]``; None for other optimisers.
+        snapshots: the models after so many steps, for the numbers of steps that were asked for.
     """
 
     models: TrainedModels
@@ -129,6 +130,7 @@ class TrainingRuns:
     diverged_at: torch.Tensor
     first_batch: tuple[torch.Tensor, torch.Tensor] | None = None
     velocity: torch.Tensor | None = None
+    snapshots: Mapping[int, TrainedModels] = field(default_factory=dict)
 
 
 def train_runs(
@@ -139,6 +141,7 @@ def train_runs(
     *,
     transform: Transform | None = None,
     gradients: Gradients | None = None,
+    snapshots: Sequence[int] = (),
     quiet: bool = False,
 ) -> TrainingRuns:
     """Train every run from its own starting point on its own images.
@@ -154,17 +157,55 @@ def train_runs(
         training: the optimiser and its parameters.
         transform: changes the images of every batch.
         gradients: computes gradients; by default those of each batch's mean loss.
+        snapshots: numbers of steps after which the models are kept, too: those of a training of so many steps.
         quiet: show no progress, for one of many rounds.
 
     Raises:
-        ConfigError: shapes do not fit, or there is a velocity for an optimiser that has none.
+        ConfigError: shapes do not fit, or there is a velocity for an optimiser that has none, or a snapshot lies
+            beyond the training.
         Infeasible: per-sample gradients of a model whose BatchNorm layers mix the samples.
     """
     _check(start, data, len(streams), training)
+    if not all(0 < steps <= training.steps for steps in snapshots):
+        raise ConfigError(f"snapshots: {list(snapshots)} must lie within the training's {training.steps} steps")
     trainer = _Trainer(start, data, streams, training, transform, gradients or BatchGradients())
     parts: dict[str, Part] = {"runs": trainer.runs, "optimisers": trainer.optimisers}
-    run_updates("training", training.steps, trainer.update, parts, quiet=quiet)
-    return trainer.outcome()
+    album = _Album(trainer.runs, snapshots)
+    run_updates("training", training.steps, trainer.update, parts, hooks=[album], quiet=quiet)
+    return trainer.outcome(album)
+
+
+class _Album(Hook):
+    """Copies of all models after some of the steps."""
+
+    borrowed: ClassVar[frozenset[str]] = frozenset({"_runs"})
+
+    def __init__(self, runs: Runs, steps: Sequence[int]) -> None:
+        self._runs, self._pages = runs, {number: page for page, number in enumerate(dict.fromkeys(steps))}
+        count = len(self._pages)
+        self.parameters = torch.zeros(count, *runs.parameters.shape, device=runs.parameters.device)
+        self.statistics = {
+            name: torch.zeros(count, *values.shape).to(values) for name, values in runs.statistics.items()
+        }
+
+    def after(self, step: int) -> None:
+        page = self._pages.get(step + 1)
+        if page is not None:
+            self.parameters[page] = self._runs.parameters
+            for name, values in self._runs.statistics.items():
+                self.statistics[name][page] = values
+
+    def models(self, network: Network, initial: torch.Tensor) -> dict[int, TrainedModels]:
+        """The models after each of these numbers of steps."""
+        return {
+            number: TrainedModels(
+                network,
+                self.parameters[page],
+                {name: values[page] for name, values in self.statistics.items()},
+                initial,
+            )
+            for number, page in self._pages.items()
+        }
 
 
 class _Trainer:
@@ -213,19 +254,21 @@ class _Trainer:
             self.first_batch = batch
         return batch
 
-    def outcome(self) -> TrainingRuns:
-        """The trained models, with their losses and first batch."""
+    def outcome(self, album: _Album) -> TrainingRuns:
+        """The trained models, with their losses, first batch and snapshots."""
         runs, steps = self.runs, self.training.steps
         if self.first_batch is None and steps > 0:  # an earlier attempt took this step
             self.first_batch = self._batch(0)
         batch = None if self.first_batch is None else (self.first_batch.images, self.first_batch.labels)
         initial = self.start.parameters.expand(len(runs), -1)
+        network = self.network.in_mode("eval")
         return TrainingRuns(
-            TrainedModels(self.network.in_mode("eval"), runs.parameters, runs.statistics, initial),
+            TrainedModels(network, runs.parameters, runs.statistics, initial),
             runs.losses,
             runs.diverged_at,
             batch,
             self.optimisers.velocity,
+            album.models(network, initial),
         )
 
 

@@ -2,7 +2,8 @@
 
 All settings that a job sweeps are computed side by side, since for an attacker another noise scale is only another
 observation of the same model: one start-up, one batch. A field of the protocol may be swept too; the job then computes
-one combination after the other, and replicates carry the field in their setting.
+one combination after the other, unless its kind shares work among them (numbers of steps are snapshots of one
+training), and replicates carry the field in their setting.
 
 - ``attack``: clients send one defended update, the server reconstructs. The protocol's axes are ``batch_norm``
   (running statistics, or those of the batch), ``local`` (one gradient, or the FedAvg update over the learning rate,
@@ -11,14 +12,15 @@ one combination after the other, and replicates carry the field in their setting
   holds what differs between images and sentences.
 - ``train`` takes one step per round, with an optimiser at the server; ``federate`` is federated averaging, whose
   clients train locally for a round. A defense sees the update over the local rate where the gradient stands.
-- ``release`` trains one client under every setting of a defense, and attacks the trained model.
+- ``release`` trains one client under every setting of a defense, and attacks the trained model; ``shadows`` trains the
+  undefended models by which the attack LiRA judges all released ones of a seed, model and data set.
 - ``membership`` asks whether a record is in a sum of updates, for many numbers of users at once.
 - ``prior`` and ``language_model`` train what attackers may be granted.
 - ``fisher``, ``inventory``, ``overhead``: information about the input, parameter counts, cost of a defense's step.
 
 A kind may read records of another one: ``reads`` names the kind, and the field of the protocol that names the
-experiment. The plan finds that job on the same data set (``Job.uses``), its digest becomes a part of the reader's
-identity, and the runner passes its tensors on (``Job.kept``).
+experiment. The plan finds that job on the same data set (``Job.uses``), of several that of the same model and seeds;
+its digest becomes a part of the reader's identity, and the runner passes its tensors on (``Job.kept``).
 
 Every kind and every attack counts its ``effort`` from the plan alone (samples that pass through the model, and
 sequential steps); ``leakbench cost`` multiplies it by measured rates. Metrics in seconds say that they are not

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
+from itertools import chain
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -15,7 +16,7 @@ from leakbench.data.base import Dataset
 from leakbench.defenses.base import Defense, PrivacyStatement, Round, Schedule
 from leakbench.defenses.clients import DefendedClients, Examples
 from leakbench.effort import Effort
-from leakbench.errors import Infeasible
+from leakbench.errors import ConfigError, Infeasible
 from leakbench.federated.local import ONE_STEP, LocalTraining
 from leakbench.federated.message import Message, gains, stacked
 from leakbench.federated.secure_training import SecureAggregation
@@ -23,6 +24,7 @@ from leakbench.federated.step import ClientSteps
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
 from leakbench.jobs.calibration import CalibrationImages
 from leakbench.jobs.pretraining import Diverged, Pretraining, pretrained
+from leakbench.jobs.stacked import joint_knowledge, side_by_side, worthwhile
 from leakbench.jobs.subjects import SUBJECTS, Subject, check_defense, subject_of
 from leakbench.jobs.sums import averaged, match_users, only_sums, together
 from leakbench.jobs.victims import SAME_OR_DISTINCT, OfSeeds, Victims, gather_victims
@@ -30,9 +32,12 @@ from leakbench.lazy import torch
 from leakbench.metrics.image import IMAGE_METRICS
 from leakbench.metrics.labels import label_accuracy
 from leakbench.metrics.text import TEXT_METRICS
-from leakbench.models.base import BatchNorm, Statistics
+from leakbench.models.base import BatchNorm, Statistics, build_network
 from leakbench.randomness import Streams
 from leakbench.records import MetricInfo, Outcome, Replicate
+
+ROWS = 4096
+"""Images that are loaded at a time for their mean. Only memory depends on it."""
 
 VICTIM_METRICS = {
     "objective": MetricInfo(unit="the attack's own objective", direction="lower", axis="victim"),
@@ -47,7 +52,7 @@ TRAINED: dict[str, Grant] = {"prior": "prior", "language_model": "language_model
 """Kinds of job that train side knowledge: the grant, which is also the field that names their experiment."""
 
 
-@JOB_KINDS.register("attack", version=3)
+@JOB_KINDS.register("attack", version=5)
 class AttackJob(JobKind):
     """Reconstruct the samples of clients, images or sentences, from the defended update that each sends.
 
@@ -59,12 +64,25 @@ class AttackJob(JobKind):
     minutes: ClassVar[int] = 120
     uses_attacks: ClassVar[bool] = True
     gated_metrics: ClassVar[Mapping[str, MetricInfo]] = IMAGE_METRICS | TEXT_METRICS | VICTIM_METRICS
-    added: ClassVar[tuple[str, ...]] = ("users", "secure_aggregation", "victims")
+    victim_fields: ClassVar[tuple[str, ...]] = (
+        "clients",
+        "batch_size",
+        "first_index",
+        "victims",
+        "unlike",
+        "users",
+        "target",
+    )
+    added: ClassVar[tuple[str, ...]] = ("users", "secure_aggregation", "victims", "unlike")
 
     clients: int = Field(ge=1, description="victim batches per seed")
     batch_size: int = Field(ge=1, description="samples per victim batch, B")
     first_index: int = Field(1, ge=0, description="where the victims start in the test split")
     victims: OfSeeds = Field("same", description=SAME_OR_DISTINCT)
+    unlike: bool = Field(
+        False,
+        description="pass over samples whose label their batch has already, as code of Geiping et al. (2020) does",
+    )
     auxiliary: int = Field(512, ge=1, description="training samples, of no client, that may be granted")
     knowledge: tuple[Grant, ...] = Field(
         ("labels", "pixel_range", "auxiliary_images", "auxiliary_sentences"),
@@ -95,9 +113,10 @@ class AttackJob(JobKind):
         description="experiment of the same paper whose job 'language_model' trained a model that is granted on this "
         "data set of sentences",
     )
-    target: Literal["images", "batch_mean"] = Field(
+    target: Literal["images", "batch_mean", "dataset_mean"] = Field(
         "images",
-        description="what reconstructions are compared with: every image, or, by their mean, the mean of the batch",
+        description="what reconstructions are compared with: every image, or, by their mean, the mean of the batch, or "
+        "that of the training images",
     )
 
     users: int = Field(
@@ -114,8 +133,43 @@ class AttackJob(JobKind):
 
     @model_validator(mode="after")
     def _nobody_drops_out(self) -> AttackJob:
-        if self.secure_aggregation is not None and self.secure_aggregation.dropout:
-            raise ValueError("secure_aggregation.dropout: no user drops out here, since all are reconstructed")
+        secure = self.secure_aggregation
+        if secure is not None and (secure.dropout or secure.early):
+            raise ValueError("secure_aggregation.dropout, early: no user drops out here, since all are reconstructed")
+        _ = self._honest
+        return self
+
+    @property
+    def _honest(self) -> int:
+        """Users of a sum who do not collude with the server.
+
+        Raises:
+            ValueError: the protocol does not fit their number.
+        """
+        if self.secure_aggregation is None or self.users == 1:
+            return self.users
+        try:
+            return self.secure_aggregation.honest(self.users)
+        except ConfigError as error:
+            raise ValueError(f"secure_aggregation: {error}") from error
+
+    def schedule(self, dimension: int) -> Schedule:
+        """The release of a user's data: of all that it holds here."""
+        secure = self.secure_aggregation
+        return Schedule(
+            dimension,
+            clients=self._honest,
+            records=self.batch_size,
+            batch=self.batch_size,
+            sampling="all",
+            clipped=secure is not None and secure.clip is not None,
+            places=None if secure is None else secure.fraction_bits,
+        )
+
+    @model_validator(mode="after")
+    def _one_way_to_choose(self) -> AttackJob:
+        if self.unlike and self.victims == "distinct":
+            raise ValueError("unlike: where samples are passed over, seeds cannot count off their own; victims: same")
         return self
 
     @model_validator(mode="after")
@@ -149,7 +203,7 @@ class AttackJob(JobKind):
         return SUBJECTS[job.dataset.component.unit].metrics | VICTIM_METRICS
 
     def lengths_of(self, job: Job) -> Mapping[str, int]:
-        samples = self.clients * (1 if self.target == "batch_mean" else self.batch_size * self.users)
+        samples = self.clients * (self.batch_size * self.users if self.target == "images" else 1)
         return {"victim": self.clients, "image": samples, "sentence": samples}
 
     def effort(self, job: Job) -> Effort:
@@ -175,12 +229,15 @@ class AttackJob(JobKind):
             self._check(job.attack.label, attack, dataset)
             for _, defense in job.defense.settings():
                 check_defense(dataset, defense)
+                if "mechanism" in attack.needs and (reason := defense.not_simulated):
+                    raise Infeasible(f"attack '{job.attack.label}' runs the mechanism itself: {reason}")
             if self.users > 1:
                 self._check_sum(job.attack.label, attack, [defense for _, defense in job.defense.settings()])
             images = CalibrationImages(dataset, device, self.calibration, self.auxiliary)
             defenses = images.calibrated(job.defense.settings())
-            for seed in job.seeds:
-                measured, reconstructions = self._attack_seed(job, subject, attack, defenses, seed, device)
+            stacked = self._is_stacked(job, subject, attack, device)
+            for seeds in [job.seeds] if stacked else [[seed] for seed in job.seeds]:
+                measured, reconstructions = self._attack(job, subject, attack, defenses, seeds, stacked, device)
                 replicates += measured
                 tensors |= reconstructions
         except Infeasible as error:
@@ -198,8 +255,8 @@ class AttackJob(JobKind):
             raise Infeasible(
                 f"attack '{label}' reconstructs {attack.reconstructs}; data set '{dataset.name}' holds {dataset.unit}"
             )
-        if self.target == "batch_mean" and dataset.unit != "images":
-            raise Infeasible(f"target 'batch_mean': there is no mean of {dataset.unit}")
+        if self.target != "images" and dataset.unit != "images":
+            raise Infeasible(f"target '{self.target}': there is no mean of {dataset.unit}")
         granted = {*self.knowledge, *(name for name in TRAINED.values() if getattr(self, name))}
         missing = sorted(attack.needs - granted)
         if missing:
@@ -217,30 +274,54 @@ class AttackJob(JobKind):
             raise Infeasible("a mean of several users' local training is the update of no single batch")
         if self.batch_norm == "train":
             raise Infeasible("users' BatchNorm layers normalise with a batch each, and their mean has several")
+        if "mechanism" in attack.needs:
+            raise Infeasible(f"attack '{label}' runs the mechanism of one client; a mean has those of {self.users}")
         if "batch_statistics" in attack.needs:
             raise Infeasible(f"attack '{label}' knows the statistics of one batch; a mean has a batch of every user")
 
-    def _attack_seed(
+    def _is_stacked(self, job: Job, subject: Subject, attack: Attack, device: torch.device) -> bool:
+        """Whether one search attacks the models of all seeds, a model per row: where that is possible and faster."""
+        network = build_network(job.model.single(), subject.dataset.shape, subject.dataset.classes, 0, device)
+        alike = not (network.running_statistics and self.epoch)  # else their BatchNorm layers differ, too
+        return attack.several_models and alike and worthwhile(self.clients, network.dimension, device)
+
+    def _attack(
         self,
         job: Job,
         subject: Subject,
         attack: Attack,
         defenses: Sequence[tuple[Setting, Defense]],
-        seed: int,
+        seeds: Sequence[int],
+        stacked: bool,
         device: torch.device,
     ) -> tuple[list[Replicate], dict[str, torch.Tensor]]:
-        """All settings of the defense at once: they are only more observations of the same model."""
-        try:
-            scene = _Scene.of(self, job, subject, seed, device)
-        except Diverged as error:
-            outcome = Outcome(status="diverged", reason=str(error))
-            return job.without_numbers(outcome, seeds=[seed]), {}
-        sent = [scene.sent(setting, defense) for setting, defense in defenses]
-        observations = scene.observations(sent)
-        knowledge = replace(scene.knowledge(sent), **self._trained(job, device))
-        streams = scene.victims.streams.child("attack").repeat(len(sent))
-        reconstruction = attack.reconstruct(observations, knowledge, streams)
-        return scene.judged(seed, sent, reconstruction)
+        """All seeds and all settings of the defense at once: they are only more observations."""
+        scenes: dict[int, _Scene] = {}
+        replicates: list[Replicate] = []
+        tensors: dict[str, torch.Tensor] = {}
+        for seed in seeds:
+            try:
+                scenes[seed] = _Scene.of(self, job, subject, seed, device)
+            except Diverged as error:
+                outcome = Outcome(status="diverged", reason=str(error))
+                replicates += job.without_numbers(outcome, seeds=[seed])
+        if not scenes:
+            return replicates, tensors
+        sent = {seed: [scene.sent(setting, defense) for setting, defense in defenses] for seed, scene in scenes.items()}
+        seen = [scene.observations(sent[seed]) for seed, scene in scenes.items()]
+        known = [scene.knowledge(sent[seed]) for seed, scene in scenes.items()]
+        observations, knowledge = (side_by_side(seen), joint_knowledge(known)) if stacked else (seen[0], known[0])
+        streams = [scene.victims.streams.child("attack").repeat(len(defenses)).keys for scene in scenes.values()]
+        reconstruction = attack.reconstruct(
+            observations, replace(knowledge, **self._trained(job, device)), Streams(list(chain.from_iterable(streams)))
+        )
+        rows = len(defenses) * self.clients
+        for place, (seed, scene) in enumerate(scenes.items()):
+            of_seed = reconstruction.rows(place * rows, (place + 1) * rows)
+            measured, shown = scene.judged(seed, sent[seed], of_seed)
+            replicates += measured
+            tensors |= shown
+        return sorted(replicates, key=lambda replicate: replicate.seed), tensors
 
     def _trained(self, job: Job, device: torch.device) -> dict[str, Any]:
         """Side knowledge trained by other jobs, by name.
@@ -270,6 +351,7 @@ class _Sent:
         image_noise: covariance of the noise on each observation's images; empty where it is not granted.
         statistics: of the batches, for BatchNorm; empty where they are not granted.
         privacy: the mechanism's guarantee.
+        mechanism: what an attacker may run on candidates; None where it is not granted or he cannot.
     """
 
     setting: Setting
@@ -279,6 +361,7 @@ class _Sent:
     image_noise: list[torch.Tensor]
     statistics: Statistics
     privacy: PrivacyStatement
+    mechanism: Defense | None
 
 
 @dataclass(frozen=True)
@@ -314,6 +397,7 @@ class _Scene:
             batch_size=kind.batch_size,
             first_index=kind.first_index,
             of_seeds=kind.victims,
+            unlike=kind.unlike,
             device=device,
         )
         trained = pretrained(clients.network, dataset, label, seed, kind.epoch, kind.pretraining, device)
@@ -347,7 +431,8 @@ class _Scene:
             torch.stack(views, dim=1) if len(views) > 1 else None,
             self._image_noise(defense),
             rounds[0].steps.batch_statistics if self._grants_statistics else {},
-            defense.privacy(Schedule(dimension=clients.network.dimension)),
+            defense.privacy(kind.schedule(clients.network.dimension)),
+            defense if "mechanism" in kind.knowledge and kind.users == 1 and not defense.not_simulated else None,
         )
 
     def _computed(self, batch: Examples) -> ClientSteps:
@@ -396,7 +481,9 @@ class _Scene:
             tuple(victims.inputs.shape[1:]),
             self.kind.local,
             marked=stacked([message.marked for message in messages]),
+            coded=stacked([message.coded for message in messages]),
             gain=gains(messages, views),
+            step=stacked([message.step for message in messages]),
             repeats=torch.cat(repeats) if repeats else None,
             public=Streams(public.keys[::users]).repeat(len(sent)),
         )
@@ -413,6 +500,7 @@ class _Scene:
             batch_statistics={name: torch.cat([each[name] for each in statistics]) for name in statistics[0]} or None,
             noise_variance=variance if "noise_variance" in granted else None,
             data_noise=[noise for each in sent for noise in each.image_noise] or None,
+            mechanism=[each.mechanism for each in sent if each.mechanism for _ in range(self.kind.clients)] or None,
             **self.subject.knowledge(self.victims, self.kind.knowledge, self.kind.auxiliary),
         )
         if knowledge.words is None or knowledge.inputs is None:
@@ -424,8 +512,11 @@ class _Scene:
     ) -> tuple[list[Replicate], dict[str, torch.Tensor]]:
         """A replicate of each setting, which compares reconstructions with their victims, and the tensors to keep."""
         victims = self.victims
-        if self.kind.target == "batch_mean":
-            victims = replace(victims, values=_means(victims.values), inputs=_means(victims.inputs))
+        if self.kind.target != "images":
+            mean = _means(victims.values)
+            if self.kind.target == "dataset_mean":
+                mean = _training_mean(self.subject.dataset).to(mean).expand_as(mean).clone()
+            victims = replace(victims, values=mean, inputs=self.subject.dataset.normalise(mean))
             reconstruction = replace(reconstruction, images=_means(reconstruction.images))
         replicates, every = [], []
         for index, each in enumerate(sent):
@@ -507,6 +598,15 @@ def _beside(parts: list[torch.Tensor]) -> torch.Tensor:
     """The reconstructions of all settings, ``[settings, n, B, ...]``; shorter sentences are padded with zeros."""
     widest = max(part.shape[-1] for part in parts)
     return torch.stack([torch.nn.functional.pad(part, (0, widest - part.shape[-1])) for part in parts])
+
+
+@cache
+def _training_mean(dataset: Dataset) -> torch.Tensor:
+    """The mean training image, float32 ``[C, H, W]`` in [0, 1]."""
+    total, count = torch.zeros(dataset.shape, dtype=torch.float64), dataset.length("train")
+    for first in range(0, count, ROWS):
+        total += dataset.load("train", range(first, min(first + ROWS, count))).values.sum(dim=0, dtype=torch.float64)
+    return (total / count).float()
 
 
 def _means(images: torch.Tensor) -> torch.Tensor:

@@ -138,8 +138,8 @@ class Job:
 
     @property
     def effort(self) -> Effort:
-        """The effort of all combinations: see :meth:`JobKind.effort`."""
-        return reduce(Effort.plus, (job.kind.effort(job) for _, job in self.combinations()))
+        """The effort of all combinations: see :meth:`JobKind.effort_swept`."""
+        return self.kind.effort_swept(self)
 
     @property
     def volume(self) -> float:
@@ -311,6 +311,8 @@ class JobKind(Component):
     there. Defenses that an experiment lists run anyway, and may be infeasible."""
     gated_metrics: ClassVar[Mapping[str, MetricInfo]] = {}
     """Metrics that gates may ask of such jobs; empty for kinds that do not attack."""
+    victim_fields: ClassVar[tuple[str, ...]] = ()
+    """Fields of the protocol that decide whom a seed's attack faces, ``clients`` among them; of kinds that attack."""
     grants: ClassVar[Grant | None] = None
     """Side knowledge that such jobs train for attackers; see :meth:`granted`."""
 
@@ -376,8 +378,17 @@ class JobKind(Component):
         """
         return float(len(job.seeds) * job.defense.count)
 
+    def effort_swept(self, job: Job) -> Effort:
+        """The effort of all combinations of the swept fields: the sum, unless :meth:`run_swept` shares work."""
+        return reduce(Effort.plus, (one.kind.effort(one) for _, one in job.combinations()))
+
+    def run_swept(self, job: Job, device: torch.device) -> Iterator[tuple[Setting, Findings]]:
+        """The findings of every combination of the swept fields: one after the other, unless they share work."""
+        for setting, one in job.combinations():
+            yield setting, one.kind.run(one, device)
+
     def run(self, job: Job, device: torch.device) -> Findings:
-        """Do the work of ``job`` on ``device``."""
+        """Do the work of ``job``, which sweeps no field of the protocol, on ``device``."""
         raise NotImplementedError
 
 

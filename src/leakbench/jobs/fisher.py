@@ -10,7 +10,8 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from leakbench.data.base import image_dataset
+from leakbench.data.base import Dataset, image_dataset
+from leakbench.data.covariance import moments_of
 from leakbench.defenses.base import Defense
 from leakbench.defenses.clients import DefendedClients
 from leakbench.effort import Effort
@@ -22,7 +23,7 @@ from leakbench.jobs.victims import SAME_OR_DISTINCT, OfSeeds, gather_victims
 from leakbench.lazy import torch
 from leakbench.models.base import BatchNorm, Network
 from leakbench.records import MetricInfo, Outcome, Replicate
-from leakbench.theory.fisher import information_trace
+from leakbench.theory.fisher import information_trace, least_error
 from leakbench.theory.optimal_noise import RATIO_CEILING, RATIO_FLOOR, variance_ratio
 from leakbench.theory.utility import u1, u2
 
@@ -40,6 +41,13 @@ FISHER_METRICS = {
     "floored": MetricInfo(unit="part of the coordinates below the floor of the ratio", direction="none", axis="victim"),
     "capped": MetricInfo(unit="part of the coordinates at the limit of the ratio", direction="none", axis="victim"),
 }
+BOUND = {
+    "bound": MetricInfo(
+        unit="least squared error per input, by tr J_F, of normal inputs with the data's covariance", direction="higher"
+    )
+}
+INFINITE = "infinite: coordinates travel without noise"
+"""The reason why there is no number of the information."""
 NEEDS_LAW = ("u1_kept", "u2", "information", "information_kept", "noise_rms", "noise_frobenius", "passing")
 
 
@@ -53,7 +61,7 @@ class FisherJob(JobKind):
     """
 
     minutes: ClassVar[int] = 30
-    added: ClassVar[tuple[str, ...]] = ("victims",)
+    added: ClassVar[tuple[str, ...]] = ("victims", "prior")
     metrics: ClassVar[Mapping[str, MetricInfo]] = FISHER_METRICS
 
     clients: int = Field(ge=1, description="clients per seed")
@@ -63,11 +71,20 @@ class FisherJob(JobKind):
     batch_norm: BatchNorm = Field("eval", description="what the clients' BatchNorm layers normalise with")
     probes: int = Field(100, ge=1, description="random directions per sensitivity")
     exact: bool = Field(False, description="exact sensitivities instead, along every pixel of an image")
+    prior: int | None = Field(
+        None,
+        ge=2,
+        description="training images at most whose covariance is the prior of a bound on the error of attackers; by "
+        "default there is none",
+    )
     coordinates: bool = Field(False, description="keep the first client's gradient, sensitivities and noise variances")
 
     @property
     def distinct_victims(self) -> bool:
         return self.victims == "distinct"
+
+    def metrics_of(self, job: Job) -> Mapping[str, MetricInfo]:
+        return FISHER_METRICS if self.prior is None else FISHER_METRICS | BOUND
 
     def lengths_of(self, job: Job) -> Mapping[str, int]:
         return {"victim": self.clients}
@@ -83,10 +100,14 @@ class FisherJob(JobKind):
     def run(self, job: Job, device: torch.device) -> Findings:
         replicates: list[Replicate] = []
         tensors: dict[str, torch.Tensor] = {}
+        variances = None if self.prior is None else _prior_variances(job.dataset.single(), self.prior)
         for seed in job.seeds:
             measured, kept = self._measure_seed(job, seed, device)
             replicates += measured
             tensors |= kept
+        if variances is not None:
+            for replicate in replicates:
+                _add_bound(replicate, variances)
         return Findings(replicates, tensors)
 
     def _measure_seed(
@@ -128,6 +149,30 @@ class FisherJob(JobKind):
             for name, vector in flat.items()
             for parameter, part in network.unflatten(vector).items()
         }
+
+
+def _prior_variances(dataset: Dataset, count: int) -> torch.Tensor:
+    """Eigenvalues of the covariance of training images as network inputs, float64 ``[pixels]``."""
+    images = image_dataset(dataset, "the field 'prior' of jobs of kind 'fisher'")
+    rows = range(min(count, images.length("train")))
+    return moments_of(images.normalise(images.load("train", rows).values)).eigenvalues
+
+
+def _add_bound(replicate: Replicate, variances: torch.Tensor) -> None:
+    """Add the bound that follows from the mean information of a seed's clients; infinite information leaves 0.
+
+    The information about one image alone is that of all inputs of a batch, per input, times the image's pixels: images
+    are independent, and the bound of all is the sum of theirs.
+    """
+    information = replicate.metrics.get("information")
+    reason = replicate.reasons.get("information", "")
+    if isinstance(information, list) and None not in information:
+        trace = torch.tensor(information, dtype=torch.float64).mean() * len(variances)
+        replicate.metrics["bound"] = float(least_error(trace, variances)) / len(variances)
+    elif reason == INFINITE:
+        replicate.metrics["bound"] = 0.0
+    else:
+        replicate.metrics["bound"], replicate.reasons["bound"] = None, reason
 
 
 @dataclass(frozen=True)
@@ -203,7 +248,7 @@ def _why_not(name: str, law: Law | None) -> str:
     if name != "information" or law is None:
         return "not finite"
     if _summable(law):
-        return "infinite: coordinates travel without noise"
+        return INFINITE
     return "known for independent noise alone" if law.normal else "known for normal noise alone"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, NamedTuple
 
@@ -72,15 +72,15 @@ STATED = {
 MEMBERSHIP_METRICS |= STATED
 
 
-@JOB_KINDS.register("membership", version=1)
+@JOB_KINDS.register("membership", version=2)
 class MembershipJob(JobKind):
     """Membership inference on the mean of users' updates, without ground truth.
 
     The model is untrained, or was trained without a defense on records of no user. Mechanisms that weight all records
     take all; others a batch. Scores are those of :mod:`leakbench.attacks.membership_of_sums`, and plain products. The
-    records of a trial are the same for all seeds and defenses, and those of fewer users are among those of more; the
-    seed draws the model, the batches and the mechanisms' randomness. The hundreds of means are taken in the clear,
-    which equals what secure aggregation decodes.
+    records of a trial are the same for all defenses, and those of fewer users are among those of more; the seed draws
+    them, the server's records, the model, the batches and the mechanisms' randomness. The hundreds of means are taken
+    in the clear, which equals what secure aggregation decodes.
     """
 
     memory_mb: ClassVar[int] = 16000
@@ -243,13 +243,13 @@ class MembershipJob(JobKind):
         )
         network = pretrained(network, dataset, label, seed, self.epoch, self.pretraining, device)
         # Neighbours in a data set may have more in common than others, such as the writer.
-        order = trained + torch.randperm(available - trained, generator=generator(label, "membership", "records"))
+        order = trained + torch.randperm(available - trained, generator=generator(label, seed, "membership", "records"))
         samples = dataset.load("train", order[: self.auxiliary + size].tolist())
         images, labels = dataset.normalise(samples.values.to(device)), samples.labels.to(device)
         return Population(network, images, labels, self.auxiliary)
 
     def _trial(self, population: Population, label: str, seed: int, number: int) -> Trial:
-        order = torch.randperm(population.size, generator=generator(label, "membership", number)) + self.auxiliary
+        order = torch.randperm(population.size, generator=generator(label, seed, "membership", number)) + self.auxiliary
         # The candidates come first: they are the same for any number of users.
         target, others = order[: self.records], order[self.records : self.records + self._asked]
         rest = order[self.records + self._asked :][: (max(self.users) - 1) * self.records]
@@ -275,14 +275,15 @@ class MembershipJob(JobKind):
         alone = "of the update of one user"
         if users == 1:
             reasons["information_bound"] = f"{alone} eq. 9 says nothing"
-        privacy = defense.privacy(Schedule(dimension, delta=self.delta))
-        if isinstance(defense, SummedUsers):
-            informed = defense.model_copy(update={"users": users, "records": self.records})
-            privacy = (
-                informed.privacy(Schedule(dimension, delta=self.delta))
-                if users > 1
-                else PrivacyStatement(None, None, f"not stated {alone}")
-            )
+        schedule = Schedule(dimension, delta=self.delta)
+        if not isinstance(defense, SummedUsers):
+            privacy = defense.privacy(schedule)
+        elif users == 1:
+            privacy = PrivacyStatement(None, None, f"not stated {alone}")
+        else:
+            taken = self._taken(defense)
+            schedule = replace(schedule, clients=users, records=self.records, batch=taken, sampling="independent")
+            privacy = defense.model_copy(update={"users": users, "records": self.records}).privacy(schedule)
         values["epsilon"], values["auc_bound"] = privacy.epsilon, None
         if privacy.epsilon is None or privacy.delta is None:
             reasons |= dict.fromkeys(("epsilon", "auc_bound"), privacy.basis)

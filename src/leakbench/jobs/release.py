@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
@@ -15,37 +15,44 @@ from leakbench.attacks.released.base import (
     MODEL_INVERSIONS,
     Labelled,
     MembershipAttack,
-    MembershipSplit,
     ModelInversion,
     joined,
-    membership_split,
 )
 from leakbench.attacks.released.four_branch import FourBranch
 from leakbench.attacks.released.inversion import MeanStart
 from leakbench.attacks.released.lira import LiRA
 from leakbench.attacks.released.threshold import Threshold
-from leakbench.data.base import Dataset, image_dataset
+from leakbench.data.base import image_dataset
 from leakbench.defenses.base import ActsOn, Defense, Schedule
 from leakbench.defenses.channel import ChannelReport
 from leakbench.defenses.clients import DefendedClients, Examples, calibrated
 from leakbench.defenses.dp_sgd import DPSGD, PrivateRuns
 from leakbench.effort import FORWARD, Effort
-from leakbench.errors import ConfigError, Infeasible
+from leakbench.errors import Infeasible
 from leakbench.federated.client_data import ClientData
-from leakbench.federated.gradients import SampleGradients
-from leakbench.federated.training import Start, Training, TrainingRuns, TrainingSet, Transform, train_runs
-from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
+from leakbench.federated.gradients import SampleGradients, batch_gradients
+from leakbench.federated.training import Start, TrainingRuns, TrainingSet, Transform, train_runs
+from leakbench.jobs.base import JOB_KINDS, Findings, Job, Setting
+from leakbench.jobs.client_training import ClientImages, ClientTraining, target_of
+from leakbench.jobs.shadows import shadow_confidences
 from leakbench.lazy import torch
 from leakbench.metrics.inversion import INVERSION_METRICS, class_centres, inversion_metrics
 from leakbench.metrics.membership import auc
-from leakbench.models.base import Network, build_network
+from leakbench.models.base import Network
 from leakbench.models.trained import TrainedModels
-from leakbench.randomness import Streams, stream_seed
+from leakbench.randomness import Streams
 from leakbench.records import MetricInfo, Outcome, Replicate, Value
 from leakbench.registry import Component, Registry
 
+if TYPE_CHECKING:
+    from leakbench.attacks.base import Attack
+
 MODEL_METRICS = {
     "accuracy": MetricInfo(unit="part of the evaluation images", direction="higher"),
+    "chance": MetricInfo(
+        unit="part of the evaluation images that have the most frequent label of the training images", direction="none"
+    ),
+    "rate": MetricInfo(unit="learning rate of SGD or Adam", direction="none"),
     "train_accuracy": MetricInfo(unit="part of the clean training images", direction="higher"),
     "final_loss": MetricInfo(unit="nats, mean over the clean training images", direction="lower"),
     **{f"inversion_{name}": info for name, info in INVERSION_METRICS.items()},
@@ -79,13 +86,12 @@ def auc_metrics(attack: str) -> dict[str, MetricInfo]:
 
 @dataclass(frozen=True)
 class _Run:
-    """One model to train: a seed, a setting of the defense with its index, the calibrated defense, its guarantee."""
+    """One model to train: a seed, a setting of the defense with its index, the calibrated defense."""
 
     seed: int
     place: int
     setting: Setting
     defense: Defense
-    guarantee: _Guarantee
 
 
 class _Guarantee(NamedTuple):
@@ -96,29 +102,34 @@ class _Guarantee(NamedTuple):
     privacy: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class _Data:
-    """The victim's images and the others, as network inputs; clean. ``key`` names the random streams of a seed."""
+class _Trained(NamedTuple):
+    """Models after some number of steps.
 
-    dataset: Dataset
-    label: str
-    members: Labelled
-    evaluation: Labelled
-    auxiliary: torch.Tensor
+    Attributes:
+        models: of all runs.
+        diverged_at: the step at which a run became non-finite, ``[runs]``; -1 where it never did.
+        images: that they were trained on, ``[N, C, H, W]``, or ``[runs, N, C, H, W]`` where defenses change them.
+        rates: learning rate of each run.
+    """
 
-    def key(self, seed: int) -> tuple[str | int, ...]:
-        return self.label, seed, "client", 0
+    models: TrainedModels
+    diverged_at: torch.Tensor
+    images: torch.Tensor
+    rates: list[float]
 
 
-@JOB_KINDS.register("release", version=1)
-class ReleaseJob(JobKind):
+@JOB_KINDS.register("release", version=2)
+class ReleaseJob(ClientTraining):
     """Train on one client's data and attack the released model: membership inference and model inversion.
 
     A channel changes the images before training (or at every step); DP-SGD bounds and noises the gradients of samples.
     Everything but the defense's noise is the same for all defenses: the model's initialisation, the order of the
     images, the split into known and judged images, and the randomness of attacks. Attackers hold clean images and clean
-    labels; a third of the victim's images and as many of others are known to them, a second third is judged. Shadow
-    models of LiRA are undefended, and train for as many epochs as the victim.
+    labels; of the training images and of the evaluation images they know as many as a third of the smaller set, and as
+    many of either are judged. Shadow models of LiRA are undefended, and train for as many epochs as the victim.
+
+    With several ``rates`` a model is trained at each, and the one that is most accurate on the auxiliary images is
+    released; evaluation images play no part in the choice.
 
     DP-SGD's epsilon is that of Poisson sampling, though batches are those of shuffled epochs, as in common practice.
     """
@@ -126,21 +137,20 @@ class ReleaseJob(JobKind):
     memory_mb: ClassVar[int] = 16000
     minutes: ClassVar[int] = 120
     faces: ClassVar[frozenset[ActsOn]] = frozenset({"data", "samples"})
+    gated_metrics: ClassVar[Mapping[str, MetricInfo]] = {
+        name: MODEL_METRICS[name] for name in ("accuracy", "train_accuracy", "chance")
+    }
 
-    images: int | None = Field(None, ge=6, description="the victim's: the first of the train split; all by default")
-    evaluation: tuple[int, int] | None = Field(
-        None, description="test images that judge accuracy, and non-members: from, to (exclusive); by default one half"
+    rates: tuple[float, ...] = Field(
+        (), description="learning rates to choose from, for every model, on auxiliary images; by default rate alone"
     )
-    auxiliary: tuple[int, int] | None = Field(
-        None, description="test images that model inversion knows: from, to (exclusive); by default the second half"
-    )
-    steps: int = Field(10_000, ge=1, description="optimiser steps")
-    batch_size: int = Field(64, ge=1, description="images per step")
-    optimiser: Literal["sgd", "adam"] = Field("sgd", description="the client's optimiser")
-    rate: float = Field(0.01, gt=0, description="learning rate")
-    momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD")
-    weight_decay: float = Field(5e-4, ge=0, description="times the parameters, added to the gradient")
     delta: float = Field(1e-5, gt=0, lt=1, description="the delta at which epsilon is stated")
+    deltas: dict[str, float] = Field({}, description="the same for data sets, by label, that have another one")
+    shadows: str | None = Field(
+        None,
+        description="experiment of the same paper whose job 'shadows' trained LiRA's shadow models, on this data set "
+        "and model; by default each job trains its own",
+    )
     membership: tuple[SerializeAsAny[MembershipAttack], ...] = Field(
         (FourBranch(), Threshold(), LiRA()), description="membership attacks: names with parameters"
     )
@@ -168,13 +178,10 @@ class ReleaseJob(JobKind):
         names = [attack.name for attack in self.membership]
         if len(set(names)) < len(names):
             raise ValueError(f"membership: an attack is listed twice ({', '.join(names)})")
-        ranges = [part for part in (self.evaluation, self.auxiliary) if part is not None]
-        if any(start < 0 or stop - start < 1 for start, stop in ranges):
-            raise ValueError("evaluation and auxiliary need a first image and one after the last")
-        if len(ranges) == 2 and max(ranges[0][0], ranges[1][0]) < min(ranges[0][1], ranges[1][1]):
-            raise ValueError("evaluation and auxiliary share images: what inversion knows must not judge accuracy")
-        if len(ranges) == 1:
-            raise ValueError("evaluation and auxiliary: give both, or neither for the two halves of the test split")
+        if not all(rate > 0 for rate in self.rates):
+            raise ValueError(f"rates: learning rates must be positive, found {list(self.rates)}")
+        if not all(0 < delta < 1 for delta in self.deltas.values()):
+            raise ValueError(f"deltas: they must lie between 0 and 1, found {self.deltas}")
         return self
 
     def parameters(self) -> dict[str, Any]:
@@ -182,17 +189,8 @@ class ReleaseJob(JobKind):
         nested = {"membership": [_described(attack) for attack in self.membership]}
         return super().parameters() | nested | {"inversion": _described(self.inversion)}
 
-    @property
-    def training(self) -> Training:
-        """The victim's training."""
-        return Training(
-            steps=self.steps,
-            batch_size=self.batch_size,
-            optimiser=self.optimiser,
-            rate=self.rate,
-            momentum=self.momentum,
-            weight_decay=self.weight_decay,
-        )
+    def reads(self, attack: Attack | None) -> Mapping[str, str]:
+        return {"shadows": "shadows"} if self.shadows else {}
 
     @property
     def _probes(self) -> list[str]:
@@ -213,92 +211,79 @@ class ReleaseJob(JobKind):
     def lengths_of(self, job: Job) -> Mapping[str, int]:
         return {"class": job.dataset.single().classes}
 
-    def run(self, job: Job, device: torch.device) -> Findings:
-        data = self._data(job, device)
-        replicates: list[Replicate] = []
-        tensors: dict[str, torch.Tensor] = {}
+    def results(self, job: Job, device: torch.device, kinds: Sequence[ClientTraining]) -> list[Findings]:
+        data = self.load(job, device)
+        made = [Findings([]) for _ in kinds]
         try:
             client = ClientData(data.members.images[None])
             settings = [(setting, calibrated(_feasible(each), client)) for setting, each in job.defense.settings()]
             with torch.no_grad():
-                networks = {seed: self._network(job, seed, device) for seed in job.seeds}
-                dimension = networks[job.seeds[0]].dimension
-                guarantees = [self._guarantee(defense, dimension, data) for _, defense in settings]
+                networks = {seed: self.network(job, seed, device) for seed in job.seeds}
                 runs = [
-                    _Run(seed, place, setting, defense, guarantee)
+                    _Run(seed, place, setting, defense)
                     for seed in job.seeds
-                    for place, ((setting, defense), guarantee) in enumerate(zip(settings, guarantees, strict=True))
+                    for place, (setting, defense) in enumerate(settings)
                 ]
                 together = self._together(networks[job.seeds[0]], data, device)
                 for first in range(0, len(runs), together):
-                    measured, kept = self._train_and_attack(runs[first : first + together], networks, data)
-                    replicates += measured
-                    tensors |= kept
+                    part = runs[first : first + together]
+                    trained = self._train(part, networks, data, [kind.steps for kind in kinds])
+                    for kind, models, findings in zip(kinds, trained, made, strict=True):
+                        assert isinstance(kind, ReleaseJob)
+                        measured, kept = kind._attack_models(job, part, models, data)
+                        findings.replicates.extend(measured)
+                        findings.tensors.update(kept)
         except Infeasible as error:
             outcome = Outcome(status="infeasible", reason=str(error))
-            return Findings(job.without_numbers(outcome))
-        return Findings(replicates, tensors)
+            return [Findings(job.without_numbers(outcome)) for _ in kinds]
+        return made
 
-    def effort(self, job: Job) -> Effort:
-        dataset = job.dataset.single()
-        members = self.images or dataset.expected("train")
-        start, stop = self.evaluation or (0, dataset.expected("test") // 2)
-        known = 2 * (min(members, stop - start) // 3)
-        attacks = {attack.name: attack.knowing(self.training) for attack in self.membership}
+    def training_effort(self, job: Job) -> Effort:
+        runs = len(job.seeds) * job.defense.count * max(1, len(self.rates))
+        return Effort(self.batch_size, 1).times(self.steps).beside(runs)
+
+    def attack_effort(self, job: Job) -> Effort:
+        members, others = self.sizes(job)
+        known, target = 2 * (min(members, others) // 3), target_of(job)
+        training = self.shadow_training(members, others)
+        attacks = {each.name: each if self.shadows else each.knowing(training) for each in self.membership}
         asked = [*attacks.values(), *(attacks[name] for name in self._probes)]
         settings = job.defense.count
-        judged = Effort(FORWARD * (members + stop - start), 1).plus(self.inversion.effort(dataset.classes))
-        attacked = reduce(Effort.plus, (attack.effort(known, settings) for attack in asked), judged.beside(settings))
-        trained = Effort(self.batch_size, 1).times(self.steps).beside(len(job.seeds) * settings)
-        return trained.plus(attacked.times(len(job.seeds)))
+        judged = Effort(FORWARD * (members + others), 1).plus(self.inversion.effort(target.classes)).beside(settings)
+        attacked = reduce(Effort.plus, (each.effort(known, settings, target) for each in asked), judged)
+        return attacked.times(len(job.seeds))
 
-    def _data(self, job: Job, device: torch.device) -> _Data:
-        dataset = image_dataset(job.dataset.single(), "jobs of kind 'release'")
-        available, test = dataset.length("train"), dataset.length("test")
-        count = available if self.images is None else self.images
-        if count > available:
-            raise ConfigError(f"images: {count} is more than the train split of '{dataset.name}' has ({available})")
-        parts = (self.evaluation or (0, test // 2), self.auxiliary or (test // 2, test))
-        loaded = [dataset.load("train", range(count)), *(dataset.load("test", range(*part)) for part in parts)]
-        members, evaluation, auxiliary = (
-            Labelled(dataset.normalise(images.to(device)), labels.to(device)) for images, labels in loaded
-        )
-        if len(evaluation.labels) < 6:
-            raise ConfigError("evaluation: membership attacks need at least 6 images")
-        return _Data(dataset, job.dataset.label, members, evaluation, auxiliary.images)
-
-    def _network(self, job: Job, seed: int, device: torch.device) -> Network:
-        dataset, label = job.dataset.single(), job.dataset.label
-        start = stream_seed(label, seed, "initialisation")
-        return build_network(job.model.single(), dataset.shape, dataset.classes, start, device)
-
-    def _together(self, network: Network, data: _Data, device: torch.device) -> int:
+    def _together(self, network: Network, data: ClientImages, device: torch.device) -> int:
         """Number of runs that fit in memory side by side, each with its copy of the training set."""
         size = 4 * (data.members.images.numel() + 6 * network.dimension)
         budget = GPU_PART * torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else DATA_BUDGET
         return max(1, int(budget / size))
 
-    def _train_and_attack(
-        self, runs: Sequence[_Run], networks: Mapping[int, Network], data: _Data
+    def _attack_models(
+        self, job: Job, runs: Sequence[_Run], trained: _Trained, data: ClientImages
     ) -> tuple[list[Replicate], dict[str, torch.Tensor]]:
-        """Train some of the runs side by side, then attack them, seed by seed."""
-        trained, protected = self._train(runs, networks, data)
-        values: list[dict[str, Value]] = [{} for _ in runs]
+        """Judge and attack some models, seed by seed."""
+        values: list[dict[str, Value]] = [
+            {"rate": rate} if step < 0 else {}
+            for rate, step in zip(trained.rates, trained.diverged_at.tolist(), strict=True)
+        ]
         reasons: list[dict[str, str]] = [{} for _ in runs]
         tensors: dict[str, torch.Tensor] = {}
-        diverged = trained.diverged_at.tolist()
+        diverged, protected = trained.diverged_at.tolist(), trained.images
         for seed in dict.fromkeys(run.seed for run in runs):
             rows = [row for row, run in enumerate(runs) if run.seed == seed and diverged[row] < 0]
             if not rows:
                 continue
             models = _chosen(trained.models, rows)
             of_seed = [runs[row] for row in rows]
+            attacks = self._informed(job, data, seed)
             measured: dict[str, torch.Tensor | str] = {}
             measured |= self._utility(models, data)
             measured |= self._inverted(models, data, of_seed, tensors)
-            measured |= self._memberships(models, data, seed)
+            measured |= self._memberships(attacks, models, data, seed)
             probes = protected if protected.dim() == 4 else protected[torch.tensor(rows, device=protected.device)]
-            measured |= self._protected_memberships(models, data, seed, [run.defense for run in of_seed], probes)
+            defenses = [run.defense for run in of_seed]
+            measured |= self._protected_memberships(attacks, models, data, seed, defenses, probes)
             for name, value in measured.items():
                 for place, row in enumerate(rows):
                     if isinstance(value, str):
@@ -306,13 +291,13 @@ class ReleaseJob(JobKind):
                     else:
                         values[row][name] = value[place].tolist()
         replicates = []
-        for run, metrics, why, step in zip(runs, values, reasons, diverged, strict=True):
+        guarantees = [self._guarantee(run.defense, trained.models.network.dimension, data) for run in runs]
+        for run, metrics, why, step, known in zip(runs, values, reasons, diverged, guarantees, strict=True):
             outcome = Outcome()
             if step >= 0:
                 reason = f"training became non-finite at step {step}"
                 outcome = Outcome(status="diverged", reason=reason, step=step)
                 why |= dict.fromkeys(self._measured.keys() - set(STATED), reason)
-            known = run.guarantee
             replicate = self._replicate(run.seed, run.setting, outcome, metrics | known.values, why | known.missing)
             replicate.privacy = known.privacy
             replicates.append(replicate)
@@ -331,42 +316,64 @@ class ReleaseJob(JobKind):
         return Replicate(seed=seed, setting=dict(setting), outcome=outcome, metrics=metrics, reasons=why)
 
     def _train(
-        self, runs: Sequence[_Run], networks: Mapping[int, Network], data: _Data
-    ) -> tuple[TrainingRuns, torch.Tensor]:
-        """Trained models, and their training images: ``[N, C, H, W]``, or ``[runs, N, C, H, W]`` where protected."""
+        self, runs: Sequence[_Run], networks: Mapping[int, Network], data: ClientImages, steps: Sequence[int]
+    ) -> list[_Trained]:
+        """Models after each of some numbers of steps, at the learning rate that suits each run best."""
         images = _protected_images(runs, data)
+        best: list[_Trained] = []
+        for rate in self.rates or (self.rate,):
+            trained = self._train_at(rate, runs, networks, data, images, sorted(set(steps)))
+            candidates = []
+            for number in steps:
+                diverged = torch.where(trained.diverged_at < number, trained.diverged_at, -1)
+                candidates.append(_Trained(trained.snapshots[number], diverged, images, [rate] * len(runs)))
+            best = [_better(*pair, data) for pair in zip(best, candidates, strict=True)] if best else candidates
+        return best
+
+    def _train_at(
+        self,
+        rate: float,
+        runs: Sequence[_Run],
+        networks: Mapping[int, Network],
+        data: ClientImages,
+        images: torch.Tensor,
+        steps: Sequence[int],
+    ) -> TrainingRuns:
         defenses = [run.defense for run in runs]
-        private: SampleGradients | None = None
+        network = networks[runs[0].seed]
+        gradients = batch_gradients(network, images.device)
         if any(defense.acts_on == "samples" for defense in defenses):
             # With `_feasible`, all of them: a job's runs are settings of one mechanism.
-            private = SampleGradients(PrivateRuns([defense for defense in defenses if isinstance(defense, DPSGD)]))
-        trained = train_runs(
-            Start(networks[runs[0].seed], torch.stack([networks[run.seed].parameters for run in runs])),
+            gradients = SampleGradients(PrivateRuns([defense for defense in defenses if isinstance(defense, DPSGD)]))
+        return train_runs(
+            Start(network, torch.stack([networks[run.seed].parameters for run in runs])),
             TrainingSet(images, data.members.labels),
             Streams([data.key(run.seed) for run in runs]),
-            self.training,
+            self.training.model_copy(update={"rate": rate}),
             transform=_at_every_step(runs, data),
-            gradients=private,
+            gradients=gradients,
+            snapshots=steps,
         )
-        return trained, images
 
-    def _utility(self, models: TrainedModels, data: _Data) -> dict[str, torch.Tensor]:
+    def _utility(self, models: TrainedModels, data: ClientImages) -> dict[str, torch.Tensor]:
         logits = models.logits(data.members.images)
         labels = data.members.labels.expand(len(models), -1)
+        usual = data.members.labels.bincount().argmax()
         return {
             "accuracy": models.accuracy(*data.evaluation),
+            "chance": (data.evaluation.labels == usual).float().mean().expand(len(models)),
             "train_accuracy": (logits.argmax(dim=-1) == labels).float().mean(dim=-1),
             "final_loss": torch.nn.functional.cross_entropy(logits.mT, labels, reduction="none").mean(dim=1),
         }
 
     def _inverted(
-        self, models: TrainedModels, data: _Data, runs: Sequence[_Run], tensors: dict[str, torch.Tensor]
+        self, models: TrainedModels, data: ClientImages, runs: Sequence[_Run], tensors: dict[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
         """Metrics of model inversion, against the mean clean training image of every class that has one."""
         images, labels = data.members
         present = labels.unique()
         centres = class_centres(images, labels, data.dataset.classes)[present]
-        inverted = self.inversion.invert(models, data.auxiliary, present).images
+        inverted = self.inversion.invert(models, data.auxiliary.images, present).images
         low, high = image_dataset(data.dataset, "model inversion").pixel_range(images.device)
         metrics = inversion_metrics(inverted, centres, float((high - low).max()))
         if self.pictures:
@@ -375,10 +382,6 @@ class ReleaseJob(JobKind):
             tensors[f"seed{runs[0].seed}/centres"] = data.dataset.denormalise(centres)
         per_class = (inverted - centres).square().flatten(2).mean(dim=2)
         return {f"inversion_{name}": value for name, value in metrics.items()} | {"inversion_mse_per_class": per_class}
-
-    def _split(self, data: _Data, seed: int) -> MembershipSplit:
-        streams = Streams([(*data.key(seed), "membership")])
-        return membership_split(len(data.members.labels), len(data.evaluation.labels), streams)
 
     def _attack(
         self,
@@ -408,27 +411,36 @@ class ReleaseJob(JobKind):
             return dict.fromkeys(names, str(error))
         return dict(zip(names, auc(scores, inside), strict=True))
 
-    def _memberships(self, models: TrainedModels, data: _Data, seed: int) -> dict[str, torch.Tensor | str]:
+    def _memberships(
+        self, attacks: Sequence[MembershipAttack], models: TrainedModels, data: ClientImages, seed: int
+    ) -> dict[str, torch.Tensor | str]:
         """Areas under the ROC curve of all attacks on clean candidates."""
-        split = self._split(data, seed)
-        sets = (data.members, data.evaluation)
-        parts = [_shared(sets[place % 2], rows[0]) for place, rows in enumerate(split)]
-        areas: dict[str, torch.Tensor | str] = {}
-        for attack in self._informed(data, split):
+        parts, areas = data.parts(seed), dict[str, torch.Tensor | str]()
+        for attack in attacks:
             areas |= self._attack(attack, attack.name, models, parts, data.key(seed))
         return areas
 
-    def _informed(self, data: _Data, split: MembershipSplit) -> list[MembershipAttack]:
-        """The attacks, which know the victim's training.
+    def _informed(self, job: Job, data: ClientImages, seed: int) -> list[MembershipAttack]:
+        """The attacks, which know the undefended training of the victim, and its shadow models if a job has them.
 
-        A shadow model has as many samples as are known of either kind, and trains for as many epochs as the victim.
+        Raises:
+            ConfigError: those are of another protocol.
         """
-        steps = max(1, round(self.steps * split.members.shape[1] / len(data.members.labels)))
-        training = self.training.model_copy(update={"steps": steps})
-        return [attack.knowing(training) for attack in self.membership]
+        training = self.shadow_training(len(data.members.labels), len(data.evaluation.labels))
+        attacks = [attack.knowing(training) for attack in self.membership]
+        if self.shadows is None:
+            return attacks
+        confidences = shadow_confidences(job, self, seed)
+        return [attack.shadowed(confidences) if isinstance(attack, LiRA) else attack for attack in attacks]
 
     def _protected_memberships(
-        self, models: TrainedModels, data: _Data, seed: int, defenses: Sequence[Defense], trained_on: torch.Tensor
+        self,
+        attacks: Sequence[MembershipAttack],
+        models: TrainedModels,
+        data: ClientImages,
+        seed: int,
+        defenses: Sequence[Defense],
+        trained_on: torch.Tensor,
     ) -> dict[str, torch.Tensor | str]:
         """Areas under the ROC curve of some attacks when all samples are protected by the defense.
 
@@ -437,7 +449,7 @@ class ReleaseJob(JobKind):
         areas: dict[str, torch.Tensor | str] = {}
         if not self._probes:
             return areas
-        split = self._split(data, seed)
+        split = data.split(seed)
         streams = Streams([data.key(seed)])
         images: list[list[torch.Tensor]] = [[] for _ in split]
         for row, defense in enumerate(defenses):
@@ -454,7 +466,7 @@ class ReleaseJob(JobKind):
             for place, (each, rows) in enumerate(zip(images, split, strict=True))
         ]
         clean = data.members.images[split.members[0]]
-        for attack in self._informed(data, split):
+        for attack in attacks:
             if attack.name in self._probes:
                 label = attack.name + PROTECTED
                 if torch.equal(parts[2].images, clean.expand_as(parts[2].images)):
@@ -463,10 +475,11 @@ class ReleaseJob(JobKind):
                     areas |= self._attack(attack, label, models, parts, data.key(seed))
         return areas
 
-    def _guarantee(self, defense: Defense, dimension: int, data: _Data) -> _Guarantee:
+    def _guarantee(self, defense: Defense, dimension: int, data: ClientImages) -> _Guarantee:
         """The guarantee of a calibrated mechanism."""
         rate = min(1.0, self.batch_size / len(data.members.labels))
-        schedule = Schedule(dimension, rounds=self.steps, delta=self.delta, sampling_rate=rate)
+        delta = self.deltas.get(data.label, self.delta)
+        schedule = Schedule(dimension, rounds=self.steps, delta=delta, sampling_rate=rate)
         statement = defense.privacy(schedule)
         reports: Sequence[ChannelReport] = getattr(defense, "reports", ())  # of channels alone
         values: dict[str, Value] = {"epsilon": statement.epsilon}
@@ -505,7 +518,7 @@ def _feasible(defense: Defense) -> Defense:
     return defense
 
 
-def _protected_images(runs: Sequence[_Run], data: _Data) -> torch.Tensor:
+def _protected_images(runs: Sequence[_Run], data: ClientImages) -> torch.Tensor:
     """The victim's images, protected before training by the defense of each run, ``[runs, N, C, H, W]``.
 
     Where no defense changes them, those of all runs: ``[N, C, H, W]``.
@@ -526,7 +539,7 @@ def _protected_images(runs: Sequence[_Run], data: _Data) -> torch.Tensor:
     return images
 
 
-def _at_every_step(runs: Sequence[_Run], data: _Data) -> Transform | None:
+def _at_every_step(runs: Sequence[_Run], data: ClientImages) -> Transform | None:
     """The defenses' change of the images of a step; None where there is none."""
     if not any(run.defense.overrides("protect_data") for run in runs):
         return None
@@ -562,13 +575,31 @@ def _chosen(models: TrainedModels, rows: Sequence[int]) -> TrainedModels:
     return TrainedModels(models.network, models.parameters[index], statistics, initial)
 
 
-def _shared(samples: Labelled, rows: torch.Tensor) -> Labelled:
-    """Samples ``rows`` (``[k]``) that all runs share."""
-    rows = rows.to(samples.labels.device)
-    return Labelled(samples.images[rows], samples.labels[rows])
+def _better(first: _Trained, second: _Trained, data: ClientImages) -> _Trained:
+    """Choose of each run the model that is more accurate on the auxiliary images; of equals the first.
+
+    A model that diverged is worse than any other.
+    """
+    scores = [
+        each.models.accuracy(*data.auxiliary).where(each.diverged_at.to(each.models.parameters.device) < 0, -1.0)
+        for each in (first, second)
+    ]
+    later = scores[1] > scores[0]
+
+    def chosen(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return torch.where(later.view(-1, *[1] * (one.dim() - 1)).to(one.device), other, one)
+
+    statistics = {
+        name: chosen(first.models.statistics[name], second.models.statistics[name]) for name in first.models.statistics
+    }
+    models = replace(
+        first.models, parameters=chosen(first.models.parameters, second.models.parameters), statistics=statistics
+    )
+    rates = [pair[int(place)] for pair, place in zip(zip(first.rates, second.rates, strict=True), later, strict=True)]
+    return _Trained(models, chosen(first.diverged_at, second.diverged_at), first.images, rates)
 
 
-def _shared_labels(data: _Data, place: int, rows: torch.Tensor) -> torch.Tensor:
+def _shared_labels(data: ClientImages, place: int, rows: torch.Tensor) -> torch.Tensor:
     """Labels ``[1, k]`` of one part of a split: members and others take turns."""
     return (data.members if place % 2 == 0 else data.evaluation).labels[rows.to(data.members.labels.device)]
 

@@ -42,7 +42,17 @@ from leakbench.running import checkpoint, work
 from leakbench.running.snapshots import Spent
 from leakbench.staged.manifest import fingerprint
 
-PACKAGES = ("leakbench", "torch", "torchvision", "torchmetrics", "opacus", "numpy", "scikit-learn", "scikit-image")
+PACKAGES = (
+    "leakbench",
+    "torch",
+    "torchvision",
+    "torchmetrics",
+    "lpips",
+    "opacus",
+    "numpy",
+    "scikit-learn",
+    "scikit-image",
+)
 
 BESIDE = {"papers", "leaderboard", "report", "contract", "workflow", "cli.py"}
 """Parts of the package that do not affect a job's numbers, but for the rooms of papers (``jobs``, ...)."""
@@ -227,8 +237,7 @@ def compute(job: Job, device: torch.device) -> Findings:
     Swept fields join the replicates' settings, and prefix the names of tensors.
     """
     merged = Findings([])
-    for setting, combination in job.combinations():
-        findings = combination.kind.run(combination, device)
+    for setting, findings in job.kind.run_swept(job, device):
         prefix = "".join(f"{key}={value}/" for key, value in setting.items())
         merged.replicates.extend(
             replicate.model_copy(update={"setting": {**replicate.setting, **setting}})

@@ -115,11 +115,16 @@ class TrainJob(JobKind):
     @model_validator(mode="after")
     def _enough_clients(self) -> TrainJob:
         secure = self.secure_aggregation
-        if secure is not None and secure.threshold > self.clients:
-            raise ValueError(
-                f"secure_aggregation.threshold ({secure.threshold}) must be at most clients ({self.clients})"
-            )
+        if secure is not None:
+            try:
+                secure.threshold_of(self.clients)
+            except ConfigError as error:
+                raise ValueError(f"secure_aggregation: {error}") from error
         return self
+
+    def noise_variance(self, steps: ClientSteps, message: Message) -> torch.Tensor | None:
+        """Variances behind ``noise_per_tensor``, ``[n, d]``, of all clients or some of each run; None without noise."""
+        return message.noise_variance
 
     def reads(self, attack: Attack | None) -> Mapping[str, str]:
         return {"leakage": "constants"} if self.constants else {}
@@ -135,7 +140,9 @@ class TrainJob(JobKind):
     def effort(self, job: Job) -> Effort:
         start, stop = self.evaluation or (0, 0)
         judged = Effort(FORWARD * (self.clients * self.images_per_client + stop - start), 1)
-        step = Effort(self.clients * self.batch_size, 1).beside(len(job.seeds)).times(job.defense.count)
+        defense = next(job.defense.settings())[1]
+        each = self.batch_size + defense.passes(self.batch_size)
+        step = Effort(self.clients * each, 1).beside(len(job.seeds)).times(job.defense.count)
         return step.times(self.steps).plus(judged.times(len(job.seeds) * job.defense.count))
 
     def volume(self, job: Job) -> float:
@@ -223,10 +230,24 @@ class TrainJob(JobKind):
         if not isinstance(defense, SummedUsers):
             return _Guarantee()
         level = defense.noise_level
-        statement = defense.privacy(Schedule(network.dimension, rounds=self.steps, clients=self.clients))
+        statement = defense.privacy(self._schedule(network.dimension))
         if defense.epsilon is not None and statement.epsilon is None:
             raise ConfigError(f"'{defense.name}' with epsilon {defense.epsilon:g}: {statement.basis}")
         return _Guarantee(statement.as_dict(), level)
+
+    def _schedule(self, dimension: int) -> Schedule:
+        """The releases of a client's data in this training."""
+        secure = self.secure_aggregation
+        return Schedule(
+            dimension,
+            rounds=self.steps,
+            clients=self.clients if secure is None else secure.honest(self.clients),
+            records=self.images_per_client,
+            batch=self.batch_size,
+            sampling=self.sampling,
+            clipped=secure is not None and secure.clip is not None,
+            places=None if secure is None else secure.fraction_bits,
+        )
 
     def _final_loss(self, runs: Runs, starts: Sequence[Victims]) -> list[float]:
         """Undefended loss on all training images of its seed, one value per run."""
@@ -331,8 +352,8 @@ class _Rounds:
         """The updates of a setting's servers from its clients' messages, ``[seeds, d]``."""
         clients, rows = self.clients[setting], self.of_settings[setting]
         message = clients.send(steps, streams.child("defense"))
-        if self.noise is not None and message.noise_variance is not None:
-            self.noise.add(rows, step, message.noise_variance)
+        if self.noise is not None and (variance := self.kind.noise_variance(steps, message)) is not None:
+            self.noise.add(rows, step, variance)
         if self.server.secure is None:
             return self.server.aggregated(setting, clients, message)
         return self.server.decoded(step, setting, message, streams, self.runs, rows)

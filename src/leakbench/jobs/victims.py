@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from leakbench.data.base import Dataset, Split
+from leakbench.errors import ConfigError
 from leakbench.federated.partition import iid_partition
 from leakbench.lazy import torch
 from leakbench.models.base import BatchNorm, Model, Network, build_network
@@ -19,6 +20,8 @@ SAME_OR_DISTINCT = (
     "its model and its victims"
 )
 """Description of the field of protocols."""
+BLOCK = 256
+"""Samples that are loaded at once to look at their labels."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,39 @@ class Victims:
         return replace(self, network=self.network.in_mode(batch_norm))
 
 
+def unlike_rows(dataset: Dataset, first_index: int, clients: int, batch_size: int) -> list[int]:
+    """Samples of the test split from ``first_index`` on, without those whose label their batch has already.
+
+    Every batch begins after the last sample of the one before.
+
+    >>> from leakbench.data.embedded import Digits
+    >>> dataset = Digits(size=8)
+    >>> dataset.load("test", range(9, 14)).labels.tolist()
+    [9, 0, 1, 2, 3]
+    >>> unlike_rows(dataset, first_index=9, clients=2, batch_size=2)
+    [9, 10, 11, 12]
+
+    Raises:
+        ConfigError: the split ends before, or there are fewer classes than samples in a batch.
+    """
+    rows: list[int] = []
+    seen: set[int] = set()
+    length = dataset.length("test")
+    while len(rows) < clients * batch_size:
+        block = range(first_index, min(length, first_index + BLOCK))
+        if not block or batch_size > dataset.classes:
+            raise ConfigError(
+                f"unlike: the test split of '{dataset.name}' has no {clients} batches of {batch_size} samples with "
+                "labels of their own; take smaller batches, fewer clients, or a smaller first_index"
+            )
+        for row, label in zip(block, dataset.load("test", block).labels.tolist(), strict=True):
+            if label not in seen and len(rows) < clients * batch_size:
+                rows.append(row)
+                seen = set() if len(rows) % batch_size == 0 else seen | {label}
+        first_index = block.stop
+    return rows
+
+
 def gather_victims(
     dataset: Dataset,
     label: str,
@@ -58,6 +94,7 @@ def gather_victims(
     device: torch.device,
     split: Split = "test",
     of_seeds: OfSeeds = "same",
+    unlike: bool = False,
 ) -> Victims:
     """Clients that hold consecutive samples of the test split, from ``first_index`` on.
 
@@ -85,15 +122,18 @@ def gather_victims(
         device: of the tensors.
         split: of the samples.
         of_seeds: whether all seeds have the same samples of the test split, or distinct ones.
+        unlike: whether samples of the test split are passed over whose label their batch has already.
 
     Raises:
-        ConfigError: the train split has too few samples.
+        ConfigError: the split has too few samples.
     """
     if split == "train":
         seed_of_parts = stream_seed(label, seed, "partition")
         rows: Sequence[int] = (
             iid_partition(dataset.length("train"), clients, batch_size, seed_of_parts).flatten().tolist()
         )
+    elif unlike:
+        rows = unlike_rows(dataset, first_index, clients, batch_size)
     else:
         count = clients * batch_size
         first_index += seed * count if of_seeds == "distinct" else 0

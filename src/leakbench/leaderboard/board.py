@@ -270,7 +270,7 @@ def _defended(
         quality=quality,
         leakage=np.where(attacked, every.max(axis=0), np.nan),
         strongest=tuple(names[place] for place in every[:, 0].argmax(axis=0)),
-        loss=bootstrap.drawn(losses[..., None]).mean(axis=-1),
+        loss=_mean_loss(bootstrap.drawn(losses[..., None])),
         bits=np.array([_mean(_trained(part), "bits") for part in parts]) / _mean(_trained(bare), "bits"),
         overhead=np.array([float(values_of(part, "overhead")["value"].median()) for part in parts]),
     )
@@ -294,6 +294,15 @@ def _losses(part: pd.DataFrame, bare: pd.DataFrame, seeds: Array) -> Array:
     first, second = (values_of(_trained(rows), "accuracy") for rows in (bare, part))
     difference = paired_differences(first, second, by=["seed"]).rename(columns={"difference": "value"})
     return _by_seed(difference.fillna({"value": np.inf}), seeds)
+
+
+def _mean_loss(drawn: Array) -> Array:
+    """Means over the seeds that were trained, since more may be attacked; inf where one diverged, NaN without any."""
+    known = ~np.isnan(drawn)
+    counts = known.sum(axis=-1)
+    sums = np.where(known, drawn, 0.0).sum(axis=-1)
+    means: Array = np.divide(sums, counts, out=np.full(counts.shape, np.nan), where=counts > 0)
+    return means
 
 
 def _trained(rows: pd.DataFrame) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Image metrics, one value per image, most of them from torchmetrics.
+"""Image metrics, one value per image, most of them from torchmetrics, LPIPS from the package of its authors.
 
 Reconstructions are clamped to [0, 1] before they are compared with the victims, except for ``mse_input``, which is the
 papers' error in normalised network inputs.
@@ -7,8 +7,10 @@ papers' error in normalised network inputs.
 from __future__ import annotations
 
 import os
+import warnings
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from leakbench.lazy import torch
 from leakbench.libraries.torchvision_compat import import_torchvision
@@ -24,6 +26,7 @@ IMAGE_METRICS = {
     ),
     "cosine": MetricInfo(unit="1 (cosine of pixel vectors)", direction="higher", axis="image"),
     "lpips": MetricInfo(unit="1 (AlexNet)", direction="lower", axis="image"),
+    "lpips_vgg": MetricInfo(unit="1 (VGG16)", direction="lower", axis="image"),
 }
 
 # The exact error is infinitely many decibels; JSON and means want a number. Float32 images differ by 1e-7 at least.
@@ -34,17 +37,35 @@ _YCRCB = ((0.299, 0.587, 0.114), (0.5, -0.418688, -0.081312), (-0.168736, -0.331
 
 _YCRCB_WEIGHTS = (0.8, 0.1, 0.1)
 
+
+class PerceptualNetwork(NamedTuple):
+    """A network behind LPIPS.
+
+    Attributes:
+        name: of the ``lpips`` package.
+        title: in words.
+        weights: torchvision's file name of its ImageNet weights; it holds the first digits of the file's SHA-256.
+    """
+
+    name: str
+    title: str
+    weights: str
+
+    @property
+    def path(self) -> Path:
+        """Path at which torch looks for the weights (``TORCH_HOME`` moves it)."""
+        home = os.environ.get("TORCH_HOME") or Path(os.environ.get("XDG_CACHE_HOME", "~/.cache"), "torch")
+        return Path(home, "hub", "checkpoints", self.weights).expanduser()
+
+
+PERCEPTUAL = {
+    "lpips": PerceptualNetwork("alex", "AlexNet", "alexnet-owt-7be5be79.pth"),
+    "lpips_vgg": PerceptualNetwork("vgg", "VGG16", "vgg16-397923af.pth"),
+}
+"""Metric, by whose name its weights are staged -> network."""
+
 LPIPS_SIDE = 32
-"""Side of the smallest images, in pixels, that AlexNet takes."""
-
-LPIPS_WEIGHTS = "alexnet-owt-7be5be79.pth"
-"""torchvision's file name of AlexNet's ImageNet weights."""
-
-
-def lpips_weights() -> Path:
-    """Path at which torch looks for AlexNet's weights (``TORCH_HOME`` moves it)."""
-    home = os.environ.get("TORCH_HOME") or Path(os.environ.get("XDG_CACHE_HOME", "~/.cache"), "torch")
-    return Path(home, "hub", "checkpoints", LPIPS_WEIGHTS).expanduser()
+"""Side of the smallest images, in pixels, that AlexNet takes; VGG16 would take half of it."""
 
 
 def psnr(estimate: torch.Tensor, truth: torch.Tensor, data_range: float = 1.0) -> torch.Tensor:
@@ -109,26 +130,40 @@ def ssim_global(estimate: torch.Tensor, truth: torch.Tensor, data_range: float =
 
 
 @cache
-def _lpips_network() -> torch.nn.Module:
+def _lpips_network(name: str) -> torch.nn.Module:
+    """The authors' network, version 0.1: trained on ImageNet, with layers fitted to people's judgements."""
     import_torchvision()
-    from torchmetrics.image.lpip import LearnedPerceptualImagePatchSimilarity
+    import lpips as authors
 
-    return LearnedPerceptualImagePatchSimilarity("alex", normalize=True).net
+    with warnings.catch_warnings():
+        # It asks torchvision for weights by a word that torchvision calls outdated.
+        warnings.filterwarnings("ignore", "The parameter 'pretrained'|Arguments other than a weight enum", UserWarning)
+        network: torch.nn.Module = authors.LPIPS(net=name, verbose=False)
+    return network
 
 
-def lpips(estimate: torch.Tensor, truth: torch.Tensor) -> torch.Tensor | str:
-    """Learned perceptual distance (Zhang et al. 2018), AlexNet, ``[n, C, H, W] -> [n]``; grey images become RGB.
+def lpips(estimate: torch.Tensor, truth: torch.Tensor, metric: str = "lpips") -> torch.Tensor | str:
+    """Learned perceptual distance (Zhang et al. 2018), ``[n, C, H, W] -> [n]``; grey images become RGB.
 
     Returns a reason instead when the metric does not exist: its weights are not staged, or the images are too small.
+
+    Args:
+        estimate: pixels in [0, 1].
+        truth: pixels in [0, 1].
+        metric: of ``PERCEPTUAL``: by AlexNet, or by VGG16.
     """
-    if not lpips_weights().is_file():
-        return f"AlexNet weights are not staged ({LPIPS_WEIGHTS}); run `leakbench stage lpips` where there is a network"
+    network = PERCEPTUAL[metric]
+    if not network.path.is_file():
+        return (
+            f"{network.title} weights are not staged ({network.weights}); run `leakbench stage {metric}` where there "
+            "is a network"
+        )
     if min(truth.shape[-2:]) < LPIPS_SIDE:
         least = f"{LPIPS_SIDE}x{LPIPS_SIDE}"
-        return f"images of {truth.shape[-2]}x{truth.shape[-1]} are too small for AlexNet; {least} is the least"
+        return f"images of {truth.shape[-2]}x{truth.shape[-1]} are too small for {network.title}; {least} is the least"
     rgb = (image.expand(-1, 3, -1, -1) for image in (estimate, truth))
     with torch.no_grad():
-        distance: torch.Tensor = _lpips_network().to(truth.device)(*rgb, normalize=True)
+        distance: torch.Tensor = _lpips_network(network.name).to(truth.device)(*rgb, normalize=True)
     return distance.reshape(-1)
 
 
@@ -156,5 +191,5 @@ def image_metrics(
         "ssim": ssim(estimate, truth),
         "ssim_global": ssim_global(estimate, truth),
         "cosine": torch.nn.functional.cosine_similarity(estimate.flatten(1), truth.flatten(1)),
-        "lpips": lpips(estimate, truth),
+        **{metric: lpips(estimate, truth, metric) for metric in PERCEPTUAL},
     }

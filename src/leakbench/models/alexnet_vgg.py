@@ -6,10 +6,26 @@ evaluation, so it acts in ``trainable_module().train()`` alone.
 
 from __future__ import annotations
 
+from typing import ClassVar, Literal, TypeAlias
+
 from pydantic import Field
 
 from leakbench.lazy import torch
 from leakbench.models.base import MODELS, Model, image_shape, pooled
+
+Initialisation: TypeAlias = Literal["default", "he"]
+"""Weights as torch draws them, of a sixth of He's variance, so that signals fade from layer to layer; or He's."""
+
+
+def _initialised(module: torch.nn.Module, initialisation: Initialisation) -> torch.nn.Module:
+    """The module, by He with normal weights of variance 2 / inputs and biases of zero (He et al. 2015)."""
+    if initialisation == "he":
+        for layer in module.modules():
+            if isinstance(layer, torch.nn.Conv2d | torch.nn.Linear):
+                torch.nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+                if layer.bias is not None:
+                    torch.nn.init.zeros_(layer.bias)
+    return module
 
 
 def _classifier(features: int, hidden: int, classes: int) -> list[torch.nn.Module]:
@@ -38,13 +54,16 @@ class AlexNet(Model):
     parameters and no layers; these are the layers that give that number. Dropout is off in :class:`Network`.
     """
 
+    added: ClassVar[tuple[str, ...]] = ("initialisation",)
+
     width: int = Field(64, ge=1, description="channels of the first layer; the other layers scale with it")
+    initialisation: Initialisation = Field("default", description="torch's, or normal of variance 2 / inputs")
 
     def build(self, shape: tuple[int, ...], classes: int) -> torch.nn.Module:
         shape = image_shape(shape, self)
         nn, w = torch.nn, self.width
         height, width = (pooled(side // 8, shape, self) for side in shape[1:])
-        return nn.Sequential(
+        module = nn.Sequential(
             *_convolution(shape[0], w),
             nn.MaxPool2d(2),
             *_convolution(w, 3 * w),
@@ -55,6 +74,7 @@ class AlexNet(Model):
             nn.MaxPool2d(2),
             *_classifier(4 * w * height * width, 64 * w, classes),
         )
+        return _initialised(module, self.initialisation)
 
 
 @MODELS.register("vgg16", version=1)
@@ -63,10 +83,14 @@ class VGG16(Model):
 
     The number is that of 10 classes and three channels; Tan et al. 2024, Table 2, print 1.34e8. A 32x32 image has one
     pixel left after five poolings, which the average pooling repeats 49 times. Poolings round up, so smaller images
-    work. Dropout is off in :class:`Network`.
+    work. Dropout is off in :class:`Network`. There is no BatchNorm, as the number of parameters says; at torch's
+    initialisation the logits of different images are then almost equal, and SGD does not get off the ground.
     """
 
+    added: ClassVar[tuple[str, ...]] = ("initialisation",)
+
     width: int = Field(64, ge=1, description="channels of the first layer; the other layers scale with it")
+    initialisation: Initialisation = Field("default", description="torch's, or normal of variance 2 / inputs")
 
     def build(self, shape: tuple[int, ...], classes: int) -> torch.nn.Module:
         shape = image_shape(shape, self)
@@ -78,4 +102,5 @@ class VGG16(Model):
                 layers += _convolution(before, factor * w)
                 before = factor * w
             layers.append(nn.MaxPool2d(2, ceil_mode=True))
-        return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(7), *_classifier(49 * before, 64 * w, classes))
+        module = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(7), *_classifier(49 * before, 64 * w, classes))
+        return _initialised(module, self.initialisation)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from leakbench.lazy import torch
@@ -45,13 +45,51 @@ class _Part(Protocol):
     def size(self) -> int: ...
 
 
+GRAM_BUDGET = 3 * 2**30
+"""Most bytes of Gram matrices of inputs that are kept."""
+
+
+class _Products:
+    """Gram matrices of inputs that come back in every round, as a client's data do; each is computed once.
+
+    Inputs are known again by their place in memory, which nothing else takes as long as they are kept.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[int, tuple[torch.Tensor, int, torch.Tensor]] = {}
+        self._bytes = 0
+
+    def of(self, inputs: torch.Tensor) -> torch.Tensor:
+        """``X X^T``, float64 ``[k, B, F] -> [k, B, B]``."""
+        place = inputs.data_ptr()
+        if place in self._kept:
+            same, version, products = self._kept[place]
+            if same.shape == inputs.shape and same.stride() == inputs.stride() and version == inputs._version:
+                return products
+        products = _products(inputs)
+        if place not in self._kept and self._bytes + products.nbytes <= GRAM_BUDGET:
+            self._kept[place] = inputs, inputs._version, products
+            self._bytes += products.nbytes
+        return products
+
+
+def _products(inputs: torch.Tensor) -> torch.Tensor:
+    exact = inputs.double()
+    products: torch.Tensor = exact @ exact.mT
+    return products
+
+
 @dataclass(frozen=True)
 class _Outer:
-    """Gradients of a linear layer: errors ``[k, B, O]`` and inputs ``[k, B, F]``; weights, then biases, if any."""
+    """Gradients of a linear layer: errors ``[k, B, O]`` and inputs ``[k, B, F]``; weights, then biases, if any.
+
+    ``kept`` holds Gram matrices of inputs that are the data.
+    """
 
     errors: torch.Tensor
     inputs: torch.Tensor
     bias: bool
+    kept: _Products | None = None
 
     @property
     def size(self) -> int:
@@ -63,7 +101,7 @@ class _Outer:
         return squares
 
     def scaled(self, factors: torch.Tensor) -> _Outer:
-        return _Outer(self.errors * factors.unsqueeze(2), self.inputs, self.bias)
+        return _Outer(self.errors * factors.unsqueeze(2), self.inputs, self.bias, self.kept)
 
     def weighted(self, weights: torch.Tensor) -> torch.Tensor:
         errors = weights.unsqueeze(3) * self.errors.unsqueeze(1)  # [k, m, B, O]
@@ -80,8 +118,8 @@ class _Outer:
         return products
 
     def gram(self) -> torch.Tensor:
-        errors, inputs = self.errors.double(), self.inputs.double()
-        gram: torch.Tensor = (errors @ errors.mT) * (inputs @ inputs.mT + float(self.bias))
+        inputs = _products(self.inputs) if self.kept is None else self.kept.of(self.inputs)
+        gram: torch.Tensor = _products(self.errors) * (inputs + float(self.bias))
         return gram
 
 
@@ -158,6 +196,7 @@ class LayeredNetwork:
 
     def __init__(self, modules: Sequence[torch.nn.Module]) -> None:
         self._modules = modules
+        self._kept = _Products()
 
     @classmethod
     def of(cls, network: Network) -> LayeredNetwork | None:
@@ -223,6 +262,9 @@ class LayeredNetwork:
             errors = torch.autograd.grad(losses.sum(), [output for _, _, output in layers])
         clients = images.shape[:2]
         parts = [_part(module, read, error, clients) for (module, read, _), error in zip(layers, errors, strict=True)]
+        first = parts[0]
+        if isinstance(first, _Outer) and first.inputs.data_ptr() == images.data_ptr():
+            parts[0] = replace(first, kept=self._kept)
         return RecordGradients(parts, losses.detach().unflatten(0, clients))
 
 

@@ -192,7 +192,10 @@ class PaperPlan:
         return replace(job, uses=uses) if uses else job
 
     def _used(self, job: Job, kind: str, key: str, jobs: Iterable[Job]) -> Job:
-        """The one job of a kind on the data set of ``job``, in the experiment that the field ``key`` names."""
+        """The one job of a kind on the data set of ``job``, in the experiment that the field ``key`` names.
+
+        Of several the one with the model of ``job``; of several of those the one with its seeds.
+        """
         where = self._where("experiments", job.experiment, "jobs", job.kind.name)(key)
         if job.kinds and key in job.kinds.sweep:
             raise ConfigError(f"{where}: '{key}' cannot be swept; make an experiment of each")
@@ -204,12 +207,18 @@ class PaperPlan:
         if experiment not in candidates:
             what = f"experiment with a job '{kind}' on data set '{job.dataset.label}'"
             raise UnknownName(what, experiment, candidates, where)
-        if len(candidates[experiment]) > 1:
+        sources = candidates[experiment]
+        if len(sources) > 1:
+            sources = [other for other in sources if other.model.label == job.model.label]
+        if len(sources) > 1:
+            sources = [other for other in sources if other.part == job.part]
+        if len(sources) != 1:
             raise ConfigError(
-                f"{where}: experiment '{experiment}' has several jobs '{kind}' on data set '{job.dataset.label}'; "
-                "leave it one model and one defense, which play no part in them"
+                f"{where}: experiment '{experiment}' has several jobs '{kind}' on data set '{job.dataset.label}', and "
+                f"not one for model '{job.model.label}' and {job.part}; leave it one model and one defense, or the "
+                "models and seeds of the jobs that read it"
             )
-        return candidates[experiment][0]
+        return sources[0]
 
 
 def _check_protocol_sweep(kinds: Variant[JobKind], defenses: Iterable[Variant[Any]], where: Where) -> None:

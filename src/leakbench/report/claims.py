@@ -7,15 +7,16 @@ import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from leakbench.errors import ConfigError
 from leakbench.paper_folders import paper_folders
 from leakbench.report.artifacts import Artifact, Tables, artifacts
 from leakbench.report.compared import Places, stand_ins, without
 from leakbench.report.evidence import Evidence, NotRun
-from leakbench.report.findings import Finding, Part, decide, effect_text
+from leakbench.report.findings import Finding, Part, Verdict, decide, effect_text
 from leakbench.report.labels import Reads, check_labels, declared
+from leakbench.report.reference import printed_tables
 
 if TYPE_CHECKING:
     from leakbench.planning.plan import Plan
@@ -35,7 +36,7 @@ class Claim:
     Attributes:
         key: short name within the paper, such as ``E1``.
         statement: one plain sentence.
-        source: where the paper says it.
+        source: where the paper says it, and what its table has where that is something else.
         reads: the experiments whose tidy tables it reads, with the labels that it reads of them; none for theory.
         find: the pure function that judges it.
         champion: label of the defense that the claim says does well; the note has the verdicts with compared defenses
@@ -62,6 +63,12 @@ class Claim:
         """The number that the paper prints, and where; empty if it prints none."""
         return _printed(self.paper).get(self.key, "")
 
+    @property
+    def by_paper(self) -> Verdict | Literal[""]:
+        """The verdict that the paper's own numbers give; empty if it does not print them."""
+        finding = self.judge_printed()
+        return finding.verdict if finding else ""
+
     def check(self, plan: Plan) -> None:
         """Look up the labels that it reads.
 
@@ -76,6 +83,23 @@ class Claim:
             return self.find(Evidence({name: tables[name] for name in self.experiments}, self.reads))
         except NotRun as reason:
             return Finding("not run", note=str(reason))
+
+    def judge_printed(self) -> Finding | None:
+        """The verdict of a replication that reaches the paper's own numbers, each of which is taken as exact.
+
+        Nothing is tested: the claim is reproduced or contradicted as these numbers say, a trend by their order. Of
+        numbers that are printed with a standard deviation the mean alone is used.
+
+        Returns:
+            None if the paper does not print all the numbers that the claim speaks of, and of theorems.
+        """
+        tables = printed_tables(self.paper)
+        if not self.experiments or not tables.keys() >= set(self.experiments):
+            return None
+        try:
+            return self.find(Evidence({name: tables[name] for name in self.experiments}, self.reads, exact=True))
+        except NotRun:
+            return None
 
     def judge_beside(self, tables: Tables, compared: Places) -> Finding:
         """The verdict on the paper's defenses, and in the note those with compared ones in the place of the champion.
@@ -136,14 +160,14 @@ def claim(
     ...     return decide(evidence, [level(accuracy, "mnist", "fraction", at_least=0.6)])
     >>> table = pd.DataFrame({"seed": [0, 1, 2], "value": [0.66, 0.68, 0.67]})
     >>> table = table.assign(dataset="mnist", model="lenet5", defense="gp", attack=None, metric="accuracy", axis=None)
-    >>> pruning(Evidence({"training": table.assign(index=0, void=False)})).verdict
+    >>> pruning(Evidence({"training": table.assign(index=0, void=False, distinct=False)})).verdict
     'reproduced'
 
     Args:
         paper: name of the paper.
         key: as in :class:`Claim`, like ``statement``, ``source``, ``champion`` and ``over``.
         statement: one plain sentence.
-        source: where the paper says it.
+        source: where the paper says it, and what its table has where that is something else.
         experiments: that it reads, each by name or with the labels that it reads.
         champion: label of the defense that the claim says does well.
         over: the parameter that the champion is compared over.
@@ -176,6 +200,7 @@ def each_cell(
     ...     yield level(one.series("training", "accuracy", defense="gp"), cell, "fraction", at_least=0.6)
     >>> table = pd.DataFrame({"model": ["lenet5"] * 3 + ["vgg16"] * 3, "seed": [0, 1, 2] * 2, "void": False})
     >>> table = table.assign(dataset="mnist", defense="gp", attack=None, metric="accuracy", axis=None, index=0)
+    >>> table["distinct"] = False
     >>> finding = accurate(Evidence({"training": table.assign(value=[0.66, 0.68, 0.67, 0.51, 0.53, 0.52])}))
     >>> finding.verdict, finding.effect, finding.meaning
     ('contradicted', 0.52, 'accuracy of gp in training (fraction); mnist with vgg16 (the part that decides, of 2)')

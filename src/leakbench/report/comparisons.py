@@ -6,9 +6,10 @@ import math
 from typing import TYPE_CHECKING
 
 from leakbench.lazy import np
-from leakbench.report.evidence import NotRun, Series, jackknife_of, known_means, same_points, same_seeds
+from leakbench.report.evidence import NotRun, Series, jackknife_of, same_points, same_seeds
 from leakbench.report.findings import Part
 from leakbench.report.inference import FEWEST_SEEDS, Estimate, rank_correlation, trend_p_values
+from leakbench.report.units import known_means
 from leakbench.report.wording import numbers
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ def trend(series: Series, name: str, against: str, *, rises: bool) -> Part:
     It does if Page's test of ranks within seeds, and within batches where seeds share them, says so, and no step goes
     against the trend by more than one standard error, which is all that "non-decreasing" allows. It does not if the
     test says the opposite, or a step goes against the trend significantly, at Bonferroni's level. The note lists every
-    step against the trend. Of two points their difference is tested.
+    step against the trend. Of two points their difference is tested. Exact numbers rise if none of their steps goes
+    against the trend.
 
     Args:
         series: the metric over the values of one swept parameter.
@@ -91,6 +93,9 @@ def trend(series: Series, name: str, against: str, *, rises: bool) -> Part:
     if len(steps) == 1:
         meaning = f"change of {series.name} with {against}" + ("" if rises else ", sign turned")
         return Part(name, steps[0], meaning, at_least=0.0, note=note)
+    if jackknife.exact:
+        least = min(steps, key=lambda step: step.value)
+        return Part(name, least, f"least step of {series.name} along its trend with {against}", at_least=0.0, note=note)
     blocks = [known_means(values)[..., 0].T]
     if jackknife.batches > 1:
         blocks.append(known_means(values.swapaxes(1, 2))[..., 0].T)
@@ -109,5 +114,7 @@ def trend(series: Series, name: str, against: str, *, rises: bool) -> Part:
 
 
 def _in_errors(step: Estimate) -> str:
-    """Size of a step in its standard errors."""
+    """Size of a step in its standard errors, of an exact one its size."""
+    if step.is_certain:
+        return f"by {abs(step.value):.3g}"
     return f"{abs(step.value) / step.error:.1f} standard errors" if step.error > 0 else "in every seed alike"

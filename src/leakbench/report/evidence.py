@@ -13,16 +13,11 @@ from leakbench.report.artifacts import Tables
 from leakbench.report.inference import FEWEST_SEEDS, Jackknife
 from leakbench.report.labels import AXES, Reads
 from leakbench.report.tidy import SETTING
+from leakbench.report.units import SAMPLE_AXES, batch_means, known_means, of_one_seed
 from leakbench.report.wording import numbers
 
 if TYPE_CHECKING:
     from leakbench.report.inference import Array
-
-
-VICTIM_AXES = ("victim", "image", "sentence")
-"""Axes of metrics along which seeds share the victims, unless the protocol gives each seed victims of its own."""
-SEED_AXES = ("client", "repetition")
-"""Axes of metrics whose values belong to their seed alone, so that its mean is what counts."""
 
 
 class NotRun(Exception):
@@ -39,12 +34,14 @@ class Series:
         seeds: ascending.
         values: ``[points, seeds, batches]``: images or sentences are averaged over their batch, and a number that no
             batch changes has one batch. NaN where there is no number.
+        exact: whether the values have no sampling error, as printed numbers that are taken as they are.
     """
 
     name: str
     points: tuple[float, ...]
     seeds: tuple[int, ...]
     values: Array
+    exact: bool = False
 
     def at(self, points: Sequence[float]) -> Series:
         """The series at some of its points.
@@ -112,7 +109,7 @@ def jackknife_of(*series: Series) -> Jackknife:
     if len(batches) > 1:
         names = " and ".join(one.name for one in series)
         raise NotRun(f"{names} have different numbers of batches: {numbers(sorted(batches))}")
-    return Jackknife(len(series[0].seeds), max(batches, default=1))
+    return Jackknife(len(series[0].seeds), max(batches, default=1), exact=all(one.exact for one in series))
 
 
 @dataclass
@@ -133,6 +130,7 @@ class Evidence:
         tables: by the name of their experiment. Where an experiment has several data sets or models, the first pair
             is judged, and the notes say so, unless the claim goes through the :meth:`cells`.
         declared: the labels that the claim declares, of every experiment; None admits all.
+        exact: whether the tables hold printed numbers, each of which is taken as exact: nothing is tested.
 
     Two seeds of a metric of two clients:
 
@@ -147,8 +145,8 @@ class Evidence:
     ['2 seeds x 2 batches: fewer than 3 seeds decide nothing']
     """
 
-    def __init__(self, tables: Tables, declared: Iterable[Reads] | None = None) -> None:
-        self._tables = tables
+    def __init__(self, tables: Tables, declared: Iterable[Reads] | None = None, *, exact: bool = False) -> None:
+        self._tables, self._exact = tables, exact
         self._declared = None if declared is None else {entry.experiment: entry for entry in declared}
         self._cell: tuple[str, str] | None = None
         self._several = False
@@ -188,7 +186,7 @@ class Evidence:
     def notes(self) -> list[str]:
         """Notes on the size of the sample and on missing numbers."""
         notes = []
-        if self._read.seeds:
+        if self._read.seeds and not self._exact:
             batches = f" x {max(self._read.batches)} batches" if self._read.batches else ""
             each = f", {max(self._read.each)} batches each" if max(self._read.each, default=1) > 1 else ""
             seeds = len(self._read.seeds)
@@ -257,16 +255,16 @@ class Evidence:
             raise NotRun(f"{name} is swept over more than this claim knows")
         cube[p, s, unit] = value
         self._read.lost += int(np.isnan(value).sum())
-        if axis in ("image", "sentence"):
+        if axis in SAMPLE_AXES:
             cube = _per_batch(cube, _clients(rows), name)
         self._read.seeds.update(seeds.tolist())
         units = cube.shape[-1]
-        if axis in SEED_AXES or (axis in VICTIM_AXES and measured["distinct"].all()):
+        if of_one_seed(axis, bool(measured["distinct"].all())):
             cube = known_means(cube)
             self._read.each.add(units)
         elif units > 1:
             self._read.batches.add(units)
-        return Series(name, tuple(points.tolist()), tuple(seeds.tolist()), cube)
+        return Series(name, tuple(points.tolist()), tuple(seeds.tolist()), cube, self._exact)
 
     def swept(self, experiment: str, parameter: str, *, defense: str | None = None) -> list[float]:
         """The values of a swept parameter, of one defense or of all, ascending; empty where nothing sweeps it."""
@@ -300,7 +298,8 @@ class Evidence:
 
     def _note_void(self, attack: str | None) -> None:
         dataset, model = self._cell or ("", "")
-        note = f"void: {attack} missed its gate on {dataset} with {model}, so its errors rank nothing"
+        what = "its errors rank" if attack else "numbers of defended ones rank"
+        note = f"void: {attack or 'the undefended model'} missed its gate on {dataset} with {model}, so {what} nothing"
         if note not in self.void:
             self.void.append(note)
 
@@ -312,16 +311,7 @@ def _clients(rows: pd.DataFrame) -> int:
 
 
 def _per_batch(cube: Array, clients: int, name: str) -> Array:
-    """Means over each client's samples, which are contiguous, ``[points, seeds, clients]``."""
+    """Means over each client's samples, ``[points, seeds, clients]``."""
     if cube.shape[-1] % clients:
         raise NotRun(f"{name}: {cube.shape[-1]} samples are no whole batches of {clients} clients")
-    return known_means(cube.reshape(*cube.shape[:2], clients, -1))[..., 0]
-
-
-def known_means(values: Array) -> Array:
-    """Means of the known values along the last axis, ``[..., n] -> [..., 1]``; NaN where none is known."""
-    known = np.isfinite(values)
-    counts = known.sum(axis=-1, keepdims=True)
-    sums = np.where(known, values, 0.0).sum(axis=-1, keepdims=True)
-    means: Array = np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
-    return means
+    return batch_means(cube, clients)

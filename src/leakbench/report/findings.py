@@ -30,6 +30,7 @@ class Finding:
         lean: the verdict that an inconclusive claim leans to; empty where it leans to none.
         seeds_needed: seeds, each with victims of its own, that would decide an effect of this size; None where it is
             decided, or their number is not known.
+        seeds: of which the effect is computed; None for a number that no seed changes.
         coverage: how much of the paper's grid was computed, in words.
         meaning: what the effect is and its unit, in words.
         note: parts that fail, size of the sample, missing numbers.
@@ -42,6 +43,7 @@ class Finding:
     p: float | None = None
     lean: Literal["reproduced", "contradicted", ""] = ""
     seeds_needed: int | None = None
+    seeds: int | None = None
     coverage: str = ""
     meaning: str = ""
     note: str = ""
@@ -169,6 +171,7 @@ def decide(evidence: Evidence, parts: Sequence[Part], *, gated: bool = True) -> 
         finite(_two_sided(holds, fails)) if tested else None,
         lean,
         needed,
+        estimate.seeds or None,
         meaning=meaning,
         note=". ".join([*(evidence.void if gated else []), *_notes(parts), *evidence.notes()]),
     )

@@ -157,10 +157,11 @@ class Jackknife:
         seeds: number of seeds, S.
         batches: number of batches that all seeds share, K; 1 where each seed has batches of its own (then their mean is
             the seed's number), or none.
+        exact: whether the numbers have no sampling error, so that no statistic of them has one.
     """
 
-    def __init__(self, seeds: int, batches: int) -> None:
-        self.seeds, self.batches = seeds, batches
+    def __init__(self, seeds: int, batches: int, *, exact: bool = False) -> None:
+        self.seeds, self.batches, self.exact = seeds, batches, exact
 
     @cached_property
     def _weights(self) -> tuple[Array, Array]:
@@ -190,6 +191,9 @@ class Jackknife:
             resolution: step between the values that it can take, such as one over the number of steps for a share of
                 steps; half of it counts as an error beside the jackknife's, which does not see it.
         """
+        if self.exact:
+            value = float(statistic[0])
+            return Estimate(value) if math.isnan(value) else Estimate.certain(value)
         ratio = ratio and bool((statistic > -1).all())
         tested = np.log1p(statistic) if ratio else statistic
         by_seed, by_batch = tested[1 : 1 + self.seeds], tested[1 + self.seeds :]

@@ -29,9 +29,11 @@ COLUMNS = [
     "statement",
     "source",
     "printed",
+    "by_paper",
     "verdict",
     "survives",
     *_NUMBERS,
+    "seeds",
     "lean",
     "seeds_needed",
     "coverage",
@@ -105,6 +107,7 @@ def verdict_rows(results: Iterable[tuple[Claim, Finding]]) -> list[dict[str, Any
             "statement": entry.statement,
             "source": entry.source,
             "printed": entry.printed,
+            "by_paper": entry.by_paper,
             **asdict(finding),
             "p_holm": finite(p_holm),
             "survives": survives(finding.verdict, p_holm),
@@ -148,9 +151,8 @@ def judge(project: Project, path: str) -> None:
 def _formats(frame: pd.DataFrame, caption: str) -> dict[str, str]:
     """The verdicts as CSV, where numbers keep all their digits, and as tables to read."""
     shown = frame.astype(object)
-    shown["seeds_needed"] = [
-        "" if math.isnan(seeds) else f"{seeds:.0f}" for seeds in frame["seeds_needed"].astype(float)
-    ]
+    for column in ("seeds", "seeds_needed"):
+        shown[column] = ["" if math.isnan(count) else f"{count:.0f}" for count in frame[column].astype(float)]
     shown["survives"] = [SURVIVES if survives else "" for survives in frame["survives"]]
     for column in _NUMBERS:
         shown[column] = ["" if math.isnan(value) else f"{value:.3g}" for value in frame[column].astype(float)]
@@ -159,7 +161,7 @@ def _formats(frame: pd.DataFrame, caption: str) -> dict[str, str]:
         caption=escaped(caption),
         escape=True,  # the cells alone
         longtable=True,
-        column_format="lp{5cm}p{2cm}p{3cm}llrrrrrlrp{3cm}p{3cm}p{5cm}",
+        column_format="lp{5cm}p{2cm}p{3cm}lllrrrrrrlrp{3cm}p{3cm}p{5cm}",
     )
     markdown = shown.to_markdown(index=False, disable_numparse=True)
     return {"csv": frame.to_csv(index=False), "md": f"{markdown}\n\n{caption}\n", "tex": latex}

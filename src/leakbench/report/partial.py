@@ -31,7 +31,7 @@ class Share:
     """The records that exist of those that an artifact needs.
 
     Attributes:
-        jobs: all that it needs: those of its experiments, and the undefended ones that decide on gates.
+        jobs: all that it needs: those of its experiments, and those that decide on gates.
         records: those that exist, by their paths.
         faults: path -> fault, of stale and unreadable records, which count as missing.
     """

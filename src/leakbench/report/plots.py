@@ -57,9 +57,9 @@ def judged(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     return over_seeds(frame, by).assign(void=frame.groupby(list(by), dropna=False)["void"].any().to_numpy())
 
 
-def named(name: str, void: bool) -> str:
+def named(name: str, void: bool, words: str = VOID) -> str:
     """The name of a series in the legend; on two lines if it is void, lest the legend take the place of the axes."""
-    return f"{name}\n({VOID})" if void else name
+    return f"{name}\n({words})" if void else name
 
 
 def having(frame: pd.DataFrame, parameter: str) -> pd.DataFrame:

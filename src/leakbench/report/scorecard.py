@@ -26,7 +26,7 @@ from leakbench.report.claims import Claim, claims_of
 from leakbench.report.findings import MARKS, SURVIVES, effect_text, lean_text
 from leakbench.report.judging import COLUMNS, SMOKE_WARNING, claims_path, claims_paths
 from leakbench.report.tidy import existing, gates_path, missing_path, provenance_path, table_path
-from leakbench.report.verdicts import setting_behind
+from leakbench.report.verdicts import over_reference, setting_behind
 
 FINDINGS = "## Errors and gaps of the paper"
 """Heading of the section of a replication page that the scorecard shows."""
@@ -72,13 +72,18 @@ class Missing:
 
 @dataclass(frozen=True)
 class Gated:
-    """A cell whose attack has a gate, and whether it passed."""
+    """A cell whose attack has a gate, and whether it passed.
+
+    Attributes:
+        margin: asked for over the reference attacker.
+        reached: the attack, the reference attacker, and the difference with its interval.
+    """
 
     experiment: str
     dataset: str
     model: str
     attack: str
-    required: str
+    margin: str
     reached: str
     passed: bool
 
@@ -93,6 +98,7 @@ class Decided:
         p_holm: p-value of the verdict after Holm's correction over the paper's claims.
         survives: the mark of a verdict that outlives that correction; empty elsewhere.
         coverage: how much of the paper's grid was computed.
+        by_paper: sign and word of the verdict that the paper's own numbers give; empty if it does not print them.
         undecided: where an inconclusive claim leans, and how many seeds would decide it; empty elsewhere.
         see: ids of the figures and tables on the page that show it.
         experiments: that it was judged by.
@@ -110,6 +116,7 @@ class Decided:
     undecided: str
     coverage: str
     printed: str
+    by_paper: str
     meaning: str
     note: str
     see: list[str]
@@ -230,12 +237,13 @@ def _claims(project: Project, scale: str, paper: str) -> Iterator[Decided]:
     if not known:
         return
     path = claims_path(scale, paper)
-    frame = pd.read_csv(existing(project.root, path, f"judge {path}"), dtype={"claim": str, "printed": str})
+    texts = dict.fromkeys(("claim", "printed", "by_paper"), str)
+    frame = pd.read_csv(existing(project.root, path, f"judge {path}"), dtype=texts)
     if list(frame.columns) != COLUMNS or not set(frame["claim"]) <= set(known):
         raise RecordError(f"{path}: made by another version; make it again with `leakbench judge {path}`")
     numbers = frame[["effect", "low", "high", "p_holm"]].astype(object)
     numbers = numbers.where(numbers.notna(), None)
-    words = frame.fillna({"meaning": "", "note": "", "printed": "", "lean": "", "coverage": ""})
+    words = frame.fillna({"meaning": "", "note": "", "printed": "", "by_paper": "", "lean": "", "coverage": ""})
     configured = project.plan(scale).papers[paper].experiments
     for row, (effect, low, high, p_holm) in zip(words.to_dict("records"), numbers.to_numpy().tolist(), strict=True):
         entry = known[row["claim"]]
@@ -252,6 +260,7 @@ def _claims(project: Project, scale: str, paper: str) -> Iterator[Decided]:
             undecided=lean_text(row["lean"], None if math.isnan(row["seeds_needed"]) else int(row["seeds_needed"])),
             coverage=row["coverage"],
             printed=row["printed"],
+            by_paper=f"{MARKS[row['by_paper']]} {row['by_paper']}" if row["by_paper"] else "",
             meaning=row["meaning"],
             note=row["note"],
             see=_see(entry),
@@ -319,9 +328,10 @@ def _gates(root: Path, plan: Plan, paper: str) -> Iterator[Gated]:
         table = table_path(plan.scale, paper, experiment)
         frame = pd.read_csv(existing(root, gates_path(table), f"merge {table}"))
         for row in frame.to_dict("records"):
-            reached = "no number" if math.isnan(row["quality"]) else f"{row['quality']:.3g}"
+            of_both = f"{row['quality']:.3g}, {row['reference']} {row['reference_quality']:.3g}"
+            reached = "no number" if math.isnan(row["difference"]) else f"{of_both}: {over_reference(row)}"
             cell = (row["dataset"], row["model"], row["attack"] + setting_behind(row["setting"]))
-            yield Gated(experiment, *cell, f"{row['metric']} {row['bound']}", reached, bool(row["passed"]))
+            yield Gated(experiment, *cell, f"{row['metric']} {row['margin']:g}", reached, bool(row["passed"]))
 
 
 def _missing(root: Path, plan: Plan, paper: str) -> Iterator[Missing]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -189,30 +189,6 @@ def interquartile_mean(values: Array) -> Array:
     middle = np.sort(values, axis=-1)[..., cut : values.shape[-1] - cut]
     mean: Array = np.where(np.isnan(values).any(axis=-1), np.nan, middle.mean(axis=-1))
     return mean
-
-
-def stratified_bootstrap(
-    strata: Sequence[Array],
-    statistic: Callable[[Array], Array],
-    generator: np.random.Generator,
-    resamples: int = RESAMPLES,
-) -> Estimate:
-    """A statistic with its percentile interval, where replicates are resampled within each stratum.
-
-    As Agarwal et al. (2021), *Deep Reinforcement Learning at the Edge of the Statistical Precipice*, do for runs of
-    several tasks: a stratum is a data set, a model or a setting, which nobody drew at random, and its replicates are
-    seeds.
-
-    Args:
-        strata: arrays ``[n]``; they may differ in length.
-        statistic: from ``[..., N]``, all strata behind one another, to ``[...]``.
-        generator: draws the resamples.
-        resamples: R.
-    """
-    drawn = [part[generator.integers(len(part), size=(resamples, len(part)))] for part in strata]
-    sample = np.concatenate(strata)
-    values = np.concatenate([np.atleast_1d(statistic(sample)), statistic(np.concatenate(drawn, axis=-1))])
-    return _percentiles(values, freedom=len(sample) - len(strata))
 
 
 def paired_differences(

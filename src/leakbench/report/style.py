@@ -48,6 +48,8 @@ COLOURS = {
     "additive_sharing": "#4EB265",
     "paillier": "#5522BB",
     "tuned": "#0000CC",
+    "rounding": "#FE45F9",
+    "optimal_rounding": "#7A4900",
 }
 # For mechanisms that the project does not know: out-of-tree defenses.
 OTHER_COLOURS = ("#7F3C8D", "#80BA5A", "#A5AA99", "#CF1C90")

@@ -198,8 +198,9 @@ def print_claims(rows: list[dict[str, Any]]) -> None:
                 statement = Text.assemble(row["statement"], (f" ({row['source']})", "dim"))
                 undecided = lean_text(row["lean"], row["seeds_needed"])
                 printed = f"paper: {row['printed']}" if row["printed"] else ""
+                by_paper = f"by the paper's own numbers: {row['by_paper']}" if row["by_paper"] else ""
                 covered = f"coverage: {row['coverage']}" if row["coverage"] else ""
-                for line in filter(None, (printed, row["meaning"], undecided, covered, row["note"])):
+                for line in filter(None, (printed, by_paper, row["meaning"], undecided, covered, row["note"])):
                     statement.append(f"\n{line}", style="dim")
                 table.add_row(row["claim"], verdict, effect_text(row["effect"], row["low"], row["high"]), statement)
         console.print(table)

@@ -94,13 +94,13 @@ class Merged:
 
 
 def needed(project: Project, table: str) -> list[Job]:
-    """The jobs whose records a tidy table is made of: the experiment's own, and the undefended ones of its gates.
+    """The jobs whose records a tidy table is made of: the experiment's own, and those that decide on its gates.
 
     Raises:
         ConfigError: no such experiment.
     """
     jobs = project.experiment_jobs(table)
-    jobs += [job for gate in project.experiment_gates(table) for job in gate.undefended]
+    jobs += [job for gate in project.experiment_gates(table) for job in (*gate.undefended, *gate.reference)]
     return list({job.path: job for job in jobs}.values())
 
 
@@ -110,16 +110,13 @@ def merged(project: Project, table: str, records: Mapping[str, Record]) -> Merge
     Args:
         project: that plans the experiment.
         table: path of its tidy table.
-        records: by their paths. Gates whose undefended records are not among them count as missed.
+        records: by their paths. Gates whose records are not among them count as missed.
 
     Raises:
         ConfigError: no such experiment.
         DataChanged: records were made from different files of a data set.
     """
-    judges = [
-        Judge(gate, [each for job in gate.undefended if job.path in records for each in records[job.path].replicates])
-        for gate in project.experiment_gates(table)
-    ]
+    judges = [Judge.of(gate, records) for gate in project.experiment_gates(table)]
     jobs = project.experiment_jobs(table)
     pairs = [(job, records[job.path]) for job in jobs if job.path in records]
     _check_data(needed(project, table), records)

@@ -4,87 +4,158 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from leakbench.gates import Gate
+from leakbench.gates import Gate, value_of, victims_of
 from leakbench.jobs.base import Job, Setting
-from leakbench.lazy import pd
+from leakbench.lazy import np, pd
 from leakbench.records import Record, Replicate, Value
+from leakbench.report.inference import FEWEST_SEEDS, LEVEL, Estimate, Jackknife
+from leakbench.report.units import SAMPLE_AXES, batch_means, known_means, of_one_seed
 
-COLUMNS = ["dataset", "model", "attack", "setting", "metric", "bound", "quality", "passed"]
-"""Columns of gates.csv. ``setting`` is JSON, and empty unless the undefended cell has settings."""
+if TYPE_CHECKING:
+    from leakbench.report.inference import Array
+
+CELL = ["dataset", "model", "attack", "setting"]
+COLUMNS = [
+    *CELL,
+    "metric",
+    "reference",
+    "margin",
+    "quality",
+    "reference_quality",
+    "difference",
+    "low",
+    "high",
+    "passed",
+]
+"""Columns of gates.csv. ``setting`` is JSON, and empty unless the undefended protocol is swept. ``difference`` is
+positive where the attack is better."""
 
 VOID = "void: attack too weak"
 """Suffix in legends of the names of void series."""
+VOID_MODEL = "void: model near chance"
+"""The same of models that missed their gate."""
 
 
 @dataclass(frozen=True)
 class GateVerdict:
-    """Quality that an attack reached on the undefended gradient, in a setting of the protocol; NaN if none."""
+    """Comparison of an attack with a blind guess, on the undefended gradient, in a setting of the protocol.
+
+    Attributes:
+        gate: the margin that is asked for.
+        setting: of the undefended cell.
+        quality: mean of the attack; NaN if there is no number.
+        reference_quality: mean of the reference attacker on the same victims.
+        difference: by which the attack is better.
+    """
 
     gate: Gate
     setting: Setting
-    quality: float
+    quality: float = math.nan
+    reference_quality: float = math.nan
+    difference: Estimate = Estimate(math.nan)  # noqa: RUF009
 
     @property
     def passed(self) -> bool:
-        """Whether the cell counts."""
-        return self.gate.spec.passes(self.quality)
+        """Whether the cell counts: the interval of the difference lies above the margin."""
+        return self.difference.p_above(self.gate.spec.margin) <= LEVEL / 2
 
     def row(self) -> dict[str, Any]:
         """The columns of gates.csv."""
-        gate, setting = self.gate, json.dumps(self.setting)
-        values = (gate.dataset, gate.model, gate.attack, setting, gate.spec.metric, gate.spec.bound)
-        return dict(zip(COLUMNS, (*values, self.quality, self.passed), strict=True))
+        gate, better = self.gate, self.difference
+        interval = (better.low, better.high) if better.seeds >= FEWEST_SEEDS else (math.nan, math.nan)
+        cell = (gate.dataset, gate.model, gate.attack, json.dumps(self.setting))
+        asked = (gate.spec.metric, gate.spec.reference, gate.spec.margin)
+        measured = (self.quality, self.reference_quality, better.value, *interval, self.passed)
+        return dict(zip(COLUMNS, (*cell, *asked, *measured), strict=True))
 
 
 @dataclass(frozen=True)
 class Judge:
-    """A gate, and the undefended replicates that decide."""
+    """A gate, and the replicates that decide, with their jobs: of the attack and of the reference attacker."""
 
     gate: Gate
-    undefended: Sequence[Replicate]
+    undefended: Sequence[tuple[Job, Replicate]]
+    reference: Sequence[tuple[Job, Replicate]]
 
-    def verdict(self, setting: Setting) -> GateVerdict:
-        """The verdict on replicates with this setting.
+    @classmethod
+    def of(cls, gate: Gate, records: Mapping[str, Record]) -> Judge:
+        """The judge with the records that exist, by their paths."""
 
-        If the undefended replicates have settings, and this one has the same parameters, those that agree in them
-        decide; otherwise all do. Nulls (diverged trials) are left out, as of every mean.
+        def held(jobs: Iterable[Job]) -> list[tuple[Job, Replicate]]:
+            return [(job, each) for job in jobs if job.path in records for each in records[job.path].replicates]
+
+        return cls(gate, held(gate.undefended), held(gate.reference))
+
+    def verdict(self, job: Job, setting: Setting) -> GateVerdict:
+        """The verdict on a job's replicates with this setting.
+
+        Where the undefended protocol is swept, what agrees with the job in the swept fields decides. Seeds and batches
+        are the sample, as in claims; where the protocol has one seed, its batches are.
         """
-        keys = sorted({key for replicate in self.undefended for key in replicate.setting})
-        same = {key: setting[key] for key in keys} if set(keys) <= set(setting) else {}
-        metric = self.gate.spec.metric
-        values = [
-            number
-            for replicate in self.undefended
-            if same.items() <= replicate.setting.items()
-            for number in _listed(replicate.metrics.get(metric))
-            if number is not None
-        ]
-        return GateVerdict(self.gate, same, median(values) if values else math.nan)
+        swept = sorted({key for each, _ in self.undefended if each.kinds for key in each.kinds.sweep})
+        same = {key: value_of(job, setting, key) for key in swept}
+        info = self.gate.kind.gated_metrics[self.gate.spec.metric]
+        by_seed = self._pairs(same)
+        if not by_seed:
+            return GateVerdict(self.gate, same)
+        values = np.stack([np.mean(by_seed[seed], axis=0) for seed in sorted(by_seed)], axis=1)  # [2, S, K]
+        if len({seed for each in self.gate.undefended for seed in each.seeds}) == 1:
+            values = values.swapaxes(1, 2)
+        elif of_one_seed(info.axis, self.gate.undefended[0].kind.distinct_victims):
+            values = known_means(values)
+        values = values[:, np.isfinite(values[0]).any(axis=1)]
+        if not values.size:
+            return GateVerdict(self.gate, same)
+        jackknife = Jackknife(*values.shape[1:])
+        means = jackknife.mean(values)
+        better = means[:, 0] - means[:, 1]
+        difference = jackknife.estimate(better if info.direction == "higher" else -better)
+        return GateVerdict(self.gate, same, float(means[0, 0]), float(means[0, 1]), difference)
+
+    def _pairs(self, same: Setting) -> dict[int, list[Array]]:
+        """Per seed, the qualities of attack and reference on each batch, ``[2, K]``: NaN where either has none.
+
+        Settings in which the protocol does not differ, such as thresholds, are listed beside each other.
+        """
+        metric, reference = self.gate.spec.metric, self.gate.reference_metric
+        guesses = {(guess.seed, victims_of(job, guess.setting)): guess for job, guess in self.reference}
+        pairs: dict[int, list[Array]] = {}
+        for job, replicate in self.undefended:
+            guess = guesses.get((replicate.seed, victims_of(job, replicate.setting)))
+            if guess is None or not same.items() <= replicate.setting.items():
+                continue
+            pair = [_listed(replicate.metrics.get(metric)), _listed(guess.metrics.get(reference))]
+            if all(pair):
+                values = np.array(pair, dtype=float)
+                values[:, np.isnan(values).any(axis=0)] = math.nan
+                if self.gate.kind.gated_metrics[metric].axis in SAMPLE_AXES:
+                    values = batch_means(values, value_of(job, replicate.setting, "clients"))
+                pairs.setdefault(replicate.seed, []).append(values)
+        return pairs
 
 
 def _listed(value: Value) -> list[float | None]:
-    return value if isinstance(value, list) else [value]
+    return value if isinstance(value, list) else [] if value is None else [value]
 
 
 def is_void(judges: Iterable[Judge], job: Job, setting: Setting) -> bool:
     """Whether a gate of the job's cell is missed."""
-    return any(not judge.verdict(setting).passed for judge in judges if judge.gate.concerns(job))
+    return any(not judge.verdict(job, setting).passed for judge in judges if judge.gate.concerns(job))
 
 
 def verdict_table(judges: Iterable[Judge], records: Iterable[tuple[Job, Record]]) -> pd.DataFrame:
-    """gates.csv: a row per cell, and per setting of the undefended gradient if it has several."""
+    """gates.csv: a row per cell, and per setting of the undefended protocol if it has several."""
     table = {}
     for job, record in records:
         for judge in judges:
             if judge.gate.concerns(job):
                 for replicate in record.replicates:
-                    row = judge.verdict(replicate.setting).row()
-                    table[tuple(row[column] for column in COLUMNS[:6])] = row
+                    row = judge.verdict(job, replicate.setting).row()
+                    table[tuple(row[column] for column in CELL)] = row
     return pd.DataFrame(table.values(), columns=COLUMNS)
 
 
@@ -97,27 +168,25 @@ def void_notes(verdicts: pd.DataFrame, units: dict[str, str]) -> list[str]:
     """
     notes = []
     for row in verdicts[~verdicts["passed"].astype(bool)].to_dict("records"):
-        sign, bound = row["bound"].split()
-        unit = units.get(row["metric"], "")
-        asked = _quantity(float(bound), row["metric"], unit)
-        cell = f"{row['dataset']} with {row['model']}{setting_behind(row['setting'])}"
-        if math.isnan(row["quality"]):
-            reached, asked = (
-                "has no number",
-                f"and this experiment asks for at {'least' if sign == '>=' else 'most'} {asked}",
-            )
+        unit = "dB" if units.get(row["metric"], "").startswith("dB") else f"of {row['metric']}"
+        cell = f"without a defense on {row['dataset']} with {row['model']}{setting_behind(row['setting'])}"
+        asked = f"this experiment asks for {row['margin']:.3g} {unit}"
+        if math.isnan(row["difference"]):
+            notes.append(f"void: {row['attack']} has no number beside {row['reference']}'s {cell}; {asked}.")
         else:
-            reached = f"reaches {_quantity(row['quality'], row['metric'], unit)}"
-            asked = f"{'below' if sign == '>=' else 'above'} the {asked} that this experiment asks for"
-        notes.append(f"void: {row['attack']} {reached} without a defense on {cell}, {asked}.")
+            better = f"{row['attack']} is {over_reference(row, unit)} better than {row['reference']} {cell}"
+            notes.append(f"void: {better}; {asked}.")
     return list(dict.fromkeys(notes))
+
+
+def over_reference(row: Mapping[Any, Any], unit: str = "") -> str:
+    """The difference in a row of gates.csv with its interval: ``1.2 dB [0.3, 2.1]``."""
+    difference = f"{row['difference']:.3g} {unit}".strip()
+    if math.isnan(row["low"]):
+        return f"{difference} (too few seeds or victims for an interval)"
+    return f"{difference} [{row['low']:.3g}, {row['high']:.3g}]"
 
 
 def setting_behind(setting: str) -> str:
     """A setting of gates.csv as a suffix of the name of a cell."""
     return "".join(f", {key} {value}" for key, value in json.loads(setting).items())
-
-
-def _quantity(value: float, metric: str, unit: str) -> str:
-    """``9.1 dB``, or with the name of the metric, ``mse 0.05``."""
-    return f"{value:.3g} dB" if unit.startswith("dB") else f"{metric} {value:.3g}"

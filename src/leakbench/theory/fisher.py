@@ -48,3 +48,28 @@ def gaussian_information(
     if log_variance_jacobian is not None:
         information = information + log_variance_jacobian.mT @ log_variance_jacobian / 2
     return information
+
+
+def least_error(trace: torch.Tensor, variances: torch.Tensor) -> torch.Tensor:
+    """The least squared error that any attacker can have on normal inputs, of the trace of the information alone.
+
+    By the Bayesian Cramér-Rao bound the error is at least ``tr (P + J)^-1``, with ``P`` the inverse covariance of the
+    inputs and ``J`` the mean Fisher information. Of all ``J`` of one trace that is least where ``J`` fills the
+    directions of largest variance to a level: ``sum_i min(v_i, level)`` with ``sum_i (1 / level - 1 / v_i)+ = trace``.
+    It is the variance of the inputs without a message, and above ``m^2 / (trace + tr P)`` with it.
+
+    >>> least_error(torch.tensor([0.0, 0.5, 1e9]), variances=torch.tensor([4.0, 1.0])).round(decimals=4)
+    tensor([5.0000, 2.3333, 0.0000])
+
+    Args:
+        trace: of the mean Fisher information about all inputs, ``[...]``, at least 0; may be infinite.
+        variances: eigenvalues of the inputs' covariance, ``[m]``, at least 0, in any order; not all zero.
+    """
+    filled = variances[variances > 0].sort(descending=True).values
+    precisions = 1 / filled
+    counts = torch.arange(1, len(filled) + 1, dtype=filled.dtype, device=filled.device)
+    # The height of the water over the first k directions; they are the filled ones if it reaches the last of them.
+    heights = (trace.unsqueeze(-1) + precisions.cumsum(dim=0)) / counts
+    last = (heights >= precisions).sum(dim=-1, keepdim=True) - 1
+    level = 1 / heights.gather(-1, last)
+    return filled.minimum(level).sum(dim=-1)

@@ -41,6 +41,22 @@ def variance_ratio(
     return (numerator / gradient.abs().clamp(min=floor)).clamp(max=RATIO_CEILING)
 
 
+def unsigned_ratio(sensitivity: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    """The ratio where released code forgets the absolute value of ``g_i``, ``[..., d]``: in Fig. 14 and in rounding.
+
+    ``max(g_i, 1e-6)`` stands for ``max(|g_i|, 1e-6)``, so that every negative entry counts as one of 1e-6; and no ratio
+    is below 1e-6.
+
+    >>> unsigned_ratio(torch.tensor([4.0, 4.0, 0.0]), gradient=torch.tensor([0.5, -0.5, 1.0]))
+    tensor([4.0000e+00, 1.0000e+06, 1.0000e-06])
+
+    Args:
+        sensitivity: ``a_i``, non-negative, ``[..., d]``.
+        gradient: ``g_i``, ``[..., d]``.
+    """
+    return variance_ratio(sensitivity, gradient.clamp(min=0)).clamp(min=RATIO_FLOOR)
+
+
 def scale_variance(ratio: torch.Tensor, gradient: torch.Tensor, scale: float, mode: ScaleMode) -> torch.Tensor:
     """Variances ``[..., d]`` proportional to ``ratio`` whose size is ``scale`` in the sense of ``mode``.
 

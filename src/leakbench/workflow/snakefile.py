@@ -98,7 +98,7 @@ class Workflow:
         return [job.path for job in self.project.job(_record_path(**parts)).uses.values()]
 
     def records(self, scale: str, paper: str, experiment: str) -> list[str]:
-        """Paths of an experiment's records, and of the undefended ones that its gates ask for."""
+        """Paths of an experiment's records, and of those that decide on its gates."""
         return [job.path for job in needed(self.project, table_path(scale, paper, experiment))]
 
     def tables_of(self, artifact: str) -> list[str]:

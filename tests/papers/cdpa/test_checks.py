@@ -25,7 +25,7 @@ from leakbench.papers.cdpa import PAPER, checks
 
 CHECKS = checks_of(PAPER)
 
-AS_STATED = ("T2a", "T4a", "T5a", "T7b", "T8", "T11a")
+AS_STATED = ("T2a", "T4a", "T5a", "T7b", "T8a", "T8c", "T9a", "T11a")
 """Keys of statements of the paper that do not hold."""
 
 
@@ -99,8 +99,11 @@ MUTATIONS: list[Mutation] = [
     ("T5b", "least_ones", lambda _: lambda clients, *__: clients + 1),
     ("T6", "dequantise", without_dither),
     ("T7a", "quantise", coarse),
-    ("T9", "loss_gap_bound", turned),
-    ("T9", "gradient_gap_bound", turned),
+    ("T8b", "convergence_bound", times(1 - 1e-7)),
+    ("T8b", "convergence_bound", times(1 + 1e-7)),
+    ("T9b", "loss_gap_bound", times(1 + 1e-7)),
+    ("T9b", "gradient_gap_bound", turned),
+    ("T9b", "recovery_error", one_client_more),
     ("T10", "flip_moments", lambda true: lambda *args: [2 * moment for moment in true(*args)]),
     ("T11b", "rouge_floor", times(1.01)),
     ("T11b", "rouge", lambda true: lambda found, victims: true([text[5:-5] for text in found], victims)),

@@ -72,9 +72,10 @@ def everywhere(defense: str, score: float) -> Tables:
 def informed(scores: Mapping[str, float]) -> Tables:
     """Attackers who know CDPA, by what they do, around both attacks."""
     parts = [
-        scored("cdpa-text", f"{attack}-{way}", score, 1.0)
+        scored(defense, f"{attack}-{way}", score if defense == "cdpa-text" else 70.0, 1.0)
         for attack in ("tag", "lamp-cos")
         for way, score in scores.items()
+        for defense in ("none", "cdpa-text")
     ]
     return found() | {"text_adaptive": table(*parts)}
 

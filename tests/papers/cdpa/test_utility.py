@@ -10,16 +10,24 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import yaml
 from matplotlib.lines import Line2D
 from tests.papers.drawn import Tables, interval, per_seed, series, smoke_tables
 from tests.papers.drawn import draw as drawn
 from tests.papers.drawn import make as made
 
+from leakbench.defenses.soteria import Soteria
+from leakbench.federated.message import SparseMessage
+from leakbench.federated.step import ClientSteps
+from leakbench.models.base import build_network
+from leakbench.models.convnets import SimpleCNN
+from leakbench.paper_folders import paper_folders
 from leakbench.papers.cdpa.balance import AXES, INNER, scores
 from leakbench.papers.cdpa.common import DEFENSES, defense_name, model_name, printed
 from leakbench.papers.cdpa.recovery import compared as compared_with_mean
 from leakbench.papers.cdpa.tables import compared, contradictions, difference, percentage
 from leakbench.papers.cdpa.tables import interval as shown
+from leakbench.randomness import Streams
 from leakbench.report.plots import Drawing
 
 PAPER = "cdpa"
@@ -139,8 +147,18 @@ class TestReadings:
     def test_splits_and_readings(self, tables: Tables) -> None:
         numbers = draw("figS2", tables).numbers.set_index(["split", "series"])
         assert numbers.index.is_unique
-        assert set(numbers.loc["i.i.d."].index) == set(numbers.loc[r"Dirichlet, $\alpha$ = 0.1"].index)
-        assert len(numbers.loc["i.i.d."]) == 7  # none, SDQ, three variants, two more choices of layers
+        shared = set(numbers.loc[r"Dirichlet, $\alpha$ = 0.1"].index)
+        assert len(shared) == 7  # none, SDQ, three variants, two more choices of layers
+        alone = set(numbers.loc["i.i.d."].index) - shared
+        assert len(numbers.loc["i.i.d."]) == 7 + len(alone)
+        assert alone == {
+            "as printed, p = 0.8",
+            "p = 0.8, vote of R / 2 ones",
+            "as printed, two's complement",
+            "as printed, in units of the gradient",
+            "GradDrop, what it drops sent later",
+            *(f"SignSGD, signs times {factor:g}" for factor in (0.001, 0.01, 0.1, 1)),
+        }
         skewed = {"metric": "accuracy", "setting.alpha": 0.1}
         released = mean(tables["skewed"], **skewed, **{"setting.variant": "as_released"})
         means = numbers["mean"].to_dict()
@@ -311,3 +329,19 @@ class TestTables:
             change = 100 * (defended - bare)
             assert row["no defense (%)"] == f"{100 * bare.mean():.1f} ± {100 * half(bare):.1f}"
             assert row["change (points)"] == f"{change.mean():.1f} ± {half(change):.1f}"
+
+
+@pytest.mark.parametrize(("layer", "elements"), [(None, 9422 - 50 * 90), (-1, 9422 - 10 * 30)])
+def test_soteria_prunes_most_of_simplecnn(layer: int | None, elements: int) -> None:
+    """The first fully connected layer, as the 0.0044 of Table IV asks, and not the last one; 60 % of its features."""
+    grid = yaml.safe_load((paper_folders()["cdpa"].grid).read_text())
+    given = {key: value for key, value in grid["variants"]["defenses"]["soteria"].items() if key != "name"}
+    soteria = Soteria(**(given if layer is None else given | {"layer": layer}))
+    network = build_network(SimpleCNN(), (3, 32, 32), 10, seed=0)
+    streams = Streams([("soteria", 0)])
+    images = torch.rand(1, 1, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    steps = ClientSteps(network, network.parameters, images, torch.zeros(1, 1, dtype=torch.int64), streams)
+    message = soteria.protect_update(steps, streams)
+    assert isinstance(message, SparseMessage) and int(message.kept.sum()) == elements
+    theirs = printed("table04").query("model == 'SimpleCNN' and method == 'Soteria'")["mb"].iloc[0]
+    assert (abs(elements / 2**20 / theirs - 1) < 0.1) == (layer is None)

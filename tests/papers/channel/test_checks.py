@@ -27,7 +27,7 @@ from leakbench.theory.capacity import natural_variance, white_variances
 CHECKS = checks_of(PAPER)
 
 
-AS_STATED = ("T11a", "T12a", "T13a", "T14a", "T15a")
+AS_STATED = ("T11a", "T12a", "T13a", "T14a", "T15a", "T16a")
 """Keys of statements of the paper that do not hold."""
 
 

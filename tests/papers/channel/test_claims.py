@@ -12,8 +12,9 @@ import pytest
 from tests.papers.verdicts import Case, Tables, judge
 from tests.report.tables import cube, rows, table
 
-from leakbench.papers.channel.claims import FULL_SIZE
+from leakbench.papers.channel.claims import FULL_SIZE, _Plane
 from leakbench.papers.channel.common import printed
+from leakbench.report.evidence import Evidence
 
 judged = partial(judge, "channel")
 CELLS = (("cifar10", "lenet5"), ("fashion", "lenet5"))
@@ -92,9 +93,28 @@ def inverted(natural: Sequence[float], others: Sequence[float], likeness: int = 
     parts = []
     for defense, errors in (("natural-all", natural), ("white-all", others), ("personalized-all", others)):
         parts.append(measured(defense, {"mse_input": errors}, units=3, attack="ig"))
-        liked = {name: [0.1, 0.2, 0.3, 0.4][::likeness] for name in ("psnr", "ssim", "cosine")}
+        order = likeness if defense == "personalized-all" else 1
+        liked = {name: [0.1, 0.2, 0.3, 0.4][::order] for name in ("psnr", "ssim", "cosine")}
         parts.append(measured(defense, liked, units=3, attack="ig"))
     return {"inversion": table(*parts)}
+
+
+def own_grids(natural: Sequence[float], others: Sequence[float]) -> Tables:
+    """Errors on a grid that holds the paper's of every channel."""
+    every = [50.0, 100.0, 200.0, 300.0, 500.0, 800.0, 1000.0, 1500.0]
+    parts = [
+        measured(defense, {"mse_input": [*errors, *errors]}, points=every, units=3, attack="ig")
+        for defense, errors in (("natural-all", natural), ("white-all", others), ("personalized-all", others))
+    ]
+    return {"inversion": table(*parts)}
+
+
+def trained(before: float, after: float) -> Tables:
+    one: dict[str, Any] = {"points": [0.0], "sweep": None, "units": 3, "attack": "ig"}
+    return {
+        experiment: measured("none", {"mse_input": [error]}, **one)
+        for experiment, error in (("inversion", before), ("inversion_trained", after))
+    }
 
 
 def adaptive(errors: Sequence[float]) -> Tables:
@@ -103,10 +123,12 @@ def adaptive(errors: Sequence[float]) -> Tables:
     return inverted(FALLING, LARGER) | {"inversion_adaptive": table(*parts)}
 
 
-def batches(dp: Sequence[float], none: Sequence[float], constant: Sequence[float]) -> Tables:
+def batches(
+    dp: Sequence[float], none: Sequence[float], constant: Sequence[float], experiment: str = "batch_size"
+) -> Tables:
     sizes = [1.0, 2.0, 4.0, 8.0]
     return {
-        "batch_size": table(
+        experiment: table(
             *(
                 measured(label, {"mse_input": means}, points=sizes, sweep="batch_size", attack="ig-one", units=3)
                 for label, means in (("dp-sgd-1.3", dp), ("none", none), ("gaussian-0.01", constant))
@@ -151,14 +173,22 @@ def modes(fresh: float, once: float) -> Tables:
 COSTLY = {"lenet5": 6.2e4, "resnet10": 4.9e6, "alexnet": 3.6e7}
 
 
-def cost(once: float, opacus: Sequence[float]) -> Tables:
+def cost(
+    once: float,
+    opacus: Sequence[float],
+    *,
+    seconds: Sequence[float] = (30.0, 31.0, 32.0),
+    parameter: float = 0.7,
+    clock: str = "_cpu",
+) -> Tables:
     parts = []
-    for (model, size), dp in zip(COSTLY.items(), opacus, strict=True):
+    for (model, size), dp, added in zip(COSTLY.items(), opacus, seconds, strict=True):
         shared: dict[str, Any] = {"points": [0.0], "sweep": None, "cells": [("cifar10", model)]}
         for method, metrics in (
             ("sgd", {"parameters": [size]}),
-            ("channel", {"overhead_once_cpu": [once]}),
-            ("opacus", {"overhead_cpu": [dp]}),
+            ("channel", {f"overhead_once{clock}": [once], f"once{clock or '_wall'}_s": [added]}),
+            ("opacus", {f"overhead{clock}": [dp]}),
+            ("parameter_channel", {f"overhead{clock}": [parameter]}),
         ):
             parts.append(measured("none", metrics, where={"method": method}, **shared))
     return {"cost": table(*parts)}
@@ -175,6 +205,7 @@ def architectures(change: float) -> Tables:
 
 
 FALLING, RISING, LARGER = [0.8, 0.7, 0.6, 0.5], [0.5, 0.6, 0.7, 0.8], [1.8, 1.7, 1.6, 1.5]
+SLOW = [0.5, 0.52, 0.54, 0.56]
 HIGHER = {"auc/threshold": [0.92, 0.93, 0.94, 0.95]}
 
 CASES: dict[str, Case] = {
@@ -184,21 +215,25 @@ CASES: dict[str, Case] = {
     "E4": (released, lambda: released() | {"white": measured("white", release(1, HIGHER))}),
     "E5a": (lambda: inverted(FALLING, LARGER), lambda: inverted(FALLING, RISING)),
     "E5b": (lambda: inverted(FALLING, LARGER), lambda: inverted(LARGER, FALLING)),
+    "E5c": (lambda: own_grids(FALLING, LARGER), lambda: own_grids(LARGER, FALLING)),
     "E6": (lambda: released() | inverted(FALLING, LARGER), lambda: released() | inverted(FALLING, LARGER, likeness=-1)),
     "E7a": (lambda: plane(WORSE_DP), lambda: plane(BETTER_DP)),
     "E7b": (lambda: plane(WORSE_DP), lambda: plane(BETTER_DP)),
     "E8": (lambda: plane(WORSE_DP), lambda: plane(BETTER_DP)),
-    "E9": (
-        lambda: batches(FALLING, [0.5, 0.52, 0.54, 0.56], RISING),
-        lambda: batches(FALLING, RISING, [0.5, 0.52, 0.54, 0.56]),
+    "E9a": (lambda: batches(FALLING, SLOW, RISING), lambda: batches(FALLING, RISING, SLOW)),
+    "E9b": (
+        lambda: batches(FALLING, SLOW, RISING, "dataset_mean"),
+        lambda: batches(FALLING, RISING, SLOW, "dataset_mean"),
     ),
     "E10": (lambda: removed([0.9, 0.5, 0.1]), lambda: removed([0.5, 0.9, 0.1])),
     "E11": (lambda: cost(0.05, [0.6, 1.0, 2.0]), lambda: cost(0.05, [0.6, 2.0, 1.0])),
+    "E14": (lambda: cost(0.05, [0.6, 1.0, 2.0]), lambda: cost(0.05, [0.6, 1.0, 2.0], parameter=0.01)),
     "E13": (lambda: architectures(1.0), lambda: architectures(1.02)),
     "E12": (lambda: spectra(1.02), lambda: spectra(1.04)),
     "X1": (lambda: modes(0.8, 0.6), lambda: modes(0.6, 0.8)),
     "X2": (lambda: adaptive([0.4, 0.3, 0.2, 0.1]), lambda: adaptive(LARGER)),
     "X3": (lambda: bounds(0.9), lambda: bounds(0.2)),
+    "X4": (lambda: trained(0.5, 0.9), lambda: trained(0.9, 0.5)),
 }
 
 
@@ -228,8 +263,55 @@ def test_an_expensive_channel_contradicts_the_table() -> None:
     assert finding.verdict == "contradicted" and "channel, cifar10 with lenet5: 0.2" in finding.note
 
 
+@pytest.mark.parametrize("clock", ["_cpu", ""])
+def test_seconds_that_the_channel_adds_hardly_differ_between_models(clock: str) -> None:
+    """By processor time where a CPU computed, else by wall time."""
+    same = cost(0.05, [0.6, 1.0, 2.0], seconds=(30.0, 33.0, 36.0), clock=clock)
+    assert judged("E11", same).verdict == "reproduced"
+    other = judged("E11", cost(0.05, [0.6, 1.0, 2.0], seconds=(30.0, 31.0, 40.0), clock=clock))
+    assert other.verdict == "contradicted" and "all models" in other.meaning
+
+
+def test_processor_time_is_not_read_where_a_gpu_computed() -> None:
+    """Its numbers are null then; wall time decides."""
+    tables = cost(0.2, [0.6, 1.0, 2.0])
+    frame = tables["cost"]
+    frame.loc[frame["metric"].str.contains("_cpu"), "value"] = np.nan
+    wall = cost(0.05, [0.6, 1.0, 2.0], clock="")["cost"]
+    finding = judged("E11", {"cost": table(frame, wall[wall["metric"] != "parameters"])})
+    assert finding.verdict == "reproduced"
+
+
+def test_capability_is_the_mean_of_the_capabilities_of_seeds() -> None:
+    """As figures have it; not that of mean areas and errors, from which it differs where seeds do."""
+    tables = plane(WORSE_DP)
+    bare, natural = tables["undefended_release"], tables["natural"]
+    factors = {seed: 1 + seed for seed in range(20)}
+    bare.loc[bare["metric"] == "inversion_mse", "value"] *= bare["seed"].map(factors)
+    one = next(iter(Evidence(tables).cells(*tables).values()))
+    found = _Plane(one).capability("natural")[0]
+    cell = {"dataset": "cifar10", "model": "lenet5"}
+
+    def values(frame: pd.DataFrame, metric: str) -> pd.Series:
+        rows = frame[(frame[list(cell)] == pd.Series(cell)).all(axis=1) & (frame["metric"] == metric)]
+        keys = ["setting.kappa", "seed"] if frame is natural else ["seed"]
+        return rows.set_index(keys)["value"]
+
+    mia = 1 - values(natural, "auc/threshold") / values(bare, "auc/threshold")
+    dra = 1 - values(bare, "inversion_mse") / values(natural, "inversion_mse")
+    expected = ((mia + dra) / 2).groupby(level="setting.kappa").mean()
+    assert found == pytest.approx(expected.to_numpy())
+
+
+def test_models_near_chance_decide_nothing() -> None:
+    tables = {name: frame.assign(void=True) for name, frame in released().items()}
+    for key in ("E1", "E2", "E3", "E4"):
+        finding = judged(key, tables)
+        assert finding.verdict == "inconclusive" and "the undefended model missed its gate" in finding.note
+
+
 def test_a_slope_needs_two_batch_sizes() -> None:
     tables = {
         name: frame[frame["setting.batch_size"] == 1] for name, frame in batches(FALLING, FALLING, FALLING).items()
     }
-    assert judged("E9", tables).note == "a slope needs two batch sizes"
+    assert judged("E9a", tables).note == "a slope needs two batch sizes"

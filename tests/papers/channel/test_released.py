@@ -14,10 +14,11 @@ from tests.papers.drawn import interval
 from tests.report.synthetic import ROOT, tidy_tables
 
 from leakbench.papers.channel.balance import hypervolume, improvements, pareto
-from leakbench.papers.channel.released import MIA, SHOWN, judged_by_strongest, strongest_membership
+from leakbench.papers.channel.released import MIA, PAPERS_ATTACK, SHOWN, judged_by_strongest, strongest_membership
 from leakbench.planning.project import Project
 from leakbench.report.artifacts import Tables, artifact_of
 from leakbench.report.plots import Drawing
+from leakbench.report.verdicts import VOID_MODEL
 
 SWEEPS = {f"fig{number:02d}": (experiment, measure, parameter) for number, experiment, measure, parameter in SHOWN}
 
@@ -59,16 +60,20 @@ def test_a_metric_against_a_parameter(tables: dict[str, pd.DataFrame], name: str
     drawing, frame = draw(name, tables), tables[experiment]
     strongest = strongest_membership(tables["undefended_release"])
     if measure is MIA:
-        assert drawing.numbers["metric"].nunique() == 2  # all attacks are in the CSV
+        assert drawing.numbers["metric"].nunique() == 3  # all attacks are in the CSV
     assert [ax.get_title() for ax in drawing.figure.axes] == ["digits16", "other"]
     for ax, dataset in zip(drawing.figure.axes, ["digits16", "other"], strict=True):
-        lines = {str(line.get_label()): line for line in ax.lines if not str(line.get_label()).startswith("_")}
+        every = {str(line.get_label()): line for line in ax.lines if not str(line.get_label()).startswith("_")}
+        lines = {label: line for label, line in every.items() if "the paper's attack" not in label}
         assert list(lines) == list(frame["model"].unique())
+        beside = [model for model in lines if measure is MIA and strongest[dataset, model] != PAPERS_ATTACK]
+        assert set(every) - set(lines) == {f"{model}, the paper's attack" for model in beside}
         for model, line in lines.items():
             numbers = drawing.numbers[drawing.numbers["drawn"]]
             numbers = numbers[(numbers["dataset"] == dataset) & (numbers["model"] == model)]
             metric = strongest[dataset, model] if measure is MIA else measure.metric
-            assert set(numbers["metric"]) == {metric}
+            assert set(numbers["metric"]) == {metric} | ({PAPERS_ATTACK} if measure is MIA else set())
+            numbers = numbers[numbers["metric"] == metric]
             own = numbers[numbers["series"] == experiment]
             assert np.asarray(line.get_xdata()).tolist() == own[parameter].tolist() == sorted(own[parameter])
             assert np.asarray(line.get_ydata()).tolist() == own["mean"].tolist()
@@ -151,6 +156,16 @@ def test_exchanges(tables: dict[str, pd.DataFrame], name: str) -> None:
             found = (row[column], row[f"{column}_low"], row[f"{column}_high"])
             assert found == pytest.approx(expected)
     assert {"no defense", experiment} == set(numbers["series"])
+
+
+@pytest.mark.parametrize("name", ["fig09", "fig11", "fig15"])
+def test_models_near_chance_are_marked(tables: dict[str, pd.DataFrame], name: str) -> None:
+    assert not draw(name, tables).shows_void
+    marked = draw(name, {key: frame.assign(void=frame["dataset"] == "other") for key, frame in tables.items()})
+    assert marked.shows_void and set(marked.numbers.loc[marked.numbers["void"], "dataset"]) == {"other"}
+    legend = marked.figure.axes[-1].get_legend()
+    assert legend is not None and any(VOID_MODEL in text.get_text() for text in legend.get_texts())
+    plt.close("all")
 
 
 @pytest.mark.parametrize("name", ["fig09", "fig11", "fig15"])

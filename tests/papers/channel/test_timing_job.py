@@ -27,6 +27,7 @@ from leakbench.papers.channel.jobs.timing import (
     TimingJob,
     channel_extra,
     dp_sgd_extra,
+    parameter_channel_extra,
     without_batch_norm,
 )
 from leakbench.records import Replicate
@@ -136,6 +137,7 @@ def test_training_is_extrapolated_and_overheads_are_those_of_the_same_repetition
                 assert metrics[method][overhead][k] == pytest.approx((whole - plain[k]) / plain[k])
                 of_once = {"wall": "overhead_once", "cpu": "overhead_once_cpu"}[clock]
                 assert metrics[method][of_once][k] == pytest.approx(once / plain[k])
+                assert metrics[method][f"once_{clock}_s"][k] == pytest.approx(once)
 
 
 def test_dp_sgd_takes_longer_than_sgd(found: Findings) -> None:
@@ -146,9 +148,19 @@ def test_dp_sgd_takes_longer_than_sgd(found: Findings) -> None:
             if each.setting["method"] == method
             for value in numbers(each, "step_cpu_s")
         )
-        for method in ("sgd", "opacus", "dp_sgd")
+        for method in ("sgd", "opacus", "dp_sgd", "parameter_channel")
     }
-    assert steps["sgd"] < min(steps["opacus"], steps["dp_sgd"])
+    assert steps["sgd"] < min(steps["opacus"], steps["dp_sgd"], steps["parameter_channel"])
+
+
+def test_the_time_of_a_processor_says_nothing_of_a_gpu(found: Findings, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = timing._Bench(job_of().kind, job_of(), 0, CPU)  # type: ignore[arg-type]
+    monkeypatch.setattr(bench, "device", torch.device("cuda"))
+    times = Times({"step": 1.0}, {"step": 1.0})
+    replicate = bench._replicate("sgd", [times], [times], None)
+    lost = {name for name, value in replicate.metrics.items() if value is None}
+    assert lost == set(replicate.reasons) == {name for name in (TIMES | OVERHEADS) if "_cpu" in name}
+    assert replicate.metrics["overhead"] == [0.0]
 
 
 def test_counts_do_not_depend_on_the_seed(found: Findings) -> None:
@@ -192,6 +204,11 @@ class TestExtra:
         (channel,) = (each for each in found.replicates if each.setting["method"] == "channel" and each.seed == 0)
         assert channel.metrics["normal_draws"] == 400 * 64
         assert channel.metrics["extra_flops"] == channel_extra(400, 64).flops
+
+    def test_of_a_parameter_channel(self) -> None:
+        """Two steps of three images and five parameters: 15 to centre, 45 for products, 15 to sum, 10 for noise."""
+        extra = parameter_channel_extra(2, 3, 5)
+        assert (extra.flops, extra.draws, extra.bytes) == (2 * 85, 2 * 5, 3 * 4 * 15)
 
     def test_of_dp_sgd_grows_with_the_model(self, found: Findings) -> None:
         for each in found.replicates:
@@ -248,7 +265,9 @@ def test_what_does_not_fit_in_memory_is_infeasible_and_counted(monkeypatch: pyte
     job = job_of(repetitions=1, steps=1)
     found = job.kind.run(job, CPU)
     status = {each.setting["method"]: each.outcome.status for each in found.replicates}
-    assert status == {"sgd": "ok", "opacus": "infeasible", "channel": "ok", "dp_sgd": "infeasible"}
+    assert status == {"sgd": "ok", "opacus": "infeasible", "channel": "ok"} | dict.fromkeys(
+        ("dp_sgd", "parameter_channel"), "infeasible"
+    )
     for each in found.replicates:
         if each.outcome.status == "infeasible":
             missing = {name for name, value in each.metrics.items() if value is None}
@@ -266,7 +285,7 @@ def test_out_of_memory_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing._Bench, "_opacus", Fails)
     job = job_of(repetitions=2, steps=1)
     status = {each.setting["method"]: each.outcome.status for each in job.kind.run(job, CPU).replicates}
-    assert status == {"sgd": "ok", "opacus": "infeasible", "channel": "ok", "dp_sgd": "ok"}
+    assert status == {"sgd": "ok", "opacus": "infeasible", "channel": "ok", "dp_sgd": "ok", "parameter_channel": "ok"}
     monkeypatch.setattr(timing._Bench, "_plain", Fails)
     with pytest.raises(torch.OutOfMemoryError):
         job.kind.run(job, CPU)

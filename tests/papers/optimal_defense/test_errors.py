@@ -14,11 +14,13 @@ import torch
 from tests.conftest import FixedSteps
 from tests.theory.vectors import close, normal, row
 
-from leakbench.data.embedded import Digits
-from leakbench.defenses.optimal import OptimalClippedNoise, OptimalNoise
+from leakbench.data.covariance import moments_of
+from leakbench.data.embedded import Digits, Photos
+from leakbench.defenses.optimal import OptimalClippedNoise, OptimalNoise, OptimalPruning
 from leakbench.federated.step import ClientSteps
+from leakbench.jobs.victims import gather_victims
 from leakbench.models.base import build_network
-from leakbench.models.convnets import SimpleConvNet
+from leakbench.models.convnets import Activation, ConvNet, SimpleConvNet
 from leakbench.papers.optimal_defense.theory.cramer_rao import BoundForm, error_bound, linear_gaussian_error
 from leakbench.papers.optimal_defense.theory.noise_budget import (
     gain_over_isotropic,
@@ -30,7 +32,7 @@ from leakbench.papers.optimal_defense.theory.noise_budget import (
 from leakbench.papers.optimal_defense.theory.probes import chebyshev_coverage, exact_coverage, relative_std
 from leakbench.papers.optimal_defense.theory.pruning_budget import keep_probabilities
 from leakbench.randomness import Streams
-from leakbench.theory.fisher import gaussian_information, information_trace
+from leakbench.theory.fisher import gaussian_information, information_trace, least_error
 from leakbench.theory.optimal_noise import ScaleMode, pruned, scale_variance, variance_ratio
 from leakbench.theory.utility import u1, u2
 
@@ -301,6 +303,42 @@ def test_i11_the_bound_ignores_what_the_covariance_tells() -> None:
     assert error == pytest.approx(full, rel=0.25)
 
 
+@pytest.mark.parametrize("seed", [0, 1])
+def test_i11_on_a_real_gradient_the_covariance_leaves_no_bound(seed: int) -> None:
+    """One digit, exact sensitivities, the prior of Fig. S1: with the covariance's term the bound is below 0.2 %."""
+    digits = Digits(size=8)
+    prior = moments_of(digits.normalise(digits.load("train", range(600)).values)).eigenvalues
+    model, device = SimpleConvNet(width=4), torch.device("cpu")
+    victims = gather_victims(
+        digits, "digits8", model, seed, clients=1, batch_size=1, first_index=1 + seed, device=device
+    )
+    network, parameters, labels = victims.network, victims.parameters.double(), victims.labels[0]
+    inputs, pixels = victims.inputs[0].double(), victims.inputs[0].numel()
+
+    def gradient(x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = network.gradient(parameters, x, labels)
+        return found
+
+    def sensitivity(x: torch.Tensor) -> torch.Tensor:
+        jacobian: torch.Tensor = torch.func.jacfwd(gradient)(x)
+        return jacobian.flatten(1).square().sum(dim=1)
+
+    def variance(x: torch.Tensor, budget: float) -> torch.Tensor:
+        found = gradient(x)
+        return scale_variance(variance_ratio(sensitivity(x), found), found, budget, "u2")
+
+    def log_variance(x: torch.Tensor) -> torch.Tensor:
+        return variance(x, 1.0).clamp(min=torch.finfo(torch.float64).tiny).log()
+
+    covariance_term = torch.func.jacfwd(log_variance)(inputs).square().sum() / 2
+    blind = float(prior.sum()) / pixels
+    for budget in (1e-4, 1e-3, 1e-2):
+        mean_term = information_trace(sensitivity(inputs), variance(inputs, budget))
+        ignoring, full = (float(least_error(t, prior)) / pixels for t in (mean_term, mean_term + covariance_term))
+        assert full < 0.002 * blind and ignoring > 10 * full
+    assert ignoring > 0.25 * blind  # at the last budget
+
+
 class TestI12BoundAndError:
     def test_i12_the_bound_is_loose(self) -> None:
         """Least squares with two inputs under the optimal noise at budget 2."""
@@ -399,3 +437,26 @@ def test_i20_entries_that_tell_nothing_are_never_pruned() -> None:
         assert keep[[1, 3, 4]].eq(1).all()
         assert (keep * b).sum() >= budget
     assert close(keep_probabilities(a, b, 4.5), 0.49, 1, 0, 1, 1)  # 4.01 are there for free
+
+
+def test_i20_with_relu_pruning_a_fraction_leaves_what_tells_nothing() -> None:
+    """More than half of a small network's gradient is zero whatever the images: all of the 20 % that are kept."""
+    sent = {}
+    activations: tuple[Activation, ...] = ("relu", "leaky_relu")
+    for activation in activations:
+        victims = gather_victims(
+            Photos(size=16),
+            "photos16",
+            ConvNet(width=8, activation=activation),
+            0,
+            clients=1,
+            batch_size=2,
+            first_index=1,
+            device=torch.device("cpu"),
+        ).in_mode("eval")
+        steps = ClientSteps(victims.network, victims.parameters, victims.inputs, victims.labels, victims.streams)
+        message = OptimalPruning(fraction=0.8).protect_update(steps, victims.streams).view()
+        silent = (steps.gradient == 0) & (steps.sensitivity() == 0)
+        sent[activation] = [float(message.square().sum() / steps.gradient.square().sum()), float(silent.float().mean())]
+    assert sent["relu"] == pytest.approx([0.0, 0.55], abs=0.01)
+    assert sent["leaky_relu"] == pytest.approx([0.99, 0.05], abs=0.01)

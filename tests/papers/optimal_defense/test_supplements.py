@@ -1,4 +1,4 @@
-"""Supplements S1 to S4 and Tables S1 and S2: the numbers are those of the tidy tables, computed by another hand."""
+"""Supplements S1 to S6 and Tables S1 to S5: the numbers are those of the tidy tables, computed by another hand."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from leakbench.report.tidy import setting_columns
 U2 = {"clipped noise": "dpsgd-u2", "optimal noise": "optimal-u2"}
 BUDGETS = [1e-4, 1e-3, 1e-2]
 ADAPTIVE = ", adaptive attack"
+MSE = "assigned_mse_input"
 
 
 def drawn_pairs(numbers: pd.DataFrame, label: str) -> list[tuple[float, float]]:
@@ -25,7 +26,7 @@ def test_equal_utility(tables: Tables) -> None:
     above, below = drawing.figure.axes
     assert above.get_xscale() == above.get_yscale() == "log" and "variance" in above.get_xlabel()
     lines = {str(line.get_label()): line for line in above.lines}
-    errors = drawing.numbers[drawing.numbers["panel"] == "error and information"]
+    errors = drawing.numbers[drawing.numbers["panel"] == "error and bound"]
     assert set(lines) == set(errors["series"])
     looks = {(str(line.get_color()), str(line.get_linestyle()), str(line.get_marker())) for line in lines.values()}
     assert len(looks) == len(lines)
@@ -36,12 +37,11 @@ def test_equal_utility(tables: Tables) -> None:
             for row in rows.to_dict("records"):
                 where = {"metric": "mse_input", "attack": attack, "defense": defense, "setting.scale": row["scale"]}
                 assert (row["mean"], row["low"], row["high"]) == pytest.approx(interval(per_seed(frame, **where)))
-        for formula, information in {"1 / (1 + information)": 1.0, "1 / information": 0.0}.items():
-            rows = series(errors, f"{formula}: {label}")
-            for row in rows.to_dict("records"):
-                where = {"metric": "information", "defense": defense, "setting.scale": row["scale"]}
-                expected = interval([1 / (mean + information) for mean in per_seed(frame, **where)])
-                assert (row["mean"], row["low"], row["high"]) == pytest.approx(expected)
+        rows = series(errors, f"bound: {label}")
+        assert rows["scale"].tolist() == BUDGETS
+        for row in rows.to_dict("records"):
+            where = {"metric": "bound", "defense": defense, "setting.scale": row["scale"]}
+            assert (row["mean"], row["low"], row["high"]) == pytest.approx(interval(per_seed(frame, **where)))
 
     trades = drawing.numbers[drawing.numbers["panel"] == "trade-off"]
     assert set(clouds(below)) == {"no defense", *U2}
@@ -59,13 +59,6 @@ def test_equal_utility(tables: Tables) -> None:
     assert chosen == {"ig", "ig-adaptive"}  # or the test would not see which is taken
 
 
-def test_little_information_does_not_stretch_the_axis(tables: Tables) -> None:
-    frame = tables["equal_utility"]
-    frame.loc[frame["metric"] == "information", "value"] = 1e-9
-    above = draw("figS1", tables).figure.axes[0]
-    assert above.get_ylim()[1] < 100  # its reciprocal is 1e9
-
-
 def test_trade_offs_with_adaptive_attackers(tables: Tables) -> None:
     drawing = draw("figS2", tables)
     for ax, panel, defenses, parameter in (
@@ -75,9 +68,11 @@ def test_trade_offs_with_adaptive_attackers(tables: Tables) -> None:
         assert ax.get_title() == panel
         numbers = drawing.numbers[drawing.numbers["panel"] == panel]
         points = clouds(ax)
-        assert set(points) == {"no defense", *defenses, *(name + ADAPTIVE for name in defenses)}
+        adapted = {name for name, defense in defenses.items() if defense != "dpsgd"}  # smoke leaves it out
+        assert set(points) == {"no defense", *defenses, *(name + ADAPTIVE for name in adapted)}
         for label, defense in defenses.items():
-            for words, experiment, attack in (("", panel, "ig"), (ADAPTIVE, "adaptive", "ig-adaptive")):
+            sources = (("", panel, "ig"), (ADAPTIVE, "adaptive", "ig-adaptive"))
+            for words, experiment, attack in sources[: 2 if label in adapted else 1]:
                 rows = series(numbers, label + words)
                 assert len(rows) == 4
                 for row in rows.to_dict("records"):
@@ -86,6 +81,8 @@ def test_trade_offs_with_adaptive_attackers(tables: Tables) -> None:
                     losses = interval(per_seed(tables[panel], metric="final_loss", **where))
                     assert (row["x"], row["x_low"], row["x_high"]) == pytest.approx(interval(errors))
                     assert (row["y"], row["y_low"], row["y_high"]) == pytest.approx(losses)
+            if label not in adapted:
+                continue
             shapes = [points[name].get_paths()[0].vertices for name in (label, label + ADAPTIVE)]
             assert np.shape(shapes[0]) != np.shape(shapes[1]) or not np.allclose(shapes[0], shapes[1])
 
@@ -146,20 +143,22 @@ def test_table_of_readings(tables: Tables) -> None:
     frame.loc[frame["mechanism"].str.contains("pruning") & (frame["metric"] == "information"), "value"] = np.nan
     table = make("tableS1", tables)
     rows = {(row["defense"], row["reading"]): row for row in table.to_dict("records")}
-    assert len(rows) == len(table) == 1 + 4 + 5 + 1 + 4 + 5
+    assert len(rows) == len(table) == 2 + 1 + 4 + 1 + 1 + 4 + 1 + 1 + 1
     for (defense, reading), label, where in (
         (("gradient pruning 80 %", "–"), "gp-80", {}),
         (
-            ("optimal pruning 80 %", "form as_printed, per tensor"),
+            ("optimal pruning 80 %", "form as_released, per tensor"),
             "op-80-readings",
-            {"setting.form": "as_printed", "setting.per": "tensor"},
+            {"setting.form": "as_released", "setting.per": "tensor"},
         ),
-        (("optimal noise", "probes 50"), "optimal-probes", {"setting.probes": 50}),
+        (("optimal pruning 80 %", "probes 1"), "op-80-probes", {"setting.probes": 1}),
     ):
         row = rows[defense, reading]
         for column, metric in {"U1 kept": "u1_kept", "loss after 5 steps (nats)": "final_loss"}.items():
             mean, low, _ = interval(per_seed(frame, defense=label, metric=metric, **where))
             assert row[column] == f"{mean:.3g} ± {mean - low:.2g}"
+        errors = interval(per_seed(frame, defense=label, metric="assigned_mse_input", attack="ig", **where))
+        assert row["MSE, images assigned"] == f"{errors[0]:.3g} ± {errors[0] - errors[1]:.2g}"
         infinite = "pruning" in defense
         assert (row["information per input"] == "–") == infinite
 
@@ -183,3 +182,80 @@ def test_tables_without_sweeps(tables: Tables) -> None:
     single = frame[frame["defense"] == "gp-80"].drop(columns=setting_columns(frame))
     (row,) = make("tableS1", tables | {"readings": single}).to_dict("records")
     assert (row["defense"], row["reading"]) == ("gradient pruning 80 %", "–")
+
+
+def test_table_of_cifar_readings(tables: Tables) -> None:
+    frame = tables["cifar_readings"]
+    table = make("tableS4", tables)
+    assert len(table) == 2 * (1 + 1 + 1) and set(table["network"]) == {"small_convnet-relu"}
+    (row,) = table[table["setting"] == "batch_norm train, form as_released"].to_dict("records")
+    where = {"defense": "op-80-forms", "setting.batch_norm": "train", "setting.form": "as_released"}
+    for column, metric in {
+        "MSE, in the attack's order": "mse_input",
+        "loss after 5 steps (nats)": "final_loss",
+    }.items():
+        mean, low, _ = interval(per_seed(frame, metric=metric, **where))
+        assert row[column] == f"{mean:.3g} ± {mean - low:.2g}"
+
+
+def test_void_numbers_are_marked(tables: Tables) -> None:
+    frame = tables["cifar_readings"]
+    frame.loc[frame["attack"] == "ig-cifar", "void"] = True
+    table = make("tableS4", tables).set_index("defense")
+    assert table.loc["no defense", "MSE, images assigned"].str.endswith(" (void)").all()
+    assert not table.loc["the mean image, no gradient", "MSE, images assigned"].str.contains("void").any()
+
+
+def test_table_of_inferred_labels(tables: Tables) -> None:
+    table, frame = make("tableS5", tables), tables["inferred_labels"]
+    assert table["labels"].tolist() == ["given", "inferred", "not needed: the mean image"]
+    for attack, words in {"ig": "given", "ig-inferred": "inferred"}.items():
+        (row,) = table[table["labels"] == words].to_dict("records")
+        for column, metric in {"labels that are right": "label_accuracy", "MSE, images assigned": MSE}.items():
+            mean, low, _ = interval(per_seed(frame, metric=metric, attack=attack, defense="none"))
+            assert row[column] == f"{mean:.3g} ± {mean - low:.2g}"
+
+
+def test_table_of_released_numbers(tables: Tables) -> None:
+    """A row per printed number; of what this scale leaves out there is none of ours."""
+    table = make("tableS3", tables)
+    assert len(table) == 3 + 3 + 2 * 4 * 4 + 2
+    pruning, frame = table[table["run"].str.contains("gradient pruning")], tables["released_pruning"]
+    assert pruning["printed"].tolist() == ["0.0495", "23.29", "0.0542"]
+    for row, metric in zip(pruning.to_dict("records"), ("mse_input", "psnr", "objective"), strict=True):
+        numbers = per_seed(frame, metric=metric)
+        mean, low, _ = interval(numbers)
+        assert row["ours"] == f"{mean:.3g} ± {mean - low:.2g}" and row["seeds"] == len(numbers) == 3
+        assert row["range"] == f"{min(numbers):.3g} to {max(numbers):.3g}"
+        assert (row["ours, images assigned"] == "–") == (metric == "objective")
+    first = "MNIST, 16 images from 1 on, optimal clipped noise 0.02"
+    (row,) = table[table["run"] == first].to_dict("records")
+    where = {"defense": "optimal-released", "metric": "objective", "setting.scale": 0.02}
+    mean, low, _ = interval(per_seed(tables["released_noise"], **where))
+    assert (row["printed"], row["ours"]) == ("0.6633", f"{mean:.3g} ± {mean - low:.2g}")
+    missing = table[table["run"].str.contains("from 49 on") | table["run"].str.endswith(" 0.05")]
+    assert len(missing) == 8 + 6 and set(missing["ours"]) == {"–"}
+
+
+def test_rounding(tables: Tables) -> None:
+    drawing, frame = draw("figS5", tables), tables["rounding"]
+    labels = {"corrected": "optimal-rounding", "as released": "optimal-rounding-released"}
+    assert [ax.get_title() for ax in drawing.figure.axes] == list(labels)
+    for panel, label in labels.items():
+        for name, defense in {"rounding to one step": "rounding", "optimal rounding": label}.items():
+            rows = series(drawing.numbers, name, panel=panel)
+            assert rows["scale"].tolist() == [0.01, 0.1]
+            for row in rows.to_dict("records"):
+                where = {"defense": defense, "setting.scale": row["scale"]}
+                assert row["x"] == pytest.approx(np.mean(per_seed(frame, metric="mse_input", **where)))
+                assert row["y"] == pytest.approx(np.mean(per_seed(frame, metric="final_loss", **where)))
+
+
+def test_the_plotted_ratios(tables: Tables) -> None:
+    drawing, frame = draw("figS6", tables), tables["plotted_noise"]
+    rows = series(drawing.numbers, "fc_layers.1.bias")
+    metric = frame[frame["metric"] == "noise_std/fc_layers.1.bias"]
+    levels = metric.pivot_table(index="index", columns="seed", values="value").to_numpy()
+    assert rows["mean"].iloc[0] == pytest.approx(levels[0].mean())
+    assert len(rows) == 10 and rows["mean"].iloc[9] == pytest.approx(levels.mean())
+    assert "isotropic noise" not in set(drawing.numbers["series"])

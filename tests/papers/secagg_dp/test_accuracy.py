@@ -83,7 +83,57 @@ def timed(seconds: Mapping[str, float]) -> pd.DataFrame:
     return table(*found)
 
 
-LEVELS = {"gd": 0.7, "gsgd": 0.6, "gsgd-repaired": 0.62, "sgd": 0.5, "sgd-amplified": 0.55, "sgd-epochs": 0.3}
+LEVELS = {
+    **{"gd": 0.7, "gsgd": 0.6, "gsgd-repaired": 0.62, "sgd": 0.5, "sgd-amplified": 0.55, "sgd-epochs": 0.3},
+    **{"gd-tight": 0.75, "gsgd-tight": 0.67, "sgd-tight": 0.64},
+}
+
+
+def through_the_protocol(loss: float = 1.5, shift: float = 0.0) -> Tables:
+    """SGD-DP in the clear and through the protocol, at epsilon 4 and rate 0.1: losses, and accuracies that differ."""
+    found = everything(LEVELS)
+    through = (
+        ("accuracy_secure", "sgd-secure", shift),
+        ("accuracy_secure", "sgd-discrete", 0.02),
+        ("accuracy_dropout", "sgd-dropout", 0.03),
+    )
+    for name, label, more in through:
+        parts = [
+            rows(label, metric, cube([value], spread=1e-4), points=[4.0], sweep="epsilon", cell=LINEAR)
+            for metric, value in (
+                *(("accuracy", 0.6 - more), ("final_loss", loss + more)),
+                *(("noise_variance", 0.5), ("bits", 81920.0)),
+            )
+        ]
+        part = table(*parts).assign(**{"setting.rate": 0.1, "axis": None, "mechanism": "distributed_noise"})
+        found[name] = table(found[name], part) if name in found else part
+    extra = rows("sgd", "bits", cube([8192.0] * 2, spread=1e-4), points=EPSILONS, sweep="epsilon", cell=LINEAR)
+    extra = table(extra).assign(**{"setting.rate": 0.1, "axis": None, "mechanism": "distributed_noise"})
+    found["accuracy_batches"] = table(found["accuracy_batches"], extra)
+    return found
+
+
+class TestThroughTheProtocol:
+    def test_a_cell_beside_the_clear_one(self) -> None:
+        found = make("tableS7", through_the_protocol(0.5, 0.01), paper="secagg_dp").reset_index()
+        assert found["updates are summed"].str.partition(";")[0].tolist() == [
+            "in the clear",
+            *["secure aggregation"] * 3,
+        ]
+        assert set(found["epsilon"]) == {"4"} and set(found["learning rate"]) == {"0.1"}
+        assert found["test accuracy"].tolist() == ["0.600", "0.590", "0.580", "0.570"]
+        assert found["difference in accuracy"].tolist()[1:] == ["0.01", "0.02", "0.03"]
+        assert found["KiB per user and round"].tolist() == ["1.0", "10.0", "10.0", "10.0"]
+
+    @pytest.mark.parametrize(
+        ("shift", "verdict"), [(0.0, "reproduced"), (0.02, "contradicted"), (-0.02, "contradicted")]
+    )
+    def test_the_same_loss(self, shift: float, verdict: str) -> None:
+        tables = through_the_protocol(0.5 * (1 + shift))
+        noise = np.random.default_rng(0).normal(0, 1e-5, len(tables["accuracy_secure"]))
+        tables["accuracy_secure"]["value"] += noise
+        found = judge("E13", tables)
+        assert found.verdict == verdict and found.effect == pytest.approx(shift, abs=1e-3)
 
 
 @pytest.fixture
@@ -137,7 +187,7 @@ class TestFigure:
         shown = {str(bars.get_label()): bars.lines[0] for bars in ax.containers if isinstance(bars, ErrorbarContainer)}
         batches = [line for name, line in shown.items() if name.startswith("SGD-DP")]
         assert len({line.get_color() for line in batches}) == 1
-        assert sorted(str(line.get_linestyle()) for line in batches) == ["-", "--", ":"]
+        assert sorted(str(line.get_linestyle()) for line in batches) == ["-", "--", "-.", ":"]
         assert shown["GD-DP"].get_color() != shown["GSGD-DP (eq. 35)"].get_color() != batches[0].get_color()
 
     def test_what_diverged_is_left_out(self, tables: Tables) -> None:
@@ -193,6 +243,8 @@ class TestClaims:
             ("E11b", {"sgd-epochs": 0.61}, "contradicted"),
             ("E11c", {}, "reproduced"),
             ("E11c", {"sgd-amplified": 0.65}, "contradicted"),
+            ("E11d", {}, "reproduced"),
+            ("E11d", {"sgd-tight": 0.68}, "contradicted"),
         ],
     )
     def test_orders(self, key: str, change: dict[str, float], verdict: str) -> None:
@@ -226,5 +278,5 @@ class TestClaims:
         assert judge("E12", {"accuracy_times": timed(seconds)}).verdict == verdict
 
     def test_they_read_what_is_drawn(self) -> None:
-        read: set[Any] = {name for key in ("E10", "E11a", "E11b", "E11c") for name in CLAIMS[key].experiments}
+        read: set[Any] = {name for key in ("E10", "E11a", "E11b", "E11c", "E11d") for name in CLAIMS[key].experiments}
         assert read == set(TRAINED)

@@ -46,7 +46,7 @@ def test_table_1() -> None:
 
 def test_table_s1() -> None:
     table = make("tableS1", {}, paper=PAPER).set_index(["mechanism", "accounting", "rounds"])
-    assert len(table) == 11
+    assert len(table) == 15
     composed = "composition (Theorem 3.4)"
     exact = {(name, ACCOUNTING[accounting], rounds): found for name, accounting, rounds, found in levels()}
     rows = {
@@ -59,8 +59,14 @@ def test_table_s1() -> None:
         ("GSGD-DP, eq. 35", "Rényi", 100): "0.0311 0.0129 0.0059 0.0029 0.0016",
         ("GSGD-DP, repaired", "Rényi", 100): "0.0126 0.00394 0.00148 0.00068 0.00037",
     }
+    rows |= {
+        ("SGD-DP, row 1 with delta / q", "tight", 100): "0.0345 0.0131 0.00548",
+        ("GD-DP, row 3", "tight", 100): "0.0056 0.0017 0.0005",
+        ("GSGD-DP, eq. 35", "tight", 100): "0.0248 0.0111 0.00532",
+        ("GSGD-DP, repaired", "tight", 100): "0.0082 0.0029 0.0012",
+    }
     for row, expected in rows.items():
-        for epsilon, variance in zip((1, 2, 4, 8, 16), expected.split(), strict=True):
+        for epsilon, variance in zip((1, 2, 4, 8, 16), expected.split(), strict=False):
             digits = len(variance.partition(".")[2])
             assert exact[row][epsilon] == pytest.approx(float(variance), rel=0, abs=0.6 * 10**-digits), (row, epsilon)
             assert table.loc[row, f"epsilon {epsilon}"] == f"{exact[row][epsilon]:.3g}"

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from tests.papers.drawn import make
 
+from leakbench.errors import ConfigError
 from leakbench.papers.tfl_meta.budgets import WAYS
 from leakbench.papers.tfl_meta.constants import amplified
 from leakbench.report.claims import claims_of
@@ -21,6 +22,9 @@ PAPER = "tfl_meta"
 SEEDS, CLIENTS = 12, 4
 C1, XI, SIZE, STEEPNESS, DELTA = 0.6, 2.0, 1000.0, 1e6, 0.5
 BUDGETS = (0.0, 0.5, 1.0, 1.95, 2.0)
+PRIORS = ("null", "null_upper", "population", "uniform")
+NONE_LEFT = 0.02
+"""Leakage of an attack that recovers nothing."""
 Frame = pd.DataFrame
 Trained = dict[tuple[str, str | None, float], float]
 Numbers = Mapping[str, float]
@@ -39,7 +43,7 @@ def rows(
     """Rows of one setting; numbers of clients differ a little, those of a whole job do not."""
     found: list[dict[str, Any]] = []
     for metric, value in numbers.items():
-        whole = metric in ("dimension", "tau", "parameter", "bits", "accuracy", "final_loss")
+        whole = metric in ("dimension", "tau", "parameter", "bits", "trials", "accuracy", "final_loss")
         for seed in range(seeds):
             for client in range(1 if whole else CLIENTS):
                 off = 0.0 if whole else spread * math.sin(seed + 3 * client)
@@ -49,6 +53,7 @@ def rows(
                     "defense": defense,
                     "attack": attack,
                     "void": False,
+                    "distinct": False,
                 }
                 row |= {"seed": seed, "status": status, "metric": metric, "index": client, "value": value + off}
                 row |= {"axis": None if whole else "client", "unit": "", "setting.threshold": math.nan}
@@ -63,21 +68,56 @@ def at(frame: Frame, *place: str) -> Any:
 
 def leaked(value: float, recovery: float) -> dict[str, float]:
     """Metrics of an attack: leakage by the null attack's prior, and by the uniform one, where the order is reversed."""
-    found = {"recovery": recovery, "null_recovery": 0.0, "classes": value, "classes_sum": 1.2}
+    found = {"recovery": recovery, "null_recovery": 0.0, "classes": value, "classes_sum": 1.2, "trials": 32.0}
+    found |= {"failed/null": NONE_LEFT, "failed/null/0.001": NONE_LEFT}
     for end in ("", "_low", "_high"):
-        found |= {f"leakage{end}/null": value, f"leakage{end}/population": value, f"leakage{end}/uniform": 0.8 - value}
-        found |= {f"xi{end}/{prior}": XI for prior in ("null", "population", "uniform")}
+        found |= {f"leakage{end}/{prior}": value for prior in ("null", "null_upper", "population")}
+        found |= {f"leakage{end}/uniform": 0.8 - value}
+        found |= {f"xi{end}/{prior}": XI for prior in PRIORS}
     for alpha, xi in (("0.001", 4.0), ("1", 1.8)):
-        found |= {f"leakage/null/{alpha}": value, f"leakage/uniform/{alpha}": 0.8 - value}
-        found |= {f"leakage/population/{alpha}": value}
-        found |= {f"xi/{prior}/{alpha}": xi for prior in ("null", "population", "uniform")}
+        found |= {f"leakage/{prior}/{alpha}": value for prior in ("null", "null_upper", "population")}
+        found |= {f"leakage/uniform/{alpha}": 0.8 - value}
+        found |= {f"xi/{prior}/{alpha}": xi for prior in PRIORS}
     return found
+
+
+def fewer(metrics: Numbers, *counts: int) -> dict[str, float]:
+    """The same constants from fewer attempts: the fewer, the smaller is xi."""
+    names = ("recovery", "null_recovery", "leakage/", "xi/")
+    every = [name for name in metrics if name.startswith(names) and name not in ("recovery_low", "recovery_high")]
+    return {f"{name}/n{n}": metrics[name] * (n / 32 if "xi" in name else 1) for n in counts for name in every}
 
 
 def constants(**changes: float) -> Frame:
     law = {"dimension": SIZE, "delta": DELTA, "steepness": STEEPNESS}
     metrics = leaked(C1, 0.9) | law | {"bits": 32 * SIZE} | changes
-    return pd.concat([rows(metrics, threshold=limit) for limit in (25.0, 20.0, 30.0)], ignore_index=True)
+    metrics |= fewer(metrics, 8, 16, 32)
+    found = [rows(metrics, threshold=limit) for limit in (25.0, 20.0, 30.0)]
+    return pd.concat([*found, rows(metrics, threshold=0.6, similarity="ssim")], ignore_index=True)
+
+
+def of_few(value: float, recovery: float, **setting: float) -> Frame:
+    """An experiment of 16 attempts, where that of the constants has 32."""
+    metrics = leaked(value, recovery) | {"trials": 16.0}
+    return rows(metrics | fewer(metrics, 16), threshold=25.0, **dict[str, Any](setting))
+
+
+def few_estimates(kept: float = 1.0) -> Frame:
+    """Attacks at optima that are of constants from fewer attempts."""
+    return pd.concat(
+        [
+            rows(leaked(C1 * kept, 0.9 * kept), label, threshold=25.0, estimated=float(n))
+            for label in ("tuned-fewer-noise", "tuned-fewer-compression", "tuned-fewer-masks")
+            for n in (1, 8)
+        ],
+        ignore_index=True,
+    )
+
+
+def second(rate: float = 0.0) -> Frame:
+    """The second attacker: what it recovers where DLG recovers nothing."""
+    frame = swept(tail=rate)
+    return frame[frame["defense"] != "masks"].assign(attack="ig")
 
 
 def tau(budget: float) -> float:
@@ -92,7 +132,7 @@ def tuned(stopped: tuple[str, ...] = ("tuned-masks", "tuned-masks-printed"), kep
             continue
         for budget in BUDGETS:
             free = budget >= 2
-            value, recovery = (0.02, 0.0) if defense in stopped and not free else (C1 * kept, 0.9 * kept)
+            value, recovery = (NONE_LEFT, 0.0) if defense in stopped and not free else (C1 * kept, 0.9 * kept)
             own = {"tau": max(tau(budget), 0.0), "parameter": math.nan if free else 0.5, "bits": 32 * SIZE}
             found.append(rows(leaked(value, recovery) | own, defense, threshold=25.0, budget=budget))
     return pd.concat(found, ignore_index=True)
@@ -174,10 +214,10 @@ def masked(half: float = 0.9) -> Frame:
 def every(**changed: Frame) -> dict[str, Frame]:
     return {
         "constants": constants(),
-        "batch_sizes": pd.concat(
-            [rows(leaked(C1, 0.9), threshold=25.0, batch_size=size) for size in (1.0, 4.0)], ignore_index=True
-        ),
-        "skewed": rows(leaked(0.3, 0.5), threshold=25.0),
+        "batch_sizes": pd.concat([of_few(C1, 0.9, batch_size=size) for size in (1.0, 4.0)], ignore_index=True),
+        "skewed": of_few(0.3, 0.5),
+        "tuned_fewer": few_estimates(),
+        "second_attacker": second(),
         "tuned": tuned(),
         "tuned_encrypted": encrypted(),
         "swept": swept(),
@@ -196,10 +236,11 @@ def judge(key: str, **changed: Frame) -> Finding:
 class TestConstants:
     def test_a_row_per_setting_and_prior(self) -> None:
         found = make("tableS4", every(), paper=PAPER)
-        settings = ["first", "alpha = 0.001", "alpha = 1", "recovered above 20 dB", "recovered above 30 dB"]
-        assert list(dict.fromkeys(found["setting"])) == [*settings, "S = 1", "S = 4", "skewed labels"]
-        assert len(found) == 8 * 3
-        first = found[found["setting"] == "first"].set_index("prior")
+        settings = ["first, all attempts", "first", "alpha = 0.001", "alpha = 1", "recovered above SSIM 0.6"]
+        settings += ["recovered above 20 dB", "recovered above 30 dB", "S = 1", "S = 4", "skewed labels"]
+        assert list(dict.fromkeys(found["setting"])) == settings
+        assert len(found) == 10 * 4
+        first = found[found["setting"] == "first, all attempts"].set_index("prior")
         assert first.loc["null attack"]["C1"].startswith("0.600 [")
         assert first.loc["same for all"]["C1"].startswith("0.200 [")
         assert first.loc["null attack"]["printed sum"].startswith("1.200")
@@ -208,9 +249,23 @@ class TestConstants:
     def test_c2_is_of_the_largest_xi(self) -> None:
         found = make("tableS4", every(), paper=PAPER).set_index(["setting", "prior"])
         own = constants()
-        largest = own[(own["metric"] == "xi/null/0.001")]["value"].max()
+        largest = own[(own["metric"] == "xi/null/0.001/n16")]["value"].max()
         assert at(found, "alpha = 0.001", "null attack")["C2"] == f"{math.expm1(2 * largest) / 2:.3g}"
         assert at(found, "alpha = 0.001", "null attack")["C1, attempts"] == "–"
+
+    def test_all_settings_have_as_many_attempts(self) -> None:
+        """Those that all experiments have, though the first has more."""
+        found = make("tableS4", every(), paper=PAPER).set_index(["setting", "prior"])
+        counts = found["M T"].groupby(level="setting").agg(set)
+        assert counts.pop("first, all attempts") == {"32"} and all(each == {"16"} for each in counts)
+        own = constants()
+        for setting, name in (("first, all attempts", "xi/null"), ("first", "xi/null/n16")):
+            assert at(found, setting, "null attack")["xi"] == f"{own[own['metric'] == name]['value'].max():.3f}"
+
+    def test_experiments_without_a_number_in_common(self) -> None:
+        apart = every(skewed=rows(leaked(0.3, 0.5), threshold=25.0))
+        with pytest.raises(ConfigError, match="one pair of models and attempts in common in their field fewer"):
+            make("tableS4", apart, paper=PAPER)
 
     def test_what_is_lost(self) -> None:
         frame = every()
@@ -330,12 +385,26 @@ class TestLeakageClaims:
             frames[name] = frame
         assert judge("L1a", **frames).verdict == "reproduced"
 
-    def test_smoothing(self) -> None:
-        found = judge("L2")
-        assert found.verdict == "reproduced" and found.effect == pytest.approx(4 / math.log(10), rel=0.02)
-        same = constants(**{"xi/null/0.001": XI})
-        assert judge("L2", constants=same).verdict == "contradicted"
-        assert judge("L2", constants=constants().assign(void=True)).verdict == "inconclusive"
+    @pytest.mark.parametrize(("above", "verdict"), [(0.0, "reproduced"), (0.03, "reproduced"), (0.1, "contradicted")])
+    def test_failure_is_no_leakage(self, above: float, verdict: str) -> None:
+        """A budget of nothing is met up to 0.05 C1 above an attack that recovers nothing, and not beyond."""
+        frame = tuned()
+        leak = (frame["metric"] == "leakage/null/0.001") & (frame["defense"] == "tuned-masks")
+        frame.loc[leak & (frame["setting.budget"] == 0), "value"] += above * C1
+        assert judge("E15c", tuned=frame).verdict == verdict
+
+    def test_fewer_attempts(self) -> None:
+        assert judge("E15y").verdict == "reproduced"
+        found = judge("E15y", tuned_fewer=few_estimates(kept=0.5))
+        assert found.verdict == "contradicted" and "tuned-fewer-noise, 1 attempts" in found.note
+        assert judge("E15y", tuned_fewer=few_estimates().assign(void=True)).verdict == "inconclusive"
+
+    def test_the_second_attacker(self) -> None:
+        assert judge("E16e").verdict == "reproduced"
+        found = judge("E16e", second_attacker=second(0.3))
+        assert found.verdict == "contradicted" and "noise, scale 1" in found.note
+        assert judge("E16e", second_attacker=second().assign(void=True)).verdict == "inconclusive"
+        assert judge("E16e", swept=swept(tail=0.5)).verdict == "not run"
 
 
 class TestUtilityClaims:

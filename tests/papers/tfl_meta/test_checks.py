@@ -112,6 +112,8 @@ MUTATIONS: list[Mutation] = [
     ("T23b", "rescaled_compression_tv", times(0.95)),
     ("T24b", "compression_tv", lambda true: lambda kept, size, _: true(kept, size)),
     ("T26b", "exact_sharing_tv", times(0.95)),
+    ("T30", "certain_constants", lambda true: lambda models, _, *args: true(models, 100, *args)),
+    ("T30", "certain_constants", lambda true: lambda *args: dataclasses.replace(true(*args), c2=true(*args).xi.exp())),
 ]
 
 

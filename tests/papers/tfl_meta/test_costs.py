@@ -51,6 +51,7 @@ def tidy(methods: list[tuple[str, dict[str, float], float, float, int]] = METHOD
                     row: dict[str, Any] = {"dataset": "digits8", "model": "mlp", "defense": "none", "attack": None}
                     row |= {
                         "void": False,
+                        "distinct": False,
                         "seed": seed,
                         "status": "ok",
                         "metric": metric,

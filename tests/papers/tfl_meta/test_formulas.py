@@ -1,4 +1,4 @@
-"""Tables 1, S1 and S2 and figures S1 to S3, by another hand."""
+"""Tables 1, S1, S2 and S7 and figures S1 to S3, by another hand."""
 
 from __future__ import annotations
 
@@ -105,3 +105,19 @@ def test_figure_s3() -> None:
     assert ((numbers["region"] == "none") == (t > 1)).all()
     assert set(numbers.loc[numbers["region"] == "none", "C2"]) == {1.25}
     assert len(drawing.figure.axes) == 4
+
+
+def test_table_s7() -> None:
+    """The optimum of problem (7) where its bound on the loss is phi at most, 150 t of noise and t of compression."""
+    table = make("tableS7", {}, paper=PAPER)
+    first = make("table01", {}, paper=PAPER).set_index("mechanism")
+    bounds = {"Paillier": 0.0, "secret sharing": 0.0, "Gaussian noise": 150.0, "compression": 1.0}
+    for _, row in table.iterrows():
+        mechanism, phi = row["mechanism"], float(row["phi"])
+        for t in (0.008, 0.56):
+            unbudgeted, bound = first.loc[mechanism, f"corrected, t = {t:g}"], bounds[mechanism] * t
+            met = bound <= phi or (mechanism == "Gaussian noise" and phi >= 1.5)  # which no bound exceeds
+            assert row[f"answer, t = {t:g}"] == (unbudgeted if met else "infeasible"), (mechanism, phi, t)
+            wanted = "–" if unbudgeted == "infeasible" else f"{bound:.3g}"
+            assert row[f"bound on the loss, t = {t:g}"] == wanted
+    assert table["answer, t = 0.008"].eq("infeasible").sum() == 4

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import binomtest
 from tests.theory.vectors import close, row
 
 from leakbench.errors import ConfigError
@@ -19,6 +20,7 @@ from leakbench.papers.tfl_meta.theory.leakage_estimation import (
     attempts_needed,
     bootstrap_constants,
     c1_error,
+    certain_constants,
     class_belief,
     constants,
     data_belief,
@@ -57,6 +59,33 @@ def test_priors_decide() -> None:
     assert close(leakage(failed, rare), 0.0835582) and close(leakage(perfect, rare), 0.8024510)
     null = null_prior(row(0, 3), 9)
     assert close(null, 0.025, 0.175, 0.8)
+
+
+@given(st.integers(1, 40), st.integers(0, 40), st.floats(0.5, 0.999))
+def test_the_upper_end_of_a_rate(trials: int, successes: int, confidence: float) -> None:
+    """Clopper and Pearson's, from another function of scipy; without a success it has a closed form."""
+    successes = min(successes, trials)
+    interval = binomtest(successes, trials, alternative="less").proportion_ci(confidence, method="exact")
+    prior = null_prior(row(successes, 0), trials, confidence)
+    assert close(2 * prior[0], interval.high, rel=1e-9) and close(2 * prior[1], 1 - (1 - confidence) ** (1 / trials))
+    assert close(prior.sum(), 1, rel=1e-12) and bool((prior >= 0).all())
+    assert bool((prior[:2] > null_prior(row(successes, 0), trials)[:2]).all()) or confidence < 0.9
+
+
+@given(st.integers(1, 6), st.integers(1, 300), st.integers(1, 6), st.floats(1e-4, 2))
+def test_certain_recovery(models: int, attempts: int, data: int, alpha: float) -> None:
+    """The ratios of the docstring, one by one."""
+    certain = certain_constants(models, attempts, data, alpha)
+    q, w = 1 / (2 * data * (models * attempts + 1)), alpha * (data + 1)
+    of_datum = math.log((attempts + w * q) / ((data * attempts + w) * q))
+    of_misses = math.log((data * attempts + w) / w)
+    assert close(certain.xi, max(of_datum, of_misses), rel=1e-9)
+    assert close(certain.c2, math.expm1(2 * max(of_datum, of_misses)) / 2, rel=1e-9)
+
+
+def test_certain_recovery_in_numbers() -> None:
+    """S = 2 images, M = 2 models, T = 16 attempts, alpha = 1/2."""
+    assert close(certain_constants(2, 16, 2).xi, math.log((16 + 1.5 / 132) / (33.5 / 132)), rel=1e-12)
 
 
 def algorithm_2(recovered: list[list[bool]], attempts: int) -> list[float]:
@@ -238,6 +267,10 @@ def test_errors() -> None:
         null_prior(row(4), 3)
     with pytest.raises(ConfigError, match="found T = 0"):
         null_prior(row(0), 0)
+    with pytest.raises(ConfigError, match=r"upper end of a rate must lie in \(0, 1\), found 1"):
+        null_prior(row(0), 1, 1.0)
+    with pytest.raises(ConfigError, match="one model at least, found M = 0"):
+        certain_constants(0, 1, 1)
     with pytest.raises(ConfigError, match="resamples and a confidence"):
         bootstrap_constants(torch.ones(1, 2, 1), row(0.5, 0.5), torch.Generator(), resamples=0)
     with pytest.raises(ConfigError, match=r"relative errors in \(0, 1\], found 1\.5"):

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from leakbench.attacks.base import Attack, Knowledge, Observations, Reconstruction
 from leakbench.attacks.presets import DLGWolfe
+from leakbench.attacks.reference import MeanImage
 from leakbench.data.embedded import Digits
 from leakbench.defenses.base import Defense, NoDefense
 from leakbench.defenses.noise import GaussianNoise
@@ -21,7 +22,7 @@ from leakbench.models.base import Model
 from leakbench.models.lenet import LeNet
 from leakbench.models.linear import MLP
 from leakbench.papers.tfl_meta.jobs import leakage
-from leakbench.papers.tfl_meta.jobs.leakage import LeakageJob, leakage_metric_name
+from leakbench.papers.tfl_meta.jobs.leakage import PRIORS, LeakageJob, leakage_metric_name
 from leakbench.papers.tfl_meta.theory.leakage_estimation import constants, null_prior
 from leakbench.randomness import Streams
 
@@ -121,6 +122,7 @@ class TestCounts:
         kept = found.tensors["seed0/recovered"]
         assert kept.shape == (1, 3, 2, 4, 2)
         assert torch.equal(kept[0].bool(), Oracle.right.movedim(2, 0))
+        assert found.tensors["seed0/null_recovered"].shape == kept.shape
 
     def test_what_diverged_recovers_nothing(self, truth: torch.Tensor) -> None:
         Oracle.lost = torch.zeros(2, 4, 3, dtype=torch.bool)
@@ -135,15 +137,36 @@ class TestCounts:
         assert found.replicates[1].metrics["recovery"] == [0, 0, 0]
         assert len(found.tensors["seed0/reconstructions"]) == 2
 
-    def test_structural_similarity(self, truth: torch.Tensor) -> None:
-        (replicate,) = run(job_of(similarity="ssim", thresholds=(0.6,))).replicates
-        assert replicate.metrics["recovery"] == [1, 1, 1]
+    def test_structural_similarity_is_another_test(self, truth: torch.Tensor) -> None:
+        """A brighter image has its structure, and few decibels."""
+        Oracle.images = Digits(size=8).normalise((truth * 0.8 + 0.15).clamp(0, 1))
+        by_psnr, by_ssim = run(job_of(ssim_thresholds=(0.6,))).replicates
+        assert by_psnr.setting == {"threshold": 25.0} and by_psnr.metrics["recovery"] == [0, 0, 0]
+        assert by_ssim.setting == {"threshold": 0.6, "similarity": "ssim"} and by_ssim.metrics["recovery"] == [1, 1, 1]
+        assert min(by_psnr.metrics["ssim"]) > 0.6  # type: ignore[type-var, arg-type, operator]
 
-    def test_another_clients_images_are_the_null_attack(self, truth: torch.Tensor) -> None:
-        Oracle.images = Oracle.images.roll(-1, dims=0)
-        (replicate,) = run(job_of()).replicates
-        assert replicate.metrics["recovery"] == [0, 0, 0]
-        assert replicate.metrics["null_recovery"] == [1, 1, 1]
+    def test_the_null_attack_is_on_another_clients_upload(self, truth: torch.Tensor) -> None:
+        """A client's data, found in the upload of the next client; the other way round it is another client's prior."""
+        nothing = torch.full_like(Oracle.images, 0.37)
+        for client, source, expected in ((1, 0, [1, 0, 0]), (2, 1, [0, 1, 0]), (0, 1, [0, 0, 0]), (0, 2, [0, 0, 1])):
+            shown = nothing.clone()
+            shown[client] = Digits(size=8).normalise(truth)[source]
+            Oracle.images = shown
+            (replicate,) = run(job_of()).replicates
+            assert replicate.metrics["recovery"] == [0, 0, 0]
+            assert replicate.metrics["null_recovery"] == expected, (client, source)
+
+    def test_the_null_attack_is_the_prior_of_the_data_it_finds(self, truth: torch.Tensor) -> None:
+        """Client 0's second image alone comes of client 1's upload, in some attempts; one of these diverges."""
+        Oracle.images = torch.full_like(Oracle.images, 0.37)
+        Oracle.images[1] = Digits(size=8).normalise(truth)[0]
+        Oracle.right = torch.zeros_like(Oracle.right)
+        Oracle.right[0, :3, 1, 1] = True
+        Oracle.lost = torch.zeros(2, 4, 3, dtype=torch.bool)
+        Oracle.lost[0, 0, 1] = True  # the upload of client 1, so that client 0's null attack fails
+        found = run(job_of())
+        assert found.replicates[0].metrics["null_recovery"] == [2 / 16, 0, 0]
+        assert found.tensors["seed0/null"].tolist() == [[0, 2], [0, 0], [0, 0]]
 
 
 class TestConstants:
@@ -161,6 +184,57 @@ class TestConstants:
         kept = UploadConstants.of(found.tensors)
         assert kept.c1 == pytest.approx(sum(replicate.metrics["leakage/null"]) / 3)  # type: ignore[arg-type]
         assert kept.sigma.shape == (3, 64 * 4 + 4 + 40 + 10) and kept.delta.shape == (3,)
+
+    def test_they_are_those_of_fewer_attempts(self, truth: torch.Tensor) -> None:
+        """Of the first models and attempts, as a job that makes no others; the oracle answers both alike."""
+        Oracle.right = torch.rand(2, 4, 3, 2, generator=torch.Generator().manual_seed(2)) < 0.5
+        parts = ((1, 3), (2, 4))
+        whole = run(job_of(fewer=parts, smoothing=(0.5, 0.001)))
+        right = Oracle.right
+        for models, attempts in parts:
+            Oracle.right = right[:models, :attempts]
+            alone = run(job_of(models=models, attempts=attempts, smoothing=(0.5, 0.001)))
+            end = f"/n{models * attempts}"
+            names = [
+                "recovery",
+                "null_recovery",
+                *(f"{name}/{prior}" for name in ("leakage", "xi") for prior in PRIORS),
+            ]
+            names += [f"{name}/null/0.001" for name in ("leakage", "xi")]
+            for name in names:
+                assert whole.replicates[0].metrics[name + end] == alone.replicates[0].metrics[name], name
+            for name in ("c1", "xi"):
+                torch.testing.assert_close(whole.tensors[f"seed0/{name}{end}"], alone.tensors[f"seed0/{name}"])
+            few = UploadConstants.of(whole.tensors, models * attempts)
+            assert few.c1 == UploadConstants.of(alone.tensors).c1 and few.xi == UploadConstants.of(alone.tensors).xi
+
+    def test_the_upper_end_of_a_null_rate(self, truth: torch.Tensor) -> None:
+        """Of 8 attempts without a success, 1 - 0.05^(1/8); of a null attack that always succeeds, nothing is missed."""
+        (replicate,) = run(job_of()).replicates
+        rate = 1 - 0.05 ** (1 / 8)
+        prior = torch.tensor([rate / 2, rate / 2, 1 - rate], dtype=torch.float64)
+        expected = constants(torch.tensor([[4.0, 4.0, 0.0]] * 2), 4, prior)
+        assert replicate.metrics["leakage/null_upper"] == pytest.approx([float(expected.c1)] * 3)
+        assert replicate.metrics["xi/null_upper"] == pytest.approx([float(expected.xi)] * 3)
+        assert replicate.metrics["xi/null_upper"][0] < replicate.metrics["xi/null"][0]  # type: ignore[index, operator]
+        Oracle.images = Oracle.images.roll(1, dims=0)
+        (replicate,) = run(job_of()).replicates
+        assert replicate.metrics["null_recovery"] == [1, 1, 1]
+        assert (
+            replicate.metrics["xi/null_upper"] == [None] * 3
+            and "the prior excludes" in replicate.reasons["xi/null_upper"]
+        )
+
+    def test_leakage_of_a_failed_attack(self, truth: torch.Tensor) -> None:
+        (perfect,) = run(job_of(smoothing=(0.5, 0.001))).replicates
+        Oracle.right = torch.zeros_like(Oracle.right)
+        (failed,) = run(job_of(smoothing=(0.5, 0.001))).replicates
+        for end in ("null", "null/0.001", "uniform", "population"):
+            assert (
+                perfect.metrics[f"failed/{end}"]
+                == failed.metrics[f"leakage/{end}"]
+                != perfect.metrics[f"leakage/{end}"]
+            )
 
     def test_classes(self, truth: torch.Tensor) -> None:
         """As printed the estimates sum to S over the number of classes, where all is recovered."""
@@ -274,6 +348,10 @@ def test_the_same_again() -> None:
         ({"clients": 1}, "greater than or equal to 2"),
         ({"thresholds": ()}, "one or more values, each once"),
         ({"smoothing": (1.0, 1.0)}, "one or more values, each once"),
+        ({"fewer": ((3, 1),)}, r"fewer: at most models \(2\) and attempts \(4\)"),
+        ({"fewer": ((1, 2), (2, 1))}, "fewer: each number of attempts at all models once"),
+        ({"fewer": ((1, 1),), "constants": "other"}, "the prior is that of the constants"),
+        ({"ssim_thresholds": (25.0,)}, "one of them is a threshold of PSNR, too"),
         ({"knowledge": ("prior",)}, "prior: allowed are labels, pixel_range"),
     ],
 )
@@ -291,3 +369,14 @@ def test_what_an_attack_needs_is_granted(truth: torch.Tensor) -> None:
     (replicate,) = run(job_of(DLGWolfe, attacking={"labels": "known"})).replicates
     assert replicate.outcome.status == "infeasible"
     assert replicate.outcome.reason == "attack 'attack' needs labels, which is not granted"
+
+
+def test_a_blind_guess_faces_the_same_victims(truth: torch.Tensor) -> None:
+    """The mean of test images, at any number of models and attempts."""
+    found = run(job_of(MeanImage, models=1, attempts=1, steps=0))
+    torch.testing.assert_close(found.tensors["seed0/victims"], truth)
+    digits = Digits(size=8)
+    mean = digits.load("test", range(min(leakage.AUXILIARY, digits.length("test")))).values.mean(dim=0)
+    torch.testing.assert_close(found.tensors["seed0/reconstructions"][0], mean.expand_as(truth))
+    (one,), (several,) = found.replicates, run(job_of(MeanImage)).replicates
+    assert one.metrics["psnr"] == pytest.approx(several.metrics["psnr"])

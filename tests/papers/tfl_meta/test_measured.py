@@ -13,6 +13,7 @@ import torch
 from tests.papers.drawn import draw, make, series
 
 from leakbench.papers.tfl_meta import PAPER, fronts, measured, recovered_images
+from leakbench.papers.tfl_meta.theory.leakage_estimation import certain_constants
 
 SEEDS, CLIENTS, M, DELTA, A = 2, 2, 1000, 0.5, 1e10
 C1, XI, TAU = 0.6, 3.0, 1e-3
@@ -24,7 +25,7 @@ def table(cells: list[tuple[str, str, str | None, dict[str, float], dict[str, An
     rows = []
     for (defense, mechanism, attack, setting, metrics), seed in itertools.product(cells, range(SEEDS)):
         shared = {"dataset": "digits8", "model": "lenet", "defense": defense, "mechanism": mechanism, "attack": attack}
-        shared |= {"void": False, "seed": seed, "status": "ok"} | {
+        shared |= {"void": False, "distinct": False, "seed": seed, "status": "ok"} | {
             f"setting.{key}": each for key, each in setting.items()
         }
         for metric, value in metrics.items():
@@ -203,16 +204,22 @@ class Reference:
 
     def __init__(self, rate: float, attempts: int = 400) -> None:
         hits = torch.rand(2, attempts, generator=torch.Generator().manual_seed(0)) < rate
-        self.kept = {"seed0/recovered": hits.byte().view(1, 2, 1, attempts, 1), "seed0/null": torch.zeros(2, 1)}
-        self.kept["seed0/null_trials"] = torch.tensor(attempts)
+        both = torch.stack([torch.ones_like(hits), hits]).byte().view(2, 2, 1, attempts, 1)
+        self.kept = {"seed0/recovered": both, "seed0/null_recovered": torch.zeros_like(both)}
 
     def tensors(self, *_: object) -> dict[str, torch.Tensor]:
         return self.kept
 
 
 def test_errors_of_few_attempts() -> None:
-    frame = table([("none", "none", "dlg", T25, attacked(0.7))])
-    numbers = draw("figS7", {"reference": frame}, Reference(0.7), paper=PAPER).numbers
+    cells: list[Any] = [("none", "none", "dlg", {"threshold": limit}, attacked(0.7)) for limit in (25.0, 65.0)]
+    frame = table(cells)
+    drawing = draw("figS7", {"reference": frame}, Reference(0.7), paper=PAPER)
+    labels = [str(text.get_text()) for text in drawing.figure.axes[0].get_legend().get_texts()]  # type: ignore[union-attr]
+    assert "client 0 (25 dB, 100 %): no error" in labels
+    every = drawing.numbers
+    assert every[every["threshold"] == 25]["error"].fillna(0).eq(0).all()
+    numbers = every[every["threshold"] == 65]
     known = numbers.dropna(subset="error")
     assert known["T"].max() == 100 and set(known["client"]) == {0, 1}
     for _, rows in known.groupby("client"):
@@ -252,3 +259,61 @@ def test_the_nearest_setting_is_shown(tables: dict[str, pd.DataFrame]) -> None:
 def test_constants_are_those_of_budgets(tables: dict[str, pd.DataFrame]) -> None:
     found = measured.system(tables["constants"])
     assert found.c1 == pytest.approx(C1) and found.c2 == pytest.approx(math.expm1(2 * XI) / 2)
+
+
+class Victims:
+    """Batches of two images."""
+
+    def tensors(self, *_: object) -> dict[str, torch.Tensor]:
+        return {"seed0/victims": torch.zeros(2, 2, 1, 4, 4)}
+
+
+def test_growth(tables: dict[str, pd.DataFrame]) -> None:
+    """Constants of every number of attempts, the line of certain recovery, and leakage of what they tune."""
+    more: dict[str, Any] = {
+        f"leakage/{prior}/n{n}": [0.2 + n / 100] * CLIENTS for prior in ("null", "null_upper") for n in (1, 8)
+    }
+    more |= {f"xi/null/n{n}": [math.log(n), math.log(2 * n)] for n in (1, 8)}
+    more |= {f"xi/null_upper/n{n}": [math.log(1.1 * n)] * CLIENTS for n in (1, 8)}
+    more |= {f"recovery/n{n}": [0.9] * CLIENTS for n in (1, 8)}
+    tables["constants"] = table([("none", "none", "dlg", T25, attacked(0.9, trials=32.0, **more))])
+    cells: list[Any] = [
+        (label, "tuned", "dlg", {"estimated": n, **T25}, attacked(0.9))
+        for label in ("tuned-fewer-noise", "tuned-fewer-compression", "tuned-fewer-masks")
+        for n in (1, 8)
+    ]
+    tables["tuned_fewer"] = table(cells)
+    drawing = draw("figS10", tables, Victims(), paper=PAPER)
+    assert len(drawing.figure.axes) == 4
+    places = drawing.numbers.set_index(["quantity", "series", "attempts"])["mean"]
+    assert places["C1", "null attack", 8] == pytest.approx(0.28)
+    assert places["C2", "null attack", 8] == pytest.approx((16**2 - 1) / 2)
+    assert places["tau", "null attack", 8] == pytest.approx(0.28 / ((16**2 - 1) / 2))
+    assert places["C2", "null attack, upper end", 8] == pytest.approx((8.8**2 - 1) / 2)
+    certain = certain_constants(1, 1000, 2)
+    assert places["C2", "certain", 1000] == pytest.approx(float(certain.c2))
+    assert places["tau", "certain", 1000] == pytest.approx(float(certain.c1 / certain.c2))
+    leaked = drawing.numbers[drawing.numbers["quantity"] == measured.LEAKAGE]
+    assert set(leaked["attempts"]) == {1, 8, 32} and leaked["mean"].tolist() == pytest.approx([0.68] * 9)
+
+
+def test_a_second_attacker(tables: dict[str, pd.DataFrame]) -> None:
+    for name in ("constants", "swept"):
+        frame = tables[name]
+        similar = frame[frame["metric"] == "recovery"].assign(metric="ssim", value=lambda rows: rows["value"] / 2)
+        tables[name] = pd.concat([frame, similar], ignore_index=True)
+    grid: list[Any] = [("none", "none", {}, 1.0)]
+    grid += [("noise", "gaussian_noise", {"scale": s}, 0.5) for s in (1e-3, 0.1)]
+    grid += [("compression", "random_mask", {"probability": p}, 0.7) for p in (1e-3, 0.5)]
+    cells: list[Any] = [
+        (label, name, "ig", {**setting, **T25}, attacked(rate, ssim=[rate] * CLIENTS))
+        for label, name, setting, rate in grid
+    ]
+    tables["second_attacker"] = table(cells)
+    drawing = draw("figS11", tables, paper=PAPER)
+    assert len(drawing.figure.axes) == 4
+    numbers = drawing.numbers[drawing.numbers["metric"] == "recovery"]
+    ours = series(numbers, "inverting gradients", mechanism="compression").set_index("parameter")["mean"]
+    assert ours[0.5] == pytest.approx(0.7) and series(numbers, "DLG", mechanism="compression")["mean"].min() == 0
+    plain = numbers[numbers["parameter"].isna()].groupby("series")["mean"].first()
+    assert plain["DLG"] == pytest.approx(0.9) and plain["inverting gradients"] == pytest.approx(1.0)

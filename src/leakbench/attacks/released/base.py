@@ -78,6 +78,14 @@ def membership_split(members: int, nonmembers: int, streams: Streams) -> Members
     return MembershipSplit(*(order[:, part] for part in (training, judged) for order in orders))
 
 
+class Target(NamedTuple):
+    """Sizes of an attacked model: multiply-adds of a sample's forward and backward pass, classes, last features."""
+
+    multiply_adds: float
+    classes: int
+    features: int
+
+
 class MembershipAttack(Component):
     """Tells the samples that a model was trained on from others.
 
@@ -88,12 +96,13 @@ class MembershipAttack(Component):
         """The attack of someone who knows how the target was trained."""
         return self
 
-    def effort(self, known: int, targets: int) -> Effort:
-        """Computation for attacking models that differ in their defense alone.
+    def effort(self, known: int, targets: int, of: Target) -> Effort:
+        """Computation for attacking models that differ in their defense alone, in passes through such a model.
 
         Args:
             known: number of samples whose membership is known; as many are judged.
             targets: number of models.
+            of: their sizes.
         """
         return Effort(2 * FORWARD * known, 1).beside(targets)
 

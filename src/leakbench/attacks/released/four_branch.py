@@ -8,7 +8,7 @@ from functools import cache
 
 from pydantic import Field
 
-from leakbench.attacks.released.base import MEMBERSHIP_ATTACKS, Labelled, MembershipAttack
+from leakbench.attacks.released.base import MEMBERSHIP_ATTACKS, Labelled, MembershipAttack, Target
 from leakbench.attacks.released.outputs import ModelOutputs
 from leakbench.effort import Effort
 from leakbench.federated.gradients import MEMORY_BUDGET, BatchGradients
@@ -20,6 +20,17 @@ from leakbench.randomness import Streams, stream_seed
 
 EMBEDDING, FUSION = 64, (256, 256, 128, 64)
 """Outputs of each branch, and inputs of the four layers that read all of them."""
+
+
+BRANCH, GRADIENT = (128, EMBEDDING), (256, 128, EMBEDDING)
+"""Units of the branches of posteriors, loss and label, and of that of the gradient."""
+
+
+def _multiply_adds(classes: int, features: int) -> float:
+    """Multiply-adds of the networks for one sample, forward and backward, which takes twice as many."""
+    inputs = ((classes, *BRANCH), (1, *BRANCH), (classes, *BRANCH), ((classes // 2) * (features // 2), *GRADIENT))
+    layers = [pair for sizes in (*inputs, (*FUSION, 2)) for pair in itertools.pairwise(sizes)]
+    return 3.0 * (25 * classes * features + sum(before * after for before, after in layers))
 
 
 def _mask_sizes(classes: int, features: int) -> list[int]:
@@ -50,13 +61,13 @@ def _module() -> type[torch.nn.Module]:
             self.classes, self.features = classes, features
             self.columns = [classes, 1, classes, classes, features]
             self.masks = _mask_sizes(classes, features)
-            self.posteriors = branch(classes, 128, EMBEDDING)
-            self.loss = branch(1, 128, EMBEDDING)
-            self.label = branch(classes, 128, EMBEDDING)
+            self.posteriors = branch(classes, *BRANCH)
+            self.loss = branch(1, *BRANCH)
+            self.label = branch(classes, *BRANCH)
             self.gradient_image = nn.Sequential(
                 nn.Conv2d(1, 1, 5, padding=2), nn.BatchNorm2d(1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()
             )
-            self.gradient = branch((classes // 2) * (features // 2), 256, 128, EMBEDDING)
+            self.gradient = branch((classes // 2) * (features // 2), *GRADIENT)
             self.fusion = nn.ModuleList(
                 nn.Linear(before, after) for before, after in zip(FUSION, (*FUSION[1:], 2), strict=True)
             )
@@ -112,10 +123,11 @@ class FourBranch(MembershipAttack):
     batch_size: int = Field(64, ge=1, description="samples per step")
     dropout: float = Field(0.2, ge=0, lt=1, description="part of the inputs that is dropped")
 
-    def effort(self, known: int, targets: int) -> Effort:
-        """Its training counts as that of the attacked models."""
+    def effort(self, known: int, targets: int, of: Target) -> Effort:
+        """Its training, too, in passes through the attacked models: by the multiply-adds of both."""
         steps = self.epochs * math.ceil(known / self.batch_size)
-        return super().effort(known, targets).plus(Effort(self.batch_size, 1).times(steps).beside(targets))
+        size = _multiply_adds(of.classes, of.features) / of.multiply_adds
+        return super().effort(known, targets, of).plus(Effort(size * self.batch_size, 1).times(steps).beside(targets))
 
     def score(
         self, target: TrainedModels, members: Labelled, nonmembers: Labelled, candidates: Labelled, streams: Streams

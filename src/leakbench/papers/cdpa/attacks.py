@@ -180,7 +180,7 @@ def fig_s3(tables: Tables) -> Drawing:
     drawn, axes = panels(len(ADAPTIVE), width=4.4, height=3.0)
     numbers: list[dict[str, object]] = []
     looks = {"no defense": ("none", 0.0, True), "CDPA, linear layers": ("cdpa", -0.12, True)}
-    looks["CDPA, all layers"] = ("cdpa", 0.12, False)
+    looks |= {"CDPA, all layers": ("cdpa", 0.12, False), "CDPA, change of the parameters": ("jopeq", 0.24, False)}
     for ax, (attack, attackers) in zip(axes, ADAPTIVE.items(), strict=True):
         rows = adaptive_rows(tables, attack, "psnr")
         places = {words: place for place, words in enumerate(attackers.values())}

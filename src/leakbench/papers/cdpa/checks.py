@@ -10,10 +10,10 @@ from functools import partial
 
 from leakbench.federated.fixed_point import FixedPoint, vote
 from leakbench.federated.lattice import Lattice, Rounding, dequantise, quantise
-from leakbench.lazy import torch
+from leakbench.lazy import np, torch
 from leakbench.metrics.text import rouge, rouge_floor
 from leakbench.papers.cdpa import PAPER
-from leakbench.papers.cdpa.common import MASK_TEXT, printed
+from leakbench.papers.cdpa.common import MASK, MASK_TEXT, printed
 from leakbench.randomness import Streams, generator
 from leakbench.report.checks import EXACT, STRICT, Checked, agreement, checked, float64, required, theorem_of
 from leakbench.theory.bit_votes import (
@@ -72,7 +72,7 @@ def error_falls_in_clients() -> Checked:
 
 @theorem(
     "T2b",
-    "It falls with the number of clients among odd numbers, and above p = 2/3 among even ones.",
+    "The recovery error falls with the number of clients among odd numbers, and above p = 2/3 among even ones.",
     source="eq. 3; our correction",
 )
 def error_falls_in_clients_of_one_parity() -> Checked:
@@ -145,17 +145,25 @@ def _votes(integers: torch.Tensor) -> torch.Tensor:
 
 @theorem(
     "T5a",
-    "Without flips the vote is within half a standard deviation of the clients' mean.",
+    "Without flips the vote is the clients' mean, to the rounding of the words, root mean square over coordinates.",
     source="section 4.5, 'consistent with FedAvg', as stated",
 )
 def vote_is_the_mean() -> Checked:
-    """A vote without flips is the mean, within the range of the values."""
-    trials, clients = 2000, 20
+    """A vote without flips is the mean, but for rounding to words, whether clients differ by little or by much.
+
+    Deviations are over all coordinates, so that no rare one decides. Clients' standard deviation is a tenth of that of
+    their means, as large, and three times as large.
+    """
+    trials, clients, rounding = 2000, 20, 1 / math.sqrt(12)
     draw = generator(PAPER, "theory", "vote")
-    values = torch.randn(clients, trials, generator=draw, dtype=torch.float64).mul(200).round()
-    apart = (_votes(values) - values.mean(dim=0)).abs()
-    slack = 0.5 - apart / values.std(dim=0)
-    return checked([slack], trials, "half a standard deviation of the clients' values, less vote minus mean, in those")
+    means = torch.randn(1, trials, generator=draw, dtype=torch.float64).mul(200)
+    slacks = []
+    for spread in (0.1, 1.0, 3.0):
+        apart = torch.randn(clients, trials, generator=draw, dtype=torch.float64).mul(200 * spread)
+        values = (means + apart).round()
+        deviation = (_votes(values) - values.mean(dim=0)).square().mean().sqrt()
+        slacks.append(rounding - deviation)
+    return checked(slacks, 3 * trials, "root mean square of a rounding, less that of vote minus mean (units of a word)")
 
 
 @theorem("T5b", "Of clients who send the same word the vote is that word.", source="eq. 3; our correction")
@@ -239,7 +247,7 @@ def sdq_is_finer_than_qsgd() -> Checked:
 
 @theorem(
     "T7b",
-    "So it does against QSGD in units of the largest magnitude, as the public code has it.",
+    "At 2, 4, 8 and 16 bits SDQ errs less than QSGD in units of the largest magnitude, as the public code has it.",
     source="Appendix B, Fig. 13",
 )
 def sdq_is_finer_than_qsgd_as_released() -> Checked:
@@ -247,45 +255,168 @@ def sdq_is_finer_than_qsgd_as_released() -> Checked:
     return _sdq_against_qsgd(math.inf)
 
 
+def _problems(name: str) -> list[dict[str, float]]:
+    """Random gaps, variances and constants of Theorem 1."""
+    drawn = torch.rand(4, 50, generator=generator(PAPER, "theory", name), dtype=torch.float64).add(0.01)
+    return [dict(zip(("gap", "variance", "smooth", "growth"), each, strict=True)) for each in drawn.T.tolist()]
+
+
+def _rates(smooth: float, count: int) -> list[float]:
+    """Rates, or radii, from the largest that Theorem 1 admits down to a billionth of it."""
+    return [float(part) / (2 * smooth) for part in torch.logspace(0, -9, count, dtype=torch.float64)]
+
+
 @theorem(
-    "T8",
-    "Theorem 1's bound falls with the number of rounds, so that training converges.",
-    source="Theorem 1, as stated",
+    "T8a",
+    "Theorem 1's bound vanishes as the number of rounds grows, with some rate and radius for each number.",
+    source="Theorem 1, 'convergence', as stated",
 )
 def theorem_1_shows_convergence() -> Checked:
-    """The bound on the mean excess risk falls with the number of rounds."""
-    trials = 500
-    draw = generator(PAPER, "theory", "theorem 1")
-    gaps, variances, rates, radii = torch.rand(4, trials, generator=draw, dtype=torch.float64).add(0.01).unbind()
-    rounds = torch.logspace(0, 5, 26, dtype=torch.float64)
-    bounds = torch.stack(
-        [
-            convergence_bound(gap, rounds, 0.5 * rate, 0.5 * radius, variance, 0.9, 1.0)
-            for gap, rate, radius, variance in zip(
-                gaps.tolist(), rates.tolist(), radii.tolist(), variances.tolist(), strict=True
-            )
-        ]
-    )
+    """The least bound over rates falls tenfold or more from 10 to a million rounds, as one in T^(-1/2) would by far."""
+    problems, slacks = _problems("theorem 1"), []
+    for problem in problems:
+        rates = _rates(problem["smooth"], 91)
+        few, many = (
+            min(float(convergence_bound(rounds=count, rate=rate, radius=0.0, **problem)) for rate in rates)
+            for count in (10, 10**6)
+        )
+        slacks.append(few / many / 10 - 1)
+    return checked([float64(slacks)], len(problems), "excess over 10 of the factor by which the least bound falls")
+
+
+@theorem(
+    "T8b",
+    "No rate and radius for any number of rounds bring Theorem 1's bound below 8 mu sigma beta_hat sqrt(gap).",
+    source="Theorem 1; our correction",
+)
+def theorem_1_has_a_floor() -> Checked:
+    """The bound is ``8 mu sigma beta_hat sqrt(gap)`` at least, which a radius of zero and the best rate reach.
+
+    Of rate and rounds it has their product alone, ``a / (T eta) + b T eta >= 2 sqrt(a b)``, and the radius adds to it.
+    """
+    problems, slacks = _problems("floor of theorem 1"), []
+    rounds = torch.logspace(0, 9, 19, dtype=torch.float64)
+    for problem in problems:
+        smooth, deviation = problem["smooth"], math.sqrt(problem["variance"])
+        floor = 8 * problem["growth"] * deviation * smooth * math.sqrt(problem["gap"])
+        for rate in _rates(smooth, 19):
+            for radius in (0.0, *_rates(smooth, 3)):
+                bounds = convergence_bound(rounds=rounds, rate=rate, radius=radius, **problem)
+                slacks.append(bounds / floor - 1 + EXACT)
+        rate, best = 1e-3 / smooth, math.sqrt(problem["gap"]) / (deviation * smooth)
+        reached = convergence_bound(rounds=best / rate, rate=rate, radius=0.0, **problem)
+        slacks.append(required(agreement(reached, float64(floor))))
+    return checked(slacks, len(problems), "least excess of the bound over its floor, relative")
+
+
+def _quadratics(name: str, count: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """Random runs of eq. 8 on a quadratic risk, with the excess risk that Theorem 1 is of, in closed form.
+
+    The risk is ``h theta^2 / 2``, so ``beta_hat = h``, and the Polyak-Lojasiewicz condition holds with
+    ``mu = 1 / (2 h)``. One client's gradient has noise of variance ``sigma^2``, at both places. Then ``theta``
+    shrinks by ``1 - eta h (1 + gamma h)`` in a step, which adds a variance of ``eta^2 sigma^2 (1 + gamma h)^2``.
+
+    Returns:
+        Rounds, rate, radius, variance, smooth, growth and gap, each ``[count]``; the mean excess risk over the rounds.
+    """
+    draw = generator(PAPER, "theory", name)
+
+    def uniform(low: float, high: float) -> torch.Tensor:
+        drawn = torch.rand(count, generator=draw, dtype=torch.float64)
+        return 10 ** (low + (high - low) * drawn)
+
+    smooth, variance, start = uniform(-2, 2), uniform(-3, 1), uniform(-4, 2)
+    rate, radius = (uniform(-3, 0) / (2 * smooth) for _ in range(2))
+    rounds = uniform(0, 3).floor()
+    shrink = (1 - rate * smooth * (1 + radius * smooth)).square()
+    settled = (rate * (1 + radius * smooth)).square() * variance / (1 - shrink)
+    last = shrink**rounds * start + (1 - shrink**rounds) * settled
+    share = shrink * (1 - shrink**rounds) / (1 - shrink) / rounds
+    excess = smooth / 2 * (share * start + (1 - share) * settled)
+    gap = smooth / 2 * (start - last)
+    problem = {"gap": gap, "rounds": rounds, "rate": rate, "radius": radius, "variance": variance, "smooth": smooth}
+    return problem | {"growth": 1 / (2 * smooth)}, excess
+
+
+@theorem(
+    "T8c",
+    "Theorem 1's inequality holds for noisy descent on quadratic risks, whatever the rounds, rate and radius.",
+    source="Theorem 1, as stated",
+)
+def theorem_1_holds() -> Checked:
+    """The mean excess risk is at most the bound as printed. Few rounds on a flat risk exceed it: units are mixed."""
+    problem, excess = _quadratics("inequality of theorem 1", 2000)
+    each = [dict(zip(problem, row, strict=True)) for row in torch.stack(list(problem.values()), dim=1).tolist()]
+    bounds = torch.stack([convergence_bound(**row) for row in each])
     return checked(
-        [_falls(bounds)], trials, "least relative step down of the bound, from some rounds to 1.6 times more"
+        [(bounds - excess) / excess + EXACT], len(excess), "excess of the bound over the excess risk, relative"
     )
 
 
-@theorem("T9", "Theorem 2's bounds fall in p.", source="Theorem 2")
-def theorem_2_tightens_in_p() -> Checked:
-    """Both bounds fall in p, with either constant."""
-    keeps = keep_probabilities("theorem 2", 30)
-    weight, constants, slacks = bit_weight(2, 4), {"beta": 0.5, "beta1": 2.0, "beta2": 0.3}, []
-    for clients in (4, 20):
-        bounds = [
-            partial(loss_gap_bound, clients, weight=weight, rho=0.7, beta1=1.0),
-            *(
-                partial(gradient_gap_bound, clients, weight=weight, rho=0.7, **constants, place=place)
-                for place in ("statement", "proof")
-            ),
-        ]
-        slacks += [_falls(float64([bound(keep=keep) for keep in keeps.tolist()])) for bound in bounds]
-    return checked(slacks, 2 * len(keeps), "least relative step down of a bound")
+@theorem(
+    "T8d",
+    "On quadratic risks Theorem 1's inequality holds with "
+    "mu (4 gap / (T eta) + 4 sigma^2 (beta_hat eta + beta_hat^2 gamma^2)): without the factor T, and with "
+    "beta_hat in the place of its square before the rate.",
+    source="Theorem 1; our correction",
+)
+def theorem_1_corrected() -> Checked:
+    """The corrected bound is at least the mean excess risk, and does not grow with the rounds."""
+    problem, excess = _quadratics("corrected inequality of theorem 1", 2000)
+    rate, smooth = problem["rate"], problem["smooth"]
+    noise = 4 * problem["variance"] * (smooth * rate + (smooth * problem["radius"]).square())
+    bounds = problem["growth"] * (4 * problem["gap"] / (problem["rounds"] * rate) + noise)
+    return checked([(bounds - excess) / excess], len(excess), "excess of the bound over the excess risk, relative")
+
+
+VALUES = (1, 2, 10, 5130)
+"""Numbers of values that are voted on; the last layer of ResNet18 has the largest."""
+VOTES = [(clients, keep) for clients in (4, 20) for keep in KEEP]
+"""Numbers of clients, and p."""
+
+
+def _distance(clients: int, keep: float, count: int) -> float:
+    """Expected Euclidean distance of so many values after the vote, where each loses one bit as often as eq. 3 says."""
+    from scipy.stats import binom
+
+    lost = np.arange(count + 1)
+    probability = binom.pmf(lost, count, recovery_error(clients, keep))
+    return float(probability @ np.sqrt(lost)) * bit_weight(MASK[0], 4)
+
+
+def _stated_distances(clients: int, keep: float) -> torch.Tensor:
+    """Theorem 2's bounds on a loss and on a gradient whose Lipschitz constants are one, of either constant, ``[3]``."""
+    vote = (clients, keep, bit_weight(MASK[0], 4), 1.0)
+    gradient = partial(gradient_gap_bound, *vote, beta=1.0, beta1=0.5, beta2=0.5)
+    return float64([loss_gap_bound(*vote, beta1=1.0), gradient(place="statement"), gradient(place="proof")])
+
+
+@theorem(
+    "T9a",
+    "Theorem 2 bounds the expected change of a loss and of a gradient by the vote, for any number of values.",
+    source="Theorem 2, as stated",
+)
+def theorem_2_bounds_the_change() -> Checked:
+    """The bounds are at least the change where it is as large as the Lipschitz constant lets it be."""
+    slacks = [_stated_distances(*vote) / _distance(*vote, count) - 1 + EXACT for vote in VOTES for count in VALUES]
+    return checked(slacks, len(slacks), "excess of the bound over the expected change, relative")
+
+
+@theorem(
+    "T9b",
+    "Theorem 2's bounds are the expected change for one value; for n values the root of n times (1 - p_gamma2) in the "
+    "place of 1 - p_gamma2 bounds it.",
+    source="Theorem 2; our correction",
+)
+def theorem_2_of_a_vector() -> Checked:
+    """The bounds are equalities for one value, and hold for more with the root mean square of the distance."""
+    slacks = []
+    for clients, keep in VOTES:
+        slacks.append(required(agreement(_stated_distances(clients, keep), float64(_distance(clients, keep, 1)))))
+        for count in VALUES:
+            bound = bit_weight(MASK[0], 4) * math.sqrt(count * recovery_error(clients, keep))
+            slacks.append(float64([bound / _distance(clients, keep, count) - 1]))
+    return checked(slacks, len(slacks), "excess of the bound over the expected distance, relative")
 
 
 BERT_BASE = 109_483_778
@@ -351,7 +482,8 @@ def nothing_in_common_scores_nothing() -> Checked:
 
 @theorem(
     "T11b",
-    "It has 400 over the number of words of both, since [CLS] and [SEP] count; CDPA's cell of LAMP is this floor.",
+    "A reconstruction that shares no word with its sentence has a ROUGE-1 of 400 over the number of words of both, "
+    "since [CLS] and [SEP] count; CDPA's cell of LAMP is this floor.",
     source="Table V; our correction",
 )
 def nothing_in_common_scores_the_floor() -> Checked:

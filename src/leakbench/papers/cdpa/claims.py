@@ -97,14 +97,14 @@ def _of_model(evidence: Evidence, model: str, *experiments: str) -> tuple[str, E
     return cells[model]
 
 
-def _harm(one: Evidence, experiment: str, attack: str, defense: str) -> tuple[str, bool, str]:
+def harm(one: Evidence, experiment: str, attack: str, defense: str) -> tuple[str, bool, str]:
     """The perceptual metric that was measured, whether more of it is a worse picture, and what to say about it."""
     if measured_if_any(one, experiment, "lpips", defense=defense, attack=attack) is not None:
         return "lpips", True, ""
     return "ssim", False, "LPIPS was not measured; SSIM stands in for it"
 
 
-def _worse(a: Series, b: Series, name: str, metric: str, grows: bool) -> Part:
+def worse(a: Series, b: Series, name: str, metric: str, grows: bool) -> Part:
     """By how much pictures of ``a`` are worse than those of ``b``."""
     unit = {"psnr": "dB", "ssim": "SSIM", "lpips": "LPIPS"}[metric]
     return difference(a, b, name, unit) if grows else difference(b, a, name, unit)
@@ -131,7 +131,7 @@ def e1(cell: str, one: Evidence) -> Iterator[Part | str]:
                 continue
             for other in ROWS:
                 theirs = one.series("rog", metric, defense=other, attack=attack)
-                yield _worse(ours, theirs, f"against {other} under {attack}, {cell}", metric, metric == "lpips")
+                yield worse(ours, theirs, f"against {other} under {attack}, {cell}", metric, metric == "lpips")
 
 
 @stated(
@@ -161,12 +161,12 @@ def e2(cell: str, one: Evidence) -> Iterator[Part]:
 def e3(cell: str, one: Evidence) -> Iterator[Part | str]:
     """CDPA against every other defense."""
     for attack in ("dlg", "ig"):
-        metric, grows, note = _harm(one, "inversion", attack, SENT)
+        metric, grows, note = harm(one, "inversion", attack, SENT)
         yield note
         read = partial(one.series, "inversion", metric, attack=attack)
         for other in ATTACKED:
             name = f"against {other} under {attack}, {cell}"
-            yield _worse(read(defense=SENT), read(defense=other), name, metric, grows)
+            yield worse(read(defense=SENT), read(defense=other), name, metric, grows)
 
 
 @stated(
@@ -178,11 +178,11 @@ def e3(cell: str, one: Evidence) -> Iterator[Part | str]:
 @each_cell("inversion")
 def e4(cell: str, one: Evidence) -> Iterator[Part | str]:
     """DLG against IG, by defense."""
-    metric, grows, note = _harm(one, "inversion", "ig", SENT)
+    metric, grows, note = harm(one, "inversion", "ig", SENT)
     yield note
     for defense in (*ATTACKED, SENT):
         dlg, ig = (one.series("inversion", metric, defense=defense, attack=name) for name in ("dlg", "ig"))
-        yield _worse(dlg, ig, f"{defense}, {cell}", metric, grows)
+        yield worse(dlg, ig, f"{defense}, {cell}", metric, grows)
 
 
 @stated(
@@ -390,7 +390,7 @@ def e11a(cell: str, one: Evidence) -> Iterator[Part]:
 
 @stated(
     "E11b",
-    "Yet its PSNR is higher than without them replaced, at every p.",
+    "Where outliers are replaced by the mean or by zero, ROG's PSNR is higher than without that, at every p.",
     source="Tables VII and VIII, 4.6 to 6.6 dB at p = 0.9; Appendix G says that replacing does not help",
     experiments=IMPUTED_ALL,
 )
@@ -424,13 +424,13 @@ def e12a(evidence: Evidence) -> Finding:
 
 @stated(
     "E12b",
-    "On SimpleCNN it saves half, to a point.",
-    source="Table IV, 49.4 %",
+    "On SimpleCNN Soteria saves half of the communication, to three points.",
+    source="Table IV, 49.4 %, where FedAvg's size is off by three",
     experiments=(trained("soteria", "none", models=MODEL_LABELS),),
 )
 def e12b(evidence: Evidence) -> Finding:
     """The smallest model."""
-    return _saved(evidence, small=True, at_least=0.49, at_most=0.51)
+    return _saved(evidence, small=True, at_least=0.47, at_most=0.53)
 
 
 def _emissions(one: Evidence, cell: str, others: Sequence[str], at_least: float) -> Iterator[Part | str]:
@@ -495,7 +495,7 @@ def e14a(evidence: Evidence) -> Finding:
 
 @stated(
     "E14b",
-    "It is largest on the smallest model.",
+    "The carbon that CDPA adds to FedAvg's, relatively, is largest on the smallest model.",
     source="Table IV",
     experiments=(trained(CDPA, "none", models=MODEL_LABELS),),
 )
@@ -524,7 +524,7 @@ def e15a(evidence: Evidence) -> Finding:
 
 @stated(
     "E15b",
-    "It has less than half of it.",
+    "On ResNet18 CAFL has less than half of CDPA's accuracy.",
     source="Table IV, 35.5 of 79.8 %",
     experiments=(trained("cafl", CDPA, models=MODEL_LABELS),),
 )
@@ -579,7 +579,7 @@ def e17a(evidence: Evidence) -> Finding:
 
 @stated(
     "E17b",
-    "So they do on SimpleCNN.",
+    "On SimpleCNN, too, flipping and voting take at most a tenth more time than SDQ does.",
     source="Section 5.5, as stated; Table IV has 50 %",
     experiments=(trained(CDPA, "sdq", models=MODEL_LABELS),),
 )

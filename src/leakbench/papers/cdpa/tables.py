@@ -314,6 +314,7 @@ IMAGES = {
         "utility_p",
         reads("rog_p", attacks=ROG),
     ),
+    leaves_out="its rows are CDPA over p, beside no defense",
 )
 def table08(tables: Tables) -> pd.DataFrame:
     """A row per model and p."""

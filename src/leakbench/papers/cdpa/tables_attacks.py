@@ -25,8 +25,15 @@ SIMILARITY = (
 )
 PRINTED = {"psnr": "psnr", "ssim_global": "ssim", "lpips": "lpips"}
 """Our metric -> the paper's that is computed alike."""
-IMPUTED = {"ROG": ROG, "mean": "rog-imputed-mean", "zero": "rog-imputed-zero"}
+IMPUTED = {
+    "ROG": ROG,
+    "mean": "rog-imputed-mean",
+    "mean of all": "rog-imputed-mean-update",
+    "zero": "rog-imputed-zero",
+}
 """Replacement of outliers -> the attack."""
+PRINTED_IMPUTED = {"mean": "impute_mean", "zero": "impute_0"}
+"""Replacement of outliers -> column of the paper's Table VII, whose caption has the mean of each tensor."""
 
 
 @table(
@@ -62,23 +69,20 @@ def table03(tables: Tables) -> pd.DataFrame:
     7,
     title="Imputed outliers",
     caption="An attacker replaces what is larger than 0.4 in every tensor of CDPA's update by the mean of the tensor's "
-    "other coordinates, or by zero, and runs ROG; beside it ROG without that (the paper's: its Table VIII). Imputing "
-    f"also replaces honest values that large. {SIMILARITY} {INTERVALS}",
-    experiments=(
-        attacked_by_rog(defenses=["none"]),
-        reads("rog_p", attacks=IMPUTED.values()),
-    ),
+    "other coordinates, by that of the whole update's ('mean of all'), or by zero, and runs ROG; beside it ROG without "
+    f"that (the paper's: its Table VIII). Imputing also replaces honest values that large. {SIMILARITY} {INTERVALS}",
+    experiments=(reads("rog_p", defenses=("none", "cdpa-rog-p"), attacks=IMPUTED.values()),),
     leaves_out="it is about the outliers that CDPA's flipped bits make",
 )
 def table07(tables: Tables) -> pd.DataFrame:
     """A row per probability of keeping a bit and metric; the first rows are the undefended update."""
-    frame, rog = tables["rog_p"], tables["rog"]
+    frame = tables["rog_p"]
     imputed, naive = printed("table07").set_index(["p", "metric"]), printed("table08").set_index("p")
     rows = []
     for metric, words in METRICS.items():
         rows.append(
             {"p": "no defense", "metric": words}
-            | {f"{name}, ours": cell(rog, metric, defense="none", attack=attack) for name, attack in IMPUTED.items()}
+            | {f"{name}, ours": cell(frame, metric, defense="none", attack=attack) for name, attack in IMPUTED.items()}
         )
     for p in sorted(frame[P].dropna().unique(), reverse=True):
         for metric, words in METRICS.items():
@@ -87,8 +91,8 @@ def table07(tables: Tables) -> pd.DataFrame:
                 theirs: str = NONE
                 if metric in PRINTED and name == "ROG":
                     theirs = _paper(naive, p, PRINTED[metric])
-                elif metric in PRINTED:
-                    theirs = _paper(imputed, (p, PRINTED[metric]), {"mean": "impute_mean", "zero": "impute_0"}[name])
+                elif metric in PRINTED and name in PRINTED_IMPUTED:
+                    theirs = _paper(imputed, (p, PRINTED[metric]), PRINTED_IMPUTED[name])
                 row[f"{name}, paper"] = theirs
                 row[f"{name}, ours"] = cell(frame[frame[P] == p], metric, attack=attack)
             rows.append(row)
@@ -113,46 +117,56 @@ ADAPTIVE: Mapping[str, Mapping[str, str]] = {
 UNDEFENDED = {"Inverting Gradients": ("inversion", "inversion_adaptive"), "ROG": ("rog", "rog_adaptive")}
 """Attack -> experiments: of the undefended update and the references, and of attackers who know CDPA."""
 ABOUT_CDPA = "its attackers know the bits that CDPA flips"
-PROTECTED = {"cdpa-rog": "CDPA, linear layers", "cdpa-rog-all": "CDPA, all layers"}
+PROTECTED = {"none": "no defense", "cdpa-rog": "CDPA, linear layers", "cdpa-rog-all": "CDPA, all layers"}
+CHANGES = {"Inverting Gradients": "cdpa-ig-delta", "ROG": "cdpa-rog-delta"}
+"""Attack -> CDPA of linear layers whose words hold the change of the parameters."""
+
+
+def protected(attack: str) -> dict[str, str]:
+    """Labels of what attackers who know CDPA are run on -> names."""
+    return PROTECTED | {CHANGES[attack]: "CDPA, change of the parameters"}
+
+
 BY_INFORMED = tuple(
     declared
     for attack, (plain, adapted) in UNDEFENDED.items()
     for declared in (
-        reads(plain, defenses="cdpa-rog", attacks=(next(iter(ADAPTIVE[attack])), *IMAGE_REFERENCES)),
-        reads(adapted, defenses=PROTECTED, attacks=ADAPTIVE[attack]),
+        reads(plain, defenses=("none", "cdpa-rog"), attacks=(next(iter(ADAPTIVE[attack])), *IMAGE_REFERENCES)),
+        reads(adapted, defenses=protected(attack), attacks=ADAPTIVE[attack]),
     )
 )
 INFORMED = (
     "The paper argues that nobody can undo the flipped bits and runs no such attacker. 'Masked bits cleared' sets them "
     "to zero in every received integer, 'linear layers dropped' ignores these layers, 'robust matching' finds "
     "out which coordinates stay far off (it needs to know no parameter of CDPA), 'several messages' takes the median "
-    "of messages of the same client about the same images."
+    "of messages of the same client about the same images. All of them are run on the undefended update, too, since "
+    "they search for longer. Words hold the update in units of the gradient, or the change of the parameters, as in "
+    "training: for ROG at its step of 0.003, for Inverting Gradients at 0.1."
 )
 
 
 def adaptive_rows(tables: Tables, attack: str, metric: str) -> pd.DataFrame:
     """Attackers of CDPA on images, as :func:`informed_rows`."""
     plain, adapted = (tables[name] for name in UNDEFENDED[attack])
-    return informed_rows(plain, adapted, metric, ADAPTIVE[attack], PROTECTED)
+    return informed_rows(plain, adapted, metric, ADAPTIVE[attack], protected(attack))
 
 
 def informed_rows(
     plain: pd.DataFrame, adapted: pd.DataFrame, metric: str, attackers: Mapping[str, str], protected: Mapping[str, str]
 ) -> pd.DataFrame:
-    """Means with intervals: the attack undefended, naive and informed attackers of CDPA, and reference attackers.
+    """Means with intervals: naive and informed attackers, with and without CDPA, and reference attackers.
 
     Args:
-        plain: table of the undefended and reference attackers, and of the naive one if it ran there.
+        plain: table of the reference attackers, and of the naive one where it ran there.
         adapted: table of the informed attackers.
         metric: which is summarised.
         attackers: label -> name, the naive one first.
-        protected: labels of CDPA -> name.
+        protected: labels of no defense and of CDPA -> name.
 
     Returns:
         Columns ``defense``, ``attacker``, ``mean``, ``low``, ``high``, ``seeds``, ``lost``, ``void``.
     """
-    naive = next(iter(attackers))
-    groups = [("no defense", attackers[naive], values_of(plain, metric, mechanism="none", attack=naive))]
+    groups = []
     for defense, words in protected.items():
         for label, name in attackers.items():
             here, there = (values_of(frame, metric, defense=defense, attack=label) for frame in (plain, adapted))

@@ -160,6 +160,7 @@ ADAPTIVE: Mapping[str, Mapping[str, str]] = {
 ADAPTED = {attack: informed for attack, *informed in ADAPTIVE.values()}
 """Labels of attacks -> those of the attackers who know CDPA."""
 PROTECTED = "cdpa-text"
+LOOKED_AT = {"none": "no defense", PROTECTED: "CDPA"}
 
 
 STATISTICS = ("mean", "low", "high", "seeds", "lost", "void")
@@ -174,8 +175,8 @@ STATISTICS = ("mean", "low", "high", "seeds", "lost", "void")
     "tokens under CDPA at p = 0.999 on all layers; black: the undefended gradient; grey lines: attackers that never "
     f"see an update. {INTERVALS}",
     experiments=(
-        reads(ATTACKED, defenses=PROTECTED, attacks=(*ADAPTED, *UNSEEN)),
-        reads(INFORMED, defenses=PROTECTED, attacks=[label for labels in ADAPTED.values() for label in labels]),
+        reads(ATTACKED, defenses=LOOKED_AT, attacks=(*ADAPTED, *UNSEEN)),
+        reads(INFORMED, defenses=LOOKED_AT, attacks=[label for labels in ADAPTED.values() for label in labels]),
     ),
     leaves_out=ABOUT_CDPA,
 )
@@ -184,7 +185,7 @@ def fig_s4(tables: Tables) -> Drawing:
     drawn, axes = panels(len(ADAPTIVE), width=4.2, height=2.4)
     numbers: list[dict[str, object]] = []
     for ax, (attack, attackers) in zip(axes, ADAPTIVE.items(), strict=True):
-        rows = informed_rows(tables[ATTACKED], tables[INFORMED], "rouge1", attackers, {PROTECTED: "CDPA"})
+        rows = informed_rows(tables[ATTACKED], tables[INFORMED], "rouge1", attackers, LOOKED_AT)
         places = {words: place for place, words in enumerate(attackers.values())}
         for defense, mechanism in (("no defense", "none"), ("CDPA", "cdpa")):
             shown, tint = rows[rows["defense"] == defense], colour(mechanism)

@@ -56,17 +56,20 @@ def _attacked(attack: str, *defenses: str, references: Sequence[str] = ()) -> Re
 def _judged_as(cell: str, one: Evidence, attack: str) -> tuple[str, str]:
     """Name of a part and label of the attack; ``lamp`` is the LAMP with the larger undefended mean of ROUGE-1.
 
+    That is of the words; where they were not scored, as in the paper, it is of the sentence with its special tokens.
+
     Raises:
         NotRun: there is none.
     """
     if attack != "lamp":
         return cell, attack
-    read = partial(measured_if_any, one.aside(), ATTACKED, "rouge1", defense="none")
-    means = {label: float(np.nanmean(scores.values)) for label in LAMPS if (scores := read(attack=label)) is not None}
-    if not means:
-        raise NotRun(f"neither {' nor '.join(LAMPS)} was run on undefended gradients")
-    label = max(means, key=lambda label: means[label])
-    return f"{LAMPS[label]}, {cell}", label
+    read = partial(measured_if_any, one.aside(), ATTACKED, defense="none")
+    for metric in ("rouge1", as_printed("rouge1")):
+        scored = {label: scores for label in LAMPS if (scores := read(metric, attack=label)) is not None}
+        if scored:
+            label = max(scored, key=lambda label: float(np.nanmean(scored[label].values)))
+            return f"{LAMPS[label]}, {cell}", label
+    raise NotRun(f"neither {' nor '.join(LAMPS)} was run on undefended gradients")
 
 
 ORDERS = {"a": ("DLG", DLG), "b": ("TAG", TAG), "c": ("LAMP", "lamp")}
@@ -256,11 +259,11 @@ for _letter, _name, _label in (("a", "TAG", TAG), ("b", "LAMP (cosine)", "lamp-c
     stated(
         f"X8{_letter}",
         f"Under {_name}, an attacker who clears the flipped bits, fits robustly or takes the median of several "
-        "messages comes within 10 points of the ROUGE-1 of the undefended attack.",
+        "messages comes within 10 points of the ROUGE-1 that the best of them has of the undefended gradient.",
         source="Not in the paper, which argues that such attackers fail (section 6)",
         experiments=(
             _attacked(_label, "none"),
-            reads(INFORMED, defenses=CDPA, attacks=[f"{_label}-{way}" for way in WAYS]),
+            reads(INFORMED, defenses=("none", CDPA), attacks=[f"{_label}-{way}" for way in WAYS]),
         ),
     )(
         each_cell(ATTACKED, INFORMED)(

@@ -95,26 +95,34 @@ def _zoom(ax: Axes, curves: list[pd.DataFrame]) -> None:
 
 
 VARIANT, LAYERS, ALPHA = SETTING + "variant", SETTING + "layers", SETTING + "alpha"
+THRESHOLD, FACTOR = SETTING + "threshold", SETTING + "factor"
 READINGS = {
     "as_printed": "as printed: vote, linear layers",
     "as_released": "as released: overflow, other rounding",
     "corrected": "corrected: unbiased mean of bits",
     "last": "as printed, last layer alone",
     "all": "as printed, all layers",
+    "printed": "as printed, p = 0.8",
+    "majority": "p = 0.8, vote of R / 2 ones",
+    "cdpa-complement": "as printed, two's complement",
+    "cdpa-gradient": "as printed, in units of the gradient",
+    "grad-drop-residual": "GradDrop, what it drops sent later",
 }
-"""Swept variants, then swept layers; ``linear`` layers are those of the variants."""
+"""Swept variants, layers (``linear`` ones are those of the variants) and thresholds, then labels."""
 
 
 @figure(
     "S2",
     title="Readings of CDPA, and clients whose labels differ",
-    caption="Test accuracy after the last round of CDPA (p = 0.98) as the paper prints it, as its public code "
-    "computes it, corrected to an unbiased mean, and on other layers, beside no defense and quantisation "
-    "alone. Clients hold i.i.d. images, or labels drawn from a Dirichlet law of concentration alpha: the "
-    f"smaller, the more they differ. The paper has i.i.d. clients alone. {INTERVALS}",
+    caption="Test accuracy after the last round of CDPA (p = 0.98) as the paper prints it, as its public code computes "
+    "it, corrected to an unbiased mean, on other layers, with another threshold, in two's complement and in units of "
+    "the gradient, beside no defense, quantisation alone, GradDrop with its residual, and signs alone at several "
+    "steps, of which the best is tuned. Clients hold i.i.d. images, or labels drawn from a Dirichlet law of "
+    "concentration alpha: the smaller, the more they differ. The paper has i.i.d. clients alone. "
+    f"{INTERVALS}",
     experiments=(
         reads("utility", defenses=PLAIN),
-        "readings",
+        reads("readings", defenses=("cdpa-complement", "cdpa-gradient", "grad-drop-residual")),
         reads("skewed", defenses=PLAIN),
     ),
 )
@@ -151,7 +159,7 @@ def accuracies(tables: Tables) -> pd.DataFrame:
     compared = set(zip(others["dataset"], others["model"], strict=True))
     plain = tables["utility"][tables["utility"]["mechanism"].isin(["none", "sdq"])]
     rows = pd.concat([plain, tables["readings"], tables["skewed"]], ignore_index=True)
-    for column in (VARIANT, LAYERS, ALPHA):
+    for column in (VARIANT, LAYERS, THRESHOLD, FACTOR, ALPHA):
         rows = having(rows, column.removeprefix(SETTING))
     rows = rows[(rows["metric"] == "accuracy") & (rows[LAYERS] != "linear")]  # that is the variant as printed
     rows = rows[[cell in compared for cell in zip(rows["dataset"], rows["model"], strict=True)]]
@@ -166,6 +174,7 @@ def accuracies(tables: Tables) -> pd.DataFrame:
 
 
 def _reading(row: pd.Series) -> str:
-    swept = next((row[column] for column in (VARIANT, LAYERS) if not pd.isna(row[column])), None)
-    name = defense_name(row["defense"], row["mechanism"])
-    return name if swept is None else READINGS.get(swept, f"{name}, {swept}")
+    if not pd.isna(row[FACTOR]):
+        return f"SignSGD, signs times {row[FACTOR]:g}"
+    swept = next((row[column] for column in (VARIANT, LAYERS, THRESHOLD) if not pd.isna(row[column])), row["defense"])
+    return READINGS.get(swept, defense_name(row["defense"], row["mechanism"]))

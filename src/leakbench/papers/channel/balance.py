@@ -21,11 +21,11 @@ from leakbench.papers.channel.released import (
 )
 from leakbench.report.artifacts import Tables
 from leakbench.report.labels import Reads, reads
-from leakbench.report.plots import Drawing, having
-from leakbench.report.statistics import over_seeds
+from leakbench.report.plots import Drawing, having, judged, named
 from leakbench.report.style import REFERENCE_COLOUR, colour, marker
 from leakbench.report.tidy import SETTING
 from leakbench.report.trade_offs import keep_in_view
+from leakbench.report.verdicts import VOID_MODEL
 from leakbench.report.wording import INTERVALS
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ COLUMNS = {"accuracy": "accuracy", "inversion_mse": "mse", MIA.metric: "auc"}
 def measured(frame: pd.DataFrame, undefended: pd.DataFrame) -> pd.DataFrame:
     """One row per run, with its ``accuracy``, ``mse`` and the ``auc`` of the strongest membership attack."""
     frame = judged_by_strongest(having(having(frame, "kappa"), "multiplier"), undefended)
-    keys = [*CELL, "defense", "mechanism", SETTING + "kappa", SETTING + "multiplier"]
+    keys = [*CELL, "defense", "mechanism", "void", SETTING + "kappa", SETTING + "multiplier"]
     keys += [SETTING + "steps"] if SETTING + "steps" in frame else []
     chosen = frame[frame["metric"].isin(COLUMNS)]
     wide = chosen.set_index([*keys, "metric"])["value"].unstack("metric").reset_index()
@@ -119,8 +119,8 @@ def plane(tables: Tables, *, x: str, y: str, xlabel: str, ylabel: str, front: bo
     for ax, (dataset, model) in zip(axes, cells, strict=True):
         here = runs[(runs["dataset"] == dataset) & (runs["model"] == model)]
         by = ["defense", "mechanism", "strength"]
-        points = over_seeds(here.assign(value=here[x]), by).merge(
-            over_seeds(here.assign(value=here[y]), by), on=by, suffixes=("_x", "_y")
+        points = judged(here.assign(value=here[x]), by).merge(
+            judged(here.assign(value=here[y]), by).drop(columns="void"), on=by, suffixes=("_x", "_y")
         )
         points = points[points[["mean_x", "mean_y"]].notna().all(axis=1)].reset_index(drop=True)
         where = points[["mean_x", "mean_y"]].to_numpy(dtype=float)
@@ -137,7 +137,7 @@ def plane(tables: Tables, *, x: str, y: str, xlabel: str, ylabel: str, front: bo
                 | {"strength": row["strength"]}
                 | {f"{x}{end}": row[f"{part}_x"] for part, end in ENDS.items()}
                 | {f"{y}{end}": row[f"{part}_y"] for part, end in ENDS.items()}
-                | {"seeds": row["seeds_x"], "lost": row["lost_x"] + row["lost_y"]}
+                | {"seeds": row["seeds_x"], "lost": row["lost_x"] + row["lost_y"], "void": row["void"]}
                 | ({"on_front": row["on_front"], "hypervolume": volume} if front else {})
                 for row in settings.to_dict("records")
             ]
@@ -156,13 +156,15 @@ ENDS = {"mean": "", "low": "_low", "high": "_high"}
 
 
 def _draw(ax: Axes, points: pd.DataFrame, name: str) -> None:
-    mechanism = points["mechanism"].iloc[0]
+    mechanism, void = points["mechanism"].iloc[0], bool(points["void"].any())
     x, y = points["mean_x"], points["mean_y"]
     whiskers = [[mean - points[f"low_{axis}"], points[f"high_{axis}"] - mean] for axis, mean in (("x", x), ("y", y))]
     tint = colour(mechanism)
     ax.errorbar(x, y, xerr=whiskers[0], yerr=whiskers[1], color=tint, linewidth=0.7, alpha=0.6)
     sizes = [14 + 14 * place for place in range(len(points))]
-    ax.scatter(x, y, s=sizes, color=tint, marker=marker(mechanism), label=name, zorder=3)
+    words = named(name, void, VOID_MODEL)
+    filled = "none" if void else tint
+    ax.scatter(x, y, s=sizes, edgecolor=tint, facecolor=filled, marker=marker(mechanism), label=words, zorder=3)
 
 
 def exchange(tables: Tables, *, experiment: str, parameter: str) -> Drawing:
@@ -182,7 +184,7 @@ def exchange(tables: Tables, *, experiment: str, parameter: str) -> Drawing:
                 here = judged_by_strongest(source, bare)
                 here = here[(here["dataset"] == dataset) & (here["model"] == model)]
                 parts = {
-                    name: over_seeds(here[here["metric"] == metric], [column]).set_index(column)
+                    name: judged(here[here["metric"] == metric], [column]).set_index(column)
                     for metric, name in COLUMNS.items()
                 }
                 points = pd.concat(parts, axis=1).sort_index()
@@ -198,7 +200,7 @@ def exchange(tables: Tables, *, experiment: str, parameter: str) -> Drawing:
                         "attack": strongest.get((dataset, model)),
                     }
                     | {f"{name}{end}": row[name, part] for name in parts for part, end in ENDS.items()}
-                    | {"seeds": row["accuracy", "seeds"], "lost": row["accuracy", "lost"]}
+                    | {name: row["accuracy", name] for name in ("seeds", "lost", "void")}
                     for value, row in points.iterrows()
                 ]
         keep_in_view(ax, [{"x": row["mse"], "y": row["accuracy"]} for row in numbers if row["dataset"] == dataset])
@@ -215,9 +217,18 @@ def _draw_exchange(ax: Axes, points: pd.DataFrame, model: str, tint: str, *, def
     ax.errorbar(
         x["mean"], y["mean"], xerr=whiskers[0], yerr=whiskers[1], color=tint, linestyle=style, linewidth=0.7, alpha=0.6
     )
-    sizes = [14 + 14 * place for place in range(len(points))] if defended else 70
+    sizes, void = (
+        [14 + 14 * place for place in range(len(points))] if defended else 70,
+        bool(points.accuracy.void.any()),
+    )
     ax.scatter(
-        x["mean"], y["mean"], s=sizes, color=tint, marker="o" if defended else "*", label=model if defended else None
+        x["mean"],
+        y["mean"],
+        s=sizes,
+        edgecolor=tint,
+        facecolor="none" if void else tint,
+        marker="o" if defended else "*",
+        label=named(model, void, VOID_MODEL) if defended else None,
     )
 
 

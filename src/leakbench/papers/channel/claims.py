@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from leakbench.lazy import np
-from leakbench.metrics.defense_capability import defense_capability, dra_improvement, mia_improvement
+from leakbench.metrics.defense_capability import dra_improvement, mia_improvement
 from leakbench.papers.channel import PAPER
 from leakbench.papers.channel.common import ARCHITECTURES, UNDEFENDED, printed
 from leakbench.report.claims import claim, each_cell
@@ -35,10 +35,14 @@ CHANNELS = ("natural", "white", "personalized")
 """Experiments of released models; each sweeps kappa of the defense of the same label."""
 DP = ("dp-sgd", "dp-psac")
 LIKENESS = ("psnr", "ssim", "cosine")
+GRIDS = ((50.0, 500.0), (100.0, 800.0), (200.0, 1000.0), (300.0, 1500.0))
+"""Capacities of the Natural Channel in the paper, and those of the two others."""
 READ_OFF = 0.01
 """Accuracy or defense capability that counts as none: Fig. 15 prints no numbers, and is not read off more exactly."""
 CHANNEL_COST, DP_COST = 0.11, 0.5
 """Overheads of Table 2: none of the channel's is larger, none of DP-SGD's is smaller."""
+COST_BAND = 0.25
+"""Largest part by which the seconds that the channel adds differ among models; 18 % in Table 2."""
 EIGENVALUE_BAND = 0.03
 """Largest relative distance of eigenvalues from the printed ones."""
 FULL_SIZE = {"cifar10": 50_000, "fashion": 60_000}
@@ -51,6 +55,7 @@ INVERTED = ("natural-all", "white-all", BOUNDED)
 
 RELEASED = tuple(reads(channel, defenses=channel) for channel in CHANNELS)
 BARE, STEPS = reads(UNDEFENDED, defenses="none"), reads("steps", defenses=NATURAL_300)
+COST = reads("cost", defenses="none")
 INVERSIONS = reads("inversion", defenses=INVERTED, attacks=IG)
 
 
@@ -179,23 +184,45 @@ def e5b(cell: str, one: Evidence) -> Iterator[Part]:
 
 
 @stated(
+    "E5c",
+    "On the paper's own grids, 50 to 300 nats for the Natural Channel and 500 to 1,500 for the others, setting by "
+    "setting, the error of gradient inversion is larger under the White and the Personalized Channel.",
+    source="Fig. 14 and 30, whose grids are those of Fig. 9, 18 and 21 as we read them",
+    experiments=(INVERSIONS,),
+)
+@each_cell("inversion")
+def e5c(cell: str, one: Evidence) -> Iterator[Part]:
+    """White and personalized noise over natural noise, the smallest capacity against the smallest, and so on."""
+    natural, *others = (one.series("inversion", MSE, defense=defense, attack=IG, sweep="kappa") for defense in INVERTED)
+    for defense, series in zip(INVERTED[1:], others, strict=True):
+        for small, large in GRIDS:
+            if small in natural.points and large in series.points:
+                name = f"{defense} at {large:g} against natural-all at {small:g}, {cell}"
+                yield relative(series.at([large]), natural.at([small]), name, at_least=0.0)
+
+
+@stated(
     "E6",
-    "PSNR, SSIM and cosine similarity of model inversion and of gradient inversion rise with kappa under the Natural "
-    "Channel.",
+    "PSNR, SSIM and cosine similarity rise with kappa: those of model inversion under the Natural Channel, those of "
+    "gradient inversion under every channel.",
     source="Fig. 27 to 29 and 31 to 33",
-    experiments=(reads("natural", defenses="natural"), reads("inversion", defenses=INVERTED[0], attacks=IG)),
+    experiments=(reads("natural", defenses="natural"), INVERSIONS),
 )
 def e6(evidence: Evidence) -> Finding:
     """Likeness of what is reconstructed, over kappa."""
     parts: list[Part] = []
     for name in LIKENESS:
         parts += _trends(evidence, ("natural",), f"inversion_{name}", rises=True)
-        parts += _trends(evidence, ("inversion",), name, rises=True, defense=INVERTED[0], attack=IG)
+        for defense in INVERTED:
+            parts += _trends(evidence, ("inversion",), name, rises=True, defense=defense, attack=IG)
     return decide(evidence, parts)
 
 
 class _Plane:
-    """Accuracy and defense capability of every setting of the defenses on one data set, without the same seeds."""
+    """Accuracy and defense capability of every setting of the defenses on one data set.
+
+    Improvements are those over the undefended model of the same seed, and are then averaged, as in the figures.
+    """
 
     def __init__(self, one: Evidence) -> None:
         metric = strongest_membership_attack(one)
@@ -208,20 +235,25 @@ class _Plane:
         ]
         series = same_seeds(*series)
         self.jackknife: Jackknife = jackknife_of(*series)
-        means = [self.jackknife.mean(one.values) for one in series]
-        _, self._auc, self._mse = (mean[:, :1] for mean in means[:3])
-        rest = iter(means[3:])
-        self.measured = {label: (next(rest), next(rest), next(rest)) for _, label, _ in read[1:]}
-        """By defense: accuracies, AUC and errors of model inversion, each ``[1 + S, settings]``."""
+        _, auc, mse = (one.values for one in series[:3])
+        rest = iter(series[3:])
+        self.accuracy: dict[str, Array] = {}
+        """By defense, of every setting: mean accuracies ``[1 + S, settings]``."""
+        self._improved: dict[str, tuple[Array, Array]] = {}
+        for _, label, _ in read[1:]:
+            accuracies, areas, errors = (next(rest).values for _ in range(3))
+            self.accuracy[label] = self.jackknife.mean(accuracies)
+            of_mia = _where_known(mia_improvement, areas, auc)
+            self._improved[label] = of_mia, _where_known(dra_improvement, errors, mse)
 
     def capability(self, label: str) -> Array:
-        """GDC, ``[1 + S, settings]``; NaN where every run was lost."""
-        _, auc, mse = self.measured[label]
-        return _where_known(defense_capability, auc, mse, self._auc, self._mse)
+        """GDC, the mean of the seeds', ``[1 + S, settings]``; NaN where every run was lost."""
+        mia, dra = self._improved[label]
+        return self.jackknife.mean((mia + dra) / 2)
 
     def hypervolume(self, label: str) -> Array:
         """The area of accuracies and capabilities that some setting reaches both of, ``[1 + S]``; from 0 and 0."""
-        accuracy, capability = self.measured[label][0], np.maximum(self.capability(label), 0.0)  # NaN stays NaN
+        accuracy, capability = self.accuracy[label], np.maximum(self.capability(label), 0.0)  # NaN stays NaN
         order = np.argsort(-accuracy, axis=1)
         accuracy, capability = (np.take_along_axis(part, order, 1) for part in (accuracy, capability))
         best = np.maximum.accumulate(capability, axis=1)
@@ -231,9 +263,11 @@ class _Plane:
 
     def mean_improvements(self, labels: Sequence[str]) -> tuple[Array, Array]:
         """Mean ``IMP_MIA`` and ``IMP_DRA`` over all settings of some defenses, each ``[1 + S]``."""
-        auc, mse = (np.concatenate([self.measured[label][part] for label in labels], axis=1) for part in (1, 2))
-        of_mia = _where_known(mia_improvement, auc, self._auc)
-        return of_mia.mean(axis=1), _where_known(dra_improvement, mse, self._mse).mean(axis=1)
+        mia, dra = (
+            np.concatenate([self.jackknife.mean(self._improved[label][part]) for label in labels], axis=1)
+            for part in (0, 1)
+        )
+        return mia.mean(axis=1), dra.mean(axis=1)
 
 
 def _where_known(improvement: Callable[..., Array], *values: Array) -> Array:
@@ -262,10 +296,10 @@ each_plane = each_cell(*(entry.experiment for entry in PLANE))
 def e7a(cell: str, one: Evidence) -> Iterator[Part]:
     """The lead of the Natural Channel's worst setting in the better of both numbers."""
     plane = _Plane(one)
-    accuracy, capability = plane.measured["natural"][0], plane.capability("natural")
+    accuracy, capability = plane.accuracy["natural"], plane.capability("natural")
     for label in DP:
         ahead = np.maximum(
-            accuracy[:, :, None] - plane.measured[label][0][:, None, :],
+            accuracy[:, :, None] - plane.accuracy[label][:, None, :],
             capability[:, :, None] - plane.capability(label)[:, None, :],
         )
         meaning = "least lead of a Natural setting over a DP setting, in accuracy or capability"
@@ -313,31 +347,42 @@ def e8(cell: str, one: Evidence) -> Iterator[Part]:
 
 
 @stated(
-    "E9",
-    "With the batch size, the error of the mean image falls under DP-SGD, rises without a defense, and rises more "
-    "under constant noise.",
-    source="Fig. 6",
+    "E9a",
+    "With the batch size, the error of the batch's mean image falls under DP-SGD, rises without a defense, and rises "
+    "more under constant noise.",
+    source="Fig. 6, if the mean of local data is that of the batch",
     experiments=(reads("batch_size", defenses=BATCHED, attacks=ONE_IMAGE),),
 )
-def e9(evidence: Evidence) -> Finding:
+def e9a(evidence: Evidence) -> Finding:
     """Slopes of the error over the logarithm of the batch size."""
+    return _slopes(evidence, "batch_size")
+
+
+@stated(
+    "E9b",
+    "With the batch size, the error of the data set's mean image falls under DP-SGD, rises without a defense, and "
+    "rises more under constant noise.",
+    source="Fig. 6, if the mean of local data is that of the data set",
+    experiments=(reads("dataset_mean", defenses=BATCHED, attacks=ONE_IMAGE),),
+)
+def e9b(evidence: Evidence) -> Finding:
+    """The same against the mean training image."""
+    return _slopes(evidence, "dataset_mean")
+
+
+def _slopes(evidence: Evidence, experiment: str) -> Finding:
     series = same_seeds(
-        *(evidence.series("batch_size", MSE, defense=label, attack=ONE_IMAGE, sweep="batch_size") for label in BATCHED)
+        *(evidence.series(experiment, MSE, defense=label, attack=ONE_IMAGE, sweep="batch_size") for label in BATCHED)
     )
     jackknife = jackknife_of(*series)
     dp, undefended, constant = (_slope(np.log(one.points), jackknife.mean(one.values)) for one in series)
-    meaning = "slope of the MSE over ln B"
+    meaning, more = "slope of the MSE over ln B", jackknife.estimate(constant - undefended)
     return decide(
         evidence,
         [
             Part("DP-SGD", jackknife.estimate(-dp), f"{meaning}, sign turned", at_least=0.0),
             Part("undefended", jackknife.estimate(undefended), meaning, at_least=0.0),
-            Part(
-                "constant noise",
-                jackknife.estimate(constant - undefended),
-                f"{meaning}, minus undefended",
-                at_least=0.0,
-            ),
+            Part("constant noise", more, f"{meaning}, minus undefended", at_least=0.0),
         ],
     )
 
@@ -373,26 +418,64 @@ def e10(cell: str, one: Evidence) -> Iterator[Part]:
 
 @stated(
     "E11",
-    "Noise on the data costs less than 11 % of the training time of every model; DP-SGD costs more than half of it, "
-    "and more for larger models.",
+    "Noise on the data costs less than 11 % of the training time of every model, in seconds that differ by less than "
+    "25 % from model to model; DP-SGD costs more than half of it, and more for larger models.",
     source="Table 2",
-    experiments=(reads("cost", defenses="none"),),
+    experiments=(COST,),
 )
 def e11(evidence: Evidence) -> Finding:
-    """Overheads in processor time: of what the channel does once, and of Opacus."""
+    """Overheads, and seconds of what the channel does once: wall time on a GPU, processor time on a CPU."""
     sized: list[tuple[float, str, Series]] = []
     parts: list[Part] = []
+    seconds: list[Series] = []
     for cell, one in evidence.cells("cost").items():
-        read = partial(one.series, "cost", defense="none")
-        once = read("overhead_once_cpu", where={"method": "channel"})
-        opacus = read("overhead_cpu", where={"method": "opacus"})
+        read, clock = partial(one.series, "cost", defense="none"), _clock(one)
+        once = read(f"overhead_once{clock}", where={"method": "channel"})
+        opacus = read(f"overhead{clock}", where={"method": "opacus"})
         parts.append(level(once, f"channel, {cell}", "part of SGD's time", at_most=CHANNEL_COST))
         parts.append(level(opacus, f"DP-SGD, {cell}", "part of SGD's time", at_least=DP_COST))
         parameters = float(read("parameters", where={"method": "sgd"}).values.max())
         sized.append((parameters, cell, opacus))
+        seconds.append(read(f"once{clock or '_wall'}_s", where={"method": "channel"}))
     for (_, smaller, less), (_, larger, more) in itertools.pairwise(sorted(sized, key=lambda entry: entry[0])):
         parts.append(difference(more, less, f"DP-SGD, {larger} against {smaller}", "part of SGD's time"))
-    return decide(evidence, parts)
+    return decide(evidence, [*parts, _spread(seconds)])
+
+
+def _clock(one: Evidence) -> str:
+    """Ending of the metrics by which one compares: processor time on a CPU, wall time on a GPU, which has no other."""
+    try:
+        one.aside().series("cost", "overhead_cpu", defense="none", where={"method": "opacus"})
+    except NotRun:
+        return ""
+    return "_cpu"
+
+
+def _spread(seconds: Sequence[Series]) -> Part:
+    """The largest of the models' seconds over the smallest."""
+    series = same_seeds(*seconds)
+    jackknife = jackknife_of(*series)
+    means = np.concatenate([jackknife.mean(one.values) for one in series], axis=1)
+    estimate = jackknife.estimate(means.max(axis=1) / means.min(axis=1) - 1, ratio=True)
+    return Part("channel, all models", estimate, "most seconds over fewest, minus 1", at_most=COST_BAND)
+
+
+@stated(
+    "E14",
+    "Noise of a capacity on the parameters, calibrated at every step, costs more training time than noise of that "
+    "capacity on the data, for every model.",
+    source="Section 5.1, which prints no numbers",
+    experiments=(COST,),
+)
+@each_cell("cost")
+def e14(cell: str, one: Evidence) -> Iterator[Part]:
+    """The overhead of the parameter channel minus that of what the data channel does once."""
+    read, clock = partial(one.series, "cost", defense="none"), _clock(one)
+    parameter, once = (
+        read(f"{metric}{clock}", where={"method": method})
+        for metric, method in (("overhead", "parameter_channel"), ("overhead_once", "channel"))
+    )
+    yield difference(parameter, once, cell, "part of SGD's time")
 
 
 @stated(
@@ -486,3 +569,23 @@ def x3(cell: str, one: Evidence) -> Iterator[Part]:
     for kappa, reached in zip(series.points, series.values[:, 0, 0], strict=True):
         part = reached / kappa - 0.5
         yield certain(part, f"{kappa:g} nats, {cell}", "capacity over kappa, minus 1/2", at_least=0.0)
+
+
+@stated(
+    "X4",
+    "Without a defense the error of gradient inversion is larger on a trained network than on an untrained one.",
+    source="Not in the paper, which does not say whether the network is trained",
+    experiments=(
+        reads("inversion", defenses="none", attacks=IG),
+        reads("inversion_trained", defenses="none", attacks=IG),
+    ),
+)
+def x4(evidence: Evidence) -> Finding:
+    """Error after training over that before; an attack that trained networks defeat is the point, so gates are moot."""
+    parts = []
+    for cell, one in evidence.cells("inversion", "inversion_trained").items():
+        before, after = (
+            one.series(experiment, MSE, defense="none", attack=IG) for experiment in ("inversion", "inversion_trained")
+        )
+        parts.append(relative(after, before, cell, at_least=0.0))
+    return decide(evidence, parts, gated=False)

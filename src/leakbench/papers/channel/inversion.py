@@ -1,4 +1,4 @@
-"""Figures 5, 6, 8, 14 and 30 to 33: images as channels release them, and gradient inversion of them."""
+"""Figures 5, 6, 8, 14, 30 to 33 and S1 to S6: images as channels release them, and gradient inversion of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,16 @@ from leakbench.lazy import np, pd, torch
 from leakbench.papers.channel.common import CALIBRATED, CHANNELS, figure
 from leakbench.report.artifacts import Tables
 from leakbench.report.labels import Reads, reads
-from leakbench.report.plots import Drawing, draw_swept, having, judged, named, series_of, values_of
+from leakbench.report.plots import (
+    Drawing,
+    draw_swept,
+    draw_undefended_and_references,
+    having,
+    judged,
+    named,
+    series_of,
+    values_of,
+)
 from leakbench.report.record_tensors import RecordTensors
 from leakbench.report.style import IMAGE_REFERENCES, REFERENCE_COLOUR, colour, panels, use_style
 from leakbench.report.tidy import SETTING
@@ -25,9 +34,10 @@ KAPPA, BATCH, DIRECTION = SETTING + "kappa", SETTING + "batch_size", SETTING + "
 ATTACK, ADAPTIVE, ONE = "ig", "ig-posterior", "ig-one"
 BATCHED = {"none": "no defense", "dp-sgd-1.3": "DP-SGD", "gaussian-0.01": "constant noise"}
 MSE = "MSE (squared normalised inputs)"
+UNTRAINED = " on an untrained model"
 INVERTED = (
-    "Inverting Gradients of single images on an untrained model, with the true labels; mean over images and over seeds "
-    "of the initialisation. Channels add noise to the images once; reconstructions are compared with the clean images. "
+    "Inverting Gradients of single images{model}, with the true labels; mean over images and over seeds of the "
+    "initialisation. Channels add noise to the images once; reconstructions are compared with the clean images. "
     "Below each panel what the same attack makes of undefended gradients, and attackers that never see a gradient; and "
     "defenses that have no capacity, if there are any."
 )
@@ -154,20 +164,9 @@ def _show(ax: Axes, image: torch.Tensor, title: str) -> None:
     ax.set_title(title, fontsize="small", pad=2)
 
 
-@figure(
-    6,
-    title="One image for the gradient of a batch",
-    caption="Inverting Gradients searches one image, with the mean of the batch's one-hot labels, whose gradient is "
-    "that of the batch; its error is that against the mean of the batch's images. DP-SGD: clipping norm 1, noise "
-    "multiplier 1.3; constant noise: standard deviation 0.01 on every coordinate of the gradient. The mean of "
-    "auxiliary images, which needs no gradient, comes closer to the mean of a batch the larger the batch is: only "
-    "what lies below its line was learnt from the gradient. Intervals: 95 % t-intervals over seeds of the "
-    "initialisation.",
-    experiments=(reads("batch_size", defenses=BATCHED, attacks=(ONE, "mean_image", "grey")),),
-)
-def fig06(tables: Tables) -> Drawing:
+def one_for_a_batch(tables: Tables, *, experiment: str) -> Drawing:
     """MSE against the batch size, with and without noise."""
-    frame = having(tables["batch_size"], "batch_size")
+    frame = having(tables[experiment], "batch_size")
     drawn, (ax,) = panels(1, width=6.2, height=3.3)
     numbers: list[dict[Any, Any]] = []
     for label, name in {"none": BATCHED["none"], **series_of(frame, BATCHED)}.items():
@@ -184,6 +183,51 @@ def fig06(tables: Tables) -> Drawing:
     ax.set(yscale="log", xlabel="batch size", ylabel=MSE)
     ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return Drawing(drawn, pd.DataFrame(numbers))
+
+
+for number, experiment, target in (
+    (6, "batch_size", "the mean of the batch's images"),
+    ("S5", "dataset_mean", "the mean of all training images"),
+):
+    figure(
+        number,
+        title="One image for the gradient of a batch" + (", against the data set" if number != 6 else ""),
+        caption="Inverting Gradients searches one image, with the mean of the batch's one-hot labels, whose gradient "
+        f"is that of the batch; its error is that against {target} (the paper has 'the mean of local data'). DP-SGD: "
+        "clipping norm 1, noise multiplier 1.3; constant noise: standard deviation 0.01 on every coordinate of the "
+        "gradient. The mean of auxiliary images needs no gradient: only what lies below its line was learnt from the "
+        "gradient. Intervals: 95 % t-intervals over seeds of the initialisation.",
+        experiments=(reads(experiment, defenses=BATCHED, attacks=(ONE, "mean_image", "grey")),),
+    )(partial(one_for_a_batch, experiment=experiment))
+
+
+@figure(
+    "S6",
+    title="Noise on the parameters and on the data",
+    caption="Accuracy on clean test images of a client that trains alone, against the capacity: noise on "
+    "its images, drawn once, or on every gradient, calibrated anew at each step to the covariance of the step's "
+    "gradients (section 5.1). Capacities are those of an image's noise and of one step. Intervals: 95 % t-intervals "
+    "over seeds.",
+    experiments=(reads("parameter_space", defenses=("none", "parameter", "natural-all")),),
+    leaves_out="it compares noise in two places",
+)
+def fig_s6(tables: Tables) -> Drawing:
+    """Accuracy against capacity in both spaces: a panel per data set."""
+    frame = having(tables["parameter_space"], "kappa")
+    names = {"natural-all": "noise on the data (Natural)", "parameter": "noise on the parameters"}
+    datasets = list(frame["dataset"].unique())
+    drawn, axes = panels(len(datasets), width=max(3.4, 6.4 / max(len(datasets), 1)), height=3.2)
+    numbers: list[dict[Any, Any]] = []
+    for ax, dataset in zip(axes, datasets, strict=True):
+        here = frame[frame["dataset"] == dataset]
+        points = draw_undefended_and_references(ax, here, "accuracy", None)
+        for label, name in series_of(here, names, "kappa").items():
+            points += draw_swept(ax, values_of(here, "accuracy", defense=label), "kappa", name)
+        numbers += [{"dataset": dataset, **row} for row in points]
+        ax.set(title=dataset, xscale="log", xlabel=r"capacity $\kappa$ (nats)")
+    axes[0].set_ylabel("test accuracy")
+    axes[-1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     return Drawing(drawn, pd.DataFrame(numbers))
 
 
@@ -248,6 +292,7 @@ class Heatmap(NamedTuple):
         datasets: the data sets that are shown.
         experiment: of the channels.
         attack: label of the attack.
+        model: what the caption says of the network.
     """
 
     title: str
@@ -258,6 +303,7 @@ class Heatmap(NamedTuple):
     datasets: Literal["all", "first", "others"] = "all"
     experiment: str = "inversion"
     attack: str = ATTACK
+    model: str = UNTRAINED
 
 
 HEATMAPS: Mapping[int | str, Heatmap] = {
@@ -277,6 +323,12 @@ HEATMAPS: Mapping[int | str, Heatmap] = {
         "error on the paper's LeNet-5",
         "Fig. 14 and 30 on the model of the paper's width, whose gradient the attack hardly inverts.",
         experiment="inversion_lenet5",
+    ),
+    "S4": Heatmap(
+        "error on a trained network",
+        "Fig. 14 and 30 for a network that was trained, without a defense and on images of no victim.",
+        experiment="inversion_trained",
+        model="",
     ),
 }
 
@@ -304,7 +356,7 @@ for number, entry in HEATMAPS.items():
     figure(
         number,
         title=f"Gradient inversion under the channels: {entry.title}",
-        caption=" ".join(filter(None, (entry.words, INVERTED, f"Darker: {darker}."))),
+        caption=" ".join(filter(None, (entry.words, INVERTED.format(model=entry.model), f"Darker: {darker}."))),
         experiments=_read_by(entry),
     )(partial(heatmap, shown=entry))
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from leakbench.lazy import pd
 from leakbench.papers.channel.common import UNDEFENDED, figure
 from leakbench.report.artifacts import Tables
-from leakbench.report.plots import Drawing, having
-from leakbench.report.statistics import over_seeds
+from leakbench.report.plots import Drawing, having, judged, named
 from leakbench.report.style import MODEL_COLOURS, panels
 from leakbench.report.tidy import SETTING
 from leakbench.report.trade_offs import keep_in_view
+from leakbench.report.verdicts import VOID_MODEL
 from leakbench.report.wording import INTERVALS
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 AUC, PROTECTED = "auc/", "_noisy"
+PAPERS_ATTACK = "auc/four_branch"
+"""The paper's membership attack."""
 XLABELS = {"kappa": r"capacity $\kappa$ (nats per image)", "steps": "training steps $n$"}
 
 
@@ -44,8 +46,8 @@ SSIM = Measure("inversion_ssim", "inversion SSIM", "Structural similarity of mod
 COSINE = Measure("inversion_cosine", "inversion cosine", "Cosine of model inversion, of flattened network inputs")
 CENTRES = "Inverted images are compared with the mean image of their class; median over classes."
 STRONGEST = (
-    "Drawn is, for each data set and model, the attack with the largest mean AUC without a defense; the CSV holds all "
-    "attacks."
+    "Solid is, for each data set and model, the attack with the largest mean AUC without a defense, dash-dotted the "
+    "paper's own where that is another one; the CSV holds all attacks."
 )
 REFERENCE = "Dotted: the same model without a defense."
 
@@ -107,11 +109,12 @@ def against(tables: Tables, *, experiment: str, measure: Measure, parameter: str
                 if cell.empty:
                     continue
                 without = _cell(undefended, dataset, model, metric)
-                points = over_seeds(cell, [SETTING + parameter]).sort_values(SETTING + parameter)
-                reference = over_seeds(without, ["model"])
-                if metric == drawn:
-                    _draw(ax, points, reference, SETTING + parameter, model, tint)
-                where = {"dataset": dataset, "model": model, "metric": metric, "drawn": metric == drawn}
+                points = judged(cell, [SETTING + parameter]).sort_values(SETTING + parameter)
+                reference = judged(without, ["model"])
+                shows = metric in (drawn, PAPERS_ATTACK)
+                if shows:
+                    _draw(ax, points, reference, SETTING + parameter, model, tint, beside=metric != drawn)
+                where = {"dataset": dataset, "model": model, "metric": metric, "drawn": shows}
                 numbers += [where | {"series": "no defense", **_statistics(row)} for row in _rows(reference)]
                 numbers += [
                     where | {"series": experiment, parameter: row[SETTING + parameter], **_statistics(row)}
@@ -139,12 +142,20 @@ def _rows(points: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _statistics(row: dict[str, Any]) -> dict[str, Any]:
-    return {key: row[key] for key in ("mean", "low", "high", "seeds", "lost")}
+    return {key: row[key] for key in ("mean", "low", "high", "seeds", "lost", "void")}
 
 
-def _draw(ax: Axes, points: pd.DataFrame, reference: pd.DataFrame, column: str, model: str, tint: str) -> None:
-    x = points[column]
-    ax.plot(x, points["mean"], color=tint, marker="o", label=model)
+def _draw(
+    ax: Axes, points: pd.DataFrame, reference: pd.DataFrame, column: str, model: str, tint: str, *, beside: bool
+) -> None:
+    """A line with its band, and the undefended model; ``beside``: of the paper's attack, beside a stronger one."""
+    x, void = points[column], bool(points["void"].any())
+    name = named(f"{model}, the paper's attack" if beside else model, void, VOID_MODEL)
+    style = "-." if beside else "--" if void else "-"
+    filled = "none" if void else tint
+    ax.plot(x, points["mean"], color=tint, marker="x" if beside else "o", mfc=filled, linestyle=style, label=name)
+    if beside:
+        return
     ax.fill_between(x, points["low"], points["high"], color=tint, alpha=0.15, linewidth=0)
     for value in reference["mean"]:
         ax.axhline(value, color=tint, linestyle=":", linewidth=1)

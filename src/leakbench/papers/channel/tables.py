@@ -39,6 +39,7 @@ METHODS = {
     "opacus": "DP-SGD (Opacus)",
     "channel": "data-space channel",
     "dp_sgd": "DP-SGD (ours)",
+    "parameter_channel": "parameter-space channel",
 }
 
 

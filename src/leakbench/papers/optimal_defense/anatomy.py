@@ -142,7 +142,25 @@ def _deviations(ax: Axes, deviations: dict[str, torch.Tensor], isotropic: float)
 )
 def fig14(tables: Tables) -> Drawing:
     """Noise per parameter tensor against the step, for optimal noise and, as one level, for isotropic noise."""
-    frame, prefix = tables["noise_training"], noise_metric("")
+    return _noise_curves(tables["noise_training"], f"mean standard deviation,\nmean of {WINDOW} steps")
+
+
+@figure(
+    "S6",
+    title="What the released code plots as Figure 14",
+    caption="The released notebook plots no noise that is added: it takes the gradient of the last client without its "
+    "absolute value, so that every negative entry counts as one of 1e-6, and divides by the root mean square. Mean of "
+    f"{WINDOW} steps of the training of Figure 14; left weights, right biases. {INTERVALS}",
+    experiments=(reads("plotted_noise", defenses=OPTIMAL),),
+)
+def fig_s6(tables: Tables) -> Drawing:
+    """The plotted ratios per parameter tensor against the step."""
+    return _noise_curves(tables["plotted_noise"], f"mean plotted ratio,\nmean of {WINDOW} steps")
+
+
+def _noise_curves(frame: pd.DataFrame, ylabel: str) -> Drawing:
+    """Curves of ``noise_per_tensor`` for optimal noise, and the level of isotropic noise where it was trained."""
+    prefix = noise_metric("")
     noise = frame[frame["metric"].str.startswith(prefix)]
     optimal = noise[noise["defense"] == OPTIMAL]
     names = _in_order([metric.removeprefix(prefix) for metric in optimal["metric"].unique()])
@@ -168,7 +186,7 @@ def fig14(tables: Tables) -> Drawing:
         if heights:  # intervals that reach zero have no end on this axis
             ax.set_ylim(min(heights) / 2, 2 * max(heights))
         plain_ticks(ax.yaxis)
-    axes[0].set_ylabel(f"mean standard deviation,\nmean of {WINDOW} steps")
+    axes[0].set_ylabel(ylabel)
     axes[1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     if not math.isnan(level):
         shown.append(pd.DataFrame([{"series": "isotropic noise", "mean": level}]))

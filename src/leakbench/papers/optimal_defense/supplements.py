@@ -29,7 +29,6 @@ from leakbench.report.artifacts import Tables
 from leakbench.report.labels import reads
 from leakbench.report.plots import (
     Drawing,
-    LineStyle,
     draw_swept,
     draw_undefended_and_references,
     having,
@@ -37,7 +36,7 @@ from leakbench.report.plots import (
     values_of,
 )
 from leakbench.report.style import marker, other_marker, panels, plain_ticks
-from leakbench.report.tidy import SETTING, setting_columns
+from leakbench.report.tidy import SETTING
 from leakbench.report.trade_offs import (
     STRONGEST,
     TradeOff,
@@ -52,14 +51,6 @@ from leakbench.report.trade_offs import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-PRIORS: dict[str, tuple[float, LineStyle]] = {
-    "1 / (1 + information)": (1.0, "-."),
-    "1 / information": (0.0, (0, (4, 1, 1, 1, 1, 1))),
-}
-"""Information per input that a prior adds (inputs are standard normal; nothing is known of them), and line style.
-
-Neither is the prior of images, so that neither formula is a bound on their errors.
-"""
 KNOWING = (
     "Both attackers invert gradients with the true labels; the one who knows the defense ignores pruned and clipped "
     "coordinates, weights those with optimal noise by its inverse variance, and averages its objective over draws of "
@@ -78,13 +69,12 @@ SINGLE = {"gp-80": ("gp", 0.8), "gp-90": ("gp", 0.9), "op-70": ("op", 0.7), "op-
     "S1",
     title="Noise at equal utility",
     caption="Clipped noise and optimal noise with the same variance of <g, y>, which is the budget of the paper's "
-    "theorems. Above: error of the paper's attacker, of one who knows the defense, and what the defense itself tells, "
-    "by the trace of its Fisher information per input: 1 / (1 + information) would bound the error from below if "
-    "inputs were standard normal, 1 / information if nothing were known of them (cut off where it leaves the axis). "
-    "Neither is a bound on images, of which more is known: the mean image, which needs no gradient, may err less. "
-    "What the covariance tells is not counted. Below: trade-off for whichever attacker errs less. A better defense "
-    "lies lower and further right. "
-    f"{KNOWING} {INTERVALS}",
+    "theorems. Above: error of the paper's attacker, of one who knows the defense, of reference attackers who see no "
+    "gradient, and the lower bound of Theorem 1, were images normal with the covariance of training images. Of the "
+    "message it knows the trace of the Fisher information alone, which may lie in whichever directions help most; what "
+    "the covariance of optimal noise tells is not counted; on a small network it leaves next to no bound (I11 of the "
+    "paper's page). Real images are not normal, so that they may be known better. Below: trade-off for "
+    f"whichever attacker errs less. A better defense lies lower and further right. {KNOWING} {INTERVALS}",
     experiments=(
         UNDEFENDED,
         reads("equal_utility", defenses=NOISE_AT_U2, attacks=ATTACKERS),
@@ -92,10 +82,10 @@ SINGLE = {"gp-80": ("gp", 0.8), "gp-90": ("gp", 0.9), "op-70": ("op", 0.7), "op-
     any_sweep=True,
 )
 def fig_s1(tables: Tables) -> Drawing:
-    """MSE and information against the budget; trade-off for the stronger attacker."""
+    """MSE and bound against the budget; trade-off for the stronger attacker."""
     frame = together(tables)
     drawn, (upper, lower) = panels(2, width=6.6, height=3.7, stacked=True)
-    numbers = _errors_and_information(upper, frame)
+    numbers = _errors_and_bounds(upper, frame)
     best = strongest(frame, ATTACKERS, "mse_input")
     shown = TradeOff(best, "scale", NOISE_AT_U2, r"variance of $\langle g, y\rangle$", {STRONGEST: ""})
     numbers += [{"panel": "trade-off", **row} for row in draw_trade_off(lower, shown, "mse_input", "final_loss")]
@@ -104,8 +94,8 @@ def fig_s1(tables: Tables) -> Drawing:
     return Drawing(drawn, pd.DataFrame(numbers))
 
 
-def _errors_and_information(ax: Axes, frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Errors of both attackers against the budget, and the errors that the information corresponds to."""
+def _errors_and_bounds(ax: Axes, frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Errors of both attackers against the budget, and the lower bounds."""
     numbers = draw_undefended_and_references(ax, frame, "mse_input", ATTACK)
     defenses = series_of(frame, NOISE_AT_U2, "scale")
     for defense, name in defenses.items():
@@ -115,27 +105,15 @@ def _errors_and_information(ax: Axes, frame: pd.DataFrame) -> list[dict[str, Any
                 knowing, mechanism = attack != ATTACK, rows["mechanism"].iloc[0]
                 mark = other_marker(mechanism) if knowing else marker(mechanism)
                 numbers += draw_swept(ax, rows, "scale", name + words, style=":" if knowing else "-", mark=mark)
-    ax.set(xscale="log", yscale="log", title="error and information")
-    for formula, (added, style) in PRIORS.items():
-        if not added:
-            ax.set_ylim(ax.get_ylim())  # it may lie far below all that is measured, or above
-        for defense, name in defenses.items():
-            rows = reciprocals(values_of(frame, "information", defense=defense), added)
-            numbers += draw_swept(ax, rows, "scale", f"{formula}: {name}", style=style, mark="")
+    for defense, name in defenses.items():
+        numbers += draw_swept(
+            ax, values_of(frame, "bound", defense=defense), "scale", f"bound: {name}", style="-.", mark=""
+        )
+    ax.set(xscale="log", yscale="log", title="error and bound")
     ax.set(xlabel=r"variance of $\langle g, y\rangle$ (utility budget $-U_2$)", ylabel=ERRORS["mse_input"])
     plain_ticks(ax.yaxis)
     ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
-    return [{"panel": "error and information", **row} for row in numbers]
-
-
-def reciprocals(information: pd.DataFrame, prior: float) -> pd.DataFrame:
-    """The error of every seed and setting that the information corresponds to, ``1 / (information + prior)``.
-
-    The information is averaged over victims first, as in Theorem 1, which is about the mean over inputs.
-    """
-    keys = ["defense", "mechanism", "seed", *setting_columns(information)]
-    means = information.groupby(keys, dropna=False)["value"].mean().reset_index()
-    return means.assign(value=1 / (means["value"] + prior), metric="reciprocal", void=False)
+    return [{"panel": "error and bound", **row} for row in numbers]
 
 
 @figure(
@@ -251,3 +229,26 @@ def fig_s4(tables: Tables) -> Drawing:
         {"pruning": pruning(shown["pruning"], PRUNING, paper), "noise": noise(shown["noise"], NOISE_IN_SHORT, paper)},
         **MSE_AGAINST_LOSS,
     )
+
+
+UNIFORM, ROUNDED = "rounding", {"corrected": "optimal-rounding", "as released": "optimal-rounding-released"}
+
+
+@figure(
+    "S5",
+    title="The rounding defense of the released code",
+    caption="In the released code and not in the paper: every coordinate is rounded to a multiple of one step, or of a "
+    "step proportional to optimal noise's standard deviation; the released ratio takes the gradient without its "
+    f"absolute value. {TRADED.format(optimiser='Adam')} {INTERVALS} {REFERENCES}",
+    experiments=(UNDEFENDED, reads("rounding", defenses=(UNIFORM, *ROUNDED.values()), attacks=ATTACK)),
+    any_sweep=True,
+)
+def fig_s5(tables: Tables) -> Drawing:
+    """Trade-off of rounding, for both readings of the ratio."""
+    frame, shown = together(tables), {}
+    for title, label in ROUNDED.items():
+        others = set(ROUNDED.values()) - {label}
+        names = {UNIFORM: "rounding to one step", label: "optimal rounding"}
+        here = frame[~frame["defense"].isin(others)]
+        shown[title] = TradeOff(here, "scale", names, "RMS of the steps", {ATTACK: ""})
+    return trade_offs(shown, **MSE_AGAINST_LOSS)

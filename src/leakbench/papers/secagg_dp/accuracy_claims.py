@@ -60,9 +60,11 @@ def over_the_grid(series: Series) -> Series:
     return replace(series, points=(0.0,), values=series.values.mean(axis=0, keepdims=True))
 
 
-def compared(evidence: Evidence, better: str, worse: str, at_least: float) -> Iterator[Part]:
+def compared(
+    evidence: Evidence, better: str, worse: str, at_least: float, endings: Sequence[str] = ENDINGS
+) -> Iterator[Part]:
     """Differences in accuracy of two mechanisms, per model, mean over the epsilons that both have."""
-    for ending in ENDINGS:
+    for ending in endings:
         ours, theirs = HOME[better] + ending, HOME[worse] + ending
         for cell, local in evidence.cells(ours, theirs).items():
             a, b = same_points(tuned(local, better, ours), tuned(local, worse, theirs))
@@ -74,12 +76,12 @@ def _ordered(evidence: Evidence, better: str, worse: str, at_least: float = 0.0)
     return decide(evidence, list(compared(evidence, better, worse, at_least)))
 
 
-def _compared(*defenses: str) -> list[Reads]:
+def _compared(*defenses: str, endings: Sequence[str] = ENDINGS) -> list[Reads]:
     """The experiments of some defenses, of the linear model first."""
     homes = list(dict.fromkeys(HOME[defense] for defense in defenses))
     return [
         reads(home + ending, defenses=[defense for defense in defenses if HOME[defense] == home])
-        for ending in ENDINGS
+        for ending in endings
         for home in homes
     ]
 
@@ -130,6 +132,40 @@ def e11b(evidence: Evidence) -> Finding:
 def e11c(evidence: Evidence) -> Finding:
     """GSGD-DP against SGD-DP with amplified delta."""
     return _ordered(evidence, "gsgd", "sgd-amplified")
+
+
+@stated(
+    "E11d",
+    "At equal epsilon of the linear model by tight accounting of both, GSGD-DP is more accurate than SGD-DP.",
+    source="section 5.3, Fig. 5; our accounting",
+    experiments=_compared("gsgd-tight", "sgd-tight", endings=("",)),
+    champion="gsgd-tight",
+)
+def e11d(evidence: Evidence) -> Finding:
+    """GSGD-DP against SGD-DP, both with the least noise that is proved."""
+    return decide(evidence, list(compared(evidence, "gsgd-tight", "sgd-tight", 0.0, endings=("",))))
+
+
+SAME_LOSS = 0.01
+"""Tolerance of the loss in training through the protocol, relative."""
+
+
+@stated(
+    "E13",
+    f"SGD-DP through secure aggregation ends with the training loss that it has in the clear, to {SAME_LOSS:.0%}.",
+    source="ours: whether Fig. 5 may be computed in the clear",
+    experiments=(reads("accuracy_batches", defenses="sgd"), reads("accuracy_secure", defenses="sgd-secure")),
+)
+def e13(evidence: Evidence) -> Finding:
+    """Training loss through the protocol over that in the clear, minus 1, at the one epsilon and rate of both."""
+    read = evidence.aside()
+    where = {name: read.swept("accuracy_secure", name, defense="sgd-secure")[0] for name in ("epsilon", "rate")}
+    secure, clear = (
+        evidence.series(experiment, "final_loss", defense=defense, where=where)
+        for experiment, defense in (("accuracy_secure", "sgd-secure"), ("accuracy_batches", "sgd"))
+    )
+    cell = ", ".join(f"{name} {value:g}" for name, value in where.items())
+    return decide(evidence, [relative(secure, clear, cell, at_least=-SAME_LOSS, at_most=SAME_LOSS)])
 
 
 @stated(

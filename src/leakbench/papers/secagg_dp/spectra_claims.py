@@ -60,7 +60,7 @@ WORDS = {
 
 
 def _with(series: Series, values: Array, name: str) -> Series:
-    return Series(name, series.points, series.seeds, values)
+    return replace(series, name=name, values=values)
 
 
 @stated(
@@ -266,6 +266,6 @@ def e28(evidence: Evidence) -> Finding:
         rho, users = metric("rho"), metric("users").values[0, 0]
         for index, point in enumerate(rho.points):
             turned = np.moveaxis(rho.values[index], -1, 0)[..., None]
-            series = Series("rho", tuple(users.tolist()), rho.seeds, turned)
+            series = replace(rho, name="rho", points=tuple(users.tolist()), values=turned)
             parts.append(trend(series, f"C = {clip:g}, round {point:g}", "N", rises=True))
     return decide(evidence, parts)

@@ -40,6 +40,8 @@ ACCURACY = UTILITY, UTILITY_TUNED, UTILITY_PAIRS, UTILITY_ENCRYPTED = (
 BUDGET = SETTING + "budget"
 PRIOR = next(iter(PRIORS))
 C1, XI, LEAKED = f"leakage/{PRIOR}", f"xi/{PRIOR}", f"leakage/{PRIOR}/{FINE:g}"
+FAILED = f"failed/{PRIOR}/{FINE:g}"
+"""Leakage, as :data:`LEAKED`, of an attack that recovers nothing in as many attempts."""
 PLAIN = 32.0
 """Bits of a coordinate that is not protected."""
 

@@ -12,7 +12,13 @@ from functools import cache, partial
 from leakbench.lazy import np, torch
 from leakbench.papers.tfl_meta import PAPER
 from leakbench.papers.tfl_meta.estimation_error import FAILURE, errors
-from leakbench.papers.tfl_meta.theory.leakage_estimation import attempts_made, c1_error, data_belief, recovery_counts
+from leakbench.papers.tfl_meta.theory.leakage_estimation import (
+    attempts_made,
+    c1_error,
+    certain_constants,
+    data_belief,
+    recovery_counts,
+)
 from leakbench.papers.tfl_meta.toy import ROUNDING, Toys, toys
 from leakbench.randomness import generator
 from leakbench.report.checks import EXACT, Checked, checked, required, theorem_of
@@ -595,3 +601,24 @@ def bound_on_sharing_is_not_negative() -> Checked:
     _, _, tau, size, delta = _settings()
     slack = optimal_mask(tau.clamp(min=1e-9), delta, size).log() * 2 * size
     return checked([slack], TRIALS, "the bound at the corrected optimum, nats")
+
+
+@theorem(
+    "T30",
+    "Where all data are recovered in every attempt and the null attack never succeeds, C2 grows as the square of the "
+    "number of attempts, without limit.",
+    source="ours; eq. 18 with the null attack's prior, whose number of attempts the paper leaves open",
+)
+def c2_grows_with_attempts() -> Checked:
+    """``ln C2`` over ``ln T`` has a slope within 0.05 of 2 from T = 1000 on, whatever S, M and alpha."""
+    slacks = []
+    drawn = _uniform("attempts", 200, 3)
+    for place, (data, models, alpha) in enumerate(drawn.tolist()):
+        few, many = (
+            certain_constants(
+                1 + int(5 * models), 1000 * (1 + place) * more, 1 + int(8 * data), 10 ** (4 * alpha - 4)
+            ).c2
+            for more in (1, 4)
+        )
+        slacks.append(0.05 - ((many / few).log() / math.log(4) - 2).abs())
+    return checked(slacks, len(slacks), "what the exponent's distance to 2 leaves of 0.05")

@@ -45,12 +45,14 @@ def costs(frame: pd.DataFrame) -> pd.DataFrame:
 @table(
     "S3",
     title="Bits and seconds of protecting an update",
-    caption="Per client and round. Bits per coordinate: all that a client sends, and what of it goes to other clients; "
-    "plain floats have 32. Paillier: values in fixed point with 32 binary places and 8 bits above, and guard bits for "
-    "the sum; additive shares are modulo 2^64. Random masks travel as a seed, or places, whichever is shorter. Times "
-    "are processor time, mean over repetitions on one machine: one client protects, the server adds the messages of K "
-    "clients, the sum is decrypted or all shares are added up. One value per ciphertext was measured on the first "
-    "values of the update, and is in proportion to their number; the whole update is protected, added and recovered.",
+    caption="Per client and round. Bits per coordinate: all that a client sends, and what of it goes to other "
+    "clients; plain floats have 32. Paillier: values in fixed point with 32 binary places and 8 bits above, and guard "
+    "bits for the sum; all clients share one key, so that one of them and the server together read all; a modulus of "
+    "1,024 bits is a toy by today's standards. Additive shares are modulo 2^64. Random masks travel as a seed, or "
+    "places, whichever is shorter. Times are processor time, mean over repetitions on one machine: one client "
+    "protects, the server adds the messages of K clients, the sum is decrypted or all shares are added up. One value "
+    "per ciphertext was measured on the first values of the update, and is in proportion to their number; the whole "
+    "update is protected, added and recovered.",
     experiments=(COSTS,),
 )
 def table_s3(tables: Tables) -> pd.DataFrame:

@@ -1,23 +1,22 @@
 """Claims on measured leakage: at the paper's optimal parameters, and over the strength of protection.
 
 Leakage is by the null attack's prior with alpha = 0.001, in units of that without protection, C1; clients and seeds
-are paired. No estimate is zero, since the prior of a null attack that never succeeds is not: leakage below
-:data:`FLOOR` C1 counts as none.
+are paired. No estimate is zero, since the prior of a null attack that never succeeds is not: an attack that recovers
+nothing in as many attempts has some, and leakage up to :data:`MARGIN` C1 above that counts as none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 
 from leakbench.lazy import np
 from leakbench.papers.tfl_meta import PAPER
-from leakbench.papers.tfl_meta.budgets import LEAKED, TUNED, TUNED_ENCRYPTED, XI
+from leakbench.papers.tfl_meta.budgets import FAILED, LEAKED, TUNED, TUNED_ENCRYPTED
 from leakbench.papers.tfl_meta.common import FINE, THRESHOLD, UNPROTECTED
 from leakbench.papers.tfl_meta.constants import RECOVERED
 from leakbench.report.claims import claim
-from leakbench.report.comparisons import certain, difference, relative, trend
+from leakbench.report.comparisons import difference, level, relative, trend
 from leakbench.report.evidence import Evidence, NotRun, Series
 from leakbench.report.findings import Finding, Part, decide
 from leakbench.report.labels import reads
@@ -25,19 +24,22 @@ from leakbench.report.labels import reads
 stated = partial(claim, PAPER)
 
 ATTACK, MASKED = "dlg", "masked-dlg"
-SWEPT, SWEPT_MASKED = "swept", "swept_masked"
-FLOOR = 0.1
-"""Leakage that counts as none, in units of C1."""
+SECOND, INVERTING = "second_attacker", "ig"
+SWEPT, SWEPT_MASKED, FEWER = "swept", "swept_masked", "tuned_fewer"
+STOPPED = 0.1
+"""Recovery in parts of that without protection, up to which an attack counts as stopped."""
 MARGIN = 0.05
-"""Tolerance of a recovery rate that stays. Ours, since the paper prints none: smaller changes alter no conclusion."""
+"""Tolerance of a recovery rate, and of leakage in units of C1. Ours, since the paper prints none: smaller changes alter
+no conclusion."""
 UNNEEDED = 2.0
 """Budgets from here on, in units of C1, need no protection."""
 NOISE = ("tuned-noise", "tuned-noise-alive", "tuned-noise-exact")
 COMPRESSION = ("tuned-compression",)
 EXACT = ("tuned-compression", "tuned-noise-exact", "tuned-masks-exact")
 """Mechanisms whose total variation is known."""
+ESTIMATED = ("tuned-fewer-noise", "tuned-fewer-compression")
+"""Tuned by constants from fewer attempts."""
 HALF = 0.5
-SENSITIVE = 10.0
 
 GATED = {"threshold": THRESHOLD}
 PLAIN = reads(UNPROTECTED, defenses="none", attacks=ATTACK)
@@ -63,14 +65,16 @@ def tuned(evidence: Evidence, experiment: str, defense: str, metric: str) -> Ite
 
 
 def within_budgets(evidence: Evidence, defenses: tuple[str, ...], experiment: str = TUNED) -> Finding:
-    """Leakage over C1 against the budget, per data set, mechanism and budget."""
+    """Leakage over C1 against the budget, or a failed attack's with a margin; per data set, mechanism and budget."""
     parts = list[Part]()
     for cell, local in evidence.cells(experiment, UNPROTECTED).items():
         c1 = unprotected(local, LEAKED)
         for defense in defenses:
             for budget, leaked in tuned(local, experiment, defense, LEAKED):
                 name = f"{defense}, epsilon {budget:g} C1, {cell}"
-                parts.append(relative(leaked, c1, name, at_most=max(budget, FLOOR) - 1))
+                failed = over(local.aside(), experiment, defense, "budget", FAILED).at([budget])
+                floor = float(np.nanmean(failed.values) / np.nanmean(c1.values)) + MARGIN
+                parts.append(relative(leaked, c1, name, at_most=max(budget, floor) - 1))
     return decide(evidence, parts)
 
 
@@ -90,7 +94,8 @@ WITHIN: dict[str, tuple[str, str, tuple[str, ...], str]] = {
 for _key, (_words, _source, _defenses, _experiment) in WITHIN.items():
     stated(
         _key,
-        f"At the optimum of {_words} for a budget of leakage, measured leakage is within it.",
+        f"At the optimum of {_words} for a budget of leakage, measured leakage is within it, or at most {MARGIN:g} C1 "
+        "above that of an attack that recovers nothing.",
         source=_source,
         experiments=(PLAIN, reads(_experiment, defenses=_defenses, attacks=ATTACK)),
     )(partial(within_budgets, defenses=_defenses, experiment=_experiment))
@@ -112,6 +117,26 @@ def nothing_changes(evidence: Evidence) -> Finding:
             for budget, protected in tuned(local, TUNED, defense, RECOVERED):
                 name = f"{defense}, epsilon {budget:g} C1, {cell}"
                 parts.append(difference(protected, plain, name, "recovery rate", at_least=-MARGIN))
+    return decide(evidence, parts)
+
+
+@stated(
+    "E15y",
+    "So they do at the optimum for epsilon = C1, whether C1 and C2 are estimated from one attempt or more; noise by "
+    "its exact total variation.",
+    source="ours; section 7 leaves the number of attempts open",
+    experiments=(PLAIN, reads(FEWER, defenses=ESTIMATED, attacks=ATTACK)),
+)
+def nothing_changes_with_attempts(evidence: Evidence) -> Finding:
+    """Recovery with protection minus without, per data set, mechanism and number of attempts."""
+    parts = []
+    for cell, local in evidence.cells(FEWER, UNPROTECTED).items():
+        plain = unprotected(local, RECOVERED)
+        for defense in ESTIMATED:
+            for attempts, protected in over(local, FEWER, defense, "estimated").by_point():
+                if np.isfinite(protected.values).any():
+                    name = f"{defense}, {attempts:g} attempts, {cell}"
+                    parts.append(difference(protected, plain, name, "recovery rate", at_least=-MARGIN))
     return decide(evidence, parts)
 
 
@@ -178,6 +203,30 @@ def masks_are_known(evidence: Evidence) -> Finding:
     return decide(evidence, parts)
 
 
+@stated(
+    "E16e",
+    f"Where noise or compression leaves DLG {MARGIN:g} of the data at most, a second attacker, inverting gradients, "
+    "recovers no more than that either.",
+    source="ours; problem (1) asks for the budget under every attacker, and the constants are of one",
+    experiments=(
+        reads(SWEPT, defenses=("noise", "compression"), attacks=ATTACK),
+        reads(SECOND, defenses=("noise", "compression"), attacks=INVERTING),
+    ),
+)
+def the_second_fails_too(evidence: Evidence) -> Finding:
+    """Recovery of the second attacker, per data set, mechanism and parameter that stops the first."""
+    parts = []
+    for cell, local in evidence.cells(SWEPT, SECOND).items():
+        for defense, sweep in (("noise", "scale"), ("compression", "probability")):
+            first = over(local.aside(), SWEPT, defense, sweep)
+            for point, rate in over(local, SECOND, defense, sweep, attack=INVERTING).by_point():
+                if point in first.points and np.nanmean(first.at([point]).values) <= MARGIN:
+                    parts.append(level(rate, f"{defense}, {sweep} {point:g}, {cell}", "recovery rate", at_most=MARGIN))
+    if not parts:
+        raise NotRun("no noise and no compression of this scale stops DLG")
+    return decide(evidence, parts)
+
+
 def less_when_stopped(evidence: Evidence, prior: str) -> Finding:
     """C1 minus leakage at the strongest noise and compression, in which the attack fails, per data set."""
     metric = f"leakage/{prior}/{FINE:g}"
@@ -188,7 +237,7 @@ def less_when_stopped(evidence: Evidence, prior: str) -> Finding:
         for defense, sweep in (("noise", "scale"), ("compression", "probability")):
             rates = over(local.aside(), SWEPT, defense, sweep)
             last = rates.points[-1]
-            if np.nanmean(rates.at([last]).values) > FLOOR * recovered:
+            if np.nanmean(rates.at([last]).values) > STOPPED * recovered:
                 continue
             leaked = over(local, SWEPT, defense, sweep, metric).at([last])
             parts.append(difference(plain, leaked, f"{defense}, {sweep} {last:g}, {cell}", "nats^(1/2)"))
@@ -207,28 +256,3 @@ for _key, _words, _prior in (
         source="eq. 2 and Algorithm 2, whose prior the paper leaves open",
         experiments=(PLAIN, reads(SWEPT, defenses=("noise", "compression"), attacks=ATTACK)),
     )(partial(less_when_stopped, prior=_prior))
-
-
-@stated(
-    "L2",
-    f"C2 is {SENSITIVE:g} times as large, or more, with alpha = 0.001 as with alpha = 0.5, so that the total "
-    "variation that a budget asks for is set by how beliefs are smoothed.",
-    source="ours; eq. 18 has no value where a datum is never recovered",
-    experiments=(PLAIN,),
-)
-def smoothing_decides(evidence: Evidence) -> Finding:
-    """log10 of the ratio of both C2, of the largest xi over clients, least over seeds, per data set.
-
-    Where a datum is never recovered the ratio follows from the number of attempts, so that seeds test nothing.
-    """
-    parts = []
-    for cell, local in evidence.cells(UNPROTECTED).items():
-        fine, coarse = (_largest(unprotected(local, metric)) for metric in (f"{XI}/{FINE:g}", XI))
-        logarithm = (np.log(np.expm1(2 * fine.values)) - np.log(np.expm1(2 * coarse.values))) / np.log(10)
-        meaning = "log10 of C2 with alpha 0.001 over that with 0.5, least over seeds (decades)"
-        parts.append(certain(float(np.nanmin(logarithm)), cell, meaning, at_least=float(np.log10(SENSITIVE))))
-    return decide(evidence, parts)
-
-
-def _largest(series: Series) -> Series:
-    return replace(series, values=np.nanmax(series.values, axis=-1, keepdims=True))

@@ -16,6 +16,7 @@ from leakbench.papers.tfl_meta.measured import (
     MASKED,
     READ,
     SWEPT,
+    THRESHOLD,
     TUNED,
 )
 from leakbench.report.artifacts import Tables
@@ -134,6 +135,7 @@ def setting(frame: pd.DataFrame, shown: Shown) -> tuple[int, float]:
     """
     if not shown.parameter:
         return 0, math.nan
-    values = having(frame, shown.parameter)[SETTING + shown.parameter].unique().tolist()
+    tests = having(frame, shown.parameter)[[SETTING + shown.parameter, THRESHOLD]].drop_duplicates()
+    values = tests[SETTING + shown.parameter].tolist()
     near = min(values, key=lambda value: abs(math.log(max(value, 1e-12) / shown.value)))
     return values.index(near), float(near)

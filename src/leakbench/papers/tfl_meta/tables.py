@@ -1,4 +1,4 @@
-"""Tables 1 and S2: the paper's optimal parameters in numbers, as printed and as they solve its constraint."""
+"""Tables 1, S2 and S7: the paper's optimal parameters in numbers, as printed and as they solve its constraint."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import get_args
 
+from leakbench.errors import Infeasible
 from leakbench.lazy import pd
 from leakbench.papers.tfl_meta.common import DELTA, DEVIATION, NAMES, SIZE, table
 from leakbench.report.artifacts import Tables
@@ -15,10 +16,12 @@ from leakbench.theory.protection_parameters import (
     Mechanism,
     Optimum,
     UploadLaw,
+    bounds_at_optimum,
     dropped_coordinates,
     log_widening,
     optimum,
     required_tv,
+    utility_tv_limit,
 )
 
 SETTING = UploadLaw(SIZE, DELTA, math.sqrt(SIZE) / DEVIATION**2)
@@ -32,9 +35,9 @@ class Budget:
     c2: float
     epsilon: float
 
-    def solved(self, mechanism: Mechanism, form: Form) -> Optimum:
-        """The optimum of a mechanism in the setting of the tables."""
-        return optimum(mechanism, self.c1, self.c2, self.epsilon, SETTING, form)
+    def solved(self, mechanism: Mechanism, form: Form, utility_budget: float = math.inf) -> Optimum:
+        """The optimum of a mechanism in the setting of the tables; with a budget of utility, of problem (8)."""
+        return optimum(mechanism, self.c1, self.c2, self.epsilon, SETTING, form, utility_budget)
 
 
 SMALL, LARGE = Budget(0.4, 50.0, 0.4), Budget(0.4, 1.25, 0.1)
@@ -140,3 +143,43 @@ def certification(solution: Optimum) -> str:
     if solution.branch_ok_valid:
         return "by both"
     return "by the paper alone" if solution.branch_ok_paper else "by neither"
+
+
+LOSSES = (0.0, 0.01, 0.3, 1.5)
+"""Budgets of utility, phi: the bound on the loss of accuracy, which is 1 at most; the last one allows every loss."""
+
+
+@table(
+    "S7",
+    title="Optimal parameters under a second budget, of utility",
+    caption="Problem (8): the least efficiency that is lost where 2 C1 - C2 TV is epsilon at most and the bound on the "
+    "loss of utility phi at most (C4 = 1), in the setting of Table 1, by corrected formulas. Losses of efficiency rise "
+    "with the parameter, so that the answer is the optimum of problem (7) if the bound on the loss of utility allows "
+    "it, and infeasible else. Allowed: the largest TV whose bound is phi; noise by its upper bound of TV, while the "
+    "parameter solves the lower one, so that its bound at the optimum is 150 t. Bounds of 1 or more say nothing of an "
+    f"accuracy. Left: C2 = {SMALL.c2:g}, epsilon = {SMALL.epsilon:g}, t = 0.008. Right: C2 = {LARGE.c2:g}, epsilon = "
+    f"{LARGE.epsilon:g}, t = 0.56; C1 = {SMALL.c1:g}. Parameters are given as in Table 1.",
+    experiments=(),
+)
+def table_s7(_: Tables) -> pd.DataFrame:
+    """A row per mechanism and budget of utility."""
+    rows = []
+    for mechanism, (*_words, given) in ROWS.items():
+        for loss in LOSSES:
+            limit = utility_tv_limit(mechanism, loss)
+            row = {"mechanism": NAMES[mechanism], "given": given, "phi": f"{loss:g}"}
+            row["TV allowed"] = "any" if math.isinf(limit) else f"{limit:.3g}"
+            for budget in (SMALL, LARGE):
+                at = f", t = {float(required_tv(budget.c1, budget.c2, budget.epsilon)):g}"
+                row[f"bound on the loss{at}"] = loss_in_words(mechanism, budget)
+                row[f"answer{at}"] = number(mechanism, budget.solved(mechanism, "corrected", loss), "corrected")
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def loss_in_words(mechanism: Mechanism, budget: Budget) -> str:
+    """The bound on the loss of utility at the optimum of problem (7)."""
+    try:
+        return f"{bounds_at_optimum(mechanism, budget.solved(mechanism, 'corrected').tau, SETTING)[0]:.3g}"
+    except Infeasible:
+        return NONE

@@ -8,12 +8,14 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
 from leakbench.data.base import image_dataset
 from leakbench.defenses.base import DEFENSES, Defense
+from leakbench.defenses.channel import ParameterChannel
 from leakbench.defenses.clients import DefendedClients, Examples, calibrated
 from leakbench.defenses.dp_sgd import DPSGD
 from leakbench.effort import Effort
@@ -31,9 +33,12 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
 
-Method = Literal["sgd", "opacus", "channel", "dp_sgd"]
-METHODS: tuple[Method, ...] = ("sgd", "opacus", "channel", "dp_sgd")
-"""Plain SGD; DP-SGD by Opacus; plain SGD on images that a data-space channel made noisy; DP-SGD by this project."""
+Method = Literal["sgd", "opacus", "channel", "dp_sgd", "parameter_channel"]
+METHODS: tuple[Method, ...] = ("sgd", "opacus", "channel", "dp_sgd", "parameter_channel")
+"""Plain SGD; DP-SGD by Opacus; plain SGD on images that a data-space channel made noisy; DP-SGD by this project; noise
+on the parameters of the same capacity, found anew at every step (Tan et al. 2024, section 5.1)."""
+OF_SAMPLES = ("opacus", "dp_sgd", "parameter_channel")
+"""Methods that take the gradient of every image."""
 
 _ONCE = ("covariance", "solve", "noise")
 _ONCE_WORDS = ("covariance of the images", "noise of the asked capacity, from the covariance", "noise on the images")
@@ -43,6 +48,7 @@ TIMES = timed(
     {
         "step": "one training step",
         **dict(zip(_ONCE, (f"once, {words}" for words in _ONCE_WORDS), strict=True)),
+        "once": "what is done once, for all images",
         "training": "all epochs, extrapolated, with what is done once",
     }
 )
@@ -72,9 +78,9 @@ COUNTS = {
 TIMING_METRICS = TIMES | OVERHEADS | COUNTS
 
 
-@JOB_KINDS.register("timing", version=1)
+@JOB_KINDS.register("timing", version=2)
 class TimingJob(JobKind):
-    """Time plain SGD and three defenses on one machine, in one process, in turns (Tan et al. 2024, Table 2).
+    """Time plain SGD and four defenses on one machine, in one process, in turns (Tan et al. 2024, Table 2).
 
     A repetition times every method once, in random order, so that what drifts on the machine hits all alike; each
     starts with the same parameters, and steps that are not timed. ``steps`` steps stand for all epochs: training takes
@@ -82,12 +88,12 @@ class TimingJob(JobKind):
     proportion to ``N / images``, and solving does not depend on N.
 
     Data, order of the images and noise follow from the seed. Seconds do not: they are never the same twice. On a
-    machine that others use, too, processor time says more than wall time; on a GPU it says nothing.
+    machine that others use, too, processor time says more than wall time; on a GPU it says nothing, and is null.
 
     All methods read the same batches through torch's ``DataLoader``, Opacus under Poisson sampling through its own.
-    BatchNorm makes way for GroupNorm in the two kinds of DP-SGD, as Opacus replaces it. The project's own DP-SGD runs
-    without dropout, as everything behind :class:`~leakbench.models.base.Network` does. A method that does not fit in
-    the memory is infeasible; the others are not.
+    BatchNorm makes way for GroupNorm where gradients are those of images, as Opacus replaces it. The project's own
+    DP-SGD and noise on parameters run without dropout, as everything behind :class:`~leakbench.models.base.Network`
+    does. A method that does not fit in the memory is infeasible; the others are not.
     """
 
     minutes: ClassVar[int] = 120
@@ -109,7 +115,7 @@ class TimingJob(JobKind):
     channel: Literal["natural_channel", "white_channel", "personalized_channel"] = Field(
         "natural_channel", description="the data-space channel"
     )
-    kappa: float = Field(300.0, gt=0, description="its capacity, in nats")
+    kappa: float = Field(300.0, gt=0, description="capacity of both channels, in nats")
     clip: float = Field(1.0, gt=0, description="bound on the norm of an image's gradient, S, of both kinds of DP-SGD")
     multiplier: float = Field(0.8, gt=0, description="standard deviation of their noise over S, z")
     poisson: bool = Field(True, description="Opacus draws each image of a batch independently, which is its default")
@@ -170,6 +176,17 @@ def dp_sgd_extra(steps: int, batch_size: int, parameters: int) -> Extra:
         draws=steps * parameters,
         bytes=4 * batch_size * parameters,
     )
+
+
+def parameter_channel_extra(steps: int, batch_size: int, parameters: int) -> Extra:
+    """Extra of noise on the parameters, at every step.
+
+    ``B`` gradients of ``p`` numbers are centred and multiplied with each other in float64, ``B p + B^2 p`` (half of a
+    symmetric product), and summed, ``B p``; noise is scaled and added, ``2 p``. The ``B`` eigenvalues are nothing.
+    """
+    held = 4 * batch_size * parameters
+    flops = parameters * (2.0 * batch_size + batch_size**2 + 2)
+    return Extra(flops=steps * flops, draws=steps * parameters, bytes=held + 2 * held)
 
 
 @dataclass(frozen=True)
@@ -241,7 +258,13 @@ class _Bench:
 
     @property
     def _runs(self) -> dict[Method, Callable[[torch.Tensor, int], Iterator[None]]]:
-        return {"sgd": self._plain, "channel": self._plain, "opacus": self._opacus, "dp_sgd": self._dp_sgd}
+        return {
+            "sgd": self._plain,
+            "channel": self._plain,
+            "opacus": self._opacus,
+            "dp_sgd": partial(self._defended, self.dp_sgd),
+            "parameter_channel": partial(self._defended, ParameterChannel(kappa=self.kind.kappa)),
+        }
 
     def _protected(self, times: Times, repetition: int) -> torch.Tensor:
         """The images with the channel's noise, where the data loader wants them; measures what is done once."""
@@ -294,11 +317,11 @@ class _Bench:
                 optimiser.step()
             yield
 
-    def _dp_sgd(self, images: torch.Tensor, repetition: int) -> Iterator[None]:
+    def _defended(self, defense: Defense, images: torch.Tensor, repetition: int) -> Iterator[None]:
         network = Network(without_batch_norm(self.module), self.device)
         parameters, velocity = network.parameters, torch.zeros(network.dimension, device=self.device)
-        streams = self._streams("dp_sgd", repetition)
-        client = DefendedClients(self.dp_sgd, streams)
+        streams = self._streams(defense.name, repetition)
+        client = DefendedClients(defense, streams)
         for number, (inputs, targets) in enumerate(self._batches(self._loader(images, repetition))):
             steps = ClientSteps(network, parameters, inputs[None], targets[None], streams)
             update = client.aggregate(client.send(steps, streams.child("step", number)))[0]
@@ -337,12 +360,14 @@ class _Bench:
         if method == "channel":
             coloured = self.kind.channel == "white_channel"
             return channel_extra(self.training_images, self.images[0].numel(), coloured=coloured)
+        if method == "parameter_channel":
+            return parameter_channel_extra(self.steps, self.kind.batch_size, self.parameters)
         return dp_sgd_extra(self.steps, self.kind.batch_size, self.parameters)
 
     def _too_large(self, method: Method) -> str | None:
         """Reason not to try a method: asking the operating system for too much memory ends the process."""
         needed, total = self._extra(method).bytes, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        if method not in ("opacus", "dp_sgd") or self.device.type != "cpu" or needed < total:
+        if method not in OF_SAMPLES or self.device.type != "cpu" or needed < total:
             return None
         return f"gradients per image take {needed / 2**30:.0f} GiB, and the machine has {total / 2**30:.0f}"
 
@@ -370,13 +395,20 @@ class _Bench:
             metrics[f"{part}_wall_s"] = [times.wall.get(part, 0.0) for times in timed]
             metrics[f"{part}_cpu_s"] = [times.cpu.get(part, 0.0) for times in timed]
         pairs = list(zip(timed, sgd, strict=True))
+        metrics["once_wall_s"] = [scale.once(times.wall) for times in timed]
+        metrics["once_cpu_s"] = [scale.once(times.cpu) for times in timed]
         metrics["training_wall_s"] = [scale.training(times.wall) for times in timed]
         metrics["training_cpu_s"] = [scale.training(times.cpu) for times in timed]
         metrics["overhead"] = [scale.training(times.wall) / scale.training(plain.wall) - 1 for times, plain in pairs]
         metrics["overhead_cpu"] = [scale.training(times.cpu) / scale.training(plain.cpu) - 1 for times, plain in pairs]
         metrics["overhead_once"] = [scale.once(times.wall) / scale.training(plain.wall) for times, plain in pairs]
         metrics["overhead_once_cpu"] = [scale.once(times.cpu) / scale.training(plain.cpu) for times, plain in pairs]
-        return Replicate(seed=self.seed, setting=setting, metrics=metrics)
+        reasons: dict[str, str] = {}
+        if self.device.type == "cuda":
+            clocks = [name for name in TIMING_METRICS if name.endswith(("_cpu", "_cpu_s"))]
+            metrics |= dict.fromkeys(clocks)
+            reasons = dict.fromkeys(clocks, "a GPU computes, so the time of the processor says nothing")
+        return Replicate(seed=self.seed, setting=setting, metrics=metrics, reasons=reasons)
 
 
 def without_batch_norm(module: torch.nn.Module) -> torch.nn.Module:

@@ -85,6 +85,7 @@ class RoundTimingJob(JobKind):
 
     def effort(self, job: Job) -> Effort:
         records = self.batch_size + 2 * self.images_per_client
+        records += round(self.mechanisms()["gsgd"].passes(self.images_per_client))
         rounds = Effort(self.clients * records, len(ROUND_METHODS))
         return rounds.times(len(job.seeds) * (1 + self.repetitions))
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from leakbench.attacks.base import Attack, Grant, Knowledge, Observations, Reconstruction
 from leakbench.data.base import ImageDataset, image_dataset
@@ -32,6 +32,7 @@ from leakbench.metrics.assignment import assign, reorder
 from leakbench.metrics.image import psnr, ssim
 from leakbench.models.base import Network, build_network
 from leakbench.papers.tfl_meta.theory.leakage_estimation import (
+    Constants,
     bootstrap_constants,
     class_belief,
     constants,
@@ -45,11 +46,16 @@ from leakbench.records import MetricInfo, Outcome, Replicate, Value
 from leakbench.theory.distortion import noise_steepness
 from leakbench.theory.leakage_surrogate import leakage
 
-Prior = Literal["null", "uniform", "population"]
-PRIORS: tuple[Prior, ...] = ("null", "uniform", "population")
-"""Prior beliefs of an attacker: the rate at which the recovery test succeeds on the gradients of another client's batch
-(the paper leaves the prior open, and all else depends on it), the same for every candidate, or one in the client's
-data."""
+Prior = Literal["null", "null_upper", "uniform", "population"]
+PRIORS: tuple[Prior, ...] = ("null", "null_upper", "uniform", "population")
+"""Prior beliefs of an attacker: the rate at which what is reconstructed from another client's upload passes for a datum
+(the paper leaves the prior open, and all else depends on it), the upper end of that rate's interval, the same for every
+candidate, or one in the client's data."""
+CONFIDENCE = 0.95
+"""Confidence of the upper end of the null attack's rate, one-sided."""
+
+AUXILIARY = 512
+"""Test images, at most, that reference attackers have."""
 
 ROWS = 64 * 2**20
 """Coordinates of uploads that are attacked at once; only memory depends on it."""
@@ -70,6 +76,7 @@ RECOVERY_METRICS = {
     "classes_sum": _of_clients("sum of the estimates of Algorithm 3 as printed", "none"),
     "diverged": MetricInfo(unit="attempts that became non-finite, of all clients and models", direction="none"),
     "bits": MetricInfo(unit="bits on the wire per client and step", direction="lower"),
+    "trials": MetricInfo(unit="attempts on an upload of each client at all models, M T", direction="none"),
 }
 LAW_METRICS = {
     "delta": _of_clients("half the range of an upload's coordinate over batches, the largest", "none"),
@@ -86,29 +93,54 @@ TUNING_METRICS = {
 }
 """Metrics of defenses that are tuned to a budget."""
 NO_PARAMETER = {"parameter": "no protection is needed"}
+EXCLUDED = "infinite: the prior excludes what attempts found"
 
 
-def leakage_metric_name(constant: str, prior: Prior, smoothing: float | None = None) -> str:
-    """``c1/null``; with another smoothing than the first ``c1/null/0.001``."""
-    return f"{constant}/{prior}" + ("" if smoothing is None else f"/{smoothing:g}")
+Part = tuple[int, int]
+"""Numbers of models and of attempts at each, M and T."""
 
 
-def _constants_metrics(smoothing: tuple[float, ...]) -> dict[str, MetricInfo]:
+def leakage_metric_name(constant: str, prior: Prior, smoothing: float | None = None, trials: int | None = None) -> str:
+    """``xi/null``; with another smoothing than the first ``xi/null/0.001``; of the first 8 attempts ``xi/null/n8``.
+
+    >>> leakage_metric_name("leakage", "uniform", 0.001, 32)
+    'leakage/uniform/0.001/n32'
+    """
+    return f"{constant}/{prior}" + ("" if smoothing is None else f"/{smoothing:g}") + of_trials(trials)
+
+
+def of_trials(trials: int | None) -> str:
+    """The end of the name of what is estimated from some of the attempts, ``/n8``; empty for all."""
+    return "" if trials is None else f"/n{trials}"
+
+
+def _constants_metrics(smoothing: tuple[float, ...], fewer: tuple[Part, ...]) -> dict[str, MetricInfo]:
     what = {
         "leakage": "nats^(1/2), root of the Jensen-Shannon divergence of belief and prior; C1 without a defense",
         "xi": "nats, largest log ratio of belief and prior",
+        "failed": "nats^(1/2), leakage if no attempt recovered anything",
     }
-    ends = {"": "", "_low": ", low end of 95 %, bootstrap", "_high": ", high end of 95 %, bootstrap"}
     metrics = {}
-    for (name, unit), prior in itertools.product(what.items(), PRIORS):
-        for end, suffix in ends.items():
-            metrics[leakage_metric_name(name + end, prior)] = _of_clients(f"{unit}; {prior} prior{suffix}")
-        for alpha in smoothing[1:]:
-            metrics[leakage_metric_name(name, prior, alpha)] = _of_clients(f"{unit}; {prior} prior, alpha = {alpha:g}")
+    for (name, unit), prior, alpha in itertools.product(what.items(), PRIORS, smoothing):
+        words = f"{unit}; {prior} prior" + (f", alpha = {alpha:g}" if alpha != smoothing[0] else "")
+        suffix = None if alpha == smoothing[0] else alpha
+        metrics[leakage_metric_name(name, prior, suffix)] = _of_clients(words)
+        if name == "failed":
+            continue
+        for part in fewer:
+            few = "{} models, {} attempts at each".format(*part)
+            metrics[leakage_metric_name(name, prior, suffix, math.prod(part))] = _of_clients(f"{words}, {few}")
+        for end in ("low", "high") if suffix is None else ():
+            metrics[leakage_metric_name(f"{name}_{end}", prior)] = _of_clients(f"{words}, {end} end of 95 %, bootstrap")
+    for name, part in itertools.product(("recovery", "null_recovery"), fewer):
+        known = RECOVERY_METRICS[name]
+        metrics[name + of_trials(math.prod(part))] = known.model_copy(
+            update={"unit": f"{known.unit}; some models and attempts"}
+        )
     return metrics
 
 
-@JOB_KINDS.register("leakage", version=1)
+@JOB_KINDS.register("leakage", version=2)
 class LeakageJob(JobKind):
     """Count what an attack recovers of every client's batch: attempts at several models, all searched side by side.
 
@@ -116,15 +148,17 @@ class LeakageJob(JobKind):
     uploads the gradient of the first ``batch_size`` of its images at each model, ``attempts`` times, with fresh
     randomness of the defense, and every upload is attacked once, from a fresh start (Algorithm 2). A datum is recovered
     if its similarity to the reconstruction that is assigned to it exceeds a threshold. The attacker knows the model at
-    which a gradient was taken. A diverged attempt recovers nothing.
+    which a gradient was taken. A diverged attempt recovers nothing. Reference attackers
+    also have test images, which no client holds.
     """
 
     memory_mb: ClassVar[int] = 16000
     minutes: ClassVar[int] = 240
     uses_attacks: ClassVar[bool] = True
     gated_metrics: ClassVar[Mapping[str, MetricInfo]] = RECOVERY_METRICS
+    victim_fields: ClassVar[tuple[str, ...]] = ("clients", "images_per_client", "alpha", "batch_size")
 
-    clients: int = Field(4, ge=2, description="clients, K; another one's batch is each one's null attack")
+    clients: int = Field(4, ge=2, description="clients, K; another one's upload is each one's null attack")
     images_per_client: int = Field(ge=1, description="images of each client, from the train split")
     alpha: float | None = Field(None, gt=0, description="concentration of the clients' labels; null: i.i.d.")
     batch_size: int = Field(2, ge=1, description="images of an upload, S")
@@ -133,15 +167,18 @@ class LeakageJob(JobKind):
     steps: int = Field(ge=0, description="steps of SGD that a model is trained for, R")
     training_batch: int = Field(8, ge=1, description="images of such a step")
     rate: float = Field(gt=0, description="learning rate of such a step")
-    similarity: Literal["psnr", "ssim"] = Field("psnr", description="of a reconstruction and a datum; PSNR in dB")
     thresholds: tuple[float, ...] = Field(
-        (25.0,), description="of the similarity, one setting each; the first counts where one number is needed"
+        (25.0,), description="of PSNR in dB, one setting each; the first counts where one number is needed"
     )
+    ssim_thresholds: tuple[float, ...] = Field((), description="of SSIM, one more setting each")
     smoothing: tuple[float, ...] = Field((0.5,), description="alpha of beliefs; intervals are of the first")
     resamples: int = Field(1000, ge=1, description="of the bootstrap over attempts")
     law_batches: int = Field(400, ge=2, description="batches of each client that say how its upload varies")
     knowledge: tuple[Grant, ...] = Field(("pixel_range",), description="side knowledge: labels, pixel_range")
-    keep_attempts: bool = Field(False, description="keep which attempt recovered what")
+    fewer: tuple[Part, ...] = Field(
+        (), description="models and attempts, M and T, of which the first ones alone are counted, too, for constants"
+    )
+    keep_attempts: bool = Field(False, description="keep which attempt recovered what, and which null attack")
     constants: str | None = Field(
         None,
         description="experiment of the same paper whose job 'leakage' estimated the constants on this data set: its "
@@ -154,6 +191,19 @@ class LeakageJob(JobKind):
         if not values or len(set(values)) < len(values):
             raise ValueError("one or more values, each once")
         return values
+
+    @model_validator(mode="after")
+    def _parts_of_all(self) -> LeakageJob:
+        if len({*self.thresholds, *self.ssim_thresholds}) < len(self.thresholds + self.ssim_thresholds):
+            raise ValueError("ssim_thresholds: one of them is a threshold of PSNR, too")
+        for models, attempts in self.fewer:
+            if not (1 <= models <= self.models and 1 <= attempts <= self.attempts):
+                raise ValueError(f"fewer: at most models ({self.models}) and attempts ({self.attempts}), at least 1")
+        if len({math.prod(part) for part in self.fewer}) < len(self.fewer):
+            raise ValueError("fewer: each number of attempts at all models once")
+        if self.fewer and self.constants:
+            raise ValueError("fewer: the prior is that of the constants, of all their attempts; give fewer there")
+        return self
 
     @field_validator("knowledge")
     @classmethod
@@ -174,7 +224,7 @@ class LeakageJob(JobKind):
         return trained.plus(law).plus(uploads).times(len(job.seeds))
 
     def volume(self, job: Job) -> float:
-        samples = job.defense.count * len(self.thresholds) * self.clients * self.batch_size
+        samples = job.defense.count * len(self.tests) * self.clients * self.batch_size
         return len(job.seeds) * float(samples * math.prod(job.dataset.single().shape))
 
     @property
@@ -183,7 +233,13 @@ class LeakageJob(JobKind):
 
     def metrics_of(self, job: Job) -> Mapping[str, MetricInfo]:
         tuning = TUNING_METRICS if issubclass(job.defense.component, Tuned) else {}
-        return RECOVERY_METRICS | _constants_metrics(self.smoothing) | LAW_METRICS | tuning
+        return RECOVERY_METRICS | _constants_metrics(self.smoothing, self.fewer) | LAW_METRICS | tuning
+
+    @property
+    def tests(self) -> list[Setting]:
+        """Tests of recovery: settings of the replicates of one setting of the defense."""
+        by_ssim: list[Setting] = [{"threshold": each, "similarity": "ssim"} for each in self.ssim_thresholds]
+        return [{"threshold": each} for each in self.thresholds] + by_ssim
 
     def settings_of(self, job: Job) -> Iterator[Setting]:
         for setting, _ in job.defense.settings():
@@ -191,10 +247,14 @@ class LeakageJob(JobKind):
 
     def at_thresholds(self, setting: Setting) -> list[Setting]:
         """Settings of the replicates of one setting of the defense."""
-        return [{**setting, "threshold": threshold} for threshold in self.thresholds]
+        return [{**setting, **test} for test in self.tests]
 
     def lengths_of(self, job: Job) -> Mapping[str, int]:
         return {"client": self.clients}
+
+    def granted_to(self, attack: Attack) -> set[Grant]:
+        """Side knowledge that an attack may have."""
+        return set(self.knowledge) if attack.observes else {*self.knowledge, "auxiliary_images"}
 
     def run(self, job: Job, device: torch.device) -> Findings:
         assert job.attack is not None
@@ -203,7 +263,7 @@ class LeakageJob(JobKind):
         tensors: dict[str, torch.Tensor] = {}
         try:
             attack = job.attack.single().against(job.defense.component.adaptive)
-            missing = sorted(attack.needs - set(self.knowledge))
+            missing = sorted(attack.needs - self.granted_to(attack))
             if missing:
                 raise Infeasible(f"attack '{job.attack.label}' needs {', '.join(missing)}, which is not granted")
             for seed in job.seeds:
@@ -217,32 +277,40 @@ class LeakageJob(JobKind):
 
 
 class _Attempts(NamedTuple):
-    """Results of attempts, each ``[K, M, T, S]``: similarity to the client's own data, and to the next client's.
+    """Results of attempts, each ``[K, M, T, S]``: similarity of a client's data to what comes of its upload.
 
+    ``null_psnr``, ``null_ssim``: to what comes of the next client's upload.
     ``shown``: pixels of the first attempt at the first model, ``[K, S, C, H, W]``. ``diverged``: attempts that became
     non-finite.
     """
 
     psnr: torch.Tensor
     ssim: torch.Tensor
-    null: torch.Tensor
+    null_psnr: torch.Tensor
+    null_ssim: torch.Tensor
     shown: torch.Tensor
     diverged: float
     bits: float
+
+    def passed(self, test: Setting) -> tuple[torch.Tensor, torch.Tensor]:
+        """Whether the attack recovers a datum, and the null attack does, by one test, boolean."""
+        by_ssim, threshold = "similarity" in test, float(test["threshold"])
+        pair = (self.ssim, self.null_ssim) if by_ssim else (self.psnr, self.null_psnr)
+        return pair[0] > threshold, pair[1] > threshold
 
 
 class _Measured(NamedTuple):
     """Results of one setting of a defense.
 
     Attributes:
-        replicates: one per threshold.
-        recovered: which attempts recovered which data, one ``[K, M, T, S]`` per threshold.
+        replicates: one per test of recovery.
+        recovered: which attempts recovered which data, and which null attacks, ``[K, M, T, S]`` each, per test.
         shown: pixels of some reconstructions, ``[K, S, C, H, W]``.
-        constants: at the first threshold, by name.
+        constants: by the first test, by name.
     """
 
     replicates: list[Replicate]
-    recovered: list[torch.Tensor]
+    recovered: list[tuple[torch.Tensor, torch.Tensor]]
     shown: torch.Tensor
     constants: dict[str, torch.Tensor]
 
@@ -335,10 +403,11 @@ class _Measurement:
         if len(settings) == 1:
             tensors |= measured[0].constants
         tensors["victims"] = self.clients.images.cpu()
-        tensors["reconstructions"] = torch.stack([each.shown for each in measured for _ in self.kind.thresholds])
+        tensors["reconstructions"] = torch.stack([each.shown for each in measured for _ in self.kind.tests])
         recovered = [attempts for each in measured for attempts in each.recovered]
         if self.kind.keep_attempts and recovered:
-            tensors["recovered"] = torch.stack(recovered).byte()
+            for name, attempts in zip(("recovered", "null_recovered"), zip(*recovered, strict=True), strict=True):
+                tensors[name] = torch.stack(attempts).byte()
         replicates = [replicate for each in measured for replicate in each.replicates]
         return replicates, {f"seed{self.seed}/{name}": tensor for name, tensor in tensors.items()}
 
@@ -349,23 +418,26 @@ class _Measurement:
         except Infeasible as error:
             return self._beyond_budget(setting, str(error))
         attempts = self._attempts(tuning.defense if tuning else defense)
-        similarity = attempts.psnr if self.kind.similarity == "psnr" else attempts.ssim
         values: dict[str, Value] = {
             "psnr": attempts.psnr.flatten(1).mean(dim=1).tolist(),
             "ssim": attempts.ssim.flatten(1).mean(dim=1).tolist(),
             "diverged": attempts.diverged,
             "bits": attempts.bits,
+            "trials": float(self.kind.models * self.kind.attempts),
         }
         if tuning is not None:
             values |= {"tau": tuning.tau, "parameter": tuning.parameter}
         reasons = {} if tuning is None or tuning.parameter is not None else NO_PARAMETER
-        measured = _Measured([], [similarity > threshold for threshold in self.kind.thresholds], attempts.shown, {})
-        for threshold, recovered in zip(self.kind.thresholds, measured.recovered, strict=True):
-            counted = self._counted(recovered, (attempts.null > threshold).flatten(1, 2), threshold)
+        passed = [attempts.passed(test) for test in self.kind.tests]
+        measured = _Measured([], passed, attempts.shown, {})
+        for test, (recovered, null) in zip(self.kind.tests, passed, strict=True):
+            counted = self._counted(recovered, null, test)
             metrics = values | counted.values | law
-            setting = {**setting, "threshold": threshold}
-            measured.replicates.append(Replicate(seed=self.seed, setting=setting, metrics=metrics, reasons=reasons))
-            if threshold == self.kind.thresholds[0]:
+            missing = [name for name, value in counted.values.items() if isinstance(value, list) and None in value]
+            replicate = Replicate(seed=self.seed, setting={**setting, **test}, metrics=metrics)
+            replicate.reasons = reasons | dict.fromkeys(missing, EXCLUDED)
+            measured.replicates.append(replicate)
+            if test == self.kind.tests[0]:
                 measured.constants.update(counted.constants)
         return measured
 
@@ -389,16 +461,15 @@ class _Measurement:
             lost = reconstruction.diverged_at >= 0
             diverged += float(lost.sum())
             parts.append(self._similarities(reconstruction, lost))
-        psnr, ssim, null, pixels = (torch.cat(each) for each in zip(*parts, strict=True))
+        *scores, pixels = (torch.cat(each) for each in zip(*parts, strict=True))
 
         def by_client(values: torch.Tensor) -> torch.Tensor:
             """From rows ordered by model, attempt and client to ``[K, M, T, S]``."""
             ordered: torch.Tensor = values.unflatten(0, (kind.models, kind.attempts, kind.clients)).movedim(2, 0).cpu()
             return ordered
 
-        return _Attempts(
-            by_client(psnr), by_client(ssim), by_client(null), pixels[: kind.clients].cpu(), diverged, bits
-        )
+        psnr, ssim, null_psnr, null_ssim = map(by_client, scores)
+        return _Attempts(psnr, ssim, null_psnr, null_ssim, pixels[: kind.clients].cpu(), diverged, bits)
 
     def _keys(self, model: int) -> list[tuple[str | int, ...]]:
         """Keys of the random streams of all uploads at a model: attempt after attempt, in each client after client."""
@@ -429,35 +500,46 @@ class _Measurement:
             gain=gains(messages, views),
         )
         observations.check()
-        granted = set(self.kind.knowledge)
+        granted = self.kind.granted_to(self.attack)
         variance = stacked([message.noise_variance for message in messages])
         knowledge = Knowledge(
             labels=clients.labels.repeat(len(observations) // len(clients.labels), 1) if "labels" in granted else None,
             pixel_range=self.dataset.pixel_range(self.device) if "pixel_range" in granted else None,
             noise_variance=variance if "noise_variance" in granted else None,
+            auxiliary_images=self._auxiliary() if "auxiliary_images" in granted else None,
         )
         streams = Streams([key for model in models for key in self._keys(model)]).child("attack")
         return self.attack.reconstruct(observations, knowledge, streams)
 
-    def _similarities(self, reconstruction: Reconstruction, lost: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """PSNR and SSIM to the client's data, the job's measure to the next client's, ``[n, S]`` each; assigned pixels.
+    def _auxiliary(self) -> torch.Tensor:
+        """Network inputs of test images, ``[m, C, H, W]``."""
+        rows = range(min(AUXILIARY, self.dataset.length("test")))
+        return self.dataset.normalise(self.dataset.load("test", rows).values.to(self.device))
 
-        Diverged attempts are as far from everything as black from white.
+    def _similarities(self, reconstruction: Reconstruction, lost: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """PSNR and SSIM to the clients' data, both of the null attack, ``[n, S]`` each; assigned pixels.
+
+        A null attack compares a client's data with what comes of the next client's upload. Diverged attempts are as far
+        from everything as black from white.
         """
         images = self.clients.images
         pixels = self.dataset.denormalise(reconstruction.images).nan_to_num().clamp(0, 1)
-        times = len(pixels) // len(images)
+        truth = images.repeat(len(pixels) // len(images), 1, 1, 1, 1)
 
-        def measured(truth: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
-            every = truth.repeat(times, 1, 1, 1, 1)
-            assigned = reorder(pixels, assign(pixels, every))
-            flat = assigned.flatten(0, 1), every.flatten(0, 1)
-            return assigned, [metric(*flat).view(every.shape[:2]) for metric in (psnr, ssim)]
+        def measured(guesses: torch.Tensor, failed: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+            assigned = reorder(guesses, assign(guesses, truth))
+            scores = [
+                metric(assigned.flatten(0, 1), truth.flatten(0, 1)).view(truth.shape[:2]) for metric in (psnr, ssim)
+            ]
+            return assigned, [each.masked_fill(failed[:, None], 0.0) for each in scores]
 
-        assigned, scores = measured(images)
-        _, others = measured(images.roll(-1, dims=0))
-        similarities = [*scores, others[0 if self.kind.similarity == "psnr" else 1]]
-        return *(each.masked_fill(lost[:, None], 0.0) for each in similarities), assigned
+        def of_the_next_client(values: torch.Tensor) -> torch.Tensor:
+            turned: torch.Tensor = values.unflatten(0, (-1, len(images))).roll(-1, dims=1).flatten(0, 1)
+            return turned
+
+        assigned, scores = measured(pixels, lost)
+        _, null = measured(of_the_next_client(pixels), of_the_next_client(lost))
+        return *scores, *null, assigned
 
     def _law(self) -> tuple[dict[str, torch.Tensor], dict[str, Value]]:
         """Spread of uploads at the first model over batches of the clients' own images."""
@@ -482,53 +564,71 @@ class _Measurement:
             "dimension": float(sigma.shape[1]),
         }
 
-    def _counted(self, recovered: torch.Tensor, null: torch.Tensor, threshold: float) -> _Counted:
+    def _counted(self, recovered: torch.Tensor, null: torch.Tensor, test: Setting) -> _Counted:
         """Recovery rates and constants.
 
         Args:
             recovered: ``[K, M, T, S]``.
-            null: whether the recovery test succeeds on another client's upload, ``[K, M T, S]``.
-            threshold: of the similarity.
+            null: whether what comes of the next client's upload passes for a datum, ``[K, M, T, S]``.
+            test: of recovery.
         """
         kind = self.kind
-        trials = recovered[0].numel()
-        hits = recovered.flatten(1).sum(dim=1)
-        low, high = _wilson(hits, trials)
-        successes, of = self._null(null, threshold)
-        values: dict[str, Value] = {
-            "recovery": (hits / trials).tolist(),
-            "recovery_low": low,
-            "recovery_high": high,
-            "null_recovery": null.double().flatten(1).mean(dim=1).tolist(),
-        }
-        counts = recovery_counts(recovered)
+        successes, of = self._null(null, test)
         priors = self._priors(successes, of)
-        estimates = {}
-        for prior, alpha in itertools.product(PRIORS, kind.smoothing):
-            estimate = estimates[prior, alpha] = constants(counts, kind.attempts, priors[prior], alpha)
-            suffix = None if alpha == kind.smoothing[0] else alpha
-            values[leakage_metric_name("leakage", prior, suffix)] = estimate.c1.tolist()
-            values[leakage_metric_name("xi", prior, suffix)] = estimate.xi.tolist()
+        values = _rates(recovered, null) | self._classes(recovered, priors["null"])
+        low, high = _wilson(recovered.flatten(1).sum(dim=1), recovered[0].numel())
+        values |= {"recovery_low": low, "recovery_high": high}
+        estimates = self._constants(recovered, priors)
+        values |= self._named(estimates)
+        failed = self._constants(torch.zeros_like(recovered[:, :1]), priors)
+        values |= {
+            name.replace("leakage", "failed"): c1 for name, c1 in self._named(failed).items() if "xi" not in name
+        }
         for prior in PRIORS:
             draw = generator(self.label, self.seed, "bootstrap")
             ends = bootstrap_constants(recovered, priors[prior], draw, kind.smoothing[0], kind.resamples)
             for name, end in (("leakage", ends["c1"]), ("xi", ends["xi"])):
-                values[leakage_metric_name(f"{name}_low", prior)] = end.low.tolist()
-                values[leakage_metric_name(f"{name}_high", prior)] = end.high.tolist()
-        values |= self._classes(recovered, priors["null"])
+                values[leakage_metric_name(f"{name}_low", prior)] = _finite(end.low)
+                values[leakage_metric_name(f"{name}_high", prior)] = _finite(end.high)
         first = estimates["null", kind.smoothing[0]]
         tensors = {"c1": first.c1, "xi": first.xi, "null": successes, "null_trials": torch.tensor(of)}
+        for part in kind.fewer:
+            fewer, null_of = (each[:, : part[0], : part[1]] for each in (recovered, null))
+            trials = math.prod(part)
+            few = self._constants(fewer, self._priors(null_of.double().flatten(1, 2).sum(dim=1), trials))
+            values |= self._named(few, trials)
+            values |= {name + of_trials(trials): rate for name, rate in _rates(fewer, null_of).items()}
+            first = few["null", kind.smoothing[0]]
+            tensors |= {"c1" + of_trials(trials): first.c1, "xi" + of_trials(trials): first.xi}
         return _Counted(values, tensors)
 
-    def _null(self, null: torch.Tensor, threshold: float) -> tuple[torch.Tensor, int]:
+    def _constants(self, recovered: torch.Tensor, priors: Mapping[Prior, torch.Tensor]) -> Estimates:
+        """Constants of what was recovered, ``[K, M, T, S]``, by every prior and alpha."""
+        counts, attempts = recovery_counts(recovered), recovered.shape[2]
+        return {
+            (prior, alpha): constants(counts, attempts, priors[prior], alpha)
+            for prior, alpha in itertools.product(PRIORS, self.kind.smoothing)
+        }
+
+    def _named(self, estimates: Estimates, trials: int | None = None) -> dict[str, Value]:
+        """Metrics of constants."""
+        values = dict[str, Value]()
+        for (prior, alpha), estimate in estimates.items():
+            suffix = None if alpha == self.kind.smoothing[0] else alpha
+            values[leakage_metric_name("leakage", prior, suffix, trials)] = _finite(estimate.c1)
+            values[leakage_metric_name("xi", prior, suffix, trials)] = _finite(estimate.xi)
+        return values
+
+    def _null(self, null: torch.Tensor, test: Setting) -> tuple[torch.Tensor, int]:
         """Successes of null attacks for every datum, ``[K, S]``, and trials; those of ``constants`` if that is given.
 
         Raises:
-            ConfigError: it has other clients, or another first threshold.
+            ConfigError: it has other clients.
         """
+        successes, trials = null.double().flatten(1, 2).sum(dim=1), null[0, :, :, 0].numel()
         kept = self.job.kept.get(self.kind.name)
         if kept is None:
-            return null.double().sum(dim=1), null.shape[1]
+            return successes, trials
         source = self.job.uses[self.kind.name].kind
         assert isinstance(source, LeakageJob)
         key = f"seed{self.seed}/null"
@@ -536,14 +636,14 @@ class _Measurement:
             raise ConfigError(
                 f"constants: experiment '{self.kind.constants}' has no seed {self.seed}; give it more seeds"
             )
-        for field in ("clients", "images_per_client", "alpha", "batch_size", "similarity"):
+        for field in ("clients", "images_per_client", "alpha", "batch_size"):
             if getattr(source, field) != getattr(self.kind, field):
                 raise ConfigError(
                     f"constants: experiment '{self.kind.constants}' has {field} {getattr(source, field)}, and this one "
                     f"{getattr(self.kind, field)}; they are of other clients"
                 )
-        if source.thresholds[0] != threshold:
-            return null.double().sum(dim=1), null.shape[1]
+        if source.tests[0] != test:
+            return successes, trials
         return kept[key].double(), int(kept[f"seed{self.seed}/null_trials"])
 
     def _priors(self, successes: torch.Tensor, trials: int) -> dict[Prior, torch.Tensor]:
@@ -551,6 +651,7 @@ class _Measurement:
         size, clients = self.kind.batch_size, self.kind.clients
         return {
             "null": null_prior(successes, trials),
+            "null_upper": null_prior(successes, trials, CONFIDENCE),
             "uniform": uniform_prior(size).expand(clients, -1),
             "population": population_prior(size, self.kind.images_per_client).expand(clients, -1),
         }
@@ -570,9 +671,23 @@ class _Measurement:
         return {"classes": leakages, "classes_sum": sums}
 
 
+Estimates = dict[tuple[Prior, float], Constants]
+"""Constants by prior and alpha."""
+
+
 class _Counted(NamedTuple):
     values: dict[str, Value]
     constants: dict[str, torch.Tensor]
+
+
+def _rates(recovered: torch.Tensor, null: torch.Tensor) -> dict[str, Value]:
+    """Rates of both attacks for every client."""
+    both = {"recovery": recovered, "null_recovery": null}
+    return {name: attempts.double().flatten(1).mean(dim=1).tolist() for name, attempts in both.items()}
+
+
+def _finite(values: torch.Tensor) -> list[float | None]:
+    return [float(value) if value.isfinite() else None for value in values]
 
 
 def _wilson(hits: torch.Tensor, trials: int) -> tuple[Value, Value]:

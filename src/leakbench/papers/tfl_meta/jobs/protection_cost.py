@@ -127,7 +127,9 @@ class ProtectionCostJob(JobKind):
 
     clients: int = Field(4, ge=2, description="clients whose updates are summed, K; a masked pair is two of them")
     batch_size: int = Field(8, ge=1, description="images of a training step")
-    key_bits: tuple[int, ...] = Field((1024, 2048, 3072), min_length=1, description="of Paillier's modulus")
+    key_bits: tuple[int, ...] = Field(
+        (1024, 2048, 3072), min_length=1, description="of Paillier's modulus; 1024 is a toy today"
+    )
     unpacked_values: int = Field(64, ge=1, description="values that are encrypted one by one")
     fraction_bits: int = Field(32, ge=0, description="binary places of a value, but for additive shares: 20")
     scale: float = Field(0.01, ge=0, description="standard deviation of noise")

@@ -132,25 +132,39 @@ def uniform_prior(data: int) -> torch.Tensor:
     return torch.full((data + 1,), 1 / (data + 1), dtype=torch.float64)
 
 
-def null_prior(successes: torch.Tensor, trials: int) -> torch.Tensor:
+def null_prior(successes: torch.Tensor, trials: int, confidence: float | None = None) -> torch.Tensor:
     """``q_d / S`` for every datum and the rest for ``d0``, float64, ``[..., S] -> [..., S + 1]`` (P2).
 
     ``q_d`` is the rate, Jeffreys-smoothed, at which the recovery test succeeds on gradients of independent batches.
+    With a confidence it is the upper end of Clopper and Pearson's one-sided interval, ``1 - (1 - confidence)^(1 / n)``
+    where the test never succeeded in ``n`` trials. The lower end is 0 there, so that ``C2`` has no upper limit.
 
     Args:
         successes: how often it did.
         trials: of how many attempts.
+        confidence: in (0, 1), of the upper end; None: the estimate.
 
     Raises:
-        ConfigError: there is no trial or no datum, or successes do not lie in [0, trials].
+        ConfigError: there is no trial or no datum, successes do not lie in [0, trials], or the confidence does not in
+            (0, 1).
     """
     attempts_made(trials)
     successes = not_negative(successes, "successes of the null attack")
     _data(successes.shape[-1])
     if bool((successes > trials).any()):
         raise ConfigError(f"the null attack cannot succeed {float(successes.max()):g} times in {trials} attempts")
-    each = (successes + 0.5) / (trials + 1) / successes.shape[-1]
-    return torch.cat([each, 1 - each.sum(dim=-1, keepdim=True)], dim=-1)
+    rates = (successes + 0.5) / (trials + 1) if confidence is None else _upper_rates(successes, trials, confidence)
+    each = rates / successes.shape[-1]
+    return torch.cat([each, (1 - each.sum(dim=-1, keepdim=True)).clamp(min=0)], dim=-1)
+
+
+def _upper_rates(successes: torch.Tensor, trials: int, confidence: float) -> torch.Tensor:
+    from scipy.stats import beta
+
+    if not 0 < confidence < 1:
+        raise ConfigError(f"the confidence of the upper end of a rate must lie in (0, 1), found {confidence:g}")
+    ends = torch.as_tensor(beta.ppf(confidence, successes.numpy() + 1, trials - successes.numpy()))
+    return torch.where(successes < trials, ends, 1.0)
 
 
 def population_prior(data: int, population: int) -> torch.Tensor:
@@ -224,6 +238,30 @@ class Interval:
 
     low: torch.Tensor
     high: torch.Tensor
+
+
+def certain_constants(models: int, attempts: int, data: int, smoothing: float = SMOOTHING) -> Constants:
+    """The constants where all data are recovered in every attempt and the null attack never succeeds, scalars.
+
+    With ``w = alpha (S + 1)`` and the null rate over ``S``, ``q = 1 / (2 S (M T + 1))``, ``e^xi`` is the larger one of
+    ``(T + w q) / ((S T + w) q)``, of a datum, and ``(S T + w) / (w (1 - S q))``, of the misses that never occur. So
+    ``C2`` grows as the square of the number of attempts, without limit.
+
+    Args:
+        models: ``M``.
+        attempts: ``T``, at each model.
+        data: ``S``.
+        smoothing: ``alpha``.
+
+    Raises:
+        ConfigError: a number is below 1, or ``alpha`` is negative.
+    """
+    if models < 1:
+        raise ConfigError(f"beliefs need one model at least, found M = {models}")
+    _data(data)
+    counts = torch.full((models, data + 1), float(attempts_made(attempts)), dtype=torch.float64)
+    counts[:, -1] = 0
+    return constants(counts, attempts, null_prior(torch.zeros(data), models * attempts), smoothing)
 
 
 def bootstrap_constants(

@@ -1,0 +1,1 @@
+"""The kind of job for a question of this paper alone."""

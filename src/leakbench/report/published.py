@@ -1,0 +1,203 @@
+"""Published verdicts: files in the repository, and the tables on the papers' pages and in README that show them.
+
+``published/<scale>/<paper>/claims.csv`` is what a run of that scale wrote. The tables are made of it and of the claims
+as they are registered now: a claim that was reworded since has no verdict until a scale is published again.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from leakbench.errors import ConfigError, RecordError
+from leakbench.lazy import pd
+from leakbench.paper_folders import paper_folders
+from leakbench.planning.mistakes import check_known
+from leakbench.records import atomic_write
+from leakbench.report.artifacts import artifacts
+from leakbench.report.claims import Claim, claims_of
+from leakbench.report.coverage import PAPER_SCALE
+from leakbench.report.findings import MARKS, SURVIVES, effect_text, lean_text
+from leakbench.report.judging import COLUMNS, claims_path
+
+if TYPE_CHECKING:
+    from leakbench.planning.project import Project
+
+PUBLISHED = "published"
+SCALES = (PAPER_SCALE, "laptop", "smoke")
+"""Scales whose verdicts may be published, the closest to the papers first: a page shows the first that there is."""
+README = "README.md"
+BEGIN, END = "<!-- Written by `leakbench pages`. -->", "<!-- The end of what `leakbench pages` writes. -->"
+_PART = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
+_NOT_JUDGED = "not judged since the claim changed"
+
+_Rows = Mapping[str, Mapping[str, Any]]
+
+
+def published_path(scale: str, paper: str) -> str:
+    """Path of a paper's published verdicts, relative to the project's root."""
+    return f"{PUBLISHED}/{scale}/{paper}/claims.csv"
+
+
+def publish(project: Project, scale: str, papers: Iterable[str]) -> list[str]:
+    """Keep the verdicts that a run wrote, and return the files' paths.
+
+    Raises:
+        UnknownName: verdicts of this scale are not published.
+        RecordError: a run of this scale has not written them, or another version has.
+    """
+    check_known("scale", scale, SCALES, "--scale")
+    paths = {paper: (claims_path(scale, paper), published_path(scale, paper)) for paper in papers if claims_of(paper)}
+    for written, _ in paths.values():
+        if not (project.root / written).is_file():
+            raise RecordError(f"{written} is not there; make it with `snakemake --cores all {written}`")
+        if list(pd.read_csv(project.root / written, nrows=0).columns) != COLUMNS:
+            raise RecordError(f"{written}: made by another version; make it again with `leakbench judge {written}`")
+    for written, kept in paths.values():
+        (project.root / kept).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(project.root / written, project.root / kept)
+    return [kept for _, kept in paths.values()]
+
+
+def pages(project: Project) -> Iterator[tuple[Path, str]]:
+    """Every page that shows verdicts, with its text as the published verdicts and the registered claims make it.
+
+    Raises:
+        ConfigError: a page does not have exactly one place for its table.
+    """
+    shown = {name: _best(project, name) for name in project.plan(project.settings.scale).papers if claims_of(name)}
+    for name, best in shown.items():
+        if _page(project, name) is not None:
+            yield _rewritten(paper_folders()[name].page, _paper_table(project, name, *best))
+    yield _rewritten(project.root / README, _overview(project, shown))
+
+
+def write_pages(project: Project) -> list[Path]:
+    """Write the tables of verdicts, and return the pages that changed.
+
+    Raises:
+        ConfigError: a page does not have exactly one place for its table.
+    """
+    changed = [(path, text) for path, text in pages(project) if path.read_text(encoding="utf-8") != text]
+    for path, text in changed:
+        atomic_write(path, text.encode())
+    return [path for path, _ in changed]
+
+
+def _best(project: Project, paper: str) -> tuple[str, _Rows]:
+    """The first of :data:`SCALES` that is published, with its rows by the claims' keys; empty if there is none."""
+    for scale in SCALES:
+        path = project.root / published_path(scale, paper)
+        if path.is_file():
+            frame = pd.read_csv(path, dtype={"claim": str}).astype(object)
+            rows = frame.where(frame.notna(), None).to_dict("records")
+            return scale, {str(row["claim"]): {str(key): value for key, value in row.items()} for row in rows}
+    return "", {}
+
+
+def _page(project: Project, paper: str) -> str | None:
+    """Path of a paper's page, relative to the project's root; None where another distribution brings the paper."""
+    page, root = paper_folders()[paper].page.resolve(), project.root.resolve()
+    return str(page.relative_to(root)) if page.is_relative_to(root) else None
+
+
+def _rewritten(path: Path, table: str) -> tuple[Path, str]:
+    text = path.read_text(encoding="utf-8")
+    if len(_PART.findall(text)) != 1:
+        raise ConfigError(f"{path}: expected one place for the table of verdicts, the lines '{BEGIN}' and '{END}'")
+    return path, _PART.sub(lambda _: f"{BEGIN}\n{table}\n{END}", text)
+
+
+def _paper_table(project: Project, paper: str, scale: str, rows: _Rows) -> str:
+    """The claims of a paper with their verdicts, as Markdown."""
+    if not rows:
+        return "No verdicts are published."
+    lines = [
+        f"Scale `{scale}`: {project.plan(scale).description}.",
+        "",
+        "| claim | statement | verdict | effect, 95 % interval | p | seeds | by the paper's own numbers | coverage |",
+        "|---|---|---|---|---:|---:|---|---|",
+    ]
+    for entry in claims_of(paper):
+        row = _valid(entry, rows)
+        cells = [entry.key, f"{entry.statement} ({entry.source})"]
+        cells += [_NOT_JUDGED, "", "", "", "", ""] if row is None else _judged_cells(row)
+        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    return "\n".join(lines)
+
+
+def _valid(entry: Claim, rows: _Rows) -> Mapping[str, Any] | None:
+    """The published row of a claim; None where there is none of this statement."""
+    row = rows.get(entry.key)
+    return row if row is not None and row["statement"] == entry.statement else None
+
+
+def _judged_cells(row: Mapping[str, Any]) -> list[str]:
+    needed = None if row["seeds_needed"] is None else int(row["seeds_needed"])
+    verdict = "; ".join(filter(None, (_marked(row), lean_text(row["lean"] or "", needed))))
+    effect = effect_text(row["effect"], row["low"], row["high"])
+    reason = row["note"] if row["verdict"] == "not run" or not row["meaning"] else row["meaning"]
+    if row["p"] is None and row["meaning"] and row["note"]:  # a theorem: on how many cases
+        reason += f"; {row['note']}"
+    return [
+        verdict,
+        ": ".join(filter(None, (effect, reason))),
+        "" if row["p"] is None else p_text(row["p"]),
+        "" if row["seeds"] is None else f"{row['seeds']:.0f}",
+        row["by_paper"] or "",
+        row["coverage"] or "",
+    ]
+
+
+def _marked(row: Mapping[str, Any]) -> str:
+    """A verdict with its sign, and the star of those that outlive Holm's correction."""
+    star = f" {SURVIVES}" if row["survives"] else ""
+    return f"{MARKS[row['verdict']]} {row['verdict']}{star}"
+
+
+def p_text(p: float) -> str:
+    """A p-value as text.
+
+    >>> p_text(0.01234), p_text(0.00012)
+    ('0.012', '< 0.001')
+    """
+    return "< 0.001" if p < 1e-3 else f"{p:.2g}" if not math.isnan(p) else ""
+
+
+def _overview(project: Project, shown: Mapping[str, tuple[str, _Rows]]) -> str:
+    """README's table: what there is of every paper, and how its claims came out."""
+    verdicts = list(MARKS)
+    lines = [
+        f"| paper | figures | tables | claims | {' | '.join(MARKS[each] for each in verdicts)} | scale |",
+        "|---|" + "---:|" * (3 + len(verdicts)) + "---|",
+    ]
+    plan = project.plan(project.settings.scale)
+    for name, spec in plan.papers.items():
+        kinds = Counter(entry.kind for entry in artifacts() if entry.paper == name)
+        claims, (scale, rows) = claims_of(name), shown.get(name, ("", {}))
+        judged = [row for row in (_valid(entry, rows) for entry in claims) if row is not None]
+        counts = [_count(judged, verdict) for verdict in verdicts] if judged else [""] * len(verdicts)
+        page, short = _page(project, name), _short(spec.citation)
+        cells = [f"[{short}]({page}), *{spec.title}*" if page else f"{short}, *{spec.title}*"]
+        cells += map(str, (kinds["figure"], kinds["table"], len(claims), *counts, scale and f"`{scale}`"))
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _short(citation: str) -> str:
+    """``Chen et al. 2024`` for three authors and a year."""
+    authors, _, year = citation.rpartition(", ")
+    names = re.split(", | and ", authors)
+    return f"{names[0].split()[-1]} et al. {year}" if len(names) > 1 else citation
+
+
+def _count(rows: list[Mapping[str, Any]], verdict: str) -> str:
+    """Number of claims with a verdict, and of those among them that survive."""
+    having = [row for row in rows if row["verdict"] == verdict]
+    surviving = sum(bool(row["survives"]) for row in having)
+    return f"{len(having)} ({surviving} {SURVIVES})" if surviving else str(len(having))
