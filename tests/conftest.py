@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -41,6 +42,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write tests/planning/identities.json anew, where identities of jobs are meant to change",
     )
+
+
+@pytest.hookimpl(optionalhook=True)  # pytest-xdist's
+def pytest_xdist_auto_num_workers() -> int:
+    """A process per core, and one more for the tests on SLURM, which wait for most of their time."""
+    return len(os.sched_getaffinity(0)) + (shutil.which("sbatch") is not None)
 
 
 @pytest.fixture(scope="session")

@@ -39,7 +39,7 @@ OUTPUT = re.compile(r"^ {4}output: ([^,\n]+)", re.MULTILINE)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep these tests in one process of pytest-xdist: they share a finished run."""
+    """Keep these tests in one process of pytest-xdist: they share a complete run."""
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.xdist_group("workflow"))
