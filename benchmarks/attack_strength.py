@@ -74,8 +74,10 @@ WEAKER = (
 REFERENCES = ("mean_image", "grey", "noise")
 
 
-def findings(case: Case, attack: str, parameters: Mapping[str, Any], placement: Placement) -> Findings:
-    """Attack the undefended gradients of :data:`VICTIMS` clients with one image each."""
+def findings(
+    case: Case, attack: str, parameters: Mapping[str, Any], placement: Placement, victims: int = VICTIMS
+) -> Findings:
+    """Attack the undefended gradients of clients with one image each."""
     job = Job(
         scale="benchmark",
         paper="attacks",
@@ -84,7 +86,7 @@ def findings(case: Case, attack: str, parameters: Mapping[str, Any], placement: 
         model=Variant(case.model, MODELS.get(case.model), case.architecture, {}),
         defense=Variant("none", NoDefense, {}, {}),
         attack=Variant(attack, ATTACKS.get(attack), parameters, {}),
-        kind=AttackJob(clients=VICTIMS, batch_size=1),
+        kind=AttackJob(clients=victims, batch_size=1),
         part="all",
         seeds=(0,),
     )
@@ -100,7 +102,8 @@ def per_victim(result: Findings, metric: str) -> list[float]:
 
 def recovered(result: Findings) -> float:
     """The part of the victims whose image is recovered."""
-    return sum(mse < EXACT for mse in per_victim(result, "mse")) / VICTIMS
+    errors = per_victim(result, "mse")
+    return sum(mse < EXACT for mse in errors) / len(errors)
 
 
 def main() -> None:

@@ -287,6 +287,9 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
             "inversion": {"name": "mean_start", "iterations": 2},
         },
     ],
+    "job/shadows": [
+        {"images": 24, "evaluation": (0, 20), "auxiliary": (20, 30), "steps": 4, "batch_size": 8, "shadows": 3},
+    ],
     "job/round_timing": [{"clients": 2, "images_per_client": 4, "batch_size": 2, "repetitions": 1}],
     "job/timing": [
         {"steps": 1, "warmup": 1, "repetitions": 1, "batch_size": 4},

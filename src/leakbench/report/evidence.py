@@ -150,6 +150,7 @@ class Evidence:
         self._declared = None if declared is None else {entry.experiment: entry for entry in declared}
         self._cell: tuple[str, str] | None = None
         self._several = False
+        self._judged: dict[str, pd.DataFrame] = {}
         self._read = _Read()
 
     @property
@@ -287,14 +288,16 @@ class Evidence:
             raise ConfigError(f"the claim reads {AXES[axis]} '{label}' of experiment '{experiment}' undeclared")
 
     def _rows(self, experiment: str) -> pd.DataFrame:
-        frame = self._tables[experiment]
-        cells = list(dict.fromkeys(zip(frame["dataset"], frame["model"], strict=True)))
-        self._several |= len(cells) > 1
-        self._cell = self._cell or cells[0]
-        if self._cell not in cells:
-            raise NotRun(f"{experiment} holds no {self._cell[0]} with {self._cell[1]}")
-        dataset, model = self._cell
-        return frame[(frame["dataset"] == dataset) & (frame["model"] == model)]
+        if experiment not in self._judged:
+            frame = self._tables[experiment]
+            cells = [*frame[["dataset", "model"]].drop_duplicates().itertuples(index=False, name=None)]
+            self._several |= len(cells) > 1
+            self._cell = self._cell or cells[0]
+            if self._cell not in cells:
+                raise NotRun(f"{experiment} holds no {self._cell[0]} with {self._cell[1]}")
+            dataset, model = self._cell
+            self._judged[experiment] = frame[(frame["dataset"] == dataset) & (frame["model"] == model)]
+        return self._judged[experiment]
 
     def _note_void(self, attack: str | None) -> None:
         dataset, model = self._cell or ("", "")
