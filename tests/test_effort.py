@@ -74,9 +74,9 @@ def test_counting_needs_no_torch() -> None:
 def test_gradient_matching_by_hand() -> None:
     """3 clients of 3 seeds, each with a gradient of 1 image and as many again as there are iterations."""
     found = job("smoke", "tfl_meta/skewed/digits8/lenet/none/leakage-dlg").effort
-    # 20 steps on 8 images; uploads of 200 batches of 2 of 3 clients; 8 attempts on 3 clients, 120 iterations each.
-    assert found.passes == 3 * (20 * 8 + 3 * 200 * 2 + 8 * 3 * (2 + 120 * 2))
-    assert found.steps == 3 * (20 + 3 + 1 + 120)
+    # 20 steps on 8 images; uploads of 200 batches of 2 of 3 clients; 8 attempts on 3 clients, 80 iterations each.
+    assert found.passes == 3 * (20 * 8 + 3 * 200 * 2 + 8 * 3 * (2 + 80 * 2))
+    assert found.steps == 3 * (20 + 3 + 1 + 80)
 
 
 def test_water_filling_takes_eigenpairs_beside() -> None:
