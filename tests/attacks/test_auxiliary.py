@@ -51,7 +51,7 @@ def test_undefended_messages_are_the_gradients_of_auxiliary_images(network: Netw
     none = NoDefense()
     knowledge = known(none, none, none, none)
     clients = made_up(seen(network), knowledge, STREAMS, each=2, first=4)
-    assert clients.stands_for.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert clients.victim.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
     assert clients.knowledge.labels is not None and knowledge.auxiliary_images is not None
     for row in range(8):
         rows = [(4 + 2 * row + place) % 12 for place in range(2)]
@@ -65,9 +65,9 @@ def test_each_is_under_the_mechanism_and_the_model_of_its_observation(network: N
     half, most = MagnitudePruning(fraction=0.5), MagnitudePruning(fraction=0.9)
     models = torch.stack([network.parameters * scale for scale in (1.0, 0.5, 2.0, 0.1)])
     clients = made_up(seen(network, models), known(most, half, most, half), STREAMS, each=1)
-    assert clients.stands_for.tolist() == [0, 2, 1, 3]
+    assert clients.victim.tolist() == [0, 2, 1, 3]
     assert clients.knowledge.labels is not None and clients.knowledge.mechanism is not None
-    for row, of in enumerate(clients.stands_for.tolist()):
+    for row, of in enumerate(clients.victim.tolist()):
         mechanism = clients.knowledge.mechanism[row]
         assert isinstance(mechanism, PublicMechanism) and mechanism.defense is (most if of in (0, 2) else half)
         gradient = network.gradient(models[of], clients.images[row], clients.knowledge.labels[row])

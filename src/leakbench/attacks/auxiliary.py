@@ -23,13 +23,13 @@ class MadeUp:
     """Made-up clients, ``m`` for each of ``n`` observations, those of one mechanism in consecutive rows.
 
     Attributes:
-        stands_for: the observation whose model and mechanism each client has, int64 ``[n m]``.
+        victim: the observation whose model and mechanism each client has, int64 ``[n m]``.
         images: what they hold, network inputs ``[n m, B, C, H, W]``.
         observations: what a server would see of them.
         knowledge: the attacker's knowledge of them, of the kinds that he has of the victims.
     """
 
-    stands_for: torch.Tensor
+    victim: torch.Tensor
     images: torch.Tensor
     observations: Observations
     knowledge: Knowledge
@@ -53,12 +53,12 @@ def made_up(observations: Observations, knowledge: Knowledge, streams: Streams, 
         raise Infeasible("clients of the attacker's own need auxiliary images and the mechanism")
     n, batch, device = len(observations), observations.batch_shape[0], images.device
     groups = same_mechanism(mechanisms)
-    stands_for = torch.tensor([row for rows in groups for row in rows], device=device).repeat_interleave(each)
+    victim = torch.tensor([row for rows in groups for row in rows], device=device).repeat_interleave(each)
     taken = (first + torch.arange(n * each * batch, device=device)) % len(images)
     held, of_them = images[taken].unflatten(0, (-1, batch)), labels[taken].unflatten(0, (-1, batch))
     keys = [(*streams.keys[row], "made up", number) for rows in groups for row in rows for number in range(each)]
     model = observations.parameters
-    parameters = model if model.dim() == 1 else model[stands_for]
+    parameters = model if model.dim() == 1 else model[victim]
     sent: list[_Sent] = []
     start = 0
     for rows in groups:
@@ -83,8 +83,8 @@ def made_up(observations: Observations, knowledge: Knowledge, streams: Streams, 
         repeats=torch.cat(repeats) if repeats else None,
         public=Streams([key for one in sent for key in one.public.keys]),
     )
-    own = [mechanisms[row] for rows in groups for row in rows for _ in range(each)]
-    known = replace(knowledge, mechanism=own)
+    copies = [mechanisms[row] for rows in groups for row in rows for _ in range(each)]
+    known = replace(knowledge, mechanism=copies)
     if knowledge.labels is not None:
         known = replace(known, labels=of_them)
     if knowledge.noise_variance is not None:
@@ -95,8 +95,8 @@ def made_up(observations: Observations, knowledge: Knowledge, streams: Streams, 
             known, batch_statistics={name: torch.cat([of[name] for of in each_group]) for name in each_group[0]}
         )
     if knowledge.data_noise is not None:
-        known = replace(known, data_noise=[mechanism.image_noise()[0] for mechanism in own])
-    return MadeUp(stands_for, held, seen, known)
+        known = replace(known, data_noise=[mechanism.image_noise()[0] for mechanism in copies])
+    return MadeUp(victim, held, seen, known)
 
 
 def same_mechanism(mechanisms: Sequence[Mechanism]) -> list[list[int]]:

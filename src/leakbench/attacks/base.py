@@ -282,8 +282,9 @@ class Knowledge:
     mechanism: Sequence[Mechanism] | None = None
 
     def granted(self) -> frozenset[str]:
-        """Names of what is known."""
-        return frozenset(field.name for field in fields(self) if getattr(self, field.name) is not None)
+        """Names of what is known; labels of auxiliary images go without saying."""
+        known = (field.name for field in fields(self) if getattr(self, field.name) is not None)
+        return frozenset(known) - {"auxiliary_labels"}
 
 
 @dataclass(frozen=True)
