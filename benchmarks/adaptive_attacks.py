@@ -1,8 +1,9 @@
 """Plain and adaptive attacks on the same messages, per defense: what an attacker gains who runs the defense himself.
 
 ``python -m benchmarks.adaptive_attacks`` prints the mean PSNR over single images of Fashion-MNIST under an untrained
-LeNet, by the plain attack and by the defense's own adaptive one, at two weights of total variation, and the cost of an
-adaptive iteration over that of a plain one. ``top-k signs`` is a mechanism that exists here alone: a stranger's.
+LeNet, by the plain attack and by the defense's own adaptive one, at two weights of total variation and at the weight
+that the attacker chooses for himself, and the cost of an adaptive iteration over that of a plain one. ``top-k signs``
+is a mechanism that exists here alone: a stranger's.
 """
 
 from __future__ import annotations
@@ -76,16 +77,25 @@ def attacked(defense: str, parameters: Mapping[str, Any], attack: dict[str, Any]
     return statistics.mean(value for value in values if value is not None), time.perf_counter() - started
 
 
+def tuned(attack: dict[str, Any]) -> dict[str, Any]:
+    """The attack, whose weight is the last one, at a hundredth, a tenth or all of it."""
+    return {"name": "tuned", "attack": attack, "priors": [0.01, 0.1, 1]}
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--victims", type=int, default=32)
     parser.add_argument("--iterations", type=int, default=300)
+    parser.add_argument("--only", nargs="*", help="names of defenses; all by default")
     arguments = parser.parse_args()
-    columns = [f"{name}, TV {weight:g}" for weight in WEIGHTS for name in ("plain", "adaptive")]
+    forms = ("plain", "adaptive")
+    columns = [f"{name}, TV {weight:g}" for weight in WEIGHTS for name in forms] + [f"{name}, tuned" for name in forms]
     print("| defense | parameters | " + " | ".join(columns) + " | cost |")
     print("|---|---|" + "---:|" * (len(columns) + 1))
     for defense, parameters in CASES:
+        if arguments.only and defense not in arguments.only:
+            continue
         cells, seconds = [], [0.0, 0.0]
         for weight in WEIGHTS:
             smooth = [{"kind": "total_variation", "weight": weight}]
@@ -94,6 +104,8 @@ def main() -> None:
                 psnr, took = attacked(defense, parameters, attack, arguments.victims)
                 cells.append(f"{psnr:.1f}")
                 seconds[place] += took
+        for attack in (plain, {"name": "adaptive", "attack": plain}):
+            cells.append(f"{attacked(defense, parameters, tuned(attack), arguments.victims)[0]:.1f}")
         named = ", ".join(f"{key} {value}" for key, value in parameters.items())
         print(f"| {defense} | {named} | " + " | ".join(cells) + f" | {seconds[1] / seconds[0]:.1f}x |", flush=True)
 

@@ -136,6 +136,13 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
             "scale": "embeddings",
         },
     ],
+    "attack/tuned": [
+        {
+            "attack": {**FEW_STEPS, "regularisers": [{"kind": "total_variation", "weight": 0.1}]},
+            "rates": [0.5, 2],
+            "made_up": 2,
+        },
+    ],
     "attack/weighted": [{"attack": FEW_STEPS}],
     **{f"attack/{preset}": [{"iterations": 4}] for preset in PRESETS},
     **{f"attack/{preset}": [{"iterations": 4}] for preset in PRESETS_OF_SENTENCES[:2]},
@@ -541,6 +548,7 @@ def numbers_of(component: Component) -> list[float]:
                 steps.labels,
                 bounds,
                 steps.images[0],
+                steps.labels[0],
                 noise_variance=steps.gradient.square(),
                 data_noise=[torch.full((64,), 0.5)] * 3,
                 prior=networks(),

@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import math
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from leakbench.lazy import np, torch
 
@@ -65,6 +65,10 @@ class Streams:
     def child(self, *name: str | int) -> Streams:
         """Fresh streams, one per row, that are independent of these and of every other child."""
         return Streams([(*key, *name) for key in self.keys])
+
+    def at(self, rows: Iterable[int]) -> Streams:
+        """Fresh streams of these rows."""
+        return Streams([self.keys[row] for row in rows])
 
     def shared(self, rows: int) -> Streams:
         """Fresh streams of which each ``rows`` consecutive ones are equal: those of the first of them."""

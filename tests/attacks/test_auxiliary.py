@@ -77,6 +77,15 @@ def test_each_is_under_the_mechanism_and_the_model_of_its_observation(network: N
         torch.testing.assert_close(sent[kept], gradient[kept])
 
 
+def test_all_mechanisms_get_the_same_images(network: Network) -> None:
+    none, noisy = NoDefense(), GaussianNoise(scale=1.0)
+    both = made_up(seen(network), known(none, noisy, none, noisy), STREAMS, each=2, first=10)
+    assert both.victim.tolist() == [0, 0, 2, 2, 1, 1, 3, 3]
+    assert torch.equal(both.images[:4], both.images[4:])
+    one = made_up(seen(network).at([1, 3]), known(none, noisy, none, noisy).at([1, 3]), STREAMS.at([1, 3]), 2, first=10)
+    assert torch.equal(one.observations.gradients, both.observations.gradients[4:])
+
+
 def test_each_message_has_fresh_noise(network: Network) -> None:
     noisy = GaussianNoise(scale=1.0)
     clients = made_up(seen(network, messages=3), known(noisy, noisy, noisy, noisy), STREAMS, each=1)

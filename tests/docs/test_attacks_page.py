@@ -21,6 +21,7 @@ from leakbench.attacks.presets import IGOptimalDefense
 from leakbench.attacks.regularisers import EmbeddingNorm, TotalVariation
 from leakbench.attacks.released.base import MEMBERSHIP_ATTACKS, MODEL_INVERSIONS
 from leakbench.attacks.sentences import Reordering, SentenceMatching
+from leakbench.attacks.tuned import Tuned
 from leakbench.attacks.unknowns import Pixels, Upsampled
 from leakbench.defenses.base import DEFENSES
 from leakbench.jobs.attack import AttackJob
@@ -160,7 +161,7 @@ def test_fields_of_sentences() -> None:
 
 
 def test_grants() -> None:
-    public = {"inputs", "words"}  # of sentences
+    public = {"inputs", "words", "auxiliary_labels"}  # of sentences; labels come with their images
     assert [row["grant"] for row in table("grant")] == list(get_args(Grant))
     assert set(get_args(Grant)) == set(Knowledge.__dataclass_fields__) - public
     granted = AttackJob(clients=1, batch_size=1).knowledge
@@ -225,6 +226,8 @@ def test_examples_of_variants(checkout: Path) -> None:
     assert isinstance(mine, GradientMatching) and mine.needs == {"pixel_range"} and len(mine.regularisers) == 2
     robust = built["ig-robust"].parameters()
     assert [robust["attack"]["name"], robust["attack"]["attack"]["name"]] == ["imputed", "ig_cdpa"]
+    tuned = built["ig-tuned"].against(DEFENSES.get("magnitude_pruning").adaptive)
+    assert isinstance(tuned, Tuned) and tuned.plain and len(tuned.strengths) == 6
     adaptive = built["ig-adaptive"].against(DEFENSES.get("magnitude_pruning").adaptive)
     assert adaptive.name == "simulated" and adaptive.parameters()["attack"]["name"] == "ig_optimal_defense"
     (gate,) = plan.experiment_gates("optimal_defense", "pruning")

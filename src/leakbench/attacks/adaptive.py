@@ -31,6 +31,9 @@ class Wrapper(Attack):
 
     adds: ClassVar[frozenset[Grant]] = frozenset()
     """Side knowledge that the wrapper needs beside that of the attack inside."""
+    adapts: ClassVar[bool] = True
+    """Whether it is meant to do better than the attack inside on the same target because of a defense: if it does
+    worse, the defense is under-attacked."""
 
     attack: SerializeAsAny[Attack] = Field(description="the attack inside: label of a variant, or name and parameters")
 
@@ -48,6 +51,8 @@ class Wrapper(Attack):
     def _sees_observations(cls, attack: Attack) -> Attack:
         if not attack.observes:
             raise ValueError(f"'{attack.name}' is a reference attacker: it ignores what a wrapper would change")
+        if attack.outermost:
+            raise ValueError(f"'{attack.name}' goes around other wrappers, not into them: put it outside")
         return attack
 
     def parameters(self) -> dict[str, Any]:
@@ -68,6 +73,14 @@ class Wrapper(Attack):
 
     def against(self, adaptive: Sequence[Mapping[str, Any]]) -> Attack:
         return self.model_copy(update={"attack": self.attack.against(adaptive)})
+
+    def varied(self, prior: float, rate: float) -> Attack:
+        return self.model_copy(update={"attack": self.attack.varied(prior, rate)})
+
+    @property
+    def ignorant(self) -> Attack:
+        inside = self.attack.ignorant
+        return inside if self.adapts else self.model_copy(update={"attack": inside})
 
     def effort(self, samples: int) -> Effort:
         return self.attack.effort(samples)
@@ -249,6 +262,10 @@ class PosteriorMean(Wrapper):
         description="variance of what the attack inside errs by, as a part of the images' mean variance per pixel; "
         "with none, directions in which images hardly differ would be taken at their word",
     )
+
+    def varied(self, prior: float, rate: float) -> Attack:
+        # The more the reconstruction is believed to err, the more the images' distribution counts.
+        return self.model_copy(update={"attack": self.attack.varied(prior, rate), "error": prior * self.error})
 
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
         if knowledge.data_noise is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import NamedTuple
 
 from leakbench.attacks.base import Knowledge, Mechanism, Observations, observed
@@ -38,6 +39,8 @@ class MadeUp:
 def made_up(observations: Observations, knowledge: Knowledge, streams: Streams, each: int, first: int = 0) -> MadeUp:
     """Make up ``each`` clients per observation, with batches of auxiliary images one after the other.
 
+    All mechanisms get the same images, so that they are compared on these, and none depends on how many others there are.
+
     Args:
         observations: the victims', whose model, batch size, local training and number of messages the clients share.
         knowledge: with auxiliary images and the mechanisms.
@@ -51,10 +54,10 @@ def made_up(observations: Observations, knowledge: Knowledge, streams: Streams, 
     images, labels, mechanisms = knowledge.auxiliary_images, knowledge.auxiliary_labels, knowledge.mechanism
     if images is None or labels is None or mechanisms is None:
         raise Infeasible("clients of the attacker's own need auxiliary images and the mechanism")
-    n, batch, device = len(observations), observations.batch_shape[0], images.device
+    batch, device = observations.batch_shape[0], images.device
     groups = same_mechanism(mechanisms)
     victim = torch.tensor([row for rows in groups for row in rows], device=device).repeat_interleave(each)
-    taken = (first + torch.arange(n * each * batch, device=device)) % len(images)
+    taken = torch.cat([first + torch.arange(len(rows) * each * batch, device=device) for rows in groups]) % len(images)
     held, of_them = images[taken].unflatten(0, (-1, batch)), labels[taken].unflatten(0, (-1, batch))
     keys = [(*streams.keys[row], "made up", number) for rows in groups for row in rows for number in range(each)]
     model = observations.parameters
@@ -95,7 +98,8 @@ def made_up(observations: Observations, knowledge: Knowledge, streams: Streams, 
             known, batch_statistics={name: torch.cat([of[name] for of in each_group]) for name in each_group[0]}
         )
     if knowledge.data_noise is not None:
-        known = replace(known, data_noise=[mechanism.image_noise()[0] for mechanism in copies])
+        noises = [mechanism.image_noise()[:1] for mechanism in copies]
+        known = replace(known, data_noise=list(chain.from_iterable(noises)) or None)
     return MadeUp(victim, held, seen, known)
 
 

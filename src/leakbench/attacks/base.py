@@ -7,11 +7,12 @@ and nothing else. Ground truth is not among them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 from leakbench.attacks.language.model import LanguageModel
 from leakbench.attacks.restoration.prior import Prior
+from leakbench.attacks.rows import picked
 from leakbench.attacks.straight_through import Scoring, Sending
 from leakbench.effort import Effort
 from leakbench.errors import Infeasible, ObservationError
@@ -21,6 +22,7 @@ from leakbench.federated.step import ClientSteps
 from leakbench.lazy import torch
 from leakbench.models.base import Network, Statistics
 from leakbench.randomness import Streams
+from leakbench.records import MetricInfo
 from leakbench.registry import Component, Registry
 
 Grant = Literal[
@@ -107,6 +109,13 @@ class Mechanism(Protocol):
             compute: the local computation on a batch.
             streams: the mechanism's randomness, one stream per client.
         """
+
+
+SEEN_OF_ROWS = ("gradients", "marked", "coded", "gain", "weights", "step", "repeats", "start", "public")
+"""Fields of :class:`Observations` with a row per observation; ``parameters`` may be another one."""
+
+KNOWN_OF_ROWS = ("labels", "batch_statistics", "noise_variance", "data_noise", "inputs", "mechanism")
+"""Fields of :class:`Knowledge` with a row per observation; the tokens that are known among ``words`` are one more."""
 
 
 @dataclass(frozen=True)
@@ -198,6 +207,18 @@ class Observations:
             raise Infeasible(f"{who}: the clients hold {len(self)} models; attack those of one model at a time")
         return self.parameters
 
+    def at(self, rows: Sequence[int]) -> Observations:
+        """The observations in these rows.
+
+        Raises:
+            ValueError: the mechanism is run on their candidates, whose rows are those of all observations.
+        """
+        if self.send is not None or self.score is not None:
+            raise ValueError("observations are chosen before an attack runs the mechanism on candidates")
+        parts = {name: picked(getattr(self, name), rows) for name in SEEN_OF_ROWS}
+        parameters = self.parameters if self.parameters.dim() == 1 else picked(self.parameters, rows)
+        return replace(self, parameters=parameters, **parts)
+
     def __len__(self) -> int:
         return self.gradients.shape[0]
 
@@ -283,8 +304,13 @@ class Knowledge:
 
     def granted(self) -> frozenset[str]:
         """Names of what is known; labels of auxiliary images go without saying."""
-        known = (field.name for field in fields(self) if getattr(self, field.name) is not None)
+        known = (each.name for each in fields(self) if getattr(self, each.name) is not None)
         return frozenset(known) - {"auxiliary_labels"}
+
+    def at(self, rows: Sequence[int]) -> Knowledge:
+        """What is known of the observations in these rows."""
+        words = None if self.words is None else self.words._replace(known=picked(self.words.known, rows))
+        return replace(self, words=words, **{name: picked(getattr(self, name), rows) for name in KNOWN_OF_ROWS})
 
 
 @dataclass(frozen=True)
@@ -300,6 +326,7 @@ class Reconstruction:
         objective: the attacker's own final objective per observation, ``[n]``; None where it has none.
         diverged_at: the iteration at which a trial became non-finite, ``[n]``, -1 where it did not.
         labels: the labels that it used or inferred, ``[n, B]``; None where it needs none.
+        chosen: the numbers that it chose for itself, :attr:`Attack.chooses`, ``[n]`` each.
         tokens: the estimated sentences, as token ids ``[n, B, L]``; None for images.
     """
 
@@ -308,11 +335,15 @@ class Reconstruction:
     diverged_at: torch.Tensor
     labels: torch.Tensor | None = None
     tokens: torch.Tensor | None = None
+    chosen: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     def rows(self, start: int, stop: int) -> Reconstruction:
         """The reconstruction of observations ``start`` to ``stop``."""
-        parts = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(self, **{name: part[start:stop] for name, part in parts.items() if part is not None})
+        return self.at(range(start, stop))
+
+    def at(self, rows: Sequence[int]) -> Reconstruction:
+        """The reconstruction of these observations."""
+        return Reconstruction(**{each.name: picked(getattr(self, each.name), rows) for each in fields(self)})
 
 
 class Attack(Component):
@@ -332,6 +363,10 @@ class Attack(Component):
 
     observes: ClassVar[bool] = True
     """False for reference attackers, which ignore the gradient; they are run beside the undefended gradient alone."""
+    outermost: ClassVar[bool] = False
+    """Whether it works with observations that no other attack has changed, so that no wrapper goes around it."""
+    chooses: ClassVar[Mapping[str, MetricInfo]] = {}
+    """Numbers that it chooses for itself, one per victim, which records show."""
 
     @property
     def reconstructs(self) -> Literal["images", "sentences"]:
@@ -357,6 +392,20 @@ class Attack(Component):
         Raises:
             Infeasible: the attack asks for a declaration that the defense does not make.
         """
+        return self
+
+    def varied(self, prior: float, rate: float) -> Attack:
+        """The same attack with another strength; itself where it has no such numbers.
+
+        Args:
+            prior: factor of the weights of what it believes of images before it sees a message.
+            rate: factor of its step size.
+        """
+        return self
+
+    @property
+    def ignorant(self) -> Attack:
+        """The attack without the wrappers that know the defense."""
         return self
 
     def effort(self, samples: int) -> Effort:

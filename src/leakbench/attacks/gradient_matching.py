@@ -83,6 +83,10 @@ class GradientMatching(Attack):
     def several_models(self) -> bool:
         return self.labels != "counts" and self.batch_norm != "estimated"
 
+    def varied(self, prior: float, rate: float) -> GradientMatching:
+        weighted = tuple(part.model_copy(update={"weight": prior * part.weight}) for part in self.regularisers)
+        return self.model_copy(update={"regularisers": weighted, "optimiser": self.optimiser.times(rate)})
+
     def effort(self, samples: int) -> Effort:
         return Effort(samples, 1).times(self.iterations).beside(self.restarts)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
@@ -52,6 +52,10 @@ class _Adam(Part):
     def step_size(self, iteration: int, iterations: int) -> float:
         """The step size at an iteration, from 0 on."""
         raise NotImplementedError
+
+    def times(self, factor: float) -> Self:
+        """The optimiser with step sizes that are so many times as large."""
+        return self.model_copy(update={"rate": factor * self.rate})
 
     def start(self, points: torch.Tensor, iterations: int, bounds: Bounds | None) -> Descent:
         """Begin at ``points`` ``[n, D]``; every step projects onto ``bounds``."""
@@ -116,6 +120,10 @@ class LBFGS(Part):
     line_search: Literal["none", "strong_wolfe"] = Field("none", description="none: every step is as long as rate says")
     tolerance_gradient: float = Field(1e-7, ge=0, description="stop where no gradient entry is larger")
     tolerance_change: float = Field(1e-9, ge=0, description="stop where neither value nor variables change more")
+
+    def times(self, factor: float) -> LBFGS:
+        """The optimiser with steps that are so many times as long; itself where a line search decides."""
+        return self if self.line_search != "none" else self.model_copy(update={"rate": factor * self.rate})
 
     def start(self, points: torch.Tensor, iterations: int, bounds: Bounds | None) -> Descent:
         """Begin at ``points`` ``[n, D]``."""

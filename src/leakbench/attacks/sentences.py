@@ -159,7 +159,7 @@ class SentenceSearch(Search):
                 return points
             inputs, _ = self.candidates(points, self._known_of(trials))
             free = self._free[trials]
-            rows = Streams([streams.keys[trial] for trial in trials.tolist()])
+            rows = streams.at(trials.tolist())
 
             def matching(tried: torch.Tensor, owners: torch.Tensor) -> torch.Tensor:
                 return self._matching(tried, trials[owners])

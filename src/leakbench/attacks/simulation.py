@@ -116,7 +116,7 @@ class Simulation(_Copies):
 
     def _public(self, rows: torch.Tensor) -> Streams | None:
         public = self._observations.public
-        return None if public is None else Streams([public.keys[row] for row in rows.tolist()])
+        return None if public is None else public.at(rows.tolist())
 
 
 class Scoring(_Copies):

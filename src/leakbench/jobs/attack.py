@@ -200,7 +200,8 @@ class AttackJob(JobKind):
         return self.victims == "distinct"
 
     def metrics_of(self, job: Job) -> Mapping[str, MetricInfo]:
-        return SUBJECTS[job.dataset.component.unit].metrics | VICTIM_METRICS
+        chosen = {} if job.attack is None else job.attack.component.chooses
+        return {**SUBJECTS[job.dataset.component.unit].metrics, **VICTIM_METRICS, **chosen}
 
     def lengths_of(self, job: Job) -> Mapping[str, int]:
         samples = self.clients * (self.batch_size * self.users if self.target == "images" else 1)
@@ -555,6 +556,7 @@ class _Scene:
         }
         if reconstruction.objective is not None:
             values["objective"] = reconstruction.objective
+        values |= reconstruction.chosen
         values["label_accuracy"] = "the attack uses no labels"
         if reconstruction.labels is not None:
             classes = self.victims.network.head.outputs
