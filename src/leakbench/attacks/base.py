@@ -289,6 +289,10 @@ class Attack(Component):
         """
         return self
 
+    def without_prior(self) -> Attack:
+        """The same attack without what it believes of clean images, where what it finds is noisy; by default itself."""
+        return self
+
     def effort(self, samples: int) -> Effort:
         """Computation for one reconstruction.
 

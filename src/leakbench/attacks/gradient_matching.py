@@ -86,6 +86,10 @@ class GradientMatching(Attack):
     def effort(self, samples: int) -> Effort:
         return Effort(samples, 1).times(self.iterations).beside(self.restarts)
 
+    def without_prior(self) -> GradientMatching:
+        kept = tuple(part for part in self.regularisers if not part.of_clean_images)
+        return self.model_copy(update={"box": False, "regularisers": kept})
+
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
         search = self._search(observations, knowledge)
         minimum = minimise(
