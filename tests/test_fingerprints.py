@@ -30,6 +30,7 @@ from leakbench.data.base import DATASETS, Dataset, ImageDataset, Samples, Split
 from leakbench.data.staged import StagedDataset
 from leakbench.data.text import TextDataset
 from leakbench.defenses.base import DEFENSES, Defense, Round, Schedule
+from leakbench.defenses.clients import PublicMechanism
 from leakbench.defenses.laplace import Laplace
 from leakbench.defenses.tuned import Tuned, UploadConstants
 from leakbench.federated.client_data import ClientData
@@ -543,7 +544,7 @@ def numbers_of(component: Component) -> list[float]:
                 noise_variance=steps.gradient.square(),
                 data_noise=[torch.full((64,), 0.5)] * 3,
                 prior=networks(),
-                mechanism=[Laplace(epsilon=4, form="as_released")] * 3,
+                mechanism=[PublicMechanism(Laplace(epsilon=4, form="as_released"))] * 3,
             ),
             steps.streams.child("attack"),
         )

@@ -17,6 +17,7 @@ from leakbench.attacks.simulation import Likelihood, Scoring, Simulated, Simulat
 from leakbench.attacks.straight_through import Candidates, scored, straight_through
 from leakbench.data.embedded import Digits
 from leakbench.defenses.base import ClientState, Defense, NoDefense, Round
+from leakbench.defenses.clients import PublicMechanism
 from leakbench.defenses.laplace import Laplace
 from leakbench.defenses.noise import ClippedNoise
 from leakbench.defenses.pruning import MagnitudePruning
@@ -67,12 +68,12 @@ class TestSimulation:
     def test_each_candidate_goes_through_the_mechanism_of_its_observation(self, seen: Observations) -> None:
         mechanisms = [MagnitudePruning(fraction=0.9), SignSGD(), MagnitudePruning(fraction=0.5)]
         tried = candidates(seen, [2, 1, 0, 1])
-        sent = Simulation(seen, mechanisms, STREAMS).send(tried, 1)[:, 0]
+        sent = Simulation(seen, [PublicMechanism(each) for each in mechanisms], STREAMS).send(tried, 1)[:, 0]
         assert (sent == 0).sum(dim=1).tolist() == [80, 0, 144, 0]
         assert torch.equal(sent[1], tried.gradients[1].sign())
 
     def test_draws_are_those_of_the_row_and_of_the_point(self, seen: Observations) -> None:
-        simulation = Simulation(seen, [Noisy()] * N, STREAMS)
+        simulation = Simulation(seen, [PublicMechanism(Noisy())] * N, STREAMS)
         tried = candidates(seen, [0, 1, 2])
         noise = simulation.send(tried, 2) - tried.gradients[:, None]
         assert torch.equal(simulation.send(tried, 2) - tried.gradients[:, None], noise)
@@ -90,12 +91,14 @@ class TestSimulation:
         true = Round(STREAMS).public
         seen = Observations(seen.network, seen.parameters, seen.gradients, seen.batch_shape, public=true)
         tried = candidates(seen, [2, 0])
-        sent = Simulation(seen, [Masked()] * N, Streams([("attacker", row) for row in range(N)])).send(tried, 1)
+        sent = Simulation(seen, [PublicMechanism(Masked())] * N, Streams([("attacker", row) for row in range(N)])).send(
+            tried, 1
+        )
         mask = Round(STREAMS).public.uniform(seen.network.dimension) < 0.5
         assert torch.equal(sent[:, 0] != 0, mask[[2, 0]])
 
     def test_derivatives_go_straight_through(self, seen: Observations) -> None:
-        simulation = Simulation(seen, [SignSGD()] * N, STREAMS)
+        simulation = Simulation(seen, [PublicMechanism(SignSGD())] * N, STREAMS)
         tried = candidates(seen, [0, 1, 2])
 
         def distance(gradient: torch.Tensor, images: torch.Tensor, labels: torch.Tensor, row: torch.Tensor) -> Any:
@@ -247,4 +250,4 @@ STRONGER = {"kind": "total_variation", "weight": 0.1}
 def test_names() -> None:
     assert ATTACKS.get("simulated") is Simulated and ATTACKS.get("likelihood") is Likelihood
     assert Simulated(attack=IGOptimalDefense()).needs >= {"mechanism", "labels"}
-    assert Knowledge(mechanism=[cast("Mechanism", NoDefense())]).granted() == {"mechanism"}
+    assert Knowledge(mechanism=[PublicMechanism(NoDefense())]).granted() == {"mechanism"}

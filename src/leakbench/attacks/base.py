@@ -6,7 +6,7 @@ and nothing else. Ground truth is not among them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
@@ -16,7 +16,7 @@ from leakbench.attacks.straight_through import Scoring, Sending
 from leakbench.effort import Effort
 from leakbench.errors import Infeasible, ObservationError
 from leakbench.federated.local import ONE_STEP, LocalTraining
-from leakbench.federated.message import Message, Received
+from leakbench.federated.message import Message, Received, gains, stacked
 from leakbench.federated.step import ClientSteps
 from leakbench.lazy import torch
 from leakbench.models.base import Network, Statistics
@@ -77,11 +77,36 @@ class Words(NamedTuple):
 class Mechanism(Protocol):
     """A defense as an attacker runs it: its code and public parameters, without what it knows of clients."""
 
+    @property
+    def not_simulated(self) -> str:
+        """Why it cannot be run on candidates; empty if it can."""
+
     def simulate(self, steps: ClientSteps, streams: Streams, public: Streams | None) -> Message:
         """The message of candidates' updates."""
 
     def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
         """Log-likelihood of what was received, ``[n]``."""
+
+    def image_noise(self) -> Sequence[torch.Tensor]:
+        """Covariance of the noise on images, ``[pixels]`` or ``[pixels, pixels]``: one for all; empty without noise."""
+
+    def defend(
+        self,
+        images: torch.Tensor,
+        labels: torch.Tensor,
+        compute: Callable[[torch.Tensor, torch.Tensor], ClientSteps],
+        streams: Streams,
+    ) -> tuple[ClientSteps, Message, Streams]:
+        """The first round of clients that hold images of the attacker's own.
+
+        Returns their computation, their message, and the round's public randomness.
+
+        Args:
+            images: ``[n, B, C, H, W]``, a client's whole data.
+            labels: ``[n, B]``.
+            compute: the local computation on a batch.
+            streams: the mechanism's randomness, one stream per client.
+        """
 
 
 @dataclass(frozen=True)
@@ -177,6 +202,48 @@ class Observations:
         return self.gradients.shape[0]
 
 
+def observed(
+    network: Network,
+    parameters: torch.Tensor,
+    messages: Sequence[Message],
+    batch_shape: tuple[int, ...],
+    local: LocalTraining,
+    *,
+    repeats: torch.Tensor | None = None,
+    public: Streams | None = None,
+) -> Observations:
+    """The observations of a server that gets these messages.
+
+    Args:
+        network: the architecture.
+        parameters: the model, ``[d]``, or a model of each client, ``[n, d]``.
+        messages: of the clients under one setting of a defense after the other; ``n`` clients in all.
+        batch_shape: ``(B, C, H, W)`` of each client's inputs.
+        local: the clients' local computation.
+        repeats: as in :class:`Observations`.
+        public: as in :class:`Observations`.
+
+    Raises:
+        ObservationError: a value is not finite, or does not fit the model.
+    """
+    views = [message.view() for message in messages]
+    observations = Observations(
+        network,
+        parameters,
+        torch.cat(views),
+        batch_shape,
+        local,
+        marked=stacked([message.marked for message in messages]),
+        coded=stacked([message.coded for message in messages]),
+        gain=gains(messages, views),
+        step=stacked([message.step for message in messages]),
+        repeats=repeats,
+        public=public,
+    )
+    observations.check()
+    return observations
+
+
 @dataclass(frozen=True)
 class Knowledge:
     """Side knowledge, in network inputs; what is not granted is None.
@@ -185,6 +252,7 @@ class Knowledge:
         labels: true labels, ``[n, B]``.
         pixel_range: smallest and largest valid input per channel, ``[2, C, 1, 1]``.
         auxiliary_images: images of the same kind, which no client holds, ``[m, C, H, W]``.
+        auxiliary_labels: their labels, ``[m]``; granted with them.
         auxiliary_sentences: token ids of sentences which no client holds, ``[m, L]``.
         batch_statistics: mean and variance of every BatchNorm layer's inputs on the client's own batch, by the names of
             the module's buffers, each ``[n, channels]``.
@@ -202,6 +270,7 @@ class Knowledge:
     labels: torch.Tensor | None = None
     pixel_range: torch.Tensor | None = None
     auxiliary_images: torch.Tensor | None = None
+    auxiliary_labels: torch.Tensor | None = None
     auxiliary_sentences: torch.Tensor | None = None
     batch_statistics: Statistics | None = None
     noise_variance: torch.Tensor | None = None
@@ -213,8 +282,9 @@ class Knowledge:
     mechanism: Sequence[Mechanism] | None = None
 
     def granted(self) -> frozenset[str]:
-        """Names of what is known."""
-        return frozenset(field.name for field in fields(self) if getattr(self, field.name) is not None)
+        """Names of what is known; labels of auxiliary images go without saying."""
+        known = (field.name for field in fields(self) if getattr(self, field.name) is not None)
+        return frozenset(known) - {"auxiliary_labels"}
 
 
 @dataclass(frozen=True)

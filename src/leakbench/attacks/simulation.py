@@ -21,6 +21,7 @@ from pydantic import Field
 from leakbench.attacks.adaptive import Wrapper
 from leakbench.attacks.base import ATTACKS, Grant, Knowledge, Mechanism, Observations
 from leakbench.attacks.straight_through import Candidates
+from leakbench.errors import Infeasible
 from leakbench.federated.message import Received
 from leakbench.federated.step import ClientSteps
 from leakbench.lazy import torch
@@ -42,6 +43,8 @@ class Simulated(Wrapper):
 
     def improve(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Observations:
         assert knowledge.mechanism is not None
+        if reason := next(filter(None, (mechanism.not_simulated for mechanism in knowledge.mechanism)), ""):
+            raise Infeasible(f"attack '{self.name}' runs the mechanism on candidates: {reason}")
         simulation = Simulation(observations, knowledge.mechanism, streams.child("simulation"))
         return replace(observations, send=partial(simulation.send, draws=self.draws))
 

@@ -10,12 +10,13 @@ from functools import cached_property
 from typing import Any, get_args
 
 from leakbench.attacks.adaptive import Adaptive, Wrapper
-from leakbench.attacks.base import Knowledge, Observations
+from leakbench.attacks.base import Knowledge, observed
 from leakbench.contract.check import Case, Checks, NotAsked
 from leakbench.defenses.base import ActsOn, ClientState, Defense, PrivacyStatement, Round, Schedule
-from leakbench.defenses.clients import DefendedClients, Examples
+from leakbench.defenses.clients import DefendedClients, Examples, PublicMechanism
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.federated.client_data import ClientData
+from leakbench.federated.local import ONE_STEP
 from leakbench.federated.message import Law, Message
 from leakbench.federated.step import ClientSteps
 from leakbench.lazy import np, torch
@@ -518,25 +519,17 @@ def adaptive(case: DefenseCase) -> str | None:
     except (ConfigError, ValueError) as error:
         return f"adaptive names an attacker that cannot be made: {error}"
     sent = case.message
-    seen = Observations(
-        case.network,
-        case.network.parameters,
-        sent.view(),
-        tuple(case.images.shape[1:]),
-        marked=sent.marked,
-        coded=sent.coded,
-        gain=torch.full((CLIENTS, 1), sent.gain),
-        step=sent.step,
-    )
+    seen = observed(case.network, case.network.parameters, [sent], tuple(case.images.shape[1:]), ONE_STEP)
     images = case.images.flatten(0, 1)
     bounds = torch.stack([images.amin(dim=(0, 2, 3))[:, None, None], images.amax(dim=(0, 2, 3))[:, None, None]])
     known = Knowledge(
         labels=case.labels,
         pixel_range=bounds,
         auxiliary_images=images,
+        auxiliary_labels=case.labels.flatten(),
         noise_variance=sent.noise_variance,
         data_noise=case.ready.image_noise() or None,
-        mechanism=None if reason else [case.ready] * CLIENTS,
+        mechanism=None if case.ready.together > 1 else [PublicMechanism(case.ready)] * CLIENTS,
     )
     while isinstance(attack, Wrapper):
         improves = type(attack).improve is not Wrapper.improve

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from leakbench.defenses.base import ClientState, Defense, Round
 from leakbench.federated.batches import ALL, Chosen
 from leakbench.federated.client_data import ClientData
-from leakbench.federated.message import Message
+from leakbench.federated.message import Message, Received
 from leakbench.federated.step import ClientSteps
 from leakbench.lazy import torch
 from leakbench.numerics.stateful import named, part_of
@@ -137,3 +138,50 @@ class DefendedClients:
         if self._state is None:
             return self.defense.initial_state(steps)
         return {name: value.to(steps.images.device) for name, value in self._state.items()}
+
+
+@dataclass(frozen=True)
+class PublicMechanism:
+    """A calibrated defense in the attacker's hands: run on candidates, and on clients that the attacker makes up.
+
+    Attributes:
+        defense: the mechanism, with its public parameters.
+    """
+
+    defense: Defense
+
+    @property
+    def not_simulated(self) -> str:
+        """Why it cannot be run on candidates; empty if it can."""
+        return self.defense.not_simulated
+
+    def simulate(self, steps: ClientSteps, streams: Streams, public: Streams | None) -> Message:
+        """The message of candidates: :meth:`Defense.simulate`."""
+        return self.defense.simulate(steps, streams, public)
+
+    def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
+        """Log-likelihood of what was received, ``[n]``: :meth:`Defense.log_likelihood`.
+
+        Raises:
+            Infeasible: the mechanism states none.
+        """
+        return self.defense.log_likelihood(received, steps)
+
+    def image_noise(self) -> Sequence[torch.Tensor]:
+        """Covariance of the noise on images, ``[pixels]`` or ``[pixels, pixels]``: :meth:`Defense.image_noise`."""
+        return self.defense.image_noise()
+
+    def defend(
+        self,
+        images: torch.Tensor,
+        labels: torch.Tensor,
+        compute: Callable[[torch.Tensor, torch.Tensor], ClientSteps],
+        streams: Streams,
+    ) -> tuple[ClientSteps, Message, Streams]:
+        """The first round of clients that hold images ``[n, B, C, H, W]`` and labels ``[n, B]``.
+
+        Returns their computation, their message, and the round's public randomness.
+        """
+        clients = DefendedClients(self.defense, streams, Examples(images, labels))
+        steps, message = clients.step(lambda batch: compute(*batch), streams)
+        return steps, message, Round(streams).public

@@ -11,14 +11,14 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from leakbench.attacks.base import Attack, Grant, Knowledge, Observations, Reconstruction
+from leakbench.attacks.base import Attack, Grant, Knowledge, Observations, Reconstruction, observed
 from leakbench.data.base import Dataset
 from leakbench.defenses.base import Defense, PrivacyStatement, Round, Schedule
-from leakbench.defenses.clients import DefendedClients, Examples
+from leakbench.defenses.clients import DefendedClients, Examples, PublicMechanism
 from leakbench.effort import Effort
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.federated.local import ONE_STEP, LocalTraining
-from leakbench.federated.message import Message, gains, stacked
+from leakbench.federated.message import Message, stacked
 from leakbench.federated.secure_training import SecureAggregation
 from leakbench.federated.step import ClientSteps
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
@@ -229,8 +229,11 @@ class AttackJob(JobKind):
             self._check(job.attack.label, attack, dataset)
             for _, defense in job.defense.settings():
                 check_defense(dataset, defense)
-                if "mechanism" in attack.needs and (reason := defense.not_simulated):
-                    raise Infeasible(f"attack '{job.attack.label}' runs the mechanism itself: {reason}")
+                if "mechanism" in attack.needs and defense.together > 1:
+                    raise Infeasible(
+                        f"attack '{job.attack.label}' runs the mechanism of one client; that of '{defense.name}' works "
+                        f"with {defense.together} together"
+                    )
             if self.users > 1:
                 self._check_sum(job.attack.label, attack, [defense for _, defense in job.defense.settings()])
             images = CalibrationImages(dataset, device, self.calibration, self.auxiliary)
@@ -307,7 +310,13 @@ class AttackJob(JobKind):
                 replicates += job.without_numbers(outcome, seeds=[seed])
         if not scenes:
             return replicates, tensors
-        sent = {seed: [scene.sent(setting, defense) for setting, defense in defenses] for seed, scene in scenes.items()}
+        copies = [
+            PublicMechanism(defense) for _, defense in defenses
+        ]  # of all seeds: attackers run equal ones together
+        sent = {
+            seed: [scene.sent(setting, copy) for (setting, _), copy in zip(defenses, copies, strict=True)]
+            for seed, scene in scenes.items()
+        }
         seen = [scene.observations(sent[seed]) for seed, scene in scenes.items()]
         known = [scene.knowledge(sent[seed]) for seed, scene in scenes.items()]
         observations, knowledge = (side_by_side(seen), joint_knowledge(known)) if stacked else (seen[0], known[0])
@@ -351,7 +360,7 @@ class _Sent:
         image_noise: covariance of the noise on each observation's images; empty where it is not granted.
         statistics: of the batches, for BatchNorm; empty where they are not granted.
         privacy: the mechanism's guarantee.
-        mechanism: what an attacker may run on candidates; None where it is not granted or he cannot.
+        mechanism: the defense, if an attacker may run it; None where it is not granted, or is not one client's.
     """
 
     setting: Setting
@@ -361,7 +370,7 @@ class _Sent:
     image_noise: list[torch.Tensor]
     statistics: Statistics
     privacy: PrivacyStatement
-    mechanism: Defense | None
+    mechanism: PublicMechanism | None
 
 
 @dataclass(frozen=True)
@@ -411,14 +420,14 @@ class _Scene:
         """The clients whose samples are reconstructed: all users of a mean are one victim."""
         return together(self.clients, self.kind.users)
 
-    def sent(self, setting: Setting, defense: Defense) -> _Sent:
+    def sent(self, setting: Setting, mechanism: PublicMechanism) -> _Sent:
         """The clients' messages under a calibrated defense, in the protocol's number.
 
         Raises:
             Infeasible: the defense cannot protect such clients, secure aggregation fails, or users' noise on images
                 differs where it is granted.
         """
-        kind, clients = self.kind, self.clients
+        kind, clients, defense = self.kind, self.clients, mechanism.defense
         samples = Examples(clients.inputs, clients.labels)
         defended = DefendedClients(defense, clients.streams, samples, per_server=kind.users)
         rounds = [defended.step(self._computed, streams) for streams in self._mechanism_streams()]
@@ -432,7 +441,7 @@ class _Scene:
             self._image_noise(defense),
             rounds[0].steps.batch_statistics if self._grants_statistics else {},
             defense.privacy(kind.schedule(clients.network.dimension)),
-            defense if "mechanism" in kind.knowledge and kind.users == 1 and not defense.not_simulated else None,
+            mechanism if "mechanism" in kind.knowledge and kind.users == 1 and defense.together == 1 else None,
         )
 
     def _computed(self, batch: Examples) -> ClientSteps:
@@ -472,23 +481,16 @@ class _Scene:
         """
         victims, users = self.victims, self.kind.users
         public = Round(next(self._mechanism_streams()), clients_per_server=users).public
-        messages, views = [each.message for each in sent], [each.view for each in sent]
         repeats = [each.repeats for each in sent if each.repeats is not None]
-        observations = Observations(
+        return observed(
             victims.network,
             victims.parameters,
-            torch.cat(views),
+            [each.message for each in sent],
             tuple(victims.inputs.shape[1:]),
             self.kind.local,
-            marked=stacked([message.marked for message in messages]),
-            coded=stacked([message.coded for message in messages]),
-            gain=gains(messages, views),
-            step=stacked([message.step for message in messages]),
             repeats=torch.cat(repeats) if repeats else None,
             public=Streams(public.keys[::users]).repeat(len(sent)),
         )
-        observations.check()
-        return observations
 
     def knowledge(self, sent: Sequence[_Sent]) -> Knowledge:
         """The granted knowledge of the victims and of the messages of all settings."""

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from leakbench.attacks.base import KnownInputs, Reconstruction, Words
-from leakbench.data.base import Dataset, ImageDataset, image_dataset
+from leakbench.data.base import Dataset, ImageDataset, Samples, image_dataset
 from leakbench.data.text import TextDataset, pack
 from leakbench.defenses.base import DATA_VERBS, Defense
 from leakbench.errors import ConfigError, Infeasible
@@ -70,8 +70,8 @@ class Subject(ABC):
     def shown(self, victims: Victims) -> torch.Tensor:
         """The victims for the record, ``[n, B, ...]``."""
 
-    def _auxiliary(self, count: int) -> torch.Tensor:
-        return self.dataset.load("train", range(min(count, self.dataset.length("train")))).values
+    def _auxiliary(self, count: int) -> Samples:
+        return self.dataset.load("train", range(min(count, self.dataset.length("train"))))
 
 
 class Images(Subject):
@@ -93,7 +93,9 @@ class Images(Subject):
         if "pixel_range" in granted:
             fields["pixel_range"] = image_dataset(self.dataset, "pixels").pixel_range(device)
         if "auxiliary_images" in granted:
-            fields["auxiliary_images"] = self.dataset.normalise(self._auxiliary(auxiliary).to(device))
+            samples = self._auxiliary(auxiliary)
+            fields["auxiliary_images"] = self.dataset.normalise(samples.values.to(device))
+            fields["auxiliary_labels"] = samples.labels.to(device)
         return fields
 
     def compare(self, victims: Victims, reconstruction: Reconstruction) -> Compared:
@@ -156,7 +158,7 @@ class Sentences(Subject):
             "inputs": KnownInputs(where, inputs.where(where, 0.0)),
         }
         if "auxiliary_sentences" in granted:
-            fields["auxiliary_sentences"] = self._auxiliary(auxiliary).to(ids.device)
+            fields["auxiliary_sentences"] = self._auxiliary(auxiliary).values.to(ids.device)
         return fields
 
     @property
