@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, SerializeAsAny, field_validator
 
-from leakbench.attacks.base import ATTACKS, Attack, Grant, Knowledge, Observations, Reconstruction
+from leakbench.attacks.base import ATTACKS, Attack, Grant, Knowledge, Observations, Reconstruction, each_round
 from leakbench.data.covariance import moments_of
 from leakbench.effort import Effort
 from leakbench.errors import ConfigError, Infeasible, UnknownName
@@ -63,6 +63,10 @@ class Wrapper(Attack):
         return self.attack.several_models
 
     @property
+    def several_rounds(self) -> bool:
+        return self.attack.several_rounds
+
+    @property
     def reconstructs(self) -> Literal["images", "sentences"]:
         return self.attack.reconstructs
 
@@ -76,10 +80,15 @@ class Wrapper(Attack):
         return self.attack.effort(samples)
 
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
-        return self.attack.reconstruct(self.improve(observations, knowledge, streams), knowledge, streams)
+        first = self.improve(observations, knowledge, streams)
+        later = tuple(
+            self.improve(seen, known, streams.child("round", number))
+            for number, (seen, known) in enumerate(each_round(observations, knowledge)[1:], 1)
+        )
+        return self.attack.reconstruct(replace(first, later=later) if later else first, knowledge, streams)
 
     def improve(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Observations:
-        """The observations that the attack inside sees instead.
+        """The observations of a round that the attack inside sees instead.
 
         Raises:
             Infeasible: the message does not show what the wrapper works with.

@@ -134,6 +134,8 @@ class Observations:
         start: earlier reconstructions, at which a search may begin, ``[n, B, C, H, W]``.
         public: the public randomness of the round, one random stream per observation, from which the mechanism drew
             (:attr:`~leakbench.defenses.base.Round.public`); None where nothing was drawn.
+        later: what was seen of the same clients with the same samples in later rounds, whose models are others, row by
+            row as here.
     """
 
     network: Network
@@ -151,6 +153,7 @@ class Observations:
     repeats: torch.Tensor | None = None
     start: torch.Tensor | None = None
     public: Streams | None = None
+    later: tuple[Observations, ...] = ()
 
     def check(self) -> None:
         """Validate shapes and values before computing.
@@ -244,6 +247,13 @@ def observed(
     return observations
 
 
+class OfRound(NamedTuple):
+    """Side knowledge that a round's model and messages decide: ``[n, d]``, and each ``[n, channels]``, if granted."""
+
+    noise_variance: torch.Tensor | None = None
+    batch_statistics: Statistics | None = None
+
+
 @dataclass(frozen=True)
 class Knowledge:
     """Side knowledge, in network inputs; what is not granted is None.
@@ -265,6 +275,7 @@ class Knowledge:
         words: the model's words, of which sentences are made.
         language_model: a language model that was trained on sentences which no client holds.
         mechanism: the defense of each observation, to be run on candidates.
+        later: what differs in the later rounds of :attr:`Observations.later`.
     """
 
     labels: torch.Tensor | None = None
@@ -280,11 +291,22 @@ class Knowledge:
     words: Words | None = None
     language_model: LanguageModel | None = None
     mechanism: Sequence[Mechanism] | None = None
+    later: tuple[OfRound, ...] | None = None
 
     def granted(self) -> frozenset[str]:
         """Names of what is known; labels of auxiliary images go without saying."""
         known = (field.name for field in fields(self) if getattr(self, field.name) is not None)
-        return frozenset(known) - {"auxiliary_labels"}
+        return frozenset(known) - {"auxiliary_labels", "later"}
+
+
+def each_round(observations: Observations, knowledge: Knowledge) -> list[tuple[Observations, Knowledge]]:
+    """Every round alone, with what is known in it; the first one first."""
+    rounds = [replace(observations, later=()), *observations.later]
+    differing = [OfRound(knowledge.noise_variance, knowledge.batch_statistics), *(knowledge.later or ())]
+    differing += [OfRound()] * (len(rounds) - len(differing))
+    return [
+        (seen, replace(knowledge, later=None, **known._asdict())) for seen, known in zip(rounds, differing, strict=True)
+    ]
 
 
 @dataclass(frozen=True)
@@ -348,6 +370,11 @@ class Attack(Component):
         """Whether it takes observations of clients that hold different models; else it gets those of one at a time."""
         return False
 
+    @property
+    def several_rounds(self) -> bool:
+        """Whether it uses the later rounds of observations; else it looks at the first alone."""
+        return False
+
     def against(self, adaptive: Sequence[Mapping[str, Any]]) -> Attack:
         """The attack to run against a defense: itself, unless it adapts.
 
@@ -364,7 +391,7 @@ class Attack(Component):
         return self
 
     def effort(self, samples: int) -> Effort:
-        """Computation for one reconstruction.
+        """Computation for one reconstruction from one round.
 
         Args:
             samples: number that pass through the model when the client's computation is repeated once.

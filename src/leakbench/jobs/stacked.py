@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from leakbench.attacks.base import Knowledge, Observations
+from leakbench.attacks.base import Knowledge, Observations, OfRound
 from leakbench.lazy import torch
 from leakbench.randomness import Streams
 
@@ -47,12 +47,16 @@ def side_by_side(observations: Sequence[Observations]) -> Observations:
         step=_joined([one.step for one in observations]),
         repeats=_joined([one.repeats for one in observations]),
         public=Streams(keys) if keys else None,
+        later=tuple(map(side_by_side, zip(*(one.later for one in observations), strict=True))),
     )
 
 
 def joint_knowledge(knowledge: Sequence[Knowledge]) -> Knowledge:
     """Knowledge of observations that are put side by side; what is not about one of them is taken of the first."""
-    return replace(knowledge[0], **{name: _joined([getattr(one, name) for one in knowledge]) for name in _OF_ROWS})
+    rounds = zip(*(one.later or () for one in knowledge), strict=True)
+    later = tuple(OfRound(*map(_joined, zip(*each, strict=True))) for each in rounds)
+    of_rows = {name: _joined([getattr(one, name) for one in knowledge]) for name in _OF_ROWS}
+    return replace(knowledge[0], **of_rows, later=later or None)
 
 
 def _joined(parts: Sequence[Any]) -> Any:
