@@ -83,6 +83,10 @@ class SentenceMatching(GradientMatching):
     def several_models(self) -> bool:
         return False  # their word embeddings differ
 
+    @property
+    def several_rounds(self) -> bool:
+        return False  # so do those of several rounds
+
     def effort(self, samples: int) -> Effort:
         tried = self.starts + self.permutations
         search = super().effort(samples).plus(Effort(tried * samples, tried / DRAWN))

@@ -277,9 +277,8 @@ class AttackJob(JobKind):
         if self.target != "images" and dataset.unit != "images":
             raise Infeasible(f"target '{self.target}': there is no mean of {dataset.unit}")
         if self.rounds > 1 and dataset.unit != "images":
-            raise Infeasible(
-                f"{self.rounds} rounds: {dataset.unit} are embedded by a model, which is another each round"
-            )
+            reason = f"{dataset.unit} are embedded by the model, which is another one each time"
+            raise Infeasible(f"{self.rounds} rounds: {reason}")
         granted = {*self.knowledge, *(name for name in TRAINED.values() if getattr(self, name))}
         missing = sorted(attack.needs - granted)
         if missing:
