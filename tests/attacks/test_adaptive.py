@@ -22,8 +22,10 @@ from leakbench.attacks.adaptive import (
     Wrapper,
 )
 from leakbench.attacks.base import ATTACKS, Attack, Grant, Knowledge, Observations, Reconstruction
+from leakbench.attacks.post_processing import PostProcessed
 from leakbench.attacks.presets import TAG, IGOptimalDefense
 from leakbench.attacks.reference import Grey
+from leakbench.attacks.regularisers import BatchNormStatistics, PixelBox, TotalVariation
 from leakbench.attacks.simulation import Simulated
 from leakbench.data.covariance import moments_of
 from leakbench.data.embedded import Digits
@@ -452,6 +454,20 @@ class Oracle(Attack):
         return Reconstruction(images, None, torch.full((len(observations),), -1))
 
 
+def test_without_prior() -> None:
+    """Penalties on what clean images are like go, whatever is around them; others stay."""
+    kept = BatchNormStatistics(weight=0.1)
+    regularisers = (TotalVariation(weight=0.1), kept, PixelBox(weight=1.0))
+    search = IGOptimalDefense(iterations=9, regularisers=regularisers)
+    free = search.without_prior()
+    assert free == search.model_copy(update={"box": False, "regularisers": (kept,)}) and search.box
+    assert Simulated(attack=Masked(attack=search), draws=3).without_prior() == Simulated(
+        attack=Masked(attack=free), draws=3
+    )
+    assert Masked(attack=PostProcessed(attack=search)).without_prior() == Masked(attack=free)
+    assert ECHO.without_prior() is ECHO
+
+
 class TestPosteriorMean:
     def test_helps_against_channels(self, observations: Observations) -> None:
         """Even a perfect reconstruction is a noisy image; mean and covariance of other digits take most noise off."""
@@ -493,6 +509,23 @@ class TestPosteriorMean:
             return float((found - clean).square().mean())
 
         assert error(0.1) < 0.5 * error(0)
+
+    def test_the_search_is_for_noisy_images(self, observations: Observations) -> None:
+        data = Digits(size=8)
+        auxiliary = data.normalise(data.load("train", range(150)).values)
+        noise = 0.3 * torch.eye(64, dtype=torch.float64)
+        bounds = data.normalise(torch.tensor([0.0, 1.0]).view(2, 1, 1, 1))
+        knowledge = Knowledge(torch.tensor([[1], [2], [3]]), bounds, auxiliary, data_noise=[noise] * 3)
+        boxed = IGOptimalDefense(iterations=5)
+        free = boxed.model_copy(update={"box": False, "regularisers": ()})
+        attack = PosteriorMean(attack=Masked(attack=boxed), error=0)
+        assert attack.needs == {"labels", "auxiliary_images", "data_noise"}
+        found = attack.reconstruct(observations, knowledge, STREAMS).images
+        noisy = Masked(attack=free).reconstruct(observations, knowledge, STREAMS).images
+        assert bool((noisy > bounds[1]).any()) and attack.attack == Masked(attack=boxed)
+        moments = moments_of(auxiliary)
+        expected = posterior_mean(noisy.flatten(2), moments.mean, moments.covariance, noise)
+        torch.testing.assert_close(found.flatten(2), expected)
 
     def test_needs_noise_on_the_images(self, observations: Observations) -> None:
         with pytest.raises(Infeasible, match="no noise of a known covariance to the images"):

@@ -125,3 +125,22 @@ def test_it_needs_images_and_the_mechanism(network: Network, lacking: str) -> No
     none = NoDefense()
     with pytest.raises(Infeasible, match="auxiliary images and the mechanism"):
         made_up(seen(network), replace(known(none, none, none, none), **{lacking: None}), STREAMS, each=1)
+
+
+def test_later_rounds_are_under_their_models(network: Network) -> None:
+    none = NoDefense()
+    second = seen(network, network.parameters + 0.1)
+    clients = made_up(replace(seen(network), later=(second,)), known(none, none, none, none), STREAMS, each=1)
+    (later,) = clients.observations.later
+    assert clients.knowledge.labels is not None
+    for row in range(4):
+        expected = network.gradient(network.parameters + 0.1, clients.images[row], clients.knowledge.labels[row])
+        torch.testing.assert_close(later.gradients[row], expected)
+
+
+def test_later_rounds_draw_afresh(network: Network) -> None:
+    noisy = GaussianNoise(scale=1.0)
+    clients = made_up(
+        replace(seen(network), later=(seen(network),)), known(noisy, noisy, noisy, noisy), STREAMS, each=1
+    )
+    assert not torch.equal(clients.observations.gradients, clients.observations.later[0].gradients)

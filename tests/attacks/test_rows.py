@@ -14,6 +14,7 @@ from leakbench.attacks.base import (
     Knowledge,
     KnownInputs,
     Observations,
+    OfRound,
     Reconstruction,
     Words,
 )
@@ -63,10 +64,10 @@ def known() -> Knowledge:
 
 def test_every_field_is_of_rows_or_of_all(tiny_network: Network) -> None:
     """A field that is added is to be named; each that is named here has rows."""
-    of_all = {"network", "parameters", "batch_shape", "local", "send", "score"}
+    of_all = {"network", "parameters", "batch_shape", "local", "send", "score", "later"}
     assert {each.name for each in fields(Observations)} == {*SEEN_OF_ROWS, *of_all}
     public = {"pixel_range", "auxiliary_images", "auxiliary_labels", "auxiliary_sentences"}
-    public |= {"prior", "words", "language_model"}
+    public |= {"prior", "words", "language_model", "later"}
     assert {each.name for each in fields(Knowledge)} == {*KNOWN_OF_ROWS, *public}
     assert not [name for name in SEEN_OF_ROWS if getattr(seen(tiny_network), name) is None]
     assert not [name for name in KNOWN_OF_ROWS if getattr(known(), name) is None]
@@ -82,8 +83,15 @@ def test_chosen_rows(tiny_network: Network) -> None:
     shared = replace(every, parameters=tiny_network.parameters).at(ROWS)
     assert torch.equal(shared.parameters, tiny_network.parameters)
 
+    twice = replace(every, later=(seen(tiny_network),)).at(ROWS)
+    assert [torch.equal(later.gradients, every.gradients[ROWS]) for later in twice.later] == [True]
+
     all_of_it = known()
     part = all_of_it.at(ROWS)
+    later = OfRound(all_of_it.noise_variance, None)
+    (chosen,) = replace(all_of_it, later=(later,)).at(ROWS).later or ()
+    assert chosen.noise_variance is not None and chosen.batch_statistics is None
+    assert part.noise_variance is not None and torch.equal(chosen.noise_variance, part.noise_variance)
     for name in ("labels", "noise_variance"):
         assert torch.equal(getattr(part, name), getattr(all_of_it, name)[ROWS]), name
     assert part.batch_statistics is not None and all_of_it.batch_statistics is not None
@@ -112,7 +120,9 @@ def test_joining_undoes_choosing() -> None:
     images, named = drawn("images", 1, 1, 2, 2), {"factor": drawn("factor")}
     found = Reconstruction(images, None, torch.full((N,), -1), chosen=named)
     parts = [found.at([2, 0]), found.at([3, 1])]
-    again = Reconstruction(**{each.name: joined([getattr(part, each.name) for part in parts]) for each in fields(found)})
+    again = Reconstruction(
+        **{each.name: joined([getattr(part, each.name) for part in parts]) for each in fields(found)}
+    )
     back = again.at(torch.tensor([2, 0, 3, 1]).argsort().tolist())
     assert torch.equal(back.images, images) and torch.equal(back.chosen["factor"], named["factor"])
     assert back.objective is None and back.labels is None

@@ -289,6 +289,12 @@ def test_what_is_no_sentence_is_refused(victims: Victims) -> None:
             )
 
 
+def test_several_rounds_are_refused(victims: Victims) -> None:
+    seen = replace(victims.observations, later=(victims.observations,))
+    with pytest.raises(Infeasible, match="word embeddings are other ones in every round's model"):
+        SentenceMatching(iterations=1, **TAG).reconstruct(seen, victims.knowledge, victims.streams)
+
+
 def test_labels_may_be_inferred(victims: Victims) -> None:
     knowledge = replace(victims.knowledge, labels=None)
     attack = SentenceMatching(iterations=2, labels="idlg", **TAG)

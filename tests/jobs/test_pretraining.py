@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from leakbench.data.embedded import Digits
 from leakbench.errors import ConfigError
-from leakbench.jobs.pretraining import Diverged, Pretraining, pretrained
+from leakbench.jobs.pretraining import Diverged, Pretraining, pretrained, trajectory
 from leakbench.models.base import Network, build_network
 from leakbench.models.convnets import ConvNet, SimpleConvNet
 from leakbench.randomness import generator
@@ -80,6 +80,16 @@ def test_longer_training_passes_through_shorter(monkeypatch: pytest.MonkeyPatch)
     longest = after(3)
     assert torch.equal(seen[3], shorter[0].parameters) and torch.equal(seen[6], shorter[1].parameters)
     assert not same(longest, shorter[1])
+
+
+def test_states_of_one_training() -> None:
+    """Three steps are an epoch; without epochs before it, the first state is the network as it was."""
+    given = (start(), DIGITS, "digits9", 0)
+    states = trajectory(*given, 2, SOME, CPU, states=3, apart=3)
+    assert all(same(state, after(epoch)) for epoch, state in enumerate(states, 2))
+    between = trajectory(*given, 0, SOME, CPU, states=4, apart=2)
+    assert same(between[0], start()) and same(between[3], after(2))
+    assert not same(between[1], between[2]) and not any(part.requires_grad for part in state(between[1]).values())
 
 
 def test_the_seed_draws_the_order() -> None:

@@ -255,6 +255,13 @@ def test_pretraining(optimiser: Any, attack_job: Jobs, tmp_path: Path, monkeypat
     check(job, tmp_path, monkeypatch, every=1, attempts=6)
 
 
+def test_models_of_rounds(attack_job: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    attack = GradientMatching.model_validate({"objective": {"kind": "cosine"}, "optimiser": ADAM, "iterations": 1})
+    protocol = {"clients": 1, "epoch": 1, "pretraining": Pretraining(samples=20, batch_size=8)}
+    job = attack_job(attack=attack, rounds=3, rounds_apart=2, **protocol)
+    check(job, tmp_path, monkeypatch, every=1, attempts=6)
+
+
 def test_pretraining_that_diverged(attack_job: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed between the last step and the look at what it led to."""
     pretraining = Pretraining(samples=20, batch_size=8, rate=1e30)

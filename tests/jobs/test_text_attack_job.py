@@ -107,6 +107,13 @@ def seen(text_job: MakeJob) -> tuple[Observations, Knowledge]:
     return observations, knowledge
 
 
+def test_sentences_have_one_round(text_job: MakeJob) -> None:
+    assert (
+        reason(run(text_job(FrequentWords(), rounds=2)))
+        == "2 rounds: sentences are embedded by the model, which is another one each time"
+    )
+
+
 def test_attackers_know_where_sentences_begin_and_end_and_nothing_else_of_them(
     seen: tuple[Observations, Knowledge],
 ) -> None:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leakbench.theory.denoising import posterior_mean
+from leakbench.theory.reconstruction_bound import gaussian_error
 
 
 def covariance(d: int, seed: int, rank: int | None = None) -> torch.Tensor:
@@ -58,6 +59,22 @@ def test_leaves_the_least_error() -> None:
     assert float(left) < 0.9 * float((noisy - clean).square().sum(dim=1).mean())
     wrong = posterior_mean(noisy, mean, sigma, noise.diagonal())
     assert float(left) < float((wrong - clean).square().sum(dim=1).mean())
+
+
+def test_leaves_the_least_error_of_images_that_are_not_normal() -> None:
+    """The floor is one of linear estimates, for any distribution: here mixed exponentials under mixed uniform noise."""
+    d, n = 5, 100_000
+    make = torch.Generator().manual_seed(1)
+    root, other = (torch.randn(d, d, dtype=torch.float64, generator=make) for _ in range(2))
+    parts = torch.empty(n, d, dtype=torch.float64).exponential_(generator=make) - 1  # variance 1
+    clean = parts @ root.mT
+    noisy = clean + (torch.rand(n, d, dtype=torch.float64, generator=make) - 0.5) * 12**0.5 @ other.mT
+    sigma, noise = root @ root.mT, other @ other.mT
+    left = (posterior_mean(noisy, torch.zeros(d).double(), sigma, noise) - clean).square().mean()
+    floor = float(gaussian_error(sigma, noise))
+    assert float(left) == pytest.approx(floor, rel=0.02)
+    fitted = torch.linalg.lstsq(noisy, clean).solution  # the best linear estimate of this very sample
+    assert float((noisy @ fitted - clean).square().mean()) == pytest.approx(floor, rel=0.02)
 
 
 def test_directions_without_any_variance_keep_the_mean() -> None:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, SerializeAsAny, field_validator
 
-from leakbench.attacks.base import ATTACKS, Attack, Grant, Knowledge, Observations, Reconstruction
+from leakbench.attacks.base import ATTACKS, Attack, Grant, Knowledge, Observations, Reconstruction, each_round
 from leakbench.data.covariance import moments_of
 from leakbench.effort import Effort
 from leakbench.errors import ConfigError, Infeasible, UnknownName
@@ -68,6 +68,10 @@ class Wrapper(Attack):
         return self.attack.several_models
 
     @property
+    def several_rounds(self) -> bool:
+        return self.attack.several_rounds
+
+    @property
     def reconstructs(self) -> Literal["images", "sentences"]:
         return self.attack.reconstructs
 
@@ -82,14 +86,22 @@ class Wrapper(Attack):
         inside = self.attack.ignorant
         return inside if self.adapts else self.model_copy(update={"attack": inside})
 
+    def without_prior(self) -> Attack:
+        return self.model_copy(update={"attack": self.attack.without_prior()})
+
     def effort(self, samples: int) -> Effort:
         return self.attack.effort(samples)
 
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
-        return self.attack.reconstruct(self.improve(observations, knowledge, streams), knowledge, streams)
+        first = self.improve(observations, knowledge, streams)
+        later = tuple(
+            self.improve(seen, known, streams.child("round", number))
+            for number, (seen, known) in enumerate(each_round(observations, knowledge)[1:], 1)
+        )
+        return self.attack.reconstruct(replace(first, later=later) if later else first, knowledge, streams)
 
     def improve(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Observations:
-        """The observations that the attack inside sees instead.
+        """The observations of a round that the attack inside sees instead.
 
         Raises:
             Infeasible: the message does not show what the wrapper works with.
@@ -246,12 +258,14 @@ class Weighted(Wrapper):
         return _weighted(observations, weights.where(mean > 0, 1.0))  # a setting may be free of noise
 
 
-@ATTACKS.register("posterior_mean", version=2)
+@ATTACKS.register("posterior_mean", version=3)
 class PosteriorMean(Wrapper):
     """Denoise the reconstruction: noise was on the images, so a perfect reconstruction is noisy.
 
-    The estimate is the linear one of least mean squared error, which no other beats on normal images. Mean and
-    covariance come from auxiliary images.
+    The attack inside searches for the noisy images, so without a box of valid pixels and without penalties that clean
+    images alone keep small. The estimate is the linear one of least mean squared error, which no other beats on normal
+    images. Mean and covariance come from auxiliary images. What it errs by given the exact noisy images is
+    :func:`leakbench.theory.reconstruction_bound.gaussian_error`.
     """
 
     adds: ClassVar[frozenset[Grant]] = frozenset({"auxiliary_images", "data_noise"})
@@ -267,12 +281,16 @@ class PosteriorMean(Wrapper):
         # The more the reconstruction is believed to err, the more the images' distribution counts.
         return self.model_copy(update={"attack": self.attack.varied(prior, rate), "error": prior * self.error})
 
+    @property
+    def needs(self) -> frozenset[Grant]:
+        return self.attack.without_prior().needs | self.adds
+
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
         if knowledge.data_noise is None:
             raise Infeasible("the defense adds no noise of a known covariance to the images")
         assert knowledge.auxiliary_images is not None
         moments = moments_of(knowledge.auxiliary_images)
-        reconstruction = self.attack.reconstruct(observations, knowledge, streams)
+        reconstruction = self.attack.without_prior().reconstruct(observations, knowledge, streams)
         images = reconstruction.images.clone()
         shared: dict[int, list[int]] = {}  # settings and clients share covariances, whose inverses are costly
         for row, noise in enumerate(knowledge.data_noise):

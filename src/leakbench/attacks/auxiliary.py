@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import NamedTuple
 
-from leakbench.attacks.base import Knowledge, Mechanism, Observations, observed
+from leakbench.attacks.base import Knowledge, Mechanism, Observations, OfRound, each_round, observed
+from leakbench.attacks.rows import joined, picked
 from leakbench.errors import Infeasible
 from leakbench.federated.message import Message, stacked
 from leakbench.federated.step import ClientSteps
@@ -39,7 +40,7 @@ class MadeUp:
 def made_up(observations: Observations, knowledge: Knowledge, streams: Streams, each: int, first: int = 0) -> MadeUp:
     """Make up ``each`` clients per observation, with batches of auxiliary images one after the other.
 
-    All mechanisms get the same images, so that they are compared on these, and none depends on how many others there are.
+    All mechanisms get the same images, so that none depends on how many others there are.
 
     Args:
         observations: the victims', whose model, batch size, local training and number of messages the clients share.
@@ -56,51 +57,36 @@ def made_up(observations: Observations, knowledge: Knowledge, streams: Streams, 
         raise Infeasible("clients of the attacker's own need auxiliary images and the mechanism")
     batch, device = observations.batch_shape[0], images.device
     groups = same_mechanism(mechanisms)
-    victim = torch.tensor([row for rows in groups for row in rows], device=device).repeat_interleave(each)
-    taken = torch.cat([first + torch.arange(len(rows) * each * batch, device=device) for rows in groups]) % len(images)
-    held, of_them = images[taken].unflatten(0, (-1, batch)), labels[taken].unflatten(0, (-1, batch))
-    keys = [(*streams.keys[row], "made up", number) for rows in groups for row in rows for number in range(each)]
-    model = observations.parameters
-    parameters = model if model.dim() == 1 else model[victim]
-    sent: list[_Sent] = []
-    start = 0
-    for rows in groups:
-        part = slice(start, start := start + len(rows) * each)
-        sent.append(
-            _send(
-                mechanisms[rows[0]],
-                observations,
-                model if model.dim() == 1 else parameters[part],
-                held[part],
-                of_them[part],
-                Streams(keys[part]),
-            )
-        )
-    repeats = [one.repeats for one in sent if one.repeats is not None]
-    seen = observed(
-        observations.network,
-        parameters,
-        [one.message for one in sent],
-        observations.batch_shape,
-        observations.local,
-        repeats=torch.cat(repeats) if repeats else None,
-        public=Streams([key for one in sent for key in one.public.keys]),
+    rows = [row for group in groups for row in group for _ in range(each)]
+    taken = torch.cat([first + torch.arange(len(group) * each * batch, device=device) for group in groups]) % len(
+        images
     )
-    copies = [mechanisms[row] for rows in groups for row in rows for _ in range(each)]
-    known = replace(knowledge, mechanism=copies)
-    if knowledge.labels is not None:
-        known = replace(known, labels=of_them)
-    if knowledge.noise_variance is not None:
-        known = replace(known, noise_variance=stacked([one.message.noise_variance for one in sent]))
-    if knowledge.batch_statistics is not None:
-        each_group = [one.steps.batch_statistics for one in sent]
-        known = replace(
-            known, batch_statistics={name: torch.cat([of[name] for of in each_group]) for name in each_group[0]}
-        )
-    if knowledge.data_noise is not None:
-        noises = [mechanism.image_noise()[:1] for mechanism in copies]
-        known = replace(known, data_noise=list(chain.from_iterable(noises)) or None)
-    return MadeUp(victim, held, seen, known)
+    clients = _Clients(
+        images=images[taken].unflatten(0, (-1, batch)),
+        labels=labels[taken].unflatten(0, (-1, batch)),
+        mechanisms=[mechanisms[row] for row in rows],
+        streams=Streams([(*streams.keys[row], "made up", place % each) for place, row in enumerate(rows)]),
+        sizes=[len(group) * each for group in groups],
+    )
+    rounds = [
+        clients.send(seen, known, rows, number)
+        for number, (seen, known) in enumerate(each_round(observations, knowledge))
+    ]
+    (seen, known), *later = rounds
+    noises = [mechanism.image_noise()[:1] for mechanism in clients.mechanisms]
+    return MadeUp(
+        torch.tensor(rows, device=device),
+        clients.images,
+        replace(seen, later=tuple(seen for seen, _ in later)),
+        replace(
+            knowledge,
+            labels=None if knowledge.labels is None else clients.labels,
+            data_noise=None if knowledge.data_noise is None else list(chain.from_iterable(noises)) or None,
+            mechanism=clients.mechanisms,
+            later=tuple(known for _, known in later) or None,
+            **known._asdict(),
+        ),
+    )
 
 
 def same_mechanism(mechanisms: Sequence[Mechanism]) -> list[list[int]]:
@@ -109,6 +95,60 @@ def same_mechanism(mechanisms: Sequence[Mechanism]) -> list[list[int]]:
     for row, mechanism in enumerate(mechanisms):
         rows.setdefault(id(mechanism), []).append(row)
     return list(rows.values())
+
+
+@dataclass(frozen=True)
+class _Clients:
+    """Made-up clients: images ``[m, B, C, H, W]``, labels ``[m, B]``, and ``sizes`` of those of each mechanism."""
+
+    images: torch.Tensor
+    labels: torch.Tensor
+    mechanisms: list[Mechanism]
+    streams: Streams
+    sizes: list[int]
+
+    def send(
+        self, victims: Observations, known: Knowledge, rows: list[int], number: int
+    ) -> tuple[Observations, OfRound]:
+        """What a server sees of them in a round, ``number`` from 0 on, and what is known of it.
+
+        Args:
+            victims: the round's observations, in whose ``rows`` are the models of the clients.
+            known: what is known in the round.
+            rows: one for each client.
+            number: of the round.
+        """
+        streams = self.streams.child("round", number) if number else self.streams
+        shared = victims.parameters.dim() == 1
+        parameters = victims.parameters if shared else picked(victims.parameters, rows)
+        sent: list[_Sent] = []
+        start = 0
+        for size in self.sizes:
+            part = slice(start, start := start + size)
+            model = parameters if shared else parameters[part]
+            sent.append(
+                _send(
+                    self.mechanisms[part.start],
+                    victims,
+                    model,
+                    self.images[part],
+                    self.labels[part],
+                    Streams(streams.keys[part]),
+                )
+            )
+        repeats = [one.repeats for one in sent if one.repeats is not None]
+        observations = observed(
+            victims.network,
+            parameters,
+            [one.message for one in sent],
+            victims.batch_shape,
+            victims.local,
+            repeats=torch.cat(repeats) if repeats else None,
+            public=joined([one.public for one in sent]),
+        )
+        variance = None if known.noise_variance is None else stacked([one.message.noise_variance for one in sent])
+        statistics = None if known.batch_statistics is None else joined([one.steps.batch_statistics for one in sent])
+        return observations, OfRound(variance, statistics)
 
 
 class _Sent(NamedTuple):

@@ -143,6 +143,8 @@ class Observations:
         start: earlier reconstructions, at which a search may begin, ``[n, B, C, H, W]``.
         public: the public randomness of the round, one random stream per observation, from which the mechanism drew
             (:attr:`~leakbench.defenses.base.Round.public`); None where nothing was drawn.
+        later: what was seen of the same clients with the same samples in later rounds, whose models are others, row by
+            row as here.
     """
 
     network: Network
@@ -160,6 +162,7 @@ class Observations:
     repeats: torch.Tensor | None = None
     start: torch.Tensor | None = None
     public: Streams | None = None
+    later: tuple[Observations, ...] = ()
 
     def check(self) -> None:
         """Validate shapes and values before computing.
@@ -217,7 +220,7 @@ class Observations:
             raise ValueError("observations are chosen before an attack runs the mechanism on candidates")
         parts = {name: picked(getattr(self, name), rows) for name in SEEN_OF_ROWS}
         parameters = self.parameters if self.parameters.dim() == 1 else picked(self.parameters, rows)
-        return replace(self, parameters=parameters, **parts)
+        return replace(self, parameters=parameters, later=tuple(each.at(rows) for each in self.later), **parts)
 
     def __len__(self) -> int:
         return self.gradients.shape[0]
@@ -265,6 +268,13 @@ def observed(
     return observations
 
 
+class OfRound(NamedTuple):
+    """Side knowledge that a round's model and messages decide: ``[n, d]``, and each ``[n, channels]``, if granted."""
+
+    noise_variance: torch.Tensor | None = None
+    batch_statistics: Statistics | None = None
+
+
 @dataclass(frozen=True)
 class Knowledge:
     """Side knowledge, in network inputs; what is not granted is None.
@@ -286,6 +296,7 @@ class Knowledge:
         words: the model's words, of which sentences are made.
         language_model: a language model that was trained on sentences which no client holds.
         mechanism: the defense of each observation, to be run on candidates.
+        later: what differs in the later rounds of :attr:`Observations.later`.
     """
 
     labels: torch.Tensor | None = None
@@ -301,16 +312,29 @@ class Knowledge:
     words: Words | None = None
     language_model: LanguageModel | None = None
     mechanism: Sequence[Mechanism] | None = None
+    later: tuple[OfRound, ...] | None = None
 
     def granted(self) -> frozenset[str]:
         """Names of what is known; labels of auxiliary images go without saying."""
         known = (each.name for each in fields(self) if getattr(self, each.name) is not None)
-        return frozenset(known) - {"auxiliary_labels"}
+        return frozenset(known) - {"auxiliary_labels", "later"}
 
     def at(self, rows: Sequence[int]) -> Knowledge:
         """What is known of the observations in these rows."""
         words = None if self.words is None else self.words._replace(known=picked(self.words.known, rows))
-        return replace(self, words=words, **{name: picked(getattr(self, name), rows) for name in KNOWN_OF_ROWS})
+        later = None if self.later is None else tuple(picked(each, rows) for each in self.later)
+        of_rows = {name: picked(getattr(self, name), rows) for name in KNOWN_OF_ROWS}
+        return replace(self, words=words, later=later, **of_rows)
+
+
+def each_round(observations: Observations, knowledge: Knowledge) -> list[tuple[Observations, Knowledge]]:
+    """Every round alone, with what is known in it; the first one first."""
+    rounds = [replace(observations, later=()), *observations.later]
+    differing = [OfRound(knowledge.noise_variance, knowledge.batch_statistics), *(knowledge.later or ())]
+    differing += [OfRound()] * (len(rounds) - len(differing))
+    return [
+        (seen, replace(knowledge, later=None, **known._asdict())) for seen, known in zip(rounds, differing, strict=True)
+    ]
 
 
 @dataclass(frozen=True)
@@ -383,6 +407,11 @@ class Attack(Component):
         """Whether it takes observations of clients that hold different models; else it gets those of one at a time."""
         return False
 
+    @property
+    def several_rounds(self) -> bool:
+        """Whether it uses the later rounds of observations; else it looks at the first alone."""
+        return False
+
     def against(self, adaptive: Sequence[Mapping[str, Any]]) -> Attack:
         """The attack to run against a defense: itself, unless it adapts.
 
@@ -408,8 +437,12 @@ class Attack(Component):
         """The attack without the wrappers that know the defense."""
         return self
 
+    def without_prior(self) -> Attack:
+        """The same attack without what it believes of clean images, where what it finds is noisy; by default itself."""
+        return self
+
     def effort(self, samples: int) -> Effort:
-        """Computation for one reconstruction.
+        """Computation for one reconstruction from one round.
 
         Args:
             samples: number that pass through the model when the client's computation is repeated once.

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from leakbench.attacks.adaptive import Wrapper
-from leakbench.attacks.base import ATTACKS, Knowledge, Observations, Reconstruction
+from leakbench.attacks.base import ATTACKS, Knowledge, Observations, Reconstruction, each_round
 from leakbench.attacks.gradient_matching import GradientMatching, Search
 from leakbench.attacks.objectives import L1, Objective
 from leakbench.attacks.optimisers import Adam, Optimiser
@@ -109,8 +109,12 @@ class Robust(Wrapper):
             update={"objective": self.objective, "optimiser": self.optimiser, "iterations": self.iterations}
         )
         estimate = first.reconstruct(observations, knowledge, streams)
-        residual = Search(first, observations, knowledge).residuals(estimate)
-        trusted = (residual.abs() < self.residual * observations.unit).to(observations.gradients)
-        weights = trusted if observations.weights is None else trusted * observations.weights
-        begun = replace(observations, weights=weights, start=estimate.images)
+
+        def trusting(seen: Observations, known: Knowledge) -> Observations:
+            residual = Search(first, seen, known).residuals(estimate)
+            trusted = (residual.abs() < self.residual * seen.unit).to(seen.gradients)
+            return replace(seen, weights=trusted if seen.weights is None else trusted * seen.weights)
+
+        begun, *later = (trusting(*each) for each in each_round(observations, knowledge))
+        begun = replace(begun, start=estimate.images, later=tuple(later))
         return self.attack.reconstruct(begun, knowledge, streams)

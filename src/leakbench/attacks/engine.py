@@ -46,7 +46,7 @@ class TrialData(TypedDict, total=False):
     ``target``: the observed gradient, ``[d]``. ``labels``: ``[B]``. ``weights``: trust in each coordinate, ``[d]``.
     ``statistics``: of BatchNorm layers. ``inputs``: those that
     are known ``where`` they are, both ``batch_shape``. ``parameters``: the client's model, ``[d]``, if it is not that
-    of all. ``row``: the observation, where the mechanism is run on candidates.
+    of all. ``row``: the observation, where the mechanism is run on candidates. ``later``: the data on later rounds.
     """
 
     target: torch.Tensor
@@ -56,6 +56,7 @@ class TrialData(TypedDict, total=False):
     inputs: KnownInputs
     parameters: torch.Tensor
     row: torch.Tensor
+    later: list[TrialData]
 
 
 Cost: TypeAlias = "Callable[[torch.Tensor, TrialData], torch.Tensor]"

@@ -7,7 +7,16 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from leakbench.attacks.base import ATTACKS, Attack, Grant, Knowledge, KnownInputs, Observations, Reconstruction
+from leakbench.attacks.base import (
+    ATTACKS,
+    Attack,
+    Grant,
+    Knowledge,
+    KnownInputs,
+    Observations,
+    Reconstruction,
+    each_round,
+)
 from leakbench.attacks.batch_norm import Anchored, estimated_statistics
 from leakbench.attacks.engine import Cost, Interlude, TrialData, minimise
 from leakbench.attacks.labels import infer_labels
@@ -33,7 +42,7 @@ class GradientMatching(Attack):
     """Minimise the distance of gradients over candidate inputs, from interchangeable parts.
 
     Each observation keeps its restart with the lowest objective. The attacker repeats the client's local training step
-    by step, in the client's BatchNorm mode.
+    by step, in the client's BatchNorm mode. Of several rounds the distances are averaged, each at its round's model.
     """
 
     objective: Objective = Field(description="distance between the candidate's gradient and the observed one")
@@ -87,8 +96,16 @@ class GradientMatching(Attack):
         weighted = tuple(part.model_copy(update={"weight": prior * part.weight}) for part in self.regularisers)
         return self.model_copy(update={"regularisers": weighted, "optimiser": self.optimiser.times(rate)})
 
+    @property
+    def several_rounds(self) -> bool:
+        return True
+
     def effort(self, samples: int) -> Effort:
         return Effort(samples, 1).times(self.iterations).beside(self.restarts)
+
+    def without_prior(self) -> GradientMatching:
+        kept = tuple(part for part in self.regularisers if not part.of_clean_images)
+        return self.model_copy(update={"box": False, "regularisers": kept})
 
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
         search = self._search(observations, knowledge)
@@ -121,10 +138,14 @@ class Search:
 
     A trial's variables are its images (or the latents that become images) and, where labels are optimised too, their
     scores before the softmax.
+
+    Attributes:
+        later: the searches of the later rounds, of which the distances count.
     """
 
     def __init__(self, attack: GradientMatching, observations: Observations, knowledge: Knowledge) -> None:
         self.attack, self.observations, self.knowledge = attack, observations, knowledge
+        self.later = [Search(attack, *each) for each in each_round(observations, knowledge)[1:]]
         self.word_length: float | None = None
         self.shape = observations.batch_shape
         self.varied = attack.unknown.shape(self.shape)
@@ -230,6 +251,8 @@ class Search:
             data["inputs"] = KnownInputs(*(part[rows] for part in self.knowledge.inputs))
         if self.statistics is not None:
             data["statistics"] = {name: tensor[rows] for name, tensor in self.statistics.items()}
+        if self.later:
+            data["later"] = [each.trial_data(trials) for each in self.later]
         return data
 
     def residuals(self, reconstruction: Reconstruction) -> torch.Tensor:
@@ -253,23 +276,31 @@ class Search:
         result: torch.Tensor = batched(seen.parameters, images, labels, seen.gradients, self.statistics)
         return result
 
+    def distance(self, images: torch.Tensor, labels: torch.Tensor, data: TrialData) -> torch.Tensor:
+        """The distance of the candidate's gradient from that of this search's round, a scalar."""
+        seen, network = self.observations, self.network
+        parameters = data.get("parameters", seen.parameters)
+        gradient = seen.local.update(network, parameters, images, labels, data.get("statistics"))
+        if seen.score is not None:
+            return scored(Candidates(gradient, images, labels, data["row"]), seen.score)
+        if seen.send is not None:
+            gradient = straight_through(Candidates(gradient, images, labels, data["row"]), seen.send)
+        return self.attack.objective(gradient, data["target"], data.get("weights"), network.sizes).mean()
+
     def cost(self) -> Cost:
         """The objective of one trial."""
         attack, network, shared = self.attack, self.network, self.observations.parameters
-        local, sizes = self.observations.local, network.sizes
-        running, send, score = network.running_statistics, self.observations.send, self.observations.score
+        running = network.running_statistics
 
         def cost(variables: torch.Tensor, data: TrialData) -> torch.Tensor:
             images, scores = self.candidates(variables, data.get("inputs"))
             labels = data["labels"] if scores is None else scores.softmax(dim=-1)
             statistics, parameters = data.get("statistics"), data.get("parameters", shared)
-            gradient = local.update(network, parameters, images, labels, statistics)
-            if score is not None:
-                value = scored(Candidates(gradient, images, labels, data["row"]), score)
-            else:
-                if send is not None:
-                    gradient = straight_through(Candidates(gradient, images, labels, data["row"]), send)
-                value = attack.objective(gradient, data["target"], data.get("weights"), sizes).mean()
+            value = self.distance(images, labels, data)
+            if self.later:
+                others = zip(self.later, data["later"], strict=True)
+                distances = [value, *(each.distance(images, labels, of_round) for each, of_round in others)]
+                value = torch.stack(distances).mean()
             scene = Scene(
                 pixel_range=self.knowledge.pixel_range,
                 statistics_of=lambda candidate: network.batch_statistics(parameters, candidate),

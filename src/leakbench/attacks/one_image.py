@@ -34,6 +34,7 @@ class OneImage(Wrapper):
         assert knowledge.labels is not None
         classes = observations.network.head.outputs
         soft = torch.nn.functional.one_hot(knowledge.labels, classes).to(observations.gradients).mean(1, keepdim=True)
-        one = replace(observations, batch_shape=(1, *shape))
+        later = tuple(replace(each, batch_shape=(1, *shape)) for each in observations.later)
+        one = replace(observations, batch_shape=(1, *shape), later=later)
         reconstruction = self.attack.reconstruct(one, replace(knowledge, labels=soft), streams)
         return replace(reconstruction, labels=None if reconstruction.labels is None else knowledge.labels)

@@ -8,7 +8,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from leakbench.attacks.adaptive import Wrapper
-from leakbench.attacks.base import ATTACKS, Grant, Knowledge, Observations, Reconstruction
+from leakbench.attacks.base import ATTACKS, Attack, Grant, Knowledge, Observations, Reconstruction
 from leakbench.attacks.unknowns import Upsampled
 from leakbench.errors import Infeasible
 from leakbench.randomness import Streams
@@ -28,6 +28,9 @@ class PostProcessed(Wrapper):
     generator: float = Field(
         0.5, ge=0, le=1, description="part of the generator's image; the rest is super-resolution's"
     )
+
+    def without_prior(self) -> Attack:
+        return self.attack.without_prior()
 
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
         assert knowledge.prior is not None and knowledge.pixel_range is not None

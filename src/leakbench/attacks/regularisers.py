@@ -33,6 +33,8 @@ class Scene:
 
 class _Regulariser(Part):
     needs: ClassVar[frozenset[Grant]] = frozenset()
+    of_clean_images: ClassVar[bool] = False
+    """Whether images that a defense made noisy are unlike what it asks for."""
 
     weight: float = Field(ge=0, description="factor of the penalty")
 
@@ -69,6 +71,7 @@ class TotalVariation(_Regulariser):
     """
 
     kind: Literal["total_variation"] = "total_variation"
+    of_clean_images: ClassVar[bool] = True
     form: Literal["anisotropic", "isotropic", "squared"] = Field("anisotropic", description="how differences combine")
 
     def __call__(self, images: torch.Tensor, scene: Scene) -> torch.Tensor:
@@ -87,6 +90,7 @@ class PixelBox(_Regulariser):
 
     kind: Literal["pixel_box"] = "pixel_box"
     needs: ClassVar[frozenset[Grant]] = frozenset({"pixel_range"})
+    of_clean_images: ClassVar[bool] = True
 
     def __call__(self, images: torch.Tensor, scene: Scene) -> torch.Tensor:
         assert scene.pixel_range is not None

@@ -83,6 +83,10 @@ class SentenceMatching(GradientMatching):
     def several_models(self) -> bool:
         return False  # their word embeddings differ
 
+    @property
+    def several_rounds(self) -> bool:
+        return False  # so do those of several rounds
+
     def effort(self, samples: int) -> Effort:
         tried = self.starts + self.permutations
         search = super().effort(samples).plus(Effort(tried * samples, tried / DRAWN))
@@ -198,6 +202,8 @@ def _behind_the_words(observations: Observations) -> Observations:
     """The same observations without the coordinates of the word embeddings."""
     if observations.send is not None:
         raise Infeasible("attack 'simulated': a search for sentences leaves out coordinates that the mechanism reads")
+    if observations.later:
+        raise Infeasible("a search for sentences: word embeddings are other ones in every round's model")
     network = observations.network
     table = network.names.index(table_of(network))
     begin = sum(network.sizes[:table])

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from itertools import chain
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from leakbench.attacks.base import Attack, Grant, Knowledge, Observations, Reconstruction, observed
+from leakbench.attacks.base import Attack, Grant, Knowledge, Observations, OfRound, Reconstruction, observed
 from leakbench.data.base import Dataset
 from leakbench.defenses.base import Defense, PrivacyStatement, Round, Schedule
 from leakbench.defenses.clients import DefendedClients, Examples, PublicMechanism
@@ -23,7 +23,7 @@ from leakbench.federated.secure_training import SecureAggregation
 from leakbench.federated.step import ClientSteps
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
 from leakbench.jobs.calibration import CalibrationImages
-from leakbench.jobs.pretraining import Diverged, Pretraining, pretrained
+from leakbench.jobs.pretraining import Diverged, Pretraining, trajectory
 from leakbench.jobs.stacked import joint_knowledge, side_by_side, worthwhile
 from leakbench.jobs.subjects import SUBJECTS, Subject, check_defense, subject_of
 from leakbench.jobs.sums import averaged, match_users, only_sums, together
@@ -32,7 +32,7 @@ from leakbench.lazy import torch
 from leakbench.metrics.image import IMAGE_METRICS
 from leakbench.metrics.labels import label_accuracy
 from leakbench.metrics.text import TEXT_METRICS
-from leakbench.models.base import BatchNorm, Statistics, build_network
+from leakbench.models.base import BatchNorm, Network, Statistics, build_network
 from leakbench.randomness import Streams
 from leakbench.records import MetricInfo, Outcome, Replicate
 
@@ -73,7 +73,7 @@ class AttackJob(JobKind):
         "users",
         "target",
     )
-    added: ClassVar[tuple[str, ...]] = ("users", "secure_aggregation", "victims", "unlike")
+    added: ClassVar[tuple[str, ...]] = ("users", "secure_aggregation", "victims", "unlike", "rounds", "rounds_apart")
 
     clients: int = Field(ge=1, description="victim batches per seed")
     batch_size: int = Field(ge=1, description="samples per victim batch, B")
@@ -103,6 +103,17 @@ class AttackJob(JobKind):
         ge=1,
         description="messages of each client about the same images and model, with fresh randomness of the defense; "
         "attacks see the first, 'averaged' all of them",
+    )
+    rounds: int = Field(
+        1,
+        ge=1,
+        description="rounds in which each client sends an update of the same images, each under the model of its round "
+        "and with fresh randomness of the defense; attacks that know one round look at the first",
+    )
+    rounds_apart: int = Field(
+        10,
+        ge=1,
+        description="steps of undefended training, as pretraining has them, from one round's model to the next",
     )
     prior: str | None = Field(
         None,
@@ -162,6 +173,7 @@ class AttackJob(JobKind):
             records=self.batch_size,
             batch=self.batch_size,
             sampling="all",
+            rounds=self.rounds,
             clipped=secure is not None and secure.clip is not None,
             places=None if secure is None else secure.fraction_bits,
         )
@@ -209,10 +221,14 @@ class AttackJob(JobKind):
 
     def effort(self, job: Job) -> Effort:
         seen = self.local.samples(self.batch_size * self.users)
-        updates = Effort(seen, self.local.steps).times(self.messages)
+        updates = Effort(seen, self.local.steps).times(self.messages * self.rounds)
         attacked = job.attack_effort(seen)
+        if job.attack is not None and job.attack.single().several_rounds:
+            attacked = attacked.times(self.rounds)
         one = updates.plus(Effort(attacked.passes, attacked.steps * self.local.steps))
-        trained = self.pretraining.effort(job.dataset.single(), self.epoch)
+        trained = self.pretraining.effort(job.dataset.single(), self.epoch).plus(
+            self.pretraining.steps_effort((self.rounds - 1) * self.rounds_apart)
+        )
         return trained.plus(one.beside(job.defense.count * self.clients)).times(len(job.seeds))
 
     def volume(self, job: Job) -> float:
@@ -261,6 +277,9 @@ class AttackJob(JobKind):
             )
         if self.target != "images" and dataset.unit != "images":
             raise Infeasible(f"target '{self.target}': there is no mean of {dataset.unit}")
+        if self.rounds > 1 and dataset.unit != "images":
+            reason = f"{dataset.unit} are embedded by the model, which is another one each time"
+            raise Infeasible(f"{self.rounds} rounds: {reason}")
         granted = {*self.knowledge, *(name for name in TRAINED.values() if getattr(self, name))}
         missing = sorted(attack.needs - granted)
         if missing:
@@ -286,7 +305,9 @@ class AttackJob(JobKind):
     def _is_stacked(self, job: Job, subject: Subject, attack: Attack, device: torch.device) -> bool:
         """Whether one search attacks the models of all seeds, a model per row: where that is possible and faster."""
         network = build_network(job.model.single(), subject.dataset.shape, subject.dataset.classes, 0, device)
-        alike = not (network.running_statistics and self.epoch)  # else their BatchNorm layers differ, too
+        alike = not (
+            network.running_statistics and (self.epoch or self.rounds > 1)
+        )  # else their BatchNorm layers differ, too
         return attack.several_models and alike and worthwhile(self.clients, network.dimension, device)
 
     def _attack(
@@ -349,27 +370,38 @@ class AttackJob(JobKind):
         return granted
 
 
-@dataclass(frozen=True)
-class _Sent:
-    """The messages of all clients under one setting of the defense, and the side knowledge that may be granted.
+@dataclass(frozen=True, kw_only=True)
+class _Round:
+    """The messages of all clients in one round.
 
     Attributes:
-        setting: values of the swept parameters.
         message: the first message of each server's clients, as the server gets it.
         view: the gradients decoded from it, ``[n, d]``.
         repeats: those decoded from all messages, ``[n, messages, d]``; None where each client sent one.
-        image_noise: covariance of the noise on each observation's images; empty where it is not granted.
         statistics: of the batches, for BatchNorm; empty where they are not granted.
+    """
+
+    message: Message
+    view: torch.Tensor
+    repeats: torch.Tensor | None
+    statistics: Statistics
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sent(_Round):
+    """The first round under one setting of the defense, later ones, and the side knowledge that may be granted.
+
+    Attributes:
+        setting: values of the swept parameters.
+        later: the later rounds.
+        image_noise: covariance of the noise on each observation's images; empty where it is not granted.
         privacy: the mechanism's guarantee.
         mechanism: the defense, if an attacker may run it; None where it is not granted, or is not one client's.
     """
 
     setting: Setting
-    message: Message
-    view: torch.Tensor
-    repeats: torch.Tensor | None
+    later: list[_Round]
     image_noise: list[torch.Tensor]
-    statistics: Statistics
     privacy: PrivacyStatement
     mechanism: PublicMechanism | None
 
@@ -383,12 +415,14 @@ class _Scene:
         subject: images or sentences.
         clients: all of them; each ``users`` consecutive ones are averaged before the server sees them.
         undefended: their step without a defense, which the settings of a defense share.
+        models: those of all rounds.
     """
 
     kind: AttackJob
     subject: Subject
     clients: Victims
     undefended: ClientSteps
+    models: list[Network]
 
     @classmethod
     def of(cls, kind: AttackJob, job: Job, subject: Subject, seed: int, device: torch.device) -> _Scene:
@@ -410,11 +444,22 @@ class _Scene:
             unlike=kind.unlike,
             device=device,
         )
-        trained = pretrained(clients.network, dataset, label, seed, kind.epoch, kind.pretraining, device)
-        network = trained.in_mode(kind.batch_norm)
+        states = trajectory(
+            clients.network,
+            dataset,
+            label,
+            seed,
+            kind.epoch,
+            kind.pretraining,
+            device,
+            states=kind.rounds,
+            apart=kind.rounds_apart,
+        )
+        network, *later = (state.in_mode(kind.batch_norm) for state in states)
         inputs = subject.inputs(network, network.parameters, clients.values)
         clients = replace(clients, network=network, parameters=network.parameters, inputs=inputs)
-        return cls(kind, subject, clients, _steps(kind, clients, Examples(inputs, clients.labels)))
+        undefended = _steps(kind, clients, Examples(inputs, clients.labels))
+        return cls(kind, subject, clients, undefended, [network, *later])
 
     @cached_property
     def victims(self) -> Victims:
@@ -431,30 +476,48 @@ class _Scene:
         kind, clients, defense = self.kind, self.clients, mechanism.defense
         samples = Examples(clients.inputs, clients.labels)
         defended = DefendedClients(defense, clients.streams, samples, per_server=kind.users)
-        rounds = [defended.step(self._computed, streams) for streams in self._mechanism_streams()]
-        messages = [averaged(each.message, kind.users, kind.secure_aggregation) for each in rounds]
-        views = [message.view() for message in messages]
+        first, *later = [self._round(defended, number) for number in range(kind.rounds)]
         return _Sent(
-            setting,
-            messages[0],
-            views[0],
-            torch.stack(views, dim=1) if len(views) > 1 else None,
-            self._image_noise(defense),
-            rounds[0].steps.batch_statistics if self._grants_statistics else {},
-            defense.privacy(kind.schedule(clients.network.dimension)),
-            mechanism if "mechanism" in kind.knowledge and kind.users == 1 and defense.together == 1 else None,
+            **vars(first),
+            setting=setting,
+            later=later,
+            image_noise=self._image_noise(defense),
+            privacy=defense.privacy(kind.schedule(clients.network.dimension)),
+            mechanism=mechanism
+            if "mechanism" in kind.knowledge and kind.users == 1 and defense.together == 1
+            else None,
         )
 
-    def _computed(self, batch: Examples) -> ClientSteps:
-        """The clients' computation on a batch; shared with the undefended step where the batch is unchanged."""
-        same = batch.inputs is self.clients.inputs and batch.labels is self.clients.labels
-        return self.undefended if same else _steps(self.kind, self.clients, batch)
+    def _round(self, defended: DefendedClients, number: int) -> _Round:
+        """The messages of a round, from 0 on."""
+        kind = self.kind
+        sent = [defended.step(partial(self._computed, number), streams) for streams in self._mechanism_streams(number)]
+        messages = [averaged(each.message, kind.users, kind.secure_aggregation) for each in sent]
+        views = [message.view() for message in messages]
+        return _Round(
+            message=messages[0],
+            view=views[0],
+            repeats=torch.stack(views, dim=1) if len(views) > 1 else None,
+            statistics=sent[0].steps.batch_statistics if self._grants_statistics else {},
+        )
 
-    def _mechanism_streams(self) -> Iterator[Streams]:
-        """The mechanism's randomness for each message of the clients."""
-        yield self.clients.streams.child("defense")
-        for number in range(1, self.kind.messages):
-            yield self.clients.streams.child("defense", number)
+    def _computed(self, number: int, batch: Examples) -> ClientSteps:
+        """The clients' computation on a batch; shared with the undefended step where model and batch are unchanged."""
+        clients = self.clients
+        if number:
+            model, streams = self.models[number], clients.streams.child("round", number)
+            return _steps(
+                self.kind, replace(clients, network=model, parameters=model.parameters, streams=streams), batch
+            )
+        same = batch.inputs is clients.inputs and batch.labels is clients.labels
+        return self.undefended if same else _steps(self.kind, clients, batch)
+
+    def _mechanism_streams(self, number: int = 0) -> Iterator[Streams]:
+        """The mechanism's randomness for each message of the clients in a round."""
+        streams = self.clients.streams.child("round", number) if number else self.clients.streams
+        yield streams.child("defense")
+        for message in range(1, self.kind.messages):
+            yield streams.child("defense", message)
 
     def _image_noise(self, defense: Defense) -> list[torch.Tensor]:
         """Covariance of the noise on the images of each observation, if granted; empty without noise.
@@ -480,12 +543,17 @@ class _Scene:
         Raises:
             ObservationError: a value is not finite, or does not fit the model.
         """
-        victims, users = self.victims, self.kind.users
-        public = Round(next(self._mechanism_streams()), clients_per_server=users).public
+        first, *later = (self._observed(number, of_round) for number, of_round in enumerate([sent, *_rounds_of(sent)]))
+        return replace(first, later=tuple(later))
+
+    def _observed(self, number: int, sent: Sequence[_Round]) -> Observations:
+        """The observations of a round."""
+        victims, users, model = self.victims, self.kind.users, self.models[number]
+        public = Round(next(self._mechanism_streams(number)), clients_per_server=users).public
         repeats = [each.repeats for each in sent if each.repeats is not None]
         return observed(
-            victims.network,
-            victims.parameters,
+            model,
+            model.parameters,
             [each.message for each in sent],
             tuple(victims.inputs.shape[1:]),
             self.kind.local,
@@ -496,12 +564,11 @@ class _Scene:
     def knowledge(self, sent: Sequence[_Sent]) -> Knowledge:
         """The granted knowledge of the victims and of the messages of all settings."""
         granted, settings = set(self.kind.knowledge), len(sent)
-        statistics = [each.statistics for each in sent]
-        variance = stacked([each.message.noise_variance for each in sent])
+        first, *later = (self._known_in(of_round) for of_round in [sent, *_rounds_of(sent)])
         knowledge = Knowledge(
             labels=self.victims.labels.repeat(settings, 1) if "labels" in granted else None,
-            batch_statistics={name: torch.cat([each[name] for each in statistics]) for name in statistics[0]} or None,
-            noise_variance=variance if "noise_variance" in granted else None,
+            later=tuple(later) or None,
+            **first._asdict(),
             data_noise=[noise for each in sent for noise in each.image_noise] or None,
             mechanism=[each.mechanism for each in sent if each.mechanism for _ in range(self.kind.clients)] or None,
             **self.subject.knowledge(self.victims, self.kind.knowledge, self.kind.auxiliary),
@@ -509,6 +576,15 @@ class _Scene:
         if knowledge.words is None or knowledge.inputs is None:
             return knowledge
         return replace(knowledge, words=knowledge.words.repeat(settings), inputs=knowledge.inputs.repeat(settings))
+
+    def _known_in(self, sent: Sequence[_Round]) -> OfRound:
+        """The granted knowledge that differs between rounds."""
+        statistics = [each.statistics for each in sent]
+        variance = stacked([each.message.noise_variance for each in sent])
+        return OfRound(
+            variance if "noise_variance" in self.kind.knowledge else None,
+            {name: torch.cat([each[name] for each in statistics]) for name in statistics[0]} or None,
+        )
 
     def judged(
         self, seed: int, sent: Sequence[_Sent], reconstruction: Reconstruction
@@ -562,6 +638,11 @@ class _Scene:
             classes = self.victims.network.head.outputs
             values["label_accuracy"] = label_accuracy(reconstruction.labels, self.victims.labels, classes)
         return values
+
+
+def _rounds_of(sent: Sequence[_Sent]) -> list[tuple[_Round, ...]]:
+    """The later rounds of all settings, round after round."""
+    return list(zip(*(each.later for each in sent), strict=True))
 
 
 def _steps(kind: AttackJob, victims: Victims, batch: Examples) -> ClientSteps:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -14,6 +15,7 @@ from leakbench.federated.updates import Hook, run_updates
 from leakbench.jobs.modules import ModuleTraining
 from leakbench.lazy import torch
 from leakbench.models.base import Network
+from leakbench.numerics.stateful import named, part_of
 from leakbench.randomness import generator
 
 if TYPE_CHECKING:
@@ -38,6 +40,10 @@ class Pretraining(BaseModel):
         samples = self.samples or dataset.expected("train")
         return Effort(samples, math.ceil(samples / self.batch_size)).times(epochs)
 
+    def steps_effort(self, steps: int) -> Effort:
+        """The effort of ``steps`` steps."""
+        return Effort(self.batch_size, 1).times(steps)
+
     def over(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
         """The optimiser of these parameters."""
         if self.optimiser == "adamw":
@@ -58,26 +64,49 @@ def pretrained(
     pretraining: Pretraining,
     device: torch.device,
 ) -> Network:
-    """The network after ``epoch`` epochs of training, its BatchNorm statistics included; unchanged after none.
+    """The network after ``epoch`` epochs of training: the first state of :func:`trajectory`.
+
+    Raises:
+        ConfigError: as :func:`trajectory`.
+        Diverged: as :func:`trajectory`.
+    """
+    return trajectory(network, dataset, label, seed, epoch, pretraining, device)[0]
+
+
+def trajectory(
+    network: Network,
+    dataset: Dataset,
+    label: str,
+    seed: int,
+    epoch: int,
+    pretraining: Pretraining,
+    device: torch.device,
+    *,
+    states: int = 1,
+    apart: int = 1,
+) -> list[Network]:
+    """States of one training, BatchNorm statistics included: after ``epoch`` epochs, and every few steps from there.
 
     The order of the samples depends on the label, the seed and the epoch alone, so longer training passes through the
     states of shorter training.
 
     Args:
-        network: the initial network; it is not changed.
+        network: the initial network, which is not changed; it is the first state where there are no epochs.
         dataset: its train split is the training data.
         label: the data set's label, which names the random streams.
         seed: of the repetition; it orders the samples.
-        epoch: number of epochs.
+        epoch: number of epochs before the first state.
         pretraining: the optimiser and its parameters.
         device: of the computation.
+        states: their number.
+        apart: steps between two of them.
 
     Raises:
         ConfigError: the train split has fewer samples than ``pretraining.samples``.
         Diverged: parameters or BatchNorm statistics became non-finite.
     """
-    if epoch == 0:
-        return network
+    if epoch == 0 and states == 1:
+        return [network]
     available = dataset.length("train")
     count = available if pretraining.samples is None else pretraining.samples
     if count > available:
@@ -97,11 +126,13 @@ def pretrained(
         optimiser.step()
 
     finite = _StaysFinite(module, orders.steps)
+    *earlier, total = (epoch * orders.steps + number * apart for number in range(states))
+    kept = _Kept(module, earlier)
     with torch.enable_grad():
         parts = {"module": ModuleTraining(module, optimiser)}
-        run_updates("pretraining", epoch * orders.steps, update, parts, [finite])
-    finite.check(epoch)
-    return Network(module, device, network.batch_norm)
+        run_updates("pretraining", total, update, parts, [finite, kept])
+    finite.check(math.ceil(total / orders.steps))
+    return [Network(each, device, network.batch_norm) for each in (*kept.modules(), module)]
 
 
 class _Orders:
@@ -123,6 +154,30 @@ class _Orders:
             order = torch.randperm(self.count, generator=generator(*self.key, epoch))
             self._epoch, self._order = epoch, order.to(self.device)
         return self._order[batch * self.batch_size : (batch + 1) * self.batch_size]
+
+
+class _Kept(Hook):
+    """Copies of a module's state after these numbers of steps."""
+
+    def __init__(self, module: torch.nn.Module, steps: Sequence[int]) -> None:
+        self.module, self.steps = module, tuple(steps)
+        self.states: dict[str, torch.Tensor] = {}
+        for number in range(len(steps)):
+            self._keep(number)
+
+    def _keep(self, number: int) -> None:
+        self.states |= named(str(number), {name: part.clone() for name, part in self.module.state_dict().items()})
+
+    def after(self, step: int) -> None:
+        if step + 1 in self.steps:
+            self._keep(self.steps.index(step + 1))
+
+    def modules(self) -> Iterator[torch.nn.Module]:
+        """A module in each of the states."""
+        for number in range(len(self.steps)):
+            module = copy.deepcopy(self.module)
+            module.load_state_dict(part_of(self.states, str(number)))
+            yield module
 
 
 class _StaysFinite(Hook):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from leakbench.attacks.base import KNOWN_OF_ROWS, SEEN_OF_ROWS, Knowledge, Observations
+from leakbench.attacks.base import KNOWN_OF_ROWS, SEEN_OF_ROWS, Knowledge, Observations, OfRound
 from leakbench.attacks.rows import joined
 from leakbench.lazy import torch
 
@@ -33,9 +33,13 @@ def side_by_side(observations: Sequence[Observations]) -> Observations:
         raise ValueError("observations are put side by side before an attack changes them")
     parts = {name: joined([getattr(one, name) for one in observations]) for name in SEEN_OF_ROWS}
     parameters = torch.cat([one.parameters.expand(len(one), -1) for one in observations])
-    return replace(observations[0], parameters=parameters, **parts)
+    later = tuple(map(side_by_side, zip(*(one.later for one in observations), strict=True)))
+    return replace(observations[0], parameters=parameters, later=later, **parts)
 
 
 def joint_knowledge(knowledge: Sequence[Knowledge]) -> Knowledge:
     """Knowledge of observations that are put side by side; what is not about one of them is taken of the first."""
-    return replace(knowledge[0], **{name: joined([getattr(one, name) for one in knowledge]) for name in KNOWN_OF_ROWS})
+    rounds = zip(*(one.later or () for one in knowledge), strict=True)
+    later = tuple(OfRound(*map(joined, zip(*each, strict=True))) for each in rounds)
+    of_rows = {name: joined([getattr(one, name) for one in knowledge]) for name in KNOWN_OF_ROWS}
+    return replace(knowledge[0], **of_rows, later=later or None)

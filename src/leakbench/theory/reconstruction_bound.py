@@ -116,8 +116,9 @@ def diagonal_error(eigenvalues: torch.Tensor, variances: torch.Tensor) -> torch.
 def gaussian_error(covariance: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
     """The least error for normal data, ``tr[Sigma_D - Sigma_D (Sigma_D + Sigma_xi)^-1 Sigma_D] / d``, ``[...]``.
 
-    It is computed as ``tr[Sigma_D (Sigma_D + Sigma_xi)^-1 Sigma_xi] / d``, which does not cancel, with a
-    pseudo-inverse, so that both may be zero in the same direction.
+    For any data with this covariance it is the least error of a linear estimate (Wiener 1949), which
+    :func:`leakbench.theory.denoising.posterior_mean` reaches. It is computed as ``tr[Sigma_D (Sigma_D + Sigma_xi)^-1
+    Sigma_xi] / d``, which does not cancel, with a pseudo-inverse, so that both may be zero in the same direction.
 
     Args:
         covariance: ``Sigma_D``, ``[..., d, d]``.

@@ -120,6 +120,7 @@ def trained(before: float, after: float) -> Tables:
 def adaptive(errors: Sequence[float]) -> Tables:
     defenses = ("natural-all", "white-all", "personalized-all")
     parts = [measured(each, {"mse_input": errors}, units=3, attack="ig-posterior") for each in defenses]
+    parts += [measured(each, {"mmse": [0.3, 0.2, 0.1, 0.05]}) for each in defenses]
     return inverted(FALLING, LARGER) | {"inversion_adaptive": table(*parts)}
 
 
@@ -232,6 +233,7 @@ CASES: dict[str, Case] = {
     "E12": (lambda: spectra(1.02), lambda: spectra(1.04)),
     "X1": (lambda: modes(0.8, 0.6), lambda: modes(0.6, 0.8)),
     "X2": (lambda: adaptive([0.4, 0.3, 0.2, 0.1]), lambda: adaptive(LARGER)),
+    "X5": (lambda: adaptive([0.4, 0.3, 0.15, 0.09]), lambda: adaptive([0.4, 0.3, 0.2, 0.12])),
     "X3": (lambda: bounds(0.9), lambda: bounds(0.2)),
     "X4": (lambda: trained(0.5, 0.9), lambda: trained(0.9, 0.5)),
 }

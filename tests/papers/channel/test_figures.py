@@ -27,7 +27,7 @@ def known(_: Job, replicate: Replicate) -> None:
     replicate.metrics |= {"eigenvalues": eigenvalues, "trace": 256.0}
     if "kappa" in replicate.setting:
         kappa = float(replicate.setting["kappa"])
-        replicate.metrics |= {"kappa": kappa, "capacity": kappa}
+        replicate.metrics |= {"kappa": kappa, "capacity": kappa, "mmse": 1 / kappa}
         replicate.metrics["fresh_capacity"] = [kappa * visits**0.5 for visits in VISITS]
     elif "direction" in replicate.setting:
         replicate.metrics["mmse"] = 0.4 / (1 + float(replicate.setting["direction"]))
@@ -59,6 +59,14 @@ def test_heatmaps(tables: Tables, name: str, metric: str) -> None:
         values = per_seed(frame, **equal)
         assert row["mean"] == pytest.approx(sum(values) / len(values))
     assert len(numbers) == len(shown) * (3 * 3 + 4)
+
+
+def test_the_floor_stands_below_the_error(tables: Tables) -> None:
+    drawing = draw("figS1", tables, paper=PAPER)
+    numbers = drawing.numbers[drawing.numbers["kappa"].notna()]
+    assert numbers["least"].tolist() == pytest.approx((1 / numbers["kappa"]).tolist()) and len(numbers) == 9
+    words = [text.get_text() for text in drawing.figure.axes[0].texts]
+    assert sum(word.endswith("\n(0.1)") for word in words) == 3
 
 
 def test_a_void_cell_says_so(tables: Tables) -> None:

@@ -44,7 +44,14 @@ INVERTED = (
 
 
 def _heatmaps(
-    frame: pd.DataFrame, references: pd.DataFrame, metric: str, label: str, attack: str, *, hotter_is: str
+    frame: pd.DataFrame,
+    references: pd.DataFrame,
+    metric: str,
+    label: str,
+    attack: str,
+    *,
+    hotter_is: str,
+    least: str | None = None,
 ) -> Drawing:
     """One panel per data set: channels by capacity, with the numbers in the cells.
 
@@ -55,18 +62,22 @@ def _heatmaps(
         label: name of the metric on panels, with its unit.
         attack: label of the attack that is shown.
         hotter_is: "higher" or "lower": which values are dark; dark is more leakage.
+        least: the metric of one value per setting that stands below each number, if any.
     """
     frame = having(frame, "kappa")
     datasets = list(dict.fromkeys(frame["dataset"]))
     cells = max(frame[KAPPA].nunique(), 1)
     stacked = len(datasets) > 2 or cells > 5
     width = max(1.9 + 0.52 * cells, 5.5 if stacked or len(datasets) == 1 else 0.0)  # room for the caption
-    drawn, axes = panels(len(datasets), width=width, height=2.6, stacked=stacked)
+    drawn, axes = panels(len(datasets), width=width, height=2.6 if least is None else 3.5, stacked=stacked)
     numbers: list[dict[Any, Any]] = []
     for ax, dataset in zip(axes, datasets, strict=True):
         every = values_of(frame, metric, attack=attack, dataset=dataset)
         swept = every[every[KAPPA].notna()]
         points = judged(swept, ["defense", KAPPA])
+        if least is not None:
+            floors = values_of(frame, least, dataset=dataset).groupby(["defense", KAPPA])["value"].first()
+            points = points.join(floors.rename("least"), on=["defense", KAPPA])
         beside = _references(references, metric, dataset)
         others = every[every[KAPPA].isna() & (every["mechanism"] != "none")]
         beside += [
@@ -100,12 +111,17 @@ def _heatmap(ax: Axes, points: pd.DataFrame, names: Mapping[str, str], hotter_is
     table = points.pivot(index="defense", columns=KAPPA, values="mean").reindex(labels)
     values = table.to_numpy(dtype=float)
     ax.imshow(values, cmap="YlOrRd" if hotter_is == "higher" else "YlOrRd_r", aspect="auto", interpolation="nearest")
+    floors = None
+    if "least" in points:
+        floors = points.pivot(index="defense", columns=KAPPA, values="least").reindex(labels).to_numpy(dtype=float)
     low, high = np.nanmin(values), np.nanmax(values)
     for row, column in np.ndindex(values.shape):
         value = values[row, column]
         part = (value - low) / (high - low) if high > low else 0.5
         dark = part > 0.65 if hotter_is == "higher" else part < 0.35
         words = rounded(float(value))
+        if floors is not None:
+            words += f"\n({floors[row, column]:.2g})"
         ax.text(column, row, words, ha="center", va="center", fontsize="small", color="white" if dark else "black")
     ax.set_xticks(range(len(table.columns)), [f"{kappa:g}" for kappa in table.columns])
     ax.set_yticks(range(len(labels)), [names[label] for label in labels])
@@ -293,6 +309,7 @@ class Heatmap(NamedTuple):
         experiment: of the channels.
         attack: label of the attack.
         model: what the caption says of the network.
+        least: the metric that stands below each number, if any.
     """
 
     title: str
@@ -304,6 +321,7 @@ class Heatmap(NamedTuple):
     experiment: str = "inversion"
     attack: str = ATTACK
     model: str = UNTRAINED
+    least: str | None = None
 
 
 HEATMAPS: Mapping[int | str, Heatmap] = {
@@ -315,9 +333,12 @@ HEATMAPS: Mapping[int | str, Heatmap] = {
     "S1": Heatmap(
         "error for an attacker who knows the channel",
         "Fig. 14 and 30 for an attacker who knows the covariance of the noise and denoises the reconstruction (the "
-        "mean of normal images given a noisy one, with moments of auxiliary images).",
+        "mean of normal images given a noisy one, with moments of auxiliary images); its search has neither box nor "
+        "total variation. In brackets: the floor, the least mean squared error that a linear estimate leaves given the "
+        "exact noisy images (Wiener 1949), on average over the training images.",
         experiment="inversion_adaptive",
         attack=ADAPTIVE,
+        least="mmse",
     ),
     "S3": Heatmap(
         "error on the paper's LeNet-5",
@@ -340,7 +361,9 @@ def heatmap(tables: Tables, *, shown: Heatmap) -> Drawing:
     if shown.datasets != "all":
         first = frame["dataset"] == frame["dataset"].iloc[0]
         frame = frame[first] if shown.datasets == "first" or first.all() else frame[~first]
-    return _heatmaps(frame, references, shown.metric, shown.label, shown.attack, hotter_is=shown.leaks)
+    return _heatmaps(
+        frame, references, shown.metric, shown.label, shown.attack, hotter_is=shown.leaks, least=shown.least
+    )
 
 
 def _read_by(shown: Heatmap) -> tuple[Reads, ...]:
