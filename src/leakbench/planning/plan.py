@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from leakbench.comparing import Comparison
+from leakbench.adapted import AdaptedCell
 from leakbench.gates import Gate
 from leakbench.jobs.base import Job, Variant
 from leakbench.paper_folders import PaperFolder
@@ -52,6 +53,10 @@ class Plan:
     def experiment_gates(self, paper: str, experiment: str) -> list[Gate]:
         """Requirements on the attacks of one experiment on the undefended gradient, by cell."""
         return self._plans[paper].experiment_gates(experiment)
+
+    def adapted_cells(self, paper: str, experiment: str) -> list[AdaptedCell]:
+        """The cells of one experiment in which attacks wrap others, with the jobs to compare."""
+        return self._plans[paper].adapted_cells(experiment)
 
     def listed(self, paper: str, experiment: str, axis: str) -> Listed:
         """The labels of an experiment on an axis: datasets, models, defenses or attacks."""
