@@ -15,7 +15,7 @@ from leakbench.report.pareto import nondominated
 from leakbench.report.plots import Drawing
 from leakbench.report.statistics import interquartile_mean
 from leakbench.report.style import REFERENCE_COLOUR, colour, marker, panels
-from leakbench.report.under_attacked import COLUMN, DAGGER
+from leakbench.report.under_attacked import COLUMN, DAGGER, marked
 from leakbench.report.wording import NONE, setting_in_words
 
 if TYPE_CHECKING:
@@ -226,11 +226,8 @@ def _name(ax: Axes, shown: pd.DataFrame) -> None:
         place, tint = (row["loss"], row["leakage_db"]), colour(row["mechanism"])
         ax.annotate(str(number), place, (6, 4), textcoords="offset points", fontsize=7.5, color=tint)
         names.append((f"{number}  {_in_words(row)}", tint))
-    others = shown[~shown["defense"].isin(best["defense"])].drop_duplicates("defense")
-    names += [
-        (f"–  {name}", colour(mechanism))
-        for name, mechanism in zip(others["defense"], others["mechanism"], strict=True)
-    ]
+    for name, rows in shown[~shown["defense"].isin(best["defense"])].groupby("defense", sort=False):
+        names.append((f"–  {marked(str(name), rows)}", colour(rows["mechanism"].iloc[0])))
     apart = min(0.05, 1.0 / max(len(names), 1))
     for line, (name, tint) in enumerate(names):
         ax.text(1.02, 0.98 - line * apart, name, transform=ax.transAxes, fontsize=7.5, color=tint, va="center")

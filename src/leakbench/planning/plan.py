@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from leakbench.comparing import Comparison
 from leakbench.adapted import AdaptedCell
+from leakbench.comparing import Comparison
 from leakbench.gates import Gate
 from leakbench.jobs.base import Job, Variant
 from leakbench.paper_folders import PaperFolder

@@ -215,7 +215,8 @@ def tidy_rows(
 ) -> Iterator[dict[str, Any]]:
     """One row per number of a record. Null values become NaN; ``void`` says that the attack missed a gate.
 
-    ``under_attacked`` says that attacks on this cell that know the defense do worse than those inside them, ``distinct`` says that each seed has victims of its own.
+    ``under_attacked`` says that attacks on this cell that know the defense do worse than those inside them, and
+    ``distinct`` that each seed has victims of its own.
     """
     cell = {
         "scale": job.scale,
@@ -233,7 +234,9 @@ def tidy_rows(
         setting = {SETTING + key: value for key, value in replicate.setting.items()}
         void = is_void(judges, job, replicate.setting)
         weak = is_under_attacked(adapted, job, replicate.setting)
-        shared = cell | {"void": void, COLUMN: weak, "seed": replicate.seed, "status": replicate.outcome.status} | setting
+        shared = (
+            cell | {"void": void, COLUMN: weak, "seed": replicate.seed, "status": replicate.outcome.status} | setting
+        )
         for name, value in replicate.metrics.items():
             info = record.metrics[name]
             named = shared | {"metric": name, "unit": info.unit, "direction": info.direction, "axis": info.axis}

@@ -2,8 +2,9 @@
 
 Of several adaptive attacks the best counts, since one that works is enough, and whoever tries several takes the best.
 Of the plain attacks those count that an adaptive one wraps: what nobody adapted says nothing of how well attacks adapt.
-Which are the best is decided by their means; the mean difference of the two, on the same seeds and victims, by the rule
-of claims, at 2.5 %. So one cell in forty that is attacked no worse is marked, and one with fewer than three seeds never.
+Their means say which are the best; the mean difference of the two, on the same seeds and victims, is decided by the
+rule of claims, at 2.5 %. So about one cell in forty that is attacked no worse is marked, and none with fewer than three
+seeds.
 """
 
 from __future__ import annotations
@@ -97,7 +98,8 @@ def compared(
         adaptive: numbers of each by its label, per seed and victim ``[S, K]``; NaN where a trial failed.
         plain: the same of the attacks inside, on the same seeds and victims.
         direction: in which the metric is better for the attacker, ``higher`` or ``lower``.
-        as_units: from numbers of both attacks on what both have, ``[2, S, K]``, to the units of inference; as they are by default.
+        as_units: from numbers of both attacks on what both have, ``[2, S, K]``, to the units of inference; as they are
+            by default.
 
     Returns:
         None where one side has no number, such as an attack that is infeasible, or both have none in common.
@@ -220,7 +222,9 @@ def in_words(row: Mapping[Any, Any]) -> str:
     """A row of adaptive.csv: the cell, both attacks, and by how much the adaptive one is worse."""
     setting = setting_in_words(json.loads(row["setting"]))
     cell = f"{row['defense']}" + (f" ({setting})" if setting else "")
-    worse = f"{row['adaptive']} {row['adaptive_quality']:.3g}, {row['plain']} {row['plain_quality']:.3g} {row['metric']}"
+    worse = (
+        f"{row['adaptive']} {row['adaptive_quality']:.3g}, {row['plain']} {row['plain_quality']:.3g} {row['metric']}"
+    )
     return f"{cell}: {worse}, a difference of {row['difference']:.2g} [{row['low']:.2g}, {row['high']:.2g}]"
 
 

@@ -214,7 +214,7 @@ def cell(frame: pd.DataFrame, metric: str, **equal: str) -> str:
 
 
 def with_interval(row: pd.Series) -> str:
-    """A mean and its interval; with a word where the attack missed its gate, and a mark where the cell is under-attacked."""
+    """A mean and its interval; with a mark where the cell is under-attacked, and a word where the attack is void."""
     if math.isnan(row["mean"]):
         return NONE
     interval = "" if row["low"] == row["high"] else f" [{row['low']:.3g}, {row['high']:.3g}]"

@@ -106,7 +106,15 @@ def _heatmap(ax: Axes, points: pd.DataFrame, names: Mapping[str, str], hotter_is
         value = values[row, column]
         part = (value - low) / (high - low) if high > low else 0.5
         dark = part > 0.65 if hotter_is == "higher" else part < 0.35
-        ax.text(column, row, rounded(float(value)), ha="center", va="center", fontsize="small", color="white" if dark else "black")
+        ax.text(
+            column,
+            row,
+            rounded(float(value)),
+            ha="center",
+            va="center",
+            fontsize="small",
+            color="white" if dark else "black",
+        )
     ax.set_xticks(range(len(table.columns)), [f"{kappa:g}" for kappa in table.columns])
     words = [marked(names[label], points[points["defense"] == label]) for label in labels]
     ax.set_yticks(range(len(labels)), words)
