@@ -10,8 +10,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from leakbench.attacks.adaptive import Wrapper
 from leakbench.gates import Gate
 from leakbench.jobs.base import Job, JobKind
+
+OF_THE_ATTACKER = ("knowledge", "messages", "auxiliary", "prior", "language_model")
+"""Fields of a protocol that say what attackers are granted; the attacks on a cell may differ in them."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +51,8 @@ class AdaptedCell:
 def adapted_cells(gates: Iterable[Gate], jobs: Iterable[Job], experiment: str) -> Iterator[AdaptedCell]:
     """The cells of an experiment with gates in which attacks wrap others that run on the same victims.
 
-    The plain attacks are looked for in the experiment, then in the paper's others with the same protocol: all but the
-    knowledge granted and the messages that an attacker may average.
+    The plain attacks are looked for in the experiment, then in the paper's others with the same protocol, but for
+    :data:`OF_THE_ATTACKER`.
 
     Args:
         gates: of the experiment; an attack without one, whose inside has none either, is not compared.
@@ -61,7 +65,7 @@ def adapted_cells(gates: Iterable[Gate], jobs: Iterable[Job], experiment: str) -
     for job in attacking:
         assert job.attack is not None
         metric = next((metrics[label] for label in (job.attack.label, *job.attack.wraps) if label in metrics), None)
-        if job.experiment == experiment and job.attack.wraps and metric:
+        if job.experiment == experiment and metric and _adapts(job):
             wrappers.setdefault((*_cell(job), metric), []).append(job)
     for (*_, metric), adaptive in wrappers.items():
         if plain := _inside(adaptive, attacking):
@@ -86,11 +90,19 @@ def _inside(adaptive: Sequence[Job], attacking: Iterable[Job]) -> list[Job]:
     return next(iter(alike), [])
 
 
+def _adapts(job: Job) -> bool:
+    """Whether a job's attack wraps a labelled one because of a defense."""
+    attack = job.attack
+    return (
+        attack is not None and bool(attack.wraps) and issubclass(attack.component, Wrapper) and attack.component.adapts
+    )
+
+
 def _cell(job: Job) -> tuple[Any, ...]:
     return job.experiment, type(job.kind), job.dataset.label, job.model.label, job.defense.label
 
 
 def _protocol(job: Job) -> dict[str, Any]:
     """What both attackers of a cell must face, in JSON types."""
-    fixed = job.kind.model_dump(mode="json", exclude={"seeds", "split_seeds", "knowledge", "messages"})
+    fixed = job.kind.model_dump(mode="json", exclude={"seeds", "split_seeds", *OF_THE_ATTACKER})
     return {**fixed, "swept": job.kinds.sweep if job.kinds else {}}

@@ -31,6 +31,9 @@ class Wrapper(Attack):
 
     adds: ClassVar[frozenset[Grant]] = frozenset()
     """Side knowledge that the wrapper needs beside that of the attack inside."""
+    adapts: ClassVar[bool] = True
+    """Whether it is meant to do better than the attack inside on the same target because of a defense: if it does
+    worse, the defense is under-attacked."""
 
     attack: SerializeAsAny[Attack] = Field(description="the attack inside: label of a variant, or name and parameters")
 

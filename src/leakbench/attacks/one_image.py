@@ -22,6 +22,7 @@ class OneImage(Wrapper):
     """
 
     adds: ClassVar[frozenset[Grant]] = frozenset({"labels"})
+    adapts: ClassVar[bool] = False
 
     def effort(self, samples: int) -> Effort:
         return self.attack.effort(1)

@@ -23,6 +23,7 @@ class PostProcessed(Wrapper):
     """
 
     adds: ClassVar[frozenset[Grant]] = frozenset({"prior", "pixel_range"})
+    adapts: ClassVar[bool] = False
 
     generator: float = Field(
         0.5, ge=0, le=1, description="part of the generator's image; the rest is super-resolution's"

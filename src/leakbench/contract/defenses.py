@@ -559,11 +559,13 @@ def under_attacked(case: DefenseCase) -> str | None:
     """In a trial, the declared attacker does no worse than the one who ignores the defense."""
     _ = case.view
     declared = ", ".join(str(each["name"]) for each in case.component.adaptive)
+    who = f"the attacker it declares ({declared})" if declared else "the attacker who simulates it"
     result = trial(case.component, dict(case.made))
+    if result is None:
+        return f"in a trial on {SEEDS} models, {who} diverges on every digit; declare a better one in adaptive"
     if not result.under_attacked:
         return None
     low, high = result.interval
-    who = f"the attacker it declares ({declared})" if declared else "the attacker who simulates it"
     both = f"{result.adaptive_quality:.1f} dB, and one who ignores the defense {result.plain_quality:.1f} dB"
     more = f"{-result.difference.value:.1f} dB more, 95 % interval {-high:.1f} to {-low:.1f}"
     return (
