@@ -137,8 +137,9 @@ class Workflow:
         A change of either merges and draws again, and computes nothing.
         """
         table = table_path(scale, paper, experiment)
-        marks = [*self.project.experiment_gates(table), *self.project.adapted_cells(table)]
-        return digest([_sources(REPORT), [each.described() for each in marks]])
+        gates, cells = self.project.experiment_gates(table), self.project.adapted_cells(table)
+        deciding = [each.described() for each in gates] + [each.described() for each in cells]
+        return digest([_sources(REPORT), deciding])
 
     def drawing_digest(self, scale: str, paper: str) -> str:
         """Hash of the code that draws a paper's artifacts, of the formulas in them, and of the scale's description."""
