@@ -124,7 +124,7 @@ def _list(arguments: argparse.Namespace) -> None:
 
 def _check(arguments: argparse.Namespace) -> int:
     from leakbench.contract.kit import answers
-    from leakbench.report.terminal import print_answers
+    from leakbench.contract.terminal import print_answers
 
     given = _assigned(arguments.parameters, "leakbench check:", "NAME=VALUE")
     results = list(answers(arguments.source, given))

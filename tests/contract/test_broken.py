@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from leakbench.cli import main
+from leakbench.contract.check import NotAsked
 
 HEAD = '''"""A component that does not keep to the contract."""
 
@@ -126,7 +127,17 @@ def checked(file: Path, text: str, capsys: pytest.CaptureFixture[str], *given: s
     return wrong
 
 
-pytestmark = pytest.mark.usefixtures("clean_registries")
+pytestmark = pytest.mark.usefixtures("clean_registries", "no_trial")
+
+
+@pytest.fixture
+def no_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No trial of the adaptive attacker, which takes seconds and has tests of its own."""
+
+    def not_asked(*_: object) -> None:
+        raise NotAsked("it has tests of its own")
+
+    monkeypatch.setattr("leakbench.contract.defenses.trial", not_asked)
 
 
 @pytest.mark.parametrize("check", DEFENSES)

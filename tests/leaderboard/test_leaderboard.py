@@ -12,6 +12,7 @@ from tests.papers.drawn import draw, make, smoke_tables
 
 from leakbench.errors import RecordError
 from leakbench.leaderboard.board import Board, boards
+from leakbench.report.artifacts import formats, shows_under_attacked
 from leakbench.report.plots import Drawing
 
 SEEDS, VICTIMS = 4, 10
@@ -141,6 +142,39 @@ def test_void_attacks_are_left_out() -> None:
     assert found.undefended.value < 40
     drawing = draw_from(rows, bare)
     assert drawing.figure.axes[0].get_xlabel().endswith("too weak: dlg")
+
+
+def weakly(weak: int) -> Rows:
+    """Two settings within the allowed loss, one of which is under-attacked; the second leaks least."""
+    rows = swept([0.0, 0.0], [30.0, 15.0])
+    rows += [each for scale in (0.0, 1.0) for each in attacked("swept", "dlg", 10.0, **{"setting.scale": scale})]
+    marks = [each | {"under_attacked": each.get("setting.scale") == weak} for each in rows]
+    return [*marks, *(each | {"under_attacked": False} for each in defended())]
+
+
+@pytest.mark.parametrize(("weak", "chosen"), [(1, True), (0, False)])
+def test_under_attacked_defenses_are_marked(weak: int, chosen: bool) -> None:
+    """In the chosen setting alone; the list of all settings marks the setting. Leakage stays the strongest attack's."""
+    rows = weakly(weak)
+    (place,) = (place for place in board(rows).places if place.defense.label == "swept")
+    assert place.defense.under_attacked == (weak == 0, weak == 1) and place.under_attacked is chosen
+    unmarked = board([{**each, "under_attacked": False} for each in rows])
+    assert repr([each.leakage for each in board(rows).places]) == repr([each.leakage for each in unmarked.places])
+    name = "swept †" if chosen else "swept"
+    for figure in ("fig01", "fig03"):
+        drawing = draw(figure, tables(rows), paper=PAPER)
+        names = [label.get_text() for label in drawing.figure.axes[0].get_yticklabels()]
+        assert name in names and sum("†" in each for each in names) == chosen
+        marks = drawing.numbers.drop_duplicates("defense").set_index("defense")["under_attacked"]
+        assert marks["swept"] == chosen and not marks["even"]
+        assert shows_under_attacked(drawing) is chosen
+    texts = [text.get_text() for text in draw("fig02", tables(rows), paper=PAPER).figure.axes[0].texts]
+    assert sum("†" in each for each in texts) == chosen  # the other setting is faint, and has no name
+    listed = make("table01", tables(rows), paper=PAPER).set_index("defense")["under_attacked"]
+    assert listed["swept"] == chosen and listed.sum() == chosen
+    every = make("table02", tables(rows), paper=PAPER)
+    assert every.loc[every["under_attacked"], "setting"].tolist() == [f"scale {weak}"]
+    assert formats(make("table01", tables(rows), paper=PAPER), ["c"])["tex"].decode().count("†") == chosen
 
 
 def test_strengths_between_those_computed_are_joined_by_lines() -> None:

@@ -25,6 +25,7 @@ from leakbench.report.claims import claims_of
 from leakbench.report.findings import MARKS
 from leakbench.report.judging import SMOKE_WARNING, claims_path, claims_paths
 from leakbench.report.scorecard import WIDTH, named_in, write_scorecard
+from leakbench.report.tidy import adaptive_path, table_path
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = "results/smoke/scorecard.html"
@@ -157,6 +158,17 @@ def test_it_lists_missing_numbers_with_reasons(page: Page, rendered: Project) ->
         ("lpips", numbers, "the weights are not <staged>"),
         ("lpips_vgg", numbers, "the weights are not <staged>"),
     ]
+
+
+def test_it_lists_adaptive_attacks(rendered: Project, source: str) -> None:
+    """Every experiment that compares some, with the cells in which they are too weak."""
+    section = source.partition('<section id="adaptive"')[2].partition("</section>\n</section>")[0]
+    for experiment in rendered.plan("smoke").papers["optimal_defense"].experiments:
+        cells = pd.read_csv(rendered.root / adaptive_path(table_path("smoke", "optimal_defense", experiment)))
+        weak = int(cells["under_attacked"].astype(bool).sum())
+        words = f"<strong>{weak} of {len(cells)} under-attacked</strong>" if weak else f"none of {len(cells)} under-"
+        assert (f"<li>{experiment}: {words}" in section) == bool(len(cells))
+    assert "<li>adaptive: " in section
 
 
 def test_it_escapes(source: str) -> None:

@@ -86,7 +86,7 @@ def test_a_deleted_record_comes_back_with_what_shows_it(project: Checkout) -> No
     assert set(run.jobs) == {path, *downstream("pruning_training")}
     assert project.results() == results
     again = {file for file, time in project.times().items() if time != times[file]}
-    files = ("records.parquet", "missing.csv", "gates.csv", "provenance.csv")
+    files = ("records.parquet", "missing.csv", "gates.csv", "adaptive.csv", "provenance.csv")
     merged = {f"{PAPER}/pruning_training/{name}" for name in files}
     made = {path, PAGE, *merged, *(f"{FIGURES}/claims.{extension}" for extension in ("csv", "md", "tex"))}
     assert again == made | {f"{FIGURES}/fig03.{extension}" for extension in ("pdf", "png", "csv")}

@@ -8,6 +8,7 @@ rule merge:
         table="results/{scale}/{paper}/{experiment}/records.parquet",
         missing="results/{scale}/{paper}/{experiment}/missing.csv",
         gates="results/{scale}/{paper}/{experiment}/gates.csv",
+        adaptive="results/{scale}/{paper}/{experiment}/adaptive.csv",
         provenance="results/{scale}/{paper}/{experiment}/provenance.csv",
     log:
         "logs/{scale}/{paper}/{experiment}/merge.log",

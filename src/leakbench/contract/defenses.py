@@ -12,6 +12,7 @@ from typing import Any, get_args
 from leakbench.attacks.adaptive import Adaptive, Wrapper
 from leakbench.attacks.base import Knowledge, observed
 from leakbench.contract.check import Case, Checks, NotAsked
+from leakbench.contract.trial import SEEDS, trial
 from leakbench.defenses.base import ActsOn, ClientState, Defense, PrivacyStatement, Round, Schedule
 from leakbench.defenses.clients import DefendedClients, Examples, PublicMechanism
 from leakbench.errors import ConfigError, Infeasible
@@ -544,3 +545,23 @@ def adaptive(case: DefenseCase) -> str | None:
             return f"the declared attacker '{attack.name}' raises {type(error).__name__}: {error}"
         attack = attack.attack
     return None
+
+
+@checks("under-attacked")
+def under_attacked(case: DefenseCase) -> str | None:
+    """In a trial, the declared attacker does no worse than the one who ignores the defense."""
+    _ = case.view
+    declared = ", ".join(str(each["name"]) for each in case.component.adaptive)
+    who = f"the attacker it declares ({declared})" if declared else "the attacker who simulates it"
+    result = trial(case.component, dict(case.made))
+    if result is None:
+        return f"in a trial on {SEEDS} models, {who} diverges on every digit; declare a better one in adaptive"
+    if not result.under_attacked:
+        return None
+    low, high = result.interval
+    both = f"{result.adaptive_quality:.1f} dB, and one who ignores the defense {result.plain_quality:.1f} dB"
+    more = f"{-result.difference.value:.1f} dB more, 95 % interval {-high:.1f} to {-low:.1f}"
+    return (
+        f"in a trial on {SEEDS} models, {who} reaches {both} ({more}), so that its numbers flatter it; declare a "
+        "better one in adaptive, or state log_likelihood and declare 'likelihood': docs/add-a-defense.md, step 4"
+    )

@@ -28,6 +28,7 @@ from leakbench.report.statistics import (
 )
 from leakbench.report.style import IMAGE_REFERENCES
 from leakbench.report.tidy import SETTING, setting_columns
+from leakbench.report.under_attacked import DAGGER, under_attacked
 
 if TYPE_CHECKING:
     from leakbench.report.statistics import Array
@@ -62,6 +63,7 @@ class Defended:
         strongest: label of that attack in the sample, per setting.
         loss: of accuracy, ``[1 + R, P]``; inf where training diverged, NaN where it is missing.
         bits: over those of the undefended message, ``[P]``.
+        under_attacked: whether the attacks that know the defense do worse than those inside them, per setting.
         overhead: time of a step under the defense over that of an undefended one, minus one, ``[P]``: the median over
             seeds and repetitions; NaN if not known.
     """
@@ -75,6 +77,7 @@ class Defended:
     loss: Array
     bits: Array
     overhead: Array
+    under_attacked: tuple[bool, ...]
 
     @property
     def between(self) -> bool:
@@ -121,6 +124,16 @@ class Place(NamedTuple):
     above_best: Estimate
     p_value: float
     guessed: Estimate
+
+    @property
+    def under_attacked(self) -> bool:
+        """Whether attacks that know the defense do worse than those inside them, in the chosen setting."""
+        return self.setting is not None and self.defense.under_attacked[self.setting]
+
+    @property
+    def name(self) -> str:
+        """The defense's label; with a mark where it is under-attacked."""
+        return f"{self.defense.label} {DAGGER}" if self.under_attacked else self.defense.label
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,6 +286,7 @@ def _defended(
         loss=_mean_loss(bootstrap.drawn(losses[..., None])),
         bits=np.array([_mean(_trained(part), "bits") for part in parts]) / _mean(_trained(bare), "bits"),
         overhead=np.array([float(values_of(part, "overhead")["value"].median()) for part in parts]),
+        under_attacked=tuple(under_attacked(part) for part in parts),
     )
 
 

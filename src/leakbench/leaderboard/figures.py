@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from leakbench.report.pareto import nondominated
 from leakbench.report.plots import Drawing
 from leakbench.report.statistics import interquartile_mean
 from leakbench.report.style import REFERENCE_COLOUR, colour, marker, panels
+from leakbench.report.under_attacked import COLUMN, DAGGER, marked
 from leakbench.report.wording import NONE, setting_in_words
 
 if TYPE_CHECKING:
@@ -95,8 +97,9 @@ def _ranking(ax: Axes, board: Board) -> list[dict[str, Any]]:
             | {"p_holm": place.p_value, "like_the_first": together}
             | {f"leakage_db_at_{percent(allowed)}": place.leakage[allowed].value for allowed in LOSSES}
             | {"setting": "" if place.setting is None else setting_in_words(one.settings[place.setting])}
+            | {COLUMN: place.under_attacked}
         )
-    ax.set_yticks(range(len(rows)), [place.defense.label for place in board.places])
+    ax.set_yticks(range(len(rows)), [place.name for place in board.places])
     ax.set(xlabel=LEAKAGE, ylim=(len(rows) - 0.4, -1.1))
     ax.set_title(f"{board.dataset}, {board.model}: at {percent(HEADLINE)} points of accuracy lost", loc="left")
     return rows
@@ -168,7 +171,7 @@ def settings_of(board: Board) -> pd.DataFrame:
         {"dataset": board.dataset, "model": board.model}
         | {"defense": one.label, "mechanism": one.mechanism, "setting": setting_in_words(setting)}
         | {"leakage_db": one.leakage[0, place], "loss": 100 * one.loss[0, place], "bits": one.bits[place]}
-        | {"time": 1 + one.overhead[place], "strongest": one.strongest[place]}
+        | {"time": 1 + one.overhead[place], "strongest": one.strongest[place], COLUMN: one.under_attacked[place]}
         for one in board.defenses
         for place, setting in enumerate(one.settings)
     ]
@@ -222,15 +225,18 @@ def _name(ax: Axes, shown: pd.DataFrame) -> None:
     for number, row in enumerate(best.to_dict("records"), start=1):
         place, tint = (row["loss"], row["leakage_db"]), colour(row["mechanism"])
         ax.annotate(str(number), place, (6, 4), textcoords="offset points", fontsize=7.5, color=tint)
-        names.append((f"{number}  {row['defense']}" + (f", {row['setting']}" if row["setting"] else ""), tint))
-    others = shown[~shown["defense"].isin(best["defense"])].drop_duplicates("defense")
-    names += [
-        (f"–  {name}", colour(mechanism))
-        for name, mechanism in zip(others["defense"], others["mechanism"], strict=True)
-    ]
+        names.append((f"{number}  {_in_words(row)}", tint))
+    for name, rows in shown[~shown["defense"].isin(best["defense"])].groupby("defense", sort=False):
+        names.append((f"–  {marked(str(name), rows)}", colour(rows["mechanism"].iloc[0])))
     apart = min(0.05, 1.0 / max(len(names), 1))
     for line, (name, tint) in enumerate(names):
         ax.text(1.02, 0.98 - line * apart, name, transform=ax.transAxes, fontsize=7.5, color=tint, va="center")
+
+
+def _in_words(row: Mapping[Any, Any]) -> str:
+    """A defense in a setting; with a mark where it is under-attacked."""
+    name = ", ".join(filter(None, (row["defense"], row["setting"])))
+    return f"{name} {DAGGER}" if row[COLUMN] else name
 
 
 def _levels(ax: Axes, board: Board) -> None:
@@ -290,10 +296,11 @@ def _matrix(ax: Axes, board: Board) -> list[dict[str, Any]]:
                 | {
                     "setting": setting_in_words(place.defense.settings[place.setting]),
                     "strongest": name == strongest,
+                    COLUMN: place.under_attacked,
                 }
             )
     ax.set_xticks(range(len(attacks)), attacks)
-    ax.set_yticks(range(len(held)), [place.defense.label for place in held])
+    ax.set_yticks(range(len(held)), [place.name for place in held])
     ax.grid(visible=False)
     ax.xaxis.tick_top()
     ends = f"best guess {low:.1f} dB, undefended {high:.1f} dB and {percent(board.accuracy.value)} % accuracy"

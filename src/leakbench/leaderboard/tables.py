@@ -11,6 +11,7 @@ from leakbench.leaderboard import PAPER
 from leakbench.leaderboard.board import HEADLINE, LOSSES, READ, boards
 from leakbench.leaderboard.figures import INTERVALS, MEASURED, percent, ratio, settings_of
 from leakbench.report.artifacts import Tables, artifact
+from leakbench.report.under_attacked import COLUMN
 from leakbench.report.wording import NONE, setting_in_words
 
 if TYPE_CHECKING:
@@ -46,11 +47,12 @@ def table01(tables: Tables) -> pd.DataFrame:
                     "seen": NONE if setting is None else f"{place.guessed.value:.2f}",
                     "bits": NONE if setting is None else ratio(one.bits[setting]),
                     "time": NONE if setting is None else ratio(1 + one.overhead[setting]),
+                    COLUMN: place.under_attacked,
                 }
             )
         for name, reached in (("no defense", board.undefended), ("best guess", board.guess)):
             levels = {f"at {percent(allowed)} points": level(reached) for allowed in LOSSES}
-            rows.append(cell | {"#": NONE, "defense": name, **levels})
+            rows.append(cell | {"#": NONE, "defense": name, **levels, COLUMN: False})
     return pd.DataFrame(rows).fillna(NONE)
 
 
@@ -96,6 +98,7 @@ def table02(tables: Tables) -> pd.DataFrame:
                     "bits": points["bits"].map(ratio),
                     "time": points["time"].map(ratio),
                     "front": points["front"].map({True: "yes", False: ""}),
+                    COLUMN: points[COLUMN],
                 }
             )
         )

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from leakbench.adapted import AdaptedCell, adapted_cells
 from leakbench.comparing import Comparison, left_out
 from leakbench.errors import ConfigError, UnknownName
 from leakbench.gates import Gate, gates_of
@@ -119,6 +120,10 @@ class PaperPlan:
     def experiment_gates(self, experiment: str) -> list[Gate]:
         """Requirements on the attacks of one experiment on the undefended gradient, by cell."""
         return list(self._gates(experiment, self.jobs.values()))
+
+    def adapted_cells(self, experiment: str) -> list[AdaptedCell]:
+        """The cells of one experiment in which attacks wrap others, with the jobs to compare."""
+        return list(adapted_cells(self.experiment_gates(experiment), self.jobs.values(), experiment))
 
     def _gates(self, experiment: str, jobs: Collection[Job]) -> Iterator[Gate]:
         experiments = self.spec.experiments

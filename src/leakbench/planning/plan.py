@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+from leakbench.adapted import AdaptedCell
 from leakbench.comparing import Comparison
 from leakbench.gates import Gate
 from leakbench.jobs.base import Job, Variant
@@ -52,6 +53,10 @@ class Plan:
     def experiment_gates(self, paper: str, experiment: str) -> list[Gate]:
         """Requirements on the attacks of one experiment on the undefended gradient, by cell."""
         return self._plans[paper].experiment_gates(experiment)
+
+    def adapted_cells(self, paper: str, experiment: str) -> list[AdaptedCell]:
+        """The cells of one experiment in which attacks wrap others, with the jobs to compare."""
+        return self._plans[paper].adapted_cells(experiment)
 
     def listed(self, paper: str, experiment: str, axis: str) -> Listed:
         """The labels of an experiment on an axis: datasets, models, defenses or attacks."""

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from leakbench.adapted import AdaptedCell
 from leakbench.comparing import ComparedSpec, defense_named
 from leakbench.errors import ConfigError, UnknownName
 from leakbench.gates import Gate
@@ -146,6 +147,15 @@ class Project:
         """
         plan, paper, experiment = self._experiment(table)
         return plan.experiment_gates(paper, experiment)
+
+    def adapted_cells(self, table: str) -> list[AdaptedCell]:
+        """The cells of the experiment whose tidy table a path names in which attacks wrap others.
+
+        Raises:
+            ConfigError: no such experiment; the message names the part of the path at fault.
+        """
+        plan, paper, experiment = self._experiment(table)
+        return plan.adapted_cells(paper, experiment)
 
     def _experiment(self, table: str) -> tuple[Plan, str, str]:
         parts = PurePosixPath(table).parts

@@ -21,7 +21,8 @@ from leakbench.report.compared import Places, defenses_apart, places_of, setting
 from leakbench.report.labels import Reads, check_labels, declared
 from leakbench.report.record_tensors import RecordTensors
 from leakbench.report.style import add_caption, add_mark
-from leakbench.report.tidy import existing, gates_path, needed, table_path
+from leakbench.report.tidy import adaptive_path, existing, gates_path, needed, table_path
+from leakbench.report.under_attacked import COLUMN, DAGGER, under_attacked, under_attacked_notes
 from leakbench.report.verdicts import void_notes
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class Artifact:
     def inputs(self, scale: str) -> list[str]:
         """The tidy tables it reads, and the verdicts on the attacks in them."""
         tables = self._tables(scale)
-        return [*tables, *map(gates_path, tables)]
+        return [*tables, *map(gates_path, tables), *map(adaptive_path, tables)]
 
     def check(self, plan: Plan) -> None:
         """Look up the labels that it reads.
@@ -152,6 +153,9 @@ class Artifact:
         if shows_void(made):
             paths = [existing(project.root, gates_path(table), f"merge {table}") for table in self._tables(scale)]
             caption += notes_on_void(tables, [pd.read_csv(path) for path in paths])
+        if shows_under_attacked(made):
+            paths = [existing(project.root, adaptive_path(table), f"merge {table}") for table in self._tables(scale)]
+            caption += under_attacked_notes(pd.concat(map(pd.read_csv, paths)))
         for extension, content in formats(made, caption).items():
             atomic_write(project.root / self.path(scale, extension), content)
 
@@ -171,6 +175,13 @@ class Artifact:
 def shows_void(made: Made) -> bool:
     """Whether it is a figure with a void series, whose attack is too weak."""
     return not isinstance(made, pd.DataFrame) and made.shows_void
+
+
+def shows_under_attacked(made: Made) -> bool:
+    """Whether it shows a defense that is under-attacked, and marks it."""
+    if not isinstance(made, pd.DataFrame):
+        return under_attacked(made.numbers)
+    return under_attacked(made) or bool(made.astype(str).apply(lambda cells: cells.str.contains(DAGGER)).any(axis=None))
 
 
 def notes_on_void(tables: Tables, verdicts: Iterable[pd.DataFrame]) -> list[str]:
@@ -235,12 +246,21 @@ _LATEX = str.maketrans(
 
 def _table_formats(frame: pd.DataFrame, caption: str, share: str = "") -> dict[str, bytes]:
     head, title = (f"**{_mark(share)}**\n\n", f"{_mark(share)}. ") if share else ("", "")
-    latex = frame.to_latex(index=False, caption=escaped(title + caption), escape=True)  # escapes the cells alone
+    shown = _with_daggers(frame)
+    latex = shown.to_latex(index=False, caption=escaped(title + caption), escape=True)  # escapes the cells alone
     return {
         "csv": _csv(frame, share),
-        "md": f"{head}{frame.to_markdown(index=False)}\n\n{caption}\n".encode(),
+        "md": f"{head}{shown.to_markdown(index=False)}\n\n{caption}\n".encode(),
         "tex": latex.encode(),
     }
+
+
+def _with_daggers(frame: pd.DataFrame) -> pd.DataFrame:
+    """A table to read: under-attacked defenses have a mark behind their name in the place of a column."""
+    if COLUMN not in frame:
+        return frame
+    weak = frame[COLUMN].astype(bool)
+    return frame.assign(defense=frame["defense"].mask(weak, frame["defense"] + f" {DAGGER}")).drop(columns=COLUMN)
 
 
 _artifacts: dict[tuple[str, str], Artifact] = {}

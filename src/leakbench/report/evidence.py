@@ -13,6 +13,7 @@ from leakbench.report.artifacts import Tables
 from leakbench.report.inference import FEWEST_SEEDS, Jackknife
 from leakbench.report.labels import AXES, Reads
 from leakbench.report.tidy import SETTING
+from leakbench.report.under_attacked import COLUMN, under_attacked
 from leakbench.report.units import SAMPLE_AXES, batch_means, known_means, of_one_seed
 from leakbench.report.wording import numbers
 
@@ -114,13 +115,14 @@ def jackknife_of(*series: Series) -> Jackknife:
 
 @dataclass
 class _Read:
-    """Counts of the numbers that a claim has read, and void attacks among them."""
+    """Counts of the numbers that a claim has read, and void attacks and under-attacked cells among them."""
 
     seeds: set[int] = field(default_factory=set)
     batches: set[int] = field(default_factory=set)
     each: set[int] = field(default_factory=set)
     lost: int = 0
     void: list[str] = field(default_factory=list)
+    under_attacked: list[str] = field(default_factory=list)
 
 
 class Evidence:
@@ -185,15 +187,15 @@ class Evidence:
         return one
 
     def notes(self) -> list[str]:
-        """Notes on the size of the sample and on missing numbers."""
-        notes = []
+        """Notes on under-attacked cells, the size of the sample and missing numbers."""
+        notes = [*self._read.under_attacked]
         if self._read.seeds and not self._exact:
             batches = f" x {max(self._read.batches)} batches" if self._read.batches else ""
             each = f", {max(self._read.each)} batches each" if max(self._read.each, default=1) > 1 else ""
             seeds = len(self._read.seeds)
             notes.append(f"{seeds} seed{'s' * (seeds > 1)}{batches or each}")
             if seeds < FEWEST_SEEDS:
-                notes[0] += f": fewer than {FEWEST_SEEDS} seeds decide nothing"
+                notes[-1] += f": fewer than {FEWEST_SEEDS} seeds decide nothing"
         if lost := self._read.lost:
             notes.append(f"{lost} number{'s' * (lost > 1)} lost (diverged or infeasible)")
         if self._several and self._cell:
@@ -241,6 +243,8 @@ class Evidence:
             raise NotRun(f"{name} sweeps no {sweep}")
         if measured["void"].any():
             self._note_void(attack)
+        if under_attacked(measured):
+            self._note_under_attacked(measured, defense, sweep)
         axis = measured["axis"].iloc[0]
         on_curve = axis in ("step", "round")
         point = np.asarray(measured["index"] if on_curve or not sweep else measured[SETTING + sweep], dtype=float)
@@ -305,6 +309,18 @@ class Evidence:
         note = f"void: {attack or 'the undefended model'} missed its gate on {dataset} with {model}, so {what} nothing"
         if note not in self.void:
             self.void.append(note)
+
+    def _note_under_attacked(self, measured: pd.DataFrame, defense: str, sweep: str | None) -> None:
+        """Note a defense whose adaptive attackers are too weak, with the points at which they are."""
+        points = sorted(measured.loc[measured[COLUMN], SETTING + sweep].unique()) if sweep else []
+        at = f" at {sweep} {numbers(points)}" if points else ""
+        dataset, model = self._cell or ("", "")
+        note = (
+            f"under-attacked: {defense}{at} on {dataset} with {model}: attackers who know it do worse than those who "
+            "ignore it, so its numbers flatter it"
+        )
+        if note not in self._read.under_attacked:
+            self._read.under_attacked.append(note)
 
 
 def _clients(rows: pd.DataFrame) -> int:

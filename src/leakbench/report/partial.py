@@ -12,13 +12,22 @@ from pathlib import PurePosixPath
 
 from leakbench.errors import LeakbenchError, RecordError
 from leakbench.jobs.base import Job
+from leakbench.lazy import pd
 from leakbench.planning.project import Project
 from leakbench.records import Record, atomic_write
-from leakbench.report.artifacts import Artifact, artifact_of, formats, notes_on_void, shows_void
+from leakbench.report.artifacts import (
+    Artifact,
+    artifact_of,
+    formats,
+    notes_on_void,
+    shows_under_attacked,
+    shows_void,
+)
 from leakbench.report.compared import places_of
 from leakbench.report.record_tensors import RecordTensors
 from leakbench.report.recorded import recorded
 from leakbench.report.tidy import merged, needed, table_path
+from leakbench.report.under_attacked import under_attacked_notes
 
 FOLDER = "partial"
 
@@ -31,7 +40,7 @@ class Share:
     """The records that exist of those that an artifact needs.
 
     Attributes:
-        jobs: all that it needs: those of its experiments, and those that decide on gates.
+        jobs: all that it needs: those of its experiments, and those that decide on marks.
         records: those that exist, by their paths.
         faults: path -> fault, of stale and unreadable records, which count as missing.
     """
@@ -111,6 +120,8 @@ def draw_partly(project: Project, path: str) -> list[str]:
         caption += [entry.full_caption(project, scale)]
         if shows_void(made):
             caption += notes_on_void(numbers, [each.gates for each in tables.values()])
+        if shows_under_attacked(made):
+            caption += under_attacked_notes(pd.concat(each.adaptive for each in tables.values()))
         contents = formats(made, caption, str(share))
     except Exception as error:  # functions that expect a whole grid fail in many ways on a part of it
         if share.complete:

@@ -10,6 +10,7 @@ from leakbench.lazy import pd
 from leakbench.report.statistics import over_seeds
 from leakbench.report.style import REFERENCE_COLOUR, REFERENCES, colour, marker, panels
 from leakbench.report.tidy import SETTING
+from leakbench.report.under_attacked import COLUMN, DAGGER, under_attacked
 from leakbench.report.verdicts import VOID
 
 if TYPE_CHECKING:
@@ -53,12 +54,19 @@ def values_of(frame: pd.DataFrame, metric: str, **equal: str | None) -> pd.DataF
 
 
 def judged(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
-    """:func:`over_seeds` of numbers of attacks, and whether they are void."""
-    return over_seeds(frame, by).assign(void=frame.groupby(list(by), dropna=False)["void"].any().to_numpy())
+    """:func:`over_seeds` of numbers of attacks, and whether they are void, or of under-attacked cells."""
+    frame = frame if COLUMN in frame else frame.assign(**{COLUMN: False})
+    marks = {column: frame.groupby(list(by), dropna=False)[column].any() for column in ("void", COLUMN)}
+    return over_seeds(frame, by).assign(**{column: mark.to_numpy() for column, mark in marks.items()})
 
 
-def named(name: str, void: bool, words: str = VOID) -> str:
-    """The name of a series in the legend; on two lines if it is void, lest the legend take the place of the axes."""
+def named(name: str, void: bool, words: str = VOID, *, weak: bool = False) -> str:
+    """The name of a series in the legend; on two lines if it is void, lest the legend take the place of the axes.
+
+    >>> named("qsgd", False, weak=True)
+    'qsgd †'
+    """
+    name = f"{name} {DAGGER}" if weak else name
     return f"{name}\n({words})" if void else name
 
 
@@ -141,13 +149,13 @@ def draw_swept(
         marker=marker(mechanism) if mark is None else mark,
         markerfacecolor="none" if void else tint,
         linestyle="--" if void else style,
-        label=named(name, void),
+        label=named(name, void, weak=under_attacked(points)),
     )
     ax.fill_between(x, points["low"], points["high"], color=tint, alpha=0.18, linewidth=0)
     metric = rows["metric"].iloc[0]
     return [
         {"metric": metric, "series": name, parameter: row[column]}
-        | {key: row[key] for key in ("mean", "low", "high", "seeds", "lost", "void")}
+        | {key: row[key] for key in ("mean", "low", "high", "seeds", "lost", "void", COLUMN)}
         for row in points.to_dict("records")
     ]
 
@@ -164,7 +172,8 @@ def draw_level(ax: Axes, rows: pd.DataFrame, name: str) -> list[dict[str, object
         return []
     (row,) = judged(rows, ["metric", "mechanism"]).to_dict("records")
     mechanism, void = str(row.pop("mechanism")), bool(row["void"])
-    ax.axhline(row["mean"], color=colour(mechanism), linestyle="--" if void else "-", label=named(name, void))
+    label = named(name, void, weak=bool(row[COLUMN]))
+    ax.axhline(row["mean"], color=colour(mechanism), linestyle="--" if void else "-", label=label)
     return [{"series": name, **{str(key): value for key, value in row.items()}}]
 
 

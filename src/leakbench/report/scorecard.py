@@ -25,7 +25,8 @@ from leakbench.report.artifacts import Artifact, artifacts
 from leakbench.report.claims import Claim, claims_of
 from leakbench.report.findings import MARKS, SURVIVES, effect_text, lean_text
 from leakbench.report.judging import COLUMNS, SMOKE_WARNING, claims_path, claims_paths
-from leakbench.report.tidy import existing, gates_path, missing_path, provenance_path, table_path
+from leakbench.report.tidy import adaptive_path, existing, gates_path, missing_path, provenance_path, table_path
+from leakbench.report.under_attacked import COLUMN, in_words
 from leakbench.report.verdicts import over_reference, setting_behind
 
 FINDINGS = "## Errors and gaps of the paper"
@@ -86,6 +87,20 @@ class Gated:
     margin: str
     reached: str
     passed: bool
+
+
+@dataclass(frozen=True)
+class UnderAttacked:
+    """The cells of an experiment in which an adaptive attack runs beside the plain one.
+
+    Attributes:
+        cells: in words, with both attacks, those in which the adaptive one does worse, beyond noise.
+        count: of all that were compared.
+    """
+
+    experiment: str
+    cells: list[str]
+    count: int
 
 
 @dataclass(frozen=True)
@@ -175,6 +190,7 @@ def write_scorecard(project: Project, path: str) -> None:
         shown={paper: list(_shown(project, scale, paper)) for paper in plan.papers},
         most_rows=ROWS,
         gates={paper: list(_gates(project.root, plan, paper)) for paper in plan.papers},
+        adaptive={paper: list(_adaptive(project.root, plan, paper)) for paper in plan.papers},
         missing={paper: list(_missing(project.root, plan, paper)) for paper in plan.papers},
         records={paper: list(_records(plan, paper, provenance)) for paper in plan.papers},
         **_provenance(pd.concat(provenance.values())),
@@ -332,6 +348,16 @@ def _gates(root: Path, plan: Plan, paper: str) -> Iterator[Gated]:
             reached = "no number" if math.isnan(row["difference"]) else f"{of_both}: {over_reference(row)}"
             cell = (row["dataset"], row["model"], row["attack"] + setting_behind(row["setting"]))
             yield Gated(experiment, *cell, f"{row['metric']} {row['margin']:g}", reached, bool(row["passed"]))
+
+
+def _adaptive(root: Path, plan: Plan, paper: str) -> Iterator[UnderAttacked]:
+    for experiment in plan.papers[paper].experiments:
+        table = table_path(plan.scale, paper, experiment)
+        frame = pd.read_csv(existing(root, adaptive_path(table), f"merge {table}"))
+        marks = frame[frame[COLUMN].astype(bool)].to_dict("records")
+        if len(frame):
+            cells = [f"{row['dataset']}, {row['model']}, {in_words(row)}" for row in marks]
+            yield UnderAttacked(experiment, cells, len(frame))
 
 
 def _missing(root: Path, plan: Plan, paper: str) -> Iterator[Missing]:

@@ -14,10 +14,8 @@ from leakbench.staging import Availability, to_do
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from leakbench.contract.check import Answer
 
-
-def _console() -> Console:
+def new_console() -> Console:
     """The console, of 140 columns where there is no terminal."""
     from rich.console import Console
 
@@ -64,7 +62,7 @@ def print_costs(report: dict[str, Any]) -> None:
     from rich import box
     from rich.table import Table
 
-    console = _console()
+    console = new_console()
     devices = [device for device in ("gpu", "cpu") if report["total"][f"{device}_hours"]]
     for title, key in (("paper", "papers"), ("kind of job", "kinds"), ("figure or table", "artifacts")):
         table = Table(title=f"scale {report['scale']}: what is left, by {title}", box=box.SIMPLE_HEAD)
@@ -116,7 +114,7 @@ def print_status(report: dict[str, Any]) -> None:
     from rich import box
     from rich.table import Table
 
-    console = _console()
+    console = new_console()
     every = ("running", "failed", "stopped", "stale", "unreadable", "infeasible", "diverged")
     words = [word for word in every if report["total"][word]]
     for title, key in (("paper", "papers"), ("figure or table", "artifacts")):
@@ -138,34 +136,11 @@ def print_status(report: dict[str, Any]) -> None:
             console.print(f"{standing}: and {len(report[standing]) - SHOWN} more; --json lists all", soft_wrap=True)
 
 
-def print_answers(answers: Sequence[Answer]) -> None:
-    """Print the results of the contract's checks, each with a sign, a word and a colour, and the number of faults."""
-    from rich.table import Table
-    from rich.text import Text
-
-    signs = {"ok": ("+", "bold blue"), "wrong": ("x", "bold red"), "not asked": ("-", "dim")}
-    console = _console()
-    for component in dict.fromkeys(answer.component for answer in answers):
-        table = Table(title=component)
-        for column in ("check", "", "what is wrong, and what to do"):
-            table.add_column(column, no_wrap=column != "what is wrong, and what to do")
-        for answer in answers:
-            if answer.component == component:
-                sign, style = signs[answer.verdict]
-                message = Text(answer.message, style="dim" if answer.verdict == "not asked" else "")
-                table.add_row(answer.check, Text(f"{sign} {answer.verdict}", style=style), message)
-        console.print(table)
-    wrong = sum(answer.verdict == "wrong" for answer in answers)
-    console.print(
-        "Nothing is wrong." if not wrong else f"{wrong} of {len(answers)} checks say that something is wrong."
-    )
-
-
 def print_rows(title: str, rows: list[dict[str, Any]]) -> None:
     """Print rows as a table."""
     from rich.table import Table
 
-    console = _console()
+    console = new_console()
     if not rows:
         console.print(f"{title}: none")
         return
@@ -186,7 +161,7 @@ def print_claims(rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    console = _console()
+    console = new_console()
     for paper, scale in dict.fromkeys((row["paper"], row["scale"]) for row in rows):
         table = Table(title=f"claims of {paper}, scale {scale}", show_lines=True)
         for column in ("claim", "verdict", "effect", "statement"):
@@ -214,7 +189,7 @@ def print_staged(needs: Sequence[Availability], scale: str) -> None:
     from rich.filesize import decimal
     from rich.table import Table
 
-    console = _console()
+    console = new_console()
     table = Table(title=f"what scale {scale} needs, in {data_root()}", show_lines=True)
     for column in ("name", "for", "state", "size", "terms", "to do"):
         table.add_column(column, no_wrap=column == "size", overflow="fold")

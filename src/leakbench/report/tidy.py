@@ -16,6 +16,7 @@ from leakbench.lazy import pd
 from leakbench.planning.project import Project
 from leakbench.records import RESULTS, Record, atomic_write, quarantine, read_record
 from leakbench.report.recorded import staleness
+from leakbench.report.under_attacked import COLUMN, CellJudge, adaptive_table, is_under_attacked
 from leakbench.report.verdicts import Judge, is_void, verdict_table
 
 SETTING = "setting."
@@ -25,6 +26,7 @@ COLUMNS = {
     **dict.fromkeys(("scale", "paper", "experiment", "dataset", "model", "defense", "mechanism"), "str"),
     **dict.fromkeys(("attack", "kind"), "str"),
     "void": "bool",
+    COLUMN: "bool",
     "distinct": "bool",
     "seed": "int64",
     "status": "str",
@@ -60,6 +62,11 @@ def gates_path(table: str) -> str:
     return str(PurePosixPath(table).with_name("gates.csv"))
 
 
+def adaptive_path(table: str) -> str:
+    """Path of the comparisons of adaptive attacks with plain ones beside a tidy table."""
+    return str(PurePosixPath(table).with_name("adaptive.csv"))
+
+
 def provenance_path(table: str) -> str:
     """Path of the provenance table beside a tidy table."""
     return str(PurePosixPath(table).with_name("provenance.csv"))
@@ -84,23 +91,28 @@ class Merged:
         numbers: the tidy table: one row per number.
         missing: the numbers that records hold as null, and why.
         gates: the verdict on each cell's attack.
+        adaptive: the best adaptive attack on each defended cell beside the best plain one.
         provenance: one row per record: outcome, cost and provenance.
     """
 
     numbers: pd.DataFrame
     missing: pd.DataFrame
     gates: pd.DataFrame
+    adaptive: pd.DataFrame
     provenance: pd.DataFrame
 
 
 def needed(project: Project, table: str) -> list[Job]:
-    """The jobs whose records a tidy table is made of: the experiment's own, and those that decide on its gates.
+    """The jobs whose records a tidy table is made of: the experiment's own, and those that decide on its marks.
+
+    These are the jobs of its gates, and those of the plain attacks that its adaptive ones wrap.
 
     Raises:
         ConfigError: no such experiment.
     """
     jobs = project.experiment_jobs(table)
     jobs += [job for gate in project.experiment_gates(table) for job in (*gate.undefended, *gate.reference)]
+    jobs += [job for cell in project.adapted_cells(table) for job in cell.plain]
     return list({job.path: job for job in jobs}.values())
 
 
@@ -117,10 +129,11 @@ def merged(project: Project, table: str, records: Mapping[str, Record]) -> Merge
         DataChanged: records were made from different files of a data set.
     """
     judges = [Judge.of(gate, records) for gate in project.experiment_gates(table)]
+    adapted = [CellJudge.of(cell, records, judges) for cell in project.adapted_cells(table)]
     jobs = project.experiment_jobs(table)
     pairs = [(job, records[job.path]) for job in jobs if job.path in records]
     _check_data(needed(project, table), records)
-    rows = [row for job, record in pairs for row in tidy_rows(job, record, judges)]
+    rows = [row for job, record in pairs for row in tidy_rows(job, record, judges, adapted)]
     absent = [SETTING + key for job in jobs if job.path not in records for key in _swept(job)]
     numbers = pd.DataFrame(rows) if rows else pd.DataFrame(columns=list(COLUMNS)).astype(COLUMNS)
     for column in dict.fromkeys(absent):  # readers of the table expect every parameter of the experiment
@@ -131,7 +144,7 @@ def merged(project: Project, table: str, records: Mapping[str, Record]) -> Merge
         columns=["record", "seed", "setting", "metric", "reason"],
     )
     provenance = pd.DataFrame([_provenance(job, record) for job, record in pairs])
-    return Merged(numbers, missing, verdict_table(judges, pairs), provenance)
+    return Merged(numbers, missing, verdict_table(judges, pairs), adaptive_table(adapted), provenance)
 
 
 def _provenance(job: Job, record: Record) -> dict[str, Any]:
@@ -179,6 +192,7 @@ def merge(project: Project, table: str) -> None:
     _write_frame(project.root / table, made.numbers)
     atomic_write(project.root / missing_path(table), made.missing.to_csv(index=False).encode())
     atomic_write(project.root / gates_path(table), made.gates.to_csv(index=False).encode())
+    atomic_write(project.root / adaptive_path(table), made.adaptive.to_csv(index=False).encode())
     atomic_write(project.root / provenance_path(table), made.provenance.to_csv(index=False).encode())
 
 
@@ -196,10 +210,13 @@ def _read(root: Path, job: Job) -> Record:
     return record
 
 
-def tidy_rows(job: Job, record: Record, judges: Sequence[Judge] = ()) -> Iterator[dict[str, Any]]:
+def tidy_rows(
+    job: Job, record: Record, judges: Sequence[Judge] = (), adapted: Sequence[CellJudge] = ()
+) -> Iterator[dict[str, Any]]:
     """One row per number of a record. Null values become NaN; ``void`` says that the attack missed a gate.
 
-    ``distinct`` says that each seed has victims of its own.
+    ``under_attacked`` says that attacks on this cell that know the defense do worse than those inside them, and
+    ``distinct`` that each seed has victims of its own.
     """
     cell = {
         "scale": job.scale,
@@ -216,7 +233,10 @@ def tidy_rows(job: Job, record: Record, judges: Sequence[Judge] = ()) -> Iterato
     for replicate in record.replicates:
         setting = {SETTING + key: value for key, value in replicate.setting.items()}
         void = is_void(judges, job, replicate.setting)
-        shared = cell | {"void": void, "seed": replicate.seed, "status": replicate.outcome.status} | setting
+        weak = is_under_attacked(adapted, job, replicate.setting)
+        shared = (
+            cell | {"void": void, COLUMN: weak, "seed": replicate.seed, "status": replicate.outcome.status} | setting
+        )
         for name, value in replicate.metrics.items():
             info = record.metrics[name]
             named = shared | {"metric": name, "unit": info.unit, "direction": info.direction, "axis": info.axis}

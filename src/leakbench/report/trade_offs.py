@@ -11,6 +11,7 @@ from leakbench.report.plots import Drawing, having, judged, named, series_of, un
 from leakbench.report.statistics import over_seeds
 from leakbench.report.style import REFERENCE_COLOUR, colour, marker, other_marker, panels
 from leakbench.report.tidy import SETTING, setting_columns
+from leakbench.report.under_attacked import COLUMN, under_attacked
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -93,7 +94,7 @@ def draw_pairs(
         facecolor="none" if void else tint,
         edgecolor=tint,
         marker=other_marker(mechanism) if other else marker(mechanism),
-        label=named(name, void),
+        label=named(name, void, weak=under_attacked(points)),
         zorder=3,
     )
     others = [column for column in setting_columns(points) if column != SETTING + parameter]
@@ -102,7 +103,7 @@ def draw_pairs(
         | {column.removeprefix(SETTING): row[column] for column in others}
         | {"x": row["mean_x"], "x_low": row["low_x"], "x_high": row["high_x"], "x_lost": row["lost_x"]}
         | {"y": row["mean_y"], "y_low": row["low_y"], "y_high": row["high_y"], "y_lost": row["lost_y"]}
-        | {"seeds": row["seeds_x"], "void": row["void"]}
+        | {"seeds": row["seeds_x"], "void": row["void"], COLUMN: row[COLUMN]}
         for row in points.to_dict("records")
     ]
 

@@ -103,18 +103,8 @@ class Judge:
         if not by_seed:
             return GateVerdict(self.gate, same)
         values = np.stack([np.mean(by_seed[seed], axis=0) for seed in sorted(by_seed)], axis=1)  # [2, S, K]
-        if len({seed for each in self.gate.undefended for seed in each.seeds}) == 1:
-            values = values.swapaxes(1, 2)
-        elif of_one_seed(info.axis, self.gate.undefended[0].kind.distinct_victims):
-            values = known_means(values)
-        values = values[:, np.isfinite(values[0]).any(axis=1)]
-        if not values.size:
-            return GateVerdict(self.gate, same)
-        jackknife = Jackknife(*values.shape[1:])
-        means = jackknife.mean(values)
-        better = means[:, 0] - means[:, 1]
-        difference = jackknife.estimate(better if info.direction == "higher" else -better)
-        return GateVerdict(self.gate, same, float(means[0, 0]), float(means[0, 1]), difference)
+        paired = paired_difference(as_sample(values, self.gate.undefended, info.axis), info.direction)
+        return GateVerdict(self.gate, same, *paired) if paired else GateVerdict(self.gate, same)
 
     def _pairs(self, same: Setting) -> dict[int, list[Array]]:
         """Per seed, the qualities of attack and reference on each batch, ``[2, K]``: NaN where either has none.
@@ -128,7 +118,7 @@ class Judge:
             guess = guesses.get((replicate.seed, victims_of(job, replicate.setting)))
             if guess is None or not same.items() <= replicate.setting.items():
                 continue
-            pair = [_listed(replicate.metrics.get(metric)), _listed(guess.metrics.get(reference))]
+            pair = [listed(replicate.metrics.get(metric)), listed(guess.metrics.get(reference))]
             if all(pair):
                 values = np.array(pair, dtype=float)
                 values[:, np.isnan(values).any(axis=0)] = math.nan
@@ -138,8 +128,42 @@ class Judge:
         return pairs
 
 
-def _listed(value: Value) -> list[float | None]:
+def listed(value: Value) -> list[float | None]:
+    """A metric's values on its axis; none of a metric that is missing."""
     return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def as_sample(values: Array, jobs: Sequence[Job], axis: str | None) -> Array:
+    """Numbers of seeds and batches ``[..., S, K]`` as the sample: batches where the protocol has one seed.
+
+    Args:
+        values: NaN where there is no number.
+        jobs: of the protocol.
+        axis: of the metric; where each seed has victims of its own, their mean is the seed's number.
+    """
+    if len({seed for job in jobs for seed in job.seeds}) == 1:
+        return values.swapaxes(-2, -1)
+    return known_means(values) if of_one_seed(axis, jobs[0].kind.distinct_victims) else values
+
+
+def paired_difference(pair: Array, direction: str) -> tuple[float, float, Estimate] | None:
+    """Means of two attackers on the same victims, and by how much the first is better, with the jackknife's error.
+
+    Args:
+        pair: sample of both, ``[2, S, K]``; NaN, in both alike, where either has no number.
+        direction: of the metric.
+
+    Returns:
+        None where neither has a number.
+    """
+    pair = pair[:, np.isfinite(pair[0]).any(axis=1)]
+    if not pair.size:
+        return None
+    jackknife = Jackknife(*pair.shape[1:])
+    means = jackknife.mean(pair)
+    better = means[:, 0] - means[:, 1]
+    difference = jackknife.estimate(better if direction == "higher" else -better)
+    return float(means[0, 0]), float(means[0, 1]), difference
 
 
 def is_void(judges: Iterable[Judge], job: Job, setting: Setting) -> bool:

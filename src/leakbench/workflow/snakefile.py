@@ -23,7 +23,7 @@ from leakbench.report.artifacts import Artifact, artifact_of, artifacts
 from leakbench.report.claims import check_readers, claims_of
 from leakbench.report.judging import claims_inputs, claims_path, claims_paths
 from leakbench.report.scorecard import scorecard_path
-from leakbench.report.tidy import gates_path, missing_path, needed, provenance_path, table_path
+from leakbench.report.tidy import adaptive_path, gates_path, missing_path, needed, provenance_path, table_path
 from leakbench.running.work import KEEP, tidy
 from leakbench.sources import imported_files, source_digest
 from leakbench.workflow import sharing
@@ -98,7 +98,7 @@ class Workflow:
         return [job.path for job in self.project.job(_record_path(**parts)).uses.values()]
 
     def records(self, scale: str, paper: str, experiment: str) -> list[str]:
-        """Paths of an experiment's records, and of those that decide on its gates."""
+        """Paths of an experiment's records, and of those that decide on its marks."""
         return [job.path for job in needed(self.project, table_path(scale, paper, experiment))]
 
     def tables_of(self, artifact: str) -> list[str]:
@@ -123,7 +123,7 @@ class Workflow:
             for paper, spec in plan.papers.items()
             for experiment in spec.experiments
         ]
-        beside = [of(table) for of in (missing_path, gates_path, provenance_path) for table in tables]
+        beside = [of(table) for of in (missing_path, gates_path, adaptive_path, provenance_path) for table in tables]
         return [*shown, *tables, *beside, *self._pages()]
 
     def _pages(self) -> list[str]:
@@ -132,12 +132,14 @@ class Workflow:
         return [below(page, self.project.root) for page in pages if page.is_file()]
 
     def merging_digest(self, scale: str, paper: str, experiment: str) -> str:
-        """Hash of the code between records and pictures, and of the experiment's gates.
+        """Hash of the code between records and pictures, and of what decides on the experiment's marks.
 
         A change of either merges and draws again, and computes nothing.
         """
-        gates = self.project.experiment_gates(table_path(scale, paper, experiment))
-        return digest([_sources(REPORT), [gate.described() for gate in gates]])
+        table = table_path(scale, paper, experiment)
+        gates, cells = self.project.experiment_gates(table), self.project.adapted_cells(table)
+        deciding = [each.described() for each in gates] + [each.described() for each in cells]
+        return digest([_sources(REPORT), deciding])
 
     def drawing_digest(self, scale: str, paper: str) -> str:
         """Hash of the code that draws a paper's artifacts, of the formulas in them, and of the scale's description."""

@@ -20,11 +20,12 @@ from leakbench.report.labels import reads
 from leakbench.report.plots import Drawing, having, judged, named, values_of
 from leakbench.report.style import IMAGE_REFERENCES, REFERENCE_COLOUR, REFERENCES, colour, marker, panels
 from leakbench.report.tidy import SETTING
+from leakbench.report.under_attacked import COLUMN, marked, under_attacked
 from leakbench.report.verdicts import VOID
 from leakbench.report.wording import INTERVALS
 
 EPSILON = SETTING + "epsilon"
-STATISTICS = ("mean", "low", "high", "seeds", "lost", "void")
+STATISTICS = ("mean", "low", "high", "seeds", "lost", "void", COLUMN)
 
 
 @figure(
@@ -63,9 +64,10 @@ def fig07(tables: Tables) -> Drawing:
             alpha=0.7,
         )
         ax.plot([values.median()] * 2, [place - 0.35, place + 0.35], color=tint)
-        numbers += [{"series": name, "metric": metric, "value": value, "void": void} for value in values.tolist()]
+        flags = {"void": void, COLUMN: under_attacked(images)}
+        numbers += [{"series": name, "metric": metric, "value": value, **flags} for value in values.tolist()]
     void = any(row["void"] for row in numbers)
-    ax.set_yticks(range(len(shown)), [name for name, _ in shown])
+    ax.set_yticks(range(len(shown)), [marked(name, images) for name, images in shown])
     ax.invert_yaxis()
     ax.set(xlabel=f"{metric}: farther right is less alike" + (f" ({VOID})" if void else ""))
     return Drawing(drawn, pd.DataFrame(numbers))
@@ -129,13 +131,14 @@ def fig09(tables: Tables) -> Drawing:
             markerfacecolor="none" if void else tint,
             linestyle="",
             linewidth=1,
-            label=None if entry in listed else named(entry, void),
+            label=None if entry in listed else named(entry, void, weak=under_attacked(seen)),
         )
         listed.add(entry)
         if name.startswith("LDP"):
             place = (similarity["mean"], accuracy["mean"])
             ax.annotate(name.removeprefix("LDP "), place, (4, 4), textcoords="offset points", fontsize="x-small")
         row = {"series": name, "ssim": similarity["mean"], "accuracy": accuracy["mean"], "void": void}
+        row[COLUMN] = under_attacked(seen)
         for axis, summary in (("ssim", similarity), ("accuracy", accuracy)):
             row |= {f"{axis}_low": summary["low"], f"{axis}_high": summary["high"]}
         numbers.append(row)
@@ -197,7 +200,7 @@ def fig_s3(tables: Tables) -> Drawing:
                 markerfacecolor="none" if hollow else tint,
                 linestyle="",
                 alpha=1.0 if solid else 0.55,
-                label=named(defense, hollow),
+                label=named(defense, hollow, weak=under_attacked(shown)),
             )
         for row in rows[rows["defense"] == "none seen"].to_dict("records"):
             style = next(line for name, line in REFERENCES.values() if name == row["attacker"])

@@ -15,6 +15,7 @@ from leakbench.report.labels import reads
 from leakbench.report.plots import having, series_of
 from leakbench.report.statistics import over_seeds
 from leakbench.report.tidy import SETTING
+from leakbench.report.under_attacked import marked
 from leakbench.report.wording import NONE
 from leakbench.theory.bit_votes import epsilon_per_bit
 
@@ -348,4 +349,6 @@ def _ascending(*columns: Iterable[float]) -> list[float]:
 
 def _judged(values: pd.DataFrame, form: str) -> str:
     text = interval(values, form)
-    return f"{text} (void)" if text != NONE and values["void"].any() else text
+    if text == NONE:
+        return text
+    return marked(text, values) + (" (void)" if values["void"].any() else "")

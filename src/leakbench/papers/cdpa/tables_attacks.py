@@ -14,6 +14,7 @@ from leakbench.report.labels import reads
 from leakbench.report.plots import judged, values_of
 from leakbench.report.style import IMAGE_REFERENCES
 from leakbench.report.tidy import SETTING
+from leakbench.report.under_attacked import COLUMN, DAGGER
 from leakbench.report.verdicts import VOID
 from leakbench.report.wording import INTERVALS, NONE
 
@@ -213,8 +214,9 @@ def cell(frame: pd.DataFrame, metric: str, **equal: str) -> str:
 
 
 def with_interval(row: pd.Series) -> str:
-    """A mean and its interval; with a word where the attack missed its gate."""
+    """A mean and its interval; with a mark where the cell is under-attacked, and a word where the attack is void."""
     if math.isnan(row["mean"]):
         return NONE
     interval = "" if row["low"] == row["high"] else f" [{row['low']:.3g}, {row['high']:.3g}]"
-    return f"{row['mean']:.3g}{interval}" + (f" ({VOID})" if row["void"] else "")
+    mark = f" {DAGGER}" if row.get(COLUMN, False) else ""
+    return f"{row['mean']:.3g}{interval}{mark}" + (f" ({VOID})" if row["void"] else "")

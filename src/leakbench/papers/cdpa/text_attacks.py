@@ -32,6 +32,7 @@ from leakbench.report.labels import reads
 from leakbench.report.plots import Drawing, named
 from leakbench.report.record_tensors import RecordTensors
 from leakbench.report.style import REFERENCE_COLOUR, colour, panels
+from leakbench.report.under_attacked import COLUMN, under_attacked
 from leakbench.report.verdicts import VOID
 from leakbench.report.wording import INTERVALS, NONE
 
@@ -163,7 +164,7 @@ PROTECTED = "cdpa-text"
 LOOKED_AT = {"none": "no defense", PROTECTED: "CDPA"}
 
 
-STATISTICS = ("mean", "low", "high", "seeds", "lost", "void")
+STATISTICS = ("mean", "low", "high", "seeds", "lost", "void", COLUMN)
 
 
 @figure(
@@ -198,7 +199,7 @@ def fig_s4(tables: Tables) -> Drawing:
                 marker="o",
                 markerfacecolor="none" if void else tint,
                 linestyle="",
-                label=named(defense, void),
+                label=named(defense, void, weak=under_attacked(shown)),
             )
         for name, style in UNSEEN.values():
             for mean in rows.loc[rows["attacker"] == name, "mean"]:

@@ -24,6 +24,7 @@ from leakbench.report.plots import (
 from leakbench.report.record_tensors import RecordTensors
 from leakbench.report.style import IMAGE_REFERENCES, REFERENCE_COLOUR, colour, panels, use_style
 from leakbench.report.tidy import SETTING
+from leakbench.report.under_attacked import marked
 from leakbench.report.verdicts import VOID
 from leakbench.report.wording import rounded
 
@@ -119,12 +120,13 @@ def _heatmap(ax: Axes, points: pd.DataFrame, names: Mapping[str, str], hotter_is
         value = values[row, column]
         part = (value - low) / (high - low) if high > low else 0.5
         dark = part > 0.65 if hotter_is == "higher" else part < 0.35
-        words = rounded(float(value))
+        text = rounded(float(value))
         if floors is not None:
-            words += f"\n({floors[row, column]:.2g})"
-        ax.text(column, row, words, ha="center", va="center", fontsize="small", color="white" if dark else "black")
+            text += f"\n({floors[row, column]:.2g})"
+        ax.text(column, row, text, ha="center", va="center", fontsize="small", color="white" if dark else "black")
     ax.set_xticks(range(len(table.columns)), [f"{kappa:g}" for kappa in table.columns])
-    ax.set_yticks(range(len(labels)), [names[label] for label in labels])
+    words = [marked(names[label], points[points["defense"] == label]) for label in labels]
+    ax.set_yticks(range(len(labels)), words)
     ax.grid(False)
     ax.spines[:].set_visible(False)
     ax.tick_params(length=0)

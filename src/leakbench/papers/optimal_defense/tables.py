@@ -15,6 +15,7 @@ from leakbench.report.plots import series_of, values_of
 from leakbench.report.reference import printed_numbers
 from leakbench.report.statistics import over_seeds
 from leakbench.report.tidy import SETTING, setting_columns
+from leakbench.report.under_attacked import marked
 from leakbench.report.wording import NONE, OF_SEEDS, setting_in_words
 
 ATTACK_RELEASED, ATTACK_CIFAR_RELEASED = "ig-released", "ig-cifar-released"
@@ -251,7 +252,7 @@ def _with_interval(rows: pd.DataFrame) -> str:
     if summary.empty or summary["mean"].isna().all():
         return NONE
     mean, half = summary["mean"].iloc[0], summary["high"].iloc[0] - summary["mean"].iloc[0]
-    return f"{mean:.3g} ± {half:.2g}" + (" (void)" if rows["void"].any() else "")
+    return marked(f"{mean:.3g} ± {half:.2g}", rows) + (" (void)" if rows["void"].any() else "")
 
 
 MEASURED = {

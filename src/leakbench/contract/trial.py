@@ -1,0 +1,93 @@
+"""A trial of a defense's adaptive attacker: as an attack job, on embedded digits and a small network.
+
+Each seed has an initialised LeNet and a digit of its own. The plain attack searches for the gradient's direction with a
+line search, which finds undefended digits to the pixel; the adaptive one is the same search in the wrappers that the
+defense declares. Both see the same messages and are granted all that attackers can be granted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from leakbench.attacks.adaptive import Adaptive
+from leakbench.attacks.base import Attack
+from leakbench.attacks.presets import DLGWolfe
+from leakbench.contract.check import NotAsked
+from leakbench.data.embedded import Digits
+from leakbench.defenses.base import Defense
+from leakbench.jobs.attack import AttackJob
+from leakbench.jobs.base import Job, Variant
+from leakbench.lazy import np, torch
+from leakbench.models.lenet import LeNet
+from leakbench.report.under_attacked import Adaptation, compared
+
+if TYPE_CHECKING:
+    from leakbench.report.inference import Array
+
+SEEDS, SIDE, ITERATIONS = 8, 8, 30
+METRIC = "psnr"
+PLAIN, ADAPTIVE = "the plain attack", "the adaptive attack"
+INSIDE = {"name": DLGWolfe.name, "iterations": ITERATIONS, "objective": {"kind": "cosine"}}
+
+
+def trial(defense: type[Defense], given: Mapping[str, Any]) -> Adaptation | None:
+    """Attack the messages of a defense with and without knowing it.
+
+    Args:
+        defense: the class.
+        given: its parameters.
+
+    Returns:
+        None where the adaptive attack diverges on every digit that the plain one reconstructs.
+
+    Raises:
+        NotAsked: one of the attacks cannot run; the message has the reason.
+    """
+    plain = _psnr(defense, given, Variant(PLAIN, DLGWolfe, _parameters(), {}))
+    adaptive = _psnr(defense, given, Variant(ADAPTIVE, Adaptive, {"attack": INSIDE}, {}))
+    if not np.isfinite(plain).any():
+        raise NotAsked(f"{PLAIN} diverges on every digit")
+    return compared({ADAPTIVE: adaptive}, {PLAIN: plain}, "higher")
+
+
+def _parameters() -> dict[str, Any]:
+    return {key: value for key, value in INSIDE.items() if key != "name"}
+
+
+def _psnr(defense: type[Defense], given: Mapping[str, Any], attack: Variant[Attack]) -> Array:
+    """The quality that an attack reaches on each seed's digit, in dB, ``[S, 1]``; NaN where it diverged.
+
+    Raises:
+        NotAsked: it cannot run.
+    """
+    kind = AttackJob(
+        clients=1,
+        batch_size=1,
+        seeds=SEEDS,
+        victims="distinct",
+        auxiliary=64,
+        messages=4,
+        knowledge=("labels", "pixel_range", "auxiliary_images", "noise_variance", "data_noise", "mechanism"),
+    )
+    job = Job(
+        scale="check",
+        paper="check",
+        experiment="trial",
+        dataset=Variant("digits", Digits, {"size": SIDE}, {}),
+        model=Variant("lenet", LeNet, {}, {}),
+        defense=Variant(defense.name, defense, given, {}),
+        attack=attack,
+        kind=kind,
+        part="all",
+        seeds=tuple(range(SEEDS)),
+    )
+    with contextlib.redirect_stderr(io.StringIO()):  # lines of progress
+        replicates = kind.run(job, torch.device("cpu")).replicates
+    if reason := next((each.outcome.reason for each in replicates if each.outcome.status == "infeasible"), None):
+        raise NotAsked(f"{attack.label} cannot run here: {reason}")
+    values = [each.metrics.get(METRIC) for each in replicates]
+    return np.array([value if isinstance(value, list) else [math.nan] for value in values], dtype=float)
