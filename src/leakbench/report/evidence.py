@@ -172,7 +172,7 @@ class Evidence:
         for cell in held[0]:
             if all(cell in others for others in held):
                 one = copy.copy(self)
-                one._cell = cell
+                one._cell, one._judged = cell, {}
                 shared[f"{cell[0]} with {cell[1]}"] = one
         if not shared:
             raise NotRun(f"{' and '.join(experiments)} share no data set with a model")
@@ -181,7 +181,7 @@ class Evidence:
     def aside(self) -> Evidence:
         """The same tables, read without counting, to choose what is judged."""
         one = copy.copy(self)
-        one._read = _Read()
+        one._read, one._judged = _Read(), {}
         return one
 
     def notes(self) -> list[str]:
