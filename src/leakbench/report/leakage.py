@@ -39,7 +39,7 @@ class BlindGuess:
         return "" if self.series else f"{NO_REFERENCE}, so that nothing is capped"
 
     def cap(self, measured: Series) -> Series:
-        """The numbers of an attack, none worse than the guess, batch by batch, or seed by seed where these are averaged.
+        """The numbers of an attack, none worse than the guess: batch by batch, or by seed where batches are averaged.
 
         Raises:
             NotRun: the reference attackers saw other victims.

@@ -230,7 +230,7 @@ def test_both_attacks_side_by_side(tables: Tables) -> None:
             own = series(drawing.numbers, name)
             assert own["attack"].tolist() == ["dlg", "ig"]
             for row in own.to_dict("records"):
-                found = per_seed(frame, metric="ssim", defense=label, attack=row["attack"])
+                found = per_seed(frame, metric="assigned_ssim", defense=label, attack=row["attack"])
                 assert row["mean"] == pytest.approx(1 - math.fsum(found) / len(found))
     titles = [ax.get_xlabel() for ax in drawing.figure.axes[6:12]]
     rows = [kept.reconstructions("inversion", "none", attack)[0] for attack in ("dlg", "ig")]

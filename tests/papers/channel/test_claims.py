@@ -161,10 +161,10 @@ def batches(
 def told(*errors: Sequence[float]) -> Tables:
     """Errors as parts of the best guess's, which falls with the size of the batch."""
     sizes, guess = [1.0, 2.0, 4.0, 8.0], [8.0, 4.0, 2.0, 1.0]
-    scaled = [[part * best for part, best in zip(parts, guess, strict=True)] for parts in errors]
+    dp, none, constant = ([part * best for part, best in zip(parts, guess, strict=True)] for parts in errors)
     swept: dict[str, Any] = {"points": sizes, "sweep": "batch_size", "units": 3}
     guesses = measured("none", {"mse_input": guess}, attack="mean_image", **swept)
-    return {"batch_size": table(batches(*scaled)["batch_size"], guesses)}
+    return {"batch_size": table(batches(dp, none, constant)["batch_size"], guesses)}
 
 
 def removed(errors: Sequence[float]) -> Tables:

@@ -33,7 +33,7 @@ stated = partial(claim, PAPER)
 
 ACCURACY, GAP, SIZE, CARBON = "accuracy", "generalisation_gap", "mebi_elements", "carbon_formula_kg"
 PSNR, SSIM, LPIPS = ASSIGNED + "psnr", ASSIGNED + "ssim", ASSIGNED + "lpips"
-"""Of ROG's batches, whose order a gradient does not tell. Under the other attacks there are single images."""
+"""Metrics of ROG's batches, whose order a gradient does not tell. The other attacks are on single images."""
 CDPA, SENT = "cdpa", "cdpa-rog"
 """Labels of CDPA in training, and under attack."""
 OTHERS = ("cafl", "sign-sgd", "jopeq", "grad-drop", "soteria", "sdq", "laplace")

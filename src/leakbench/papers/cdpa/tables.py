@@ -307,8 +307,9 @@ IMAGES = {
     title="CDPA over the probability of keeping a bit",
     caption="Accuracy in percent (test images, last round) of federated training with CDPA, and what ROG makes of its "
     "messages; epsilon is ln(p / (1 - p)), that of one bit. Printed beside ours: accuracy of the model named, "
-    "ROG on its own data and network, after assignment within a batch. SSIM has one window for the whole image, as in the paper's code. The "
-    "paper's images of CDPA, at 5 dB, are further from the truth than a constant grey (11 dB on its data). "
+    "ROG on its own data and network, ours after assignment within a batch. SSIM has one window for the whole image, "
+    "as in the paper's code. The paper's images of CDPA, at 5 dB, are further from the truth than a constant grey "
+    "(11 dB on its data). "
     f"void: ROG is too weak without a defense, so that its number says nothing; {NONE}: not known (missing.csv "
     f"of the experiment says why). {MEANS}",
     experiments=(

@@ -29,8 +29,8 @@ METRICS = {
 """Ours, after assignment within a batch."""
 SIMILARITY = (
     "The paper's SSIM is, in its public code, that of the whole image as one window ('global'); the other is the usual "
-    "one of 11x11 windows. LPIPS where AlexNet's weights are staged. Ours are after assignment within a batch, whose order "
-    "a gradient does not tell."
+    "one of 11x11 windows. LPIPS where AlexNet's weights are staged. Ours are after assignment within a batch, whose "
+    "order a gradient does not tell."
 )
 PRINTED = {ASSIGNED + "psnr": "psnr", ASSIGNED + "ssim_global": "ssim", LPIPS: "lpips"}
 """Our metric -> the paper's that is computed alike."""

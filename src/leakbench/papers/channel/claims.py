@@ -238,8 +238,9 @@ def e5b(cell: str, one: Evidence) -> Iterator[Part | str]:
 @stated(
     "E5c",
     "On the paper's own grids, 50 to 300 nats for the Natural Channel and 500 to 1,500 for the others, setting by "
-    f"setting, the error of gradient inversion, {THE_STRONGER}, is larger under the White and the Personalized Channel.",
-    source="Fig. 14 and 30, whose attacker does not adapt, and whose grids are those of Fig. 9, 18 and 21 as we read them",
+    f"setting, the error of gradient inversion, {THE_STRONGER}, is larger under the White and the Personalized "
+    "Channel.",
+    source="Fig. 14 and 30, whose attacker does not adapt; their grids are those of Fig. 9, 18 and 21 as we read them",
     experiments=(GUESSED, ADAPTED),
 )
 @each_cell("inversion")

@@ -768,8 +768,8 @@ def x9(evidence: Evidence) -> Finding:
 
 @stated(
     "X10",
-    "At equal reconstruction error on MNIST, rounding to steps in the ratios of optimal noise reaches a lower loss after "
-    "five updates than rounding to equal steps, by the paper's attacker.",
+    "At equal reconstruction error on MNIST, rounding to steps in the ratios of optimal noise reaches a lower loss "
+    "after five updates than rounding to equal steps, by the paper's attacker.",
     source="Not in the paper: the rounding defense of the released code, by Theorem 3's ratios",
     experiments=(BLIND, _of("rounding", ROUNDING, IG)),
     champion=ROUNDING.optimal,
