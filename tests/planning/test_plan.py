@@ -18,8 +18,9 @@ from tests.planning.checkout import CONFIG, OVERLAY, PAPER, ROOT, SMOKE, Change,
 from leakbench.attacks.base import ATTACKS
 from leakbench.defenses.base import DEFENSES
 from leakbench.errors import ConfigError
-from leakbench.gates import Gate, GateSpec, gates_of
+from leakbench.gates import Gate, GateSpec, gates_of, value_of
 from leakbench.jobs.base import JOB_KINDS, Job, Variant
+from leakbench.metrics.image import IMAGE_METRICS
 from leakbench.paper_folders import paper_folders
 from leakbench.planning.project import Project, find_root
 from leakbench.planning.variants import REGISTRIES
@@ -323,6 +324,24 @@ def test_every_attack_experiment_has_gates(scale: str) -> None:
                 assert judging in {experiment, *JUDGING} and defense == "none"
 
 
+@pytest.mark.parametrize("scale", SCALES)
+def test_gates_of_batches_assign_their_images_first(scale: str) -> None:
+    """A gradient does not know the order of its images, which alone can fail an attack."""
+    plan = Project(ROOT).plan(scale)
+    several = []
+    for paper, spec in plan.papers.items():
+        for gate in (gate for experiment in spec.experiments for gate in plan.experiment_gates(paper, experiment)):
+            sizes = [
+                value_of(job, setting, "batch_size") * value_of(job, setting, "users")
+                for job in gate.undefended
+                if job.kind.name == "attack"
+                for setting, _ in job.combinations()
+            ]
+            if max(sizes, default=1) > 1:
+                several.append(gate.spec.metric)
+    assert several and not set(several) & set(IMAGE_METRICS)
+
+
 @pytest.mark.parametrize("scale", ["smoke", "laptop", "full"])
 def test_released_models_read_the_shadow_models_of_their_seed_and_architecture(scale: str) -> None:
     plan = Project(ROOT, {"papers": ["channel"]}).plan(scale)
@@ -358,7 +377,7 @@ def test_a_gate_is_judged_by_all_parts_of_its_undefended_cell(checkout: Checkout
     (gate,) = gated(checkout)
     assert [job.path for job in gate.undefended] == [UNDEFENDED.format("small", "ig", "all")]
     assert [job.path for job in gate.reference] == [UNDEFENDED.format("small", "mean_image", "all")]
-    assert (gate.spec.margin, gate.spec.metric) == (3.0, "psnr")
+    assert (gate.spec.margin, gate.spec.metric) == (3.0, "assigned_psnr")
     checkout.edit(PAPER, put("experiments", "undefended", "jobs", "attack", "split_seeds", value=True))
     (gate,) = gated(checkout)
     assert [job.path for job in gate.undefended] == [

@@ -76,7 +76,7 @@ def _attacked(job: Job, replicate: Replicate) -> None:
     """Every gate of the configuration is passed; LPIPS has no weights."""
     assert job.attack is not None
     blind = not job.attack.component.observes
-    for name, passing in {"psnr": 20.0, "rouge1": 60.0}.items():
+    for name, passing in {"psnr": 20.0, "assigned_psnr": 20.0, "rouge1": 60.0}.items():
         if isinstance(values := replicate.metrics.get(name), list):
             replicate.metrics[name] = [(0.0 if blind else passing) + (value or 0.0) for value in values]
     without(replicate, NO_LPIPS, *(name for name in replicate.metrics if "lpips" in name))

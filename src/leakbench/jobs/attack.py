@@ -29,6 +29,7 @@ from leakbench.jobs.subjects import SUBJECTS, Subject, check_defense, subject_of
 from leakbench.jobs.sums import averaged, match_users, only_sums, together
 from leakbench.jobs.victims import SAME_OR_DISTINCT, OfSeeds, Victims, gather_victims
 from leakbench.lazy import torch
+from leakbench.metrics.assignment import ASSIGNED_METRICS
 from leakbench.metrics.image import IMAGE_METRICS
 from leakbench.metrics.labels import label_accuracy
 from leakbench.metrics.text import TEXT_METRICS
@@ -63,7 +64,7 @@ class AttackJob(JobKind):
 
     minutes: ClassVar[int] = 120
     uses_attacks: ClassVar[bool] = True
-    gated_metrics: ClassVar[Mapping[str, MetricInfo]] = IMAGE_METRICS | TEXT_METRICS | VICTIM_METRICS
+    gated_metrics: ClassVar[Mapping[str, MetricInfo]] = IMAGE_METRICS | ASSIGNED_METRICS | TEXT_METRICS | VICTIM_METRICS
     victim_fields: ClassVar[tuple[str, ...]] = (
         "clients",
         "batch_size",

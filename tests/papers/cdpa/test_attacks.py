@@ -63,7 +63,7 @@ def test_rog_beside_the_paper(tables: Tables) -> None:
     for label, name in NAMES.items():
         if name in defended:
             for column, attack in (("ours", "rog"), ("refined", "rog-post")):
-                found = values(frame, metric="ssim_global", defense=label, attack=attack)
+                found = values(frame, metric="assigned_ssim_global", defense=label, attack=attack)
                 expected = f"{interval(per_seed(found))[0]:.3g}" if len(found) else "–"
                 assert shown.loc[name, f"SSIM, global, {column}"].split(" ")[0] == expected
             row = {"no defense": "none"}.get(name, name)
@@ -88,13 +88,13 @@ def test_imputation_beside_the_paper(tables: Tables) -> None:
     assert list(dict.fromkeys(shown.index.get_level_values("p"))) == ["no defense", *(f"{p:g}" for p in swept)]
     for p in swept:
         for column, attack in IMPUTED.items():
-            found = values(frame, metric="psnr", attack=attack, **{"setting.p": p})
+            found = values(frame, metric="assigned_psnr", attack=attack, **{"setting.p": p})
             cell = shown.loc[(f"{p:g}", "PSNR (dB)"), f"{column}, ours"]
             assert mean_of(cell) == pytest.approx(interval(per_seed(found))[0], rel=5e-3)
     last = shown.loc[("0.98", "SSIM, global")]
     assert (last["mean, paper"], last["zero, paper"], last["ROG, paper"]) == ("-0.082", "-0.076", "0.19")
     for column, attack in IMPUTED.items():
-        expected = interval(per_seed(frame, metric="psnr", attack=attack, defense="none"))[0]
+        expected = interval(per_seed(frame, metric="assigned_psnr", attack=attack, defense="none"))[0]
         assert mean_of(shown.loc[("no defense", "PSNR (dB)"), f"{column}, ours"]) == pytest.approx(expected, rel=5e-3)
     assert "mean of all, paper" not in shown or shown["mean of all, paper"].eq("–").all()
 
@@ -113,12 +113,12 @@ def test_attackers_who_know(tables: Tables) -> None:
         for label, words in attackers.items():
             plain, adapted = (tables[name] for name in (experiment, f"{experiment}_adaptive"))
             frame = plain if words == "as it is" else adapted
-            expected = interval(per_seed(frame, metric="psnr", attack=label, defense="cdpa-rog"))
+            expected = interval(per_seed(frame, metric="assigned_psnr", attack=label, defense="cdpa-rog"))
             row = values(drawing.numbers, attack=attack, defense="CDPA, linear layers", attacker=words).iloc[0]
             assert (row["mean"], row["low"], row["high"]) == pytest.approx(expected)
             cell = values(shown, attack=attack, defense="CDPA, linear layers", attacker=words).iloc[0]["PSNR (dB)"]
             assert mean_of(cell) == pytest.approx(expected[0], rel=5e-3)
-            bare = interval(per_seed(frame, metric="psnr", attack=label, defense="none"))
+            bare = interval(per_seed(frame, metric="assigned_psnr", attack=label, defense="none"))
             row = values(drawing.numbers, attack=attack, defense="no defense", attacker=words).iloc[0]
             assert row["mean"] == pytest.approx(bare[0])
         assert "CDPA, change of the parameters" in set(values(drawing.numbers, attack=attack)["defense"])
@@ -129,16 +129,16 @@ def test_distances_stand_for_people(tables: Tables) -> None:
     numbers = draw("fig07", tables, paper=PAPER).numbers
     assert set(numbers["metric"]) == {"1 - SSIM"}
     for label, name in NAMES.items():
-        own = values(frame, metric="ssim", defense=label, attack="rog")["value"]
+        own = values(frame, metric="assigned_ssim", defense=label, attack="rog")["value"]
         assert series(numbers, name)["value"].tolist() == pytest.approx((1 - own).tolist())
     order = [name for name in numbers["series"].unique() if name in NAMES.values()]
     medians = [series(numbers, name)["value"].median() for name in order]
     assert medians == sorted(medians)
-    staged = values(frame, metric="lpips")
+    staged = values(frame, metric="assigned_lpips")
     frame.loc[staged.index, "value"] = np.linspace(0, 1, len(staged))
     numbers = draw("fig07", tables, paper=PAPER).numbers
     assert set(numbers["metric"]) == {"LPIPS (AlexNet)"}
-    own = values(frame, metric="lpips", defense="sdq", attack="rog")["value"]
+    own = values(frame, metric="assigned_lpips", defense="sdq", attack="rog")["value"]
     assert series(numbers, "SDQ")["value"].tolist() == own.tolist()
 
 
@@ -148,12 +148,12 @@ def test_accuracy_and_similarity(tables: Tables) -> None:
     model = utility["model"].iloc[-1]
     for name, attacked, trained in (("CDPA *", "cdpa-rog", "cdpa"), ("Soteria", "soteria", "soteria")):
         row = series(numbers, name).iloc[0]
-        similarity = interval(per_seed(frame, metric="ssim", defense=attacked, attack="rog"))[0]
+        similarity = interval(per_seed(frame, metric="assigned_ssim", defense=attacked, attack="rog"))[0]
         accuracy = interval(per_seed(utility, metric="accuracy", defense=trained, model=model))[0]
         assert (row["ssim"], row["accuracy"]) == pytest.approx((similarity, accuracy))
     assert "LDP" not in set(numbers["series"])  # its epsilon differs; the points of equal epsilon are there
     for epsilon in tables["utility_epsilon"]["setting.epsilon"].dropna().unique():
-        equal = {"metric": "ssim", "defense": "laplace-eps", "setting.epsilon": epsilon}
+        equal = {"metric": "assigned_ssim", "defense": "laplace-eps", "setting.epsilon": epsilon}
         expected = interval(per_seed(tables["rog_grids"], **equal))[0]
         row = series(numbers, f"LDP $\\epsilon$ = {epsilon:g}").iloc[0]
         assert row["ssim"] == pytest.approx(expected)
@@ -230,7 +230,7 @@ def test_both_attacks_side_by_side(tables: Tables) -> None:
             own = series(drawing.numbers, name)
             assert own["attack"].tolist() == ["dlg", "ig"]
             for row in own.to_dict("records"):
-                found = per_seed(frame, metric="ssim", defense=label, attack=row["attack"])
+                found = per_seed(frame, metric="assigned_ssim", defense=label, attack=row["attack"])
                 assert row["mean"] == pytest.approx(1 - math.fsum(found) / len(found))
     titles = [ax.get_xlabel() for ax in drawing.figure.axes[6:12]]
     rows = [kept.reconstructions("inversion", "none", attack)[0] for attack in ("dlg", "ig")]

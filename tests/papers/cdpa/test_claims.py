@@ -40,9 +40,11 @@ def swept(
 def attacked(
     defense: str, attack: str, cell: tuple[str, str], metrics: Mapping[str, float], *, void: bool = False
 ) -> pd.DataFrame:
+    """Metrics of an attack; those of ROG's batches after assignment."""
+    order = "assigned_" if cell == ROG else ""
     return table(
         *(
-            rows(defense, name, cube([mean], units=3), attack=attack, cell=cell, void=void)
+            rows(defense, order + name, cube([mean], units=3), attack=attack, cell=cell, void=void)
             for name, mean in metrics.items()
         )
     )
@@ -50,7 +52,9 @@ def attacked(
 
 def over_p(attack: str, **metrics: Sequence[float]) -> pd.DataFrame:
     shared: dict[str, Any] = {"points": KEEPS, "sweep": "p", "attack": attack, "cell": ROG}
-    return table(*(rows("cdpa-rog-p", name, cube(means, units=3), **shared) for name, means in metrics.items()))
+    return table(
+        *(rows("cdpa-rog-p", f"assigned_{name}", cube(means, units=3), **shared) for name, means in metrics.items())
+    )
 
 
 Utility = Mapping[tuple[str, str], Mapping[str, float]]
@@ -110,6 +114,11 @@ BETTER = {("cdpa-rog", "ig"): 0.3, ("cdpa-rog", "dlg"): 0.8}
 
 def kept(**metrics: Sequence[float]) -> Tables:
     return {"utility_p": swept("cdpa-p", "p", KEEPS, RESNET, **metrics)}
+
+
+def kept_under_rog(**metrics: Sequence[float]) -> Tables:
+    """CDPA over p, and ROG's experiment without reference attackers."""
+    return {"rog_p": over_p("rog", **metrics), "rog": attacked("none", "rog", ROG, {"psnr": 20.0})}
 
 
 def imputed(change: float, lpips: float = np.nan) -> Tables:
@@ -228,7 +237,7 @@ def over_grids(ssim: float) -> Tables:
         if label in GRIDS:
             frames[where].append(swept(label, GRIDS[label], (1.0, 2.0), RESNET, accuracy=(0.5, 0.8)))
             over = {"points": (1.0, 2.0), "sweep": GRIDS[label], "attack": "rog", "cell": ROG}
-            seen.append(rows(label, "ssim", cube([ssim, ssim], units=3), **over))  # type: ignore[arg-type]
+            seen.append(rows(label, "assigned_ssim", cube([ssim, ssim], units=3), **over))  # type: ignore[arg-type]
         else:
             frames[where].append(trained(label, RESNET, accuracy=0.8))
             seen.append(attacked(label, "rog", ROG, {"ssim": ssim}))
@@ -257,8 +266,8 @@ CASES: dict[str, Case] = {
     "E7b": (lambda: accurate({}), lambda: accurate({("sign-sgd", "convnet8"): 0.6})),
     "E8a": (lambda: kept(accuracy=RISING), lambda: kept(accuracy=FALLING)),
     "E8b": (
-        lambda: {"rog_p": over_p("rog", psnr=[4, 4.5, 5, 6], ssim=[0.1, 0.2, 0.3, 0.4])},
-        lambda: {"rog_p": over_p("rog", psnr=[4, 4.5, 5, 6], ssim=[0.4, 0.3, 0.2, 0.1])},
+        lambda: kept_under_rog(psnr=[4, 4.5, 5, 6], ssim=[0.1, 0.2, 0.3, 0.4]),
+        lambda: kept_under_rog(psnr=[4, 4.5, 5, 6], ssim=[0.4, 0.3, 0.2, 0.1]),
     ),
     "E9": (
         lambda: kept(accuracy=(0.785, 0.79, 0.79, 0.8)) | {"rog_p": over_p("rog", lpips=[0.73, 0.732, 0.73, 0.73])},
@@ -392,3 +401,48 @@ def test_sizes_need_two_models() -> None:
     frame = carbon(shrinking)["utility"]
     for key in ("E14a", "E14b"):
         assert judged(key, {"utility": frame[frame["model"] == "simplecnn"]}).verdict == "not run"
+
+
+def beside_guesses(tables: Tables, experiment: str, metrics: Mapping[str, float]) -> Tables:
+    """The same, and the mean image with these numbers on the victims of an experiment."""
+    cell = ROG if experiment == "rog" else SIMPLE
+    guessed = attacked("none", "mean_image", cell, metrics)
+    return tables | {experiment: table(tables[experiment], guessed)}
+
+
+@pytest.mark.parametrize(
+    ("key", "tables"),
+    [
+        # Everything but FedAvg and CDPA is as good as the mean image or worse; CDPA is the worst, and hides no more.
+        ("E1", beside_guesses(reconstructed(0.2, 0.5), "rog", {"psnr": 16.0, "ssim": 0.6, "lpips": 0.4})),
+        ("E3", beside_guesses(inverted(WORST), "inversion", {"lpips": 0.4})),
+        ("E8b", beside_guesses(kept_under_rog(psnr=[4, 5, 6, 7], ssim=[0.1, 0.2, 0.3, 0.4]), "rog", {"psnr": 9.0})),
+        ("E25", beside_guesses(CASES["E25"][0](), "inversion", {"lpips": 0.1})),
+        ("E26", beside_guesses(cornered(0.795), "rog", {"ssim": 0.6})),
+        ("E28", beside_guesses(over_grids(0.5), "rog", {"ssim": 0.6})),
+        ("E29", beside_guesses(ranked(ORDER), "rog", {"psnr": 17.5})),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_leaks_nothing_hides_no_more_than_another(key: str, tables: Tables) -> None:
+    finding = judged(key, tables)
+    assert finding.verdict == "inconclusive", finding
+    assert judged(key, CASES[key][0]()).verdict == "reproduced"
+
+
+def test_what_leaks_is_compared_with_the_guess() -> None:
+    """15 dB count, and CDPA's 6 dB count as the 12 dB of the mean image, which is a better guess than grey."""
+    tables = reconstructed(0.2, 0.5, lpips=False)
+    tables["rog"] = tables["rog"][tables["rog"]["metric"] != "assigned_ssim"]
+    finding = judged("E1", beside_guesses(tables, "rog", {"psnr": 12.0}))
+    assert finding.verdict == "reproduced" and finding.effect == pytest.approx(3.0, abs=1e-3)
+    assert "no reference attacker was measured" not in finding.note
+
+
+def test_the_order_of_a_batch_is_none_of_rogs() -> None:
+    """Numbers in the attack's order say the opposite, and are not read."""
+    tables = reconstructed(0.2, 0.5)
+    raw = reconstructed(0.6, 0.5)["rog"]
+    raw = raw[raw["metric"].str.startswith("assigned_")]
+    tables["rog"] = table(tables["rog"], raw.assign(metric=raw["metric"].str.removeprefix("assigned_")))
+    assert judged("E1", tables).verdict == "reproduced"

@@ -188,7 +188,7 @@ class TestBalance:
         assert numbers.loc[("sdq", "CE"), "score"] == pytest.approx(1 - elements["sdq"] / elements["none"])
         carbon = {label: mean(utility, metric="carbon_formula_kg", defense=label) for label in ("none", "sdq")}
         assert numbers.loc[("sdq", "CEE"), "score"] == pytest.approx(carbon["none"] / carbon["sdq"])
-        ssim = mean(rog, metric="ssim_global", defense="jopeq-2", attack="rog")
+        ssim = mean(rog, metric="assigned_ssim_global", defense="jopeq-2", attack="rog")
         assert numbers.loc[("jopeq", "PR"), "score"] == pytest.approx(1 - ssim)
         assert numbers.loc[("jopeq", "PR"), "source"] == "1 - SSIM"
         assert numbers.groupby("axis")["scaled"].agg(["min", "max"]).to_numpy().tolist() == [[0.0, 1.0]] * 5
@@ -203,11 +203,11 @@ class TestBalance:
 
     def test_lpips_where_all_have_it(self, tables: Tables) -> None:
         rog = tables["rog"]
-        rog.loc[rog["metric"] == "lpips", "value"] = 0.25
+        rog.loc[rog["metric"] == "assigned_lpips", "value"] = 0.25
         found = scores(tables["utility"], rog).query("axis == 'PR'")
         assert found["score"].tolist() == [0.25] * 9
         assert set(found["scaled"]) == {1.0}  # all are as good as the best
-        rog.loc[(rog["metric"] == "lpips") & (rog["mechanism"] == "sdq"), "value"] = float("nan")
+        rog.loc[(rog["metric"] == "assigned_lpips") & (rog["mechanism"] == "sdq"), "value"] = float("nan")
         assert set(scores(tables["utility"], rog).query("axis == 'PR'")["source"]) == {"1 - SSIM"}
 
     def test_missing_and_void_axes_say_so(self, tables: Tables) -> None:
@@ -300,7 +300,7 @@ class TestTables:
         assert table.index.tolist() == ["0.8", "0.9", "0.95", "0.98"]
         assert table.loc["0.98", "epsilon per bit"] == "3.892"
         assert table["PSNR (dB), paper"].tolist() == ["4.555", "4.600", "4.606", "5.114"]
-        psnr = per_seed(tables["rog_p"], **{"metric": "psnr", "attack": "rog", "setting.p": 0.9})
+        psnr = per_seed(tables["rog_p"], **{"metric": "assigned_psnr", "attack": "rog", "setting.p": 0.9})
         assert table.loc["0.9", "PSNR (dB), ours"] == f"{np.mean(psnr):.2f} ± {half(psnr):.2f}"
         assert set(table["LPIPS, ours"]) == {"–"}
 

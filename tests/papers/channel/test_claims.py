@@ -99,6 +99,13 @@ def inverted(natural: Sequence[float], others: Sequence[float], likeness: int = 
     return {"inversion": table(*parts)}
 
 
+def guessing(guess: float) -> pd.DataFrame:
+    """Reference attackers of whom the mean image errs least."""
+    one: dict[str, Any] = {"points": [0.0], "sweep": None, "units": 3}
+    guesses = {"mean_image": guess, "grey": 2 * guess}
+    return table(*(measured("none", {"mse_input": [error]}, attack=who, **one) for who, error in guesses.items()))
+
+
 def own_grids(natural: Sequence[float], others: Sequence[float]) -> Tables:
     """Errors on a grid that holds the paper's of every channel."""
     every = [50.0, 100.0, 200.0, 300.0, 500.0, 800.0, 1000.0, 1500.0]
@@ -106,7 +113,21 @@ def own_grids(natural: Sequence[float], others: Sequence[float]) -> Tables:
         measured(defense, {"mse_input": [*errors, *errors]}, points=every, units=3, attack="ig")
         for defense, errors in (("natural-all", natural), ("white-all", others), ("personalized-all", others))
     ]
-    return {"inversion": table(*parts)}
+    return {"inversion": table(*parts)} | knowing(natural, others, [*every])
+
+
+def knowing(natural: Sequence[float], others: Sequence[float], points: Sequence[float] = KAPPAS) -> Tables:
+    """Attackers who know the noise, with the errors of those who do not by default."""
+    times = len(points) // len(natural)
+    parts = [
+        measured(label, {"mse_input": [*errors] * times}, points=points, units=3, attack="ig-posterior")
+        for label, errors in (("natural-all", natural), ("white-all", others), ("personalized-all", others))
+    ]
+    return {"inversion_adaptive": table(*parts)}
+
+
+def channels(natural: Sequence[float], others: Sequence[float]) -> Tables:
+    return inverted(natural, others) | knowing(natural, others)
 
 
 def trained(before: float, after: float) -> Tables:
@@ -136,6 +157,15 @@ def batches(
             )
         )
     }
+
+
+def told(*errors: Sequence[float]) -> Tables:
+    """Errors as parts of the best guess's, which falls with the size of the batch."""
+    sizes, guess = [1.0, 2.0, 4.0, 8.0], [8.0, 4.0, 2.0, 1.0]
+    dp, none, constant = ([part * best for part, best in zip(parts, guess, strict=True)] for parts in errors)
+    swept: dict[str, Any] = {"points": sizes, "sweep": "batch_size", "units": 3}
+    guesses = measured("none", {"mse_input": guess}, attack="mean_image", **swept)
+    return {"batch_size": table(batches(dp, none, constant)["batch_size"], guesses)}
 
 
 def removed(errors: Sequence[float]) -> Tables:
@@ -215,7 +245,7 @@ CASES: dict[str, Case] = {
     "E3": (released, lambda: released(-1)),
     "E4": (released, lambda: released() | {"white": measured("white", release(1, HIGHER))}),
     "E5a": (lambda: inverted(FALLING, LARGER), lambda: inverted(FALLING, RISING)),
-    "E5b": (lambda: inverted(FALLING, LARGER), lambda: inverted(LARGER, FALLING)),
+    "E5b": (lambda: channels(FALLING, LARGER), lambda: channels(LARGER, FALLING)),
     "E5c": (lambda: own_grids(FALLING, LARGER), lambda: own_grids(LARGER, FALLING)),
     "E6": (lambda: released() | inverted(FALLING, LARGER), lambda: released() | inverted(FALLING, LARGER, likeness=-1)),
     "E7a": (lambda: plane(WORSE_DP), lambda: plane(BETTER_DP)),
@@ -226,6 +256,7 @@ CASES: dict[str, Case] = {
         lambda: batches(FALLING, SLOW, RISING, "dataset_mean"),
         lambda: batches(FALLING, RISING, SLOW, "dataset_mean"),
     ),
+    "E9c": (lambda: told(FALLING, SLOW, RISING), lambda: told(FALLING, RISING, SLOW)),
     "E10": (lambda: removed([0.9, 0.5, 0.1]), lambda: removed([0.5, 0.9, 0.1])),
     "E11": (lambda: cost(0.05, [0.6, 1.0, 2.0]), lambda: cost(0.05, [0.6, 2.0, 1.0])),
     "E14": (lambda: cost(0.05, [0.6, 1.0, 2.0]), lambda: cost(0.05, [0.6, 1.0, 2.0], parameter=0.01)),
@@ -317,3 +348,60 @@ def test_a_slope_needs_two_batch_sizes() -> None:
         name: frame[frame["setting.batch_size"] == 1] for name, frame in batches(FALLING, FALLING, FALLING).items()
     }
     assert judged("E9a", tables).note == "a slope needs two batch sizes"
+
+
+class TestBeyondTheBestGuess:
+    """Nothing leaks, so that no defense protects more than another."""
+
+    def test_channels_that_leak_nothing_are_equal(self) -> None:
+        tables = channels(FALLING, LARGER)
+        tables["inversion"] = table(tables["inversion"], guessing(0.4))
+        finding = judged("E5b", tables)
+        assert finding.verdict == "inconclusive" and finding.effect == 0 and "capped" not in finding.note
+
+    def test_one_that_leaks_is_compared_with_the_guess(self) -> None:
+        tables = channels(FALLING, LARGER)
+        tables["inversion"] = table(tables["inversion"], guessing(1.0))
+        finding = judged("E5b", tables)
+        assert finding.verdict == "reproduced" and finding.effect == pytest.approx(1 / 0.5 - 1, abs=0.01)
+
+    def test_directions(self) -> None:
+        tables = removed([0.9, 0.5, 0.1])
+        tables["compression"] = table(tables["compression"], guessing(0.4).assign(axis="victim"))
+        finding = judged("E10", tables)
+        assert finding.verdict == "inconclusive" and finding.effect == 0
+
+    def test_attackers_who_learn_nothing_are_equal(self) -> None:
+        tables = adaptive([0.4, 0.3, 0.2, 0.1])
+        tables["inversion"] = table(tables["inversion"], guessing(0.05))
+        finding = judged("X2", tables)
+        assert finding.verdict == "inconclusive" and finding.effect == 0
+
+    def test_batches_whose_gradients_tell_nothing_have_no_slope(self) -> None:
+        """Their raw errors fall as the guess's do, which is no leakage."""
+        tables = told([2.0] * 4, [2.0] * 4, [2.0] * 4)
+        assert judged("E9a", tables).verdict == "contradicted"
+        finding = judged("E9c", tables)
+        assert finding.verdict == "inconclusive" and finding.effect == 0
+
+    def test_without_reference_attackers_errors_are_not_capped(self) -> None:
+        assert "no reference attacker was measured" in judged("E5b", channels(FALLING, LARGER)).note
+        assert judged("E9c", batches(FALLING, SLOW, RISING)).note == "no reference attacker was measured"
+
+
+@pytest.mark.parametrize("key", ["E5b", "E5c"])
+@pytest.mark.parametrize(("factor", "verdict"), [(0.2, "contradicted"), (1.5, "reproduced")])
+def test_the_stronger_attacker_counts(key: str, factor: float, verdict: str) -> None:
+    """One who knows the white noise and errs less turns the verdict, one who errs more does not."""
+    tables = channels(FALLING, LARGER) if key == "E5b" else own_grids(FALLING, LARGER)
+    frame = tables["inversion_adaptive"]
+    frame.loc[(frame["defense"] == "white-all") & (frame["metric"] == "mse_input"), "value"] *= factor
+    assert judged(key, tables).verdict == verdict
+
+
+def test_data_sets_that_nobody_attacked_knowing_the_noise() -> None:
+    tables = channels(FALLING, LARGER)
+    frame = tables["inversion_adaptive"]
+    tables["inversion_adaptive"] = frame[frame["dataset"] == "fashion"]
+    finding = judged("E5b", tables)
+    assert finding.verdict == "reproduced" and "cifar10 with lenet5: by the paper's attacker alone" in finding.note

@@ -73,12 +73,12 @@ def everything(levels: Mapping[str, float]) -> Tables:
     return tables | {"accuracy_times": timed({"sgd": 1.0, "gd": 2.0, "gsgd": 3.0})}
 
 
-def timed(seconds: Mapping[str, float]) -> pd.DataFrame:
+def timed(seconds: Mapping[str, float], metric: str = "round_wall_s") -> pd.DataFrame:
     found = []
     for cell in CELLS.values():
         for method, mean in seconds.items():
             values = mean + np.linspace(-0.01, 0.01, 3 * SEEDS).reshape(1, SEEDS, 3)
-            part = rows("none", "round_wall_s", values, cell=cell)
+            part = rows("none", metric, values, cell=cell)
             found.append(part.assign(**{"setting.method": method, "axis": "repetition", "mechanism": "none"}))
     return table(*found)
 
@@ -275,7 +275,17 @@ class TestClaims:
         ],
     )
     def test_times(self, seconds: dict[str, float], verdict: str) -> None:
+        """Wall time decides where a GPU computed: the processor's is null then."""
         assert judge("E12", {"accuracy_times": timed(seconds)}).verdict == verdict
+        null = timed(seconds, "round_cpu_s").assign(value=math.nan)
+        assert judge("E12", {"accuracy_times": table(timed(seconds), null)}).verdict == verdict
+
+    def test_what_else_ran_on_the_machine_decides_no_times(self) -> None:
+        slowed = timed({"sgd": 4.0, "gd": 2.0, "gsgd": 3.0})
+        finding = judge(
+            "E12", {"accuracy_times": table(slowed, timed({"sgd": 1.0, "gd": 2.0, "gsgd": 3.0}, "round_cpu_s"))}
+        )
+        assert finding.verdict == "reproduced"
 
     def test_they_read_what_is_drawn(self) -> None:
         read: set[Any] = {name for key in ("E10", "E11a", "E11b", "E11c", "E11d") for name in CLAIMS[key].experiments}

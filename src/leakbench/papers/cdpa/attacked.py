@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from leakbench.lazy import pd
+from leakbench.metrics.assignment import ASSIGNED
 from leakbench.report.labels import Reads, reads
 from leakbench.report.plots import series_of, values_of
 from leakbench.report.style import REFERENCES
@@ -39,7 +40,7 @@ def shown_defenses(frame: pd.DataFrame, names: Mapping[str, str] = DEFENSES) -> 
 
 
 def distances(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
-    """A perceptual distance of every reconstruction: LPIPS if each has one, else 1 - SSIM.
+    """A perceptual distance of every reconstruction after assignment: LPIPS if each has one, else 1 - SSIM.
 
     Args:
         frame: tidy table of attacks.
@@ -47,10 +48,10 @@ def distances(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
     Returns:
         Its name and the rows, with the distance as ``value``.
     """
-    learned = values_of(frame, "lpips")
+    learned = values_of(frame, ASSIGNED + "lpips")
     if len(learned) and learned["value"].notna().all():
         return "LPIPS (AlexNet)", learned
-    structural = values_of(frame, "ssim")
+    structural = values_of(frame, ASSIGNED + "ssim")
     return "1 - SSIM", structural.assign(value=1 - structural["value"])
 
 

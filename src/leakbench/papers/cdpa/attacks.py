@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from leakbench.lazy import pd
+from leakbench.metrics.assignment import ASSIGNED
 from leakbench.papers.cdpa.attacked import (
     NAIVE,
     ROG,
@@ -25,6 +26,7 @@ from leakbench.report.verdicts import VOID
 from leakbench.report.wording import INTERVALS
 
 EPSILON = SETTING + "epsilon"
+SSIM = ASSIGNED + "ssim"
 STATISTICS = ("mean", "low", "high", "seeds", "lost", "void", COLUMN)
 
 
@@ -143,7 +145,7 @@ def fig09(tables: Tables) -> Drawing:
             row |= {f"{axis}_low": summary["low"], f"{axis}_high": summary["high"]}
         numbers.append(row)
     for label, name in reference_rows(frame).items():
-        line = judged(values_of(frame, "ssim", mechanism="none", attack=label), ["mechanism"]).iloc[0]
+        line = judged(values_of(frame, SSIM, mechanism="none", attack=label), ["mechanism"]).iloc[0]
         ax.axvline(line["mean"], color=REFERENCE_COLOUR, linestyle=REFERENCES[label][1], linewidth=1, label=name)
         numbers.append({"series": name, "ssim": line["mean"], "void": bool(line["void"])})
     ax.set(xlabel="SSIM under ROG", ylabel="test accuracy")
@@ -158,12 +160,12 @@ def _pairs(tables: Tables) -> Iterator[tuple[str, pd.DataFrame, pd.DataFrame]]:
     utility = utility[utility["model"] == models[-1]]  # the paper's: ResNet-18, the last of the three
     attacked = tables["rog"]
     for label, name in shown_defenses(attacked).items():
-        seen = values_of(attacked, "ssim", defense=label, attack=ROG)
+        seen = values_of(attacked, SSIM, defense=label, attack=ROG)
         trained = utility[utility["defense"] == TRAINED.get(label, label)]
         if len(seen) and len(trained):
             yield name + (" *" if label in OTHERWISE else ""), seen, trained
     grids, over = (having(tables[name], "epsilon") for name in ("rog_grids", "utility_epsilon"))
-    seen = values_of(grids, "ssim", defense=LAPLACE, attack=ROG)
+    seen = values_of(grids, SSIM, defense=LAPLACE, attack=ROG)
     trained = values_of(over, "accuracy", defense=LAPLACE)
     for epsilon in sorted(set(seen[EPSILON]) & set(trained[EPSILON])):
         name = f"LDP $\\epsilon$ = {epsilon:g}"
@@ -185,7 +187,7 @@ def fig_s3(tables: Tables) -> Drawing:
     looks = {"no defense": ("none", 0.0, True), "CDPA, linear layers": ("cdpa", -0.12, True)}
     looks |= {"CDPA, all layers": ("cdpa", 0.12, False), "CDPA, change of the parameters": ("jopeq", 0.24, False)}
     for ax, (attack, attackers) in zip(axes, ADAPTIVE.items(), strict=True):
-        rows = adaptive_rows(tables, attack, "psnr")
+        rows = adaptive_rows(tables, attack, ASSIGNED + "psnr")
         places = {words: place for place, words in enumerate(attackers.values())}
         void = bool(rows["void"].any())
         for defense, (mechanism, shift, solid) in looks.items():

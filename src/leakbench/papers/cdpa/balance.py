@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from leakbench.lazy import np, pd
+from leakbench.metrics.assignment import ASSIGNED
 from leakbench.papers.cdpa.attacked import ROG
 from leakbench.papers.cdpa.common import TRAINED, defense_name, defenses_of, figure
 from leakbench.report.artifacts import Tables
@@ -79,9 +80,9 @@ def _mean(frame: pd.DataFrame, label: str | None, metric: str) -> float:
 def _privacy(rog: pd.DataFrame) -> tuple[dict[str, tuple[float, bool]], str]:
     """Privacy by mechanism, with whether the attack is void, and its name: LPIPS if known for all, else 1 - SSIM."""
     rows = rog[rog["attack"] == ROG]
-    lpips = rows[rows["metric"] == "lpips"]
+    lpips = rows[rows["metric"] == ASSIGNED + "lpips"]
     known = len(lpips) > 0 and bool(lpips.groupby("mechanism")["value"].count().all())
-    chosen = lpips if known else rows[rows["metric"] == "ssim_global"]
+    chosen = lpips if known else rows[rows["metric"] == ASSIGNED + "ssim_global"]
     means = over_seeds(chosen, ["mechanism"]).set_index("mechanism")["mean"]
     void = chosen.groupby("mechanism")["void"].any()
     values = {

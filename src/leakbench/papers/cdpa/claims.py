@@ -3,8 +3,11 @@
 A positive effect speaks for the claim, unless the effect has to stay within a band. Where the paper speaks of every
 model, each cell that an experiment holds is a part of the claim. A run that diverged classifies nothing: its accuracy
 counts as zero. ROG is judged by its search, whose gate is known, and where the claim is of a table of the paper also
-with the networks behind it. LPIPS wants AlexNet's weights; where it was not measured, SSIM stands in for it and the
-note says so, unless the claim is of a number of LPIPS.
+with the networks behind it, and after the images of a batch are assigned. LPIPS wants AlexNet's weights; where it was
+not measured, SSIM stands in for it and the note says so, unless the claim is of a number of LPIPS.
+
+Where defenses are compared by what they hide (E1, E3, E8b, E25, E26, E28, E29), no reconstruction counts as worse than
+the best guess without an update. Levels, and claims about attackers, take numbers as they are.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 from leakbench.lazy import np
+from leakbench.metrics.assignment import ASSIGNED
 from leakbench.papers.cdpa import PAPER
 from leakbench.papers.cdpa.common import MODEL_LABELS, MODELS, model_name
 from leakbench.report.claims import claim, each_cell, noting
@@ -22,10 +26,14 @@ from leakbench.report.comparisons import at_each, certain, difference, level, re
 from leakbench.report.evidence import Evidence, NotRun, Series, jackknife_of, same_seeds
 from leakbench.report.findings import Finding, Part, decide
 from leakbench.report.labels import Reads, reads
+from leakbench.report.leakage import blind_guess
+from leakbench.report.style import IMAGE_REFERENCES
 
 stated = partial(claim, PAPER)
 
 ACCURACY, GAP, SIZE, CARBON = "accuracy", "generalisation_gap", "mebi_elements", "carbon_formula_kg"
+PSNR, SSIM, LPIPS = ASSIGNED + "psnr", ASSIGNED + "ssim", ASSIGNED + "lpips"
+"""Metrics of ROG's batches, whose order a gradient does not tell. The other attacks are on single images."""
 CDPA, SENT = "cdpa", "cdpa-rog"
 """Labels of CDPA in training, and under attack."""
 OTHERS = ("cafl", "sign-sgd", "jopeq", "grad-drop", "soteria", "sdq", "laplace")
@@ -39,6 +47,8 @@ IMPUTED = ("rog-imputed-mean", "rog-imputed-zero")
 """ROG after outliers were replaced, by the mean and by zero."""
 OVER_P = reads("utility_p", defenses="cdpa-p")
 INVERTED = reads("inversion", defenses=(*ATTACKED, SENT), attacks=("dlg", "ig"))
+GUESSED = reads("inversion", defenses=("none", *ATTACKED, SENT), attacks=("dlg", "ig", *IMAGE_REFERENCES))
+"""The same with the reference attackers."""
 
 POINT = 0.001
 """The last digit of the paper's accuracies, as a part: what equal accuracies may differ by."""
@@ -97,16 +107,29 @@ def _of_model(evidence: Evidence, model: str, *experiments: str) -> tuple[str, E
     return cells[model]
 
 
-def harm(one: Evidence, experiment: str, attack: str, defense: str) -> tuple[str, bool, str]:
-    """The perceptual metric that was measured, whether more of it is a worse picture, and what to say about it."""
-    if measured_if_any(one, experiment, "lpips", defense=defense, attack=attack) is not None:
-        return "lpips", True, ""
-    return "ssim", False, "LPIPS was not measured; SSIM stands in for it"
+def by_rog(*defenses: str, attacks: Sequence[str] = ("rog",)) -> Reads:
+    """Defenses under ROG, or under it and other attacks, and the reference attackers."""
+    return reads("rog", defenses=dict.fromkeys(("none", *defenses)), attacks=(*attacks, *IMAGE_REFERENCES))
+
+
+def harm(one: Evidence, experiment: str, attack: str, defense: str, order: str = "") -> tuple[str, bool, str]:
+    """The perceptual metric that was measured, whether more of it is a worse picture, and what to say about it.
+
+    Args:
+        one: the tables.
+        experiment: with the attack.
+        attack: its label.
+        defense: the label of one that it was run on.
+        order: the prefix of assigned metrics where there are batches.
+    """
+    if measured_if_any(one, experiment, f"{order}lpips", defense=defense, attack=attack) is not None:
+        return f"{order}lpips", True, ""
+    return f"{order}ssim", False, "LPIPS was not measured; SSIM stands in for it"
 
 
 def worse(a: Series, b: Series, name: str, metric: str, grows: bool) -> Part:
     """By how much pictures of ``a`` are worse than those of ``b``."""
-    unit = {"psnr": "dB", "ssim": "SSIM", "lpips": "LPIPS"}[metric]
+    unit = {"psnr": "dB", "ssim": "SSIM", "lpips": "LPIPS"}[metric.removeprefix(ASSIGNED)]
     return difference(a, b, name, unit) if grows else difference(b, a, name, unit)
 
 
@@ -114,24 +137,26 @@ def worse(a: Series, b: Series, name: str, metric: str, grows: bool) -> Part:
     "E1",
     "Under ROG the reconstructions from CDPA have the smallest PSNR and SSIM and the largest LPIPS of all rows.",
     source="Table III, Fig. 6",
-    experiments=(reads("rog", defenses=(SENT, *ROWS), attacks=("rog", "rog-post")),),
+    experiments=(by_rog(SENT, *ROWS, attacks=("rog", "rog-post")),),
     champion=SENT,
 )
 @each_cell("rog")
 def e1(cell: str, one: Evidence) -> Iterator[Part | str]:
     """CDPA against every row, by every metric that was measured, without and with the networks behind ROG."""
     for attack in ("rog", "rog-post"):
-        for metric in ("psnr", "ssim", "lpips"):
+        for metric in (PSNR, SSIM, LPIPS):
             ours = measured_if_any(one, "rog", metric, defense=SENT, attack=attack)
-            if ours is None and (attack, metric) == ("rog", "psnr"):
-                raise NotRun(f"there is no psnr of {SENT} in rog under rog")
+            if ours is None and (attack, metric) == ("rog", PSNR):
+                raise NotRun(f"there is no {PSNR} of {SENT} in rog under rog")
             if ours is None:
-                if metric == "lpips" and attack == "rog":
+                if metric == LPIPS and attack == "rog":
                     yield "LPIPS was not measured"
                 continue
+            blind = blind_guess(one, "rog", metric)
+            yield blind.note
             for other in ROWS:
-                theirs = one.series("rog", metric, defense=other, attack=attack)
-                yield worse(ours, theirs, f"against {other} under {attack}, {cell}", metric, metric == "lpips")
+                theirs = blind.cap(one.series("rog", metric, defense=other, attack=attack))
+                yield worse(blind.cap(ours), theirs, f"against {other} under {attack}, {cell}", metric, metric == LPIPS)
 
 
 @stated(
@@ -154,7 +179,7 @@ def e2(cell: str, one: Evidence) -> Iterator[Part]:
     "E3",
     "Under DLG and under Inverting Gradients, CDPA has the largest LPIPS of all defenses.",
     source="Fig. 8 and its text",
-    experiments=(INVERTED,),
+    experiments=(GUESSED,),
     champion=SENT,
 )
 @each_cell("inversion")
@@ -162,11 +187,13 @@ def e3(cell: str, one: Evidence) -> Iterator[Part | str]:
     """CDPA against every other defense."""
     for attack in ("dlg", "ig"):
         metric, grows, note = harm(one, "inversion", attack, SENT)
-        yield note
+        blind = blind_guess(one, "inversion", metric)
+        yield from (note, blind.note)
         read = partial(one.series, "inversion", metric, attack=attack)
+        ours = blind.cap(read(defense=SENT))
         for other in ATTACKED:
             name = f"against {other} under {attack}, {cell}"
-            yield worse(read(defense=SENT), read(defense=other), name, metric, grows)
+            yield worse(ours, blind.cap(read(defense=other)), name, metric, grows)
 
 
 @stated(
@@ -293,13 +320,15 @@ def e8a(cell: str, one: Evidence) -> Iterator[Part]:
     "E8b",
     "Under ROG, PSNR and SSIM of what CDPA sends rise with p.",
     source="Table VIII",
-    experiments=(reads("rog_p", defenses="cdpa-rog-p", attacks="rog"),),
+    experiments=(by_rog(), reads("rog_p", defenses="cdpa-rog-p", attacks="rog")),
 )
 @each_cell("rog_p")
-def e8b(cell: str, one: Evidence) -> Iterator[Part]:
+def e8b(cell: str, one: Evidence) -> Iterator[Part | str]:
     """Likeness over p."""
-    for metric in ("psnr", "ssim"):
-        series = one.series("rog_p", metric, defense="cdpa-rog-p", attack="rog", sweep="p")
+    for metric in (PSNR, SSIM):
+        blind = blind_guess(one, "rog", metric)
+        yield blind.note
+        series = blind.cap(one.series("rog_p", metric, defense="cdpa-rog-p", attack="rog", sweep="p"))
         yield trend(series, cell, "p", rises=True)
 
 
@@ -313,12 +342,15 @@ def e8b(cell: str, one: Evidence) -> Iterator[Part]:
     ),
 )
 def e9(evidence: Evidence) -> Finding:
-    """Largest minus smallest mean over p."""
+    """Largest minus smallest mean over p.
+
+    Not capped: pictures that are worse than the best guess would all count as the same.
+    """
     parts, note = [], ""
     for cell, one in evidence.cells("utility_p").items():
         parts.append(_spread(accuracy(one, "utility_p", "cdpa-p", "p"), cell, "part"))
     for cell, one in evidence.cells("rog_p").items():
-        series = measured_if_any(one, "rog_p", "lpips", defense="cdpa-rog-p", attack="rog", sweep="p")
+        series = measured_if_any(one, "rog_p", LPIPS, defense="cdpa-rog-p", attack="rog", sweep="p")
         if series is None:
             note = "LPIPS was not measured: judged by accuracy alone"
         else:
@@ -381,7 +413,7 @@ def _gains(one: Evidence, cell: str, metric: str, unit: str, attack: str) -> Ite
 def e11a(cell: str, one: Evidence) -> Iterator[Part]:
     """Levels of LPIPS at every p."""
     for attack in IMPUTED:
-        lpips = measured_if_any(one, "rog_p", "lpips", defense="cdpa-rog-p", attack=attack, sweep="p")
+        lpips = measured_if_any(one, "rog_p", LPIPS, defense="cdpa-rog-p", attack=attack, sweep="p")
         if lpips is None:
             raise NotRun("LPIPS was not measured, and its printed numbers have no counterpart in SSIM")
         for p in lpips.points:
@@ -398,7 +430,7 @@ def e11a(cell: str, one: Evidence) -> Iterator[Part]:
 def e11b(cell: str, one: Evidence) -> Iterator[Part]:
     """Gains of PSNR at every p."""
     for attack in IMPUTED:
-        yield from _gains(one, cell, "psnr", "dB", attack)
+        yield from _gains(one, cell, PSNR, "dB", attack)
 
 
 def _saved(evidence: Evidence, small: bool, at_least: float, at_most: float) -> Finding:

@@ -11,15 +11,19 @@ from collections.abc import Iterator
 from functools import partial
 
 from leakbench.lazy import np
+from leakbench.metrics.assignment import ASSIGNED
 from leakbench.papers.cdpa import PAPER
 from leakbench.papers.cdpa.claims import (
     CDPA,
-    INVERTED,
+    GUESSED,
     POINT,
+    PSNR,
     ROWS,
     SENT,
     SHARED,
+    SSIM,
     accuracy,
+    by_rog,
     harm,
     trained,
     worse,
@@ -29,6 +33,7 @@ from leakbench.report.comparisons import difference, relative
 from leakbench.report.evidence import Evidence, NotRun, Series, jackknife_of, same_seeds
 from leakbench.report.findings import Finding, Part, decide
 from leakbench.report.labels import reads
+from leakbench.report.leakage import blind_guess
 
 stated = partial(claim, PAPER)
 
@@ -76,16 +81,17 @@ def e24(cell: str, one: Evidence) -> Iterator[Part]:
     "E25",
     "At the same rate Soteria hides more than GradDrop under DLG and under Inverting Gradients: its LPIPS is larger.",
     source="Section 6, text of Fig. 8",
-    experiments=(INVERTED,),
+    experiments=(GUESSED,),
 )
 @each_cell("inversion")
 def e25(cell: str, one: Evidence) -> Iterator[Part | str]:
     """Soteria against GradDrop."""
     for attack in ("dlg", "ig"):
         metric, grows, note = harm(one, "inversion", attack, "soteria")
-        yield note
+        blind = blind_guess(one, "inversion", metric)
+        yield from (note, blind.note)
         read = partial(one.series, "inversion", metric, attack=attack)
-        soteria, dropped = read(defense="soteria"), read(defense="grad-drop")
+        soteria, dropped = (blind.cap(read(defense=label)) for label in ("soteria", "grad-drop"))
         yield worse(soteria, dropped, f"{attack}, {cell}", metric, grows)
 
 
@@ -104,20 +110,21 @@ def _largest(evidence: Evidence, experiment: str) -> tuple[str, Evidence]:
     source="Fig. 9; Tables III and IV have its numbers",
     experiments=(
         trained(CDPA, *TRAINED_AS.values()),
-        reads("rog", defenses=(SENT, *TRAINED_AS), attacks="rog"),
+        by_rog(SENT, *TRAINED_AS),
     ),
     champion=CDPA,
 )
 def e26(evidence: Evidence) -> Finding:
     """Accuracies, and SSIM."""
     (model, accurate), (attacked, seen) = _largest(evidence, "utility"), _largest(evidence, "rog")
-    ours, alike = accuracy(accurate, "utility", CDPA), partial(seen.series, "rog", "ssim", attack="rog")
-    parts = []
+    ours, alike = accuracy(accurate, "utility", CDPA), partial(seen.series, "rog", SSIM, attack="rog")
+    blind = blind_guess(seen, "rog", SSIM)
+    hidden, parts = blind.cap(alike(defense=SENT)), []
     for sent, label in TRAINED_AS.items():
         theirs = accuracy(accurate, "utility", label)
         parts.append(difference(ours, theirs, f"against {label}, {model}", "part", at_least=-POINT))
-        parts.append(difference(alike(defense=sent), alike(defense=SENT), f"against {sent}, {attacked}", "SSIM"))
-    return decide(evidence, parts)
+        parts.append(difference(blind.cap(alike(defense=sent)), hidden, f"against {sent}, {attacked}", "SSIM"))
+    return noting(decide(evidence, parts), blind.note)
 
 
 @stated(
@@ -132,9 +139,12 @@ def e26(evidence: Evidence) -> Finding:
     champion=CDPA,
 )
 def e27(evidence: Evidence) -> Finding:
-    """CDPA's least scaled score minus the largest of the others'."""
+    """CDPA's least scaled score minus the largest of the others'.
+
+    Not capped: the scale of Fig. 10 runs from the worst defense to the best, whatever either leaks.
+    """
     (model, accurate), (attacked, seen) = _largest(evidence, "utility"), _largest(evidence, "rog")
-    metric, grows, note = harm(seen, "rog", "rog", SENT)
+    metric, grows, note = harm(seen, "rog", "rog", SENT, ASSIGNED)
     labels = {"none": "none", **TRAINED_AS, SENT: CDPA}
     series = same_seeds(
         *(
@@ -169,7 +179,7 @@ def e27(evidence: Evidence) -> Finding:
         trained(CDPA, "sign-sgd", "jopeq"),
         reads("utility_epsilon", defenses="laplace-eps"),
         reads("utility_grids", defenses=(*(set(GRIDS) - {"laplace-eps"}), "jopeq-1", "jopeq-2", "jopeq-3")),
-        reads("rog", defenses=SENT, attacks="rog"),
+        by_rog(SENT),
         reads("rog_grids", defenses=(*GRIDS, *SINGLE), attacks="rog"),
     ),
     champion=CDPA,
@@ -178,17 +188,17 @@ def e28(evidence: Evidence) -> Finding:
     """CDPA's larger advantage over every setting: in accuracy beyond the margin, or in unlikeness."""
     sizes = {name: _largest(evidence, name)[1] for name in ("utility", "utility_epsilon", "utility_grids")}
     (attacked, seen), grids = _largest(evidence, "rog"), _largest(evidence, "rog_grids")[1]
-    ours, hidden = accuracy(sizes["utility"], "utility", CDPA), seen.series("rog", "ssim", defense=SENT, attack="rog")
-    parts = []
+    ours, blind = accuracy(sizes["utility"], "utility", CDPA), blind_guess(seen, "rog", SSIM)
+    hidden, parts = blind.cap(seen.series("rog", SSIM, defense=SENT, attack="rog")), []
     for label in (*GRIDS, *SINGLE):
         sweep = GRIDS.get(label)
         where = TRAINED_IN.get(label, "utility_grids")
         usable = accuracy(sizes[where], where, label, sweep)
-        alike = grids.series("rog_grids", "ssim", defense=label, attack="rog", sweep=sweep)
+        alike = blind.cap(grids.series("rog_grids", SSIM, defense=label, attack="rog", sweep=sweep))
         for point in usable.points:
             name = f"{label}{f' at {sweep} {point:g}' if sweep else ''}, {attacked}"
             parts.append(_one_or_the_other(name, (ours, usable.at([point])), (alike.at([point]), hidden)))
-    return decide(evidence, parts)
+    return noting(decide(evidence, parts), blind.note)
 
 
 def _one_or_the_other(name: str, accurate: tuple[Series, Series], alike: tuple[Series, Series]) -> Part:
@@ -204,11 +214,13 @@ def _one_or_the_other(name: str, accurate: tuple[Series, Series], alike: tuple[S
     "E29",
     "Under ROG, PSNR falls from no defense over GradDrop, Soteria, LDP, JoPEQ and CAFL to CDPA.",
     source="Table III, of one batch; the paper says so of CDPA alone",
-    experiments=(reads("rog", defenses=(SENT, *ROWS), attacks="rog"),),
+    experiments=(by_rog(SENT, *ROWS),),
 )
 @each_cell("rog")
-def e29(cell: str, one: Evidence) -> Iterator[Part]:
+def e29(cell: str, one: Evidence) -> Iterator[Part | str]:
     """Each row against the next one."""
+    blind = blind_guess(one, "rog", PSNR)
+    yield blind.note
     for above, below in itertools.pairwise(ORDER):
-        more, less = (one.series("rog", "psnr", defense=label, attack="rog") for label in (above, below))
+        more, less = (blind.cap(one.series("rog", PSNR, defense=label, attack="rog")) for label in (above, below))
         yield difference(more, less, f"{above} against {below}, {cell}", "dB")

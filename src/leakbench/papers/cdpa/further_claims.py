@@ -9,7 +9,7 @@ from leakbench.federated.fixed_point import FixedPoint
 from leakbench.lazy import np, torch
 from leakbench.papers.cdpa import PAPER
 from leakbench.papers.cdpa.checks import KEEP, keep_probabilities
-from leakbench.papers.cdpa.claims import IMPUTED, SENT, accuracy, measured_if_any
+from leakbench.papers.cdpa.claims import IMPUTED, PSNR, SENT, accuracy, measured_if_any
 from leakbench.papers.cdpa.common import MASK
 from leakbench.randomness import Streams, generator
 from leakbench.report.checks import Checked, agreement, checked, float64, required, theorem_of
@@ -109,7 +109,14 @@ ARGUED = "Not in the paper, which argues that such attackers fail (section 6)"
 
 def _informed_claim(key: str, who: str, against: str, experiments: tuple[str, str], attack: str, defense: str) -> None:
     """State a claim about the best informed attacker of a defense."""
-    judge = partial(restored, attack=attack, experiments=experiments, defense=defense, attackers=informed(attack))
+    judge = partial(
+        restored,
+        attack=attack,
+        experiments=experiments,
+        defense=defense,
+        attackers=informed(attack),
+        metric=PSNR if attack == "rog" else "psnr",  # of single images
+    )
     stated(key, f"{who} {COMES_NEAR}{against}.", source=ARGUED, experiments=_knowing(experiments[0], attack, defense))(
         each_cell(*experiments)(judge)
     )
@@ -133,7 +140,7 @@ _informed_claim(
 @each_cell("rog_p")
 def x2(cell: str, one: Evidence) -> Iterator[Part]:
     """PSNR after imputation."""
-    read = partial(one.series, "rog_p", "psnr", defense="cdpa-rog-p", attack=IMPUTED[1], sweep="p")
+    read = partial(one.series, "rog_p", PSNR, defense="cdpa-rog-p", attack=IMPUTED[1], sweep="p")
     yield level(read().at([0.98]), cell, "dB", at_least=RECOGNISED)
 
 
@@ -216,6 +223,6 @@ def epsilon_of_a_bit_is_not_that_of_a_message() -> Checked:
 @each_cell("rog")
 def x6(cell: str, one: Evidence) -> Iterator[Part]:
     """PSNR of grey minus that of ROG on CDPA."""
-    grey = one.series("rog", "psnr", defense="none", attack="grey")
-    sent = one.series("rog", "psnr", defense=SENT, attack="rog")
+    grey = one.series("rog", PSNR, defense="none", attack="grey")
+    sent = one.series("rog", PSNR, defense=SENT, attack="rog")
     yield difference(grey, sent, cell, "dB")

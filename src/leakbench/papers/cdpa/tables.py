@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from leakbench.lazy import np, pd
+from leakbench.metrics.assignment import ASSIGNED
 from leakbench.papers.cdpa.attacked import ROG
 from leakbench.papers.cdpa.common import MODEL_LABELS, TRAINED, defense_name, defenses_of, model_name, printed, table
 from leakbench.report.artifacts import Tables
@@ -295,9 +296,9 @@ def table_s3(tables: Tables) -> pd.DataFrame:
 
 
 IMAGES = {
-    "psnr": ("PSNR (dB)", "psnr", ".2f"),
-    "ssim": ("SSIM", "ssim_global", ".3f"),
-    "lpips": ("LPIPS", "lpips", ".3f"),
+    "psnr": ("PSNR (dB)", ASSIGNED + "psnr", ".2f"),
+    "ssim": ("SSIM", ASSIGNED + "ssim_global", ".3f"),
+    "lpips": ("LPIPS", ASSIGNED + "lpips", ".3f"),
 }
 """Printed metric -> its column, ours, and its format. The paper's code has one window for the whole image."""
 
@@ -307,8 +308,9 @@ IMAGES = {
     title="CDPA over the probability of keeping a bit",
     caption="Accuracy in percent (test images, last round) of federated training with CDPA, and what ROG makes of its "
     "messages; epsilon is ln(p / (1 - p)), that of one bit. Printed beside ours: accuracy of the model named, "
-    "ROG on its own data and network. SSIM has one window for the whole image, as in the paper's code. The "
-    "paper's images of CDPA, at 5 dB, are further from the truth than a constant grey (11 dB on its data). "
+    "ROG on its own data and network, ours after assignment within a batch. SSIM has one window for the whole image, "
+    "as in the paper's code. The paper's images of CDPA, at 5 dB, are further from the truth than a constant grey "
+    "(11 dB on its data). "
     f"void: ROG is too weak without a defense, so that its number says nothing; {NONE}: not known (missing.csv "
     f"of the experiment says why). {MEANS}",
     experiments=(

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from leakbench.lazy import pd
+from leakbench.metrics.assignment import ASSIGNED
 from leakbench.papers.cdpa.attacked import IG, NAIVE, POST, ROG, attacked_by_rog, reference_rows, shown_defenses
 from leakbench.papers.cdpa.common import printed, table
 from leakbench.report.artifacts import Tables
@@ -19,12 +20,20 @@ from leakbench.report.verdicts import VOID
 from leakbench.report.wording import INTERVALS, NONE
 
 P = SETTING + "p"
-METRICS = {"psnr": "PSNR (dB)", "ssim": "SSIM", "ssim_global": "SSIM, global", "lpips": "LPIPS"}
+LPIPS = ASSIGNED + "lpips"
+METRICS = {
+    ASSIGNED + "psnr": "PSNR (dB)",
+    ASSIGNED + "ssim": "SSIM",
+    ASSIGNED + "ssim_global": "SSIM, global",
+    LPIPS: "LPIPS",
+}
+"""Ours, after assignment within a batch."""
 SIMILARITY = (
     "The paper's SSIM is, in its public code, that of the whole image as one window ('global'); the other is the usual "
-    "one of 11x11 windows. LPIPS where AlexNet's weights are staged."
+    "one of 11x11 windows. LPIPS where AlexNet's weights are staged. Ours are after assignment within a batch, whose "
+    "order a gradient does not tell."
 )
-PRINTED = {"psnr": "psnr", "ssim_global": "ssim", "lpips": "lpips"}
+PRINTED = {ASSIGNED + "psnr": "psnr", ASSIGNED + "ssim_global": "ssim", LPIPS: "lpips"}
 """Our metric -> the paper's that is computed alike."""
 IMPUTED = {
     "ROG": ROG,
@@ -194,7 +203,7 @@ def table_s1(tables: Tables) -> pd.DataFrame:
     """A row per attack, defense and attacker."""
     rows = []
     for attack in ADAPTIVE:
-        metrics = {words: adaptive_rows(tables, attack, name) for name, words in METRICS.items() if name != "lpips"}
+        metrics = {words: adaptive_rows(tables, attack, name) for name, words in METRICS.items() if name != LPIPS}
         first = next(iter(metrics.values()))
         for place, row in enumerate(first.to_dict("records")):
             cells = {words: with_interval(summaries.iloc[place]) for words, summaries in metrics.items()}

@@ -2,7 +2,8 @@
 
 A positive effect speaks for the paper, unless the effect has to stay within a band. Where the paper speaks of every
 data set and model, each pair that an experiment holds is a part of the claim. A metric rises by its ranks within
-seeds; steps against the trend are listed.
+seeds; steps against the trend are listed. Where claims compare what defenses protect (E5b, E5c, E9c, E10, X2), no error
+of gradient inversion counts beyond the best guess without a gradient.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from leakbench.papers.channel import PAPER
 from leakbench.papers.channel.common import ARCHITECTURES, UNDEFENDED, printed
 from leakbench.report.claims import claim, each_cell
 from leakbench.report.comparisons import at_each, certain, difference, level, relative, trend
-from leakbench.report.evidence import Evidence, NotRun, Series, jackknife_of, same_seeds
+from leakbench.report.evidence import Evidence, NotRun, Series, jackknife_of, same_points, same_seeds
 from leakbench.report.findings import Finding, Part, decide
 from leakbench.report.labels import reads
+from leakbench.report.leakage import NO_REFERENCE, blind_guess
+from leakbench.report.style import IMAGE_REFERENCES
 
 if TYPE_CHECKING:
     from leakbench.report.inference import Array, Jackknife
@@ -60,6 +63,11 @@ RELEASED = tuple(reads(channel, defenses=channel) for channel in CHANNELS)
 BARE, STEPS = reads(UNDEFENDED, defenses="none"), reads("steps", defenses=NATURAL_300)
 COST = reads("cost", defenses="none")
 INVERSIONS = reads("inversion", defenses=INVERTED, attacks=IG)
+GUESSED = reads("inversion", defenses=("none", *INVERTED), attacks=(IG, *IMAGE_REFERENCES))
+"""The same with the reference attackers."""
+ADAPTED = reads("inversion_adaptive", defenses=INVERTED, attacks=POSTERIOR)
+GUESSES_OF_MEANS, MEAN_IMAGE = ("mean_image", "grey"), ("mean_image",)
+"""Reference attackers of Fig. 6, and of Fig. 8."""
 
 
 def _trends(
@@ -170,38 +178,84 @@ def e5a(evidence: Evidence) -> Finding:
     return decide(evidence, parts)
 
 
+class _Inverted:
+    """Capped errors of gradient inversion over kappa, by channel: of every attacker who was run on this data set.
+
+    Attributes:
+        note: on attackers who were not.
+    """
+
+    def __init__(self, cell: str, one: Evidence) -> None:
+        blind = blind_guess(one, "inversion", MSE)
+        read = partial(one.series, metric=MSE, sweep="kappa")
+        errors = {label: [read("inversion", defense=label, attack=IG)] for label in INVERTED}
+        alone = ""
+        try:
+            adapted = [read("inversion_adaptive", defense=label, attack=POSTERIOR) for label in INVERTED]
+        except NotRun:
+            alone = f"{cell}: by the paper's attacker alone"
+        else:
+            errors = {label: same_points(*errors[label], knows) for label, knows in zip(INVERTED, adapted, strict=True)}
+        self._errors = {label: [blind.cap(each) for each in series] for label, series in errors.items()}
+        self.note = "; ".join(filter(None, (alone, blind.note)))
+
+    def points(self, label: str) -> tuple[float, ...]:
+        """Capacities of a channel."""
+        return self._errors[label][0].points
+
+    def larger(self, label: str, kappa: float, natural_kappa: float, name: str) -> Part:
+        """A channel's error over that of the Natural Channel, each by the attacker who errs less on all victims."""
+        ours, theirs = (
+            [each.at([point]) for each in self._errors[channel]]
+            for channel, point in ((label, kappa), (INVERTED[0], natural_kappa))
+        )
+        series = same_seeds(*ours, *theirs)
+        jackknife = jackknife_of(*series)
+        means = [jackknife.mean(each.values[0]) for each in series]
+        least, natural = (np.minimum.reduce(part) for part in (means[: len(ours)], means[len(ours) :]))
+        meaning = f"smallest {MSE} of {label} over that of {INVERTED[0]}, minus 1"
+        return Part(name, jackknife.estimate(least / natural - 1, ratio=True), meaning, at_least=0.0)
+
+
+THE_STRONGER = "by the stronger of the paper's attacker and the one who knows the noise's covariance"
+
+
 @stated(
     "E5b",
-    "At equal kappa the error of gradient inversion is larger under the White and the Personalized Channel than under "
-    "the Natural Channel.",
-    source="Fig. 14 and 30",
-    experiments=(INVERSIONS,),
+    f"At equal kappa the error of gradient inversion, {THE_STRONGER}, is larger under the White and the Personalized "
+    "Channel than under the Natural Channel.",
+    source="Fig. 14 and 30, whose attacker does not adapt",
+    experiments=(GUESSED, ADAPTED),
 )
 @each_cell("inversion")
-def e5b(cell: str, one: Evidence) -> Iterator[Part]:
+def e5b(cell: str, one: Evidence) -> Iterator[Part | str]:
     """White and personalized noise over natural noise, at every kappa."""
-    natural, *others = (one.series("inversion", MSE, defense=defense, attack=IG, sweep="kappa") for defense in INVERTED)
-    for defense, series in zip(INVERTED[1:], others, strict=True):
-        for kappa, ours, theirs in at_each(series, natural):
-            yield relative(ours, theirs, f"{defense} at {kappa:g}, {cell}", at_least=0.0)
+    inverted = _Inverted(cell, one)
+    for label in INVERTED[1:]:
+        for kappa in inverted.points(label):
+            if kappa in inverted.points(INVERTED[0]):
+                yield inverted.larger(label, kappa, kappa, f"{label} at {kappa:g}, {cell}")
+    yield inverted.note
 
 
 @stated(
     "E5c",
     "On the paper's own grids, 50 to 300 nats for the Natural Channel and 500 to 1,500 for the others, setting by "
-    "setting, the error of gradient inversion is larger under the White and the Personalized Channel.",
-    source="Fig. 14 and 30, whose grids are those of Fig. 9, 18 and 21 as we read them",
-    experiments=(INVERSIONS,),
+    f"setting, the error of gradient inversion, {THE_STRONGER}, is larger under the White and the Personalized "
+    "Channel.",
+    source="Fig. 14 and 30, whose attacker does not adapt; their grids are those of Fig. 9, 18 and 21 as we read them",
+    experiments=(GUESSED, ADAPTED),
 )
 @each_cell("inversion")
-def e5c(cell: str, one: Evidence) -> Iterator[Part]:
+def e5c(cell: str, one: Evidence) -> Iterator[Part | str]:
     """White and personalized noise over natural noise, the smallest capacity against the smallest, and so on."""
-    natural, *others = (one.series("inversion", MSE, defense=defense, attack=IG, sweep="kappa") for defense in INVERTED)
-    for defense, series in zip(INVERTED[1:], others, strict=True):
+    inverted = _Inverted(cell, one)
+    for label in INVERTED[1:]:
         for small, large in GRIDS:
-            if small in natural.points and large in series.points:
-                name = f"{defense} at {large:g} against natural-all at {small:g}, {cell}"
-                yield relative(series.at([large]), natural.at([small]), name, at_least=0.0)
+            if small in inverted.points(INVERTED[0]) and large in inverted.points(label):
+                name = f"{label} at {large:g} against natural-all at {small:g}, {cell}"
+                yield inverted.larger(label, large, small, name)
+    yield inverted.note
 
 
 @stated(
@@ -357,7 +411,11 @@ def e8(cell: str, one: Evidence) -> Iterator[Part]:
     experiments=(reads("batch_size", defenses=BATCHED, attacks=ONE_IMAGE),),
 )
 def e9a(evidence: Evidence) -> Finding:
-    """Slopes of the error over the logarithm of the batch size."""
+    """Slopes of the error over the logarithm of the batch size.
+
+    Not capped: means of larger batches are guessed better without a gradient, so that capped errors would fall where
+    nothing leaks. E9c takes errors as parts of the guess's.
+    """
     return _slopes(evidence, "batch_size")
 
 
@@ -369,17 +427,47 @@ def e9a(evidence: Evidence) -> Finding:
     experiments=(reads("dataset_mean", defenses=BATCHED, attacks=ONE_IMAGE),),
 )
 def e9b(evidence: Evidence) -> Finding:
-    """The same against the mean training image."""
+    """The same against the mean training image.
+
+    Not capped: whoever has other images knows their mean without a gradient, so that no error would be left.
+    """
     return _slopes(evidence, "dataset_mean")
 
 
-def _slopes(evidence: Evidence, experiment: str) -> Finding:
-    series = same_seeds(
-        *(evidence.series(experiment, MSE, defense=label, attack=ONE_IMAGE, sweep="batch_size") for label in BATCHED)
-    )
+@stated(
+    "E9c",
+    "The same holds of the error of the batch's mean image as a part of that of the best guess without a gradient, "
+    "beyond which no error counts.",
+    source="Not in the paper: Fig. 6 as leakage",
+    experiments=(reads("batch_size", defenses=BATCHED, attacks=(ONE_IMAGE, *GUESSES_OF_MEANS)),),
+)
+def e9c(evidence: Evidence) -> Finding:
+    """Slopes of what is left of the guess's error, whose victims are those of the same batch size."""
+    return _slopes(evidence, "batch_size", leaked=True)
+
+
+def _slopes(evidence: Evidence, experiment: str, *, leaked: bool = False) -> Finding:
+    """Trends of the error, or of its part of the guess's, over the logarithm of the batch size.
+
+    Raises:
+        NotRun: there is one batch size alone, or no guess.
+    """
+    read = partial(evidence.series, experiment, MSE, attack=ONE_IMAGE, sweep="batch_size")
+    series, meaning = [read(defense=label) for label in BATCHED], "slope of the MSE over ln B"
+    if leaked:
+        blind = blind_guess(evidence, experiment, MSE, attacks=GUESSES_OF_MEANS, sweep="batch_size")
+        if blind.series is None:
+            raise NotRun(NO_REFERENCE)
+        series = [*map(blind.cap, series), blind.series]
+        meaning = "slope of the MSE, as a part of the best guess's, over ln B"
+    series = same_points(*series)
     jackknife = jackknife_of(*series)
-    dp, undefended, constant = (_slope(np.log(one.points), jackknife.mean(one.values)) for one in series)
-    meaning, more = "slope of the MSE over ln B", jackknife.estimate(constant - undefended)
+    means = [jackknife.mean(one.values) for one in series]
+    if leaked:
+        guess = means.pop()
+        means = [one / guess for one in means]
+    dp, undefended, constant = (_slope(np.log(series[0].points), one) for one in means)
+    more = jackknife.estimate(constant - undefended)
     return decide(
         evidence,
         [
@@ -408,12 +496,14 @@ def _slope(x: Array, y: Array) -> Array:
     "Removing the first eigen-direction of the images raises the error of gradient inversion more than removing the "
     "second, and that more than removing the eleventh, on every data set.",
     source="Fig. 8",
-    experiments=(reads("compression", defenses=REMOVED, attacks=IG),),
+    experiments=(reads("compression", defenses=("none", REMOVED), attacks=(IG, *MEAN_IMAGE)),),
 )
 @each_cell("compression")
-def e10(cell: str, one: Evidence) -> Iterator[Part]:
-    """Differences between directions that follow each other."""
-    series = one.series("compression", MSE, defense=REMOVED, attack=IG, sweep="direction")
+def e10(cell: str, one: Evidence) -> Iterator[Part | str]:
+    """Differences between directions that follow each other, of capped errors."""
+    blind = blind_guess(one, "compression", MSE, attacks=MEAN_IMAGE)
+    yield blind.note
+    series = blind.cap(one.series("compression", MSE, defense=REMOVED, attack=IG, sweep="direction"))
     for before, after in itertools.pairwise(series.points):
         name = f"direction {before:g} against {after:g}, {cell}"
         yield difference(series.at([before]), series.at([after]), name, "squared normalised input")
@@ -545,14 +635,16 @@ def x1(cell: str, one: Evidence) -> Iterator[Part]:
     "X2",
     "An attacker who knows the covariance of the channel's noise reconstructs better than one who does not.",
     source="Not in the paper: the posterior mean of the reconstruction",
-    experiments=(INVERSIONS, reads("inversion_adaptive", defenses=INVERTED, attacks=POSTERIOR)),
+    experiments=(GUESSED, ADAPTED),
 )
 @each_cell("inversion", "inversion_adaptive")
-def x2(cell: str, one: Evidence) -> Iterator[Part]:
-    """Error of the plain attacker over that of the adaptive one, at every kappa."""
+def x2(cell: str, one: Evidence) -> Iterator[Part | str]:
+    """Capped error of the plain attacker over that of the adaptive one, at every kappa."""
+    blind = blind_guess(one, "inversion", MSE)
+    yield blind.note
     for defense in INVERTED:
         plain, adaptive = (
-            one.series(experiment, MSE, defense=defense, attack=attack, sweep="kappa")
+            blind.cap(one.series(experiment, MSE, defense=defense, attack=attack, sweep="kappa"))
             for experiment, attack in (("inversion", IG), ("inversion_adaptive", POSTERIOR))
         )
         for kappa, theirs, ours in at_each(plain, adaptive):

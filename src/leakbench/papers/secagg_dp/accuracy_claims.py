@@ -170,15 +170,19 @@ def e13(evidence: Evidence) -> Finding:
 
 @stated(
     "E12",
-    "A round of SGD-DP takes less time than one of GD-DP, and that less than one of GSGD-DP.",
-    source="section 5.3",
+    "A round of SGD-DP takes less time than one of GD-DP, and that less than one of GSGD-DP: processor time where it "
+    "is computed on a CPU.",
+    source="section 5.3, which does not say how it was timed",
     experiments=(reads("accuracy_times", defenses="none"),),
 )
 def e12(evidence: Evidence) -> Finding:
-    """Wall time of a round over that of the slower mechanism, minus 1, per model."""
+    """Time of a round over that of the slower mechanism, minus 1, per model.
+
+    On a CPU other programs stretch wall time, and not that of the processor; a GPU has wall time alone.
+    """
     parts = []
     for cell, local in evidence.cells("accuracy_times").items():
-        seconds = partial(local.series, "accuracy_times", "round_wall_s", defense="none")
+        seconds = partial(local.series, "accuracy_times", _clock(local), defense="none")
         methods: Sequence[str] = ("sgd", "gd", "gsgd")
         times = {method: replace(seconds(where={"method": method}), name=f"seconds of {method}") for method in methods}
         parts += [
@@ -186,3 +190,12 @@ def e12(evidence: Evidence) -> Finding:
             for fast, slow in (("sgd", "gd"), ("gd", "gsgd"))
         ]
     return decide(evidence, parts)
+
+
+def _clock(one: Evidence) -> str:
+    """The time by which rounds are compared."""
+    try:
+        one.aside().series("accuracy_times", "round_cpu_s", defense="none", where={"method": "sgd"})
+    except NotRun:
+        return "round_wall_s"
+    return "round_cpu_s"
