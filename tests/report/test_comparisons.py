@@ -7,6 +7,7 @@ import pytest
 
 from leakbench.report.comparisons import difference, level, relative, trend
 from leakbench.report.evidence import NotRun, Series
+from leakbench.report.inference import LEVEL, seeds_for_a_trend
 
 NAN = np.nan
 
@@ -40,6 +41,22 @@ def test_a_step_within_one_standard_error_is_none() -> None:
     assert part.verdict == "reproduced" and part.note == "falls between 10 and 20 (0.2 standard errors)"
     noisy = series([[0.1, 0.9, 0.5], [0.5, 0.4, 0.5], [0.6, 0.1, 0.75]])
     assert trend(noisy, "", "kappa", rises=True).verdict == "inconclusive"
+
+
+def test_seeds_that_would_decide_a_trend() -> None:
+    """As many as Page's test needs; a step against the trend has to be told from none, too, and decides alone."""
+    weak = series([[0.1, 0.3, 0.2], [0.3, 0.2, 0.3], [0.4, 0.4, 0.1], [0.5, 0.3, 0.6]])
+    needed = trend(weak, "", "kappa", rises=True).seeds_needed(LEVEL / 2)
+    blocks = weak.values[..., 0].T
+    assert needed == seeds_for_a_trend(blocks, LEVEL / 2)
+    peak = series([[0.10, 0.2, 0.1], [0.5, 0.6, 0.5], [0.45, 0.61, 0.48]])
+    part = trend(peak, "", "kappa", rises=True)
+    step = difference(peak.at([20.0]), peak.at([10.0]), "", "").estimate
+    assert part.inside and part.seeds_needed(LEVEL / 2) == step.seeds_needed(0.0, LEVEL / 6)
+    falling = trend(weak, "", "kappa", rises=False)
+    assert not falling.inside
+    assert (least := falling.seeds_needed(LEVEL / 2)) is not None
+    assert least <= seeds_for_a_trend(blocks, LEVEL / 8)
 
 
 def test_two_seeds_show_no_trend() -> None:

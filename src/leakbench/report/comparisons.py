@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 from leakbench.lazy import np
 from leakbench.report.evidence import NotRun, Series, jackknife_of, same_points, same_seeds
 from leakbench.report.findings import Part
-from leakbench.report.inference import FEWEST_SEEDS, Estimate, rank_correlation, trend_p_values
+from leakbench.report.inference import (
+    FEWEST_SEEDS,
+    Estimate,
+    rank_correlation,
+    seeds_for_a_trend,
+    trend_p_values,
+)
 from leakbench.report.units import known_means
 from leakbench.report.wording import numbers
 
@@ -94,8 +100,7 @@ def trend(series: Series, name: str, against: str, *, rises: bool) -> Part:
         meaning = f"change of {series.name} with {against}" + ("" if rises else ", sign turned")
         return Part(name, steps[0], meaning, at_least=0.0, note=note)
     if jackknife.exact:
-        least = min(steps, key=lambda step: step.value)
-        return Part(name, least, f"least step of {series.name} along its trend with {against}", at_least=0.0, note=note)
+        return Part(name, _smallest(steps), f"least step of {series.name} along its trend with {against}", at_least=0.0, note=note)
     blocks = [known_means(values)[..., 0].T]
     if jackknife.batches > 1:
         blocks.append(known_means(values.swapaxes(1, 2))[..., 0].T)
@@ -103,14 +108,47 @@ def trend(series: Series, name: str, against: str, *, rises: bool) -> Part:
     clear = any(steps[i].value < -steps[i].error for i in reversals)
     against_it = min([fall, *(step.p_below(0.0) for step in steps)]) * (1 + len(steps))
     complete = int(np.isfinite(blocks[0]).all(axis=1).sum())
+
+    correlation = float(rank_correlation(means[0]))
+
+    def needed(alpha: float) -> int | None:
+        return _seeds_needed(blocks[0], steps, correlation >= 0, alpha)
+
     return Part(
         name,
-        Estimate(float(rank_correlation(means[0])), seeds=jackknife.seeds),
+        Estimate(correlation, seeds=jackknife.seeds),
         f"rank correlation of {series.name} with {against}" + ("" if rises else ", sign turned"),
         at_least=0.0,
         note=note,
         tested=(math.nan, math.nan) if complete < FEWEST_SEEDS else (1.0 if clear else rise, min(1.0, against_it)),
+        needed=needed,
     )
+
+
+def _seeds_needed(blocks: Array, steps: list[Estimate], rises: bool, alpha: float) -> int | None:
+    """Seeds that decide a trend of the size seen: see :func:`trend`.
+
+    It is reproduced when Page's test shows it, unless the smallest step goes against it: then that has to be told from
+    none, too. It is contradicted as soon as Page's test or one of the steps shows the opposite.
+
+    Args:
+        blocks: ``[seeds, points]``, turned so that the trend should rise.
+        steps: between neighbouring points.
+        rises: whether it does, on the whole.
+        alpha: one-sided level.
+    """
+    strict = alpha / (1 + len(steps))
+    against = [step.seeds_needed(0.0, strict) for step in steps if step.value < 0]
+    if rises:
+        smallest = [] if not against else [_smallest(steps).seeds_needed(0.0, strict)]
+        needed = [seeds_for_a_trend(blocks, alpha), *smallest]
+        known = [each for each in needed if each is not None]
+        return max(known) if len(known) == len(needed) else None
+    return min((each for each in [seeds_for_a_trend(blocks, strict), *against] if each is not None), default=None)
+
+
+def _smallest(steps: list[Estimate]) -> Estimate:
+    return min(steps, key=lambda step: step.value)
 
 
 def _in_errors(step: Estimate) -> str:

@@ -172,7 +172,7 @@ class Evidence:
         for cell in held[0]:
             if all(cell in others for others in held):
                 one = copy.copy(self)
-                one._cell = cell
+                one._cell, one._judged = cell, {}
                 shared[f"{cell[0]} with {cell[1]}"] = one
         if not shared:
             raise NotRun(f"{' and '.join(experiments)} share no data set with a model")
@@ -181,18 +181,22 @@ class Evidence:
     def aside(self) -> Evidence:
         """The same tables, read without counting, to choose what is judged."""
         one = copy.copy(self)
-        one._read = _Read()
+        one._read, one._judged = _Read(), dict(self._judged)
         return one
 
-    def notes(self) -> list[str]:
-        """Notes on the size of the sample and on missing numbers."""
+    def notes(self, *, tested: bool = True) -> list[str]:
+        """Notes on the size of the sample and on missing numbers.
+
+        Args:
+            tested: whether seeds decide; False where all that counts is computed.
+        """
         notes = []
         if self._read.seeds and not self._exact:
             batches = f" x {max(self._read.batches)} batches" if self._read.batches else ""
             each = f", {max(self._read.each)} batches each" if max(self._read.each, default=1) > 1 else ""
             seeds = len(self._read.seeds)
             notes.append(f"{seeds} seed{'s' * (seeds > 1)}{batches or each}")
-            if seeds < FEWEST_SEEDS:
+            if tested and seeds < FEWEST_SEEDS:
                 notes[0] += f": fewer than {FEWEST_SEEDS} seeds decide nothing"
         if lost := self._read.lost:
             notes.append(f"{lost} number{'s' * (lost > 1)} lost (diverged or infeasible)")
