@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from leakbench.lazy import np
@@ -50,6 +53,49 @@ def level(series: Series, name: str, unit: str, at_least: float = -math.inf, at_
     jackknife = jackknife_of(series)
     estimate = jackknife.estimate(jackknife.mean(series.values[0]))
     return Part(name, estimate, f"{series.name} ({unit})", at_least, at_most)
+
+
+def either(parts: Sequence[Part], name: str) -> Part:
+    """Whether one comparison or more of several holds, as where the best of several settings is meant.
+
+    The best one is not picked before it is tested, since a pick among settings that hardly differ flatters: it holds if
+    one of them does at Bonferroni's level, and fails if all of them do. The effect is that of the one which holds best.
+
+    Args:
+        parts: of which one has to hold.
+        name: as in :class:`Part`.
+    """
+    best = min(parts, key=lambda part: (not part.inside, part.p_holds if part.p_holds >= 0 else math.inf))
+    holding = [part.p_holds for part in parts if part.p_holds >= 0]
+    failing = [part.p_fails for part in parts]
+    tested = (
+        min(1.0, len(parts) * min(holding)) if holding else math.nan,
+        math.nan if any(map(math.isnan, failing)) else max(failing),
+    )
+
+    def needed(level: float) -> int | None:
+        return best.seeds_needed(level / len(parts) if best.inside else level)
+
+    return replace(best, name=name, tested=tested, needed=needed)
+
+
+def all_within(series: Mapping[str, Series], most: float, where: str, unit: str = "") -> Iterator[Part]:
+    """Whether several series of one point differ by no more than some amount from each other: a part for every two.
+
+    Not their largest minus their smallest, which is too large on average where several are alike.
+
+    Args:
+        series: by their names.
+        most: largest difference, or, without a unit, largest ratio minus 1.
+        where: begins the parts' names.
+        unit: of the difference.
+    """
+    for (one, a), (other, b) in itertools.combinations(series.items(), 2):
+        name = f"{where}{one} and {other}"
+        if unit:
+            yield replace(difference(a, b, name, unit, at_least=-most), at_most=most)
+        else:
+            yield relative(a, b, name, at_least=1 / (1 + most) - 1, at_most=most)
 
 
 def _known_in_both(a: Array, b: Array) -> tuple[Array, Array]:

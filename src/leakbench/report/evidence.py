@@ -181,7 +181,7 @@ class Evidence:
     def aside(self) -> Evidence:
         """The same tables, read without counting, to choose what is judged."""
         one = copy.copy(self)
-        one._read, one._judged = _Read(), dict(self._judged)
+        one._read, one._judged = _Read(), {}
         return one
 
     def notes(self, *, tested: bool = True) -> list[str]:
