@@ -337,18 +337,23 @@ def e7b(cell: str, one: Evidence) -> Iterator[Part]:
 )
 @each_plane
 def e8(cell: str, one: Evidence) -> Iterator[Part]:
-    """Mean improvements of the channels against those of DP, and the largest capability of either."""
+    """Mean improvements of the channels against those of DP, and a channel that is more capable than each DP setting."""
     plane = _Plane(one)
     (our_mia, our_dra), (dp_mia, dp_dra) = plane.mean_improvements(CHANNELS), plane.mean_improvements(DP)
-    best, dp_best = (
-        np.max([plane.capability(label).max(axis=1) for label in labels], axis=0) for labels in (CHANNELS, DP)
-    )
     for name, gap, meaning in (
         ("reconstruction", our_dra - dp_dra, "mean IMP_DRA of the channels minus that of DP"),
         ("membership", dp_mia - our_mia, "mean IMP_MIA of DP minus that of the channels"),
-        ("capability", best - dp_best, "largest GDC of a channel minus that of DP"),
     ):
         yield Part(f"{name}, {cell}", plane.jackknife.estimate(gap), meaning, at_least=0.0)
+    channels = [(label, place) for label in CHANNELS for place in range(len(plane.points[label]))]
+    for label in DP:
+        for place, multiplier in enumerate(plane.points[label]):
+            rival = plane.capability(label)[:, place]
+            leads = [
+                Part("", plane.jackknife.estimate(plane.capability(ours)[:, at] - rival), f"GDC of {ours} minus DP's", 0.0)
+                for ours, at in channels
+            ]
+            yield either(leads, f"capability over {label} {multiplier:g}, {cell}")
 
 
 @stated(
