@@ -1,4 +1,4 @@
-"""Rates of false decisions under the null: ``python benchmarks/false_decisions.py [--trials 2000]`` prints a table.
+"""Rates of false decisions under the null: ``python -m benchmarks.false_decisions [--trials 2000]`` prints a table.
 
 Effects of seed, batch and cell are drawn so that the effect of interest is exactly at its threshold; a decision in
 either direction is then false. Of four ways to divide the variance (seeds alone, batches alone, cells alone, all
@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from leakbench.report.comparisons import trend
-from leakbench.report.evidence import Series
-from leakbench.report.findings import Part
+from leakbench.report.comparisons import all_within, difference, either, trend
+from leakbench.report.evidence import Evidence, Series
+from leakbench.report.findings import Part, decide
 from leakbench.report.inference import Jackknife
 from leakbench.report.statistics import CrossedBootstrap, dominance
 
@@ -34,6 +34,8 @@ POINTS = 4
 STEPS = 40
 SHARE = 0.9
 """Part of a curve's steps that lies below the other curve."""
+GAP = 5.0
+"""Between settings that are far apart, in standard deviations of one number."""
 TESTS = 16
 """Trials of which a proportion is counted, per cell."""
 
@@ -67,6 +69,7 @@ class Effect:
         draw: numbers of a design and a division of the variance.
         statistic: from the means over seeds and batches of those numbers, resample by resample.
         threshold: the truth.
+        parts: of the claim, where the suite compares its settings one by one; else the statistic is tested.
         ratio: whether it is a ratio minus 1.
         resolution: step between the values that the statistic can take.
     """
@@ -76,6 +79,70 @@ class Effect:
     threshold: float = 0.0
     ratio: bool = False
     resolution: float = 0.0
+    parts: Callable[[Array], Sequence[Part]] | None = None
+
+
+def _series(values: Array) -> Series:
+    """A metric of one setting per point, ``[points, S, K]``."""
+    points, seeds = tuple(map(float, range(len(values)))), tuple(range(values.shape[1]))
+    return Series("it", points, seeds, values)
+
+
+def _trend(values: Array) -> list[Part]:
+    return [trend(_series(values), "", "a point", rises=True)]
+
+
+def _two_and_two(random: np.random.Generator, design: Design, division: tuple[float, float, float]) -> Array:
+    """Two settings that are alike and :data:`GAP` below two others, ``[4, S, K]``."""
+    levels = np.repeat([0.0, GAP], POINTS // 2)[:, None, None]
+    return levels + drawn(random, design, division, POINTS)
+
+
+def _range(mean: Means, values: Array) -> Array:
+    means = mean(values)
+    widest: Array = means.max(axis=1) - means.min(axis=1)
+    return widest
+
+
+def _within(values: Array) -> list[Part]:
+    settings = {f"{point:g}": one for point, one in _series(values).by_point()}
+    return list(all_within(settings, GAP, "", "of it"))
+
+
+def _rivals(random: np.random.Generator, design: Design, division: tuple[float, float, float]) -> Array:
+    """Settings of one defense that are alike, and as many of another, of which one is as good, ``[8, S, K]``."""
+    levels = np.array([0.0] * (POINTS + 1) + [-GAP] * (POINTS - 1))[:, None, None]
+    return levels + drawn(random, design, division, 2 * POINTS)
+
+
+def _best(mean: Means, values: Array) -> Array:
+    means = mean(values)
+    lead: Array = means[:, :POINTS].max(axis=1) - means[:, POINTS:].max(axis=1)
+    return lead
+
+
+def _as_good(values: Array) -> list[Part]:
+    settings = [one for _, one in _series(values).by_point()]
+    return [either([difference(one, rival, "", "") for one in settings[:POINTS]], "") for rival in settings[POINTS:]]
+
+
+def _area(mean: Means, values: Array) -> Array:
+    """Difference of the areas below the settings of two defenses, from ``[2 defenses, 2, points, S, K]``."""
+    means = np.maximum(mean(values), 0.0)
+    areas = []
+    for width, height in zip(means[:, :, 0].swapaxes(0, 1), means[:, :, 1].swapaxes(0, 1), strict=True):
+        order = np.argsort(-width, axis=1)
+        width, height = np.take_along_axis(width, order, 1), np.take_along_axis(height, order, 1)
+        steps = -np.diff(width, axis=1, append=0.0)
+        areas.append((steps * np.maximum.accumulate(height, axis=1)).sum(axis=1))
+    difference_of_areas: Array = areas[0] - areas[1]
+    return difference_of_areas
+
+
+def _planes(random: np.random.Generator, design: Design, division: tuple[float, float, float]) -> Array:
+    """Settings of two defenses that are alike, the one number falling where the other rises."""
+    line = np.linspace(0.2, 0.8, POINTS)
+    return np.stack([line, line[::-1]])[:, :, None, None] + 0.1 * drawn(random, design, division, 2, 2, POINTS)
 
 
 def _proportions(random: np.random.Generator, design: Design, division: tuple[float, float, float]) -> Array:
@@ -117,7 +184,12 @@ EFFECTS: Mapping[str, Effect] = {
     "proportion": Effect(_proportions, lambda mean, values: mean(values), threshold=0.5),
     "dominance": Effect(_trade_offs, _dominance),
     "share of a curve": Effect(_curves, _share, threshold=SHARE, resolution=1 / STEPS),
-    "trend": Effect(lambda *design: drawn(*design, POINTS), lambda mean, values: _old_trend(mean(values))),
+    "trend": Effect(
+        lambda *design: drawn(*design, POINTS), lambda mean, values: _old_trend(mean(values)), parts=_trend
+    ),
+    "extremum": Effect(_two_and_two, _range, threshold=GAP, parts=_within),
+    "best setting": Effect(_rivals, _best, parts=_as_good),
+    "area": Effect(_planes, _area),
 }
 
 
@@ -142,9 +214,8 @@ def decided_before(effect: Effect, values: Array) -> bool:
 def decided_now(effect: Effect, values: Array) -> bool:
     """Whether the rule of the suite decides."""
     s, k = values.shape[-2:]
-    if effect is EFFECTS["trend"]:
-        points = tuple(float(point) for point in range(len(values)))
-        return trend(Series("it", points, tuple(range(s)), values), "", "a point", rises=True).verdict != "inconclusive"
+    if effect.parts is not None:
+        return decide(Evidence({}), effect.parts(values)).verdict != "inconclusive"
     engine = Jackknife(s, k)
     statistic = effect.statistic(engine.mean, values)
     estimate = engine.estimate(statistic, ratio=effect.ratio, resolution=effect.resolution)
@@ -167,12 +238,12 @@ def rates(effect: Effect, design: Design, trials: int, seed: int = 0) -> tuple[f
     return float(worst[0]), float(worst[1])
 
 
-def table(trials: int) -> Iterator[dict[str, str]]:
-    """A row per design, with the rates of every kind of effect, old and new."""
+def table(trials: int, effects: Sequence[str]) -> Iterator[dict[str, str]]:
+    """A row per design, with the rates of kinds of effect, old and new."""
     for seeds, batches in DESIGNS:
         row = {"seeds": str(seeds), "shared batches": str(batches) if batches > 1 else "none"}
-        for name, effect in EFFECTS.items():
-            before, now = rates(effect, (seeds, batches), trials)
+        for name in effects:
+            before, now = rates(EFFECTS[name], (seeds, batches), trials)
             row[name] = f"{before:.1%} → {now:.1%}"
         yield row
 
@@ -193,9 +264,12 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trials", type=int, default=2000, help="draws per kind of effect, design and division")
-    trials = parser.parse_args().trials
-    print(pd.DataFrame(table_of_laws(trials)).to_markdown(index=False), end="\n\n")
-    print(pd.DataFrame(table(trials)).to_markdown(index=False))
+    parser.add_argument("--effects", nargs="*", choices=EFFECTS, default=[*EFFECTS], help="kinds of effect; all")
+    arguments = parser.parse_args()
+    trials = arguments.trials
+    if "paired difference" in arguments.effects:
+        print(pd.DataFrame(table_of_laws(trials)).to_markdown(index=False), end="\n\n")
+    print(pd.DataFrame(table(trials, arguments.effects)).to_markdown(index=False))
     error = math.sqrt(0.05 * 0.95 / trials)
     print(f"\n{trials} draws per rate and division; a rate of 5 % has a standard error of {error:.1%}.")
 

@@ -110,8 +110,11 @@ def test_papers_are_counted(rendered: Project) -> None:
     (row,) = catalogue(rendered, "papers")
     figures = sum(name.startswith("fig") for name in NAMES)
     assert (row["name"], row["figures"], row["tables"]) == ("optimal_defense", figures, len(NAMES) - figures)
-    found = pd.read_csv(rendered.root / claims_path("smoke", "optimal_defense"))["verdict"]
-    assert {each: row[each] for each in MARKS} == {each: (found == each).sum() for each in MARKS}
+    found = pd.read_csv(rendered.root / claims_path("smoke", "optimal_defense"))
+    survive = found[found["survives"]]["verdict"]
+    for each in MARKS:
+        count, star = (found["verdict"] == each).sum(), (survive == each).sum()
+        assert row[each] == (f"{count} ({star} ★)" if star else f"{count}")
     assert row["claims"] == len(found)
     (row,) = catalogue(rendered, "papers", "laptop")
     assert row["claims"] == len(found) and {row[each] for each in MARKS} == {""}

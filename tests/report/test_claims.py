@@ -109,9 +109,12 @@ def test_an_undecided_claim_says_where_it_leans() -> None:
     against = decide(Evidence({}), [GOOD, part(-0.5, 0.6)])
     assert against.lean == "contradicted" and against.seeds_needed is not None
     assert against.seeds_needed > finding.seeds_needed  # at Bonferroni's level
-    assert decide(Evidence({}), [part(NAN, NAN)]).lean == ""
+    nothing = decide(Evidence({}), [GOOD, part(NAN, NAN)])
+    assert nothing.lean == "" and "leans to neither side, since here has no number" in nothing.note
     assert decide(Evidence({}), [GOOD]).lean == "" and decide(Evidence({}), [GOOD]).seeds_needed is None
     assert lean_text("contradicted", None) == "leans to contradicted" and lean_text("", 5) == ""
+    hardly = decide(Evidence({}), [part(1e-6, 0.6)])
+    assert "; more than 1,000 seeds would" in lean_text(hardly.lean, hardly.seeds_needed)
 
 
 def test_no_part_is_no_verdict() -> None:
@@ -212,6 +215,8 @@ def test_notes_say_what_was_measured() -> None:
     alone = pruning(ONES[:, :1])
     alone.series("pruning", "mse_input", defense="gp", attack="ig", sweep="fraction")
     assert alone.notes() == ["1 seed x 2 batches: fewer than 3 seeds decide nothing"]
+    assert decide(alone, [certain(1.0, "", "count", at_least=0.0)]).note == "1 seed x 2 batches"
+    assert "decide nothing" in decide(alone, [certain(1.0, "", "count", at_least=0.0), UNCLEAR]).note
 
 
 def test_victims_of_their_own_are_no_factor_beside_seeds() -> None:

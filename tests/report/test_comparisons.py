@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from leakbench.report.comparisons import difference, level, relative, trend
+from leakbench.report.comparisons import all_within, difference, either, level, relative, trend
 from leakbench.report.evidence import NotRun, Series
+from leakbench.report.inference import LEVEL, seeds_for_a_trend
 
 NAN = np.nan
 
@@ -40,6 +41,22 @@ def test_a_step_within_one_standard_error_is_none() -> None:
     assert part.verdict == "reproduced" and part.note == "falls between 10 and 20 (0.2 standard errors)"
     noisy = series([[0.1, 0.9, 0.5], [0.5, 0.4, 0.5], [0.6, 0.1, 0.75]])
     assert trend(noisy, "", "kappa", rises=True).verdict == "inconclusive"
+
+
+def test_seeds_that_would_decide_a_trend() -> None:
+    """As many as Page's test needs; a step against the trend has to be told from none, too, and decides alone."""
+    weak = series([[0.1, 0.3, 0.2], [0.3, 0.2, 0.3], [0.4, 0.4, 0.1], [0.5, 0.3, 0.6]])
+    needed = trend(weak, "", "kappa", rises=True).seeds_needed(LEVEL / 2)
+    blocks = weak.values[..., 0].T
+    assert needed == seeds_for_a_trend(blocks, LEVEL / 2)
+    peak = series([[0.10, 0.2, 0.1], [0.5, 0.6, 0.5], [0.45, 0.61, 0.48]])
+    part = trend(peak, "", "kappa", rises=True)
+    step = difference(peak.at([20.0]), peak.at([10.0]), "", "").estimate
+    assert part.inside and part.seeds_needed(LEVEL / 2) == step.seeds_needed(0.0, LEVEL / 6)
+    falling = trend(weak, "", "kappa", rises=False)
+    assert not falling.inside
+    assert (least := falling.seeds_needed(LEVEL / 2)) is not None
+    assert least <= seeds_for_a_trend(blocks, LEVEL / 8)
 
 
 def test_two_seeds_show_no_trend() -> None:
@@ -80,3 +97,35 @@ def test_a_seed_without_numbers_is_no_replicate() -> None:
     lost, whole = series([[1.0, NAN, 1.01]]), series([[0.5, 0.51, 0.5]])
     for part in (level(lost, "", "", at_least=0.0), difference(lost, whole, "", ""), relative(lost, whole, "", 0.0)):
         assert part.estimate.seeds == 2 and part.verdict == "inconclusive"
+
+
+def test_one_of_several_holds_at_bonferronis_level() -> None:
+    """The p-value of the best times their number; all have to fail, and NaN decides nothing."""
+    low, high = series([[0.1, 0.12, 0.11]]), series([[0.5, 0.52, 0.51]])
+    at = [level(low, "a", "dB", at_least=0.3), level(high, "b", "dB", at_least=0.3)]
+    found = either(at, "a or b")
+    assert (found.name, found.verdict, found.estimate) == ("a or b", "reproduced", at[1].estimate)
+    assert (found.p_holds, found.p_fails) == (2 * at[1].p_holds, at[1].p_fails)
+    assert either(at[:1] * 2, "").verdict == "contradicted" and either(at[:1] * 2, "").p_fails == at[0].p_fails
+    doubtful = level(series([[0.3, 0.4, 0.38, 0.4]]), "", "dB", at_least=0.3)
+    assert doubtful.inside
+    assert either([doubtful, *at[:1]], "").seeds_needed(LEVEL / 2) == doubtful.seeds_needed(LEVEL / 4)
+    unknown = level(series([[0.5, 0.5]]), "", "dB", at_least=0.3)
+    assert either([unknown, unknown], "").verdict == "inconclusive"
+
+
+def test_settings_that_differ_little() -> None:
+    """Every two are compared: with a unit by differences of either sign, without one by ratios."""
+    seeds = {"a": [1.0, 1.01, 0.99], "b": [1.1, 1.11, 1.1], "c": [2.0, 2.0, 2.01]}
+    named = {name: series([row]) for name, row in seeds.items()}
+    parts = {part.name: part for part in all_within(named, 0.5, "here: ", "dB")}
+    assert {name: part.verdict for name, part in parts.items()} == {
+        "here: a and b": "reproduced",
+        "here: a and c": "contradicted",
+        "here: b and c": "contradicted",
+    }
+    # Twice as much is half as much the other way round.
+    for most, verdict in ((1.1, "reproduced"), (0.5, "contradicted")):
+        for a, b in (("a", "c"), ("c", "a")):
+            (part,) = all_within({a: named[a], b: named[b]}, most, "")
+            assert (part.name, part.verdict) == (f"{a} and {b}", verdict)

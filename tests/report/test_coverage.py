@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from leakbench.jobs.base import Job, JobKind, Variant
 from leakbench.planning.plan import Plan
 from leakbench.planning.project import Project
 from leakbench.report.claims import claims_of
@@ -56,6 +59,46 @@ def test_what_a_scale_leaves_out_counts(project: Project, whole: Plan) -> None:
     missing, count = first.defense.count, sum(each.defense.count for each in [first, *others])
     words = coverage(Less(), whole, PAPER, ["pruning"])
     assert words.endswith(f": {count - missing} of {count} cells")
+
+
+def test_parameters_that_differ_under_one_label(project: Project, whole: Plan) -> None:
+    """By hand: smoke's attack of CIFAR-10 has another total variation; its iterations are an amount, and no setting."""
+    own, ours = (plan.experiment_jobs(PAPER, "cifar_noise") for plan in (whole, project.plan("smoke")))
+    attacks = [{job.attack.label: job.attack for job in jobs if job.attack}["ig-cifar"] for jobs in (own, ours)]
+    assert attacks[0].first.model_dump()["regularisers"] != attacks[1].first.model_dump()["regularisers"]
+    words = coverage(project.plan("smoke"), whole, PAPER, ["cifar_noise"])
+    assert "; attack settings differ: regularisers" in words and "defense settings" not in words
+    assert "settings differ" not in coverage(project.plan("smoke"), whole, PAPER, ["pruning"])
+
+
+def test_settings_of_every_kind_of_component(whole: Plan) -> None:
+    """A changed parameter is named, of the most parameters five; swept ones make cells, and amounts are listed."""
+
+    class Other(Plan):
+        def __init__(self, **changed: Variant[Any] | JobKind) -> None:
+            self._plans, self._changed = whole._plans, changed
+
+        def experiment_jobs(self, paper: str, experiment: str) -> list[Job]:
+            return [replace(job, **self._changed) for job in super().experiment_jobs(paper, experiment)]  # type: ignore[arg-type]
+
+    (job, *_) = whole.experiment_jobs("channel", "parameter_space")
+    kind = job.kind.model_copy(update={"rate": 7.0, "split_seeds": True, "steps": 1})
+    assert coverage(Other(kind=kind), whole, "channel", ["parameter_space"]).endswith(" steps; protocol differs: rate")
+    for axis in ("model", "defense"):
+        variant = getattr(job, axis)
+        changed = replace(variant, component=type("Another", (variant.component,), {"name": "another"}))
+        found = coverage(Other(**{axis: changed}), whole, "channel", ["parameter_space"])
+        assert f"{axis} settings differ: name" in found
+
+
+def test_of_each_amount_the_experiment_with_least_counts(project: Project, whole: Plan) -> None:
+    """Channel E6 reads released models of three seeds and reconstructions of six; neither hides the other."""
+    smoke = project.plan("smoke")
+    experiments = ["natural", "inversion"]
+    seeds = [{job.kind.seeds for job in smoke.experiment_jobs("channel", name)} for name in experiments]
+    assert seeds == [{3}, {6}]
+    assert "3 of 10 seeds" in coverage(smoke, whole, "channel", experiments)
+    assert "6 of 10 seeds" in coverage(smoke, whole, "channel", ["inversion"])
 
 
 def test_nothing_is_computed(project: Project, whole: Plan) -> None:

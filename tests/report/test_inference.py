@@ -6,14 +6,25 @@ import itertools
 import math
 
 import numpy as np
+import numpy.typing
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from leakbench.report.inference import FEWEST_SEEDS, LEVEL, Estimate, Jackknife, rank_correlation, trend_p_values
+from leakbench.report.inference import (
+    FEWEST_SEEDS,
+    LEVEL,
+    MOST_SEEDS,
+    Estimate,
+    Jackknife,
+    rank_correlation,
+    seeds_for_a_trend,
+    trend_p_values,
+)
 
 NAN = math.nan
+Array = np.typing.NDArray[np.float64]
 
 SAMPLES = st.lists(st.integers(-50, 50).map(float), min_size=3, max_size=9).filter(lambda seeds: len(set(seeds)) > 1)
 
@@ -137,8 +148,9 @@ def test_seeds_needed(effect: float, seeds: int) -> None:
 
 
 def test_seeds_needed_where_nothing_is_known() -> None:
-    assert Estimate(0.0, 1.0, 2, 3, 1.0).seeds_needed(0.0) is None
-    assert Estimate(1e-6, 1.0, 2, 3, 1.0).seeds_needed(0.0) is None
+    """More than are recommended is said; an unknown spread says nothing."""
+    assert Estimate(0.0, 1.0, 2, 3, 1.0).seeds_needed(0.0) == MOST_SEEDS + 1
+    assert Estimate(1e-6, 1.0, 2, 3, 1.0).seeds_needed(0.0) == MOST_SEEDS + 1
     assert of_seeds([1.0]).seeds_needed(0.0) is None
     assert of_seeds([1.0] * 3).seeds_needed(0.0) == 6
 
@@ -154,6 +166,27 @@ def test_trends_by_enumeration() -> None:
     scores = np.array([sum(np.dot([0, 1, 2], order) for order in each) for each in itertools.product(orders, repeat=3)])
     expected = (np.mean(scores >= actual), np.mean(scores <= actual))
     assert trend_p_values(mixed) == pytest.approx(expected, abs=0.02)
+
+
+@pytest.mark.parametrize("strength", [0.4, 0.8])
+def test_seeds_for_a_trend_have_the_power(strength: float) -> None:
+    """Of many seeds, whose mean ranks are those of the law: as many as are said show it in four of five cases."""
+    random = np.random.default_rng(0)
+
+    def seeds(count: int) -> Array:
+        return strength * np.arange(4) + random.normal(size=(count, 4))
+
+    needed = seeds_for_a_trend(seeds(20_000), LEVEL / 2)
+    assert needed is not None
+    found = [trend_p_values(seeds(needed))[0] <= LEVEL / 2 for _ in range(100)]
+    assert 0.66 < np.mean(found) < 0.95  # three standard errors, and power in steps of one seed
+
+
+def test_seeds_for_a_trend_of_either_sign_and_of_none() -> None:
+    rising = np.array([[1.0, 2, 3], [2.0, 1, 3], [NAN, 1, 2]])
+    assert seeds_for_a_trend(rising, 0.025) == seeds_for_a_trend(-rising, 0.025) == 7
+    assert seeds_for_a_trend(np.array([[1.0, 2, 3], [3.0, 2, 1]]), 0.025) == MOST_SEEDS + 1
+    assert seeds_for_a_trend(rising[1:], 0.025) is None
 
 
 def test_trends_of_equal_and_of_missing_numbers() -> None:

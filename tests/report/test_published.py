@@ -13,6 +13,7 @@ from leakbench.errors import ConfigError, RecordError, UnknownName
 from leakbench.planning.project import Project
 from leakbench.report import published
 from leakbench.report.claims import claims_of
+from leakbench.report.coverage import PAPER_SCALE, coverage
 from leakbench.report.judging import COLUMNS, claims_path
 from leakbench.report.published import BEGIN, END, p_text, pages, publish, published_path, write_pages
 
@@ -61,6 +62,20 @@ def test_published_verdicts_name_no_machine() -> None:
     for path in (ROOT / "published").rglob("*.csv"):
         places = re.findall(r"\S*/\S*\.yaml", path.read_text())
         assert all(place.lstrip("(").startswith(("src/", "config/")) for place in places), path
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "published").rglob("claims.csv")), ids=lambda path: str(path.parent.name)
+)
+def test_published_coverage_is_that_of_the_grids(path: Path) -> None:
+    """Verdicts of a grid that has changed since have to be published again."""
+    scale, paper = path.parts[-3:-1]
+    project = Project(ROOT)
+    plan, whole = project.plan(scale), project.plan(PAPER_SCALE)
+    kept = pd.read_csv(path, dtype=str, keep_default_na=False).set_index("claim")["coverage"]
+    derived = {entry.key: coverage(plan, whole, paper, entry.experiments) for entry in claims_of(paper)}
+    stale = [key for key, words in derived.items() if key in kept and kept[key] != words]
+    assert not stale and set(kept.index) == set(derived), f"run `leakbench publish` after a replication of {scale}"
 
 
 def test_verdicts_are_counted(project: Project) -> None:

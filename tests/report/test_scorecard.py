@@ -22,7 +22,7 @@ from leakbench.errors import ConfigError, RecordError
 from leakbench.paper_folders import paper_folders
 from leakbench.planning.project import Project
 from leakbench.report.claims import claims_of
-from leakbench.report.findings import MARKS
+from leakbench.report.findings import MARKS, SURVIVES
 from leakbench.report.judging import SMOKE_WARNING, claims_path, claims_paths
 from leakbench.report.scorecard import WIDTH, named_in, write_scorecard
 from leakbench.report.tidy import adaptive_path, table_path
@@ -189,9 +189,15 @@ def test_it_says_where_numbers_come_from(page: Page, rendered: Project) -> None:
 
 
 def test_it_counts_verdicts(rendered: Project, source: str) -> None:
-    verdicts = pd.read_csv(rendered.root / claims_path("smoke", "optimal_defense"))["verdict"]
-    row = "".join(f"<td>{(verdicts == verdict).sum()}</td>" for verdict in MARKS)
-    assert f"optimal_defense</a></th>{row}<td>{len(verdicts)}</td></tr>" in source
+    """And those among them that outlive the correction, with a star."""
+    frame = pd.read_csv(rendered.root / claims_path("smoke", "optimal_defense"))
+    assert frame["survives"].any()
+    cells = []
+    for verdict in MARKS:
+        survive = frame["survives"][frame["verdict"] == verdict]
+        cells.append(f"{len(survive)} ({survive.sum()} {SURVIVES})" if survive.any() else f"{len(survive)}")
+    row = "".join(f"<td>{cell}</td>" for cell in cells)
+    assert f"optimal_defense</a></th>{row}<td>{len(frame)}</td></tr>" in source
 
 
 def test_it_shows_the_findings_of_the_replication_page(rendered: Project, source: str) -> None:

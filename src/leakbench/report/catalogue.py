@@ -15,7 +15,7 @@ from leakbench.planning.variants import REGISTRIES
 from leakbench.registry import Registry
 from leakbench.report.artifacts import artifacts
 from leakbench.report.claims import check_readers, claims_of
-from leakbench.report.findings import MARKS
+from leakbench.report.findings import MARKS, tally
 from leakbench.report.judging import claims_path, judged, verdict_rows
 
 COMPONENTS: dict[str, Registry[Any]] = REGISTRIES | {
@@ -102,8 +102,8 @@ def _paper(project: Project, scale: str, name: str) -> dict[str, Any]:
     written = project.root / claims_path(scale, name)
     if not written.is_file():
         return row | dict.fromkeys(MARKS, "")
-    verdict = pd.read_csv(written, usecols=["verdict"])["verdict"]
-    return row | {each: int((verdict == each).sum()) for each in MARKS}
+    frame = pd.read_csv(written, usecols=["verdict", "survives"])
+    return row | {each: tally(frame["verdict"].tolist(), frame["survives"].tolist(), each) for each in MARKS}
 
 
 def _artifacts_with_compared(plan: Plan) -> Iterator[dict[str, Any]]:

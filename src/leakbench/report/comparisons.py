@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from leakbench.lazy import np
 from leakbench.report.evidence import NotRun, Series, jackknife_of, same_points, same_seeds
 from leakbench.report.findings import Part
-from leakbench.report.inference import FEWEST_SEEDS, Estimate, rank_correlation, trend_p_values
+from leakbench.report.inference import (
+    FEWEST_SEEDS,
+    Estimate,
+    rank_correlation,
+    seeds_for_a_trend,
+    trend_p_values,
+)
 from leakbench.report.units import known_means
 from leakbench.report.wording import numbers
 
@@ -44,6 +53,49 @@ def level(series: Series, name: str, unit: str, at_least: float = -math.inf, at_
     jackknife = jackknife_of(series)
     estimate = jackknife.estimate(jackknife.mean(series.values[0]))
     return Part(name, estimate, f"{series.name} ({unit})", at_least, at_most)
+
+
+def either(parts: Sequence[Part], name: str) -> Part:
+    """Whether one comparison or more of several holds, as where the best of several settings is meant.
+
+    The best one is not picked before it is tested, since a pick among settings that hardly differ flatters: it holds if
+    one of them does at Bonferroni's level, and fails if all of them do. The effect is that of the one which holds best.
+
+    Args:
+        parts: of which one has to hold.
+        name: as in :class:`Part`.
+    """
+    best = min(parts, key=lambda part: (not part.inside, part.p_holds if part.p_holds >= 0 else math.inf))
+    holding = [part.p_holds for part in parts if part.p_holds >= 0]
+    failing = [part.p_fails for part in parts]
+    tested = (
+        min(1.0, len(parts) * min(holding)) if holding else math.nan,
+        math.nan if any(map(math.isnan, failing)) else max(failing),
+    )
+
+    def needed(level: float) -> int | None:
+        return best.seeds_needed(level / len(parts) if best.inside else level)
+
+    return replace(best, name=name, tested=tested, needed=needed)
+
+
+def all_within(series: Mapping[str, Series], most: float, where: str, unit: str = "") -> Iterator[Part]:
+    """Whether several series of one point differ by no more than some amount from each other: a part for every two.
+
+    Not their largest minus their smallest, which is too large on average where several are alike.
+
+    Args:
+        series: by their names.
+        most: largest difference, or, without a unit, largest ratio minus 1.
+        where: begins the parts' names.
+        unit: of the difference.
+    """
+    for (one, a), (other, b) in itertools.combinations(series.items(), 2):
+        name = f"{where}{one} and {other}"
+        if unit:
+            yield replace(difference(a, b, name, unit, at_least=-most), at_most=most)
+        else:
+            yield relative(a, b, name, at_least=1 / (1 + most) - 1, at_most=most)
 
 
 def _known_in_both(a: Array, b: Array) -> tuple[Array, Array]:
@@ -94,8 +146,13 @@ def trend(series: Series, name: str, against: str, *, rises: bool) -> Part:
         meaning = f"change of {series.name} with {against}" + ("" if rises else ", sign turned")
         return Part(name, steps[0], meaning, at_least=0.0, note=note)
     if jackknife.exact:
-        least = min(steps, key=lambda step: step.value)
-        return Part(name, least, f"least step of {series.name} along its trend with {against}", at_least=0.0, note=note)
+        return Part(
+            name,
+            _smallest(steps),
+            f"least step of {series.name} along its trend with {against}",
+            at_least=0.0,
+            note=note,
+        )
     blocks = [known_means(values)[..., 0].T]
     if jackknife.batches > 1:
         blocks.append(known_means(values.swapaxes(1, 2))[..., 0].T)
@@ -103,14 +160,47 @@ def trend(series: Series, name: str, against: str, *, rises: bool) -> Part:
     clear = any(steps[i].value < -steps[i].error for i in reversals)
     against_it = min([fall, *(step.p_below(0.0) for step in steps)]) * (1 + len(steps))
     complete = int(np.isfinite(blocks[0]).all(axis=1).sum())
+
+    correlation = float(rank_correlation(means[0]))
+
+    def needed(alpha: float) -> int | None:
+        return _seeds_needed(blocks[0], steps, correlation >= 0, alpha)
+
     return Part(
         name,
-        Estimate(float(rank_correlation(means[0])), seeds=jackknife.seeds),
+        Estimate(correlation, seeds=jackknife.seeds),
         f"rank correlation of {series.name} with {against}" + ("" if rises else ", sign turned"),
         at_least=0.0,
         note=note,
         tested=(math.nan, math.nan) if complete < FEWEST_SEEDS else (1.0 if clear else rise, min(1.0, against_it)),
+        needed=needed,
     )
+
+
+def _seeds_needed(blocks: Array, steps: list[Estimate], rises: bool, alpha: float) -> int | None:
+    """Seeds that decide a trend of the size seen: see :func:`trend`.
+
+    It is reproduced when Page's test shows it, unless the smallest step goes against it: then that has to be told from
+    none, too. It is contradicted as soon as Page's test or one of the steps shows the opposite.
+
+    Args:
+        blocks: ``[seeds, points]``, turned so that the trend should rise.
+        steps: between neighbouring points.
+        rises: whether it does, on the whole.
+        alpha: one-sided level.
+    """
+    strict = alpha / (1 + len(steps))
+    against = [step.seeds_needed(0.0, strict) for step in steps if step.value < 0]
+    if rises:
+        smallest = [] if not against else [_smallest(steps).seeds_needed(0.0, strict)]
+        needed = [seeds_for_a_trend(blocks, alpha), *smallest]
+        known = [each for each in needed if each is not None]
+        return max(known) if len(known) == len(needed) else None
+    return min((each for each in [seeds_for_a_trend(blocks, strict), *against] if each is not None), default=None)
+
+
+def _smallest(steps: list[Estimate]) -> Estimate:
+    return min(steps, key=lambda step: step.value)
 
 
 def _in_errors(step: Estimate) -> str:

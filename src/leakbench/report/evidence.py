@@ -186,15 +186,19 @@ class Evidence:
         one._read, one._judged = _Read(), {}
         return one
 
-    def notes(self) -> list[str]:
-        """Notes on under-attacked cells, the size of the sample and missing numbers."""
+    def notes(self, *, tested: bool = True) -> list[str]:
+        """Notes on under-attacked cells, the size of the sample and missing numbers.
+
+        Args:
+            tested: whether seeds decide; False where all that counts is computed.
+        """
         notes = [*self._read.under_attacked]
         if self._read.seeds and not self._exact:
             batches = f" x {max(self._read.batches)} batches" if self._read.batches else ""
             each = f", {max(self._read.each)} batches each" if max(self._read.each, default=1) > 1 else ""
             seeds = len(self._read.seeds)
             notes.append(f"{seeds} seed{'s' * (seeds > 1)}{batches or each}")
-            if seeds < FEWEST_SEEDS:
+            if tested and seeds < FEWEST_SEEDS:
                 notes[-1] += f": fewer than {FEWEST_SEEDS} seeds decide nothing"
         if lost := self._read.lost:
             notes.append(f"{lost} number{'s' * (lost > 1)} lost (diverged or infeasible)")

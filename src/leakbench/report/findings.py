@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from leakbench.report.evidence import Evidence, NotRun
-from leakbench.report.inference import LEVEL, Estimate
+from leakbench.report.inference import LEVEL, MOST_SEEDS, Estimate
 
 Verdict = Literal["reproduced", "contradicted", "inconclusive", "not run"]
 MARKS: Mapping[str, str] = {"reproduced": "✔", "contradicted": "✘", "inconclusive": "?", "not run": "–"}
@@ -28,8 +28,8 @@ class Finding:
         effect: of the sample, with ``low`` and ``high``, its 95 % interval; None where there is none.
         p: two-sided p-value of the verdict, or of the one that it leans to; None where nothing is tested.
         lean: the verdict that an inconclusive claim leans to; empty where it leans to none.
-        seeds_needed: seeds, each with victims of its own, that would decide an effect of this size; None where it is
-            decided, or their number is not known.
+        seeds_needed: seeds, each with victims of its own, that would decide an effect of this size; 1,001 for more
+            than a thousand; None where it is decided, or their number is not known.
         seeds: of which the effect is computed; None for a number that no seed changes.
         coverage: how much of the paper's grid was computed, in words.
         meaning: what the effect is and its unit, in words.
@@ -60,6 +60,7 @@ class Part:
         at_most: upper threshold; with both the part is a test of equivalence.
         note: further remarks.
         tested: one-sided p-values of its holding and of its failing, where not the estimate's own are meant.
+        needed: seeds that decide it at a one-sided level, where not the estimate's own test does.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Part:
     at_most: float = math.inf
     note: str = ""
     tested: tuple[float, float] | None = None
+    needed: Callable[[float], int | None] | None = None
 
     @property
     def inside(self) -> bool:
@@ -104,8 +106,8 @@ class Part:
 
     def seeds_needed(self, level: float) -> int | None:
         """Seeds that tell the effect from its thresholds at a one-sided level; None where that is not known."""
-        if self.tested:
-            return None
+        if self.needed:
+            return self.needed(level)
         thresholds = [each for each in (self.at_least, self.at_most) if math.isfinite(each)]
         if not self.inside:  # beyond one threshold alone
             thresholds = sorted(thresholds, key=lambda each: abs(each - self.estimate.value))[:1]
@@ -159,8 +161,9 @@ def decide(evidence: Evidence, parts: Sequence[Part], *, gated: bool = True) -> 
     void = bool(evidence.void and gated)
     deciding = _deciding(parts, verdict)
     lean, needed = ("", None) if void or verdict != "inconclusive" else _lean(parts)
+    unknown = [] if void or verdict != "inconclusive" else _unknown(parts)
     estimate = deciding.estimate
-    tested = not void and not all(part.estimate.is_certain for part in parts)
+    computed = all(part.estimate.is_certain for part in parts)
     meaning = deciding.meaning + (f"; {deciding.name}" if deciding.name else "")
     meaning += f" (the part that decides, of {len(parts)})" if len(parts) > 1 else ""
     return Finding(
@@ -168,12 +171,14 @@ def decide(evidence: Evidence, parts: Sequence[Part], *, gated: bool = True) -> 
         finite(estimate.value),
         finite(estimate.low),
         finite(estimate.high),
-        finite(_two_sided(holds, fails)) if tested else None,
+        None if void or computed else finite(_two_sided(holds, fails)),
         lean,
         needed,
         estimate.seeds or None,
         meaning=meaning,
-        note=". ".join([*(evidence.void if gated else []), *_notes(parts), *evidence.notes()]),
+        note=". ".join(
+            [*(evidence.void if gated else []), *_notes(parts), *unknown, *evidence.notes(tested=not computed)]
+        ),
     )
 
 
@@ -209,6 +214,12 @@ def _lean(parts: Sequence[Part]) -> tuple[Literal["reproduced", "contradicted", 
     return "reproduced", max(known) if known and len(known) == len(needed) else None
 
 
+def _unknown(parts: Sequence[Part]) -> list[str]:
+    """Why an undecided claim leans to neither side, if it does not."""
+    missing = [part.name or "it" for part in parts if math.isnan(part.estimate.value)]
+    return [f"leans to neither side, since {' and '.join(missing)} has no number"] if missing else []
+
+
 def _notes(parts: Sequence[Part]) -> list[str]:
     """The parts that fail or stay open, of several; what there is to say of those that hold, too."""
     if len(parts) == 1:
@@ -240,8 +251,20 @@ def lean_text(lean: str, seeds_needed: int | None) -> str:
     """
     if not lean:
         return ""
-    seeds = f"; {seeds_needed} seeds would decide an effect of this size" if seeds_needed else ""
-    return f"leans to {lean}{seeds}"
+    if not seeds_needed:
+        return f"leans to {lean}"
+    seeds = f"more than {MOST_SEEDS:,}" if seeds_needed > MOST_SEEDS else f"{seeds_needed:,}"
+    return f"leans to {lean}; {seeds} seeds would decide an effect of this size"
+
+
+def tally(verdicts: Sequence[str], survive: Sequence[bool], verdict: str) -> str:
+    """Number of claims with a verdict, and of those among them that outlive Holm's correction.
+
+    >>> tally(["reproduced", "reproduced", "not run"], [True, False, False], "reproduced")
+    '2 (1 ★)'
+    """
+    surviving = [bool(each) for found, each in zip(verdicts, survive, strict=True) if found == verdict]
+    return f"{len(surviving)} ({sum(surviving)} {SURVIVES})" if any(surviving) else str(len(surviving))
 
 
 def effect_text(effect: float | None, low: float | None, high: float | None) -> str:

@@ -120,17 +120,19 @@ class Estimate:
             level: of the one-sided test.
 
         Returns:
-            None where even :data:`MOST_SEEDS` do not, or nothing is known of the spread.
+            One more than :data:`MOST_SEEDS` where even they do not; None where nothing is known of the spread.
         """
         from scipy.special import stdtrit
 
         distance = abs(self._linked(self.value) - self._linked(threshold))
-        if math.isnan(self.spread) or math.isnan(distance) or not distance:
+        if math.isnan(self.spread) or math.isnan(distance):
             return None
+        if not distance:
+            return MOST_SEEDS + 1
         seeds = np.arange(max(FEWEST_SEEDS, math.ceil(-math.log2(level)) if not self.spread else 0), MOST_SEEDS + 1)
         quantiles = stdtrit(seeds - 1, 1 - level) + stdtrit(seeds - 1, POWER)
         enough = quantiles * self.spread / np.sqrt(seeds) <= distance
-        return int(seeds[np.argmax(enough)]) if enough.any() else None
+        return int(seeds[np.argmax(enough)]) if enough.any() else MOST_SEEDS + 1
 
     def __neg__(self) -> Estimate:
         """The statistic with its sign turned.
@@ -265,6 +267,37 @@ def trend_p_values(blocks: Array) -> tuple[float, float]:
     slack = ROUNDING * blocks.size * blocks.shape[1]
     rise, fall = (exchanged >= actual - slack).sum(), (exchanged <= actual + slack).sum()
     return (1 + int(rise)) / (1 + PERMUTATIONS), (1 + int(fall)) / (1 + PERMUTATIONS)
+
+
+def seeds_for_a_trend(blocks: Array, level: float) -> int | None:
+    """Seeds with which Page's test shows a trend of this size, of either sign, with probability :data:`POWER`.
+
+    Its statistic, a sum over seeds of the products of ranks and order, is taken as normal, with the variance that it
+    has where there is no trend, and with the mean of the seeds seen.
+
+    Args:
+        blocks: ``[n, P]``, a row of numbers per seed; rows with a NaN are left out.
+        level: of the one-sided test.
+
+    Returns:
+        One more than :data:`MOST_SEEDS` where even they do not; None where fewer than two rows are left.
+
+    >>> seeds_for_a_trend(np.array([[1.0, 2.0, 3.0], [2.0, 1.0, 3.0]]), 0.025)  # products of 2 and 1; the variance is 2
+    7
+    """
+    from scipy.special import ndtri  # the normal quantile
+
+    blocks = blocks[np.isfinite(blocks).all(axis=1)]
+    if len(blocks) < 2:
+        return None
+    points = blocks.shape[1]
+    order = np.arange(points) - (points - 1) / 2
+    seen = abs(float((_ranks(blocks) @ order).mean()))
+    variance = float((order**2).sum() ** 2 / (points - 1))
+    if not seen:
+        return MOST_SEEDS + 1
+    needed = (float(ndtri(1 - level)) + float(ndtri(POWER))) ** 2 * variance / seen**2
+    return min(max(FEWEST_SEEDS, math.ceil(needed)), MOST_SEEDS + 1)
 
 
 def _ranks(values: Array) -> Array:

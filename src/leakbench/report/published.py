@@ -22,7 +22,7 @@ from leakbench.records import atomic_write
 from leakbench.report.artifacts import artifacts
 from leakbench.report.claims import Claim, claims_of
 from leakbench.report.coverage import PAPER_SCALE
-from leakbench.report.findings import MARKS, SURVIVES, effect_text, lean_text
+from leakbench.report.findings import MARKS, SURVIVES, effect_text, lean_text, tally
 from leakbench.report.judging import COLUMNS, claims_path
 
 if TYPE_CHECKING:
@@ -181,7 +181,8 @@ def _overview(project: Project, shown: Mapping[str, tuple[str, _Rows]]) -> str:
         kinds = Counter(entry.kind for entry in artifacts() if entry.paper == name)
         claims, (scale, rows) = claims_of(name), shown.get(name, ("", {}))
         judged = [row for row in (_valid(entry, rows) for entry in claims) if row is not None]
-        counts = [_count(judged, verdict) for verdict in verdicts] if judged else [""] * len(verdicts)
+        found, survive = [row["verdict"] for row in judged], [row["survives"] for row in judged]
+        counts = [tally(found, survive, verdict) for verdict in verdicts] if judged else [""] * len(verdicts)
         page, short = _page(project, name), _short(spec.citation)
         cells = [f"[{short}]({page}), *{spec.title}*" if page else f"{short}, *{spec.title}*"]
         cells += map(str, (kinds["figure"], kinds["table"], len(claims), *counts, scale and f"`{scale}`"))
@@ -194,10 +195,3 @@ def _short(citation: str) -> str:
     authors, _, year = citation.rpartition(", ")
     names = re.split(", | and ", authors)
     return f"{names[0].split()[-1]} et al. {year}" if len(names) > 1 else citation
-
-
-def _count(rows: list[Mapping[str, Any]], verdict: str) -> str:
-    """Number of claims with a verdict, and of those among them that survive."""
-    having = [row for row in rows if row["verdict"] == verdict]
-    surviving = sum(bool(row["survives"]) for row in having)
-    return f"{len(having)} ({surviving} {SURVIVES})" if surviving else str(len(having))

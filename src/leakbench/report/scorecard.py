@@ -23,7 +23,7 @@ from leakbench.planning.project import Project
 from leakbench.records import RESULTS, atomic_write
 from leakbench.report.artifacts import Artifact, artifacts
 from leakbench.report.claims import Claim, claims_of
-from leakbench.report.findings import MARKS, SURVIVES, effect_text, lean_text
+from leakbench.report.findings import MARKS, SURVIVES, effect_text, lean_text, tally
 from leakbench.report.judging import COLUMNS, SMOKE_WARNING, claims_path, claims_paths
 from leakbench.report.tidy import adaptive_path, existing, gates_path, missing_path, provenance_path, table_path
 from leakbench.report.under_attacked import COLUMN, in_words
@@ -181,7 +181,7 @@ def write_scorecard(project: Project, path: str) -> None:
         papers=plan.papers,
         marks=MARKS,
         survives=SURVIVES,
-        counts={paper: Counter(row.verdict for row in rows) for paper, rows in claims.items()},
+        counts={paper: _counts(rows) for paper, rows in claims.items()},
         claims=claims,
         claim_files={paper: _files(scale, claims_paths(scale, paper)) for paper in plan.papers},
         smoke_warning=SMOKE_WARNING if scale == "smoke" else "",
@@ -196,6 +196,12 @@ def write_scorecard(project: Project, path: str) -> None:
         **_provenance(pd.concat(provenance.values())),
     )
     atomic_write(project.root / path, text.encode())
+
+
+def _counts(rows: list[Decided]) -> dict[str, str]:
+    """Claims by verdict, and of each verdict those that outlive Holm's correction."""
+    verdicts, survive = [row.verdict for row in rows], [bool(row.survives) for row in rows]
+    return {verdict: tally(verdicts, survive, verdict) for verdict in MARKS}
 
 
 def _link(scale: str, path: str) -> str:

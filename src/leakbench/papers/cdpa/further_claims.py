@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 
 from leakbench.federated.fixed_point import FixedPoint
-from leakbench.lazy import np, torch
+from leakbench.lazy import torch
 from leakbench.papers.cdpa import PAPER
 from leakbench.papers.cdpa.checks import KEEP, keep_probabilities
 from leakbench.papers.cdpa.claims import IMPUTED, PSNR, SENT, accuracy, measured_if_any
@@ -14,7 +15,7 @@ from leakbench.papers.cdpa.common import MASK
 from leakbench.randomness import Streams, generator
 from leakbench.report.checks import Checked, agreement, checked, float64, required, theorem_of
 from leakbench.report.claims import claim, each_cell
-from leakbench.report.comparisons import at_each, difference, level
+from leakbench.report.comparisons import at_each, difference, either, level
 from leakbench.report.evidence import Evidence, NotRun, jackknife_of, same_points, same_seeds
 from leakbench.report.findings import Part
 from leakbench.report.labels import Reads, reads
@@ -57,7 +58,7 @@ def restored(
     unit: str = "dB",
     missed: float = RESTORED,
 ) -> Iterator[Part]:
-    """Compare the best informed attacker of a defense with the best of the same attackers on the undefended update.
+    """Compare the informed attackers of a defense with each of the same attackers on the undefended update.
 
     They search for as long there, so that none gains by its longer search. The attack that they wrap is one of those on
     the undefended update.
@@ -89,9 +90,14 @@ def restored(
     gaps = ", ".join(
         f"{label} {ours[0] - theirs[0]:+.1f}" for label, ours, theirs in zip(known, defended, free, strict=True)
     )
-    gap = np.nanmax(np.stack(defended), axis=0) - np.nanmax(np.stack([undefended, *free]), axis=0)
-    meaning = f"{metric} of the best informed attacker minus that of the best of them undefended ({unit})"
-    yield Part(cell, jackknife.estimate(gap), meaning, at_least=-missed, note=f"{unit}: {gaps}")
+    for rival, reached in zip((attack, *known), (undefended, *free), strict=True):
+        against = f"minus that of {rival} undefended ({unit})"
+        ours = [
+            Part("", jackknife.estimate(best - reached), f"{metric} of {label} {against}", at_least=-missed)
+            for label, best in zip(known, defended, strict=True)
+        ]
+        note = f"{unit}: {gaps}" if rival == attack else ""
+        yield replace(either(ours, f"{cell}, {rival}"), note=note)
 
 
 UNDER_ROG, UNDER_IG = ("rog", "rog_adaptive"), ("inversion", "inversion_adaptive")

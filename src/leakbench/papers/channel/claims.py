@@ -20,7 +20,7 @@ from leakbench.metrics.defense_capability import dra_improvement, mia_improvemen
 from leakbench.papers.channel import PAPER
 from leakbench.papers.channel.common import ARCHITECTURES, UNDEFENDED, printed
 from leakbench.report.claims import claim, each_cell
-from leakbench.report.comparisons import at_each, certain, difference, level, relative, trend
+from leakbench.report.comparisons import all_within, at_each, certain, difference, either, level, relative, trend
 from leakbench.report.evidence import Evidence, NotRun, Series, jackknife_of, same_points, same_seeds
 from leakbench.report.findings import Finding, Part, decide
 from leakbench.report.labels import reads
@@ -294,6 +294,8 @@ class _Plane:
         self.jackknife: Jackknife = jackknife_of(*series)
         _, auc, mse = (one.values for one in series[:3])
         rest = iter(series[3:])
+        self.points = {label: one.points for (_, label, _), one in zip(read, series[::3], strict=True)}
+        """By defense, its settings."""
         self.accuracy: dict[str, Array] = {}
         """By defense, of every setting: mean accuracies ``[1 + S, settings]``."""
         self._improved: dict[str, tuple[Array, Array]] = {}
@@ -351,16 +353,19 @@ each_plane = each_cell(*(entry.experiment for entry in PLANE))
 )
 @each_plane
 def e7a(cell: str, one: Evidence) -> Iterator[Part]:
-    """The lead of the Natural Channel's worst setting in the better of both numbers."""
+    """The lead of each Natural setting over each of DP, in one of both numbers."""
     plane = _Plane(one)
-    accuracy, capability = plane.accuracy["natural"], plane.capability("natural")
+    ours = plane.accuracy["natural"], plane.capability("natural")
     for label in DP:
-        ahead = np.maximum(
-            accuracy[:, :, None] - plane.accuracy[label][:, None, :],
-            capability[:, :, None] - plane.capability(label)[:, None, :],
-        )
-        meaning = "least lead of a Natural setting over a DP setting, in accuracy or capability"
-        yield Part(f"{label}, {cell}", plane.jackknife.estimate(ahead.min(axis=(1, 2))), meaning, at_least=-READ_OFF)
+        theirs = plane.accuracy[label], plane.capability(label)
+        settings = itertools.product(enumerate(plane.points["natural"]), enumerate(plane.points[label]))
+        for (i, kappa), (j, multiplier) in settings:
+            name = f"kappa {kappa:g} over {label} {multiplier:g}, {cell}"
+            leads = [
+                Part(name, plane.jackknife.estimate(a[:, i] - b[:, j]), f"lead in {number}", at_least=-READ_OFF)
+                for number, a, b in zip(("accuracy", "capability"), ours, theirs, strict=True)
+            ]
+            yield either(leads, name)
 
 
 @stated(
@@ -389,18 +394,28 @@ def e7b(cell: str, one: Evidence) -> Iterator[Part]:
 )
 @each_plane
 def e8(cell: str, one: Evidence) -> Iterator[Part]:
-    """Mean improvements of the channels against those of DP, and the largest capability of either."""
+    """Mean improvements of the channels against those of DP, and a channel that is more capable than each DP setting."""
     plane = _Plane(one)
     (our_mia, our_dra), (dp_mia, dp_dra) = plane.mean_improvements(CHANNELS), plane.mean_improvements(DP)
-    best, dp_best = (
-        np.max([plane.capability(label).max(axis=1) for label in labels], axis=0) for labels in (CHANNELS, DP)
-    )
     for name, gap, meaning in (
         ("reconstruction", our_dra - dp_dra, "mean IMP_DRA of the channels minus that of DP"),
         ("membership", dp_mia - our_mia, "mean IMP_MIA of DP minus that of the channels"),
-        ("capability", best - dp_best, "largest GDC of a channel minus that of DP"),
     ):
         yield Part(f"{name}, {cell}", plane.jackknife.estimate(gap), meaning, at_least=0.0)
+    channels = [(label, place) for label in CHANNELS for place in range(len(plane.points[label]))]
+    for label in DP:
+        for place, multiplier in enumerate(plane.points[label]):
+            rival = plane.capability(label)[:, place]
+            leads = [
+                Part(
+                    "",
+                    plane.jackknife.estimate(plane.capability(ours)[:, at] - rival),
+                    f"GDC of {ours} minus DP's",
+                    0.0,
+                )
+                for ours, at in channels
+            ]
+            yield either(leads, f"capability over {label} {multiplier:g}, {cell}")
 
 
 @stated(
@@ -520,7 +535,7 @@ def e11(evidence: Evidence) -> Finding:
     """Overheads, and seconds of what the channel does once: wall time on a GPU, processor time on a CPU."""
     sized: list[tuple[float, str, Series]] = []
     parts: list[Part] = []
-    seconds: list[Series] = []
+    seconds: dict[str, Series] = {}
     for cell, one in evidence.cells("cost").items():
         read, clock = partial(one.series, "cost", defense="none"), _clock(one)
         once = read(f"overhead_once{clock}", where={"method": "channel"})
@@ -529,10 +544,11 @@ def e11(evidence: Evidence) -> Finding:
         parts.append(level(opacus, f"DP-SGD, {cell}", "part of SGD's time", at_least=DP_COST))
         parameters = float(read("parameters", where={"method": "sgd"}).values.max())
         sized.append((parameters, cell, opacus))
-        seconds.append(read(f"once{clock or '_wall'}_s", where={"method": "channel"}))
+        seconds[cell] = read(f"once{clock or '_wall'}_s", where={"method": "channel"})
     for (_, smaller, less), (_, larger, more) in itertools.pairwise(sorted(sized, key=lambda entry: entry[0])):
         parts.append(difference(more, less, f"DP-SGD, {larger} against {smaller}", "part of SGD's time"))
-    return decide(evidence, [*parts, _spread(seconds)])
+    parts += all_within(seconds, COST_BAND, "channel, all models: ")
+    return decide(evidence, parts)
 
 
 def _clock(one: Evidence) -> str:
@@ -542,15 +558,6 @@ def _clock(one: Evidence) -> str:
     except NotRun:
         return ""
     return "_cpu"
-
-
-def _spread(seconds: Sequence[Series]) -> Part:
-    """The largest of the models' seconds over the smallest."""
-    series = same_seeds(*seconds)
-    jackknife = jackknife_of(*series)
-    means = np.concatenate([jackknife.mean(one.values) for one in series], axis=1)
-    estimate = jackknife.estimate(means.max(axis=1) / means.min(axis=1) - 1, ratio=True)
-    return Part("channel, all models", estimate, "most seconds over fewest, minus 1", at_most=COST_BAND)
 
 
 @stated(

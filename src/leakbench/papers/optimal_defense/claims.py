@@ -7,6 +7,7 @@ utility, no error counts beyond the best guess without a gradient.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from leakbench.lazy import np
 from leakbench.metrics.assignment import ASSIGNED
 from leakbench.papers.optimal_defense import PAPER
 from leakbench.report.claims import claim, noting
-from leakbench.report.comparisons import at_each, difference, relative, trend
+from leakbench.report.comparisons import at_each, difference, either, relative, trend
 from leakbench.report.evidence import Evidence, NotRun, Series, jackknife_of, same_points, same_seeds
 from leakbench.report.findings import Finding, Part, decide
 from leakbench.report.labels import Reads, reads
@@ -459,17 +460,24 @@ def e13d(evidence: Evidence) -> Finding:
 
 
 def _layers_differ(evidence: Evidence, experiment: str, meaning: str) -> Finding:
-    """The smallest ratio of the largest to the smallest noise of a tensor over all steps."""
+    """A ratio of two tensors' noise at every step, of which one has to be as large."""
     names = evidence.metrics(experiment, noise_metric(""), defense=TRAINED_NOISE.optimal)
     if not names:
         raise NotRun(f"the noise of each tensor was not measured in {experiment}")
     curves = same_points(*(evidence.series(experiment, name, defense=TRAINED_NOISE.optimal) for name in names))
     jackknife = jackknife_of(*curves)
     noise = np.stack([jackknife.mean(one.values) for one in curves])
-    with np.errstate(divide="ignore"):  # a tensor without noise differs infinitely
-        ratio = (noise.max(axis=0) / noise.min(axis=0)).min(axis=1)
-    meaning = f"largest over smallest mean {meaning} of a tensor, at the step where it is least"
-    return decide(evidence, [Part("", jackknife.estimate(ratio), meaning, at_least=LAYER_RATIO)])
+    parts = []
+    for place, step in enumerate(curves[0].points):
+        at_step = {name: noise[i, :, place] for i, name in enumerate(names)}
+        ratios = []
+        for (a, ours), (b, theirs) in itertools.permutations(at_step.items(), 2):
+            with np.errstate(divide="ignore", invalid="ignore"):  # tensors without noise
+                estimate = jackknife.estimate(ours / theirs - 1, ratio=True)
+            words = f"mean {meaning} of {a} over that of {b}, minus 1"
+            ratios.append(Part("", estimate, words, at_least=LAYER_RATIO - 1))
+        parts.append(either(ratios, f"step {step:g}"))
+    return decide(evidence, parts)
 
 
 @stated(

@@ -2,8 +2,8 @@
 
 The paper's premises are that a sum leaks less the more users there are, on average (eq. 9), that without noise it
 hides no record in the worst case (Theorem 1), and that its mechanisms do. A negative effect of a trend speaks against
-it. Intervals are over seeds. Every seed asks about hundreds of records, the same as every other seed: seeds differ in
-the model, the batches and the mechanism's randomness, and one that differs in nothing counts as none.
+it. Intervals are over seeds, each of which draws the records that it asks about, the model, the batches and the
+mechanism's randomness.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import partial
 from leakbench.lazy import np
 from leakbench.papers.secagg_dp import PAPER
 from leakbench.papers.secagg_dp.leakage import ATTACK, AUC, BATCHES, DRAWN, INVERSION, MEMBERSHIP, PSNR
-from leakbench.report.claims import claim, noting
+from leakbench.report.claims import claim
 from leakbench.report.comparisons import at_each, difference, level, trend
 from leakbench.report.evidence import Evidence, NotRun, Series
 from leakbench.report.findings import Finding, decide
@@ -31,7 +31,6 @@ FALLEN = 0.25
 CHANCE, BAND = 0.5, 0.05
 NO_MORE = 0.5
 """dB by which an attack may exceed the mean image and show no more than it. Ours, as the claim is: nobody sees it."""
-SHARED = "the records of a trial are the same for all seeds"
 MEMBERS = reads(MEMBERSHIP, defenses=NONE)
 
 
@@ -55,24 +54,6 @@ def by_users(
         raise NotRun(f"there is no {metric} of {defense} in {experiment}")
     first, *_ = parts.values()
     return replace(first, points=tuple(parts), values=np.concatenate([part.values for part in parts.values()]))
-
-
-def areas_by_users(
-    evidence: Evidence,
-    defense: str,
-    where: Mapping[str, str | float] | None = None,
-    *,
-    experiment: str = MEMBERSHIP,
-    metric: str = AUC,
-) -> Series:
-    """The AUC over the number of users, of seeds that differ.
-
-    A linear model starts at zero, so that without noise and batches all seeds ask the same of the same sums. They are
-    one seed then.
-    """
-    areas = by_users(evidence, experiment, metric, defense, where=where)
-    _, first = np.unique(areas.values, axis=1, return_index=True)
-    return areas.of_seeds([areas.seeds[place] for place in sorted(first)])
 
 
 def variances(evidence: Evidence, defense: str) -> tuple[float, ...]:
@@ -116,7 +97,7 @@ def inversion_falls(evidence: Evidence) -> Finding:
 )
 def membership_falls(evidence: Evidence) -> Finding:
     """Trend of the AUC."""
-    return noting(_falls(evidence, MEMBERSHIP, partial(areas_by_users, defense=NONE)), SHARED)
+    return _falls(evidence, MEMBERSHIP, partial(by_users, experiment=MEMBERSHIP, metric=AUC, defense=NONE))
 
 
 @stated(
@@ -149,7 +130,7 @@ def seen_where_the_bound_is_small(evidence: Evidence) -> Finding:
     parts = []
     for cell, local in evidence.cells(MEMBERSHIP, BATCHES).items():
         for experiment, metric, words in ((MEMBERSHIP, AUC, ""), (BATCHES, DRAWN, ", batches")):
-            areas = areas_by_users(local, NONE, experiment=experiment, metric=metric)
+            areas = by_users(local, experiment, metric, NONE)
             bounds = by_users(local.aside(), experiment, "information_bound", NONE)
             level_of = {users: float(np.nanmean(bounds.at([users]).values)) for users in bounds.points}
             least = min(level_of)
@@ -157,7 +138,7 @@ def seen_where_the_bound_is_small(evidence: Evidence) -> Finding:
                 if bound <= FALLEN * level_of[least]:
                     where = f"{cell}{words}, {users:g} users"
                     parts.append(level(areas.at([users]), where, "AUC", at_least=CHANCE))
-    return noting(decide(evidence, parts), SHARED)
+    return decide(evidence, parts)
 
 
 @stated(
@@ -171,23 +152,23 @@ def seen_where_epsilon_is_infinite(evidence: Evidence) -> Finding:
     """A level per number of users."""
     parts = []
     for cell, local in evidence.cells(MEMBERSHIP).items():
-        areas = areas_by_users(local, SAMPLED)
+        areas = by_users(local, MEMBERSHIP, AUC, SAMPLED)
         leaving = by_users(local.aside(), MEMBERSHIP, "leaving", SAMPLED)
         for users, area, part in at_each(areas, leaving):
             if np.nanmin(part.values) == 1:
                 parts.append(level(area, f"{cell}, {users:g} users", "AUC", at_least=CHANCE))
-    return noting(decide(evidence, parts), SHARED)
+    return decide(evidence, parts)
 
 
 def _to_chance(evidence: Evidence, defense: str) -> Finding:
     parts = []
     for cell, local in evidence.cells(MEMBERSHIP).items():
         variance = max(variances(local, defense))
-        areas = areas_by_users(local, defense, {"variance": variance})
+        areas = by_users(local, MEMBERSHIP, AUC, defense, where={"variance": variance})
         last = max(areas.points)
         name = f"{cell}, sigma^2 {variance:g}, {last:g} users"
         parts.append(level(areas.at([last]), name, "AUC", CHANCE - BAND, CHANCE + BAND))
-    return noting(decide(evidence, parts), SHARED)
+    return decide(evidence, parts)
 
 
 for _key, _defense, _words in (("L4a", ISOTROPIC, "isotropic noise"), ("L4b", FILLED, "water-filling")):
@@ -217,8 +198,8 @@ def within_the_guarantee(evidence: Evidence) -> Finding:
                     bounds = by_users(local.aside(), MEMBERSHIP, "auc_bound", defense, where=where)
                 except NotRun:  # no guarantee at this variance
                     continue
-                areas = areas_by_users(local, defense, where)
+                areas = by_users(local, MEMBERSHIP, AUC, defense, where=where)
                 for users, bound, area in at_each(bounds, areas):
                     name = f"{cell}, {defense}, sigma^2 {variance:g}, {users:g} users"
                     parts.append(difference(bound, area, name, "AUC"))
-    return noting(decide(evidence, parts), SHARED)
+    return decide(evidence, parts)
