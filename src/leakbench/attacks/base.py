@@ -275,7 +275,7 @@ class Knowledge:
         words: the model's words, of which sentences are made.
         language_model: a language model that was trained on sentences which no client holds.
         mechanism: the defense of each observation, to be run on candidates.
-        later: what differs in the later rounds of :attr:`Observations.later`.
+        of_later: what differs in the later rounds of :attr:`Observations.later`.
     """
 
     labels: torch.Tensor | None = None
@@ -291,21 +291,22 @@ class Knowledge:
     words: Words | None = None
     language_model: LanguageModel | None = None
     mechanism: Sequence[Mechanism] | None = None
-    later: tuple[OfRound, ...] | None = None
+    of_later: tuple[OfRound, ...] | None = None
 
     def granted(self) -> frozenset[str]:
         """Names of what is known; labels of auxiliary images go without saying."""
         known = (field.name for field in fields(self) if getattr(self, field.name) is not None)
-        return frozenset(known) - {"auxiliary_labels", "later"}
+        return frozenset(known) - {"auxiliary_labels", "of_later"}
 
 
 def each_round(observations: Observations, knowledge: Knowledge) -> list[tuple[Observations, Knowledge]]:
     """Every round alone, with what is known in it; the first one first."""
     rounds = [replace(observations, later=()), *observations.later]
-    differing = [OfRound(knowledge.noise_variance, knowledge.batch_statistics), *(knowledge.later or ())]
+    differing = [OfRound(knowledge.noise_variance, knowledge.batch_statistics), *(knowledge.of_later or ())]
     differing += [OfRound()] * (len(rounds) - len(differing))
     return [
-        (seen, replace(knowledge, later=None, **known._asdict())) for seen, known in zip(rounds, differing, strict=True)
+        (seen, replace(knowledge, of_later=None, **known._asdict()))
+        for seen, known in zip(rounds, differing, strict=True)
     ]
 
 
