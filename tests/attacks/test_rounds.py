@@ -132,7 +132,7 @@ def test_wrappers_improve_every_round_by_itself(wrapper: Wrapper) -> None:
     ]
     variances = [each.gradients.abs() + 0.1 * (1 + number) for number, each in enumerate(rounds)]
     first, *later = (OfRound(variance) for variance in variances)
-    known = Knowledge(noise_variance=first.noise_variance, later=tuple(later))
+    known = Knowledge(noise_variance=first.noise_variance, of_later=tuple(later))
     wrapper.reconstruct(replace(rounds[0], later=tuple(rounds[1:])), known, STREAMS)
     (together,) = SEEN
     assert len(together.later) == 2
@@ -145,12 +145,12 @@ def test_wrappers_improve_every_round_by_itself(wrapper: Wrapper) -> None:
 
 def test_known_of_rounds() -> None:
     seen, variance = observed(3), torch.ones(N, 5)
-    rounds = each_round(seen, Knowledge(labels=LABELS, noise_variance=variance, later=(OfRound(2 * variance),) * 2))
+    rounds = each_round(seen, Knowledge(labels=LABELS, noise_variance=variance, of_later=(OfRound(2 * variance),) * 2))
     assert [known.noise_variance is variance for _, known in rounds] == [True, False, False]
-    assert all(known.labels is LABELS and known.later is None and each.later == () for each, known in rounds)
+    assert all(known.labels is LABELS and known.of_later is None and each.later == () for each, known in rounds)
     (_, first), (_, second), (_, third) = each_round(seen, Knowledge(noise_variance=variance))
     assert first.noise_variance is variance and second.noise_variance is None and third.noise_variance is None
-    assert "later" not in Knowledge(later=(OfRound(),)).granted()
+    assert "of_later" not in Knowledge(of_later=(OfRound(),)).granted()
 
 
 class TestSimulation:
@@ -243,7 +243,7 @@ def test_batch_norm_is_that_of_each_round(mode: Any, normalised: Any) -> None:
     statistics = [
         ClientSteps(each.network, each.parameters, IMAGES, LABELS, STREAMS).batch_statistics for each in rounds
     ]
-    known = replace(KNOWN, batch_statistics=statistics[0], later=(OfRound(batch_statistics=statistics[1]),))
+    known = replace(KNOWN, batch_statistics=statistics[0], of_later=(OfRound(batch_statistics=statistics[1]),))
     attack = PLAIN.model_copy(update={"batch_norm": normalised})
     search = Search(attack, replace(rounds[0], later=(rounds[1],)), known)
     points = search.starts(STREAMS)
@@ -269,13 +269,14 @@ def test_seeds_side_by_side() -> None:
         first, second = (replace(seen_by(network, 5 + number), weights=None) for number, network in enumerate(pair))
         alone.append(replace(first, later=(second,)))
     variances = [OfRound(torch.full_like(each.gradients, 1.0 + seed)) for seed, each in enumerate(alone)]
-    known = [replace(KNOWN, noise_variance=variance.noise_variance, later=(variance,)) for variance in variances]
+    known = [replace(KNOWN, noise_variance=variance.noise_variance, of_later=(variance,)) for variance in variances]
     together, joint = side_by_side(alone), joint_knowledge(known)
     (later,) = together.later
     later.check()
-    assert joint.later is not None and len(joint.later) == 1
+    assert joint.of_later is not None and len(joint.of_later) == 1
     assert (
-        joint.later[0].noise_variance is not None and joint.later[0].noise_variance[:, 0].tolist() == [1] * N + [2] * N
+        joint.of_later[0].noise_variance is not None
+        and joint.of_later[0].noise_variance[:, 0].tolist() == [1] * N + [2] * N
     )
     streams = Streams([("stacked", row) for row in range(2 * N)])
     attack = Weighted(attack=PLAIN)
@@ -285,7 +286,8 @@ def test_seeds_side_by_side() -> None:
         found = attack.reconstruct(one, of, Streams(streams.keys[rows]))
         torch.testing.assert_close(stacked.images[rows], found.images, rtol=1e-3, atol=1e-3)
     assert (
-        joint_knowledge([KNOWN, KNOWN]).later is None and side_by_side([observed_alone(), observed_alone()]).later == ()
+        joint_knowledge([KNOWN, KNOWN]).of_later is None
+        and side_by_side([observed_alone(), observed_alone()]).later == ()
     )
 
 

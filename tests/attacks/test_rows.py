@@ -67,7 +67,7 @@ def test_every_field_is_of_rows_or_of_all(tiny_network: Network) -> None:
     of_all = {"network", "parameters", "batch_shape", "local", "send", "score", "later"}
     assert {each.name for each in fields(Observations)} == {*SEEN_OF_ROWS, *of_all}
     public = {"pixel_range", "auxiliary_images", "auxiliary_labels", "auxiliary_sentences"}
-    public |= {"prior", "words", "language_model", "later"}
+    public |= {"prior", "words", "language_model", "of_later"}
     assert {each.name for each in fields(Knowledge)} == {*KNOWN_OF_ROWS, *public}
     assert not [name for name in SEEN_OF_ROWS if getattr(seen(tiny_network), name) is None]
     assert not [name for name in KNOWN_OF_ROWS if getattr(known(), name) is None]
@@ -89,7 +89,7 @@ def test_chosen_rows(tiny_network: Network) -> None:
     all_of_it = known()
     part = all_of_it.at(ROWS)
     later = OfRound(all_of_it.noise_variance, None)
-    (chosen,) = replace(all_of_it, later=(later,)).at(ROWS).later or ()
+    (chosen,) = replace(all_of_it, of_later=(later,)).at(ROWS).of_later or ()
     assert chosen.noise_variance is not None and chosen.batch_statistics is None
     assert part.noise_variance is not None and torch.equal(chosen.noise_variance, part.noise_variance)
     for name in ("labels", "noise_variance"):

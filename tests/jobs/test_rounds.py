@@ -101,7 +101,7 @@ def test_models_are_states_of_one_training(attack_job: AttackJobs) -> None:
     observations, knowledge = watched(attack_job(attack=Spy(), **protocol))
     first, _ = watched(attack_job(attack=Spy(), **TRAINED))
     assert torch.equal(observations.gradients, first.gradients) and len(observations.later) == 2
-    assert first.later == () and knowledge.later is not None and len(knowledge.later) == 2
+    assert first.later == () and knowledge.of_later is not None and len(knowledge.of_later) == 2
     digits = Digits(size=8)
     samples = digits.load("test", range(1, 7))
     inputs, labels = digits.normalise(samples.values).unflatten(0, (3, 2)), samples.labels.unflatten(0, (3, 2))
@@ -145,11 +145,11 @@ def test_noise_that_is_drawn_once_stays(attack_job: AttackJobs) -> None:
 def test_what_is_known_of_every_round(attack_job: AttackJobs) -> None:
     granted = ("labels", "noise_variance")
     _, known = watched(attack_job(GaussianNoise, {"scale": 0.5}, attack=Spy(), rounds=2, knowledge=granted))
-    assert known.granted() == set(granted) and known.later is not None
-    for variance in (known.noise_variance, known.later[0].noise_variance):
+    assert known.granted() == set(granted) and known.of_later is not None
+    for variance in (known.noise_variance, known.of_later[0].noise_variance):
         assert variance is not None and variance.unique().tolist() == [0.25]
     _, without = watched(attack_job(GaussianNoise, {"scale": 0.5}, attack=Spy(), rounds=2, knowledge=("labels",)))
-    assert without.later is not None and without.later[0].noise_variance is None
+    assert without.of_later is not None and without.of_later[0].noise_variance is None
 
 
 def test_means_of_users(attack_job: AttackJobs) -> None:

@@ -83,7 +83,7 @@ def made_up(observations: Observations, knowledge: Knowledge, streams: Streams, 
             labels=None if knowledge.labels is None else clients.labels,
             data_noise=None if knowledge.data_noise is None else list(chain.from_iterable(noises)) or None,
             mechanism=clients.mechanisms,
-            later=tuple(known for _, known in later) or None,
+            of_later=tuple(known for _, known in later) or None,
             **known._asdict(),
         ),
     )

@@ -296,7 +296,7 @@ class Knowledge:
         words: the model's words, of which sentences are made.
         language_model: a language model that was trained on sentences which no client holds.
         mechanism: the defense of each observation, to be run on candidates.
-        later: what differs in the later rounds of :attr:`Observations.later`.
+        of_later: what differs in the later rounds of :attr:`Observations.later`.
     """
 
     labels: torch.Tensor | None = None
@@ -312,28 +312,29 @@ class Knowledge:
     words: Words | None = None
     language_model: LanguageModel | None = None
     mechanism: Sequence[Mechanism] | None = None
-    later: tuple[OfRound, ...] | None = None
+    of_later: tuple[OfRound, ...] | None = None
 
     def granted(self) -> frozenset[str]:
         """Names of what is known; labels of auxiliary images go without saying."""
         known = (each.name for each in fields(self) if getattr(self, each.name) is not None)
-        return frozenset(known) - {"auxiliary_labels", "later"}
+        return frozenset(known) - {"auxiliary_labels", "of_later"}
 
     def at(self, rows: Sequence[int]) -> Knowledge:
         """What is known of the observations in these rows."""
         words = None if self.words is None else self.words._replace(known=picked(self.words.known, rows))
-        later = None if self.later is None else tuple(picked(each, rows) for each in self.later)
+        later = None if self.of_later is None else tuple(picked(each, rows) for each in self.of_later)
         of_rows = {name: picked(getattr(self, name), rows) for name in KNOWN_OF_ROWS}
-        return replace(self, words=words, later=later, **of_rows)
+        return replace(self, words=words, of_later=later, **of_rows)
 
 
 def each_round(observations: Observations, knowledge: Knowledge) -> list[tuple[Observations, Knowledge]]:
     """Every round alone, with what is known in it; the first one first."""
     rounds = [replace(observations, later=()), *observations.later]
-    differing = [OfRound(knowledge.noise_variance, knowledge.batch_statistics), *(knowledge.later or ())]
+    differing = [OfRound(knowledge.noise_variance, knowledge.batch_statistics), *(knowledge.of_later or ())]
     differing += [OfRound()] * (len(rounds) - len(differing))
     return [
-        (seen, replace(knowledge, later=None, **known._asdict())) for seen, known in zip(rounds, differing, strict=True)
+        (seen, replace(knowledge, of_later=None, **known._asdict()))
+        for seen, known in zip(rounds, differing, strict=True)
     ]
 
 

@@ -568,7 +568,7 @@ class _Scene:
         first, *later = (self._known_in(of_round) for of_round in [sent, *_rounds_of(sent)])
         knowledge = Knowledge(
             labels=self.victims.labels.repeat(settings, 1) if "labels" in granted else None,
-            later=tuple(later) or None,
+            of_later=tuple(later) or None,
             **first._asdict(),
             data_noise=[noise for each in sent for noise in each.image_noise] or None,
             mechanism=[each.mechanism for each in sent if each.mechanism for _ in range(self.kind.clients)] or None,

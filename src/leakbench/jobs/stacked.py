@@ -39,7 +39,7 @@ def side_by_side(observations: Sequence[Observations]) -> Observations:
 
 def joint_knowledge(knowledge: Sequence[Knowledge]) -> Knowledge:
     """Knowledge of observations that are put side by side; what is not about one of them is taken of the first."""
-    rounds = zip(*(one.later or () for one in knowledge), strict=True)
+    rounds = zip(*(one.of_later or () for one in knowledge), strict=True)
     later = tuple(OfRound(*map(joined, zip(*each, strict=True))) for each in rounds)
     of_rows = {name: joined([getattr(one, name) for one in knowledge]) for name in KNOWN_OF_ROWS}
-    return replace(knowledge[0], **of_rows, later=later or None)
+    return replace(knowledge[0], **of_rows, of_later=later or None)

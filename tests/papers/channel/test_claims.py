@@ -264,7 +264,6 @@ CASES: dict[str, Case] = {
     "E12": (lambda: spectra(1.02), lambda: spectra(1.04)),
     "X1": (lambda: modes(0.8, 0.6), lambda: modes(0.6, 0.8)),
     "X2": (lambda: adaptive([0.4, 0.3, 0.2, 0.1]), lambda: adaptive(LARGER)),
-    "X5": (lambda: adaptive([0.4, 0.3, 0.15, 0.09]), lambda: adaptive([0.4, 0.3, 0.2, 0.12])),
     "X3": (lambda: bounds(0.9), lambda: bounds(0.2)),
     "X4": (lambda: trained(0.5, 0.9), lambda: trained(0.9, 0.5)),
 }

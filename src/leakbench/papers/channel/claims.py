@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -49,8 +48,6 @@ COST_BAND = 0.25
 """Largest part by which the seconds that the channel adds differ among models; 18 % in Table 2."""
 EIGENVALUE_BAND = 0.03
 """Largest relative distance of eigenvalues from the printed ones."""
-FLOOR_BAND = 2.0
-"""Largest error of the attacker who knows the noise's covariance, over the least error of linear estimates."""
 FULL_SIZE = {"cifar10": 50_000, "fashion": 60_000}
 """Images of the training splits that the printed eigenvalues are of."""
 NATURAL_300, FRESH_OR_ONCE = "natural-300", "natural-300-noise"
@@ -691,22 +688,3 @@ def x4(evidence: Evidence) -> Finding:
         )
         parts.append(relative(after, before, cell, at_least=0.0))
     return decide(evidence, parts, gated=False)
-
-
-@stated(
-    "X5",
-    "An attacker who knows the covariance of the channel's noise errs at most twice as much as the best linear estimate"
-    " from the exact noisy images.",
-    source="Not in the paper: the least mean squared error of linear estimates (Wiener 1949); the factor is ours",
-    experiments=(reads("inversion_adaptive", defenses=INVERTED, attacks=POSTERIOR),),
-)
-@each_cell("inversion_adaptive")
-def x5(cell: str, one: Evidence) -> Iterator[Part]:
-    """Error of the adaptive attacker over the floor, at every kappa."""
-    for defense in INVERTED:
-        read = partial(one.series, "inversion_adaptive", defense=defense, sweep="kappa")
-        floor = read("mmse")
-        for kappa, errors in read(MSE, attack=POSTERIOR).by_point():
-            least = float(floor.at([kappa]).values.max())
-            scaled = replace(errors, name=f"{errors.name} over its floor of {least:.3g}", values=errors.values / least)
-            yield level(scaled, f"{defense} at {kappa:g}, {cell}", "ratio", at_most=FLOOR_BAND)
