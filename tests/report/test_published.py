@@ -64,7 +64,9 @@ def test_published_verdicts_name_no_machine() -> None:
         assert all(place.lstrip("(").startswith(("src/", "config/")) for place in places), path
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "published").rglob("claims.csv")), ids=lambda path: str(path.parent.name))
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "published").rglob("claims.csv")), ids=lambda path: str(path.parent.name)
+)
 def test_published_coverage_is_that_of_the_grids(path: Path) -> None:
     """Verdicts of a grid that has changed since have to be published again."""
     scale, paper = path.parts[-3:-1]

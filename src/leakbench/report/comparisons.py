@@ -146,7 +146,13 @@ def trend(series: Series, name: str, against: str, *, rises: bool) -> Part:
         meaning = f"change of {series.name} with {against}" + ("" if rises else ", sign turned")
         return Part(name, steps[0], meaning, at_least=0.0, note=note)
     if jackknife.exact:
-        return Part(name, _smallest(steps), f"least step of {series.name} along its trend with {against}", at_least=0.0, note=note)
+        return Part(
+            name,
+            _smallest(steps),
+            f"least step of {series.name} along its trend with {against}",
+            at_least=0.0,
+            note=note,
+        )
     blocks = [known_means(values)[..., 0].T]
     if jackknife.batches > 1:
         blocks.append(known_means(values.swapaxes(1, 2))[..., 0].T)

@@ -195,4 +195,3 @@ def _short(citation: str) -> str:
     authors, _, year = citation.rpartition(", ")
     names = re.split(", | and ", authors)
     return f"{names[0].split()[-1]} et al. {year}" if len(names) > 1 else citation
-
