@@ -102,6 +102,11 @@ def test_one_failure_of_many_parts_is_tested_at_bonferronis_level() -> None:
     assert decide(Evidence({}), [part(-1.0, 0.1), *[GOOD] * 19]).verdict == "contradicted"
 
 
+def test_a_note_lists_a_dozen_parts() -> None:
+    note = decide(Evidence({}), [BAD] * 15).note
+    assert note.count("here: ") == 12 and "contradicted in 15 of 15 parts" in note and note.endswith("; 3 more")
+
+
 def test_an_undecided_claim_says_where_it_leans() -> None:
     finding = decide(Evidence({}), [GOOD, UNCLEAR])
     assert (finding.verdict, finding.lean) == ("inconclusive", "reproduced")

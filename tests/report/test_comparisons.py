@@ -55,8 +55,8 @@ def test_seeds_that_would_decide_a_trend() -> None:
     assert part.inside and part.seeds_needed(LEVEL / 2) == step.seeds_needed(0.0, LEVEL / 6)
     falling = trend(weak, "", "kappa", rises=False)
     assert not falling.inside
-    assert (least := falling.seeds_needed(LEVEL / 2)) is not None
-    assert least <= seeds_for_a_trend(blocks, LEVEL / 8)
+    least, by_ranks = falling.seeds_needed(LEVEL / 2), seeds_for_a_trend(blocks, LEVEL / 8)
+    assert least is not None and by_ranks is not None and least <= by_ranks
 
 
 def test_two_seeds_show_no_trend() -> None:

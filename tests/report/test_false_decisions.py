@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from benchmarks.false_decisions import EFFECTS, rate_under, rates
+from benchmarks.false_decisions import EFFECTS, rate_under, rates, rates_of_the_least
 
 TRIALS = 250
 ERROR = math.sqrt(0.05 * 0.95 / TRIALS)
@@ -22,6 +22,12 @@ def test_rates_of_false_decisions(name: str, design: tuple[int, int]) -> None:
 def test_symmetric_laws_of_seeds(law: str) -> None:
     """Differences of what is alike are symmetric, however skewed each is."""
     assert rate_under(law, 3, 1000) <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 1000)
+
+
+def test_the_least_of_settings_that_are_alike() -> None:
+    """Its jackknife calls one in five true claims false; one by one they are decided at the level."""
+    jackknife, one_by_one = rates_of_the_least(settings=9, seeds=8, trials=500)
+    assert jackknife > 0.15 and one_by_one <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 500)
 
 
 @pytest.mark.parametrize("name", EFFECTS)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from leakbench.jobs.base import Job
+from leakbench.jobs.base import Job, Variant
+from leakbench.registry import Component
 
 if TYPE_CHECKING:
     from leakbench.planning.plan import Plan
@@ -92,8 +93,10 @@ def _amounts(jobs: Iterable[Job]) -> dict[str, dict[Group, int]]:
     """The largest of each amount, by experiment and kind of job, or attack."""
     most: dict[str, dict[Group, int]] = {}
     for job in jobs:
-        components = [((job.experiment, job.kind.name), kind) for _, each in job.combinations() for kind in [each.kind]]
-        components += [((job.experiment, "", job.attack.label), job.attack.single())] if job.attack else []
+        protocol = (job.experiment, job.kind.name)
+        components: list[tuple[Group, Component]] = [(protocol, each.kind) for _, each in job.combinations()]
+        if job.attack:
+            components.append(((job.experiment, "", job.attack.label), job.attack.single()))
         for group, component in components:
             for name, value in _leaves(component.model_dump()):
                 if name in AMOUNTS and isinstance(value, int):
@@ -116,6 +119,7 @@ def _settings(jobs: Iterable[Job]) -> dict[tuple[str, Group], dict[str, Any]]:
     """Parameters that are no amounts, by kind of component and label; those of a protocol by experiment and kind."""
     found: dict[tuple[str, Group], dict[str, Any]] = {}
     for job in jobs:
+        variants: dict[str, Variant[Any] | None]
         variants = {"dataset": job.dataset, "model": job.model, "defense": job.defense, "attack": job.attack}
         for axis, variant in variants.items():
             if variant is not None and (axis, (variant.label,)) not in found:

@@ -13,6 +13,8 @@ from leakbench.report.inference import LEVEL, MOST_SEEDS, Estimate
 Verdict = Literal["reproduced", "contradicted", "inconclusive", "not run"]
 MARKS: Mapping[str, str] = {"reproduced": "✔", "contradicted": "✘", "inconclusive": "?", "not run": "–"}
 """A sign per verdict, so that verdicts differ without colour."""
+MOST_LISTED = 12
+"""Parts that the note lists with their numbers; more are counted."""
 SURVIVES = "★"
 """Beside verdicts that outlive Holm's correction for the number of the paper's empirical claims."""
 
@@ -228,7 +230,9 @@ def _notes(parts: Sequence[Part]) -> list[str]:
     for verdict in ("contradicted", "inconclusive"):
         failing = [part.summary() for part in parts if part.verdict == verdict]
         if failing:
-            notes.append(f"{verdict} in {len(failing)} of {len(parts)} parts: {'; '.join(failing)}")
+            more = [f"{len(failing) - MOST_LISTED} more"] if len(failing) > MOST_LISTED else []
+            listed = "; ".join(failing[:MOST_LISTED] + more)
+            notes.append(f"{verdict} in {len(failing)} of {len(parts)} parts: {listed}")
     notes += [f"{part.name}: {part.note}" for part in parts if part.verdict == "reproduced" and part.note]
     return notes
 

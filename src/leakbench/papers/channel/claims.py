@@ -391,7 +391,7 @@ def e7b(cell: str, one: Evidence) -> Iterator[Part]:
 )
 @each_plane
 def e8(cell: str, one: Evidence) -> Iterator[Part]:
-    """Mean improvements of the channels against those of DP, and a channel that is more capable than each DP setting."""
+    """Mean improvements of the channels against those of DP, and a channel's capability over each DP setting's."""
     plane = _Plane(one)
     (our_mia, our_dra), (dp_mia, dp_dra) = plane.mean_improvements(CHANNELS), plane.mean_improvements(DP)
     for name, gap, meaning in (
