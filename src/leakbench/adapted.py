@@ -103,6 +103,6 @@ def _cell(job: Job) -> tuple[Any, ...]:
 
 
 def _protocol(job: Job) -> dict[str, Any]:
-    """What both attackers of a cell must face, in JSON types."""
+    """The protocol that both attackers of a cell face, in JSON types."""
     fixed = job.kind.model_dump(mode="json", exclude={"seeds", "split_seeds", *OF_THE_ATTACKER})
     return {**fixed, "swept": job.kinds.sweep if job.kinds else {}}
