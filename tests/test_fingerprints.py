@@ -126,6 +126,7 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
     "attack/one_image": [{"attack": FEW_STEPS}],
     "attack/post_processed": [{"attack": FEW_STEPS}],
     "attack/posterior_mean": [{"attack": FEW_STEPS}],
+    "attack/ridge_inversion": [{"images": 5, "draws": 2}],
     "attack/robust": [{"attack": FEW_STEPS, "iterations": 3, "residual": 0.01}],
     "attack/sentence_matching": [
         {
@@ -331,7 +332,7 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
     "model/vgg16": [{"width": 2}],
 }
 # Attacks on clients that hold one image; the others are tried on two.
-SINGLE_IMAGE = {"attack/analytic", "attack/idlg"}
+SINGLE_IMAGE = {"attack/analytic", "attack/idlg", "attack/ridge_inversion"}
 
 
 class FixedData(ImageDataset):
@@ -532,6 +533,7 @@ def numbers_of(component: Component) -> list[float]:
     elif isinstance(component, Attack):
         batch = 1 if f"attack/{component.name}" in SINGLE_IMAGE else 2
         steps = clients(batch)
+        held = steps.rows(0, 1) if batch > 1 else clients()
         bounds = torch.tensor([-1.0, 1.5]).view(2, 1, 1, 1)
         marked = steps.gradient.abs() < 1e-3
         found = component.against(({"name": "masked"},)).reconstruct(
@@ -547,8 +549,8 @@ def numbers_of(component: Component) -> list[float]:
             Knowledge(
                 steps.labels,
                 bounds,
-                steps.images[0],
-                steps.labels[0],
+                held.images.flatten(0, 1),
+                held.labels.flatten(),
                 noise_variance=steps.gradient.square(),
                 data_noise=[torch.full((64,), 0.5)] * 3,
                 prior=networks(),

@@ -61,6 +61,27 @@ def test_undefended_messages_are_the_gradients_of_auxiliary_images(network: Netw
         torch.testing.assert_close(clients.observations.gradients[row], expected)
 
 
+def test_labels_are_the_attackers_to_choose(network: Network) -> None:
+    none = NoDefense()
+    labels = torch.tensor([[0, 1], [2, 2], [1, 0], [0, 0]])
+    clients = made_up(seen(network), known(none, none, none, none), STREAMS, each=2, labels=labels)
+    assert clients.knowledge.labels is not None
+    assert torch.equal(clients.knowledge.labels, labels[clients.victim])
+    expected = network.gradient(network.parameters, clients.images[3], labels[1])
+    torch.testing.assert_close(clients.observations.gradients[3], expected)
+
+
+def test_parts_are_those_of_a_whole(network: Network) -> None:
+    """Clients that begin at a later image have its randomness."""
+    noisy = GaussianNoise(scale=1.0)
+    knowledge = known(noisy, noisy, noisy, noisy)
+    whole = made_up(seen(network), knowledge, STREAMS, each=3).observations.gradients[:3]
+    single, alone = replace(seen(network), gradients=torch.zeros(1, network.dimension)), known(noisy)
+    for number in range(3):
+        (part,) = made_up(single, alone, Streams(STREAMS.keys[:1]), 1, 2 * number).observations.gradients
+        torch.testing.assert_close(part, whole[number])
+
+
 def test_each_is_under_the_mechanism_and_the_model_of_its_observation(network: Network) -> None:
     half, most = MagnitudePruning(fraction=0.5), MagnitudePruning(fraction=0.9)
     models = torch.stack([network.parameters * scale for scale in (1.0, 0.5, 2.0, 0.1)])

@@ -37,7 +37,14 @@ class MadeUp:
     knowledge: Knowledge
 
 
-def made_up(observations: Observations, knowledge: Knowledge, streams: Streams, each: int, first: int = 0) -> MadeUp:
+def made_up(
+    observations: Observations,
+    knowledge: Knowledge,
+    streams: Streams,
+    each: int,
+    first: int = 0,
+    labels: torch.Tensor | None = None,
+) -> MadeUp:
     """Make up ``each`` clients per observation, with batches of auxiliary images one after the other.
 
     All mechanisms get the same images, so that none depends on how many others there are.
@@ -47,13 +54,16 @@ def made_up(observations: Observations, knowledge: Knowledge, streams: Streams, 
         knowledge: with auxiliary images and the mechanisms.
         streams: the attacker's randomness, one stream per observation.
         each: clients per observation, ``m``.
-        first: the auxiliary image to begin with; after the last one follows the first.
+        first: the auxiliary image to begin with; after the last one follows the first. Clients that begin elsewhere
+            have randomness of their own.
+        labels: of the batches of every client of an observation, ``[n, B]``, whatever its images show; by default the
+            images' own.
 
     Raises:
         Infeasible: the attacker lacks images, or the mechanism, or the victims hold no images.
     """
-    images, labels, mechanisms = knowledge.auxiliary_images, knowledge.auxiliary_labels, knowledge.mechanism
-    if images is None or labels is None or mechanisms is None:
+    images, own, mechanisms = knowledge.auxiliary_images, knowledge.auxiliary_labels, knowledge.mechanism
+    if images is None or own is None or mechanisms is None:
         raise Infeasible("clients of the attacker's own need auxiliary images and the mechanism")
     batch, device = observations.batch_shape[0], images.device
     groups = same_mechanism(mechanisms)
@@ -63,9 +73,11 @@ def made_up(observations: Observations, knowledge: Knowledge, streams: Streams, 
     )
     clients = _Clients(
         images=images[taken].unflatten(0, (-1, batch)),
-        labels=labels[taken].unflatten(0, (-1, batch)),
+        labels=own[taken].unflatten(0, (-1, batch)) if labels is None else labels[torch.tensor(rows, device=device)],
         mechanisms=[mechanisms[row] for row in rows],
-        streams=Streams([(*streams.keys[row], "made up", place % each) for place, row in enumerate(rows)]),
+        streams=Streams(
+            [(*streams.keys[row], "made up", first // batch + place % each) for place, row in enumerate(rows)]
+        ),
         sizes=[len(group) * each for group in groups],
     )
     rounds = [
@@ -168,8 +180,12 @@ def _send(
     labels: torch.Tensor,
     streams: Streams,
 ) -> _Sent:
-    def compute(images: torch.Tensor, labels: torch.Tensor) -> ClientSteps:
-        return ClientSteps(victims.network, parameters, images, labels, streams, victims.local)
+    undefended = ClientSteps(victims.network, parameters, images, labels, streams, victims.local)
+
+    def compute(inputs: torch.Tensor, classes: torch.Tensor) -> ClientSteps:
+        if inputs is images and classes is labels:
+            return undefended  # which all messages share
+        return ClientSteps(victims.network, parameters, inputs, classes, streams, victims.local)
 
     messages = 1 if victims.repeats is None else victims.repeats.shape[1]
     rounds = [mechanism.defend(images, labels, compute, streams.child("message", number)) for number in range(messages)]

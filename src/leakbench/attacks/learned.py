@@ -1,0 +1,134 @@
+"""Learned inversion: a map from messages back to images, learned from clients that the attacker makes up.
+
+Wu, Chen, Guo and Weinberger (UAI 2023), *Learning To Invert: Simple Adaptive Attacks for Gradient Inversion in
+Federated Learning*. It works against any mechanism that the attacker can run, since it asks for no derivative of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pydantic import Field
+
+from leakbench.attacks.auxiliary import made_up
+from leakbench.attacks.base import ATTACKS, Attack, Grant, Knowledge, Mechanism, Observations, Reconstruction
+from leakbench.effort import Effort
+from leakbench.errors import Infeasible
+from leakbench.federated.tensors import Tensors
+from leakbench.lazy import torch
+from leakbench.numerics.ridge import Predicted, ridge
+from leakbench.randomness import Streams
+
+MEMORY_BUDGET = 256 * 2**20
+"""Bytes of the messages of made-up clients that compute side by side. Only speed depends on it, up to rounding."""
+STRENGTHS = tuple(10.0 ** (half / 2) for half in range(-12, 7))
+"""Strengths of the penalty to choose from, in mean eigenvalues of the Gram matrix."""
+
+
+@ATTACKS.register("ridge_inversion", version=1)
+class RidgeInversion(Attack):
+    """Ridge regression of images on messages, with one regression per victim.
+
+    The attacker sends auxiliary images through his copy of the mechanism, all with the label of the victim, whatever
+    they show: what a message says of its image depends on the label, and so every image is an example. Images that are
+    of the victim's class in truth weigh as much as all others together. Of every message each tensor is centred and
+    scaled to unit mean square. The strength of the penalty is the one with the smallest leave-one-out error on images
+    of the victim's class, which is the objective, too.
+
+    Where the mechanism is random, what is learned from are means of several draws: their noise would act as a penalty
+    of its own, far above the best one where a message has more coordinates than there are images. Errors are those of
+    single draws, as the victim's message is one. Of several messages of a client it reads the first.
+    """
+
+    images: int = Field(1500, ge=2, description="most auxiliary images to learn from, a made-up client of each")
+    draws: int = Field(4, ge=1, description="messages of each made-up client, where they are random")
+
+    @property
+    def needs(self) -> frozenset[Grant]:
+        return frozenset({"labels", "pixel_range", "auxiliary_images", "mechanism"})
+
+    def effort(self, samples: int) -> Effort:
+        return Effort(self.images * samples, 1)
+
+    def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
+        labels, bounds = knowledge.labels, knowledge.pixel_range
+        auxiliary, mechanisms = knowledge.auxiliary_images, knowledge.mechanism
+        assert labels is not None and bounds is not None and auxiliary is not None and mechanisms is not None
+        observations.one_model(f"attack '{self.name}'")
+        single_images(observations, self.name)
+        if len(auxiliary) < 2:
+            raise Infeasible(f"attack '{self.name}' learns from auxiliary images, and {len(auxiliary)} is too few")
+        found = [
+            self._predict(observations, knowledge, mechanism, row, Streams([key]))
+            for row, (mechanism, key) in enumerate(zip(mechanisms, streams.keys, strict=True))
+        ]
+        images = torch.cat([one.values for one in found]).to(auxiliary).view(-1, *observations.batch_shape)
+        return Reconstruction(
+            images.clamp(*bounds),
+            torch.tensor([one.error for one in found], device=images.device),
+            torch.full((len(observations),), -1, device=images.device),
+            labels,
+        )
+
+    def _predict(
+        self, observations: Observations, knowledge: Knowledge, mechanism: Mechanism, row: int, streams: Streams
+    ) -> Predicted:
+        """The image of one victim, ``[1, pixels]``."""
+        assert knowledge.labels is not None
+        assert knowledge.auxiliary_images is not None and knowledge.auxiliary_labels is not None
+        images, label = knowledge.auxiliary_images[: self.images], knowledge.labels[row : row + 1]
+        same = knowledge.auxiliary_labels[: self.images] == label[0]
+        judged = same if bool(same.any()) else torch.ones_like(same)
+        received = observations.gradients[row : row + 1]
+        known = Knowledge(auxiliary_images=images, auxiliary_labels=knowledge.auxiliary_labels, mechanism=[mechanism])
+
+        def send(clients: int, first: int, draws: int) -> torch.Tensor:
+            seen = replace(observations, gradients=received, repeats=received[:, None].expand(-1, draws, -1))
+            return _messages(made_up(seen, known, streams, clients, first, label).observations)
+
+        trial = send(2, 0, 2)
+        draws = 1 if torch.equal(trial[:, 0], trial[:, 1]) else self.draws
+        together = max(1, MEMORY_BUDGET // (4 * draws * received.shape[1]))
+        messages = received.new_empty(len(images), received.shape[1])
+        single = []
+        for first in range(0, len(images), together):
+            part = slice(first, min(first + together, len(images)))
+            sent = send(part.stop - first, first, draws)
+            messages[part] = sent.mean(dim=1)
+            single.append(sent[judged[part], 0])
+        weights = torch.where(same, (~same).sum() / same.sum().clamp(min=1), 1.0).clamp(min=1)
+        centre = (weights / weights.sum()) @ messages
+        messages -= centre
+        scale = _per_tensor(messages, Tensors(observations.network.sizes))
+        return ridge(
+            messages.mul_(scale),
+            images.flatten(1),
+            (received - centre) * scale,
+            weights,
+            judged,
+            STRENGTHS,
+            (torch.cat(single) - centre) * scale if draws > 1 else None,
+        )
+
+
+def _messages(observations: Observations) -> torch.Tensor:
+    """All messages of every client, ``[n, messages, d]``."""
+    return observations.gradients[:, None] if observations.repeats is None else observations.repeats
+
+
+def single_images(observations: Observations, name: str) -> None:
+    """Reject clients with several images, whose order no message tells.
+
+    Raises:
+        Infeasible: a client holds more than one image.
+    """
+    if observations.batch_shape[0] > 1:
+        raise Infeasible(
+            f"attack '{name}' learns the map to one image; these clients hold {observations.batch_shape[0]} each"
+        )
+
+
+def _per_tensor(messages: torch.Tensor, tensors: Tensors) -> torch.Tensor:
+    """Factors that give every tensor unit mean square over all messages, ``[1, d]``; 0 for tensors that are zero."""
+    power = tensors.mean(messages.square().mean(dim=0, keepdim=True))
+    return tensors.spread(torch.where(power > 0, power.rsqrt(), 0.0))
