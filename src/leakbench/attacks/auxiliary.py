@@ -62,8 +62,8 @@ def made_up(
     Raises:
         Infeasible: the attacker lacks images, or the mechanism, or the victims hold no images.
     """
-    images, own, mechanisms = knowledge.auxiliary_images, knowledge.auxiliary_labels, knowledge.mechanism
-    if images is None or own is None or mechanisms is None:
+    images, classes, mechanisms = knowledge.auxiliary_images, knowledge.auxiliary_labels, knowledge.mechanism
+    if images is None or classes is None or mechanisms is None:
         raise Infeasible("clients of the attacker's own need auxiliary images and the mechanism")
     batch, device = observations.batch_shape[0], images.device
     groups = same_mechanism(mechanisms)
@@ -122,7 +122,7 @@ class _Clients:
     def send(
         self, victims: Observations, known: Knowledge, rows: list[int], number: int
     ) -> tuple[Observations, OfRound]:
-        """What a server sees of them in a round, ``number`` from 0 on, and what is known of it.
+        """The observations of a server in a round, ``number`` from 0 on, and what an attacker knows of it.
 
         Args:
             victims: the round's observations, in whose ``rows`` are the models of the clients.
