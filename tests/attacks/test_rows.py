@@ -33,7 +33,7 @@ def drawn(name: str, *shape: int) -> torch.Tensor:
 
 def seen(network: Network) -> Observations:
     d = network.dimension
-    wide = {name: drawn(name, d) for name in ("gradients", "coded", "weights", "step")}
+    wide: dict[str, Any] = {name: drawn(name, d) for name in ("gradients", "coded", "weights", "step")}
     return Observations(
         network,
         parameters=drawn("parameters", d),
@@ -112,7 +112,9 @@ def test_joining_undoes_choosing() -> None:
     images, named = drawn("images", 1, 1, 2, 2), {"factor": drawn("factor")}
     found = Reconstruction(images, None, torch.full((N,), -1), chosen=named)
     parts = [found.at([2, 0]), found.at([3, 1])]
-    again = Reconstruction(**{each.name: joined([getattr(part, each.name) for part in parts]) for each in fields(found)})
+    again = Reconstruction(
+        **{each.name: joined([getattr(part, each.name) for part in parts]) for each in fields(found)}
+    )
     back = again.at(torch.tensor([2, 0, 3, 1]).argsort().tolist())
     assert torch.equal(back.images, images) and torch.equal(back.chosen["factor"], named["factor"])
     assert back.objective is None and back.labels is None

@@ -17,7 +17,7 @@ from leakbench.attacks.objectives import L2
 from leakbench.attacks.one_image import OneImage
 from leakbench.attacks.optimisers import LBFGS, Adam, StaircaseAdam
 from leakbench.attacks.post_processing import PostProcessed
-from leakbench.attacks.presets import DLG, DLGWolfe, IGOptimalDefense, ROG, TAGText
+from leakbench.attacks.presets import DLG, ROG, DLGWolfe, IGOptimalDefense, TAGText
 from leakbench.attacks.reference import Grey
 from leakbench.attacks.regularisers import PixelBox, TotalVariation
 from leakbench.attacks.simulation import Likelihood, Simulated
@@ -245,7 +245,9 @@ class TestStrengths:
         assert OneImage(attack=Masked(attack=inside)).ignorant == OneImage(attack=inside)
         refined = Masked(attack=PostProcessed(attack=Simulated(attack=ROG())))
         assert refined.ignorant == PostProcessed(attack=ROG())
-        tried = [(each.prior, each.wrappers, type(each.attack)) for each in Tuned(attack=Masked(attack=inside)).strengths]
+        tried = [
+            (each.prior, each.wrappers, type(each.attack)) for each in Tuned(attack=Masked(attack=inside)).strengths
+        ]
         assert tried == [
             *((factor, 1, Masked) for factor in (0.1, 1, 10)),
             *((factor, 0, GradientMatching) for factor in (0.1, 1, 10)),

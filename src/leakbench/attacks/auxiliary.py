@@ -39,7 +39,7 @@ class MadeUp:
 def made_up(observations: Observations, knowledge: Knowledge, streams: Streams, each: int, first: int = 0) -> MadeUp:
     """Make up ``each`` clients per observation, with batches of auxiliary images one after the other.
 
-    All mechanisms get the same images, so that they are compared on these, and none depends on how many others there are.
+    All mechanisms get the same images: they are compared on these, and none depends on how many others there are.
 
     Args:
         observations: the victims', whose model, batch size, local training and number of messages the clients share.

@@ -308,7 +308,7 @@ class Knowledge:
         return frozenset(known) - {"auxiliary_labels"}
 
     def at(self, rows: Sequence[int]) -> Knowledge:
-        """What is known of the observations in these rows."""
+        """The knowledge of the observations in these rows."""
         words = None if self.words is None else self.words._replace(known=picked(self.words.known, rows))
         return replace(self, words=words, **{name: picked(getattr(self, name), rows) for name in KNOWN_OF_ROWS})
 
