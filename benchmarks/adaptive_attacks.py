@@ -104,8 +104,8 @@ def main() -> None:
                 psnr, took = attacked(defense, parameters, attack, arguments.victims)
                 cells.append(f"{psnr:.1f}")
                 seconds[place] += took
-        for attack in (plain, {"name": "adaptive", "attack": plain}):
-            cells.append(f"{attacked(defense, parameters, tuned(attack), arguments.victims)[0]:.1f}")
+        chosen = [tuned(attack) for attack in (plain, {"name": "adaptive", "attack": plain})]
+        cells += [f"{attacked(defense, parameters, attack, arguments.victims)[0]:.1f}" for attack in chosen]
         named = ", ".join(f"{key} {value}" for key, value in parameters.items())
         print(f"| {defense} | {named} | " + " | ".join(cells) + f" | {seconds[1] / seconds[0]:.1f}x |", flush=True)
 

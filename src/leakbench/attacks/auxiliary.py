@@ -47,7 +47,7 @@ def made_up(
 ) -> MadeUp:
     """Make up ``each`` clients per observation, with batches of auxiliary images one after the other.
 
-    All mechanisms get the same images, so that none depends on how many others there are.
+    All mechanisms get the same images: they are compared on these, and none depends on how many others there are.
 
     Args:
         observations: the victims', whose model, batch size, local training and number of messages the clients share.

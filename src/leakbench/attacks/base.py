@@ -320,7 +320,7 @@ class Knowledge:
         return frozenset(known) - {"auxiliary_labels", "of_later"}
 
     def at(self, rows: Sequence[int]) -> Knowledge:
-        """The same knowledge, of the observations in these rows."""
+        """The knowledge of the observations in these rows."""
         words = None if self.words is None else self.words._replace(known=picked(self.words.known, rows))
         later = None if self.of_later is None else tuple(picked(each, rows) for each in self.of_later)
         of_rows = {name: picked(getattr(self, name), rows) for name in KNOWN_OF_ROWS}

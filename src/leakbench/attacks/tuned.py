@@ -55,7 +55,7 @@ class Tuned(Wrapper):
 
     @property
     def strengths(self) -> list[Strength]:
-        """What there is to choose from; of equal attacks the first."""
+        """The attacks to choose from; of equal ones the first."""
         forms = [(1.0, self.attack), *([(0.0, self.attack.ignorant)] if self.plain else [])]
         different: list[Strength] = []
         for wrappers, attack in forms:
@@ -83,10 +83,10 @@ class Tuned(Wrapper):
             strengths[chosen].attack.reconstruct(observations.at(some), knowledge.at(some), streams.at(some))
             for chosen, some in rows.items()
         ]
-        found = {each.name: joined([getattr(part, each.name) for part in parts]) for each in fields(Reconstruction)}
+        by_choice = {each.name: joined([getattr(part, each.name) for part in parts]) for each in fields(Reconstruction)}
         back = torch.tensor([row for some in rows.values() for row in some]).argsort().tolist()
         numbers = torch.tensor([strengths[chosen][:3] for chosen in choice], dtype=torch.float64)
-        return replace(Reconstruction(**found).at(back), chosen=dict(zip(self.chooses, numbers.T, strict=True)))
+        return replace(Reconstruction(**by_choice).at(back), chosen=dict(zip(self.chooses, numbers.T, strict=True)))
 
     def choose(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> list[int]:
         """The place in :attr:`strengths` of the one that is best for each observation.
@@ -113,12 +113,12 @@ class Tuned(Wrapper):
         """Mean squared error of an attack on each made-up client, in the range of the auxiliary images; 1 if lost."""
         numbers = enumerate(clients.victim.tolist())
         of_clients = Streams([(*streams.keys[row], "tuning", place % self.made_up) for place, row in numbers])
-        found = attack.reconstruct(clients.observations, clients.knowledge, of_clients).images
+        images = attack.reconstruct(clients.observations, clients.knowledge, of_clients).images
         pool = clients.knowledge.auxiliary_images
         assert pool is not None
         low, high = pool.amin(dim=(0, 2, 3), keepdim=True), pool.amax(dim=(0, 2, 3), keepdim=True)
         width = (high - low).where(high > low, 1.0)
-        estimate, truth = ((images - low) / width for images in (found, clients.images))
+        estimate, truth = ((inputs - low) / width for inputs in (images, clients.images))
         if estimate.shape[1] == 1:  # one image may stand for a batch
             truth = truth.mean(dim=1, keepdim=True)
         ordered = reorder(estimate, assign(estimate, truth)).flatten(1)
