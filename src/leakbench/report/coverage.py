@@ -75,12 +75,12 @@ def coverage(plan: Plan, whole: Plan, paper: str, experiments: Iterable[str]) ->
     cells, all_cells = ({cell for job in jobs for cell in _cells(job)} for jobs in (ours, theirs))
     parts = [] if cells >= all_cells else [f"{len(cells & all_cells):,} of {len(all_cells):,} cells"]
     parts += _fewer(_amounts(ours), _amounts(theirs))
-    said = [", ".join(parts)] if parts else []
-    said += _different(_settings(ours), _settings(theirs))
-    if not said:
+    remarks = [", ".join(parts)] if parts else []
+    remarks += _different(_settings(ours), _settings(theirs))
+    if not remarks:
         return WHOLE
     where = dict.fromkeys(f"{job.model.label} on {job.dataset.label}" for job in ours)
-    return f"{', '.join(where)}: {'; '.join(said)}"
+    return f"{', '.join(where)}: {'; '.join(remarks)}"
 
 
 def _cells(job: Job) -> Iterator[Cell]:
@@ -117,22 +117,22 @@ def _fewer(ours: Mapping[str, Mapping[Group, int]], theirs: Mapping[str, Mapping
 
 def _settings(jobs: Iterable[Job]) -> dict[tuple[str, Group], dict[str, Any]]:
     """Parameters that are no amounts, by kind of component and label; those of a protocol by experiment and kind."""
-    found: dict[tuple[str, Group], dict[str, Any]] = {}
+    settings: dict[tuple[str, Group], dict[str, Any]] = {}
     for job in jobs:
         variants: dict[str, Variant[Any] | None]
         variants = {"dataset": job.dataset, "model": job.model, "defense": job.defense, "attack": job.attack}
         for axis, variant in variants.items():
-            if variant is not None and (axis, (variant.label,)) not in found:
+            if variant is not None and (axis, (variant.label,)) not in settings:
                 values = dict(_leaves(variant.first.model_dump())) | {"name": variant.component.name}
-                found[axis, (variant.label,)] = _no_amounts(values, variant.sweep)
+                settings[axis, (variant.label,)] = _no_amounts(values, variant.sweep)
         values = dict(_leaves(job.kind.model_dump()))
         values |= {name: tuple(each) for name, each in (job.kinds.sweep if job.kinds else {}).items()}
-        found.setdefault(("kind", (job.experiment, job.kind.name)), _no_amounts(values, ()))
-    return found
+        settings.setdefault(("kind", (job.experiment, job.kind.name)), _no_amounts(values, ()))
+    return settings
 
 
 def _no_amounts(values: Mapping[str, Any], swept: Iterable[str]) -> dict[str, Any]:
-    """What neither counts as an amount nor, as a swept parameter of a defense, makes cells."""
+    """Parameters that neither count as amounts nor, being swept by a defense, make cells."""
     return {name: value for name, value in values.items() if name not in {*AMOUNTS, *_ORGANISATION, *swept}}
 
 
@@ -143,10 +143,10 @@ def _different(
     for axis, words in DIFFER.items():
         names: dict[str, None] = {}
         for (of, label), values in ours.items():
-            if of == axis and (own := theirs.get((of, label))) is not None:
-                shared = values.keys() & own.keys() if axis == "defense" else values.keys() | own.keys()
+            if of == axis and (others := theirs.get((of, label))) is not None:
+                shared = values.keys() & others.keys() if axis == "defense" else values.keys() | others.keys()
                 names |= dict.fromkeys(
-                    name.partition(".")[0] for name in sorted(shared) if values.get(name) != own.get(name)
+                    name.partition(".")[0] for name in sorted(shared) if values.get(name) != others.get(name)
                 )
         if names:
             more = [f"{len(names) - MOST_NAMES} more"] if len(names) > MOST_NAMES else []

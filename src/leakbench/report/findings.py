@@ -267,7 +267,7 @@ def tally(verdicts: Sequence[str], survive: Sequence[bool], verdict: str) -> str
     >>> tally(["reproduced", "reproduced", "not run"], [True, False, False], "reproduced")
     '2 (1 ★)'
     """
-    surviving = [bool(each) for found, each in zip(verdicts, survive, strict=True) if found == verdict]
+    surviving = [bool(star) for each, star in zip(verdicts, survive, strict=True) if each == verdict]
     return f"{len(surviving)} ({sum(surviving)} {SURVIVES})" if any(surviving) else str(len(surviving))
 
 

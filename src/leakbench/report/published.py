@@ -181,8 +181,8 @@ def _overview(project: Project, shown: Mapping[str, tuple[str, _Rows]]) -> str:
         kinds = Counter(entry.kind for entry in artifacts() if entry.paper == name)
         claims, (scale, rows) = claims_of(name), shown.get(name, ("", {}))
         judged = [row for row in (_valid(entry, rows) for entry in claims) if row is not None]
-        found, survive = [row["verdict"] for row in judged], [row["survives"] for row in judged]
-        counts = [tally(found, survive, verdict) for verdict in verdicts] if judged else [""] * len(verdicts)
+        results, survive = [row["verdict"] for row in judged], [row["survives"] for row in judged]
+        counts = [tally(results, survive, verdict) for verdict in verdicts] if judged else [""] * len(verdicts)
         page, short = _page(project, name), _short(spec.citation)
         cells = [f"[{short}]({page}), *{spec.title}*" if page else f"{short}, *{spec.title}*"]
         cells += map(str, (kinds["figure"], kinds["table"], len(claims), *counts, scale and f"`{scale}`"))

@@ -60,7 +60,7 @@ SINGLE = ("sign-sgd", "jopeq-1", "jopeq-2", "jopeq-3", "jopeq")
 TRAINED_IN = {"laplace-eps": "utility_epsilon", "sign-sgd": "utility", "jopeq": "utility"}
 """Baselines that are trained in another experiment than ``utility_grids`` -> that one."""
 CORNERS = ("accuracy", "carbon", "size", "privacy")
-"""Of Fig. 10."""
+"""Corners of Fig. 10."""
 NEAR = 0.025
 """Accuracy that a usable setting may miss of CDPA's, as a part: what CDPA itself may lose in E16."""
 
