@@ -1,14 +1,15 @@
 """Plain and adaptive attacks on the same messages, per defense: what an attacker gains who runs the defense himself.
 
 ``python -m benchmarks.adaptive_attacks`` prints the mean PSNR over single images of Fashion-MNIST under an untrained
-LeNet, by the plain attack and by the defense's own adaptive one, at two weights of total variation and at the weight
-that the attacker chooses for himself, and the cost of an adaptive iteration over that of a plain one. ``top-k signs``
-is a mechanism that exists here alone: a stranger's.
+LeNet, by the plain attack and by the defense's own adaptive one, at a few weights of total variation and at the weight
+that the attacker chooses for himself, the gain of the best adaptive one over the best plain one, and the cost of an
+adaptive iteration over that of a plain one. ``top-k signs`` is a mechanism that exists here alone: a stranger's.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import time
 from collections.abc import Mapping
@@ -26,22 +27,29 @@ from leakbench.lazy import torch
 from leakbench.models.base import MODELS
 from leakbench.randomness import Streams
 
-WEIGHTS = (1e-2, 1e-1)
+WEIGHTS = (1e-3, 1e-2, 1e-1)
 """Weights of total variation."""
 KNOWN = ("labels", "pixel_range", "auxiliary_images", "noise_variance", "mechanism")
+LEVELS: tuple[tuple[str, str, tuple[float, ...], Mapping[str, Any]], ...] = (
+    ("gaussian_noise", "scale", (1e-4, 1e-3, 1e-2, 0.1), {}),
+    ("clipped_noise", "scale", (1e-4, 1e-3, 1e-2, 0.1), {"clip": 1.0}),
+    ("optimal_clipped_noise", "scale", (1e-4, 1e-3, 1e-2, 0.1), {"clip": 1.0}),
+    ("laplace", "epsilon", (1, 4, 16, 64), {"form": "as_released_normaliser"}),
+    ("dp_sgd", "multiplier", (1e-4, 1e-3, 1e-2, 0.1), {}),
+    ("dp_psac", "multiplier", (1e-4, 1e-3, 1e-2, 0.1), {}),
+    ("magnitude_pruning", "fraction", (0.5, 0.8, 0.95, 0.99), {}),
+    ("optimal_pruning", "fraction", (0.5, 0.8, 0.95, 0.99), {}),
+    ("grad_drop", "fraction", (0.5, 0.8, 0.95, 0.99), {}),
+    ("random_mask", "probability", (0.5, 0.8, 0.95, 0.99), {}),
+    ("qsgd", "levels", (127, 15, 3, 1), {}),
+)
+"""The leaderboard's settings of defenses that state a likelihood: a parameter, its values, and the others."""
 CASES: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("none", {}),
-    ("qsgd", {"levels": 15}),
-    ("sign_sgd", {"scale": "mean_abs"}),
     ("top_k_signs", {}),
-    ("magnitude_pruning", {"fraction": 0.95}),
-    ("magnitude_pruning", {"fraction": 0.99}),
+    ("sign_sgd", {"scale": "mean_abs"}),
     ("clipped_noise", {"scale": 0.01, "clip": 0.1}),
-    ("gaussian_noise", {"scale": 0.01}),
-    ("laplace", {"epsilon": 16, "form": "as_released_normaliser"}),
-    ("laplace", {"epsilon": 64, "form": "as_released_normaliser"}),
-    ("random_mask", {"probability": 0.95}),
-    ("dp_sgd", {"multiplier": 0.01}),
+    *((name, {key: value, **others}) for name, key, values, others in LEVELS for value in values),
 )
 
 
@@ -87,27 +95,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--victims", type=int, default=32)
     parser.add_argument("--iterations", type=int, default=300)
-    parser.add_argument("--only", nargs="*", help="names of defenses; all by default")
+    parser.add_argument("--defenses", nargs="*", help="names; all by default")
+    parser.add_argument("--weights", nargs="*", type=float, default=WEIGHTS, help="of total variation")
     arguments = parser.parse_args()
     forms = ("plain", "adaptive")
-    columns = [f"{name}, TV {weight:g}" for weight in WEIGHTS for name in forms] + [f"{name}, tuned" for name in forms]
-    print("| defense | parameters | " + " | ".join(columns) + " | cost |")
-    print("|---|---|" + "---:|" * (len(columns) + 1))
+    columns = [f"{name}, TV {weight:g}" for weight in arguments.weights for name in forms]
+    columns += [f"{name}, tuned" for name in forms]
+    print("| defense | parameters | " + " | ".join(columns) + " | gain | cost |")
+    print("|---|---|" + "---:|" * (len(columns) + 2))
     for defense, parameters in CASES:
-        if arguments.only and defense not in arguments.only:
+        if arguments.defenses and defense not in arguments.defenses:
             continue
-        cells, seconds = [], [0.0, 0.0]
-        for weight in WEIGHTS:
+        cells, best, seconds = [], [-math.inf, -math.inf], [0.0, 0.0]
+        for weight in arguments.weights:
             smooth = [{"kind": "total_variation", "weight": weight}]
             plain = {"name": "ig_optimal_defense", "iterations": arguments.iterations, "regularisers": smooth}
             for place, attack in enumerate((plain, {"name": "adaptive", "attack": plain})):
                 psnr, took = attacked(defense, parameters, attack, arguments.victims)
                 cells.append(f"{psnr:.1f}")
+                best[place] = max(best[place], psnr)
                 seconds[place] += took
         chosen = [tuned(attack) for attack in (plain, {"name": "adaptive", "attack": plain})]
         cells += [f"{attacked(defense, parameters, attack, arguments.victims)[0]:.1f}" for attack in chosen]
         named = ", ".join(f"{key} {value}" for key, value in parameters.items())
-        print(f"| {defense} | {named} | " + " | ".join(cells) + f" | {seconds[1] / seconds[0]:.1f}x |", flush=True)
+        shown = f"{' | '.join(cells)} | {best[1] - best[0]:+.1f} | {seconds[1] / seconds[0]:.1f}x"
+        print(f"| {defense} | {named} | {shown} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -13,15 +14,16 @@ from hypothesis import strategies as st
 
 from leakbench.attacks.base import ATTACKS, Knowledge, Mechanism, Observations
 from leakbench.attacks.presets import IGOptimalDefense
-from leakbench.attacks.simulation import Likelihood, Scoring, Simulated, Simulation
+from leakbench.attacks.simulation import PRIOR, Likelihood, Scoring, Simulated, Simulation
 from leakbench.attacks.straight_through import Candidates, scored, straight_through
 from leakbench.data.embedded import Digits
 from leakbench.defenses.base import ClientState, Defense, NoDefense, Round
 from leakbench.defenses.clients import PublicMechanism
 from leakbench.defenses.laplace import Laplace
-from leakbench.defenses.noise import ClippedNoise
+from leakbench.defenses.noise import ClippedNoise, GaussianNoise
 from leakbench.defenses.pruning import MagnitudePruning
 from leakbench.defenses.quantised import QSGD, UNLIKELY, SignSGD
+from leakbench.errors import Infeasible
 from leakbench.federated.message import CodedMessage, DenseMessage, Message, Received
 from leakbench.federated.step import ClientSteps
 from leakbench.jobs.attack import AttackJob
@@ -59,6 +61,12 @@ def likelihood(defense: Defense, received: Received, gradients: torch.Tensor, ne
     steps = ClientSteps(network, network.parameters, torch.zeros(len(gradients), 1, 1, 8, 8), *TWO)
     steps.__dict__["_gradient_and_loss"] = (gradients, None)
     return defense.log_likelihood(received, steps)
+
+
+def given_steps(seen: Observations, gradients: torch.Tensor) -> ClientSteps:
+    steps = ClientSteps(seen.network, seen.parameters, torch.zeros(N, 1, 1, 8, 8), torch.zeros(N, 1).long(), STREAMS)
+    steps.__dict__["_gradient_and_loss"] = (gradients, None)
+    return steps
 
 
 TWO: tuple[torch.Tensor, Streams] = (torch.zeros(1, 1, dtype=torch.long), STREAMS)
@@ -170,19 +178,81 @@ class TestLikelihood:
             sides = [float(likelihood(defense, received, point + sign * shift, tiny_network)) for sign in (1, -1)]
             assert float(derivative[0, coordinate]) == pytest.approx((sides[0] - sides[1]) / 2e-7, rel=1e-3, abs=1e-3)
 
-    def test_scores_are_means_with_their_derivatives(self, seen: Observations) -> None:
+    def test_scores_are_excesses_in_nats(self, seen: Observations) -> None:
+        """Of Laplace noise the excess is the sum of absolute deviations of the scaled candidate, in scales."""
         defense = Laplace(epsilon=4, form="as_released")
         scoring = Scoring(seen, [cast("Mechanism", defense)] * N, STREAMS)
         tried = candidates(seen, [2, 0, 1])
         values, derivatives = scoring.score(tried)
-        difference = tried.gradients - seen.gradients[[2, 0, 1]]
-        torch.testing.assert_close(values, difference.abs().mean(dim=1))
-        torch.testing.assert_close(derivatives, difference.sign() / difference.shape[1])
+        target, d = seen.gradients[[2, 0, 1]], seen.network.dimension
+        scale = (tried.gradients * target).sum(dim=1) / tried.gradients.square().sum(dim=1)
+        scaled = scale.clamp(min=1e-3)[:, None] * tried.gradients
+        excess = (scaled - target).abs().sum(dim=1)
+        torch.testing.assert_close(values, d / 2 * (1 + 2 * excess / d).log() / (PRIOR * 64))
 
         def objective(*candidate: torch.Tensor) -> torch.Tensor:
             return 3 * scored(Candidates(*candidate), scoring.score)
 
         torch.testing.assert_close(torch.func.vmap(torch.func.grad(objective))(*tried), 3 * derivatives)
+
+    def test_of_normal_noise_the_score_is_the_logarithm_of_the_distance(self, seen: Observations) -> None:
+        """Far off; near the message it is the distance itself, in nats."""
+        scoring = Scoring(seen, [cast("Mechanism", GaussianNoise(scale=0.01))] * N, STREAMS)
+        tried = candidates(seen, [0, 1, 2])
+        d = seen.network.dimension
+        for part, expected in (
+            (1e-4, lambda square: square / (2 * 0.01**2)),
+            (1.0, lambda square: d / 2 * (square / (d * 0.01**2)).log()),
+        ):
+            near = tried._replace(gradients=seen.gradients + part * tried.gradients)
+            inner = (near.gradients * seen.gradients).sum(dim=1)
+            square = seen.gradients.square().sum(dim=1) - inner.square() / near.gradients.square().sum(dim=1)
+            torch.testing.assert_close(
+                scoring.score(near)[0], expected(square) / (PRIOR * 64), rtol=2e-2, atol=d * 1e-6
+            )
+
+    @pytest.mark.parametrize(
+        "defense", [GaussianNoise(scale=0.1), QSGD(levels=3), Laplace(epsilon=4), MagnitudePruning(fraction=0.5)]
+    )
+    def test_the_size_of_a_gradient_plays_no_part(self, seen: Observations, defense: Defense) -> None:
+        sent = defense.protect_update(given_steps(seen, seen.gradients), STREAMS)
+        received = replace(seen, gradients=sent.view(), step=sent.step)
+        scoring = Scoring(received, [cast("Mechanism", defense)] * N, STREAMS)
+        tried = candidates(seen, [0, 1, 2])
+        tried = tried._replace(gradients=tried.gradients + seen.gradients)
+        values, derivatives = scoring.score(tried)
+        scaled, shorter = scoring.score(tried._replace(gradients=4 * tried.gradients))
+        torch.testing.assert_close(scaled, values, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(4 * shorter, derivatives, rtol=1e-3, atol=1e-6)
+        along = (derivatives * tried.gradients).sum(dim=1).abs()
+        assert bool((along < 1e-3 * derivatives.norm(dim=1) * tried.gradients.norm(dim=1)).all())
+
+    def test_derivatives_of_scores(self, seen: Observations) -> None:
+        """Against finite differences, the fitted scale included."""
+        exact = replace(seen, gradients=seen.gradients.double())
+        scoring = Scoring(exact, [cast("Mechanism", ClippedNoise(scale=0.3, clip=2.0))] * N, STREAMS)
+        tried = candidates(seen, [0, 1, 2])
+        tried = tried._replace(gradients=tried.gradients.double() + exact.gradients)
+        _, derivatives = scoring.score(tried)
+        for coordinate in range(0, seen.network.dimension, 37):
+            shift = torch.zeros_like(tried.gradients)
+            shift[:, coordinate] = 1e-5
+            sides = [scoring.score(tried._replace(gradients=tried.gradients + sign * shift))[0] for sign in (1, -1)]
+            torch.testing.assert_close((sides[0] - sides[1]) / 2e-5, derivatives[:, coordinate], rtol=1e-3, atol=1e-7)
+
+    def test_a_mechanism_that_cannot_be_run_says_why(self, seen: Observations) -> None:
+        class Numpy(Defense):
+            def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
+                raise KeyError("table")
+
+            def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
+                return torch.from_numpy(steps.gradient.numpy()).sum(dim=1)
+
+        simulation = Simulation(seen, [Numpy()] * N, STREAMS)
+        with pytest.raises(Infeasible, match="Numpy cannot be run on candidates: KeyError: 'table'"):
+            simulation.send(candidates(seen, [0]), 1)
+        with pytest.raises(Infeasible, match="Numpy cannot be run on candidates: RuntimeError"):
+            Scoring(seen, [cast("Mechanism", Numpy())] * N, STREAMS)
 
     def test_the_step_of_the_code_travels(self, seen: Observations) -> None:
         steps = ClientSteps(

@@ -106,6 +106,17 @@ DEFENSES = {
         "times what law.variance says",
     ),
     "bias": (f"{VERB}return DenseMessage(steps.gradient / 2)\n", 'if that is meant, say so: biased = "why"'),
+    "likelihood": (
+        "    def log_likelihood(self, received, steps):\n"
+        "        return (received.values - steps.gradient).square().sum(1)\n",
+        "look at its sign",
+    ),
+    "likelihood as sent": (
+        of_law(variance="torch.full_like(steps.gradient, 0.01)", values=f"steps.gradient + 0.1 * {NORMAL}")
+        + "    def log_likelihood(self, received, steps):\n"
+        "        return -(received.values - steps.gradient).square().sum(1) / (2 * 0.01**2)\n",
+        "it is narrower than the noise",
+    ),
     "aggregate": (
         "    def aggregate(self, message, clients):\n        return message.view().unflatten(0, (-1, 2)).sum(1)\n",
         "divide by their number",
@@ -145,6 +156,66 @@ def test_a_broken_defense(check: str, tmp_path: Path, capsys: pytest.CaptureFixt
     body, sentence = DEFENSES[check]
     text = HEAD.replace("{version}", "0" if check == "version" else "1") + body
     assert sentence in checked(tmp_path / "broken.py", text, capsys)[check]
+
+
+LIKELIHOOD = "    def log_likelihood(self, received, steps):\n        "
+LIKELIHOODS = {
+    "one number": (
+        f"{LIKELIHOOD}return -(received.values - steps.gradient).abs()\n",
+        "sum over coordinates, dim=1: [4]",
+    ),
+    "infinite": (f"{LIKELIHOOD}return (received.values != steps.gradient).sum(1) / 0.0\n", "is not finite"),
+    "constant": (f"{LIKELIHOOD}return -received.values.abs().sum(1)\n", "does not change with steps.gradient"),
+    "through numpy": (
+        f"{LIKELIHOOD}return -torch.from_numpy(np.square((received.values - steps.gradient).numpy())).sum(1)\n",
+        "has no derivative by steps.gradient",
+    ),
+    "root of zero": (
+        f"{LIKELIHOOD}return -(received.values - steps.gradient).abs().sum(1) - (0 * steps.gradient).sqrt().sum(1)\n",
+        "look for the root or norm of zero",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", LIKELIHOODS)
+def test_a_broken_likelihood(fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    body, sentence = LIKELIHOODS[fault]
+    assert sentence in checked(tmp_path / "broken.py", HEAD.replace("{version}", "1") + body, capsys)["likelihood"]
+
+
+LAWS = {
+    "right": ("-(received.values - steps.gradient).square().sum(1) / (2 * 0.1**2)", ""),
+    "narrower": ("-(received.values - steps.gradient).square().sum(1) / (2 * 0.06**2)", "narrower than the noise"),
+    "broader": ("-(received.values - steps.gradient).square().sum(1) / (2 * 0.2**2)", "broader than the noise"),
+    "half the mean": ("-(received.values - steps.gradient / 2).square().sum(1) / (2 * 0.1**2)", "or around another"),
+}
+
+
+@pytest.mark.parametrize("fault", LAWS)
+def test_a_likelihood_of_something_else(fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stated, sentence = LAWS[fault]
+    law = of_law(variance="torch.full_like(steps.gradient, 0.01)", values=f"steps.gradient + 0.1 * {NORMAL}")
+    wrong = checked(
+        tmp_path / "broken.py", HEAD.replace("{version}", "1") + f"{law}{LIKELIHOOD}return {stated}\n", capsys
+    )
+    assert sentence in wrong.get("likelihood as sent", "") and (bool(sentence) or "likelihood as sent" not in wrong)
+
+
+ATTACKERS = {
+    "raises inside": (
+        f"{VERB}if 'simulation' in str(streams.keys):\n            raise KeyError('table')\n"
+        "        return DenseMessage(steps.gradient)\n",
+        "Broken cannot be run on candidates: KeyError: 'table'",
+    ),
+    "states no likelihood": ("    adaptive = ({'name': 'likelihood'},)\n", "Broken states no likelihood"),
+}
+
+
+@pytest.mark.parametrize("fault", ATTACKERS)
+def test_an_attacker_that_cannot_run_it(fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    body, sentence = ATTACKERS[fault]
+    wrong = checked(tmp_path / "broken.py", HEAD.replace("{version}", "1") + body, capsys)
+    assert sentence in wrong["adaptive attacker"]
 
 
 STATES = {

@@ -437,10 +437,10 @@ class TestInfeasible:
             (MagnitudePruning, {"fraction": 0.5}, Weighted(attack=IGOptimalDefense()), "the defense adds no noise"),
             (GaussianNoise, {"scale": 0.0}, Weighted(attack=IGOptimalDefense()), "the defense adds no noise of"),
             (
-                GaussianNoise,
-                {"scale": 0.1},
+                NoDefense,
+                {},
                 Likelihood(attack=IGOptimalDefense()),
-                "GaussianNoise states no likelihood",
+                "NoDefense states no likelihood",
             ),
             (NaturalChannel, {"kappa": 10}, Simulated(attack=IGOptimalDefense()), "attack 'attack' runs the mechanism"),
         ],

@@ -65,19 +65,17 @@ def made_up(
     images, classes, mechanisms = knowledge.auxiliary_images, knowledge.auxiliary_labels, knowledge.mechanism
     if images is None or classes is None or mechanisms is None:
         raise Infeasible("clients of the attacker's own need auxiliary images and the mechanism")
-    batch, device = observations.batch_shape[0], images.device
+    batch = observations.batch_shape[0]
     groups = same_mechanism(mechanisms)
     rows = [row for group in groups for row in group for _ in range(each)]
-    taken = torch.cat([first + torch.arange(len(group) * each * batch, device=device) for group in groups]) % len(
-        images
-    )
+    taken = [(first + number) % len(images) for group in groups for number in range(len(group) * each * batch)]
+    at = torch.tensor(taken, device=images.device)
+    numbers = [first // batch + place % each for place in range(len(rows))]
     clients = _Clients(
-        images=images[taken].unflatten(0, (-1, batch)),
-        labels=own[taken].unflatten(0, (-1, batch)) if labels is None else labels[torch.tensor(rows, device=device)],
+        images=images[at].unflatten(0, (-1, batch)),
+        labels=classes[at].unflatten(0, (-1, batch)) if labels is None else picked(labels, rows),
         mechanisms=[mechanisms[row] for row in rows],
-        streams=Streams(
-            [(*streams.keys[row], "made up", first // batch + place % each) for place, row in enumerate(rows)]
-        ),
+        streams=Streams([(*streams.keys[row], "made up", number) for row, number in zip(rows, numbers, strict=True)]),
         sizes=[len(group) * each for group in groups],
     )
     rounds = [
@@ -87,7 +85,7 @@ def made_up(
     (seen, known), *later = rounds
     noises = [mechanism.image_noise()[:1] for mechanism in clients.mechanisms]
     return MadeUp(
-        torch.tensor(rows, device=device),
+        torch.tensor(rows, device=images.device),
         clients.images,
         replace(seen, later=tuple(seen for seen, _ in later)),
         replace(

@@ -89,6 +89,9 @@ class Mechanism(Protocol):
     def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
         """Log-likelihood of what was received, ``[n]``."""
 
+    def fitted_scale(self, received: Received, steps: ClientSteps) -> torch.Tensor:
+        """Factor of each candidate's gradient at which it fits best, ``[n, 1]``."""
+
     def image_noise(self) -> Sequence[torch.Tensor]:
         """Covariance of the noise on images, ``[pixels]`` or ``[pixels, pixels]``: one for all; empty without noise."""
 

@@ -11,7 +11,9 @@ attack (Balunovic et al. 2022, *Bayesian Framework for Gradient Leakage*). It ne
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
@@ -23,9 +25,14 @@ from leakbench.attacks.base import ATTACKS, Grant, Knowledge, Mechanism, Observa
 from leakbench.attacks.straight_through import Candidates
 from leakbench.errors import Infeasible
 from leakbench.federated.message import Received
+from leakbench.federated.sensitivity import Probes
 from leakbench.federated.step import ClientSteps
 from leakbench.lazy import torch
+from leakbench.libraries.memory import out_of_memory
 from leakbench.randomness import Streams
+
+PRIOR = 64.0
+"""Nats per input that count as one, by the weights of total variation that suit the cosine distance: 0.01 is 0.64."""
 
 
 @ATTACKS.register("simulated", version=1)
@@ -49,21 +56,41 @@ class Simulated(Wrapper):
         return replace(observations, send=partial(simulation.send, draws=self.draws))
 
 
-@ATTACKS.register("likelihood", version=1)
+@ATTACKS.register("likelihood", version=2)
 class Likelihood(Wrapper):
     """Maximise the likelihood of what was received, in the place of matching gradients.
 
-    The objective is the mean over coordinates of the negative log-likelihood, so that weights of regularisers mean the
-    same for large models and small ones.
+    The candidate's gradient is scaled to fit best first: how long a gradient is says little about images, and a search
+    that has to get it right goes through a narrow valley. The cosine distance is blind to it for the same reason.
+
+    The objective is that of :class:`Scoring`, in which one weight of a prior suits all mechanisms and models.
     """
 
     adds: ClassVar[frozenset[Grant]] = frozenset({"mechanism"})
 
     def improve(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Observations:
         assert knowledge.mechanism is not None
-        return replace(
-            observations, score=Scoring(observations, knowledge.mechanism, streams.child("likelihood")).score
-        )
+        scoring = Scoring(observations, knowledge.mechanism, streams.child("likelihood"), knowledge.labels)
+        return replace(observations, score=scoring.score)
+
+
+@contextmanager
+def running(mechanism: Mechanism) -> Iterator[None]:
+    """Run an attacker's copy of a mechanism.
+
+    Raises:
+        Infeasible: it raised something else. Memory that ran out is left to the search, which then takes fewer
+            candidates at a time.
+    """
+    try:
+        yield
+    except Infeasible:
+        raise
+    except Exception as error:
+        if out_of_memory(error):
+            raise
+        reason = f"{type(error).__name__}: {error}"
+        raise Infeasible(f"{type(mechanism).__name__} cannot be run on candidates: {reason}") from error
 
 
 class _Copies:
@@ -88,11 +115,9 @@ class _Copies:
             chosen = Candidates(*(part[at] for part in candidates))
             yield self._mechanisms[int(chosen.rows[0])], at, chosen
 
-    def _steps(self, candidates: Candidates, *key: int) -> _Candidates:
-        """The local computation on candidates, whose randomness is that of their point of the search."""
+    def _steps(self, candidates: Candidates, streams: Streams) -> _Candidates:
+        """The local computation on candidates."""
         seen, rows = self._observations, candidates.rows
-        numbers = zip(rows.tolist(), _bits(candidates.gradients), strict=True)
-        streams = Streams([(*self._keys[row], *key, bits) for row, bits in numbers])
         parameters = seen.parameters if seen.parameters.dim() == 1 else seen.parameters[rows]
         labels = candidates.labels if candidates.labels.dim() == 2 else candidates.labels.argmax(dim=-1)
         return _Candidates(
@@ -109,10 +134,16 @@ class Simulation(_Copies):
         sent = gradients.new_empty(len(gradients), draws, gradients.shape[1])
         for mechanism, at, some in self._groups(candidates):
             for draw in range(draws):
-                steps = self._steps(some, draw)
-                message = mechanism.simulate(steps, steps.streams, self._public(some.rows))
-                sent[at, draw] = (message.view() if message.law is None else message.law.mean).to(sent)
+                steps = self._steps(some, self._of_point(some, draw))
+                with running(mechanism):
+                    message = mechanism.simulate(steps, steps.streams, self._public(some.rows))
+                    sent[at, draw] = (message.view() if message.law is None else message.law.mean).to(sent)
         return sent
+
+    def _of_point(self, candidates: Candidates, draw: int) -> Streams:
+        """Randomness of a candidate's own, so that every point of a search has other draws."""
+        numbers = zip(candidates.rows.tolist(), _bits(candidates.gradients), strict=True)
+        return Streams([(*self._keys[row], draw, bits) for row, bits in numbers])
 
     def _public(self, rows: torch.Tensor) -> Streams | None:
         public = self._observations.public
@@ -120,31 +151,84 @@ class Simulation(_Copies):
 
 
 class Scoring(_Copies):
-    """Likelihoods that mechanisms state of candidates."""
+    """Likelihoods that mechanisms state of candidates, as objectives.
+
+    The excess ``E`` is the negative log-likelihood over that of a candidate whose gradient is the message. The
+    objective is ``K log(1 + E / K)`` nats, ``K`` half a nat per coordinate that the message does not mark: under normal
+    noise the excess of the truth. Where ``E`` is small that is ``E`` itself. Where it is large the candidate is far
+    off, its misfit is unlike noise, and the objective is the likelihood under noise as large as the misfit: ``K log E``
+    is the normal law's minimum over the variance. So a prior does not vanish on the way, and has its own weight at the
+    end.
+
+    Nats are counted per :data:`PRIOR` times the number of inputs, so that weights of regularisers that suit the cosine
+    distance suit the likelihood of every mechanism and model.
+
+    Input sensitivities are those at images of zeros, the data's mean, with the labels at hand: they are computed once,
+    where those of every candidate would cost several times the search.
+
+    Args:
+        observations: what was received.
+        mechanisms: of the observations, ``n``.
+        streams: the attacker's randomness, one stream per observation.
+        labels: of the observations, ``[n, B]``; zeros if they are unknown.
+    """
+
+    def __init__(
+        self,
+        observations: Observations,
+        mechanisms: Sequence[Mechanism],
+        streams: Streams,
+        labels: torch.Tensor | None = None,
+    ) -> None:
+        super().__init__(observations, mechanisms, streams)
+        n, gain, shape = len(observations), observations.gain, observations.batch_shape
+        exact = observations.gradients if gain is None else observations.gradients / gain
+        rows = torch.arange(n, device=exact.device)
+        labels = rows.new_zeros(n, shape[0]) if labels is None else labels
+        images, parameters = exact.new_zeros(n, *shape), observations.parameters
+        self._blind = ClientSteps(observations.network, parameters, images, labels, streams, observations.local)
+        counted = exact.shape[1] if observations.marked is None else (~observations.marked).sum(dim=1).clamp(min=1)
+        self._level = exact.new_ones(n) * counted / 2
+        self._unit = PRIOR * math.prod(shape)
+        self._origin, _ = self._surprise(Candidates(exact, images, labels, rows))
 
     def score(self, candidates: Candidates) -> tuple[torch.Tensor, torch.Tensor]:
-        """The mean negative log-likelihood ``[k]``, and its derivative by the candidates' gradients ``[k, d]``."""
+        """The objective ``[k]``, and its derivative by the candidates' gradients ``[k, d]``."""
+        surprise, derivative = self._surprise(candidates)
+        excess = surprise - self._origin[candidates.rows]
+        level = self._level[candidates.rows]
+        far = (excess / level).clamp(min=0)
+        value = torch.where(excess > 0, level * far.log1p(), excess)
+        return value / self._unit, derivative / (self._unit * (1 + far))[:, None]
+
+    def _surprise(self, candidates: Candidates) -> tuple[torch.Tensor, torch.Tensor]:
+        """The negative log-likelihood ``[k]``, and its derivative ``[k, d]``."""
         gradients, seen = candidates.gradients, self._observations
         values, derivatives = gradients.new_empty(len(gradients)), torch.empty_like(gradients)
         for mechanism, at, some in self._groups(candidates):
             step = None if seen.step is None else seen.step[some.rows]
             received = Received(seen.gradients[some.rows], step)
-            log_likelihood = partial(self._log_likelihood, mechanism, received, some)
-            derivative, value = torch.func.grad(log_likelihood, has_aux=True)(some.gradients)
-            values[at], derivatives[at] = -value / gradients.shape[1], -derivative / gradients.shape[1]
+            surprise = partial(self._surprise_of, mechanism, received, some)
+            with running(mechanism):
+                derivatives[at], values[at] = torch.func.grad(surprise, has_aux=True)(some.gradients)
         return values, derivatives
 
-    def _log_likelihood(
+    def _surprise_of(
         self, mechanism: Mechanism, received: Received, candidates: Candidates, gradients: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        steps = self._steps(candidates)
+        steps = self._steps(candidates, Streams([self._keys[row] for row in candidates.rows.tolist()]))
+        steps.blind, steps.rows_of_blind = self._blind, candidates.rows
         steps.known = gradients
-        value = mechanism.log_likelihood(received, steps)
+        steps.known = gradients * mechanism.fitted_scale(received, steps)
+        value = -mechanism.log_likelihood(received, steps)
         return value.sum(), value.detach()
 
 
 class _Candidates(ClientSteps):
-    """Clients whose gradient is ``known`` already."""
+    """Clients whose gradient is ``known`` already, and whose sensitivities are those of others' rows, if given."""
+
+    blind: ClientSteps | None = None
+    rows_of_blind: torch.Tensor
 
     def __init__(self, known: torch.Tensor, *step: Any) -> None:
         super().__init__(*step)
@@ -153,6 +237,11 @@ class _Candidates(ClientSteps):
     @property
     def gradient(self) -> torch.Tensor:
         return self.known
+
+    def sensitivity(self, probes: int = 10, kind: Probes = "gaussian", draw: int = 0) -> torch.Tensor:
+        if self.blind is None:
+            return super().sensitivity(probes, kind, draw)
+        return self.blind.sensitivity(probes, kind, draw)[self.rows_of_blind]
 
 
 def _bits(gradients: torch.Tensor) -> list[int]:

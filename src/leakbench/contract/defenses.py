@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator, Mapping
+from copy import copy
 from dataclasses import fields, is_dataclass
 from functools import cached_property
 from typing import Any, get_args
 
 from leakbench.attacks.adaptive import Adaptive, Wrapper
 from leakbench.attacks.base import Knowledge, observed
+from leakbench.attacks.straight_through import Candidates
 from leakbench.contract.check import Case, Checks, NotAsked
 from leakbench.contract.trial import SEEDS, trial
 from leakbench.defenses.base import ActsOn, ClientState, Defense, PrivacyStatement, Round, Schedule
@@ -18,7 +20,7 @@ from leakbench.defenses.clients import DefendedClients, Examples, PublicMechanis
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.federated.client_data import ClientData
 from leakbench.federated.local import ONE_STEP
-from leakbench.federated.message import Law, Message
+from leakbench.federated.message import Law, Message, Received
 from leakbench.federated.step import ClientSteps
 from leakbench.lazy import np, torch
 from leakbench.models.base import Network, build_network
@@ -31,6 +33,12 @@ DRAWS = 512
 """Messages of one client with independent randomness, to average over."""
 DEVIATIONS = 6.0
 """Standard errors by which an average may miss: normal means of a few hundred coordinates do once in a million runs."""
+SHIFTED = 8
+"""Coordinates that candidates are shifted in, one at a time, to hold a stated likelihood against many messages."""
+SPREAD = 0.7
+"""Greatest standard deviation of the logarithm of a likelihood ratio whose mean a few hundred messages can tell."""
+MISSING = 0.1
+"""Part of the probability that a law may give to outcomes that were continued, or that never happened."""
 ROUNDING = 1e-4
 """Tolerance relative to the largest value of a row, for the order of additions."""
 
@@ -45,6 +53,16 @@ class _Steps(ClientSteps):
     @property
     def gradient(self) -> torch.Tensor:
         return self._given
+
+    def at(self, gradient: torch.Tensor) -> _Steps:
+        """The same steps with another update, which share what has been computed."""
+        moved = copy(self)
+        moved._given = gradient
+        return moved
+
+
+def _given(steps: ClientSteps, gradient: torch.Tensor) -> _Steps:
+    return _Steps(gradient, steps.network, steps.parameters, steps.images, steps.labels, steps.streams)
 
 
 class DefenseCase(Case[Defense]):
@@ -73,10 +91,7 @@ class DefenseCase(Case[Defense]):
         """The clients' steps, on images as the defense changes them."""
         part = slice(rows.start, rows.stop)
         steps = self._steps(self.images[part], self.labels[part], self.streams(draw, rows))
-        if draw == 0:
-            given = self._gradients[part].clone()
-            steps = _Steps(given, steps.network, steps.parameters, steps.images, steps.labels, steps.streams)
-        return steps
+        return _given(steps, self._gradients[part].clone()) if draw == 0 else steps
 
     @cached_property
     def _gradients(self) -> torch.Tensor:
@@ -155,11 +170,30 @@ class DefenseCase(Case[Defense]):
     @cached_property
     def draws(self) -> tuple[Message, torch.Tensor]:
         """Many messages of one client's images with other randomness each, and its gradients, ``[DRAWS, d]``."""
-        streams = Streams([("contract", "draws", row) for row in range(DRAWS)])
-        images, labels = self.images[:1].expand(DRAWS, *self.images.shape[1:]), self.labels[:1].expand(DRAWS, -1)
-        steps = self._steps(images, labels, streams)
+        streams, steps = self._drawn
         gradient = steps.gradient.clone()
         return DefendedClients(self.ready, streams).send(steps, streams.child("update")), gradient
+
+    @cached_property
+    def _drawn(self) -> tuple[Streams, ClientSteps]:
+        streams = Streams([("contract", "draws", row) for row in range(DRAWS)])
+        images, labels = self.images[:1].expand(DRAWS, *self.images.shape[1:]), self.labels[:1].expand(DRAWS, -1)
+        return streams, self._steps(images, labels, streams)
+
+    @property
+    def drawn_steps(self) -> _Steps:
+        """The steps of :attr:`draws`, for likelihoods of their messages."""
+        return _given(self._drawn[1], self.draws[1])
+
+    def log_likelihood(self, message: Message, steps: ClientSteps) -> torch.Tensor:
+        """The stated likelihood of messages, ``[n]``.
+
+        Raises:
+            NotAsked: the component states none.
+        """
+        if not self.component.overrides("log_likelihood"):
+            raise NotAsked("it states no likelihood")
+        return self.ready.log_likelihood(Received(message.view(), message.step), steps)
 
 
 checks: Checks[DefenseCase] = Checks()
@@ -467,6 +501,91 @@ def _missed(residual: torch.Tensor, expected: torch.Tensor, variance: torch.Tens
     return bool((residual.double().mean(dim=0).abs() > room).any())
 
 
+@checks("likelihood")
+def likelihood(case: DefenseCase) -> str | None:
+    """A stated likelihood: one finite number per client at the truth, with a derivative, and it tells clients apart."""
+    truth = case.steps()
+    value = case.log_likelihood(case.message, truth)
+    if tuple(value.shape) != (CLIENTS,):
+        return f"log_likelihood is {list(value.shape)}; sum over coordinates, dim=1: [{CLIENTS}], one per client"
+    if not bool(value.isfinite().all()):
+        return (
+            "log_likelihood is not finite for what clients send at their own gradients; where an outcome is "
+            "impossible, let it go on downwards, and look for the logarithm of zero"
+        )
+    others = _given(truth, truth.gradient.roll(1, dims=0))
+
+    def total(gradient: torch.Tensor) -> torch.Tensor:
+        return case.log_likelihood(case.message, others.at(gradient)).sum()
+
+    try:
+        derivative = torch.func.grad(total)(others.gradient)
+    except Exception as error:
+        return (
+            f"log_likelihood has no derivative by steps.gradient ({type(error).__name__}: {error}); compute it from "
+            "steps.gradient with torch alone"
+        )
+    if not bool(derivative.isfinite().all()):
+        return "the derivative of log_likelihood by steps.gradient is not finite; look for the root or norm of zero"
+    if not bool(derivative.any()):
+        return "log_likelihood does not change with steps.gradient, so no search can use it"
+    mistaken = case.log_likelihood(case.message, others)
+    if not float(value.double().sum()) > float(mistaken.double().sum()):
+        return (
+            "log_likelihood is larger at the gradients of other clients than at those of the clients who sent the "
+            "messages; look at its sign"
+        )
+    return None
+
+
+@checks("likelihood as sent")
+def likelihood_as_sent(case: DefenseCase) -> str | None:
+    """Ratios of the stated likelihood have the mean 1 over what is sent, as those of the true law have.
+
+    Over messages drawn of a candidate A, ``E exp(l(B) - l(A)) = 1`` for any other one B, whether outcomes are discrete
+    or continuous; less where B can send what A cannot. B differs from A in one coordinate, by half its noise or less.
+    """
+    truth = case.drawn_steps
+    message, gradient = case.draws
+    value = case.log_likelihood(message, truth)
+    noise = _noise(message)
+    if not bool((noise > 0).any()):
+        raise NotAsked("its messages have no noise")
+    found = []
+    for coordinate in noise.argsort(descending=True)[:SHIFTED].tolist():
+        shift = torch.zeros_like(gradient[0])
+        shift[coordinate] = noise[coordinate] / 2
+        for _ in range(30):
+            moved = case.log_likelihood(message, truth.at(gradient + shift))
+            logarithm = (moved - value).double()
+            if float(logarithm.std()) <= SPREAD:
+                break
+            shift = shift / 2
+        found.append(logarithm)
+    logarithms = torch.stack(found, dim=1)
+    ratio = logarithms.exp().mean(dim=1)  # of one message: those of its coordinates may depend on each other
+    room = DEVIATIONS * float(ratio.std()) / math.sqrt(DRAWS)
+    mean, falls = float(ratio.mean()), -2 * float(logarithms.mean())
+    narrow, broad = mean > 1 + room + 1e-3, mean < 1 - MISSING - room
+    if falls > 1e-3:  # half the variance of a small logarithm is how much it falls on average
+        broad = broad or float(logarithms.var(dim=0).mean()) < falls / 2
+    if narrow or broad:
+        return (
+            f"log_likelihood is not the law of what is sent: its ratios at neighbouring gradients average {mean:.3g} "
+            f"over {DRAWS} messages, and 1 is right; it is {'narrower' if narrow else 'broader'} than the noise, or "
+            "around another mean"
+        )
+    return None
+
+
+def _noise(message: Message) -> torch.Tensor:
+    """Standard deviation of each coordinate over messages of the same images, ``[d]``: as stated, or as measured."""
+    if message.law is None:
+        return message.view().std(dim=0)
+    variance = message.law.variance
+    return torch.zeros_like(message.view()[0]) if variance is None else variance.mean(dim=0).sqrt()
+
+
 @checks("aggregate")
 def aggregate(case: DefenseCase) -> str | None:
     """The server's update: ``[servers, d]``, and the mean of what clients sent."""
@@ -539,6 +658,11 @@ def adaptive(case: DefenseCase) -> str | None:
         try:
             if improves:  # else it changes the reconstruction, and not what is seen
                 seen = attack.improve(seen, known, case.streams())
+            tried = Candidates(case.steps().gradient, case.images, case.labels, torch.arange(CLIENTS))
+            if seen.send is not None:
+                seen.send(tried)
+            if seen.score is not None:
+                seen.score(tried)
         except Infeasible as reason:
             return f"the declared attacker '{attack.name}' cannot face its messages: {reason}"
         except Exception as error:

@@ -112,6 +112,26 @@ class Round:
         return self.streams.shared(self.clients_per_server).child("public")
 
 
+def least_squares_scale(
+    values: torch.Tensor, gradient: torch.Tensor, where: torch.Tensor | None = None
+) -> torch.Tensor:
+    """The factor ``a`` at which ``a gradient`` is nearest to ``values``, both ``[n, d]``: ``[n, 1]``, at least 0.001.
+
+    Args:
+        values: received.
+        gradient: of the candidates.
+        where: the coordinates that are compared, boolean ``[n, d]``.
+    """
+    compared = gradient if where is None else torch.where(where, gradient, 0.0)
+    square = compared.square().sum(dim=1, keepdim=True)
+    scale = (compared * values).sum(dim=1, keepdim=True) / square.clamp(min=torch.finfo(square.dtype).tiny)
+    return torch.where(square > 0, scale.clamp(min=LEAST_SCALE), 1.0)
+
+
+LEAST_SCALE = 1e-3
+"""A candidate whose gradient points away from the message is not turned round, nor made nothing."""
+
+
 class Defense(Component):
     """A client-side mechanism. Override the verbs that it changes.
 
@@ -272,6 +292,14 @@ class Defense(Component):
             Infeasible: the mechanism states no likelihood.
         """
         raise Infeasible(f"{type(self).__name__} states no likelihood; the attack 'simulated' needs none")
+
+    def fitted_scale(self, received: Received, steps: ClientSteps) -> torch.Tensor:
+        """Factor of each candidate's gradient at which it fits what was received, ``[n, 1]``: by least squares.
+
+        Mechanisms whose messages are not the gradient on average override it; ones where their likelihood does not
+        depend on it.
+        """
+        return least_squares_scale(received.values, steps.gradient)
 
     def aggregate(self, message: Message, clients: int) -> torch.Tensor:
         """The server's update from the messages of equal-sized clients, ``[n / clients, d]``.

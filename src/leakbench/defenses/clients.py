@@ -167,6 +167,10 @@ class PublicMechanism:
         """
         return self.defense.log_likelihood(received, steps)
 
+    def fitted_scale(self, received: Received, steps: ClientSteps) -> torch.Tensor:
+        """Factor of each candidate's gradient at which it fits best, ``[n, 1]``: :meth:`Defense.fitted_scale`."""
+        return self.defense.fitted_scale(received, steps)
+
     def image_noise(self) -> Sequence[torch.Tensor]:
         """Covariance of the noise on images, ``[pixels]`` or ``[pixels, pixels]``: :meth:`Defense.image_noise`."""
         return self.defense.image_noise()

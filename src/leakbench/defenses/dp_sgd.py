@@ -6,15 +6,16 @@ Clipping", for DP-PSAC.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from leakbench.defenses.base import DEFENSES, Defense, PrivacyStatement, Schedule
+from leakbench.defenses.densities import normal, widened
 from leakbench.defenses.noise import add_noise
-from leakbench.federated.message import Message
+from leakbench.federated.message import Message, Received
 from leakbench.federated.step import ClientSteps
 from leakbench.lazy import torch
 from leakbench.randomness import Streams
@@ -49,6 +50,8 @@ class DPSGD(ClippedGradients):
     The message is the mean of B images, with noise of variance ``(z S / B)^2`` in every coordinate.
     """
 
+    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "likelihood"},)
+
     multiplier: float = Field(ge=0, description="standard deviation of the noise over S, z")
 
     def noisy_mean(self, total: torch.Tensor, batch: int, streams: Streams) -> Message:
@@ -56,10 +59,44 @@ class DPSGD(ClippedGradients):
         return self._noisy(total / batch, batch, streams)
 
     def _noisy(self, mean: torch.Tensor, batch: int, streams: Streams) -> Message:
-        return add_noise(mean, torch.full_like(mean, (self.multiplier * self.clip / batch) ** 2), streams)
+        return add_noise(mean, torch.full_like(mean, self._variance(batch)), streams)
+
+    def _variance(self, batch: int) -> float:
+        return (self.multiplier * self.clip / batch) ** 2
 
     def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
         return self._noisy(self.bounded_mean(steps), steps.images.shape[1], streams)
+
+    def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
+        """The normal density around the candidate's bounded mean, ``[n]``.
+
+        The derivative is that of a single image. Of several images' mean it takes the factors for constants, and their
+        mean for each.
+        """
+        batch = steps.images.shape[1]
+        if batch == 1:
+            norms = torch.linalg.vector_norm(steps.gradient, dim=1, keepdim=True)
+            mean = self.factors(norms) * steps.gradient
+        else:
+            mean = self._linear_mean(steps)
+        variance = torch.full_like(mean, self._variance(batch))
+        return normal(received.values - mean, widened(variance, received.values))
+
+    def fitted_scale(self, received: Received, steps: ClientSteps) -> torch.Tensor:
+        """By least squares, ``[n, 1]``; ones for several images, where the factors make the size of the mean."""
+        if steps.images.shape[1] == 1:
+            return super().fitted_scale(received, steps)
+        return torch.ones_like(received.values[:, :1])
+
+    def _linear_mean(self, steps: ClientSteps) -> torch.Tensor:
+        """The bounded mean, ``[n, d]``, as a linear function of the mean gradient."""
+        plain, bounded, shares = [], [], []
+        for _, gradients in steps.sample_gradients():
+            factors = self.factors(torch.linalg.vector_norm(gradients, dim=2))
+            plain.append(gradients.mean(dim=1))
+            bounded.append(torch.einsum("nb,nbd->nd", factors, gradients) / gradients.shape[1])
+            shares.append(factors.mean(dim=1, keepdim=True))
+        return torch.cat(bounded) + torch.cat(shares) * (steps.gradient - torch.cat(plain))
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
         """Renyi DP of the subsampled Gaussian mechanism, composed over rounds (Mironov et al. 2019), as Opacus counts.

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any, ClassVar
 
 from pydantic import Field
 
-from leakbench.defenses.base import DEFENSES, Defense, PrivacyStatement, Schedule
-from leakbench.federated.message import DenseMessage, Law, Message
+from leakbench.defenses.base import DEFENSES, Defense, PrivacyStatement, Schedule, least_squares_scale
+from leakbench.defenses.densities import IMPROBABLE, clipped_normal, normal, widened
+from leakbench.federated.message import DenseMessage, Law, Message, Received
 from leakbench.federated.step import ClientSteps
 from leakbench.lazy import torch
 from leakbench.randomness import Streams
@@ -45,13 +48,21 @@ def add_noise_clipped(
 class GaussianNoise(Defense):
     """Isotropic Gaussian noise on the client's gradient."""
 
+    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "likelihood"},)
+
     scale: float = Field(ge=0, description="size of the noise, in the sense of scale_mode")
     scale_mode: ScaleMode = Field("rms", description="what scale means; under rms it is the standard deviation")
 
     def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
-        ratio = torch.ones_like(steps.gradient)
-        variance = scale_variance(ratio, steps.gradient, self.scale, self.scale_mode)
-        return add_noise(steps.gradient, variance, streams)
+        return add_noise(steps.gradient, self._variance(steps.gradient), streams)
+
+    def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
+        """The normal density around the candidate's gradient, with the variance of its own noise, ``[n]``."""
+        variance = widened(self._variance(steps.gradient), received.values)
+        return normal(received.values - steps.gradient, variance)
+
+    def _variance(self, gradient: torch.Tensor) -> torch.Tensor:
+        return scale_variance(torch.ones_like(gradient), gradient, self.scale, self.scale_mode)
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
         return PrivacyStatement(None, None, "no guarantee: the gradient is not bounded, so its sensitivity is infinite")
@@ -61,14 +72,31 @@ class GaussianNoise(Defense):
 class ClippedNoise(Defense):
     """Elementwise clipping of the batch gradient, then isotropic noise: the "DP-SGD" of Chen et al. (2024)."""
 
+    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "likelihood"},)
+
     scale: float = Field(ge=0, description="size of the noise, in the sense of scale_mode")
     scale_mode: ScaleMode = Field("rms", description="what scale means; under rms it is the standard deviation")
     clip: float = Field(1.0, gt=0, description="bound on the absolute value of every coordinate, P")
 
     def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
-        # The budget u2 is of the unclipped gradient (eq. 11).
-        variance = scale_variance(torch.ones_like(steps.gradient), steps.gradient, self.scale, self.scale_mode)
+        variance = self._variance(steps.gradient)
         return add_noise_clipped(steps.gradient, self.clip, steps.gradient.abs() >= self.clip, variance, streams)
+
+    def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
+        """The normal density around the candidate's clipped gradient, ``[n]``: see :func:`clipped_normal`."""
+        variance = self._variance(steps.gradient)
+        wide = widened(variance, received.values)
+        return clipped_normal(received.values, steps.gradient, self.clip, wide, variance.sqrt())
+
+    def fitted_scale(self, received: Received, steps: ClientSteps) -> torch.Tensor:
+        """By least squares over what is below the bound by more than noise explains, ``[n, 1]``."""
+        noise = self._variance(steps.gradient).sqrt()
+        below = received.values.abs() < self.clip - IMPROBABLE * noise
+        return least_squares_scale(received.values, steps.gradient, where=below)
+
+    def _variance(self, gradient: torch.Tensor) -> torch.Tensor:
+        """Variance of the noise; the budget ``u2`` is of the unclipped gradient (eq. 11)."""
+        return scale_variance(torch.ones_like(gradient), gradient, self.scale, self.scale_mode)
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
         """Zero-concentrated DP against replacing a client's whole batch.

@@ -12,9 +12,10 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from leakbench.defenses.base import DEFENSES, Defense, PrivacyStatement, Schedule
+from leakbench.defenses.base import DEFENSES, Defense, PrivacyStatement, Schedule, least_squares_scale
+from leakbench.defenses.densities import exact_variance, kept_or_below, uncertain_normal, widened
 from leakbench.defenses.noise import add_noise, add_noise_clipped
-from leakbench.federated.message import DenseMessage, Message, SparseMessage
+from leakbench.federated.message import DenseMessage, Message, Received, SparseMessage
 from leakbench.federated.sensitivity import Probes
 from leakbench.federated.step import ClientSteps
 from leakbench.lazy import torch
@@ -64,7 +65,7 @@ def _total_per_tensor(values: torch.Tensor, network: Network) -> torch.Tensor:
 class OptimalNoise(_Sensitive):
     """Gaussian noise with variance proportional to sensitivity over magnitude (Theorem 2, eq. 8)."""
 
-    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "weighted"},)
+    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "likelihood"},)
 
     scale: float = Field(ge=0, description="size of the noise, in the sense of scale_mode")
     scale_mode: ScaleMode = Field("rms", description="what scale means")
@@ -73,12 +74,18 @@ class OptimalNoise(_Sensitive):
         variance = scale_variance(self.ratio(steps), steps.gradient, self.scale, self.scale_mode)
         return add_noise(steps.gradient, variance, streams)
 
+    def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
+        """The density around the candidate's gradient, with the variance that its own noise would have, ``[n]``.
+
+        That is an estimate of the variance: hence :func:`uncertain_normal`. It is a constant in the derivative.
+        """
+        variance = scale_variance(self.ratio(steps), steps.gradient, self.scale, self.scale_mode).detach()
+        return uncertain_normal(received.values - steps.gradient, widened(variance, received.values))
+
 
 @DEFENSES.register("optimal_clipped_noise", version=1)
 class OptimalClippedNoise(OptimalNoise):
     """Elementwise clipping, then optimal noise on the coordinates that were not clipped (Theorem 3, eq. 13)."""
-
-    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "weighted"}, {"name": "masked"})
 
     clip: float = Field(1.0, gt=0, description="bound on the absolute value of every coordinate, P")
 
@@ -90,17 +97,45 @@ class OptimalClippedNoise(OptimalNoise):
         variance = scale_variance(ratio, steps.gradient, self.scale, self.scale_mode)
         return add_noise_clipped(steps.gradient, self.clip, clipped, variance, streams)
 
+    def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
+        """As of optimal noise where what was received is off the bounds; coordinates at a bound are beyond it, ``[n]``.
+
+        Clipped coordinates have no noise, so they show that they were clipped.
+        """
+        values = received.values
+        clipped = values.abs() == torch.full_like(values, self.clip)
+        ratio = torch.where(clipped, 0.0, self.ratio(steps, released_floor=1e-6))
+        variance = scale_variance(ratio, steps.gradient, self.scale, self.scale_mode).detach()
+        short = (self.clip - values.sign() * steps.gradient).clamp(min=0)
+        deviation = torch.where(clipped, short, values - steps.gradient)
+        return uncertain_normal(deviation, widened(variance, values))
+
+    def fitted_scale(self, received: Received, steps: ClientSteps) -> torch.Tensor:
+        return least_squares_scale(received.values, steps.gradient, where=received.values.abs() < self.clip)
+
 
 @DEFENSES.register("optimal_pruning", version=1)
 class OptimalPruning(_Sensitive):
     """Prune the coordinates with the largest ratio of sensitivity to magnitude (Theorem 4, eq. 17)."""
 
-    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "masked"},)
+    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "likelihood"},)
 
     fraction: float = Field(ge=0, le=1, description="part of the coordinates to prune; exactly floor(fraction * d)")
 
     def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
         return SparseMessage(steps.gradient, ~pruned(self.ratio(steps), self.fraction, self.form))
+
+    def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
+        """Kept coordinates are exact, ``[n]``.
+
+        Pruned ones are small for their sensitivity, which an attacker can only estimate. A bound on them from such an
+        estimate misleads a search more than it helps.
+        """
+        values = received.values
+        return kept_or_below(values, steps.gradient, values.new_tensor(torch.inf), exact_variance(values))
+
+    def fitted_scale(self, received: Received, steps: ClientSteps) -> torch.Tensor:
+        return least_squares_scale(received.values, steps.gradient, where=received.values != 0)
 
 
 BIASED = "every coordinate is rounded to the nearest multiple, so that small ones vanish"

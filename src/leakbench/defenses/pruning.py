@@ -7,8 +7,9 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from leakbench.defenses.base import DEFENSES, Defense, PrivacyStatement, Schedule
-from leakbench.federated.message import Message, SparseMessage
+from leakbench.defenses.base import DEFENSES, Defense, PrivacyStatement, Schedule, least_squares_scale
+from leakbench.defenses.densities import exact_variance, kept_or_below
+from leakbench.federated.message import Message, Received, SparseMessage
 from leakbench.federated.step import ClientSteps
 from leakbench.federated.tensors import Tensors
 from leakbench.lazy import torch
@@ -20,11 +21,28 @@ from leakbench.theory.protection_bits import SEED_BITS, index_bits
 class MagnitudePruning(Defense):
     """Send only the coordinates of largest magnitude (Zhu et al. 2019), with one threshold for all layers."""
 
+    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "likelihood"},)
+
     fraction: float = Field(ge=0, le=1, description="part of the coordinates to prune; exactly floor(fraction * d)")
 
     def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
         everything = Tensors([steps.gradient.shape[1]])
         return SparseMessage(steps.gradient, ~everything.smallest(steps.gradient.abs(), self.fraction))
+
+    def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
+        """Kept coordinates are exact, and pruned ones no larger than the smallest of them, ``[n]``."""
+        return _likelihood_by_magnitude(received, steps, Tensors([steps.gradient.shape[1]]))
+
+    def fitted_scale(self, received: Received, steps: ClientSteps) -> torch.Tensor:
+        return least_squares_scale(received.values, steps.gradient, where=received.values != 0)
+
+
+def _likelihood_by_magnitude(received: Received, steps: ClientSteps, groups: Tensors) -> torch.Tensor:
+    """Log-likelihoods ``[n]`` of messages with the largest coordinates of each of the groups."""
+    values = received.values
+    magnitude = torch.where(values != 0, values.abs(), torch.inf)
+    smallest = groups.spread(groups.reduce(magnitude, lambda part: part.amin(dim=1)))
+    return kept_or_below(values, steps.gradient, smallest, exact_variance(values))
 
 
 @DEFENSES.register("grad_drop", version=1)
@@ -38,6 +56,8 @@ class GradDrop(Defense):
     Nothing that is dropped is accumulated, as in that code. Aji and Heafield add it to the next step's gradient, which
     is ``grad_drop_residual``: the same for an attack on the first step, and another method in training.
     """
+
+    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "likelihood"},)
 
     fraction: float = Field(
         ge=0, le=1, description="part of every tensor's coordinates to drop; exactly floor(fraction * size)"
@@ -53,6 +73,13 @@ class GradDrop(Defense):
             kept = magnitude > tensors.spread(smallest)
         return SparseMessage(steps.gradient, kept)
 
+    def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
+        """Kept coordinates are exact, and dropped ones no larger than the smallest kept of their tensor, ``[n]``."""
+        return _likelihood_by_magnitude(received, steps, Tensors(steps.network.sizes))
+
+    def fitted_scale(self, received: Received, steps: ClientSteps) -> torch.Tensor:
+        return least_squares_scale(received.values, steps.gradient, where=received.values != 0)
+
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
         return PrivacyStatement(None, None, "no guarantee: what is sent is exact, and what is not depends on the data")
 
@@ -66,7 +93,7 @@ class RandomMask(Defense):
     ``rescale`` it is divided by that (eq. 85), and right on average.
     """
 
-    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "masked"},)
+    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "likelihood"},)
     added: ClassVar[tuple[str, ...]] = ("rescale", "positions")
 
     probability: float = Field(ge=0, le=1, description="of dropping a coordinate, each independently")
@@ -86,10 +113,22 @@ class RandomMask(Defense):
     def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
         d = steps.gradient.shape[1]
         kept = streams.uniform(d, device=steps.gradient.device) >= self.probability
-        gain = 1 / (1 - self.probability) if self.rescale else 1.0
+        gain = self._gain
         values = gain * steps.gradient if self.rescale else steps.gradient
         positions = None if self.positions == "sent" else min(int(kept.sum(dim=1).max()) * index_bits(d), SEED_BITS)
         return SparseMessage(values, kept, positions, gain)
+
+    @property
+    def _gain(self) -> float:
+        return 1 / (1 - self.probability) if self.rescale else 1.0
+
+    def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
+        """What is left is exact, and nothing is known of the rest, ``[n]``."""
+        values = received.values
+        return kept_or_below(values, self._gain * steps.gradient, values.new_tensor(torch.inf), exact_variance(values))
+
+    def fitted_scale(self, received: Received, steps: ClientSteps) -> torch.Tensor:
+        return least_squares_scale(received.values, self._gain * steps.gradient, where=received.values != 0)
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
         return PrivacyStatement(None, None, "no guarantee: what is sent is exact")

@@ -19,6 +19,12 @@ UNLIKELY = 0.01
 """Probability of a level below which its logarithm goes on as a straight line."""
 
 
+SOFTNESS = 0.1
+"""Width over which a sign turns, as a part of its tensor's mean magnitude, in the eyes of an attacker."""
+SCALE_WIDTH = 0.1
+"""Relative width of a tensor's mean magnitude, which is sent exactly, in the eyes of an attacker."""
+
+
 @DEFENSES.register("sign_sgd", version=1)
 class SignSGD(Defense):
     """Send the sign of every coordinate, one bit; the server takes the majority (Bernstein et al. 2018).
@@ -27,6 +33,7 @@ class SignSGD(Defense):
     BatchNorm's running statistics are no part of the update.
     """
 
+    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "likelihood"},)
     biased: ClassVar[str] = "signs alone are sent, and the server takes the majority"
     added: ClassVar[tuple[str, ...]] = ("factor",)
 
@@ -45,6 +52,30 @@ class SignSGD(Defense):
         tensors = Tensors(steps.network.sizes)
         magnitude = tensors.spread(tensors.mean(steps.gradient.abs()))
         return CodedMessage(self.factor * signs * magnitude, size=d + FLOAT_BITS * len(tensors))
+
+    def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
+        """Logarithms of the received signs' probabilities, summed, ``[n]``, and of the magnitudes if they travel.
+
+        A sign is not random: that of a coordinate ``g`` is positive with the probability ``1 / (1 + exp(-g / tau))``,
+        so that a search has a slope. The width ``tau`` is :data:`SOFTNESS` times the mean magnitude of its tensor. Of
+        magnitudes that travel the proportions count, so that nothing depends on the size of the candidate's gradient.
+        """
+        tensors = Tensors(steps.network.sizes)
+        tiny = torch.finfo(steps.gradient.dtype).tiny
+        own = tensors.mean(steps.gradient.abs()).clamp(min=tiny)
+        turned = received.values.sign() * steps.gradient / (SOFTNESS * tensors.spread(own))
+        value: torch.Tensor = torch.nn.functional.logsigmoid(turned).sum(dim=1)
+        if self.scale == "none":
+            return value
+        sent = tensors.mean(received.values.abs()).clamp(min=tiny)
+        share = own.new_tensor(tensors.sizes) / sum(tensors.sizes)
+        apart = own / sent
+        apart = apart / (apart * share).sum(dim=1, keepdim=True) - 1
+        return value - 0.5 * (apart / SCALE_WIDTH).square().sum(dim=1)
+
+    def fitted_scale(self, received: Received, steps: ClientSteps) -> torch.Tensor:
+        """Ones, ``[n, 1]``: the likelihood does not depend on it."""
+        return torch.ones_like(received.values[:, :1])
 
     def aggregate(self, message: Message, clients: int) -> torch.Tensor:
         """The majority's sign times the clients' mean magnitude, ``[n / clients, d]``; a tie is no step."""
