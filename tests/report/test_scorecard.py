@@ -10,6 +10,8 @@ import shutil
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,6 +23,7 @@ from tests.report.synthetic import configured
 from leakbench.errors import ConfigError, RecordError
 from leakbench.paper_folders import paper_folders
 from leakbench.planning.project import Project
+from leakbench.report import scorecard
 from leakbench.report.claims import claims_of
 from leakbench.report.findings import MARKS, SURVIVES
 from leakbench.report.judging import SMOKE_WARNING, claims_path, claims_paths
@@ -189,15 +192,16 @@ def test_it_says_where_numbers_come_from(page: Page, rendered: Project) -> None:
 
 
 def test_it_counts_verdicts(rendered: Project, source: str) -> None:
-    """And those among them that outlive the correction, with a star."""
-    frame = pd.read_csv(rendered.root / claims_path("smoke", "optimal_defense"))
-    assert frame["survives"].any()
-    cells = []
-    for verdict in MARKS:
-        survive = frame["survives"][frame["verdict"] == verdict]
-        cells.append(f"{len(survive)} ({survive.sum()} {SURVIVES})" if survive.any() else f"{len(survive)}")
-    row = "".join(f"<td>{cell}</td>" for cell in cells)
-    assert f"optimal_defense</a></th>{row}<td>{len(frame)}</td></tr>" in source
+    verdicts = pd.read_csv(rendered.root / claims_path("smoke", "optimal_defense"))["verdict"]
+    row = "".join(f"<td>{(verdicts == verdict).sum()}</td>" for verdict in MARKS)
+    assert f"optimal_defense</a></th>{row}<td>{len(verdicts)}</td></tr>" in source
+
+
+def test_it_counts_those_that_outlive_the_correction() -> None:
+    verdicts = [("reproduced", SURVIVES), ("reproduced", ""), ("contradicted", "")]
+    rows: Any = [SimpleNamespace(verdict=verdict, survives=star) for verdict, star in verdicts]
+    counts = {"reproduced": "2 (1 ★)", "contradicted": "1", "inconclusive": "0", "not run": "0"}
+    assert scorecard._counts(rows) == counts
 
 
 def test_it_shows_the_findings_of_the_replication_page(rendered: Project, source: str) -> None:
