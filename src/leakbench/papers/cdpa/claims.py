@@ -22,7 +22,7 @@ from leakbench.metrics.assignment import ASSIGNED
 from leakbench.papers.cdpa import PAPER
 from leakbench.papers.cdpa.common import MODEL_LABELS, MODELS, model_name
 from leakbench.report.claims import claim, each_cell, noting
-from leakbench.report.comparisons import at_each, certain, difference, level, relative, trend
+from leakbench.report.comparisons import all_within, at_each, certain, difference, level, relative, trend
 from leakbench.report.evidence import Evidence, NotRun, Series, jackknife_of, same_seeds
 from leakbench.report.findings import Finding, Part, decide
 from leakbench.report.labels import Reads, reads
@@ -342,35 +342,32 @@ def e8b(cell: str, one: Evidence) -> Iterator[Part | str]:
     ),
 )
 def e9(evidence: Evidence) -> Finding:
-    """Largest minus smallest mean over p.
+    """Every two values of p.
 
     Not capped: pictures that are worse than the best guess would all count as the same.
     """
     parts, note = [], ""
     for cell, one in evidence.cells("utility_p").items():
-        parts.append(_spread(accuracy(one, "utility_p", "cdpa-p", "p"), cell, "part"))
+        parts += _alike(accuracy(one, "utility_p", "cdpa-p", "p"), cell, "part")
     for cell, one in evidence.cells("rog_p").items():
         series = measured_if_any(one, "rog_p", LPIPS, defense="cdpa-rog-p", attack="rog", sweep="p")
         if series is None:
             note = "LPIPS was not measured: judged by accuracy alone"
         else:
-            parts.append(_spread(series, cell, "LPIPS"))
+            parts += _alike(series, cell, "LPIPS")
     return noting(decide(evidence, parts), note)
 
 
-def _spread(series: Series, name: str, unit: str) -> Part:
-    """Over the points from 0.8 on.
+def _alike(series: Series, where: str, unit: str) -> Iterator[Part]:
+    """Every two of the points from 0.8 on.
 
     Raises:
         NotRun: there are fewer than two.
     """
-    series = series.at([point for point in series.points if point >= 0.8 - 1e-9])
-    if len(series.points) < 2:
+    points = [point for point in series.points if point >= 0.8 - 1e-9]
+    if len(points) < 2:
         raise NotRun(f"the grid of {series.name} has no two values of p from 0.8 on")
-    jackknife = jackknife_of(series)
-    means = jackknife.mean(series.values)
-    estimate = jackknife.estimate(means.max(axis=-1) - means.min(axis=-1))
-    return Part(name, estimate, f"largest minus smallest {series.name} ({unit})", at_most=SPREAD[unit])
+    return all_within({f"p = {point:g}": series.at([point]) for point in points}, SPREAD[unit], f"{where}, ", unit)
 
 
 @stated(
