@@ -21,11 +21,12 @@ from leakbench.data.embedded import Digits
 from leakbench.defenses.base import ClientState, Defense, NoDefense, Round
 from leakbench.defenses.channel import NaturalChannel
 from leakbench.defenses.noise import ClippedNoise, GaussianNoise
-from leakbench.defenses.optimal import OptimalClippedNoise, OptimalNoise, OptimalPruning
+from leakbench.defenses.optimal import OptimalClippedNoise, OptimalNoise, OptimalPruning, Rounding
 from leakbench.defenses.pruning import MagnitudePruning
 from leakbench.defenses.quantised import QSGD
+from leakbench.defenses.soteria import Soteria
 from leakbench.errors import ObservationError
-from leakbench.federated.message import DenseMessage, Message
+from leakbench.federated.message import DenseMessage, Message, Received
 from leakbench.federated.step import ClientSteps
 from leakbench.jobs import subjects
 from leakbench.jobs.attack import TRAINED, VICTIM_METRICS, AttackJob
@@ -42,6 +43,18 @@ AttackJobs = Callable[..., Job]
 ATTACK_METRICS = Images.metrics | VICTIM_METRICS
 CPU = torch.device("cpu")
 EVERYTHING = ("labels", "pixel_range", "auxiliary_images", "batch_statistics", "noise_variance", "mechanism")
+
+
+class Brittle(Defense):
+    """Works for clients alone."""
+
+    def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
+        if type(steps).__name__ == "_Candidates":
+            raise KeyError("table")
+        return DenseMessage(steps.gradient)
+
+    def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
+        raise KeyError("table")
 
 
 class Poison(Defense):
@@ -458,7 +471,14 @@ class TestInfeasible:
     def test_an_adaptive_attack_needs_what_the_wrappers_of_the_defense_need(self, attack_job: AttackJobs) -> None:
         job = attack_job(OptimalNoise, {"scale": 0.1}, attack=Adaptive(attack=IGOptimalDefense()))
         (replicate,) = run(job).replicates
-        assert replicate.outcome.reason == "attack 'attack' needs noise_variance, which is not granted"
+        assert replicate.outcome.reason == "attack 'attack' needs mechanism, which is not granted"
+
+    @pytest.mark.parametrize("wrapper", [Simulated, Likelihood])
+    def test_a_mechanism_that_raises_on_candidates_says_so(self, attack_job: AttackJobs, wrapper: Any) -> None:
+        job = attack_job(Brittle, attack=wrapper(attack=IGOptimalDefense(iterations=2)), knowledge=EVERYTHING)
+        (replicate,) = run(job).replicates
+        assert replicate.outcome.status == "infeasible"
+        assert replicate.outcome.reason == "Brittle cannot be run on candidates: KeyError: 'table'"
 
 
 class TestDiverged:
@@ -596,9 +616,10 @@ class TestAdaptive:
     @pytest.mark.parametrize(
         ("defense", "parameters", "by_hand"),
         [
-            (MagnitudePruning, {"fraction": 0.8}, lambda ig: Simulated(attack=ig)),
+            (Rounding, {"scale": 0.05}, lambda ig: Simulated(attack=ig)),
             (QSGD, {"levels": 15}, lambda ig: Likelihood(attack=ig)),
-            (OptimalClippedNoise, {"scale": 0.01, "clip": 0.05}, lambda ig: Masked(attack=Weighted(attack=ig))),
+            (OptimalClippedNoise, {"scale": 0.01, "clip": 0.05}, lambda ig: Likelihood(attack=ig)),
+            (Soteria, {"fraction": 0.4}, lambda ig: Masked(attack=ig)),
         ],
     )
     def test_is_what_the_defense_declares(
@@ -626,10 +647,10 @@ class TestAdaptive:
         assert "against" not in job(attack=by_hand(ig)).resolved()["attack"]
 
     def test_a_setting_without_noise_is_attacked_as_it_is(self, attack_job: AttackJobs) -> None:
-        """Of a sweep, one setting may have no noise to weight by or to average over."""
+        """Of a sweep, one setting may have no noise to weight by."""
         ig = IGOptimalDefense(iterations=8)
         job = partial(attack_job, OptimalNoise, knowledge=EVERYTHING)
-        without, noisy = run(job({}, {"scale": [0.0, 0.05]}, attack=Adaptive(attack=ig))).replicates
+        without, noisy = run(job({}, {"scale": [0.0, 0.05]}, attack=Weighted(attack=ig))).replicates
         assert without.outcome.status == noisy.outcome.status == "ok"
         plain = run(job({"scale": 0.0}, attack=ig)).replicates[0]
         same(without.model_copy(update={"setting": {}}), plain)

@@ -551,7 +551,7 @@ def likelihood_as_sent(case: DefenseCase) -> str | None:
     noise = _noise(message)
     if not bool((noise > 0).any()):
         raise NotAsked("its messages have no noise")
-    found = []
+    ratios = []
     for coordinate in noise.argsort(descending=True)[:SHIFTED].tolist():
         shift = torch.zeros_like(gradient[0])
         shift[coordinate] = noise[coordinate] / 2
@@ -561,8 +561,8 @@ def likelihood_as_sent(case: DefenseCase) -> str | None:
             if float(logarithm.std()) <= SPREAD:
                 break
             shift = shift / 2
-        found.append(logarithm)
-    logarithms = torch.stack(found, dim=1)
+        ratios.append(logarithm)
+    logarithms = torch.stack(ratios, dim=1)
     ratio = logarithms.exp().mean(dim=1)  # of one message: those of its coordinates may depend on each other
     room = DEVIATIONS * float(ratio.std()) / math.sqrt(DRAWS)
     mean, falls = float(ratio.mean()), -2 * float(logarithms.mean())

@@ -13,7 +13,7 @@ EXACT = 1e-3
 """Width of a coordinate that is sent without noise, as a part of the root mean square of those that are not zero."""
 LEAST = 0.3
 """Least variance of a noisy coordinate, as a part of the mean: one almost free of noise is not everything."""
-FREEDOM = 4.0
+FREEDOM = 30.0
 """Degrees of freedom of the distribution of noise whose variance the attacker has to estimate."""
 CHI_SQUARE_MEDIAN = 0.4549
 """Median of the square of a standard normal variable."""

@@ -98,7 +98,7 @@ class OptimalClippedNoise(OptimalNoise):
         return add_noise_clipped(steps.gradient, self.clip, clipped, variance, streams)
 
     def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
-        """As of optimal noise where what was received is off the bounds; coordinates at a bound are beyond it, ``[n]``.
+        """The density of optimal noise off the bounds; coordinates received at a bound are beyond it, ``[n]``.
 
         Clipped coordinates have no noise, so they show that they were clipped.
         """

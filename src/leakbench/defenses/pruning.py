@@ -123,7 +123,7 @@ class RandomMask(Defense):
         return 1 / (1 - self.probability) if self.rescale else 1.0
 
     def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
-        """What is left is exact, and nothing is known of the rest, ``[n]``."""
+        """Kept coordinates are exact, and nothing is known of the others, ``[n]``."""
         values = received.values
         return kept_or_below(values, self._gain * steps.gradient, values.new_tensor(torch.inf), exact_variance(values))
 

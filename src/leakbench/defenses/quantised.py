@@ -62,14 +62,14 @@ class SignSGD(Defense):
         """
         tensors = Tensors(steps.network.sizes)
         tiny = torch.finfo(steps.gradient.dtype).tiny
-        own = tensors.mean(steps.gradient.abs()).clamp(min=tiny)
-        turned = received.values.sign() * steps.gradient / (SOFTNESS * tensors.spread(own))
+        magnitude = tensors.mean(steps.gradient.abs()).clamp(min=tiny)
+        turned = received.values.sign() * steps.gradient / (SOFTNESS * tensors.spread(magnitude))
         value: torch.Tensor = torch.nn.functional.logsigmoid(turned).sum(dim=1)
         if self.scale == "none":
             return value
         sent = tensors.mean(received.values.abs()).clamp(min=tiny)
-        share = own.new_tensor(tensors.sizes) / sum(tensors.sizes)
-        apart = own / sent
+        share = magnitude.new_tensor(tensors.sizes) / sum(tensors.sizes)
+        apart = magnitude / sent
         apart = apart / (apart * share).sum(dim=1, keepdim=True) - 1
         return value - 0.5 * (apart / SCALE_WIDTH).square().sum(dim=1)
 
