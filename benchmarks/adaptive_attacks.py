@@ -41,6 +41,9 @@ CASES: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("laplace", {"epsilon": 64, "form": "as_released_normaliser"}),
     ("random_mask", {"probability": 0.95}),
     ("dp_sgd", {"multiplier": 0.01}),
+    *(("sdq", {"bits": bits}) for bits in (8, 4, 2, 1)),
+    *(("jopeq", {"mechanism": "scalar", "epsilon": epsilon}) for epsilon in (1, 4, 16, 64)),
+    *(("cdpa", {"p": p, "layers": "last", "encodes": "gradient"}) for p in (0.99, 0.95, 0.9, 0.8)),
 )
 
 

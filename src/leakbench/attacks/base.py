@@ -102,6 +102,7 @@ class Observations:
         weights: the attacker's trust in each coordinate, ``[n, d]``; equal where None.
         step: distance between neighbouring values of the messages' code, ``[n, d]``; see
             :class:`~leakbench.federated.message.Received`.
+        beyond: ends of the code that values are at, ``[n, d]``; likewise.
         send: the attacker's own run of the mechanism, through which a candidate's gradient goes before it is matched.
         score: the attacker's objective in the place of a distance from ``gradients``.
         repeats: all that was decoded of clients that sent several messages of the same images and model, ``[n,
@@ -121,6 +122,7 @@ class Observations:
     gain: torch.Tensor | None = None
     weights: torch.Tensor | None = None
     step: torch.Tensor | None = None
+    beyond: torch.Tensor | None = None
     send: Sending | None = None
     score: Scoring | None = None
     repeats: torch.Tensor | None = None

@@ -124,8 +124,8 @@ class Scoring(_Copies):
         gradients, seen = candidates.gradients, self._observations
         values, derivatives = gradients.new_empty(len(gradients)), torch.empty_like(gradients)
         for mechanism, at, some in self._groups(candidates):
-            step = None if seen.step is None else seen.step[some.rows]
-            received = Received(seen.gradients[some.rows], step)
+            parts = (None if part is None else part[some.rows] for part in (seen.step, seen.beyond))
+            received = Received(seen.gradients[some.rows], *parts)
             log_likelihood = partial(self._log_likelihood, mechanism, received, some)
             derivative, value = torch.func.grad(log_likelihood, has_aux=True)(some.gradients)
             values[at], derivatives[at] = -value / gradients.shape[1], -derivative / gradients.shape[1]

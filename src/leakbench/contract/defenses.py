@@ -527,6 +527,7 @@ def adaptive(case: DefenseCase) -> str | None:
         coded=sent.coded,
         gain=torch.full((CLIENTS, 1), sent.gain),
         step=sent.step,
+        beyond=sent.beyond,
     )
     images = case.images.flatten(0, 1)
     bounds = torch.stack([images.amin(dim=(0, 2, 3))[:, None, None], images.amax(dim=(0, 2, 3))[:, None, None]])

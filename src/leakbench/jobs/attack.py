@@ -484,6 +484,7 @@ class _Scene:
             coded=stacked([message.coded for message in messages]),
             gain=gains(messages, views),
             step=stacked([message.step for message in messages]),
+            beyond=stacked([message.beyond for message in messages]),
             repeats=torch.cat(repeats) if repeats else None,
             public=Streams(public.keys[::users]).repeat(len(sent)),
         )

@@ -45,6 +45,7 @@ def side_by_side(observations: Sequence[Observations]) -> Observations:
         coded=_joined([one.coded for one in observations]),
         gain=_joined([one.gain for one in observations]),
         step=_joined([one.step for one in observations]),
+        beyond=_joined([one.beyond for one in observations]),
         repeats=_joined([one.repeats for one in observations]),
         public=Streams(keys) if keys else None,
     )
