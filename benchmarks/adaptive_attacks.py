@@ -42,6 +42,9 @@ LEVELS: tuple[tuple[str, str, tuple[float, ...], Mapping[str, Any]], ...] = (
     ("grad_drop", "fraction", (0.5, 0.8, 0.95, 0.99), {}),
     ("random_mask", "probability", (0.5, 0.8, 0.95, 0.99), {}),
     ("qsgd", "levels", (127, 15, 3, 1), {}),
+    ("sdq", "bits", (8, 4, 2, 1), {}),
+    ("jopeq", "epsilon", (1, 4, 16, 64), {"mechanism": "scalar"}),
+    ("cdpa", "p", (0.99, 0.95, 0.9, 0.8), {"layers": "last", "encodes": "gradient"}),
 )
 """The leaderboard's settings of defenses that state a likelihood: a parameter, its values, and the others."""
 CASES: tuple[tuple[str, Mapping[str, Any]], ...] = (

@@ -34,7 +34,7 @@ def drawn(name: str, *shape: int) -> torch.Tensor:
 
 def seen(network: Network) -> Observations:
     d = network.dimension
-    wide: dict[str, Any] = {name: drawn(name, d) for name in ("gradients", "coded", "weights", "step")}
+    wide: dict[str, Any] = {name: drawn(name, d) for name in ("gradients", "coded", "weights", "step", "beyond")}
     return Observations(
         network,
         parameters=drawn("parameters", d),

@@ -167,7 +167,7 @@ class TestLikelihood:
         steps = ClientSteps(tiny_network, tiny_network.parameters, torch.zeros(1, 1, 1, 8, 8), TWO[0], STREAMS)
         steps.__dict__["_gradient_and_loss"] = (gradient, None)
         message = defense.protect_update(steps, Streams([("truth", 0)]))
-        received = Received(message.view(), message.step)
+        received = message.received
         value = likelihood(defense, received, gradient, tiny_network)
         assert bool(value.isfinite().all())
         point = gradient + 0.01 * torch.randn(gradient.shape, generator=draw, dtype=torch.float64)

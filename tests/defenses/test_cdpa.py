@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -9,13 +10,16 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from leakbench.defenses.base import Schedule
 from leakbench.defenses.cdpa import CDPA, WordMessage, protected_tensors
-from leakbench.errors import ConfigError
+from leakbench.errors import ConfigError, Infeasible
 from leakbench.federated.lattice import Lattice, dequantise, quantise
 from leakbench.federated.local import LocalTraining
+from leakbench.federated.message import Received
 from leakbench.federated.step import ClientSteps
 from leakbench.models.base import Network
 from leakbench.randomness import Streams
@@ -304,3 +308,133 @@ class TestText:
         assert torch.equal(*votes)
         with pytest.raises(ValidationError, match="must be 16 for variant 'as_released_text'"):
             CDPA(variant="as_released_text", width=12, mask=(2,))
+
+
+class TestLikelihood:
+    """Of words, against a literal sum over flips, and of everything that is sent."""
+
+    CASES: ClassVar[list[dict[str, Any]]] = [
+        {},
+        {"p": 0.7, "mask": (1, 2, 5)},
+        {"p": 0.8, "mask": (0, 2)},
+        {"negatives": "twos_complement", "mask": (0, 3)},
+        {"variant": "as_released"},
+        {"variant": "as_released_text"},
+        {"variant": "corrected", "layers": "linear"},
+        {"layers": "all", "encodes": "delta", "rate": 0.5},
+        {"encodes": "delta", "decimals": 3},
+        {"p": 1},
+        {"bits": 3},
+    ]
+
+    @staticmethod
+    def received(defense: CDPA, steps: ClientSteps) -> Received:
+        message = sent(defense, steps)
+        return message.received
+
+    @pytest.mark.parametrize("parameters", CASES, ids=repr)
+    def test_is_best_at_the_truth_and_its_derivative_is_right(
+        self, steps_of: Make, tiny_network: Network, parameters: dict[str, Any]
+    ) -> None:
+        defense, gradient = CDPA(**parameters), updates(1, tiny_network).double()
+        seen = self.received(defense, steps_of(gradient))
+
+        def value(values: torch.Tensor) -> torch.Tensor:
+            return defense.log_likelihood(seen, steps_of(values)).sum()
+
+        draw = torch.Generator().manual_seed(1)
+        noise = torch.randn(gradient.shape, generator=draw, dtype=torch.float64)
+        at_truth, near = float(value(gradient)), float(value(gradient + 0.02 * noise))
+        assert math.isfinite(near) and at_truth > near
+        point = gradient + 0.02 * noise
+        derivative = torch.func.grad(value)(point)
+        for coordinate in range(0, tiny_network.dimension, 3):
+            moved = torch.zeros_like(point)
+            moved[0, coordinate] = 1e-8
+            slope = (float(value(point + moved)) - float(value(point - moved))) / 2e-8
+            room = 1e-9 * abs(near) / 1e-8  # of the sum's last digits
+            assert float(derivative[0, coordinate]) == pytest.approx(slope, rel=1e-3, abs=max(1e-2, room))
+
+    @pytest.mark.parametrize("parameters", CASES[:4], ids=repr)
+    def test_is_a_mixture_over_flips(self, parameters: dict[str, Any]) -> None:
+        """Literally: every set of flipped bits, its probability, and a normal density around its word."""
+        defense = CDPA(**parameters)
+        form, masked, p = defense.form, defense.mask, defense.p
+        draw = torch.Generator().manual_seed(2)
+        values = 0.3 * torch.randn(1, 6, generator=draw, dtype=torch.float64)
+        words = form.flip(form.encode(values)[0], masked, p, streams(1))
+        seen = form.decode(words).double()
+        shifted = values + 0.01 * torch.randn(1, 6, generator=draw, dtype=torch.float64)
+        found = float(defense._of_words(seen, shifted, [6])[0])
+        flips = [
+            [bit for bit, chosen in zip(masked, which, strict=True) if chosen]
+            for which in itertools.product((0, 1), repeat=len(masked))
+        ]
+        origins = {
+            (column, tuple(some)): int(form.integers(words[0, column] ^ torch.tensor(form.mask(some)).to(torch.int16)))
+            for column in range(6)
+            for some in flips
+        }
+        least = [min(abs(origins[column, tuple(some)]) for some in flips) for column in range(6)]
+        size = math.sqrt(sum(each**2 for each in least) / 6)
+        lattice = Lattice(bits=16)
+        variance = max(1 / 12 + 18 * size**2 * 5 / 54 * lattice.step**2, (0.02 * size) ** 2 / 2)
+        total = 0.0
+        for column in range(6):
+            terms = [
+                p ** (len(masked) - len(some))
+                * (1 - p) ** len(some)
+                * math.exp(
+                    -((float(shifted[0, column]) * form.scale - origins[column, tuple(some)]) ** 2) / 2 / variance
+                )
+                for some in flips
+            ]
+            total += math.log(max(sum(terms), 1e-300))
+        assert found == pytest.approx(total, rel=1e-6)
+
+    @given(st.floats(-0.4, 0.4), st.sampled_from([0.6, 0.9, 0.99]), st.sampled_from([(2,), (2, 3), (1, 2, 4)]))
+    def test_a_flip_costs_its_odds(self, value: float, p: float, mask: tuple[int, ...]) -> None:
+        """Words that a flip apart are as likely as the flip, where words are far from each other."""
+        defense = CDPA(p=p, mask=mask)
+        values = torch.tensor([[value]], dtype=torch.float64)
+        word, _ = defense.form.encode(values)
+        exact = defense.form.decode(word).double()
+        if abs(float(exact)) < 1e-3:
+            return
+        flipped = defense.form.decode(word ^ defense.form.mask(mask[:1])).double()
+        at, off = (float(defense._of_words(seen, exact, [1])[0]) for seen in (exact, flipped))
+        assert at - off == pytest.approx(math.log(p / (1 - p)), abs=1e-6)
+
+    def test_flips_do_not_matter_to_the_derivative(self, steps_of: Make, tiny_network: Network) -> None:
+        """A word's origin is the nearest of those that are possible: flips pull at nothing."""
+        gradient, defense = updates(1, tiny_network).double(), CDPA(p=0.6)
+        seen = self.received(defense, steps_of(gradient))
+        assert float((seen.values - gradient).abs().max()) > 0.4
+        point = gradient + 1e-3
+        derivative = torch.func.grad(lambda g: defense.log_likelihood(seen, steps_of(g)).sum())(point)
+        assert bool((derivative[:, -90:] <= 0).all())
+
+    def test_saturated_words_have_no_end(self, steps_of: Make, tiny_network: Network) -> None:
+        gradient = updates(1, tiny_network).double()
+        gradient[0, -1] = 9.0
+        for variant in ("as_printed", "as_released_text"):
+            defense = CDPA(variant=variant, p=0.999, layers="last", mask=(2,))
+            words = torch.tensor([[3.2767]], dtype=torch.float64)
+            at = [
+                float(defense._of_words(words, torch.tensor([[each]]).double(), [1])[0]) for each in (3.2767, 4, 9, 3)
+            ]
+            assert at[0] == pytest.approx(at[1]) == pytest.approx(at[2]) and at[3] < at[0] - 5
+
+    def test_overflown_words_are_compared_as_such(self) -> None:
+        defense = CDPA(variant="as_released", p=0.999, mask=(2,))
+        values = torch.tensor([[4.0, -5.0, 7.1]], dtype=torch.float64)
+        words, beyond = defense.form.encode_released(values)
+        assert bool(beyond.all())
+        seen = defense.form.decode(words).double()
+        assert float(defense._of_words(seen, values, [3])[0]) == pytest.approx(3 * math.log(0.999), abs=1e-2)
+        assert float(defense._of_words(seen, seen, [3])[0]) == pytest.approx(3 * math.log(0.999), abs=1e-2)
+
+    def test_many_masked_bits_are_refused(self, steps_of: Make, tiny_network: Network) -> None:
+        defense, steps = CDPA(mask=tuple(range(1, 10))), steps_of(updates(1, tiny_network))
+        with pytest.raises(Infeasible, match="mask names 9 bits"):
+            defense.log_likelihood(self.received(defense, steps), steps)

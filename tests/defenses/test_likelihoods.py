@@ -62,7 +62,7 @@ def steps_of(network: Network, batch: int = 1, seed: int = 0) -> Steps:
 
 def sent(defense: Defense, steps: Steps) -> tuple[Message, Received]:
     message = defense.protect_update(steps, Streams([("noise", row) for row in range(N)]))
-    return message, Received(message.view(), message.step)
+    return message, message.received
 
 
 def at(steps: Steps, gradient: torch.Tensor) -> Steps:

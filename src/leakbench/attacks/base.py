@@ -114,7 +114,7 @@ class Mechanism(Protocol):
         """
 
 
-SEEN_OF_ROWS = ("gradients", "marked", "coded", "gain", "weights", "step", "repeats", "start", "public")
+SEEN_OF_ROWS = ("gradients", "marked", "coded", "gain", "weights", "step", "beyond", "repeats", "start", "public")
 """Fields of :class:`Observations` with a row per observation; ``parameters`` may be another one."""
 
 KNOWN_OF_ROWS = ("labels", "batch_statistics", "noise_variance", "data_noise", "inputs", "mechanism")
@@ -139,6 +139,7 @@ class Observations:
         weights: the attacker's trust in each coordinate, ``[n, d]``; equal where None.
         step: distance between neighbouring values of the messages' code, ``[n, d]``; see
             :class:`~leakbench.federated.message.Received`.
+        beyond: ends of the code that values are at, ``[n, d]``; likewise.
         send: the attacker's own run of the mechanism, through which a candidate's gradient goes before it is matched.
         score: the attacker's objective in the place of a distance from ``gradients``.
         repeats: all that was decoded of clients that sent several messages of the same images and model, ``[n,
@@ -160,6 +161,7 @@ class Observations:
     gain: torch.Tensor | None = None
     weights: torch.Tensor | None = None
     step: torch.Tensor | None = None
+    beyond: torch.Tensor | None = None
     send: Sending | None = None
     score: Scoring | None = None
     repeats: torch.Tensor | None = None
@@ -264,6 +266,7 @@ def observed(
         coded=stacked([message.coded for message in messages]),
         gain=gains(messages, views),
         step=stacked([message.step for message in messages]),
+        beyond=stacked([message.beyond for message in messages]),
         repeats=repeats,
         public=public,
     )

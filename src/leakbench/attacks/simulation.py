@@ -206,8 +206,8 @@ class Scoring(_Copies):
         gradients, seen = candidates.gradients, self._observations
         values, derivatives = gradients.new_empty(len(gradients)), torch.empty_like(gradients)
         for mechanism, at, some in self._groups(candidates):
-            step = None if seen.step is None else seen.step[some.rows]
-            received = Received(seen.gradients[some.rows], step)
+            parts = (None if part is None else part[some.rows] for part in (seen.step, seen.beyond))
+            received = Received(seen.gradients[some.rows], *parts)
             surprise = partial(self._surprise_of, mechanism, received, some)
             with running(mechanism):
                 derivatives[at], values[at] = torch.func.grad(surprise, has_aux=True)(some.gradients)

@@ -20,7 +20,7 @@ from leakbench.defenses.clients import DefendedClients, Examples, PublicMechanis
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.federated.client_data import ClientData
 from leakbench.federated.local import ONE_STEP
-from leakbench.federated.message import Law, Message, Received
+from leakbench.federated.message import Law, Message
 from leakbench.federated.step import ClientSteps
 from leakbench.lazy import np, torch
 from leakbench.models.base import Network, build_network
@@ -193,7 +193,7 @@ class DefenseCase(Case[Defense]):
         """
         if not self.component.overrides("log_likelihood"):
             raise NotAsked("it states no likelihood")
-        return self.ready.log_likelihood(Received(message.view(), message.step), steps)
+        return self.ready.log_likelihood(message.received, steps)
 
 
 checks: Checks[DefenseCase] = Checks()

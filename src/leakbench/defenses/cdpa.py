@@ -10,7 +10,9 @@ neither a mean nor a median: 127, 127, 128 and 128 become 255.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal
@@ -18,17 +20,25 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from leakbench.defenses.base import DEFENSES, Defense, PrivacyStatement, Schedule
-from leakbench.errors import ConfigError
+from leakbench.errors import ConfigError, Infeasible
 from leakbench.federated.fixed_point import FixedPoint, Negatives, unbiased_mean, vote
 from leakbench.federated.lattice import Lattice, Quantised, Rounding, dequantise, lattice_law, quantise
-from leakbench.federated.message import Law, Message
+from leakbench.federated.lattice_likelihood import FINEST, Cells
+from leakbench.federated.message import Law, Message, Received
 from leakbench.federated.step import ClientSteps
+from leakbench.federated.tensors import Tensors
 from leakbench.lazy import torch
 from leakbench.models.base import Network
 from leakbench.randomness import Streams
 from leakbench.theory.bit_votes import VoteRule, composed_epsilon, epsilon_per_bit, least_ones
 
 Layers = Literal["last", "linear", "all"]
+
+MOST_MASKED = 8
+"""Masked bits up to which a likelihood adds up all that may have been flipped."""
+
+NEGLIGIBLE = -40.0
+"""Logarithm of a part of a mixture at which it plays no role; exponentials of less are slow."""
 
 MISREAD = 10.0
 """The public code's module for text writes 5 decimals and reads 4."""
@@ -98,6 +108,15 @@ class WordMessage(Message):
         return self.assemble(shown, torch.zeros_like(self.others, dtype=torch.bool))
 
     @property
+    def step(self) -> torch.Tensor:
+        one = self.others.new_full(self.words.shape, abs(self.misread * self.unit) / self.form.scale)
+        return self.assemble(one, self.rest.step)
+
+    @property
+    def beyond(self) -> torch.Tensor:
+        return self.assemble(self.others.new_zeros(self.words.shape), self.rest.beyond)
+
+    @property
     def coded(self) -> torch.Tensor:
         unit = self.others.new_full((), abs(self.misread * self.unit))
         return (self.protected * unit).expand(len(self.words), -1)
@@ -121,7 +140,7 @@ class WordMessage(Message):
 class CDPA(Defense):
     """Words with randomly flipped high bits, which the server votes on bit by bit (Deng et al. 2024)."""
 
-    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "masked"},)
+    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "likelihood"},)
     biased: ClassVar[str] = "bits are flipped, and the server takes their vote; only the variant 'corrected' undoes it"
     added: ClassVar[tuple[str, ...]] = ("negatives",)
 
@@ -185,11 +204,8 @@ class CDPA(Defense):
         Raises:
             ConfigError: the model has no layer to protect.
         """
-        update, sizes, lattice = steps.gradient, steps.network.sizes, Lattice(bits=self.bits)
-        tensors = protected_tensors(steps.network, self.layers)
-        chosen = [size for size, as_words in zip(sizes, tensors, strict=True) if as_words]
-        others = [size for size, as_words in zip(sizes, tensors, strict=True) if not as_words]
-        protected = torch.tensor(tensors).repeat_interleave(torch.tensor(sizes)).to(update.device)
+        update, lattice = steps.gradient, Lattice(bits=self.bits)
+        chosen, others, protected = self._layout(steps)
         # Words encode the quantised update, dither subtracted (Algorithm 1).
         dither, factor = streams.child("words"), self._factor(steps)
         coarse = dequantise(quantise(update[:, protected] * factor, chosen, lattice, self.rounding, dither), dither)
@@ -213,8 +229,94 @@ class CDPA(Defense):
             before,
             update,
             self.rounding,
-            MISREAD if self.variant == "as_released_text" else 1.0,
+            self._misread,
         )
+
+    def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
+        """Log-likelihood of words over the flips of masked bits, and of the others' lattice points, ``[n]``.
+
+        A received word comes from one of ``2^k`` words before the ``k`` masked bits were flipped, ``f`` of them with
+        the probability ``p^(k - f) (1 - p)^f``. The likelihood is their mixture. Rounding to a word, and to the lattice
+        before it, is taken as normal noise, no narrower than a search finds
+        (:data:`~leakbench.federated.lattice_likelihood.FINEST`). A negative zero is received as zero, so that of a
+        zero magnitudes alone are compared. What a saturated word stands for has no end; where words overflow as
+        released, they are compared after it, and derivatives go straight through.
+
+        Raises:
+            Infeasible: more than 8 bits are masked.
+        """
+        assert received.step is not None
+        assert received.beyond is not None
+        chosen, others, _ = self._layout(steps)
+        words, rest = self._divided(received.values, steps.network)
+        values, of_rest = self._divided(steps.gradient, steps.network)
+        factor = self._factor(steps)
+        of_words = self._of_words(words * (factor / self._misread), values * factor, chosen)
+        if not others:
+            return of_words
+        code = (self._divided(each, steps.network)[1] for each in (received.step, received.beyond))
+        cells = Cells.of(of_rest, Received(rest, *code), others, Lattice(bits=self.bits), self.rounding)
+        return of_words + cells.uniform()
+
+    def _divided(self, values: torch.Tensor, network: Network) -> tuple[torch.Tensor, torch.Tensor]:
+        """The protected coordinates of ``[n, d]`` and the others, faster than by masks."""
+        parts = list(zip(values.split(network.sizes, dim=1), protected_tensors(network, self.layers), strict=True))
+        none = values[:, :0]
+        protected = torch.cat([none, *(part for part, as_words in parts if as_words)], dim=1)
+        return protected, torch.cat([none, *(part for part, as_words in parts if not as_words)], dim=1)
+
+    def _of_words(self, received: torch.Tensor, values: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+        """Log-likelihood of decoded words ``[n, k]`` of values ``[n, k]``, ``[n]``."""
+        form, masked = self.form, self.mask if self.p < 1 else ()
+        if len(masked) > MOST_MASKED:
+            raise Infeasible(
+                f"mask names {len(masked)} bits, and the likelihood adds up 2^{len(masked)} words per coordinate; "
+                f"it takes {MOST_MASKED} at most, and the attack 'simulated' any number"
+            )
+        patterns = torch.tensor(
+            [form.mask(some) for count in range(len(masked) + 1) for some in itertools.combinations(masked, count)]
+        )
+        flips = torch.tensor([count for count in range(len(masked) + 1) for _ in range(math.comb(len(masked), count))])
+        weights = torch.xlogy(flips, 1 - self.p) + (len(masked) - flips) * math.log(self.p)
+        words = form.encode(received)[0][:, None] ^ patterns.to(torch.int16).to(received.device)[:, None]
+        origins = form.integers(words).to(values)  # [n, 2^k, words]
+        tensors = Tensors(sizes)
+        magnitudes = origins.abs()
+        size = tensors.spread(tensors.mean(magnitudes.amin(dim=1).square()).sqrt())
+        # Two rows of a tensor add up in the scale of the lattice, 3 sigma.
+        lattice = 18 * float(Lattice(bits=self.bits).error_covariance(self.rounding).diagonal().mean())
+        variance = torch.maximum(1 / 12 + lattice * size.square(), (FINEST * size).square() / 2)
+        scaled = self._as_encoded(values * form.scale)
+        scaled = scaled * torch.where((received == 0) & (scaled < 0), -1.0, 1.0)
+        apart = scaled[:, None] - origins
+        largest = float(received.abs().amax()) * form.scale + form.mask(masked)
+        if self.variant != "as_released" and (largest >= form.limit or 0 in masked):  # one may have been saturated
+            apart = torch.where(magnitudes == form.limit, (apart * origins.sign()).clamp(max=0), apart)
+        of_origins = weights.to(values)[:, None] - apart.square() * (0.5 / variance)[:, None]
+        likeliest = of_origins.amax(dim=1)
+        others = (of_origins - likeliest[:, None]).clamp(min=NEGLIGIBLE).exp().sum(dim=1)
+        return (likeliest + others.log()).sum(dim=1)
+
+    def _as_encoded(self, scaled: torch.Tensor) -> torch.Tensor:
+        """Values in units of a word, with the overflows of the variant; derivatives go straight through."""
+        if self.variant != "as_released":
+            return scaled
+        fixed = scaled.detach()
+        words, beyond = self.form.encode_released(fixed / self.form.scale)
+        return scaled + torch.where(beyond, self.form.integers(words) - fixed, 0.0)
+
+    @property
+    def _misread(self) -> float:
+        return MISREAD if self.variant == "as_released_text" else 1.0
+
+    def _layout(self, steps: ClientSteps) -> tuple[list[int], list[int], torch.Tensor]:
+        """Sizes of the tensors that become words, those of the others, and the mask of protected coordinates."""
+        sizes = steps.network.sizes
+        tensors = protected_tensors(steps.network, self.layers)
+        chosen = [size for size, as_words in zip(sizes, tensors, strict=True) if as_words]
+        others = [size for size, as_words in zip(sizes, tensors, strict=True) if not as_words]
+        protected = torch.tensor(tensors).repeat_interleave(torch.tensor(sizes))
+        return chosen, others, protected.to(steps.gradient.device)
 
     def _factor(self, steps: ClientSteps) -> float:
         if self.encodes == "gradient":

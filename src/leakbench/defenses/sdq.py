@@ -6,14 +6,16 @@ Sources: Shlezinger et al. (2021), UVeQFed; Lang et al. (2023), JoPEQ; Deng et a
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from leakbench.defenses.base import DEFENSES, Defense, PrivacyStatement, Schedule
 from leakbench.federated.lattice import Lattice, LatticeMessage, Noise, Rounding, lattice_law, quantise
-from leakbench.federated.message import Message
+from leakbench.federated.lattice_likelihood import Cells
+from leakbench.federated.message import Message, Received
 from leakbench.federated.step import ClientSteps
 from leakbench.lazy import torch
 from leakbench.randomness import Streams
@@ -28,6 +30,8 @@ PUBLISHED = (
 @DEFENSES.register("sdq", version=1)
 class SDQ(Defense):
     """Subtractive dithered quantisation of every tensor on a lattice; the server averages."""
+
+    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "likelihood"},)
 
     bits: int = Field(16, ge=1, le=24, description="per coordinate, R")
     dimension: Literal[1, 2] = Field(2, description="of the lattice, L: 1, or 2 for the hexagonal one")
@@ -62,6 +66,17 @@ class SDQ(Defense):
         )
         law = partial(lattice_law, gradient, quantised, self.rounding, self.noise_covariance())
         return LatticeMessage(quantised, streams, law)
+
+    def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
+        """Log-likelihood, ``[n]``, of the cells that values lie in, known but for what is beyond the lattice's limit.
+
+        See :meth:`~leakbench.federated.lattice_likelihood.Cells.uniform`. Tensors' means and scales, which travel,
+        are taken as received; that the candidate's own would have to be the same is not used.
+        """
+        return self._cells(received, steps).uniform()
+
+    def _cells(self, received: Received, steps: ClientSteps) -> Cells:
+        return Cells.of(steps.gradient, received, steps.network.sizes, self.lattice(), self.rounding, bound=self.clip)
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
         return PrivacyStatement(None, None, "no guarantee: the server knows the dither, and so each value up to a cell")
@@ -165,6 +180,20 @@ class JoPEQ(SDQ):
             return drawn / torch.as_tensor(chi).sqrt()[:, None]
 
         return laplace if self.mechanism == "scalar" else student
+
+    def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
+        """Log-likelihood of the points under noise, ``[n]``: exact for Laplace noise, approximate for t noise.
+
+        See :class:`~leakbench.federated.lattice_likelihood.Cells`. Without noise it is that of plain quantisation.
+        """
+        covariance, step = self.noise_covariance(), self.lattice().step
+        if covariance is None:
+            return super().log_likelihood(received, steps)
+        cells = self._cells(received, steps)
+        if self.mechanism == "scalar":
+            return cells.laplace(math.sqrt(float(covariance[0, 0]) / 2) / step)
+        assert self.nu is not None
+        return cells.student(self._total() / step**2, self.nu)
 
     def block_epsilon(self) -> float:
         """Epsilon of the noise before quantisation, for one block of values in [-1, 1]; infinite without noise.

@@ -85,6 +85,14 @@ class Lattice:
         row = torch.where(far < near, odd_row, even_row)
         return torch.stack([2 * first_half, row - first_half], dim=-2)
 
+    def facets(self, rounding: Rounding) -> torch.Tensor:
+        """Rows ``a``, float64 ``[m, L]``: ``e`` is in the cell of the origin where all ``|a e| <= Delta / 2``."""
+        if self.dimension == 1:
+            return torch.ones(1, 1, dtype=torch.float64)
+        if rounding == "babai":  # the generator's inverse
+            return torch.tensor([[1, 0], [-SLOPE / SPACING, 1 / SPACING]], dtype=torch.float64)
+        return torch.tensor([[0, SPACING], [1, SLOPE], [1, -SLOPE]], dtype=torch.float64) / SPACING**2
+
     def error_covariance(self, rounding: Rounding) -> torch.Tensor:
         """Covariance of the error in normalised units, float64 ``[L, L]``.
 
@@ -141,6 +149,17 @@ class Quantised:
         """Number of clipped blocks, ``[n]``: their errors are larger than a cell."""
         return self.overloaded.sum(dim=1)
 
+    @property
+    def step(self) -> torch.Tensor:
+        """Delta in the unit of every coordinate, ``[n, d]``; zero where the value travels as it is."""
+        counts = torch.tensor([count for count in self.blocks if count], dtype=torch.int64, device=self.scales.device)
+        return self.spread(self.lattice.step * self.scales.repeat_interleave(counts, dim=1)[:, None])
+
+    @property
+    def beyond(self) -> torch.Tensor:
+        """Sign of the lattice coordinate where it is at the limit, else zero, ``[n, d]``."""
+        return self.spread(self.points.sign() * (self.points.abs() == self.lattice.limit)).to(self.scales)
+
     def spread(self, of_blocks: torch.Tensor) -> torch.Tensor:
         """Values per block ``[n, L or 1, blocks]`` repeated for every coordinate; tensors of one value get zero."""
         n, length = len(of_blocks), self.lattice.dimension
@@ -151,6 +170,42 @@ class Quantised:
             parts.append(block if count else rows.new_zeros(n, size))
             start += count
         return torch.cat(parts, dim=1)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Cut tensors into blocks, each tensor in L rows; see :func:`quantise`.
+
+    Attributes:
+        sizes: of the tensors.
+        length: of a block, L.
+        bounded: whether there is a public bound.
+    """
+
+    sizes: tuple[int, ...]
+    length: int
+    bounded: bool
+
+    @property
+    def counts(self) -> list[int]:
+        """Blocks of each tensor."""
+        return [_blocks(size, self.length, self.bounded) for size in self.sizes]
+
+    def blocks(self, values: torch.Tensor) -> torch.Tensor:
+        """Values ``[n, d]`` in blocks, ``[n, L, blocks]``, with zeros at places that pad a tensor."""
+        parts = [values[:, :0].view(len(values), self.length, 0)]
+        for part, count in zip(values.split(list(self.sizes), dim=1), self.counts, strict=True):
+            padding = count * self.length - part.shape[1]
+            if count:
+                whole = torch.nn.functional.pad(part, (0, padding)) if padding else part
+                parts.append(whole.reshape(len(values), self.length, count))
+        return torch.cat(parts, dim=2)
+
+    def padding(self, device: torch.device) -> torch.Tensor | None:
+        """Places that pad a tensor, boolean ``[L, blocks]``; None without any."""
+        if all(not count or size == count * self.length for size, count in zip(self.sizes, self.counts, strict=True)):
+            return None
+        return self.blocks(torch.ones(1, sum(self.sizes), device=device))[0] == 0
 
 
 def _blocks(size: int, length: int, bounded: bool) -> int:
@@ -280,6 +335,14 @@ class LatticeMessage(Message):
 
     def view(self) -> torch.Tensor:
         return self._decoded
+
+    @property
+    def step(self) -> torch.Tensor:
+        return self.quantised.step
+
+    @property
+    def beyond(self) -> torch.Tensor:
+        return self.quantised.beyond
 
     @cached_property
     def law(self) -> Law:

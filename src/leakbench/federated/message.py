@@ -53,10 +53,13 @@ class Received(NamedTuple):
         values: :meth:`Message.view`, ``[n, d]``.
         step: distance between neighbouring values of the code at each coordinate, ``[n, d]``, from scales that travel;
             None where values are not coded in steps.
+        beyond: at the ends of the code, ``[n, d]``: 1 where everything above a value is sent as it, -1 where
+            everything below is, else 0; None where the code has no ends. On a lattice, of the lattice's coordinates.
     """
 
     values: torch.Tensor
     step: torch.Tensor | None = None
+    beyond: torch.Tensor | None = None
 
 
 class Message(ABC):
@@ -93,6 +96,16 @@ class Message(ABC):
     def step(self) -> torch.Tensor | None:
         """Distance between neighbouring values of the code, ``[n, d]``; see :class:`Received`."""
         return None
+
+    @property
+    def beyond(self) -> torch.Tensor | None:
+        """Ends of the code that values are at, ``[n, d]``; see :class:`Received`."""
+        return None
+
+    @property
+    def received(self) -> Received:
+        """What an attacker has of it."""
+        return Received(self.view(), self.step, self.beyond)
 
     @property
     def law(self) -> Law | None:

@@ -20,6 +20,11 @@ class Tensors:
     def __len__(self) -> int:
         return len(self.sizes)
 
+    def starts(self, device: torch.device | None = None) -> torch.Tensor:
+        """The first entry of every tensor, int64 ``[tensors]``."""
+        sizes = torch.tensor(list(self.sizes), dtype=torch.int64, device=device)
+        return sizes.cumsum(dim=0) - sizes
+
     def reduce(self, values: torch.Tensor, statistic: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
         """A statistic of every tensor, ``[n, d] -> [n, tensors]``; ``statistic`` takes ``[n, size]`` to ``[n]``."""
         return torch.stack([statistic(part) for part in values.split(list(self.sizes), dim=1)], dim=1)
