@@ -6,7 +6,7 @@ tries how strong an attack should be. The victims' images are not among them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -16,6 +16,9 @@ from leakbench.federated.message import Message, stacked
 from leakbench.federated.step import ClientSteps
 from leakbench.lazy import torch
 from leakbench.randomness import Streams
+
+MEMORY_BUDGET = 256 * 2**20
+"""Bytes of the messages of made-up clients that compute side by side. Only speed depends on it, up to rounding."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,8 @@ def made_up(
     )
     copies = [mechanisms[row] for rows in groups for row in rows for _ in range(each)]
     known = replace(knowledge, mechanism=copies)
+    if knowledge.inverter is not None:
+        known = replace(known, inverter=[knowledge.inverter[row] for row in victim.tolist()])
     if knowledge.labels is not None:
         known = replace(known, labels=of_them)
     if knowledge.noise_variance is not None:
@@ -109,6 +114,50 @@ def made_up(
     if knowledge.data_noise is not None:
         known = replace(known, data_noise=[mechanism.image_noise()[0] for mechanism in copies])
     return MadeUp(victim, held, seen, known)
+
+
+def messages_of(
+    victim: Observations,
+    knowledge: Knowledge,
+    streams: Streams,
+    clients: int,
+    *,
+    first: int = 0,
+    draws: int = 1,
+    labels: torch.Tensor | None = None,
+) -> Iterator[tuple[slice, torch.Tensor]]:
+    """Messages of made-up clients in the place of one victim, in parts that fit in memory: ``[part, draws, d]``.
+
+    Args:
+        victim: its observation alone.
+        knowledge: auxiliary images, their labels, and the victim's mechanism.
+        streams: the attacker's randomness, one stream.
+        clients: how many.
+        first: as for :func:`made_up`.
+        draws: messages of each, with fresh randomness of the mechanism.
+        labels: of every client's batch, ``[1, B]``, as for :func:`made_up`.
+
+    Yields:
+        Places of the clients, and their messages.
+    """
+    received, batch = victim.gradients, victim.batch_shape[0]
+    seen = replace(victim, repeats=received[:, None].expand(-1, draws, -1))
+    lean = Knowledge(
+        auxiliary_images=knowledge.auxiliary_images,
+        auxiliary_labels=knowledge.auxiliary_labels,
+        mechanism=knowledge.mechanism,
+    )
+    size = max(1, MEMORY_BUDGET // (4 * draws * received.shape[1]))
+    for start in range(0, clients, size):
+        part = slice(start, min(start + size, clients))
+        some = made_up(seen, lean, streams, part.stop - start, first + start * batch, labels).observations
+        yield part, some.gradients[:, None] if some.repeats is None else some.repeats
+
+
+def is_random(victim: Observations, knowledge: Knowledge, streams: Streams) -> bool:
+    """Whether a mechanism makes two messages of the same client: arguments as for :func:`messages_of`."""
+    ((_, trial),) = messages_of(victim, knowledge, streams, 1, draws=2)
+    return not torch.equal(trial[:, 0], trial[:, 1])
 
 
 def same_mechanism(mechanisms: Sequence[Mechanism]) -> list[list[int]]:

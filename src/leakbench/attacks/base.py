@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
+from leakbench.attacks.inverter import Inverter
 from leakbench.attacks.language.model import LanguageModel
 from leakbench.attacks.restoration.prior import Prior
 from leakbench.attacks.straight_through import Scoring, Sending
@@ -34,6 +35,7 @@ Grant = Literal[
     "mechanism",
     "prior",
     "language_model",
+    "inverter",
 ]
 """Side knowledge that a threat model may grant."""
 
@@ -265,6 +267,7 @@ class Knowledge:
         words: the model's words, of which sentences are made.
         language_model: a language model that was trained on sentences which no client holds.
         mechanism: the defense of each observation, to be run on candidates.
+        inverter: a network for each observation that was trained to make images of such messages.
     """
 
     labels: torch.Tensor | None = None
@@ -280,6 +283,7 @@ class Knowledge:
     words: Words | None = None
     language_model: LanguageModel | None = None
     mechanism: Sequence[Mechanism] | None = None
+    inverter: Sequence[Inverter] | None = None
 
     def granted(self) -> frozenset[str]:
         """Names of what is known; labels of auxiliary images go without saying."""
