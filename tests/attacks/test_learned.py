@@ -72,8 +72,12 @@ def seen(network: Network, *defenses: Defense) -> Observations:
     messages = []
     for row, defense in enumerate(defenses):
         own = Streams([("learned", row, "defense")])
-        clients = DefendedClients(defense, own, held.at(slice(row, row + 1)))
-        steps = clients.step(lambda batch, own=own: ClientSteps(network, network.parameters, *batch, own), own)  # type: ignore[misc]
+
+        def compute(batch: Examples, own: Streams = own) -> ClientSteps:
+            return ClientSteps(network, network.parameters, batch.inputs, batch.labels, own)
+
+        clients = DefendedClients(defense, own, Examples(*(part[row : row + 1] for part in held)))
+        steps = clients.step(compute, own)
         messages.append(steps.message)
     return observed(network, network.parameters, messages, (1, *SHAPE), ONE_STEP)
 
@@ -120,7 +124,7 @@ def test_pixels_are_valid(network: Network) -> None:
     projected = Projected()
     observations = replace(seen(network, projected), gradients=100 * torch.ones(1, network.dimension))
     found = RidgeInversion().reconstruct(observations, knowledge(projected), streams("attack", 1))
-    assert 0 <= float(found.images.min()) and float(found.images.max()) <= 1
+    assert float(found.images.min()) >= 0 and float(found.images.max()) <= 1
 
 
 def test_each_victim_is_under_its_own_mechanism_and_beside_nobody(network: Network) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -47,6 +48,6 @@ class Inverter:
 def untrained(inputs: int, widths: Sequence[int]) -> torch.nn.Sequential:
     """The layers with torch's initialisation, drawn from the global generator; the last width is that of the output."""
     layers: list[torch.nn.Module] = []
-    for before, after in zip([inputs, *widths], widths, strict=False):
+    for before, after in itertools.pairwise([inputs, *widths]):
         layers += [torch.nn.Linear(before, after), torch.nn.ReLU()]
     return torch.nn.Sequential(*layers[:-1], torch.nn.Sigmoid())

@@ -30,8 +30,8 @@ class RidgeInversion(Attack):
     The attacker sends auxiliary images through his copy of the mechanism, all with the label of the victim, whatever
     they show: what a message says of its image depends on the label, and so every image is an example. Images that are
     of the victim's class in truth weigh as much as all others together. Of every message each tensor is centred and
-    scaled to unit mean square. The strength of the penalty is the one with the smallest leave-one-out error on images of
-    the victim's class, which is the objective, too.
+    scaled to unit mean square. The strength of the penalty is the one with the smallest leave-one-out error on images
+    of the victim's class, which is the objective, too.
 
     Where the mechanism is random, what is learned from are means of several draws: their noise would act as a penalty
     of its own, far above the best one where a message has more coordinates than there are images. Errors are those of

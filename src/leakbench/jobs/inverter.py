@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -120,8 +121,8 @@ class InverterJob(JobKind):
     def effort(self, job: Job) -> Effort:
         pixels = math.prod(job.dataset.single().shape)
         sizes = [sum(job.parameter_counts().values()), *self.widths, pixels]
-        layers = sum(before * after for before, after in zip(sizes, sizes[1:], strict=False))
-        steps = self.epochs * math.ceil(max(1, self.auxiliary - self.held_out) / self.batch_size)
+        layers = sum(before * after for before, after in itertools.pairwise(sizes))
+        steps = self.epochs * math.ceil((self.auxiliary - self.held_out) / self.batch_size)
         one = Effort(3 * self.auxiliary * layers * self.epochs * (1 + FORWARD), steps)
         return one.times(len(job.seeds) * job.defense.count)
 
@@ -190,16 +191,19 @@ class InverterJob(JobKind):
                 chosen.offer(epoch, total, square(inverter.pixels(held_out), held_out_pixels))
 
         with torch.enable_grad():
-            run_updates("training inverters", self.epochs, update, {"layers": ModuleTraining(layers, optimiser, schedule), "chosen": chosen})
-        metrics: dict[str, Value] = {name: curve for name, curve in zip(LOSSES, chosen.spans, strict=True)}
+            run_updates(
+                "training inverters",
+                self.epochs,
+                update,
+                {"layers": ModuleTraining(layers, optimiser, schedule), "chosen": chosen},
+            )
+        metrics: dict[str, Value] = dict(zip(LOSSES, chosen.spans, strict=True))
         if (broken := chosen.broken) is not None:
             metrics |= dict.fromkeys(set(INVERTER_METRICS) - set(LOSSES))
             reason = "training became non-finite"
             reasons = {name: reason for name, value in metrics.items() if not isinstance(value, list) or None in value}
             outcome = Outcome(status="diverged", reason=reason, step=broken)
-            return Replicate(
-                seed=seed, setting=dict(setting), outcome=outcome, metrics=metrics, reasons=reasons
-            ), {}
+            return Replicate(seed=seed, setting=dict(setting), outcome=outcome, metrics=metrics, reasons=reasons), {}
         layers.load_state_dict(chosen.weights)
         with torch.no_grad():
             estimates = {"psnr_held_out": inverter.pixels(held_out), "psnr_mean_image": pixels.mean(dim=0)[None]}
