@@ -17,6 +17,7 @@ import torch
 from pydantic import ValidationError
 
 from leakbench.attacks.base import ATTACKS, Attack, Knowledge, KnownInputs, Observations, Reconstruction, Words
+from leakbench.attacks.inverter import Inverter, untrained
 from leakbench.attacks.language.model import CausalTransformer, LanguageModel
 from leakbench.attacks.released.base import (
     MEMBERSHIP_ATTACKS,
@@ -275,6 +276,10 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
     "job/prior": [
         {"images": 20, "held_out": 4, "steps": 3, "batch_size": 8, "networks": NETWORKS},
     ],
+    "job/inverter": [
+        {"auxiliary": 12, "held_out": 4, "epochs": 4, "widths": (6, 5), "batch_size": 3, "rate": 1e-2},
+        {"auxiliary": 12, "held_out": 4, "epochs": 2, "widths": (6,), "rate": 1e-2, "fresh": False},
+    ],
     "job/leakage": [
         {"clients": 2, "images_per_client": 8, "models": 2, "attempts": 3, "steps": 2, "rate": 0.1, "law_batches": 4}
         | {"thresholds": (5.0, 8.0), "smoothing": (0.5, 1.0), "training_batch": 4, "resamples": 20},
@@ -332,7 +337,7 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
     "model/vgg16": [{"width": 2}],
 }
 # Attacks on clients that hold one image; the others are tried on two.
-SINGLE_IMAGE = {"attack/analytic", "attack/idlg", "attack/ridge_inversion"}
+SINGLE_IMAGE = {"attack/analytic", "attack/idlg", "attack/learned_inversion", "attack/ridge_inversion"}
 
 
 class FixedData(ImageDataset):
@@ -484,6 +489,14 @@ def networks() -> Prior:
     return Prior.of(restoration, state, (1, 8, 8), 5, torch.device("cpu"))
 
 
+def inverter(dimension: int) -> Inverter:
+    """An untrained one, for images of 8 x 8."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        layers = untrained(dimension, [7, 64]).requires_grad_(False)
+    return Inverter(torch.full((1, dimension), 0.01), torch.full((1, dimension), 30.0), layers)
+
+
 def numbers_of(component: Component) -> list[float]:
     numbers: list[float] = []
     if isinstance(component, ImageDataset):
@@ -555,6 +568,7 @@ def numbers_of(component: Component) -> list[float]:
                 data_noise=[torch.full((64,), 0.5)] * 3,
                 prior=networks(),
                 mechanism=[PublicMechanism(Laplace(epsilon=4, form="as_released"))] * 3,
+                inverter=[inverter(steps.network.dimension)] * 3,
             ),
             steps.streams.child("attack"),
         )

@@ -12,6 +12,7 @@ import itertools
 import math
 import zlib
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 
 from leakbench.lazy import np, torch
 
@@ -57,7 +58,11 @@ class Streams:
 
     def __init__(self, keys: Sequence[tuple[str | int, ...]]) -> None:
         self.keys = [tuple(key) for key in keys]
-        self._generators = [generator(*key) for key in self.keys]
+
+    @cached_property
+    def _generators(self) -> list[torch.Generator]:
+        """Made at the first draw, since many streams only name others."""
+        return [generator(*key) for key in self.keys]
 
     def __len__(self) -> int:
         return len(self.keys)

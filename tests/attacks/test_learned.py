@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -9,8 +10,9 @@ import pytest
 import torch
 from sklearn.linear_model import Ridge
 
+import leakbench.attacks.auxiliary as auxiliary
 import leakbench.attacks.learned as learned
-from leakbench.attacks.auxiliary import MadeUp, made_up
+from leakbench.attacks.auxiliary import made_up, messages_of
 from leakbench.attacks.base import Knowledge, Observations, observed
 from leakbench.attacks.learned import RidgeInversion
 from leakbench.defenses.base import Defense, NoDefense
@@ -70,8 +72,12 @@ def seen(network: Network, *defenses: Defense) -> Observations:
     messages = []
     for row, defense in enumerate(defenses):
         own = Streams([("learned", row, "defense")])
-        clients = DefendedClients(defense, own, held.at(slice(row, row + 1)))
-        steps = clients.step(lambda batch, own=own: ClientSteps(network, network.parameters, *batch, own), own)  # type: ignore[misc]
+
+        def compute(batch: Examples, own: Streams = own) -> ClientSteps:
+            return ClientSteps(network, network.parameters, batch.inputs, batch.labels, own)
+
+        clients = DefendedClients(defense, own, Examples(*(part[row : row + 1] for part in held)))
+        steps = clients.step(compute, own)
         messages.append(steps.message)
     return observed(network, network.parameters, messages, (1, *SHAPE), ONE_STEP)
 
@@ -144,7 +150,7 @@ def test_in_parts_it_learns_the_same(network: Network, monkeypatch: pytest.Monke
     noisy = GaussianNoise(scale=0.1)
     images = []
     for together in (7, 256):
-        monkeypatch.setattr(learned, "MEMORY_BUDGET", 16 * together * network.dimension)
+        monkeypatch.setattr(auxiliary, "MEMORY_BUDGET", 16 * together * network.dimension)
         attack = RidgeInversion(images=30)
         images.append(attack.reconstruct(seen(network, noisy), knowledge(noisy), streams("attack", 1)).images)
     torch.testing.assert_close(*images, atol=1e-5, rtol=1e-5)
@@ -156,15 +162,15 @@ def test_what_is_random_is_drawn_several_times(
 ) -> None:
     sent: list[tuple[int, int]] = []
 
-    def watched(observations: Observations, *others: Any) -> MadeUp:
-        clients = made_up(observations, *others)
-        repeats = clients.observations.repeats
-        sent.append((len(clients.observations), 1 if repeats is None else repeats.shape[1]))
-        return clients
+    def watched(*arguments: Any, **others: Any) -> Iterator[tuple[slice, torch.Tensor]]:
+        for part, messages in messages_of(*arguments, **others):
+            sent.append((len(messages), messages.shape[1]))
+            yield part, messages
 
-    monkeypatch.setattr(learned, "made_up", watched)
+    for module in (learned, auxiliary):
+        monkeypatch.setattr(module, "messages_of", watched)
     RidgeInversion(draws=3).reconstruct(seen(network, defense), knowledge(defense), streams("attack", 1))
-    assert sent == [(2, 2), (40, draws)]
+    assert sent == [(1, 2), (40, draws)]
 
 
 def test_it_reads_the_first_of_several_messages(network: Network) -> None:

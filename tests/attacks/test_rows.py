@@ -18,6 +18,7 @@ from leakbench.attacks.base import (
     Reconstruction,
     Words,
 )
+from leakbench.attacks.inverter import Inverter, untrained
 from leakbench.attacks.rows import joined, picked
 from leakbench.defenses.base import NoDefense
 from leakbench.defenses.clients import PublicMechanism
@@ -59,6 +60,7 @@ def known() -> Knowledge:
         inputs=KnownInputs(drawn("where", 6) > 0, drawn("values", 6)),
         words=Words(torch.zeros(20, 3), torch.ones(20, dtype=torch.bool), torch.arange(N)[:, None, None]),
         mechanism=copies,
+        inverter=[Inverter(torch.zeros(1, 9), torch.ones(1, 9), untrained(9, [64])) for _ in range(N)],
     )
 
 

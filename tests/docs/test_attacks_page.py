@@ -212,7 +212,7 @@ def test_examples_of_variants(checkout: Path) -> None:
         for example in examples
         if not {"retrieval", "membership", "users"} & set(re.findall(r"\w+", str(example)))
     ]
-    assert len(plain) == 5
+    assert len(plain) == 6
     lay_over(checkout, plain)
     plan = Project(checkout).plan("smoke")
     built = {

@@ -6,7 +6,7 @@ tries how strong an attack should be. The victims' images are not among them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import NamedTuple
@@ -18,6 +18,9 @@ from leakbench.federated.message import Message, stacked
 from leakbench.federated.step import ClientSteps
 from leakbench.lazy import torch
 from leakbench.randomness import Streams
+
+MEMORY_BUDGET = 256 * 2**20
+"""Bytes of the messages of made-up clients that compute side by side. Only speed depends on it, up to rounding."""
 
 
 @dataclass(frozen=True)
@@ -93,10 +96,55 @@ def made_up(
             labels=None if knowledge.labels is None else clients.labels,
             data_noise=None if knowledge.data_noise is None else list(chain.from_iterable(noises)) or None,
             mechanism=clients.mechanisms,
+            inverter=picked(knowledge.inverter, rows),
             of_later=tuple(known for _, known in later) or None,
             **known._asdict(),
         ),
     )
+
+
+def messages_of(
+    victim: Observations,
+    knowledge: Knowledge,
+    streams: Streams,
+    clients: int,
+    *,
+    first: int = 0,
+    draws: int = 1,
+    labels: torch.Tensor | None = None,
+) -> Iterator[tuple[slice, torch.Tensor]]:
+    """Messages of made-up clients in the place of one victim, in parts that fit in memory: ``[part, draws, d]``.
+
+    Args:
+        victim: its observation alone.
+        knowledge: auxiliary images, their labels, and the victim's mechanism.
+        streams: the attacker's randomness, one stream.
+        clients: how many.
+        first: as for :func:`made_up`.
+        draws: messages of each, with fresh randomness of the mechanism.
+        labels: of every client's batch, ``[1, B]``, as for :func:`made_up`.
+
+    Yields:
+        Places of the clients, and their messages.
+    """
+    received, batch = victim.gradients, victim.batch_shape[0]
+    seen = replace(victim, repeats=received[:, None].expand(-1, draws, -1), later=())
+    lean = Knowledge(
+        auxiliary_images=knowledge.auxiliary_images,
+        auxiliary_labels=knowledge.auxiliary_labels,
+        mechanism=knowledge.mechanism,
+    )
+    size = max(1, MEMORY_BUDGET // (4 * draws * received.shape[1]))
+    for start in range(0, clients, size):
+        part = slice(start, min(start + size, clients))
+        some = made_up(seen, lean, streams, part.stop - start, first + start * batch, labels).observations
+        yield part, some.gradients[:, None] if some.repeats is None else some.repeats
+
+
+def is_random(victim: Observations, knowledge: Knowledge, streams: Streams) -> bool:
+    """Whether a mechanism makes two messages of the same client: arguments as for :func:`messages_of`."""
+    ((_, trial),) = messages_of(victim, knowledge, streams, 1, draws=2)
+    return not torch.equal(trial[:, 0], trial[:, 1])
 
 
 def same_mechanism(mechanisms: Sequence[Mechanism]) -> list[list[int]]:

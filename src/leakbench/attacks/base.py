@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
+from leakbench.attacks.inverter import Inverter
 from leakbench.attacks.language.model import LanguageModel
 from leakbench.attacks.restoration.prior import Prior
 from leakbench.attacks.rows import picked
@@ -36,6 +37,7 @@ Grant = Literal[
     "mechanism",
     "prior",
     "language_model",
+    "inverter",
 ]
 """Side knowledge that a threat model may grant."""
 
@@ -117,7 +119,7 @@ class Mechanism(Protocol):
 SEEN_OF_ROWS = ("gradients", "marked", "coded", "gain", "weights", "step", "beyond", "repeats", "start", "public")
 """Fields of :class:`Observations` with a row per observation; ``parameters`` may be another one."""
 
-KNOWN_OF_ROWS = ("labels", "batch_statistics", "noise_variance", "data_noise", "inputs", "mechanism")
+KNOWN_OF_ROWS = ("labels", "batch_statistics", "noise_variance", "data_noise", "inputs", "mechanism", "inverter")
 """Fields of :class:`Knowledge` with a row per observation; the tokens that are known among ``words`` are one more."""
 
 
@@ -302,6 +304,7 @@ class Knowledge:
         words: the model's words, of which sentences are made.
         language_model: a language model that was trained on sentences which no client holds.
         mechanism: the defense of each observation, to be run on candidates.
+        inverter: a network for each observation that was trained to make images of such messages.
         of_later: what differs in the later rounds of :attr:`Observations.later`.
     """
 
@@ -318,6 +321,7 @@ class Knowledge:
     words: Words | None = None
     language_model: LanguageModel | None = None
     mechanism: Sequence[Mechanism] | None = None
+    inverter: Sequence[Inverter] | None = None
     of_later: tuple[OfRound, ...] | None = None
 
     def granted(self) -> frozenset[str]:

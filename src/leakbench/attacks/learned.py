@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from pydantic import Field
 
-from leakbench.attacks.auxiliary import made_up
+from leakbench.attacks.auxiliary import is_random, messages_of
 from leakbench.attacks.base import ATTACKS, Attack, Grant, Knowledge, Mechanism, Observations, Reconstruction
 from leakbench.effort import Effort
 from leakbench.errors import Infeasible
@@ -19,8 +19,6 @@ from leakbench.lazy import torch
 from leakbench.numerics.ridge import Predicted, ridge
 from leakbench.randomness import Streams
 
-MEMORY_BUDGET = 256 * 2**20
-"""Bytes of the messages of made-up clients that compute side by side. Only speed depends on it, up to rounding."""
 STRENGTHS = tuple(10.0 ** (half / 2) for half in range(-12, 7))
 """Strengths of the penalty to choose from, in mean eigenvalues of the Gram matrix."""
 
@@ -80,26 +78,18 @@ class RidgeInversion(Attack):
         same = knowledge.auxiliary_labels[: self.images] == label[0]
         judged = same if bool(same.any()) else torch.ones_like(same)
         received = observations.gradients[row : row + 1]
+        seen = replace(observations, gradients=received)
         known = Knowledge(auxiliary_images=images, auxiliary_labels=knowledge.auxiliary_labels, mechanism=[mechanism])
-
-        def send(clients: int, first: int, draws: int) -> torch.Tensor:
-            seen = replace(observations, gradients=received, repeats=received[:, None].expand(-1, draws, -1))
-            return _messages(made_up(seen, known, streams, clients, first, label).observations)
-
-        trial = send(2, 0, 2)
-        draws = 1 if torch.equal(trial[:, 0], trial[:, 1]) else self.draws
-        together = max(1, MEMORY_BUDGET // (4 * draws * received.shape[1]))
+        draws = self.draws if is_random(seen, known, streams) else 1
         messages = received.new_empty(len(images), received.shape[1])
         single = []
-        for first in range(0, len(images), together):
-            part = slice(first, min(first + together, len(images)))
-            sent = send(part.stop - first, first, draws)
+        for part, sent in messages_of(seen, known, streams, len(images), draws=draws, labels=label):
             messages[part] = sent.mean(dim=1)
             single.append(sent[judged[part], 0])
         weights = torch.where(same, (~same).sum() / same.sum().clamp(min=1), 1.0).clamp(min=1)
         centre = (weights / weights.sum()) @ messages
         messages -= centre
-        scale = _per_tensor(messages, Tensors(observations.network.sizes))
+        scale = per_tensor(messages, Tensors(observations.network.sizes))
         return ridge(
             messages.mul_(scale),
             images.flatten(1),
@@ -111,9 +101,33 @@ class RidgeInversion(Attack):
         )
 
 
-def _messages(observations: Observations) -> torch.Tensor:
-    """All messages of every client, ``[n, messages, d]``."""
-    return observations.gradients[:, None] if observations.repeats is None else observations.repeats
+@ATTACKS.register("learned_inversion", version=1)
+class LearnedInversion(Attack):
+    """The image that a network makes of a message: the attack as published, behind any mechanism of one client.
+
+    A job of kind ``inverter`` trains the network on auxiliary images, under the attacked model and the attacked setting
+    of the mechanism. Labels play no part.
+    """
+
+    @property
+    def needs(self) -> frozenset[Grant]:
+        return frozenset({"inverter", "pixel_range", "mechanism"})
+
+    @property
+    def several_models(self) -> bool:
+        return True
+
+    def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
+        assert knowledge.inverter is not None and knowledge.pixel_range is not None
+        single_images(observations, self.name)
+        low, high = knowledge.pixel_range
+        # Row by row: rounding in the product of several rows depends on how many there are.
+        pixels = torch.cat([
+            inverter.pixels(message[None])
+            for inverter, message in zip(knowledge.inverter, observations.gradients, strict=True)
+        ])  # fmt: skip
+        images = low + (high - low) * pixels.view(-1, *observations.batch_shape)
+        return Reconstruction(images, None, torch.full((len(observations),), -1, device=images.device))
 
 
 def single_images(observations: Observations, name: str) -> None:
@@ -128,7 +142,7 @@ def single_images(observations: Observations, name: str) -> None:
         )
 
 
-def _per_tensor(messages: torch.Tensor, tensors: Tensors) -> torch.Tensor:
+def per_tensor(messages: torch.Tensor, tensors: Tensors) -> torch.Tensor:
     """Factors that give every tensor unit mean square over all messages, ``[1, d]``; 0 for tensors that are zero."""
     power = tensors.mean(messages.square().mean(dim=0, keepdim=True))
     return tensors.spread(torch.where(power > 0, power.rsqrt(), 0.0))

@@ -49,7 +49,7 @@ VICTIM_METRICS = {
 }
 """Metrics of attack jobs beside those of reconstructed images or sentences."""
 
-TRAINED: dict[str, Grant] = {"prior": "prior", "language_model": "language_model"}
+TRAINED: dict[str, Grant] = {"prior": "prior", "language_model": "language_model", "inverter": "inverter"}
 """Kinds of job that train side knowledge: the grant, which is also the field that names their experiment."""
 
 
@@ -74,7 +74,15 @@ class AttackJob(JobKind):
         "users",
         "target",
     )
-    added: ClassVar[tuple[str, ...]] = ("users", "secure_aggregation", "victims", "unlike", "rounds", "rounds_apart")
+    added: ClassVar[tuple[str, ...]] = (
+        "users",
+        "secure_aggregation",
+        "victims",
+        "unlike",
+        "rounds",
+        "rounds_apart",
+        "inverter",
+    )
 
     clients: int = Field(ge=1, description="victim batches per seed")
     batch_size: int = Field(ge=1, description="samples per victim batch, B")
@@ -124,6 +132,11 @@ class AttackJob(JobKind):
         None,
         description="experiment of the same paper whose job 'language_model' trained a model that is granted on this "
         "data set of sentences",
+    )
+    inverter: str | None = Field(
+        None,
+        description="experiment of the same paper whose job 'inverter' trained networks that are granted on this data "
+        "set, for this model and this defense",
     )
     target: Literal["images", "batch_mean", "dataset_mean"] = Field(
         "images",
@@ -344,8 +357,10 @@ class AttackJob(JobKind):
         known = [scene.knowledge(sent[seed]) for seed, scene in scenes.items()]
         observations, knowledge = (side_by_side(seen), joint_knowledge(known)) if stacked else (seen[0], known[0])
         streams = [scene.victims.streams.child("attack").repeat(len(defenses)).keys for scene in scenes.values()]
+        places = [(seed, place) for seed in scenes for place in range(len(defenses)) for _ in range(self.clients)]
+        trained = self._trained(job, places, device)
         reconstruction = attack.reconstruct(
-            observations, replace(knowledge, **self._trained(job, device)), Streams(list(chain.from_iterable(streams)))
+            observations, replace(knowledge, **trained), Streams(list(chain.from_iterable(streams)))
         )
         rows = len(defenses) * self.clients
         for place, (seed, scene) in enumerate(scenes.items()):
@@ -355,8 +370,13 @@ class AttackJob(JobKind):
             tensors |= shown
         return sorted(replicates, key=lambda replicate: replicate.seed), tensors
 
-    def _trained(self, job: Job, device: torch.device) -> dict[str, Any]:
+    def _trained(self, job: Job, rows: Sequence[tuple[int, int]], device: torch.device) -> dict[str, Any]:
         """Side knowledge trained by other jobs, by name.
+
+        Args:
+            job: the attack.
+            rows: of every observation the seed and the place of its setting.
+            device: of the attack.
 
         Raises:
             Infeasible: the training diverged.
@@ -367,7 +387,7 @@ class AttackJob(JobKind):
             if not weights:
                 where = getattr(self, name)
                 raise Infeasible(f"the networks of experiment '{where}' have no weights: their training diverged")
-            granted[name] = source.kind.granted(weights, job.dataset.single(), device)
+            granted[name] = source.kind.granted(weights, job.dataset.single(), rows, device)
         return granted
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from pathlib import PurePosixPath
@@ -315,6 +315,8 @@ class JobKind(Component):
     """Fields of the protocol that decide whom a seed's attack faces, ``clients`` among them; of kinds that attack."""
     grants: ClassVar[Grant | None] = None
     """Side knowledge that such jobs train for attackers; see :meth:`granted`."""
+    of_cells: ClassVar[bool] = False
+    """Whether it is of one model and one defense, and serves attackers of these alone."""
 
     seeds: int = Field(1, ge=1, description="number of repetitions; seed s is repetition s of every cell")
     split_seeds: bool = Field(False, description="one job per seed instead of one for all")
@@ -335,15 +337,25 @@ class JobKind(Component):
         """
         return {}
 
-    def granted(self, kept: Mapping[str, torch.Tensor], dataset: Dataset, device: torch.device) -> Any:
+    def granted(
+        self, kept: Mapping[str, torch.Tensor], dataset: Dataset, rows: Sequence[tuple[int, int]], device: torch.device
+    ) -> Any:
         """The side knowledge :attr:`grants`, for attackers.
 
         Args:
             kept: tensors of the job's record, by name.
             dataset: of the job.
+            rows: of every observation the seed, and the place of its setting among those of the defense.
             device: of the attackers.
+
+        Raises:
+            Infeasible: some of it is missing, since its training diverged.
         """
         raise NotImplementedError
+
+    def mismatch(self, source: Job, reader: Job) -> str:
+        """Why what ``source``, a job of this kind, trains does not serve ``reader``; empty if it does."""
+        return ""
 
     @property
     def distinct_victims(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
@@ -57,7 +57,9 @@ class LanguageModelJob(JobKind):
     batch_size: int = Field(32, ge=1, description="sentences per step, drawn anew in every epoch")
     rate: float = Field(1e-3, gt=0, description="step size of AdamW, which falls to a tenth along a cosine")
 
-    def granted(self, kept: Mapping[str, torch.Tensor], dataset: Dataset, device: torch.device) -> LanguageModel:
+    def granted(
+        self, kept: Mapping[str, torch.Tensor], dataset: Dataset, rows: Sequence[tuple[int, int]], device: torch.device
+    ) -> LanguageModel:
         return LanguageModel.of(self.transformer, kept, device)
 
     def settings_of(self, job: Job) -> Iterator[Setting]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
@@ -61,7 +61,9 @@ class PriorJob(JobKind):
     batch_size: int = Field(16, ge=2, description="images per step, drawn anew in every epoch")
     rate: float = Field(1e-4, gt=0, description="step size of Adam, which falls to a tenth along a cosine")
 
-    def granted(self, kept: Mapping[str, torch.Tensor], dataset: Dataset, device: torch.device) -> Prior:
+    def granted(
+        self, kept: Mapping[str, torch.Tensor], dataset: Dataset, rows: Sequence[tuple[int, int]], device: torch.device
+    ) -> Prior:
         images = image_dataset(dataset, "restoration networks")
         return Prior.of(self.networks, kept, images.shape, images.classes, device)
 

@@ -82,6 +82,11 @@ def unlike_rows(dataset: Dataset, first_index: int, clients: int, batch_size: in
     return rows
 
 
+def initial_network(dataset: Dataset, label: str, model: Model, seed: int, device: torch.device) -> Network:
+    """The model of a repetition as it is initialised: see :func:`gather_victims`."""
+    return build_network(model, dataset.shape, dataset.classes, stream_seed(label, seed, "initialisation"), device)
+
+
 def gather_victims(
     dataset: Dataset,
     label: str,
@@ -140,7 +145,7 @@ def gather_victims(
         rows = range(first_index, first_index + count)
     samples = dataset.load(split, rows)
     values = samples.values.unflatten(0, (clients, batch_size)).to(device)
-    network = build_network(model, dataset.shape, dataset.classes, stream_seed(label, seed, "initialisation"), device)
+    network = initial_network(dataset, label, model, seed, device)
     return Victims(
         network=network,
         parameters=network.parameters,

@@ -199,7 +199,8 @@ class PaperPlan:
     def _used(self, job: Job, kind: str, key: str, jobs: Iterable[Job]) -> Job:
         """The one job of a kind on the data set of ``job``, in the experiment that the field ``key`` names.
 
-        Of several the one with the model of ``job``; of several of those the one with its seeds.
+        Of several the one with the model of ``job``, and with its defense where that matters; of several of those the
+        one with its seeds.
         """
         where = self._where("experiments", job.experiment, "jobs", job.kind.name)(key)
         if job.kinds and key in job.kinds.sweep:
@@ -215,6 +216,8 @@ class PaperPlan:
         sources = candidates[experiment]
         if len(sources) > 1:
             sources = [other for other in sources if other.model.label == job.model.label]
+        if len(sources) > 1 and sources[0].kind.of_cells:
+            sources = [other for other in sources if other.defense.label == job.defense.label]
         if len(sources) > 1:
             sources = [other for other in sources if other.part == job.part]
         if len(sources) != 1:
@@ -223,6 +226,8 @@ class PaperPlan:
                 f"not one for model '{job.model.label}' and {job.part}; leave it one model and one defense, or the "
                 "models and seeds of the jobs that read it"
             )
+        if reason := sources[0].kind.mismatch(sources[0], job):
+            raise ConfigError(f"{where}: experiment '{experiment}' {reason}")
         return sources[0]
 
 
