@@ -211,7 +211,7 @@ def test_examples_of_variants(checkout: Path) -> None:
         for example in examples
         if not {"retrieval", "membership", "users"} & set(re.findall(r"\w+", str(example)))
     ]
-    assert len(plain) == 5
+    assert len(plain) == 6
     lay_over(checkout, plain)
     plan = Project(checkout).plan("smoke")
     built = {
@@ -233,6 +233,8 @@ def test_examples_of_variants(checkout: Path) -> None:
         (job for job in plan.jobs.values() if job.experiment == "local_steps"), key=lambda job: len(job.uses)
     )[::-1]
     assert list(refined.uses.values()) == plan.experiment_jobs("optimal_defense", "networks") and not rog.uses
+    (learned,) = (job for job in plan.experiment_jobs("optimal_defense", "learned") if job.attack)
+    assert list(learned.uses.values()) == plan.experiment_jobs("optimal_defense", "inverters")
 
 
 def test_examples_of_sentences() -> None:

@@ -61,15 +61,15 @@ def made_up(
     Raises:
         Infeasible: the attacker lacks images, or the mechanism, or the victims hold no images.
     """
-    images, own, mechanisms = knowledge.auxiliary_images, knowledge.auxiliary_labels, knowledge.mechanism
-    if images is None or own is None or mechanisms is None:
+    images, classes, mechanisms = knowledge.auxiliary_images, knowledge.auxiliary_labels, knowledge.mechanism
+    if images is None or classes is None or mechanisms is None:
         raise Infeasible("clients of the attacker's own need auxiliary images and the mechanism")
     n, batch, device = len(observations), observations.batch_shape[0], images.device
     groups = same_mechanism(mechanisms)
     victim = torch.tensor([row for rows in groups for row in rows], device=device).repeat_interleave(each)
     taken = (first + torch.arange(n * each * batch, device=device)) % len(images)
     held = images[taken].unflatten(0, (-1, batch))
-    of_them = own[taken].unflatten(0, (-1, batch)) if labels is None else labels[victim]
+    of_them = classes[taken].unflatten(0, (-1, batch)) if labels is None else labels[victim]
     numbers = range(first // batch, first // batch + each)
     keys = [(*streams.keys[row], "made up", number) for rows in groups for row in rows for number in numbers]
     model = observations.parameters
