@@ -236,6 +236,8 @@ def test_examples_of_variants(checkout: Path) -> None:
         (job for job in plan.jobs.values() if job.experiment == "local_steps"), key=lambda job: len(job.uses)
     )[::-1]
     assert list(refined.uses.values()) == plan.experiment_jobs("optimal_defense", "networks") and not rog.uses
+    (learned,) = (job for job in plan.experiment_jobs("optimal_defense", "learned") if job.attack)
+    assert list(learned.uses.values()) == plan.experiment_jobs("optimal_defense", "inverters")
 
 
 def test_examples_of_sentences() -> None:

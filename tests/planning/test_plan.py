@@ -904,3 +904,26 @@ class TestRecordsThatJobsRead:
         reading.edit(PAPER, put("experiments", *keys, value=value))
         fault = reading.fault()
         assert fault.startswith(f"{PAPER}: experiments.refining.jobs.attack.prior: ") and message in fault
+
+    def test_networks_of_another_cell(self, reading: Checkout) -> None:
+        """What is trained for one model, defense and protocol serves the attacks on these alone."""
+
+        def change(content: dict[str, Any]) -> None:
+            content["variants"]["attacks"]["learned"] = {"name": "learned_inversion"}
+            experiments = content["experiments"]
+            experiments["networks"] |= {"jobs": {"inverter": {"epochs": 9}}, "defenses": ["none", "gp"]}
+            attack = {"clients": 1, "batch_size": 1, "inverter": "networks", "attacks": ["learned"]}
+            experiments["refining"] |= {"jobs": {"attack": attack}, "defenses": ["gp"]}
+
+        reading.edit(PAPER, change)
+        (job,) = (job for job in reading.jobs().values() if job.experiment == "refining")
+        assert job.uses["inverter"].defense.label == "gp"
+        where = f"{PAPER}: experiments.refining.jobs.attack.inverter: "
+        for keys, value, message in (
+            (("refining", "jobs", "attack", "epoch"), 2, "'networks' trains with epoch: 0, and the attack has 2"),
+            (("networks", "defenses"), ["none"], "'networks' trains for defense 'none', and the attack is on 'gp'"),
+        ):
+            reading.edit(PAPER, put("experiments", *keys, value=value))
+            fault = reading.fault()
+            assert fault.startswith(where) and message in fault
+            reading.edit(PAPER, put("experiments", "refining", "jobs", "attack", "epoch", value=0))

@@ -41,8 +41,8 @@ class Inverter:
 
     def pixels(self, messages: torch.Tensor) -> torch.Tensor:
         """Pixels ``[n, C H W]`` of messages ``[n, d]``."""
-        found: torch.Tensor = self.layers((messages - self.centre) * self.scale)
-        return found
+        pixels: torch.Tensor = self.layers((messages - self.centre) * self.scale)
+        return pixels
 
 
 def untrained(inputs: int, widths: Sequence[int]) -> torch.nn.Sequential:

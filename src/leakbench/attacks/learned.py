@@ -56,14 +56,14 @@ class RidgeInversion(Attack):
         single_images(observations, self.name)
         if len(auxiliary) < 2:
             raise Infeasible(f"attack '{self.name}' learns from auxiliary images, and {len(auxiliary)} is too few")
-        found = [
+        predictions = [
             self._predict(observations, knowledge, mechanism, row, Streams([key]))
             for row, (mechanism, key) in enumerate(zip(mechanisms, streams.keys, strict=True))
         ]
-        images = torch.cat([one.values for one in found]).to(auxiliary).view(-1, *observations.batch_shape)
+        images = torch.cat([one.values for one in predictions]).to(auxiliary).view(-1, *observations.batch_shape)
         return Reconstruction(
             images.clamp(*bounds),
-            torch.tensor([one.error for one in found], device=images.device),
+            torch.tensor([one.error for one in predictions], device=images.device),
             torch.full((len(observations),), -1, device=images.device),
             labels,
         )
