@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leakbench.attacks.base import ATTACKS, Knowledge, Mechanism, Observations
+from leakbench.attacks.base import ATTACKS, Knowledge, Observations
 from leakbench.attacks.presets import IGOptimalDefense
 from leakbench.attacks.simulation import PRIOR, Likelihood, Scoring, Simulated, Simulation
 from leakbench.attacks.straight_through import Candidates, scored, straight_through
@@ -181,7 +181,7 @@ class TestLikelihood:
     def test_scores_are_excesses_in_nats(self, seen: Observations) -> None:
         """Of Laplace noise the excess is the sum of absolute deviations of the scaled candidate, in scales."""
         defense = Laplace(epsilon=4, form="as_released")
-        scoring = Scoring(seen, [cast("Mechanism", defense)] * N, STREAMS)
+        scoring = Scoring(seen, [PublicMechanism(defense)] * N, STREAMS)
         tried = candidates(seen, [2, 0, 1])
         values, derivatives = scoring.score(tried)
         target, d = seen.gradients[[2, 0, 1]], seen.network.dimension
@@ -197,7 +197,7 @@ class TestLikelihood:
 
     def test_of_normal_noise_the_score_is_the_logarithm_of_the_distance(self, seen: Observations) -> None:
         """Far off; near the message it is the distance itself, in nats."""
-        scoring = Scoring(seen, [cast("Mechanism", GaussianNoise(scale=0.01))] * N, STREAMS)
+        scoring = Scoring(seen, [PublicMechanism(GaussianNoise(scale=0.01))] * N, STREAMS)
         tried = candidates(seen, [0, 1, 2])
         d = seen.network.dimension
         for part, expected in (
@@ -217,7 +217,7 @@ class TestLikelihood:
     def test_the_size_of_a_gradient_plays_no_part(self, seen: Observations, defense: Defense) -> None:
         sent = defense.protect_update(given_steps(seen, seen.gradients), STREAMS)
         received = replace(seen, gradients=sent.view(), step=sent.step)
-        scoring = Scoring(received, [cast("Mechanism", defense)] * N, STREAMS)
+        scoring = Scoring(received, [PublicMechanism(defense)] * N, STREAMS)
         tried = candidates(seen, [0, 1, 2])
         tried = tried._replace(gradients=tried.gradients + seen.gradients)
         values, derivatives = scoring.score(tried)
@@ -230,7 +230,7 @@ class TestLikelihood:
     def test_derivatives_of_scores(self, seen: Observations) -> None:
         """Against finite differences, the fitted scale included."""
         exact = replace(seen, gradients=seen.gradients.double())
-        scoring = Scoring(exact, [cast("Mechanism", ClippedNoise(scale=0.3, clip=2.0))] * N, STREAMS)
+        scoring = Scoring(exact, [PublicMechanism(ClippedNoise(scale=0.3, clip=2.0))] * N, STREAMS)
         tried = candidates(seen, [0, 1, 2])
         tried = tried._replace(gradients=tried.gradients.double() + exact.gradients)
         _, derivatives = scoring.score(tried)
@@ -248,11 +248,11 @@ class TestLikelihood:
             def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
                 return torch.from_numpy(steps.gradient.numpy()).sum(dim=1)
 
-        simulation = Simulation(seen, [Numpy()] * N, STREAMS)
+        simulation = Simulation(seen, [PublicMechanism(Numpy())] * N, STREAMS)
         with pytest.raises(Infeasible, match="Numpy cannot be run on candidates: KeyError: 'table'"):
             simulation.send(candidates(seen, [0]), 1)
         with pytest.raises(Infeasible, match="Numpy cannot be run on candidates: RuntimeError"):
-            Scoring(seen, [cast("Mechanism", Numpy())] * N, STREAMS)
+            Scoring(seen, [PublicMechanism(Numpy())] * N, STREAMS)
 
     def test_the_step_of_the_code_travels(self, seen: Observations) -> None:
         steps = ClientSteps(

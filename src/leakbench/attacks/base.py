@@ -82,6 +82,10 @@ class Mechanism(Protocol):
     """A defense as an attacker runs it: its code and public parameters, without what it knows of clients."""
 
     @property
+    def class_name(self) -> str:
+        """Name of the defense's class, for messages."""
+
+    @property
     def not_simulated(self) -> str:
         """Why it cannot be run on candidates; empty if it can."""
 

@@ -90,7 +90,7 @@ def running(mechanism: Mechanism) -> Iterator[None]:
         if out_of_memory(error):
             raise
         reason = f"{type(error).__name__}: {error}"
-        raise Infeasible(f"{type(mechanism).__name__} cannot be run on candidates: {reason}") from error
+        raise Infeasible(f"{mechanism.class_name} cannot be run on candidates: {reason}") from error
 
 
 class _Copies:

@@ -151,6 +151,11 @@ class PublicMechanism:
     defense: Defense
 
     @property
+    def class_name(self) -> str:
+        """Name of the defense's class."""
+        return type(self.defense).__name__
+
+    @property
     def not_simulated(self) -> str:
         """Why it cannot be run on candidates; empty if it can."""
         return self.defense.not_simulated

@@ -104,7 +104,7 @@ class Message(ABC):
 
     @property
     def received(self) -> Received:
-        """What an attacker has of it."""
+        """The decoded gradients with their code, for likelihoods."""
         return Received(self.view(), self.step, self.beyond)
 
     @property

@@ -346,7 +346,8 @@ def e9(evidence: Evidence) -> Finding:
 
     Not capped: pictures that are worse than the best guess would all count as the same.
     """
-    parts, note = [], ""
+    parts: list[Part] = []
+    note = ""
     for cell, one in evidence.cells("utility_p").items():
         parts += _alike(accuracy(one, "utility_p", "cdpa-p", "p"), cell, "part")
     for cell, one in evidence.cells("rog_p").items():
