@@ -74,6 +74,14 @@ def test_the_best_of_both_need_not_wrap_each_other() -> None:
     assert verdict.under_attacked
 
 
+@pytest.mark.parametrize(("behind", "weak"), [(0.005, False), (0.02, False), (0.03, True)])
+def test_what_searches_make_of_rounding_is_no_difference(behind: float, weak: bool) -> None:
+    """A thousandth of 20.5 dB, even where every seed is that much behind."""
+    adaptive = PLAIN - behind * column(1.0, 1.01, 0.99, 1.0)
+    verdict = compared({"adaptive": adaptive}, {"plain": PLAIN}, "higher")
+    assert verdict is not None and verdict.under_attacked is weak and verdict.interval[1] < 0
+
+
 def test_two_seeds_decide_nothing() -> None:
     verdict = compared({"adaptive": PLAIN[:2] - column(9.0, 9.1)}, {"plain": PLAIN[:2]}, "higher")
     assert verdict is not None and not verdict.under_attacked and math.isnan(verdict.interval[1])

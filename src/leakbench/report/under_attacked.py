@@ -47,6 +47,9 @@ COLUMNS = [
     COLUMN,
 ]
 """Columns of adaptive.csv. ``setting`` is JSON; ``difference`` is negative where the adaptive attack is worse."""
+ROUNDING = 1e-3
+"""Part of the plain attack's quality below which a difference is none: searches for the same image carry on rounding,
+and end a hundredth of a decibel apart, all in one direction."""
 MOST_NOTES = 6
 """Largest number of cells that a caption names."""
 
@@ -71,8 +74,8 @@ class Adaptation:
 
     @property
     def under_attacked(self) -> bool:
-        """Whether the adaptive attack is worse beyond noise: the interval of the difference lies below zero."""
-        return self.difference.p_below(0.0) <= LEVEL / 2
+        """Whether the adaptive attack is worse beyond noise and rounding: the interval lies below zero by that much."""
+        return self.difference.p_below(-ROUNDING * abs(self.plain_quality)) <= LEVEL / 2
 
     @property
     def interval(self) -> tuple[float, float]:
