@@ -7,7 +7,8 @@ and 3.
 from __future__ import annotations
 
 import math
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -15,7 +16,7 @@ from leakbench.defenses.aggregate import SummedUsers
 from leakbench.defenses.base import DEFENSES, PrivacyStatement, Schedule
 from leakbench.defenses.noise import add_noise
 from leakbench.errors import Infeasible
-from leakbench.federated.message import DenseMessage, Law, Message
+from leakbench.federated.message import DenseMessage, Law, Message, Received
 from leakbench.federated.step import ClientSteps
 from leakbench.lazy import torch
 from leakbench.randomness import Streams
@@ -31,6 +32,8 @@ class DistributedNoise(SummedUsers):
 
     On a batch of B it is ``dp_sgd`` with the multiplier ``B sigma / S``; here the noise does not depend on B.
     """
+
+    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "likelihood"},)
 
     variance: float | None = Field(
         None,
@@ -68,6 +71,10 @@ class DistributedNoise(SummedUsers):
             return self._discrete(steps, streams)
         mean = self.bounded_mean(steps)
         return add_noise(mean, torch.full_like(mean, self.noise_level), streams)
+
+    def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
+        """Of the user's share of the noise; that of discrete noise is normal, to all digits."""
+        return self.log_density(received, steps, self.noise_level)
 
     def _discrete(self, steps: ClientSteps, streams: Streams) -> Message:
         """The mean gradient and its noise as multiples of ``2^-p``: sums of integers, exact in float64.

@@ -42,6 +42,40 @@ class ClippedGradients(Defense):
         total = torch.cat([self.bounded_sum(part) for _, part in steps.sample_gradients()])
         return total / steps.images.shape[1]
 
+    def log_density(self, received: Received, steps: ClientSteps, variance: float) -> torch.Tensor:
+        """Log-likelihood ``[n]`` of messages with normal noise around the bounded mean of candidates.
+
+        The derivative is that of a single image. Of several images' mean it takes the factors for constants, and their
+        mean for each.
+
+        Args:
+            received: of each row's client.
+            steps: the local computation on the candidates.
+            variance: of the noise in every coordinate.
+        """
+        if steps.images.shape[1] == 1:
+            norms = torch.linalg.vector_norm(steps.gradient, dim=1, keepdim=True)
+            mean = self.factors(norms) * steps.gradient
+        else:
+            mean = self._linear_mean(steps)
+        return normal(received.values - mean, widened(torch.full_like(mean, variance), received.values))
+
+    def fitted_scale(self, received: Received, steps: ClientSteps) -> torch.Tensor:
+        """By least squares, ``[n, 1]``; ones for several images, where the factors make the size of the mean."""
+        if steps.images.shape[1] == 1:
+            return super().fitted_scale(received, steps)
+        return torch.ones_like(received.values[:, :1])
+
+    def _linear_mean(self, steps: ClientSteps) -> torch.Tensor:
+        """The bounded mean, ``[n, d]``, as a linear function of the mean gradient."""
+        plain, bounded, shares = [], [], []
+        for _, gradients in steps.sample_gradients():
+            factors = self.factors(torch.linalg.vector_norm(gradients, dim=2))
+            plain.append(gradients.mean(dim=1))
+            bounded.append(torch.einsum("nb,nbd->nd", factors, gradients) / gradients.shape[1])
+            shares.append(factors.mean(dim=1, keepdim=True))
+        return torch.cat(bounded) + torch.cat(shares) * (steps.gradient - torch.cat(plain))
+
 
 @DEFENSES.register("dp_sgd", version=1)
 class DPSGD(ClippedGradients):
@@ -68,35 +102,7 @@ class DPSGD(ClippedGradients):
         return self._noisy(self.bounded_mean(steps), steps.images.shape[1], streams)
 
     def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
-        """The normal density around the candidate's bounded mean, ``[n]``.
-
-        The derivative is that of a single image. Of several images' mean it takes the factors for constants, and their
-        mean for each.
-        """
-        batch = steps.images.shape[1]
-        if batch == 1:
-            norms = torch.linalg.vector_norm(steps.gradient, dim=1, keepdim=True)
-            mean = self.factors(norms) * steps.gradient
-        else:
-            mean = self._linear_mean(steps)
-        variance = torch.full_like(mean, self._variance(batch))
-        return normal(received.values - mean, widened(variance, received.values))
-
-    def fitted_scale(self, received: Received, steps: ClientSteps) -> torch.Tensor:
-        """By least squares, ``[n, 1]``; ones for several images, where the factors make the size of the mean."""
-        if steps.images.shape[1] == 1:
-            return super().fitted_scale(received, steps)
-        return torch.ones_like(received.values[:, :1])
-
-    def _linear_mean(self, steps: ClientSteps) -> torch.Tensor:
-        """The bounded mean, ``[n, d]``, as a linear function of the mean gradient."""
-        plain, bounded, shares = [], [], []
-        for _, gradients in steps.sample_gradients():
-            factors = self.factors(torch.linalg.vector_norm(gradients, dim=2))
-            plain.append(gradients.mean(dim=1))
-            bounded.append(torch.einsum("nb,nbd->nd", factors, gradients) / gradients.shape[1])
-            shares.append(factors.mean(dim=1, keepdim=True))
-        return torch.cat(bounded) + torch.cat(shares) * (steps.gradient - torch.cat(plain))
+        return self.log_density(received, steps, self._variance(steps.images.shape[1]))
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
         """Renyi DP of the subsampled Gaussian mechanism, composed over rounds (Mironov et al. 2019), as Opacus counts.

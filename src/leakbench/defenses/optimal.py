@@ -171,6 +171,7 @@ class OptimalRounding(_Sensitive):
     ``as_released`` is the ratio of :func:`leakbench.theory.optimal_noise.unsigned_ratio`, for single coordinates.
     """
 
+    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "likelihood"},)
     biased: ClassVar[str] = BIASED
 
     scale: float = Field(ge=0, description="root mean square of the steps")
@@ -181,5 +182,15 @@ class OptimalRounding(_Sensitive):
         return super().ratio(steps, released_floor=RATIO_FLOOR)
 
     def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
-        step = scale_variance(self.ratio(steps), steps.gradient, self.scale, "rms").sqrt()
-        return DenseMessage(round_to(steps.gradient, step))
+        return DenseMessage(round_to(steps.gradient, self._squared_step(steps).sqrt()))
+
+    def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
+        """Errors of rounding as noise of one size, that of the root mean square of the steps, ``[n]``.
+
+        Each coordinate's step depends on the data, and an estimate of it misleads a search more than it helps.
+        """
+        variance = torch.full_like(received.values, self.scale**2 / 12)
+        return uncertain_normal(received.values - steps.gradient, widened(variance, received.values))
+
+    def _squared_step(self, steps: ClientSteps) -> torch.Tensor:
+        return scale_variance(self.ratio(steps), steps.gradient, self.scale, "rms")
