@@ -32,8 +32,8 @@ from leakbench.data.embedded import Digits
 from leakbench.defenses.base import DEFENSES
 from leakbench.defenses.channel import NaturalChannel, PersonalizedChannel, WhiteChannel
 from leakbench.defenses.clients import PublicMechanism
+from leakbench.defenses.noise import GaussianNoise
 from leakbench.defenses.pruning import MagnitudePruning
-from leakbench.defenses.quantised import QSGD
 from leakbench.errors import ConfigError, Infeasible, ObservationError, UnknownName
 from leakbench.federated.client_data import ClientData
 from leakbench.federated.step import ClientSteps
@@ -331,7 +331,7 @@ class TestAdaptive:
             noise_variance=variance_of(observations),
             auxiliary_images=1 + torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(0)),
             data_noise=[torch.ones(64)] * 3,
-            mechanism=[PublicMechanism(QSGD(levels=3))] * 3,
+            mechanism=[PublicMechanism(GaussianNoise(scale=0.1))] * 3,
         )
         seen = improved(stack, observations, knowledge)  # type: ignore[arg-type]
         changed = [name for name in ("weights", "score", "send") if getattr(seen, name) is not None]
