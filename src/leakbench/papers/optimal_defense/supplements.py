@@ -52,9 +52,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 KNOWING = (
-    "Both attackers invert gradients with the true labels; the one who knows the defense ignores pruned and clipped "
-    "coordinates, weights those with optimal noise by its inverse variance, and averages its objective over draws of "
-    "isotropic noise."
+    "Both attackers invert gradients with the true labels; the one who knows the defense maximises the likelihood of "
+    "the message: kept coordinates are exact, pruned or clipped ones beyond a bound, and noise has its law, with a "
+    "variance that the attacker estimates where it depends on the data."
 )
 
 FIRST_STEP = (
