@@ -41,7 +41,7 @@ def job(kind: str, defense: str = "none") -> Job:
     )
 
 
-@pytest.mark.parametrize("kind", ["calibrate", "fisher", "prior", "release", "timing"])
+@pytest.mark.parametrize("kind", ["calibrate", "fisher", "inverter", "prior", "release", "timing"])
 def test_refused(kind: str) -> None:
     made = job(kind)
     with pytest.raises(ConfigError, match=f"'sentences' holds sentences, no images, but jobs of kind '{kind}' need"):
