@@ -207,7 +207,6 @@ WRAPPERS: list[dict[str, Any]] = [
     {"name": "averaged", "statistic": "median"},
     {"name": "robust", "iterations": 2, "residual": 0.004},
     {"name": "weighted"},
-    {"name": "adaptive"},
 ]
 
 

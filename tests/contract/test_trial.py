@@ -76,12 +76,12 @@ def test_attackers_who_see_as_much(answer: Answer, adaptive: str) -> None:
     assert answer(adaptive) == {"component": "bare", "check": "under-attacked", "verdict": "ok", "message": ""}
 
 
-def test_the_plain_attack_finds_undefended_digits() -> None:
+def test_the_plain_attack_sees_more_of_undefended_digits_than_a_guess() -> None:
     """So that an adaptive one has something to lose; and no number differs in a second trial."""
     first, second = (trial(DEFENSES.get("none"), {}) for _ in range(2))
-    assert first is not None and first.plain_quality > 30 and first == second
+    assert first is not None and first.plain_quality > 13 and first == second
 
 
 def test_a_reason_where_one_of_both_cannot_run() -> None:
-    with pytest.raises(NotAsked, match=r"the adaptive attack cannot run here: .* runs the mechanism itself"):
+    with pytest.raises(NotAsked, match=r"the adaptive attack cannot run here: .* runs the mechanism of one client"):
         trial(DEFENSES.get("masked_pair"), {"bound": 1.0})

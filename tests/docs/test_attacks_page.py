@@ -229,7 +229,7 @@ def test_examples_of_variants(checkout: Path) -> None:
     tuned = built["ig-tuned"].against(DEFENSES.get("magnitude_pruning").adaptive)
     assert isinstance(tuned, Tuned) and tuned.plain and len(tuned.strengths) == 6
     adaptive = built["ig-adaptive"].against(DEFENSES.get("magnitude_pruning").adaptive)
-    assert adaptive.name == "simulated" and adaptive.parameters()["attack"]["name"] == "ig_optimal_defense"
+    assert adaptive.name == "likelihood" and adaptive.parameters()["attack"]["name"] == "ig_optimal_defense"
     (gate,) = plan.experiment_gates("optimal_defense", "pruning")
     assert gate.attack == "ig" and gate.spec.margin == 3
     (refined, rog) = sorted(

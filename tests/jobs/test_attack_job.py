@@ -455,7 +455,12 @@ class TestInfeasible:
                 Likelihood(attack=IGOptimalDefense()),
                 "NoDefense states no likelihood",
             ),
-            (NaturalChannel, {"kappa": 10}, Simulated(attack=IGOptimalDefense()), "attack 'attack' runs the mechanism"),
+            (
+                NaturalChannel,
+                {"kappa": 10},
+                Simulated(attack=IGOptimalDefense()),
+                "attack 'simulated' runs the mechanism",
+            ),
         ],
         ids=lambda value: value.name if isinstance(value, Attack) else None,
     )

@@ -200,8 +200,8 @@ class SentenceSearch(Search):
 
 def _behind_the_words(observations: Observations) -> Observations:
     """The same observations without the coordinates of the word embeddings."""
-    if observations.send is not None:
-        raise Infeasible("attack 'simulated': a search for sentences leaves out coordinates that the mechanism reads")
+    if observations.send is not None or observations.score is not None:
+        raise Infeasible("a search for sentences leaves out coordinates that a simulation or a likelihood reads")
     if observations.later:
         raise Infeasible("a search for sentences: word embeddings are other ones in every round's model")
     network = observations.network

@@ -73,7 +73,7 @@ class DistributedNoise(SummedUsers):
         return add_noise(mean, torch.full_like(mean, self.noise_level), streams)
 
     def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
-        """Of the user's share of the noise; that of discrete noise is normal, to all digits."""
+        """Log-likelihood ``[n]`` under the user's share of the noise; discrete noise is normal, to all digits."""
         return self.log_density(received, steps, self.noise_level)
 
     def _discrete(self, steps: ClientSteps, streams: Streams) -> Message:
