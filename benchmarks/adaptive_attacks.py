@@ -66,8 +66,10 @@ class TopKSigns(Defense):
         return DenseMessage(torch.zeros_like(steps.gradient).scatter(1, largest.indices, signs))
 
 
-def attacked(defense: str, parameters: Mapping[str, Any], attack: dict[str, Any], victims: int) -> tuple[float, float]:
-    """Mean PSNR over the victims, in dB, and seconds."""
+def attacked(
+    defense: str, parameters: Mapping[str, Any], attack: Mapping[str, Any], victims: int, **protocol: Any
+) -> tuple[float, float]:
+    """Mean PSNR over the victims, in dB, and seconds. ``protocol`` has other fields of the attack job."""
     given = dict(attack)
     job = Job(
         scale="benchmark",
@@ -77,7 +79,7 @@ def attacked(defense: str, parameters: Mapping[str, Any], attack: dict[str, Any]
         model=Variant("lenet", MODELS.get("lenet"), {}, {}),
         defense=Variant(defense, DEFENSES.get(defense), parameters, {}),
         attack=Variant("attack", ATTACKS.get(given.pop("name")), given, {}),
-        kind=AttackJob(clients=victims, batch_size=1, knowledge=KNOWN),
+        kind=AttackJob(clients=victims, batch_size=1, knowledge=KNOWN, **protocol),
         part="all",
         seeds=(0,),
     )

@@ -44,7 +44,7 @@ def test_every_shipped_job_has_an_effort(scale: str, paper: str, monkeypatch: py
 
 def test_every_kind_of_job_and_attack_is_counted_somewhere() -> None:
     planned = [each for scale in PROJECT.scales for each in PROJECT.plan(scale).jobs.values()]
-    # No grid trains inverters: ridge regression is the board's learned inversion, and takes seconds.
+    # No grid trains inverters, whose effort their own tests count: the board's ridge regression takes seconds.
     assert {each.kind.name for each in planned} == set(JOB_KINDS) - {"inverter"}
 
 

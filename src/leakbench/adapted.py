@@ -14,7 +14,7 @@ from leakbench.attacks.adaptive import Wrapper
 from leakbench.gates import Gate
 from leakbench.jobs.base import Job, JobKind
 
-OF_THE_ATTACKER = ("knowledge", "messages", "auxiliary", "prior", "language_model")
+OF_THE_ATTACKER = ("knowledge", "messages", "auxiliary", "prior", "language_model", "inverter")
 """Fields of a protocol that say what attackers are granted; the attacks on a cell may differ in them."""
 
 

@@ -40,7 +40,7 @@ PLAIN = GradientMatching(objective=L2(), optimiser=Adam(rate=0.1), iterations=4)
 
 
 def seen_by(network: Network, number: int) -> Observations:
-    """What is seen of the clients under one model, with trust in coordinates and marks of its own."""
+    """Observes the clients under one model, with trust in coordinates and marks of its own."""
     draw = torch.Generator().manual_seed(number)
     gradients = ClientSteps(network, network.parameters, IMAGES, LABELS, STREAMS).gradient
     noisy = gradients + 0.01 * torch.randn(gradients.shape, generator=draw)

@@ -179,7 +179,7 @@ class TestLikelihood:
             assert float(derivative[0, coordinate]) == pytest.approx((sides[0] - sides[1]) / 2e-7, rel=1e-3, abs=1e-3)
 
     def test_scores_are_excesses_in_nats(self, seen: Observations) -> None:
-        """Of Laplace noise the excess is the sum of absolute deviations of the scaled candidate, in scales."""
+        """Under Laplace noise the excess is the sum of absolute deviations of the scaled candidate, in scales."""
         defense = Laplace(epsilon=4, form="as_released")
         scoring = Scoring(seen, [PublicMechanism(defense)] * N, STREAMS)
         tried = candidates(seen, [2, 0, 1])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 
-from leakbench.attacks.adaptive import Masked, Wrapper
+from leakbench.attacks.adaptive import Adaptive, Masked, Wrapper
 from leakbench.attacks.base import ATTACKS, Attack, Knowledge, KnownInputs, Observations, Reconstruction, Words
 from leakbench.attacks.bits import ClearedBits, Robust
 from leakbench.attacks.objectives import L1L2, CosinePerTensor, Objective
@@ -16,6 +17,8 @@ from leakbench.attacks.optimisers import Adam
 from leakbench.attacks.sentences import SentenceMatching
 from leakbench.data.sentences import Sentences
 from leakbench.defenses.cdpa import CDPA, WordMessage
+from leakbench.defenses.clients import PublicMechanism
+from leakbench.errors import Infeasible
 from leakbench.federated.step import ClientSteps
 from leakbench.metrics.text import token_recovery
 from leakbench.models.base import Network, build_network
@@ -230,6 +233,17 @@ def test_wrappers_around_sentence_matching(wrapper: dict[str, Any]) -> None:
     assert torch.equal(found.tokens[known >= 0], known[known >= 0])
     assert bool(one.knowledge.words.allowed[found.tokens[known < 0]].all())
     assert torch.equal(found.images[known >= 0], one.steps.images[known >= 0])
+
+
+def test_sentences_cannot_be_searched_by_their_likelihood() -> None:
+    """What CDPA declares reads all coordinates, of which the search leaves out those of the words."""
+    one = case(2)
+    message = sent(one)
+    attack = Adaptive(attack=matching(L1L2())).against(CDPA(**TEXT).adaptive)
+    knowledge = replace(one.knowledge, mechanism=[PublicMechanism(CDPA(**TEXT))] * 2)
+    seen = one.observed(message.view(), coded=message.coded, step=message.step, beyond=message.beyond)
+    with pytest.raises(Infeasible, match="leaves out coordinates that a simulation or a likelihood reads"):
+        attack.reconstruct(seen, knowledge, one.steps.streams.child("attack"))
 
 
 def test_robust_matching_begins_where_its_first_search_ended() -> None:

@@ -76,10 +76,10 @@ def test_attackers_who_see_as_much(answer: Answer, adaptive: str) -> None:
     assert answer(adaptive) == {"component": "bare", "check": "under-attacked", "verdict": "ok", "message": ""}
 
 
-def test_the_plain_attack_sees_more_of_undefended_digits_than_a_guess() -> None:
-    """So that an adaptive one has something to lose; and no number differs in a second trial."""
+def test_the_plain_attack_finds_undefended_digits() -> None:
+    """An adaptive one has something to lose; and no number differs in a second trial."""
     first, second = (trial(DEFENSES.get("none"), {}) for _ in range(2))
-    assert first is not None and first.plain_quality > 13 and first == second
+    assert first is not None and first.plain_quality > 30 and first == second
 
 
 def test_a_reason_where_one_of_both_cannot_run() -> None:

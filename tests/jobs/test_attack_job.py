@@ -652,7 +652,7 @@ class TestAdaptive:
         assert "against" not in job(attack=by_hand(ig)).resolved()["attack"]
 
     def test_a_setting_without_noise_is_attacked_as_it_is(self, attack_job: AttackJobs) -> None:
-        """Of a sweep, one setting may have no noise to weight by."""
+        """A sweep may hold a setting without noise to weight by."""
         ig = IGOptimalDefense(iterations=8)
         job = partial(attack_job, OptimalNoise, knowledge=EVERYTHING)
         without, noisy = run(job({}, {"scale": [0.0, 0.05]}, attack=Weighted(attack=ig))).replicates

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -116,6 +117,15 @@ class TestTraining:
             run(inverter_job(attack_job, auxiliary=1300))
         with pytest.raises(ValidationError, match="held_out: 59 of 60 images leave fewer than two"):
             inverter_job(attack_job, held_out=59)
+
+
+def test_effort_by_hand(attack_job: Callable[..., Job]) -> None:
+    """Training passes 48 images forward and backward in every epoch, and 12 held out forward alone."""
+    job = inverter_job(attack_job, (0, 1, 2), epochs=5)
+    inputs, outputs = sum(job.parameter_counts().values()), math.prod(job.dataset.single().shape)
+    layers = inputs * 32 + 32 * outputs
+    assert job.effort.passes == pytest.approx(3 * 2 * 5 * layers * (3 * 48 + 12))  # 3 seeds, 2 settings
+    assert job.effort.steps == 3 * 2 * 5 * 3  # batches of 16
 
 
 class TestAttacks:

@@ -459,6 +459,13 @@ def wrap(checkout: Checkout, experiment: str = "noise", **attacks: Any) -> None:
     )
 
 
+def against_of_clever(checkout: Checkout) -> dict[str, Any]:
+    """What the attack ``clever`` does about the defense ``optimal`` of the experiment ``noise``, as identified."""
+    (job,) = (job for path, job in checkout.jobs().items() if "/noise/" in path and "/optimal/clever/" in path)
+    against: dict[str, Any] = job.resolved()["attack"]["against"]
+    return against
+
+
 def attack_of(checkout: Checkout, label: str) -> Variant[Any]:
     (attack,) = {job.attack.label: job.attack for job in checkout.jobs().values() if job.attack}.keys() & {label}
     return next(job.attack for job in checkout.jobs().values() if job.attack and job.attack.label == attack)
@@ -519,6 +526,15 @@ def test_what_a_wrapper_holds_makes_it_another_job(checkout: Checkout, monkeypat
     before = checkout.digests()
     monkeypatch.setattr(ATTACKS.get("likelihood"), "version", 99)  # what both kinds of noise declare
     assert touched(before) == {pair for pair in every if pair[1] == "clever"}
+    against = against_of_clever(checkout)
+    assert (against["name"], against["attack"]["name"]) == ("likelihood", "ig_optimal_defense")
+
+
+def test_a_defense_that_declares_nothing_is_simulated(checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DEFENSES.get("optimal_clipped_noise"), "adaptive", ())
+    wrap(checkout, clever={"name": "adaptive", "attack": "ig"})
+    against = against_of_clever(checkout)
+    assert (against["name"], against["attack"]["name"]) == ("simulated", "ig_optimal_defense")
 
 
 # What is said of wrappers that are wrong, and where; the attacks that are declared beside ``clever``.
@@ -899,7 +915,7 @@ class TestRecordsThatJobsRead:
         assert fault.startswith(f"{PAPER}: experiments.refining.jobs.attack.prior: ") and message in fault
 
     def test_networks_of_another_cell(self, reading: Checkout) -> None:
-        """What is trained for one model, defense and protocol serves the attacks on these alone."""
+        """A network serves attacks on the model, the defense and the protocol that it was trained for alone."""
 
         def change(content: dict[str, Any]) -> None:
             content["variants"]["attacks"]["learned"] = {"name": "learned_inversion"}

@@ -170,7 +170,7 @@ def test_trends_by_enumeration() -> None:
 
 @pytest.mark.parametrize("strength", [0.4, 0.8])
 def test_seeds_for_a_trend_have_the_power(strength: float) -> None:
-    """Of many seeds, whose mean ranks are those of the law: as many as are said show it in four of five cases."""
+    """As many seeds as are said show the trend in four of five cases, judged by many whose mean ranks are the law's."""
     random = np.random.default_rng(0)
 
     def seeds(count: int) -> Array:

@@ -26,7 +26,7 @@ def test_each_batch_has_its_own_guess() -> None:
 
 
 def test_likeness_is_capped_from_below() -> None:
-    """Of PSNR the best guess is the largest, and less than it leaks nothing."""
+    """The best guess has the largest PSNR, and less than that leaks nothing."""
     parts = [
         rows("none", "assigned_psnr", [[[value]]], attack=attack)
         for attack, value in {"mean_image": 12.0, "grey": 10.0}.items()

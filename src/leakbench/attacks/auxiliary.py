@@ -6,13 +6,13 @@ tries how strong an attack should be. The victims' images are not among them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import NamedTuple
 
 from leakbench.attacks.base import Knowledge, Mechanism, Observations, OfRound, each_round, observed
-from leakbench.attacks.rows import joined, picked
+from leakbench.attacks.rows import joined, picked, same_mechanism
 from leakbench.errors import Infeasible
 from leakbench.federated.message import Message, stacked
 from leakbench.federated.step import ClientSteps
@@ -145,14 +145,6 @@ def is_random(victim: Observations, knowledge: Knowledge, streams: Streams) -> b
     """Whether a mechanism makes two messages of the same client: arguments as for :func:`messages_of`."""
     ((_, trial),) = messages_of(victim, knowledge, streams, 1, draws=2)
     return not torch.equal(trial[:, 0], trial[:, 1])
-
-
-def same_mechanism(mechanisms: Sequence[Mechanism]) -> list[list[int]]:
-    """The observations of each mechanism."""
-    rows: dict[int, list[int]] = {}
-    for row, mechanism in enumerate(mechanisms):
-        rows.setdefault(id(mechanism), []).append(row)
-    return list(rows.values())
 
 
 @dataclass(frozen=True)

@@ -41,3 +41,11 @@ def joined(parts: Sequence[Any]) -> Any:
     if hasattr(first, "_fields"):
         return type(first)(*(joined(columns) for columns in zip(*parts, strict=True)))
     return [each for part in parts for each in part]
+
+
+def same_mechanism(mechanisms: Sequence[object]) -> list[list[int]]:
+    """The rows of each mechanism, by identity."""
+    rows: dict[int, list[int]] = {}
+    for row, mechanism in enumerate(mechanisms):
+        rows.setdefault(id(mechanism), []).append(row)
+    return list(rows.values())

@@ -22,6 +22,7 @@ from pydantic import Field
 
 from leakbench.attacks.adaptive import Wrapper
 from leakbench.attacks.base import ATTACKS, Grant, Knowledge, Mechanism, Observations
+from leakbench.attacks.rows import same_mechanism
 from leakbench.attacks.straight_through import Candidates
 from leakbench.errors import Infeasible
 from leakbench.federated.message import Received
@@ -107,10 +108,7 @@ class _Copies:
 
     def _groups(self, candidates: Candidates) -> Iterator[tuple[Mechanism, torch.Tensor, Candidates]]:
         """Mechanisms, with the places of their candidates and these."""
-        places: dict[int, list[int]] = {}
-        for place, row in enumerate(candidates.rows.tolist()):
-            places.setdefault(id(self._mechanisms[row]), []).append(place)
-        for some in places.values():
+        for some in same_mechanism([self._mechanisms[row] for row in candidates.rows.tolist()]):
             at = torch.tensor(some, device=candidates.rows.device)
             chosen = Candidates(*(part[at] for part in candidates))
             yield self._mechanisms[int(chosen.rows[0])], at, chosen

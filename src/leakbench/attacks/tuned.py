@@ -9,9 +9,9 @@ from typing import Annotated, ClassVar, NamedTuple
 from pydantic import Field
 
 from leakbench.attacks.adaptive import Wrapper
-from leakbench.attacks.auxiliary import MadeUp, made_up, same_mechanism
+from leakbench.attacks.auxiliary import MadeUp, made_up
 from leakbench.attacks.base import ATTACKS, Attack, Grant, Knowledge, Observations, Reconstruction
-from leakbench.attacks.rows import joined
+from leakbench.attacks.rows import joined, same_mechanism
 from leakbench.effort import Effort
 from leakbench.errors import Infeasible
 from leakbench.lazy import torch

@@ -7,6 +7,8 @@ Gradient Leakage*.
 
 from __future__ import annotations
 
+import math
+
 from leakbench.lazy import torch
 
 EXACT = 1e-3
@@ -84,15 +86,15 @@ def clipped_normal(
 
 
 def kept_or_below(
-    values: torch.Tensor, sent: torch.Tensor, bound: torch.Tensor, variance: torch.Tensor
+    values: torch.Tensor, sent: torch.Tensor, variance: torch.Tensor, bound: torch.Tensor | float = math.inf
 ) -> torch.Tensor:
     """Density of sparse messages, ``[n]``: kept coordinates are exact, pruned ones at most a bound.
 
     Args:
         values: received, ``[n, d]``; zero where pruned.
         sent: what candidates would send if nothing was pruned, ``[n, d]``.
-        bound: greatest magnitude of a pruned coordinate, ``[n, d]``; infinite where there is none.
         variance: of the width that stands for no noise, ``[n, 1]``.
+        bound: greatest magnitude of a pruned coordinate, ``[n, d]``; infinite where there is none.
     """
     excess = (sent.abs() - bound).clamp(min=0)
     return -0.5 * (torch.where(values != 0, values - sent, excess).square() / variance).sum(dim=1)

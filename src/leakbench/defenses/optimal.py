@@ -15,6 +15,7 @@ from pydantic import Field
 from leakbench.defenses.base import DEFENSES, Defense, PrivacyStatement, Schedule, least_squares_scale
 from leakbench.defenses.densities import exact_variance, kept_or_below, uncertain_normal, widened
 from leakbench.defenses.noise import add_noise, add_noise_clipped
+from leakbench.defenses.pruning import Sparse
 from leakbench.federated.message import DenseMessage, Message, Received, SparseMessage
 from leakbench.federated.sensitivity import Probes
 from leakbench.federated.step import ClientSteps
@@ -115,7 +116,7 @@ class OptimalClippedNoise(OptimalNoise):
 
 
 @DEFENSES.register("optimal_pruning", version=1)
-class OptimalPruning(_Sensitive):
+class OptimalPruning(Sparse, _Sensitive):
     """Prune the coordinates with the largest ratio of sensitivity to magnitude (Theorem 4, eq. 17)."""
 
     adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "likelihood"},)
@@ -131,11 +132,7 @@ class OptimalPruning(_Sensitive):
         Pruned ones are small for their sensitivity, which an attacker can only estimate. A bound on them from such an
         estimate misleads a search more than it helps.
         """
-        values = received.values
-        return kept_or_below(values, steps.gradient, values.new_tensor(torch.inf), exact_variance(values))
-
-    def fitted_scale(self, received: Received, steps: ClientSteps) -> torch.Tensor:
-        return least_squares_scale(received.values, steps.gradient, where=received.values != 0)
+        return kept_or_below(received.values, steps.gradient, exact_variance(received.values))
 
 
 BIASED = "every coordinate is rounded to the nearest multiple, so that small ones vanish"
@@ -182,7 +179,8 @@ class OptimalRounding(_Sensitive):
         return super().ratio(steps, released_floor=RATIO_FLOOR)
 
     def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
-        return DenseMessage(round_to(steps.gradient, self._squared_step(steps).sqrt()))
+        squared_step = scale_variance(self.ratio(steps), steps.gradient, self.scale, "rms")
+        return DenseMessage(round_to(steps.gradient, squared_step.sqrt()))
 
     def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
         """Errors of rounding as noise of one size, that of the root mean square of the steps, ``[n]``.
@@ -191,6 +189,3 @@ class OptimalRounding(_Sensitive):
         """
         variance = torch.full_like(received.values, self.scale**2 / 12)
         return uncertain_normal(received.values - steps.gradient, widened(variance, received.values))
-
-    def _squared_step(self, steps: ClientSteps) -> torch.Tensor:
-        return scale_variance(self.ratio(steps), steps.gradient, self.scale, "rms")

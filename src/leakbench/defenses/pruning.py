@@ -17,8 +17,21 @@ from leakbench.randomness import Streams
 from leakbench.theory.protection_bits import SEED_BITS, index_bits
 
 
+class Sparse(Defense):
+    """Mechanisms that send some of the coordinates, and zeros for the others."""
+
+    @property
+    def gain(self) -> float:
+        """Factor of the coordinates that are sent."""
+        return 1.0
+
+    def fitted_scale(self, received: Received, steps: ClientSteps) -> torch.Tensor:
+        """By least squares over what was sent, ``[n, 1]``."""
+        return least_squares_scale(received.values, self.gain * steps.gradient, where=received.values != 0)
+
+
 @DEFENSES.register("magnitude_pruning", version=1)
-class MagnitudePruning(Defense):
+class MagnitudePruning(Sparse):
     """Send only the coordinates of largest magnitude (Zhu et al. 2019), with one threshold for all layers."""
 
     adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "likelihood"},)
@@ -33,20 +46,17 @@ class MagnitudePruning(Defense):
         """Kept coordinates are exact, and pruned ones no larger than the smallest of them, ``[n]``."""
         return _likelihood_by_magnitude(received, steps, Tensors([steps.gradient.shape[1]]))
 
-    def fitted_scale(self, received: Received, steps: ClientSteps) -> torch.Tensor:
-        return least_squares_scale(received.values, steps.gradient, where=received.values != 0)
-
 
 def _likelihood_by_magnitude(received: Received, steps: ClientSteps, groups: Tensors) -> torch.Tensor:
     """Log-likelihoods ``[n]`` of messages with the largest coordinates of each of the groups."""
     values = received.values
     magnitude = torch.where(values != 0, values.abs(), torch.inf)
     smallest = groups.spread(groups.reduce(magnitude, lambda part: part.amin(dim=1)))
-    return kept_or_below(values, steps.gradient, smallest, exact_variance(values))
+    return kept_or_below(values, steps.gradient, exact_variance(values), smallest)
 
 
 @DEFENSES.register("grad_drop", version=1)
-class GradDrop(Defense):
+class GradDrop(Sparse):
     """Send only the coordinates of largest magnitude of every tensor (Aji and Heafield 2017).
 
     Of equal magnitudes those that come first are dropped. ``as_released`` is the reading of the code of Deng et al.
@@ -77,15 +87,12 @@ class GradDrop(Defense):
         """Kept coordinates are exact, and dropped ones no larger than the smallest kept of their tensor, ``[n]``."""
         return _likelihood_by_magnitude(received, steps, Tensors(steps.network.sizes))
 
-    def fitted_scale(self, received: Received, steps: ClientSteps) -> torch.Tensor:
-        return least_squares_scale(received.values, steps.gradient, where=received.values != 0)
-
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
         return PrivacyStatement(None, None, "no guarantee: what is sent is exact, and what is not depends on the data")
 
 
 @DEFENSES.register("random_mask", version=1)
-class RandomMask(Defense):
+class RandomMask(Sparse):
     """Drop every coordinate with a given probability, whatever its size, and send the others.
 
     As Balunovic et al. (2022) released it, and eq. 13 of Zhang, Kang et al. (2023), where ``1 - probability`` is rho:
@@ -113,22 +120,17 @@ class RandomMask(Defense):
     def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
         d = steps.gradient.shape[1]
         kept = streams.uniform(d, device=steps.gradient.device) >= self.probability
-        gain = self._gain
-        values = gain * steps.gradient if self.rescale else steps.gradient
+        values = self.gain * steps.gradient if self.rescale else steps.gradient
         positions = None if self.positions == "sent" else min(int(kept.sum(dim=1).max()) * index_bits(d), SEED_BITS)
-        return SparseMessage(values, kept, positions, gain)
+        return SparseMessage(values, kept, positions, self.gain)
 
     @property
-    def _gain(self) -> float:
+    def gain(self) -> float:
         return 1 / (1 - self.probability) if self.rescale else 1.0
 
     def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
         """Kept coordinates are exact, and nothing is known of the others, ``[n]``."""
-        values = received.values
-        return kept_or_below(values, self._gain * steps.gradient, values.new_tensor(torch.inf), exact_variance(values))
-
-    def fitted_scale(self, received: Received, steps: ClientSteps) -> torch.Tensor:
-        return least_squares_scale(received.values, self._gain * steps.gradient, where=received.values != 0)
+        return kept_or_below(received.values, self.gain * steps.gradient, exact_variance(received.values))
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
         return PrivacyStatement(None, None, "no guarantee: what is sent is exact")

@@ -319,9 +319,8 @@ class AttackJob(JobKind):
     def _is_stacked(self, job: Job, subject: Subject, attack: Attack, device: torch.device) -> bool:
         """Whether one search attacks the models of all seeds, a model per row: where that is possible and faster."""
         network = build_network(job.model.single(), subject.dataset.shape, subject.dataset.classes, 0, device)
-        alike = not (
-            network.running_statistics and (self.epoch or self.rounds > 1)
-        )  # else their BatchNorm layers differ, too
+        # Trained models differ in the statistics of BatchNorm, too.
+        alike = not (network.running_statistics and (self.epoch or self.rounds > 1))
         return attack.several_models and alike and worthwhile(self.clients, network.dimension, device)
 
     def _attack(
@@ -346,9 +345,8 @@ class AttackJob(JobKind):
                 replicates += job.without_numbers(outcome, seeds=[seed])
         if not scenes:
             return replicates, tensors
-        copies = [
-            PublicMechanism(defense) for _, defense in defenses
-        ]  # of all seeds: attackers run equal ones together
+        # One for all seeds: attackers run equal ones together.
+        copies = [PublicMechanism(defense) for _, defense in defenses]
         sent = {
             seed: [scene.sent(setting, copy) for (setting, _), copy in zip(defenses, copies, strict=True)]
             for seed, scene in scenes.items()

@@ -122,8 +122,9 @@ class InverterJob(JobKind):
         pixels = math.prod(job.dataset.single().shape)
         sizes = [sum(job.parameter_counts().values()), *self.widths, pixels]
         layers = sum(before * after for before, after in itertools.pairwise(sizes))
-        steps = self.epochs * math.ceil((self.auxiliary - self.held_out) / self.batch_size)
-        one = Effort(3 * self.auxiliary * layers * self.epochs * (1 + FORWARD), steps)
+        learned_from = self.auxiliary - self.held_out
+        images = self.epochs * (learned_from + FORWARD * self.held_out)
+        one = Effort(3 * layers * images, self.epochs * math.ceil(learned_from / self.batch_size))
         return one.times(len(job.seeds) * job.defense.count)
 
     def run(self, job: Job, device: torch.device) -> Findings:

@@ -235,7 +235,7 @@ def test_seeds_are_samples_of_their_own() -> None:
     tables = areas(FALLS)
     frame = tables[MEMBERSHIP]
     tables[MEMBERSHIP] = pd.concat([frame[frame["seed"] == 0].assign(seed=seed) for seed in range(12)])
-    for key in ("L1b", "L3", "L4a", "L5"):
+    for key in ("L1b", "L2", "L3", "L4a", "L5"):
         finding = found(key, tables)
         assert (finding.verdict, finding.seeds) == ("reproduced", 12), key
         assert "12 seeds" in finding.note and "same for all seeds" not in finding.note
