@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import functools
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -57,6 +58,11 @@ class Claim:
     def experiments(self) -> tuple[str, ...]:
         """Names of the experiments whose tidy tables it reads."""
         return tuple(entry.experiment for entry in self.reads)
+
+    @property
+    def order(self) -> tuple[str | int, ...]:
+        """Sort key: by the key, with its numbers as such: E2, E10a, E10b, T1."""
+        return tuple(int(part) if part.isdigit() else part for part in re.split(r"(\d+)", self.key))
 
     @property
     def printed(self) -> str:
@@ -236,6 +242,6 @@ def check_readers(plan: Plan) -> None:
 
 
 def claims_of(paper: str) -> list[Claim]:
-    """A paper's claims, in the order of their modules."""
+    """A paper's claims, in :attr:`Claim.order`."""
     artifacts()  # imports the papers
-    return [entry for entry in _claims.values() if entry.paper == paper]
+    return sorted((entry for entry in _claims.values() if entry.paper == paper), key=lambda entry: entry.order)
