@@ -23,9 +23,9 @@ GIVEN: dict[str, dict[str, Any]] = {
     "gradient_matching": {"objective": {"kind": "l2"}, "optimiser": {"kind": "adam", "rate": 0.1}},
     "sentence_matching": {"objective": {"kind": "l2"}, "optimiser": {"kind": "adam", "rate": 0.1}},
 }
-KNOWN = {name: {"likelihood as sent"} for name in ("cdpa", "optimal_rounding", "sdq")}
+KNOWN = {name: {"likelihood as sent"} for name in ("cdpa", "optimal_rounding")}
 """Checks that say something is wrong, as they should: these likelihoods are softer than the law of what is sent, so
-that a search finds its way (slopes outside of cells, mixtures of words, steps of a mean size)."""
+that a search finds its way (mixtures of words, steps of a mean size)."""
 pytestmark = pytest.mark.slow
 SHIPPED = [
     (kind, name)

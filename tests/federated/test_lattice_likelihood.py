@@ -16,7 +16,7 @@ from scipy.stats import laplace, multivariate_t
 
 from leakbench.defenses.sdq import SDQ, JoPEQ
 from leakbench.federated.lattice import SLOPE, Lattice, LatticeMessage, Rounding
-from leakbench.federated.lattice_likelihood import OUTSIDE, Cells
+from leakbench.federated.lattice_likelihood import FINEST, OUTSIDE, Cells
 from leakbench.federated.message import Received
 from leakbench.federated.step import ClientSteps
 from leakbench.models.base import Network
@@ -142,7 +142,7 @@ def test_student_is_the_density_at_the_point_up_to_a_constant() -> None:
 @pytest.mark.parametrize("defense", DEFENSES, ids=repr)
 class TestOfMessages:
     def test_the_truth_is_inside_its_cells(self, steps_of: Make, tiny_network: Network, defense: SDQ) -> None:
-        """Of plain quantisation, whatever is overloaded or clipped; of noise, all is possible."""
+        """Plain quantisation leaves the truth inside, whatever is overloaded or clipped; with noise all is possible."""
         steps = steps_of(gradients(tiny_network))
         seen = received(defense, steps)
         here = defense._cells(seen, steps)
@@ -216,7 +216,7 @@ class TestWhatTravels:
         moved = gradient.clone()
         moved[0, 6] += 0.1
         at, off = (float(defense.log_likelihood(seen, steps_of(each))) for each in (gradient, moved))
-        assert at - off == pytest.approx((0.1 / (0.02 * abs(float(gradient[0, 6])))) ** 2, rel=1e-5)
+        assert at - off == pytest.approx((0.1 / (FINEST * abs(float(gradient[0, 6])))) ** 2, rel=1e-5)
 
     def test_beyond_the_bound_is_the_way_back(self, steps_of: Make, tiny_network: Network) -> None:
         """A value that is clipped is at the bound: possible there, and worse the farther off where it is not."""

@@ -18,8 +18,11 @@ from leakbench.lazy import torch
 OUTSIDE = 10.0
 """Slope of the logarithm outside a cell, per width of the cell."""
 
-FINEST = 0.02
-"""Width, over a tensor's root mean square, below which differences count no more: a search finds nothing finer."""
+FINEST = 0.2
+"""Least width over a tensor's root mean square: a search of a few hundred steps stalls at finer cells.
+
+With 0.02 in its place, images lost 3 to 10 dB of PSNR.
+"""
 
 UNIT: dict[int, Lattice] = {1: Lattice(1, bits=1, radius=1.5), 2: Lattice(2, bits=1, radius=1.5)}
 """Lattices of Delta 1."""
@@ -100,14 +103,15 @@ class Cells:
 
         The law is flat inside a cell, and zero outside. With ``a`` the cell's facets (``|a e| <= 1/2`` inside) the
         logarithm is ``-OUTSIDE (|a e| - 1/2)`` outside, so that a search finds its way. Less ``(a e)^2``, inside too:
-        a candidate that a prior pulls at ends at the borders of its cells otherwise, where the truth is not.
+        a candidate that a prior pulls at ends at the borders of its cells otherwise, where the truth is not. A cell
+        narrower than :data:`FINEST` allows is as wide as that.
         """
         along = (self.lattice.facets(self.rounding).to(self.errors) @ self._from_nearest_cell()).abs()
+        along = along * self.sharpness[:, None]
         outside = (along - 0.5).clamp(min=0)
         if self.clipped is not None:  # no other cell is nearer than that of the bound, and there lies the way back
             outside = outside * (1 + self.clipped.sum(dim=1, keepdim=True))
-        sharpness = self.sharpness[:, None]
-        return self.exact - (sharpness * (OUTSIDE * outside + sharpness * along.square())).sum(dim=(1, 2))
+        return self.exact - (OUTSIDE * outside + along.square()).sum(dim=(1, 2))
 
     def laplace(self, scale: float) -> torch.Tensor:
         """Log-probability of the points with Laplace noise before quantisation in one dimension, ``[n]``; exact.
