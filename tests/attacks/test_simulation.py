@@ -12,8 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leakbench.attacks.base import ATTACKS, Knowledge, Observations
-from leakbench.attacks.presets import IGOptimalDefense
+from leakbench.attacks.base import ATTACKS, Knowledge, Observations, Reconstruction
+from leakbench.attacks.presets import DLGWolfe, IGOptimalDefense
 from leakbench.attacks.simulation import PRIOR, Likelihood, Scoring, Simulated, Simulation
 from leakbench.attacks.straight_through import Candidates, scored, straight_through
 from leakbench.data.embedded import Digits
@@ -23,6 +23,7 @@ from leakbench.defenses.laplace import Laplace
 from leakbench.defenses.noise import ClippedNoise, GaussianNoise
 from leakbench.defenses.pruning import MagnitudePruning
 from leakbench.defenses.quantised import QSGD, UNLIKELY, SignSGD
+from leakbench.defenses.sdq import SDQ
 from leakbench.errors import Infeasible
 from leakbench.federated.message import CodedMessage, DenseMessage, Message, Received
 from leakbench.federated.step import ClientSteps
@@ -194,6 +195,8 @@ class TestLikelihood:
             return 3 * scored(Candidates(*candidate), scoring.score)
 
         torch.testing.assert_close(torch.func.vmap(torch.func.grad(objective))(*tried), 3 * derivatives)
+        alone = Scoring(seen, [PublicMechanism(defense)] * N, STREAMS, weighed=False)
+        torch.testing.assert_close(alone.score(tried)[0], excess / (PRIOR * 64))
 
     def test_of_normal_noise_the_score_is_the_logarithm_of_the_distance(self, seen: Observations) -> None:
         """Far off; near the message it is the distance itself, in nats."""
@@ -310,6 +313,44 @@ class TestStrength:
     def test_likelihood(self) -> None:
         plain = IGOptimalDefense(iterations=150, **TV)
         assert self.psnr(QSGD, {"levels": 15}, Likelihood(attack=plain)) > self.psnr(QSGD, {"levels": 15}, plain) + 1
+
+    @pytest.mark.parametrize(
+        ("defense", "parameters", "gain"),
+        [
+            (SDQ, {"bits": 8}, 5),
+            (SignSGD, {"scale": "mean_abs"}, 2),
+            (MagnitudePruning, {"fraction": 0.5}, 5),
+            (GaussianNoise, {"scale": 0.01}, 0.5),
+        ],
+        ids=["lattice", "signs", "pruning", "noise"],
+    )
+    def test_likelihood_by_line_searches(self, defense: type[Defense], parameters: dict[str, Any], gain: float) -> None:
+        plain = DLGWolfe(iterations=80, objective={"kind": "cosine"})
+        assert self.psnr(defense, parameters, Likelihood(attack=plain)) > self.psnr(defense, parameters, plain) + gain
+
+
+def test_a_likelihood_alone_is_searched_from_two_starts(seen: Observations) -> None:
+    """One of them is what the attack inside finds when it matches gradients; the likelihood chooses."""
+    searched: list[tuple[int, torch.Tensor | None, Reconstruction]] = []
+
+    class Recorded(DLGWolfe):
+        def reconstruct(self, observations: Observations, *others: Any) -> Reconstruction:
+            found = super().reconstruct(observations, *others)
+            searched.append((self.restarts, observations.start, found))
+            return found
+
+    known = Knowledge(torch.zeros(N, 1, dtype=torch.long), mechanism=[PublicMechanism(GaussianNoise(scale=0.01))] * N)
+    attack = Likelihood(attack=Recorded(iterations=5, labels="known"))
+    found = attack.reconstruct(seen, known, STREAMS)
+    (plain, nowhere, first), (restarts, start, last) = searched
+    assert (plain, restarts) == (1, 2) and nowhere is None and start is not None
+    assert torch.equal(start, first.images) and found is last
+    from_there = DLGWolfe(iterations=5, labels="known").reconstruct(
+        replace(attack.improve(seen, known, STREAMS), start=start), known, STREAMS
+    )
+    assert found.objective is not None and from_there.objective is not None
+    assert bool((found.objective <= from_there.objective).all())
+    assert attack.effort(4).passes == 3 * DLGWolfe(iterations=5, labels="known").effort(4).passes
 
 
 TV: dict[str, Any] = {"regularisers": [{"kind": "total_variation", "weight": 1e-2}]}

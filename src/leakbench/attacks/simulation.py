@@ -21,9 +21,11 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from leakbench.attacks.adaptive import Wrapper
-from leakbench.attacks.base import ATTACKS, Grant, Knowledge, Mechanism, Observations
+from leakbench.attacks.base import ATTACKS, Grant, Knowledge, Mechanism, Observations, Reconstruction
+from leakbench.attacks.gradient_matching import GradientMatching
 from leakbench.attacks.rows import same_mechanism
 from leakbench.attacks.straight_through import Candidates
+from leakbench.effort import Effort
 from leakbench.errors import Infeasible
 from leakbench.federated.message import Received
 from leakbench.federated.sensitivity import Probes
@@ -57,22 +59,49 @@ class Simulated(Wrapper):
         return replace(observations, send=partial(simulation.send, draws=self.draws))
 
 
-@ATTACKS.register("likelihood", version=2)
+@ATTACKS.register("likelihood", version=3)
 class Likelihood(Wrapper):
     """Maximise the likelihood of what was received, in the place of matching gradients.
 
     The candidate's gradient is scaled to fit best first: how long a gradient is says little about images, and a search
     that has to get it right goes through a narrow valley. The cosine distance is blind to it for the same reason.
 
-    The objective is that of :class:`Scoring`, in which one weight of a prior suits all mechanisms and models.
+    With a prior the objective is that of :class:`Scoring`, in which one weight suits all mechanisms and models. Without
+    one it is the excess itself, whose curvature a line search needs; and since a narrow law has many maxima, the search
+    is made from two starts, one of them what the attack inside finds when it matches gradients. The likelihood chooses.
     """
 
     adds: ClassVar[frozenset[Grant]] = frozenset({"mechanism"})
 
+    @property
+    def _alone(self) -> GradientMatching | None:
+        """The attack inside, if it weighs no prior against the likelihood."""
+        inside = self.attack
+        if isinstance(inside, GradientMatching) and inside.reconstructs == "images" and not inside.regularisers:
+            return inside
+        return None
+
+    def effort(self, samples: int) -> Effort:
+        if (first := self._alone) is None:
+            return self.attack.effort(samples)
+        return first.effort(samples).plus(_with_another_start(first).effort(samples))
+
+    def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
+        if (first := self._alone) is None:
+            return super().reconstruct(observations, knowledge, streams)
+        estimate = first.reconstruct(observations, knowledge, streams)
+        again = self.model_copy(update={"attack": _with_another_start(first)})
+        return super(Likelihood, again).reconstruct(replace(observations, start=estimate.images), knowledge, streams)
+
     def improve(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Observations:
         assert knowledge.mechanism is not None
-        scoring = Scoring(observations, knowledge.mechanism, streams.child("likelihood"), knowledge.labels)
+        weighed, streams = self._alone is None, streams.child("likelihood")
+        scoring = Scoring(observations, knowledge.mechanism, streams, knowledge.labels, weighed)
         return replace(observations, score=scoring.score)
+
+
+def _with_another_start(attack: GradientMatching) -> GradientMatching:
+    return attack.model_copy(update={"restarts": attack.restarts + 1})
 
 
 @contextmanager
@@ -169,6 +198,7 @@ class Scoring(_Copies):
         mechanisms: of the observations, ``n``.
         streams: the attacker's randomness, one stream per observation.
         labels: of the observations, ``[n, B]``; zeros if they are unknown.
+        weighed: whether against a prior: else the objective is the excess, in the same unit.
     """
 
     def __init__(
@@ -177,8 +207,10 @@ class Scoring(_Copies):
         mechanisms: Sequence[Mechanism],
         streams: Streams,
         labels: torch.Tensor | None = None,
+        weighed: bool = True,
     ) -> None:
         super().__init__(observations, mechanisms, streams)
+        self._weighed = weighed
         n, gain, shape = len(observations), observations.gain, observations.batch_shape
         exact = observations.gradients if gain is None else observations.gradients / gain
         rows = torch.arange(n, device=exact.device)
@@ -194,6 +226,8 @@ class Scoring(_Copies):
         """The objective ``[k]``, and its derivative by the candidates' gradients ``[k, d]``."""
         surprise, derivative = self._surprise(candidates)
         excess = surprise - self._origin[candidates.rows]
+        if not self._weighed:
+            return excess / self._unit, derivative / self._unit
         level = self._level[candidates.rows]
         far = (excess / level).clamp(min=0)
         value = torch.where(excess > 0, level * far.log1p(), excess)
