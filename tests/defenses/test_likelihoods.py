@@ -260,7 +260,6 @@ class TestSparse:
         [
             RandomMask(probability=0.6),
             RandomMask(probability=0.6, rescale=True),
-            OptimalPruning(fraction=0.6),
             OptimalPruning(fraction=0.6, form="as_printed"),
         ],
         ids=repr,
@@ -272,6 +271,31 @@ class TestSparse:
         value = defense.log_likelihood(received, at(steps, other))
         torch.testing.assert_close(value, torch.zeros_like(value))
         assert bool((defense.log_likelihood(received, at(steps, near(steps))) < -1).all())
+
+    @pytest.mark.parametrize("per", ["coordinate", "tensor"])
+    def test_optimal_pruning_literally(self, tiny_network: Network, per: Any) -> None:
+        """A pruned coordinate, or tensor, has a larger ratio of sensitivity to magnitude than all that are kept."""
+        steps = steps_of(tiny_network)
+        defense = OptimalPruning(fraction=0.6, per=per)
+        _, received = sent(defense, steps)
+        candidate = near(steps, 1.0)
+        found = defense.log_likelihood(received, at(steps, candidate))
+        exact = exact_variance(received.values)[:, 0].tolist()
+        sensitivity = steps.sensitivity(defense.probes, defense.probe_kind)
+        parts = [1] * tiny_network.dimension if per == "coordinate" else tiny_network.sizes
+        for row in range(N):
+            sent_parts, guessed, sensitive = (
+                [part.tolist() for part in each[row].split(parts)] for each in (received.values, candidate, sensitivity)
+            )
+            squares = [sum(value**2 for value in values) for values in sent_parts]
+            sums = [sum(each) for each in sensitive]
+            largest = max(one / square for one, square in zip(sums, squares, strict=True) if square)
+            total = 0.0
+            for one, values, guesses in zip(sums, sent_parts, guessed, strict=True):
+                bound = one / len(values) / largest
+                for value, guess in zip(values, guesses, strict=True):
+                    total -= (value - guess) ** 2 / 2 / (exact[row] + (0 if value else bound))
+            assert float(found[row]) == pytest.approx(total, rel=1e-6)
 
 
 class TestSigns:
@@ -381,6 +405,12 @@ class TestFittedScale:
         for row in range(2):
             chosen = where[row]
             expected, *_ = np.linalg.lstsq(gradient[row, chosen, None], values[row, chosen], rcond=None)
+            assert float(found[row, 0]) == pytest.approx(expected[0])
+        weights = draw.uniform(size=(2, 6))
+        root = np.sqrt(weights)
+        found = least_squares_scale(*map(torch.from_numpy, (values, gradient, weights)))
+        for row in range(2):
+            expected, *_ = np.linalg.lstsq((root * gradient)[row, :, None], (root * values)[row], rcond=None)
             assert float(found[row, 0]) == pytest.approx(expected[0])
 
     def test_does_not_turn_a_candidate_round(self) -> None:

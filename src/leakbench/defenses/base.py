@@ -113,17 +113,17 @@ class Round:
 
 
 def least_squares_scale(
-    values: torch.Tensor, gradient: torch.Tensor, where: torch.Tensor | None = None
+    values: torch.Tensor, gradient: torch.Tensor, weights: torch.Tensor | None = None
 ) -> torch.Tensor:
     """The factor ``a`` at which ``a gradient`` is nearest to ``values``, both ``[n, d]``: ``[n, 1]``, at least 0.001.
 
     Args:
         values: received.
         gradient: of the candidates.
-        where: the coordinates that are compared, boolean ``[n, d]``.
+        weights: of the squares of differences, ``[n, d]``, or boolean: the coordinates that are compared.
     """
-    compared = gradient if where is None else torch.where(where, gradient, 0.0)
-    square = compared.square().sum(dim=1, keepdim=True)
+    compared = gradient if weights is None else weights * gradient
+    square = (compared * gradient).sum(dim=1, keepdim=True)
     scale = (compared * values).sum(dim=1, keepdim=True) / square.clamp(min=torch.finfo(square.dtype).tiny)
     return torch.where(square > 0, scale.clamp(min=LEAST_SCALE), 1.0)
 

@@ -92,7 +92,7 @@ class ClippedNoise(Defense):
         """By least squares over what is below the bound by more than noise explains, ``[n, 1]``."""
         noise = self._variance(steps.gradient).sqrt()
         below = received.values.abs() < self.clip - IMPROBABLE * noise
-        return least_squares_scale(received.values, steps.gradient, where=below)
+        return least_squares_scale(received.values, steps.gradient, below)
 
     def _variance(self, gradient: torch.Tensor) -> torch.Tensor:
         """Variance of the noise; the budget ``u2`` is of the unclipped gradient (eq. 11)."""

@@ -13,9 +13,8 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from leakbench.defenses.base import DEFENSES, Defense, PrivacyStatement, Schedule, least_squares_scale
-from leakbench.defenses.densities import exact_variance, kept_or_below, uncertain_normal, widened
+from leakbench.defenses.densities import exact_variance, uncertain_normal, widened
 from leakbench.defenses.noise import add_noise, add_noise_clipped
-from leakbench.defenses.pruning import Sparse
 from leakbench.federated.message import DenseMessage, Message, Received, SparseMessage
 from leakbench.federated.sensitivity import Probes
 from leakbench.federated.step import ClientSteps
@@ -45,7 +44,11 @@ class _Sensitive(Defense):
 
     def ratio(self, steps: ClientSteps, released_floor: float = 1e-8) -> torch.Tensor:
         """The ratio of every coordinate, ``[n, d]``; ``released_floor`` is that of the form ``as_released``."""
-        sensitivity, gradient = steps.sensitivity(self.probes, self.probe_kind), steps.gradient
+        return self.ratio_at(steps.gradient, steps, released_floor)
+
+    def ratio_at(self, gradient: torch.Tensor, steps: ClientSteps, released_floor: float = 1e-8) -> torch.Tensor:
+        """The ratio of every coordinate, ``[n, d]``, if this was the gradient."""
+        sensitivity = steps.sensitivity(self.probes, self.probe_kind)
         if self.per == "tensor":  # of the norms of the tensor's sensitivities and of its gradient
             sensitivity = _total_per_tensor(sensitivity, steps.network)
             gradient = _total_per_tensor(gradient.square(), steps.network).sqrt()
@@ -112,11 +115,11 @@ class OptimalClippedNoise(OptimalNoise):
         return uncertain_normal(deviation, widened(variance, values))
 
     def fitted_scale(self, received: Received, steps: ClientSteps) -> torch.Tensor:
-        return least_squares_scale(received.values, steps.gradient, where=received.values.abs() < self.clip)
+        return least_squares_scale(received.values, steps.gradient, received.values.abs() < self.clip)
 
 
 @DEFENSES.register("optimal_pruning", version=1)
-class OptimalPruning(Sparse, _Sensitive):
+class OptimalPruning(_Sensitive):
     """Prune the coordinates with the largest ratio of sensitivity to magnitude (Theorem 4, eq. 17)."""
 
     adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "likelihood"},)
@@ -127,12 +130,31 @@ class OptimalPruning(Sparse, _Sensitive):
         return SparseMessage(steps.gradient, ~pruned(self.ratio(steps), self.fraction, self.form))
 
     def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
-        """Kept coordinates are exact, ``[n]``.
+        """Kept coordinates are exact, and pruned ones normal, of the size at which the ratio prunes them, ``[n]``."""
+        deviation = received.values - steps.gradient
+        return -0.5 * (deviation.square() / self._variance(received, steps)).sum(dim=1)
 
-        Pruned ones are small for their sensitivity, which an attacker can only estimate. A bound on them from such an
-        estimate misleads a search more than it helps.
+    def fitted_scale(self, received: Received, steps: ClientSteps) -> torch.Tensor:
+        weights = exact_variance(received.values) / self._variance(received, steps)
+        return least_squares_scale(received.values, steps.gradient, weights)
+
+    def _variance(self, received: Received, steps: ClientSteps) -> torch.Tensor:
+        """Variance of the message around the gradient as an attacker knows it, ``[n, d]``.
+
+        The ratio of a pruned coordinate is above that of every kept one, which bounds its square. Sensitivities are
+        estimates, so that the bound is no hard one. As printed large coordinates are pruned, and none is bounded.
         """
-        return kept_or_below(received.values, steps.gradient, exact_variance(received.values))
+        values = received.values
+        kept, exact = values != 0, exact_variance(values)
+        if self.form == "as_printed":
+            return torch.where(kept, exact, torch.inf)
+        least = torch.where(kept, self.ratio_at(values, steps), 0.0).amax(dim=1, keepdim=True)
+        sensitivity = steps.sensitivity(self.probes, self.probe_kind)
+        if self.per == "tensor":
+            sizes = _total_per_tensor(torch.ones_like(sensitivity), steps.network)
+            sensitivity = _total_per_tensor(sensitivity, steps.network) / sizes
+        bound = sensitivity / least.square().clamp(min=torch.finfo(values.dtype).tiny)
+        return torch.where(kept, exact, exact + bound)
 
 
 BIASED = "every coordinate is rounded to the nearest multiple, so that small ones vanish"

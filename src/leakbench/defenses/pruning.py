@@ -27,7 +27,7 @@ class Sparse(Defense):
 
     def fitted_scale(self, received: Received, steps: ClientSteps) -> torch.Tensor:
         """By least squares over what was sent, ``[n, 1]``."""
-        return least_squares_scale(received.values, self.gain * steps.gradient, where=received.values != 0)
+        return least_squares_scale(received.values, self.gain * steps.gradient, received.values != 0)
 
 
 @DEFENSES.register("magnitude_pruning", version=1)
