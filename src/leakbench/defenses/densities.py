@@ -17,8 +17,6 @@ LEAST = 0.3
 """Least variance of a noisy coordinate, as a part of the mean: one almost free of noise is not everything."""
 FREEDOM = 30.0
 """Degrees of freedom of the distribution of noise whose variance the attacker has to estimate."""
-CHI_SQUARE_MEDIAN = 0.4549
-"""Median of the square of a standard normal variable."""
 IMPROBABLE = 3.0
 """Standard deviations of noise from where a slope continues beyond the bound of a clipped coordinate."""
 
@@ -53,16 +51,19 @@ def normal(deviation: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
 def uncertain_normal(deviation: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
     """:func:`normal` where variances are estimates: Student's t, of :data:`FREEDOM` degrees of freedom, ``[n]``.
 
-    A coordinate whose variance is far too small then does not outweigh all the others. What deviations have beyond the
-    variances, by their medians, is the candidate's own error, and adds to every variance: a search that is far off sees
-    all coordinates alike.
+    A coordinate whose variance is far too small then does not outweigh all the others. The candidate's own error adds
+    to every variance: a search that is far off sees all coordinates alike, and the large ones, which say most, are no
+    outliers.
     """
-    squares = [part.median(dim=1, keepdim=True).values for part in (deviation.square(), variance)]
-    error = (squares[0] / CHI_SQUARE_MEDIAN - squares[1]).clamp(min=0).detach()
-    variance = variance + error
+    variance = variance + own_error(deviation, variance)
     ratio = deviation.square() / (FREEDOM * variance)
     logarithm: torch.Tensor = -0.5 * ((FREEDOM + 1) * ratio.log1p() + variance.log())
     return logarithm.sum(dim=1)
+
+
+def own_error(deviation: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
+    """Mean of what squared deviations have beyond the variances, ``[n, 1]``; a constant in derivatives."""
+    return (deviation.square() - variance).mean(dim=1, keepdim=True).clamp(min=0).detach()
 
 
 def clipped_normal(
