@@ -1,6 +1,7 @@
 """Strength of attacks on the undefended gradient of an untrained model, beside attackers that never look at it.
 
 Prints a table, and draws the best, median and worst victims beside their reconstructions. A slow test holds the bounds.
+``--published`` instead runs the protocols of papers on their data sets, and prints their numbers beside ours.
 """
 
 from __future__ import annotations
@@ -37,10 +38,11 @@ class Case:
     parameters: Mapping[str, Any]
     model: str
     dataset: str
-    size: int
+    size: int = 0
     share: float = 0.0
     psnr: float = 0.0
     architecture: Mapping[str, Any] = field(default_factory=dict)
+    inputs: str = "normalised"
 
     @property
     def name(self) -> str:
@@ -56,6 +58,12 @@ class Case:
     def data(self) -> str:
         """The victims."""
         return f"{self.dataset} {self.size}x{self.size}"
+
+    @property
+    def images(self) -> dict[str, Any]:
+        """Parameters of the data set; a staged one has a size of its own."""
+        given = {"size": self.size} if self.size else {}
+        return given if self.inputs == "normalised" else {**given, "inputs": self.inputs}
 
 
 CASES = (
@@ -74,30 +82,59 @@ WEAKER = (
 REFERENCES = ("mean_image", "grey", "noise")
 
 
+@dataclass(frozen=True)
+class Published:
+    """A case with a paper's protocol: models, victims of each, and the mean of a metric that the paper prints."""
+
+    case: Case
+    models: int
+    victims: int
+    metric: str
+    printed: str
+
+
+LABELS: Mapping[str, Any] = {"iterations": 6000, "stop_below": 1e-6}
+SMOOTH: Mapping[str, Any] = {"iterations": 4800, "regularisers": [{"kind": "total_variation", "weight": 1e-2}]}
+PUBLISHED = (
+    Published(Case("dlg", LABELS, "lenet", "mnist", inputs="pixels"), 100, 1, "label_accuracy", "0.899"),
+    Published(Case("idlg", LABELS, "lenet", "mnist", inputs="pixels"), 100, 1, "label_accuracy", "1.000"),
+    Published(Case("ig_script", SMOOTH, "lenet", "cifar10"), 10, 10, "psnr", "18.00"),
+)
+"""Zhao et al. 2020, Table 1, with the settings of the released code; Geiping et al. 2020, Table 1, untrained LeNet."""
+
+
 def findings(
-    case: Case, attack: str, parameters: Mapping[str, Any], placement: Placement, victims: int = VICTIMS
+    case: Case,
+    attack: str,
+    parameters: Mapping[str, Any],
+    placement: Placement,
+    victims: int = VICTIMS,
+    models: int = 1,
 ) -> Findings:
-    """Attack the undefended gradients of clients with one image each."""
+    """Attack the undefended gradients of clients with one image each; several models have images of their own."""
     job = Job(
         scale="benchmark",
         paper="attacks",
         experiment="strength",
-        dataset=Variant(case.dataset, DATASETS.get(case.dataset), {"size": case.size}, {}),
+        dataset=Variant(case.dataset, DATASETS.get(case.dataset), case.images, {}),
         model=Variant(case.model, MODELS.get(case.model), case.architecture, {}),
         defense=Variant("none", NoDefense, {}, {}),
         attack=Variant(attack, ATTACKS.get(attack), parameters, {}),
-        kind=AttackJob(clients=victims, batch_size=1),
+        kind=AttackJob(clients=victims, batch_size=1, victims="same" if models == 1 else "distinct"),
         part="all",
-        seeds=(0,),
+        seeds=tuple(range(models)),
     )
     return compute(job, placement.resolve())
 
 
 def per_victim(result: Findings, metric: str) -> list[float]:
-    """A metric of every victim."""
-    values = result.replicates[0].metrics[metric]
-    assert isinstance(values, list)
-    return [float("nan") if value is None else value for value in values]
+    """A metric of every victim, under all models."""
+    numbers: list[float] = []
+    for replicate in result.replicates:
+        values = replicate.metrics[metric]
+        assert isinstance(values, list)
+        numbers += [float("nan") if value is None else value for value in values]
+    return numbers
 
 
 def recovered(result: Findings) -> float:
@@ -106,14 +143,40 @@ def recovered(result: Findings) -> float:
     return sum(mse < EXACT for mse in errors) / len(errors)
 
 
+def published(placement: Placement) -> None:
+    """Print a paper's number and ours for every protocol of :data:`PUBLISHED`."""
+    ours = ("mean", "deviation", "median PSNR, dB", "recovered", "mean image, dB", "seconds")
+    columns = ("attack", "data", "models, victims of each", "metric", "published", *ours)
+    print("| " + " | ".join(columns) + " |")
+    print("|---" * len(columns) + "|")
+    for each in PUBLISHED:
+        case = each.case
+        started = time.perf_counter()
+        result = findings(case, case.attack, case.parameters, placement, each.victims, each.models)
+        seconds = time.perf_counter() - started
+        blind = findings(case, "mean_image", {}, placement, each.victims, each.models)
+        values = per_victim(result, each.metric)
+        print(
+            f"| `{case.attack}` | {case.dataset} | {each.models}, {each.victims} | {each.metric} | {each.printed} "
+            f"| {statistics.mean(values):.3f} | {statistics.stdev(values):.3f} "
+            f"| {statistics.median(per_victim(result, 'psnr')):.1f} | {recovered(result):.0%} "
+            f"| {statistics.mean(per_victim(blind, 'psnr')):.1f} | {seconds:.0f} |",
+            flush=True,
+        )
+
+
 def main() -> None:
     """Run all cases."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pictures", type=Path, help="folder for a picture per case")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--published", action="store_true", help="run the protocols of papers, on real data, instead")
     arguments = parser.parse_args()
     placement = Placement(arguments.device, arguments.threads)
+    if arguments.published:
+        published(placement)
+        return
     columns = (
         "attack",
         "iterations",
