@@ -23,8 +23,8 @@ from leakbench.defenses.densities import (
     LEAST,
     clipped_normal,
     exact_variance,
+    excess_variance,
     normal,
-    own_error,
     uncertain_normal,
     widened,
 )
@@ -392,10 +392,10 @@ def test_derivatives(defense: Defense, tiny_network: Network) -> None:
         errors: list[torch.Tensor] = []
 
         def held(*given: torch.Tensor) -> torch.Tensor:
-            errors.append(errors[0] if errors else own_error(*given))
+            errors.append(errors[0] if errors else excess_variance(*given))
             return errors[-1]
 
-        patch.setattr(densities, "own_error", held)
+        patch.setattr(densities, "excess_variance", held)
         total(point)
         for coordinate in range(0, tiny_network.dimension, 13):
             shift = torch.zeros_like(point)

@@ -55,13 +55,13 @@ def uncertain_normal(deviation: torch.Tensor, variance: torch.Tensor) -> torch.T
     to every variance: a search that is far off sees all coordinates alike, and the large ones, which say most, are no
     outliers.
     """
-    variance = variance + own_error(deviation, variance)
+    variance = variance + excess_variance(deviation, variance)
     ratio = deviation.square() / (FREEDOM * variance)
     logarithm: torch.Tensor = -0.5 * ((FREEDOM + 1) * ratio.log1p() + variance.log())
     return logarithm.sum(dim=1)
 
 
-def own_error(deviation: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
+def excess_variance(deviation: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
     """Mean of what squared deviations have beyond the variances, ``[n, 1]``; a constant in derivatives."""
     return (deviation.square() - variance).mean(dim=1, keepdim=True).clamp(min=0).detach()
 
