@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from leakbench.attacks import engine
 from leakbench.attacks.base import (
     ATTACKS,
     Attack,
@@ -28,6 +29,7 @@ from leakbench.attacks.unknowns import Pixels, Unknown
 from leakbench.effort import Effort
 from leakbench.lazy import torch
 from leakbench.models.base import Network, Statistics
+from leakbench.models.second_order import SecondOrder
 from leakbench.randomness import Streams
 
 MEMORY_BUDGET = 512 * 2**20
@@ -153,6 +155,8 @@ class Search:
         self.decode = attack.unknown.decoder(self.shape, knowledge.pixel_range, observations.gradients)
         self.labels = self._labels()
         self.network, self.statistics = self._batch_norm()
+        plain = not self.statistics and observations.local.is_gradient(self.shape[0]) and not engine.COMPILED
+        self.second_order = SecondOrder.of(self.network) if plain else None
 
     def _labels(self) -> torch.Tensor | None:
         if self.attack.labels == "known":
@@ -280,7 +284,10 @@ class Search:
         """The distance of the candidate's gradient from that of this search's round, a scalar."""
         seen, network = self.observations, self.network
         parameters = data.get("parameters", seen.parameters)
-        gradient = seen.local.update(network, parameters, images, labels, data.get("statistics"))
+        if self.second_order is not None:
+            gradient = self.second_order.gradient(parameters, images, labels)
+        else:
+            gradient = seen.local.update(network, parameters, images, labels, data.get("statistics"))
         if seen.score is not None:
             return scored(Candidates(gradient, images, labels, data["row"]), seen.score)
         if seen.send is not None:

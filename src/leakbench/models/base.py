@@ -162,6 +162,11 @@ class Network:
         other.dimension = sum(other.sizes)
         return other
 
+    @property
+    def module(self) -> torch.nn.Module:
+        """The architecture, in torch's mode of evaluation, with parameters and buffers: not to be changed."""
+        return self._module
+
     def trainable_module(self) -> torch.nn.Module:
         """A copy of the module, parameters and buffers included, that ``torch.optim`` can train."""
         return copy.deepcopy(self._module).requires_grad_(True).train()

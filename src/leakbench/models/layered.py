@@ -290,7 +290,7 @@ def _pooled(module: torch.nn.Module, values: torch.Tensor) -> torch.Tensor:
     return values
 
 
-def _patches(module: torch.nn.Conv2d, read: torch.Tensor, places: tuple[int, int]) -> torch.Tensor:
+def patches(module: torch.nn.Conv2d, read: torch.Tensor, places: tuple[int, int]) -> torch.Tensor:
     """Inputs of each place of the output, ``[n, C k k, places]``, as by torch's ``unfold``, which is slower."""
     assert not isinstance(module.padding, str)
     (up, left), (down, right) = module.padding, module.stride
@@ -307,9 +307,9 @@ def _part(module: torch.nn.Module, read: torch.Tensor, errors: torch.Tensor, cli
     if isinstance(module, torch.nn.Linear):
         return _Outer(errors.unflatten(0, clients), read.unflatten(0, clients), module.bias is not None)
     assert isinstance(module, torch.nn.Conv2d)
-    patches = _patches(module, read, (errors.shape[2], errors.shape[3]))
+    columns = patches(module, read, (errors.shape[2], errors.shape[3]))
     errors = errors.flatten(2)
-    gradients = (errors @ patches.mT).flatten(1)
+    gradients = (errors @ columns.mT).flatten(1)
     if module.bias is not None:
         gradients = torch.cat([gradients, errors.sum(dim=2)], dim=1)
     return _Formed(gradients.unflatten(0, clients))

@@ -104,7 +104,7 @@ def _layers(modules: list[torch.nn.Module]) -> list[_Layer] | None:
         if type(module) is nn.Linear and flat and module.bias is not None:
             layers.append(_Linear(module.in_features, module.out_features, slope))
         elif type(module) is nn.Conv2d and not flat and _is_plain(module):
-            pool = bool(modules) and _is_halving(modules[0])
+            pool = bool(modules) and is_halving(modules[0])
             if pool:
                 modules.pop(0)
             layers.append(
@@ -132,7 +132,8 @@ def _is_plain(module: torch.nn.Conv2d) -> bool:
     return square and simple and module.bias is not None
 
 
-def _is_halving(module: torch.nn.Module) -> bool:
+def is_halving(module: torch.nn.Module) -> bool:
+    """Whether it is max pooling of windows of two by two, one beside the other."""
     if type(module) is not torch.nn.MaxPool2d or module.ceil_mode or module.return_indices:
         return False
     return all(value in (2, (2, 2)) for value in (module.kernel_size, module.stride)) and (
