@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from leakbench.defenses.base import Schedule
+from leakbench.defenses.base import Schedule, least_squares_scale
 from leakbench.defenses.cdpa import CDPA, WordMessage, protected_tensors
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.federated.lattice import Lattice, dequantise, quantise
@@ -430,6 +430,25 @@ class TestLikelihood:
         seen = defense.form.decode(words).double()
         assert float(defense._of_words(seen, values, [3])[0]) == pytest.approx(3 * math.log(0.999), abs=1e-2)
         assert float(defense._of_words(seen, seen, [3])[0]) == pytest.approx(3 * math.log(0.999), abs=1e-2)
+
+    @pytest.mark.parametrize(
+        "parameters", [{}, {"encodes": "delta"}, {"layers": "linear"}, {"negatives": "twos_complement"}]
+    )
+    def test_flips_do_not_stretch_a_candidate(
+        self, steps_of: Make, tiny_network: Network, parameters: dict[str, Any]
+    ) -> None:
+        """Least squares over all coordinates stretches half of the true gradient to more than the whole."""
+        defense, gradient = CDPA(**{"p": 0.9, "layers": "all", **parameters}), updates(4, tiny_network).double()
+        seen, half = self.received(defense, steps_of(gradient)), steps_of(gradient / 2)
+        twice = torch.full((4, 1), 2.0, dtype=torch.float64)
+        torch.testing.assert_close(defense.fitted_scale(seen, half), twice, rtol=0.02, atol=0)
+        assert float((least_squares_scale(seen.values, half.gradient) - twice).abs().min()) > 0.5
+
+    def test_a_misread_gradient_is_as_long_as_it_was(self, steps_of: Make, tiny_network: Network) -> None:
+        defense, gradient = CDPA(variant="as_released_text"), updates(2, tiny_network).double()
+        steps = steps_of(gradient)
+        scale = defense.fitted_scale(self.received(defense, steps), steps)
+        torch.testing.assert_close(scale, torch.ones_like(scale), rtol=0.02, atol=0)
 
     def test_many_masked_bits_are_refused(self, steps_of: Make, tiny_network: Network) -> None:
         defense, steps = CDPA(mask=tuple(range(1, 10))), steps_of(updates(1, tiny_network))

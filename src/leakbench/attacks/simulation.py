@@ -59,7 +59,7 @@ class Simulated(Wrapper):
         return replace(observations, send=partial(simulation.send, draws=self.draws))
 
 
-@ATTACKS.register("likelihood", version=3)
+@ATTACKS.register("likelihood", version=4)
 class Likelihood(Wrapper):
     """Maximise the likelihood of what was received, in the place of matching gradients.
 

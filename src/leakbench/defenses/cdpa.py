@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from leakbench.defenses.base import DEFENSES, Defense, PrivacyStatement, Schedule
+from leakbench.defenses.base import DEFENSES, Defense, PrivacyStatement, Schedule, least_squares_scale
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.federated.fixed_point import FixedPoint, Negatives, unbiased_mean, vote
 from leakbench.federated.lattice import Lattice, Quantised, Rounding, dequantise, lattice_law, quantise
@@ -257,6 +257,13 @@ class CDPA(Defense):
         code = (self._divided(each, steps.network)[1] for each in (received.step, received.beyond))
         cells = Cells.of(of_rest, Received(rest, *code), others, Lattice(bits=self.bits), self.rounding)
         return of_words + cells.uniform()
+
+    def fitted_scale(self, received: Received, steps: ClientSteps) -> torch.Tensor:
+        """By least squares over what shows no masked bit, ``[n, 1]``: a few flips outweigh a gradient."""
+        *_, protected = self._layout(steps)
+        values = torch.where(protected, received.values / self._misread, received.values)
+        words, _ = self.form.encode(values * self._factor(steps))
+        return least_squares_scale(values, steps.gradient, ~(protected & self.form.shown(words, self.mask)))
 
     def _divided(self, values: torch.Tensor, network: Network) -> tuple[torch.Tensor, torch.Tensor]:
         """The protected coordinates of ``[n, d]`` and the others, faster than by masks."""

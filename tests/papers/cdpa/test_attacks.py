@@ -100,7 +100,7 @@ def test_imputation_beside_the_paper(tables: Tables) -> None:
 
 
 ATTACKERS = {
-    "Inverting Gradients": ("inversion", {"ig": "as it is", "ig-cleared": "masked bits cleared"}),
+    "Inverting Gradients": ("inversion", {"ig": "as it is", "ig-adaptive": "maximum likelihood"}),
     "ROG": ("rog", {"rog": "as it is", "rog-dropped": "linear layers dropped", "rog-averaged": "several messages"}),
 }
 

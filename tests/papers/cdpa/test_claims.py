@@ -301,7 +301,7 @@ CASES: dict[str, Case] = {
         lambda: informed("rog", {"cleared": 8.0, "dropped": 16.0}),
     ),
     "X1b": (
-        lambda: informed("rog", {"robust": 24.0}, "cdpa-rog-all"),
+        lambda: informed("rog", {"robust": 9.0, "adaptive": 24.0}, "cdpa-rog-all"),
         lambda: informed("rog", {"robust": 16.0}, "cdpa-rog-all"),
     ),
     "X1c": (lambda: informed("ig", {"cleared": 25.0}), lambda: informed("ig", {"cleared": 9.0, "robust": 20.0})),
@@ -310,7 +310,7 @@ CASES: dict[str, Case] = {
         lambda: informed("rog", {"averaged": 16.0}, "cdpa-rog-delta"),
     ),
     "X1e": (
-        lambda: informed("ig", {"cleared": 24.0}, "cdpa-ig-delta"),
+        lambda: informed("ig", {"cleared": 9.0, "adaptive": 24.0}, "cdpa-ig-delta"),
         lambda: informed("ig", {"cleared": 16.0}, "cdpa-ig-delta"),
     ),
     "X2": (lambda: imputed(11), lambda: imputed(4.4)),

@@ -38,7 +38,7 @@ RECOGNISED = 15.0
 def informed(attack: str) -> list[str]:
     """Labels of the attackers that know CDPA and are else like ``attack``."""
     ways = ("cleared", "robust") if attack == "ig" else ("cleared", "dropped", "robust", "averaged")
-    return [f"{attack}-{way}" for way in ways]
+    return [f"{attack}-{way}" for way in (*ways, "adaptive")]
 
 
 def _knowing(experiment: str, attack: str, defense: str) -> tuple[Reads, Reads]:
@@ -105,10 +105,13 @@ UNDER_ROG, UNDER_IG = ("rog", "rog_adaptive"), ("inversion", "inversion_adaptive
 
 
 KNOWING_ROG = (
-    "Under ROG, an attacker who clears the flipped bits, leaves the layer out, fits robustly or takes the median of "
-    "several messages"
+    "Under ROG, an attacker who clears the flipped bits, leaves the layer out, fits robustly, takes the median of "
+    "several messages or maximises the likelihood of one"
 )
-KNOWING_IG = "Under Inverting Gradients, an attacker who clears the flipped bits or fits robustly"
+KNOWING_IG = (
+    "Under Inverting Gradients, an attacker who clears the flipped bits, fits robustly or maximises the likelihood of "
+    "the message"
+)
 COMES_NEAR = "comes within 2 dB of what the best of them reconstructs from the undefended update"
 ARGUED = "Not in the paper, which argues that such attackers fail (section 6)"
 

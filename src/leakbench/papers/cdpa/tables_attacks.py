@@ -114,6 +114,7 @@ ADAPTIVE: Mapping[str, Mapping[str, str]] = {
         IG: "as it is",
         "ig-cleared": "masked bits cleared",
         "ig-robust": "robust matching",
+        "ig-adaptive": "maximum likelihood",
     },
     "ROG": {
         ROG: "as it is",
@@ -121,6 +122,7 @@ ADAPTIVE: Mapping[str, Mapping[str, str]] = {
         "rog-dropped": "linear layers dropped",
         "rog-robust": "robust matching",
         "rog-averaged": "several messages",
+        "rog-adaptive": "maximum likelihood",
     },
 }
 """Attack -> labels of attackers, and what those who know CDPA do first."""
@@ -149,9 +151,11 @@ INFORMED = (
     "The paper argues that nobody can undo the flipped bits and runs no such attacker. 'Masked bits cleared' sets them "
     "to zero in every received integer, 'linear layers dropped' ignores these layers, 'robust matching' finds "
     "out which coordinates stay far off (it needs to know no parameter of CDPA), 'several messages' takes the median "
-    "of messages of the same client about the same images. All of them are run on the undefended update, too, since "
-    "they search for longer. Words hold the update in units of the gradient, or the change of the parameters, as in "
-    "training: for ROG at its step of 0.003, for Inverting Gradients at 0.1."
+    "of messages of the same client about the same images, 'maximum likelihood' sums over the bits that may have been "
+    "flipped, and in Inverting Gradients chooses the weight of its prior on clients that the attacker makes up. All of "
+    "them are run on the undefended update, too, since they search for longer. Words hold the update in units of the "
+    "gradient, or the change of the parameters, as in training: for ROG at its step of 0.003, for Inverting Gradients "
+    "at 0.1."
 )
 
 
