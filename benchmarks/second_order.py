@@ -1,7 +1,7 @@
 """Written-out passes against ``torch.func``: value and derivative of a cosine distance of gradients by the images.
 
 ``python -m benchmarks.second_order`` prints evaluations of victims per second of processor time on one thread, both
-ways in turns, and their ratio. ``own`` models differ from victim to victim, as those of several seeds do.
+ways in turns, and their ratio. Models of their ``own`` differ from victim to victim, as those of several seeds do.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Case(NamedTuple):
     shape: tuple[int, int, int]
     victims: int
     batch: int
-    own: bool = False
+    stacked: bool = False
 
 
 CASES = (
     *(Case("lenet", 12, (3, 32, 32), victims, batch) for victims, batch in ((32, 1), (8, 4), (8, 16), (2, 16))),
-    Case("lenet", 12, (1, 16, 16), 24, 1, own=True),
+    Case("lenet", 12, (1, 16, 16), 24, 1, stacked=True),
     *(Case("simpleconvnet", 32, (1, 28, 28), victims, batch) for victims, batch in ((32, 1), (8, 4), (8, 16), (2, 16))),
     Case("simpleconvnet", 24, (1, 16, 16), 24, 4),
     Case("lenet5", 6, (3, 32, 32), 16, 4),
@@ -51,13 +51,13 @@ def evaluated(case: Case, network: Network, gradient_of: Gradient) -> Callable[[
     labels = torch.randint(10, (case.victims, case.batch), generator=draw)
     targets = 0.01 * torch.randn(case.victims, network.dimension, generator=draw)
     parameters = network.parameters
-    if case.own:
+    if case.stacked:
         parameters = parameters + 0.01 * torch.randn(case.victims, network.dimension, generator=draw)
 
     def cost(images: torch.Tensor, labels: torch.Tensor, target: torch.Tensor, model: torch.Tensor) -> torch.Tensor:
         return Cosine()(gradient_of(model, images, labels), target, None, network.sizes)
 
-    evaluate = torch.func.vmap(torch.func.grad_and_value(cost), in_dims=(0, 0, 0, 0 if case.own else None))
+    evaluate = torch.func.vmap(torch.func.grad_and_value(cost), in_dims=(0, 0, 0, 0 if case.stacked else None))
     return partial(evaluate, images, labels, targets, parameters)
 
 
@@ -85,7 +85,7 @@ def main() -> None:
         difference = float((ours - theirs).abs().max() / theirs.abs().max())
         works: dict[str, Callable[[], object]] = {str(place): partial(repeated, way) for place, way in enumerate(ways)}
         slow, fast = (REPEATS * case.victims / each for each in fastest(works, torch.device("cpu"), TURNS).values())
-        models = "own" if case.own else "shared"
+        models = "own" if case.stacked else "shared"
         print(
             f"| {case.model} {case.width} | {'x'.join(map(str, case.shape))} | {case.victims} | {case.batch} "
             f"| {models} | {slow:,.0f} | {fast:,.0f} | {fast / slow:.2f}x | {difference:.0e} |",
