@@ -195,7 +195,7 @@ class TestLikelihood:
             return 3 * scored(Candidates(*candidate), scoring.score)
 
         torch.testing.assert_close(torch.func.vmap(torch.func.grad(objective))(*tried), 3 * derivatives)
-        alone = Scoring(seen, [PublicMechanism(defense)] * N, STREAMS, weighed=False)
+        alone = Scoring(seen, [PublicMechanism(defense)] * N, STREAMS, regularised=False)
         torch.testing.assert_close(alone.score(tried)[0], excess / (PRIOR * 64))
 
     def test_of_normal_noise_the_score_is_the_logarithm_of_the_distance(self, seen: Observations) -> None:

@@ -236,7 +236,7 @@ def test_wrappers_around_sentence_matching(wrapper: dict[str, Any]) -> None:
 
 
 def test_sentences_cannot_be_searched_by_their_likelihood() -> None:
-    """What CDPA declares reads all coordinates, of which the search leaves out those of the words."""
+    """CDPA declares a likelihood, which reads the coordinates of the words that the search leaves out."""
     one = case(2)
     message = sent(one)
     attack = Adaptive(attack=matching(L1L2())).against(CDPA(**TEXT).adaptive)

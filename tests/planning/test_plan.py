@@ -460,7 +460,7 @@ def wrap(checkout: Checkout, experiment: str = "noise", **attacks: Any) -> None:
 
 
 def against_of_clever(checkout: Checkout) -> dict[str, Any]:
-    """What the attack ``clever`` does about the defense ``optimal`` of the experiment ``noise``, as identified."""
+    """Resolves how the attack ``clever`` adapts to the defense ``optimal`` in the experiment ``noise``."""
     (job,) = (job for path, job in checkout.jobs().items() if "/noise/" in path and "/optimal/clever/" in path)
     against: dict[str, Any] = job.resolved()["attack"]["against"]
     return against

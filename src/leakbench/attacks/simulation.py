@@ -74,29 +74,29 @@ class Likelihood(Wrapper):
     adds: ClassVar[frozenset[Grant]] = frozenset({"mechanism"})
 
     @property
-    def _alone(self) -> GradientMatching | None:
-        """The attack inside, if it weighs no prior against the likelihood."""
+    def _unregularised(self) -> GradientMatching | None:
+        """The attack inside, if it has no prior to weigh against the likelihood; else None."""
         inside = self.attack
         if isinstance(inside, GradientMatching) and inside.reconstructs == "images" and not inside.regularisers:
             return inside
         return None
 
     def effort(self, samples: int) -> Effort:
-        if (first := self._alone) is None:
+        if (first := self._unregularised) is None:
             return self.attack.effort(samples)
         return first.effort(samples).plus(_with_another_start(first).effort(samples))
 
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
-        if (first := self._alone) is None:
+        if (first := self._unregularised) is None:
             return super().reconstruct(observations, knowledge, streams)
         estimate = first.reconstruct(observations, knowledge, streams)
         again = self.model_copy(update={"attack": _with_another_start(first)})
-        return super(Likelihood, again).reconstruct(replace(observations, start=estimate.images), knowledge, streams)
+        return Wrapper.reconstruct(again, replace(observations, start=estimate.images), knowledge, streams)
 
     def improve(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Observations:
         assert knowledge.mechanism is not None
-        weighed, streams = self._alone is None, streams.child("likelihood")
-        scoring = Scoring(observations, knowledge.mechanism, streams, knowledge.labels, weighed)
+        regularised, streams = self._unregularised is None, streams.child("likelihood")
+        scoring = Scoring(observations, knowledge.mechanism, streams, knowledge.labels, regularised)
         return replace(observations, score=scoring.score)
 
 
@@ -198,7 +198,7 @@ class Scoring(_Copies):
         mechanisms: of the observations, ``n``.
         streams: the attacker's randomness, one stream per observation.
         labels: of the observations, ``[n, B]``; zeros if they are unknown.
-        weighed: whether against a prior: else the objective is the excess, in the same unit.
+        regularised: whether a prior is added; else the objective is the excess, in the same unit.
     """
 
     def __init__(
@@ -207,10 +207,10 @@ class Scoring(_Copies):
         mechanisms: Sequence[Mechanism],
         streams: Streams,
         labels: torch.Tensor | None = None,
-        weighed: bool = True,
+        regularised: bool = True,
     ) -> None:
         super().__init__(observations, mechanisms, streams)
-        self._weighed = weighed
+        self._regularised = regularised
         n, gain, shape = len(observations), observations.gain, observations.batch_shape
         exact = observations.gradients if gain is None else observations.gradients / gain
         rows = torch.arange(n, device=exact.device)
@@ -226,7 +226,7 @@ class Scoring(_Copies):
         """The objective ``[k]``, and its derivative by the candidates' gradients ``[k, d]``."""
         surprise, derivative = self._surprise(candidates)
         excess = surprise - self._origin[candidates.rows]
-        if not self._weighed:
+        if not self._regularised:
             return excess / self._unit, derivative / self._unit
         level = self._level[candidates.rows]
         far = (excess / level).clamp(min=0)

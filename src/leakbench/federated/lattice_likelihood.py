@@ -21,7 +21,7 @@ OUTSIDE = 10.0
 FINEST = 0.2
 """Least width over a tensor's root mean square: a search of a few hundred steps stalls at finer cells.
 
-With 0.02 in its place, images lost 3 to 10 dB of PSNR.
+With 0.02, reconstructions under SDQ of 8 and 16 bits had 3 and 12 dB less (Inverting Gradients, LeNet, Fashion-MNIST).
 """
 
 UNIT: dict[int, Lattice] = {1: Lattice(1, bits=1, radius=1.5), 2: Lattice(2, bits=1, radius=1.5)}

@@ -1,13 +1,13 @@
-"""Gradients of sequential networks, and what depends on them by the inputs, in passes that are written out.
+"""Gradients of sequential networks, and derivatives of functions of them by the inputs, in written-out passes.
 
-Whoever matches gradients differentiates a function of the gradient ``g(x)`` by the images. With ``u`` its derivative by
-``g`` that is ``d <g(x), u> / dx``, and ``<g, u>`` is the loss's derivative along ``u``: so one more pass forward and
-backward, which carries that tangent along, gives it (Pearlmutter 1994, "Fast Exact Multiplication by the Hessian").
-Transforming ``torch.func`` twice computes the same products, in twice the time on a CPU: it copies between layouts, and
-evaluates activations and pooling anew in every pass.
+Gradient matching differentiates a function of the gradient ``g(x)`` by the images. With ``u`` its derivative by ``g``
+that is ``d <g(x), u> / dx``, and ``<g, u>`` is the loss's derivative along ``u``: one more pass forward and backward,
+which carries that tangent along, gives it (Pearlmutter 1994, "Fast Exact Multiplication by the Hessian").
+Two transforms by ``torch.func`` compute the same products, but copy between layouts, and evaluate activations and
+pooling anew in every pass; ``benchmarks/second_order.py`` has the ratios.
 
 Many clients go through together, ``[B, n, ...]``: convolutions with weights that all share see ``B n`` samples, those
-with weights of each client ``n`` groups, and neither copies anything.
+with weights of each client ``n`` groups, and both are views of the same values.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Layer(Protocol):
     def forward(self, values: torch.Tensor, parameters: Sequence[torch.Tensor]) -> torch.Tensor: ...
 
     def backward(self, error: torch.Tensor) -> torch.Tensor:
-        """The error at the inputs, from that at the outputs. Of the first layer nobody reads it."""
+        """The error at the inputs, from that at the outputs; unused for the first layer."""
         ...
 
     def gradients(self) -> list[torch.Tensor]:
@@ -367,13 +367,12 @@ class _Flattened(_Plain):
 class _Passes:
     """The passes of one evaluation of many clients."""
 
-    def __init__(self, layers: Sequence[_Layer], shapes: Sequence[Sequence[tuple[int, ...]]]) -> None:
-        self._layers, self._shapes = layers, shapes
-        self._sizes = [[torch.Size(shape).numel() for shape in each] for each in shapes]
+    def __init__(self, layers: Sequence[_Layer], shapes: Sequence[Sequence[tuple[int, ...]]], sizes: list[int]) -> None:
+        self._layers, self._shapes, self._sizes = layers, shapes, sizes
 
     def _by_layers(self, flat: torch.Tensor) -> list[list[torch.Tensor]]:
         """Vectors ``[..., d]`` as the tensors of each layer."""
-        parts = iter(flat.split([size for sizes in self._sizes for size in sizes], dim=-1))
+        parts = iter(flat.split(self._sizes, dim=-1))
         return [[next(parts).unflatten(-1, shape) for shape in shapes] for shapes in self._shapes]
 
     def gradient(self, parameters: torch.Tensor, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -419,8 +418,10 @@ class _Passes:
 class SecondOrder:
     """A network as a sequence of layers with written-out passes, as :meth:`of` takes it apart."""
 
-    def __init__(self, layers: Sequence[Callable[[], _Layer]], shapes: Sequence[Sequence[tuple[int, ...]]]) -> None:
-        self._layers, self._shapes = layers, shapes
+    def __init__(
+        self, layers: Sequence[Callable[[], _Layer]], shapes: Sequence[Sequence[tuple[int, ...]]], sizes: list[int]
+    ) -> None:
+        self._layers, self._shapes, self._sizes = layers, shapes, sizes
 
     @classmethod
     def of(cls, network: Network) -> SecondOrder | None:
@@ -437,9 +438,9 @@ class SecondOrder:
         shapes = [[tuple(tensor.shape) for tensor in module.parameters(recurse=False)] for module in modules]
         before = itertools.takewhile(lambda pair: not pair[1], zip(modules, shapes, strict=True))
         if not all(type(module) is nn.Flatten for module, _ in before):
-            return None  # what moves nothing on its way forward needs no tangent
+            return None  # other layers expect a tangent, and images have none
         whole = [shape for each in shapes for shape in each] == network.shapes
-        return cls(known, shapes) if whole and len(known) == len(layers) else None
+        return cls(known, shapes, network.sizes) if whole and len(known) == len(layers) else None
 
     def gradient(self, parameters: torch.Tensor, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Gradient ``[d]`` of one client's mean cross-entropy, to be transformed by ``torch.func`` over many.
@@ -451,7 +452,7 @@ class SecondOrder:
             images: ``[B, C, H, W]``.
             labels: ``[B]``, or probabilities ``[B, classes]``.
         """
-        passes = _Passes([layer() for layer in self._layers], self._shapes)
+        passes = _Passes([layer() for layer in self._layers], self._shapes, self._sizes)
         gradient: torch.Tensor = _functions()[0].apply(parameters, images, labels, passes)
         return gradient
 

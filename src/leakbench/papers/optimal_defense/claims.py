@@ -554,7 +554,7 @@ def e15b(evidence: Evidence) -> Finding:
 def e15c(evidence: Evidence) -> Finding:
     """E3 by the likelihood where it errs less.
 
-    Under isotropic noise that is matching in L2, so that a grid may leave its adaptive attack out.
+    Under isotropic noise that is matching in L2 at the best length, so that a grid may leave its adaptive attack out.
     """
     plain, both = [("noise", IG)], [("noise", IG), ("adaptive", ADAPTIVE)]
     if evidence.swept("adaptive", NOISE.sweep, defense=NOISE.baseline):
@@ -575,7 +575,7 @@ def e15c(evidence: Evidence) -> Finding:
     ),
 )
 def e15d(evidence: Evidence) -> Finding:
-    """E4 by the likelihood where it errs less; under isotropic noise that is matching in L2."""
+    """E4 by the likelihood where it errs less; under isotropic noise that is matching in L2 at the best length."""
     return _dominance(
         evidence,
         CIFAR_NOISE,
