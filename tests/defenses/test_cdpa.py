@@ -366,7 +366,7 @@ class TestLikelihood:
         words = form.flip(form.encode(values)[0], masked, p, streams(1))
         seen = form.decode(words).double()
         shifted = values + 0.01 * torch.randn(1, 6, generator=draw, dtype=torch.float64)
-        found = float(defense._of_words(seen, shifted, [6])[0])
+        found = float(defense._of_words(defense._density(seen, [6]), shifted)[0])
         flips = [
             [bit for bit, chosen in zip(masked, which, strict=True) if chosen]
             for which in itertools.product((0, 1), repeat=len(masked))
@@ -403,7 +403,7 @@ class TestLikelihood:
         if abs(float(exact)) < 1e-3:
             return
         flipped = defense.form.decode(word ^ defense.form.mask(mask[:1])).double()
-        at, off = (float(defense._of_words(seen, exact, [1])[0]) for seen in (exact, flipped))
+        at, off = (float(defense._of_words(defense._density(seen, [1]), exact)[0]) for seen in (exact, flipped))
         assert at - off == pytest.approx(math.log(p / (1 - p)), abs=1e-6)
 
     def test_flips_do_not_matter_to_the_derivative(self, steps_of: Make, tiny_network: Network) -> None:
@@ -419,7 +419,8 @@ class TestLikelihood:
         for variant in ("as_printed", "as_released_text"):
             defense = CDPA(variant=variant, p=0.999, mask=(2,))
             words = torch.tensor([[3.2767]], dtype=torch.float64)
-            at = [float(defense._of_words(words, torch.tensor([[each]]).double(), [1])) for each in (3.2767, 4, 9, 2)]
+            density = defense._density(words, [1])
+            at = [float(defense._of_words(density, torch.tensor([[each]]).double())) for each in (3.2767, 4, 9, 2)]
             assert at[:3] == pytest.approx([math.log(0.999)] * 3, abs=1e-3) and at[3] < -5
 
     def test_overflown_words_are_compared_as_such(self) -> None:
@@ -428,8 +429,9 @@ class TestLikelihood:
         words, beyond = defense.form.encode_released(values)
         assert bool(beyond.all())
         seen = defense.form.decode(words).double()
-        assert float(defense._of_words(seen, values, [3])[0]) == pytest.approx(3 * math.log(0.999), abs=1e-2)
-        assert float(defense._of_words(seen, seen, [3])[0]) == pytest.approx(3 * math.log(0.999), abs=1e-2)
+        density = defense._density(seen, [3])
+        assert float(defense._of_words(density, values)[0]) == pytest.approx(3 * math.log(0.999), abs=1e-2)
+        assert float(defense._of_words(density, seen)[0]) == pytest.approx(3 * math.log(0.999), abs=1e-2)
 
     @pytest.mark.parametrize(
         "parameters", [{}, {"encodes": "delta"}, {"layers": "linear"}, {"negatives": "twos_complement"}]

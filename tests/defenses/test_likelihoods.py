@@ -92,7 +92,7 @@ class TestDensities:
     def test_normal(self) -> None:
         draw = torch.Generator().manual_seed(0)
         deviation = torch.randn(2, 5, generator=draw, dtype=torch.float64)
-        variance = torch.rand(2, 5, generator=draw, dtype=torch.float64) + 0.1
+        variance = torch.rand(2, 1, generator=draw, dtype=torch.float64) + 0.1
         torch.testing.assert_close(normal(deviation, variance), logarithms(deviation, variance))
 
     def test_estimated_variances_are_students(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from leakbench.federated.message import DenseMessage, Law, SparseMessage
+from leakbench.federated.message import DenseMessage, Law, Received, SparseMessage
 
 
 def kept(d: int, *counts: int) -> torch.Tensor:
@@ -58,3 +58,16 @@ def test_what_was_pruned_has_mean_zero_and_does_not_pass() -> None:
     mask = torch.tensor([[True, False, True]])
     law = SparseMessage(values, mask).law
     assert law.mean.tolist() == [[1, 0, 3]] and law.passing is mask and law.variance is None
+
+
+def test_what_depends_on_messages_alone_is_computed_once() -> None:
+    received, made = Received(torch.ones(2, 3)), 0
+
+    def sums() -> torch.Tensor:
+        nonlocal made
+        made += 1
+        return received.values.sum(dim=1)
+
+    found = [received.once(key, sums).tolist() for key in ("sums", "sums", ("sums", 2))]
+    assert made == 2 and found == [[3.0, 3.0]] * 3
+    assert Received(received.values).once("sums", lambda: 7) == 7

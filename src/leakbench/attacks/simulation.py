@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, ClassVar
 
 from pydantic import Field
@@ -59,7 +59,7 @@ class Simulated(Wrapper):
         return replace(observations, send=partial(simulation.send, draws=self.draws))
 
 
-@ATTACKS.register("likelihood", version=4)
+@ATTACKS.register("likelihood", version=5)
 class Likelihood(Wrapper):
     """Maximise the likelihood of what was received, in the place of matching gradients.
 
@@ -137,9 +137,10 @@ class _Copies:
 
     def _groups(self, candidates: Candidates) -> Iterator[tuple[Mechanism, torch.Tensor, Candidates]]:
         """Mechanisms, with the places of their candidates and these."""
-        for some in same_mechanism([self._mechanisms[row] for row in candidates.rows.tolist()]):
+        groups = same_mechanism([self._mechanisms[row] for row in candidates.rows.tolist()])
+        for some in groups:
             at = torch.tensor(some, device=candidates.rows.device)
-            chosen = Candidates(*(part[at] for part in candidates))
+            chosen = candidates if len(groups) == 1 else Candidates(*(part[at] for part in candidates))
             yield self._mechanisms[int(chosen.rows[0])], at, chosen
 
     def _steps(self, candidates: Candidates, streams: Streams) -> _Candidates:
@@ -175,6 +176,10 @@ class Simulation(_Copies):
     def _public(self, rows: torch.Tensor) -> Streams | None:
         public = self._observations.public
         return None if public is None else public.at(rows.tolist())
+
+
+CHUNKS = 8
+"""Sets of rows whose received messages are kept, with what is computed of them."""
 
 
 class Scoring(_Copies):
@@ -220,6 +225,7 @@ class Scoring(_Copies):
         counted = exact.shape[1] if observations.marked is None else (~observations.marked).sum(dim=1).clamp(min=1)
         self._level = exact.new_ones(n) * counted / 2
         self._unit = PRIOR * math.prod(shape)
+        self._received = lru_cache(CHUNKS)(self._received_in)
         self._origin, _ = self._surprise(Candidates(exact, images, labels, rows))
 
     def score(self, candidates: Candidates) -> tuple[torch.Tensor, torch.Tensor]:
@@ -235,15 +241,18 @@ class Scoring(_Copies):
 
     def _surprise(self, candidates: Candidates) -> tuple[torch.Tensor, torch.Tensor]:
         """The negative log-likelihood ``[k]``, and its derivative ``[k, d]``."""
-        gradients, seen = candidates.gradients, self._observations
+        gradients = candidates.gradients
         values, derivatives = gradients.new_empty(len(gradients)), torch.empty_like(gradients)
         for mechanism, at, some in self._groups(candidates):
-            parts = (None if part is None else part[some.rows] for part in (seen.step, seen.beyond))
-            received = Received(seen.gradients[some.rows], *parts)
-            surprise = partial(self._surprise_of, mechanism, received, some)
+            surprise = partial(self._surprise_of, mechanism, self._received(tuple(some.rows.tolist())), some)
             with running(mechanism):
                 derivatives[at], values[at] = torch.func.grad(surprise, has_aux=True)(some.gradients)
         return values, derivatives
+
+    def _received_in(self, rows: tuple[int, ...]) -> Received:
+        """The messages of some rows. Those of the same rows are the same object, which keeps what is computed of it."""
+        seen, at = self._observations, list(rows)
+        return Received(seen.gradients[at], *(None if part is None else part[at] for part in (seen.step, seen.beyond)))
 
     def _surprise_of(
         self, mechanism: Mechanism, received: Received, candidates: Candidates, gradients: torch.Tensor

@@ -13,6 +13,7 @@ from leakbench.federated.client_data import ClientData
 from leakbench.federated.message import DenseMessage, Law, Message, Received
 from leakbench.federated.step import ClientSteps
 from leakbench.lazy import torch
+from leakbench.numerics.slopes import with_slope
 from leakbench.randomness import Streams
 from leakbench.registry import Component, Registry
 
@@ -122,10 +123,16 @@ def least_squares_scale(
         gradient: of the candidates.
         weights: of the squares of differences, ``[n, d]``, or boolean: the coordinates that are compared.
     """
-    compared = gradient if weights is None else weights * gradient
-    square = (compared * gradient).sum(dim=1, keepdim=True)
-    scale = (compared * values).sum(dim=1, keepdim=True) / square.clamp(min=torch.finfo(square.dtype).tiny)
-    return torch.where(square > 0, scale.clamp(min=LEAST_SCALE), 1.0)
+    fixed = gradient.detach()
+    compared = fixed if weights is None else weights * fixed
+    square = torch.linalg.vecdot(compared, fixed)[:, None]
+    inverse = 1 / square.clamp(min=torch.finfo(fixed.dtype).tiny)
+    scale = torch.linalg.vecdot(compared, values)[:, None] * inverse
+    inverse = inverse * ((scale > LEAST_SCALE) & (square > 0))
+    slope = (values if weights is None else weights * values) * inverse
+    slope -= compared.mul_(2 * scale * inverse) if weights is not None else compared * (2 * scale * inverse)
+    nearest = torch.where(square > 0, scale.clamp(min=LEAST_SCALE), 1.0)
+    return with_slope(gradient, nearest[:, 0], slope)[:, None]
 
 
 LEAST_SCALE = 1e-3

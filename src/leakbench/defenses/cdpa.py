@@ -10,11 +10,9 @@ neither a mean nor a median: 127, 127, 128 and 128 become 255.
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -22,6 +20,7 @@ from pydantic import Field, model_validator
 from leakbench.defenses.base import DEFENSES, Defense, PrivacyStatement, Schedule, least_squares_scale
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.federated.fixed_point import FixedPoint, Negatives, unbiased_mean, vote
+from leakbench.federated.fixed_point_likelihood import Origins, WordDensity, before_flips
 from leakbench.federated.lattice import Lattice, Quantised, Rounding, dequantise, lattice_law, quantise
 from leakbench.federated.lattice_likelihood import FINEST, Cells
 from leakbench.federated.message import Law, Message, Received
@@ -29,6 +28,7 @@ from leakbench.federated.step import ClientSteps
 from leakbench.federated.tensors import Tensors
 from leakbench.lazy import torch
 from leakbench.models.base import Network
+from leakbench.numerics.slopes import with_slope
 from leakbench.randomness import Streams
 from leakbench.theory.bit_votes import VoteRule, composed_epsilon, epsilon_per_bit, least_ones
 
@@ -36,9 +36,6 @@ Layers = Literal["last", "linear", "all"]
 
 MOST_MASKED = 8
 """Masked bits up to which a likelihood adds up all that may have been flipped."""
-
-NEGLIGIBLE = -40.0
-"""Logarithm of a part of a mixture at which it plays no role; exponentials of less are slow."""
 
 MISREAD = 10.0
 """The public code's module for text writes 5 decimals and reads 4."""
@@ -205,7 +202,8 @@ class CDPA(Defense):
             ConfigError: the model has no layer to protect.
         """
         update, lattice = steps.gradient, Lattice(bits=self.bits)
-        chosen, others, protected = self._layout(steps)
+        chosen, others = self._sizes(steps.network)
+        protected = self._protected(steps.network).to(update.device)
         # Words encode the quantised update, dither subtracted (Algorithm 1).
         dither, factor = streams.child("words"), self._factor(steps)
         coarse = dequantise(quantise(update[:, protected] * factor, chosen, lattice, self.rounding, dither), dither)
@@ -245,25 +243,26 @@ class CDPA(Defense):
         Raises:
             Infeasible: more than 8 bits are masked.
         """
-        assert received.step is not None
-        assert received.beyond is not None
-        chosen, others, _ = self._layout(steps)
-        words, rest = self._divided(received.values, steps.network)
+        factor, (_, others) = self._factor(steps), self._sizes(steps.network)
+        density, rest = received.once((self, "seen"), partial(self._seen, received, steps.network, factor))
         values, of_rest = self._divided(steps.gradient, steps.network)
-        factor = self._factor(steps)
-        of_words = self._of_words(words * (factor / self._misread), values * factor, chosen)
+        of_words = self._of_words(density, values * factor)
         if not others:
             return of_words
-        code = (self._divided(each, steps.network)[1] for each in (received.step, received.beyond))
-        cells = Cells.of(of_rest, Received(rest, *code), others, Lattice(bits=self.bits), self.rounding)
+        cells = Cells.of(of_rest, rest, others, Lattice(bits=self.bits), self.rounding)
         return of_words + cells.uniform()
 
     def fitted_scale(self, received: Received, steps: ClientSteps) -> torch.Tensor:
         """By least squares over what shows no masked bit, ``[n, 1]``: a few flips outweigh a gradient."""
-        *_, protected = self._layout(steps)
-        values = torch.where(protected, received.values / self._misread, received.values)
-        words, _ = self.form.encode(values * self._factor(steps))
-        return least_squares_scale(values, steps.gradient, ~(protected & self.form.shown(words, self.mask)))
+
+        def compared() -> tuple[torch.Tensor, torch.Tensor]:
+            protected = self._protected(steps.network).to(received.values.device)
+            values = torch.where(protected, received.values / self._misread, received.values)
+            words, _ = self.form.encode(values * self._factor(steps))
+            return values, (~(protected & self.form.shown(words, self.mask))).to(values.dtype)
+
+        values, weights = received.once((self, "compared"), compared)
+        return least_squares_scale(values, steps.gradient, weights)
 
     def _divided(self, values: torch.Tensor, network: Network) -> tuple[torch.Tensor, torch.Tensor]:
         """The protected coordinates of ``[n, d]`` and the others, faster than by masks."""
@@ -272,37 +271,41 @@ class CDPA(Defense):
         protected = torch.cat([none, *(part for part, as_words in parts if as_words)], dim=1)
         return protected, torch.cat([none, *(part for part, as_words in parts if not as_words)], dim=1)
 
-    def _of_words(self, received: torch.Tensor, values: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
-        """Log-likelihood of decoded words ``[n, k]`` of values ``[n, k]``, ``[n]``."""
+    def _seen(self, received: Received, network: Network, factor: float) -> tuple[WordDensity, Received]:
+        """The density of values before they became words, and the lattice points of the others."""
+        assert received.step is not None
+        assert received.beyond is not None
+        values, rest = self._divided(received.values, network)
+        code = (self._divided(each, network)[1] for each in (received.step, received.beyond))
+        return self._density(values * (factor / self._misread), self._sizes(network)[0]), Received(rest, *code)
+
+    def _density(self, received: torch.Tensor, sizes: Sequence[int]) -> WordDensity:
+        """The density of values before they became the decoded words ``[n, k]``, of tensors of some sizes."""
         form, masked = self.form, self.mask if self.p < 1 else ()
         if len(masked) > MOST_MASKED:
             raise Infeasible(
                 f"mask names {len(masked)} bits, and the likelihood adds up 2^{len(masked)} words per coordinate; "
                 f"it takes {MOST_MASKED} at most, and the attack 'simulated' any number"
             )
-        patterns = torch.tensor(
-            [form.mask(some) for count in range(len(masked) + 1) for some in itertools.combinations(masked, count)]
-        )
-        flips = torch.tensor([count for count in range(len(masked) + 1) for _ in range(math.comb(len(masked), count))])
-        weights = torch.xlogy(flips, 1 - self.p) + (len(masked) - flips) * math.log(self.p)
-        words = form.encode(received)[0][:, None] ^ patterns.to(torch.int16).to(received.device)[:, None]
-        origins = form.integers(words).to(values)  # [n, 2^k, words]
+        words = form.encode(received)[0]
+        origins, weights = (each.to(received.dtype) for each in before_flips(form, words, masked, self.p))
+        magnitudes, order = origins.abs().sort(dim=-1, stable=True)
         tensors = Tensors(sizes)
-        magnitudes = origins.abs()
-        size = tensors.spread(tensors.mean(magnitudes.amin(dim=1).square()).sqrt())
+        size = tensors.spread(tensors.mean(magnitudes[..., 0].square()).sqrt())
         # Two rows of a tensor add up in the scale of the lattice, 3 sigma.
         lattice = 18 * float(Lattice(bits=self.bits).error_covariance(self.rounding).diagonal().mean())
         variance = torch.maximum(1 / 12 + lattice * size.square(), (FINEST * size).square() / 2)
-        scaled = self._as_encoded(values * form.scale)
-        scaled = scaled * torch.where((received == 0) & (scaled < 0), -1.0, 1.0)
-        apart = scaled[:, None] - origins
         largest = float(received.abs().amax()) * form.scale + form.mask(masked)
-        if self.variant != "as_released" and (largest >= form.limit or 0 in masked):  # one may have been saturated
-            apart = torch.where(magnitudes == form.limit, (apart * origins.sign()).clamp(max=0), apart)
-        of_origins = weights.to(values)[:, None] - apart.square() * (0.5 / variance)[:, None]
-        likeliest = of_origins.amax(dim=1)
-        others = (of_origins - likeliest[:, None]).clamp(min=NEGLIGIBLE).exp().sum(dim=1)
-        return (likeliest + others.log()).sum(dim=1)
+        saturated = torch.zeros_like(order, dtype=torch.bool)
+        if self.variant != "as_released" and (largest >= form.limit or 0 in masked):
+            saturated = magnitudes == form.limit
+        of_words = Origins(origins.gather(-1, order), weights[order], saturated, 0.5 / variance, received == 0)
+        return WordDensity(of_words)
+
+    def _of_words(self, density: WordDensity, values: torch.Tensor) -> torch.Tensor:
+        """Log-likelihood of words that were received, for values before they were encoded ``[n, k]``: ``[n]``."""
+        scaled = self._as_encoded(values * self.form.scale)
+        return with_slope(scaled, *density(scaled.detach()))
 
     def _as_encoded(self, scaled: torch.Tensor) -> torch.Tensor:
         """Values in units of a word, with the overflows of the variant; derivatives go straight through."""
@@ -316,14 +319,14 @@ class CDPA(Defense):
     def _misread(self) -> float:
         return MISREAD if self.variant == "as_released_text" else 1.0
 
-    def _layout(self, steps: ClientSteps) -> tuple[list[int], list[int], torch.Tensor]:
-        """Sizes of the tensors that become words, those of the others, and the mask of protected coordinates."""
-        sizes = steps.network.sizes
-        tensors = protected_tensors(steps.network, self.layers)
-        chosen = [size for size, as_words in zip(sizes, tensors, strict=True) if as_words]
-        others = [size for size, as_words in zip(sizes, tensors, strict=True) if not as_words]
-        protected = torch.tensor(tensors).repeat_interleave(torch.tensor(sizes))
-        return chosen, others, protected.to(steps.gradient.device)
+    def _sizes(self, network: Network) -> tuple[list[int], list[int]]:
+        """Sizes of the tensors that become words, and those of the others."""
+        tensors = list(zip(network.sizes, protected_tensors(network, self.layers), strict=True))
+        return [size for size, as_words in tensors if as_words], [size for size, as_words in tensors if not as_words]
+
+    def _protected(self, network: Network) -> torch.Tensor:
+        """The mask of protected coordinates, boolean ``[d]``."""
+        return torch.tensor(protected_tensors(network, self.layers)).repeat_interleave(torch.tensor(network.sizes))
 
     def _factor(self, steps: ClientSteps) -> float:
         if self.encodes == "gradient":

@@ -3,13 +3,18 @@
 What is sent without noise has no density. It gets one of a small width that the message itself shows, so that a search
 for the exact gradient has a slope. Maximising them is the attack of Balunovic et al. (2022), *Bayesian Framework for
 Gradient Leakage*.
+
+They are evaluated at every step of a search, over every coordinate: so derivatives are written out.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
+from leakbench.federated.message import Received
 from leakbench.lazy import torch
+from leakbench.numerics.slopes import with_slope
 
 EXACT = 1e-3
 """Width of a coordinate that is sent without noise, as a part of the root mean square of those that are not zero."""
@@ -29,7 +34,7 @@ def exact_variance(values: torch.Tensor) -> torch.Tensor:
 
 
 def widened(variance: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Variances of which none is zero, ``[n, d]``, where messages were ``values``, ``[n, d]``.
+    """Variances of which none is zero, ``[n, d]`` or ``[n, 1]``, where messages were ``values``, ``[n, d]``.
 
     Of a row without any noise the variance is that of :func:`exact_variance`, else at least :data:`LEAST` times the
     mean.
@@ -41,11 +46,19 @@ def widened(variance: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
 def normal(deviation: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
     """Logarithm of a normal density but for ``2 pi``, of deviations from its mean ``[n, d]``; summed, ``[n]``.
 
-    >>> normal(torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 4.0]]))  # -1/2 - 1/2 - log(2)
-    tensor([-1.6931])
+    The variance is ``[n, 1]``, that of every coordinate.
+
+    >>> normal(torch.tensor([[2.0, 2.0]]), torch.tensor([[4.0]]))  # twice -1/2 - log(2)
+    tensor([-2.3863])
     """
-    logarithm: torch.Tensor = -0.5 * (deviation.square() / variance + variance.log())
-    return logarithm.sum(dim=1)
+    return squares(deviation) / variance[:, 0] - 0.5 * deviation.shape[1] * variance[:, 0].log()
+
+
+def squares(deviation: torch.Tensor, precision: torch.Tensor | float = 1.0) -> torch.Tensor:
+    """Minus half the sum of squares, ``[n]``, of deviations ``[n, d]``, each times its ``precision``, a constant."""
+    fixed = deviation.detach()
+    slope = fixed * -precision
+    return with_slope(deviation, 0.5 * torch.linalg.vecdot(slope, fixed), slope)
 
 
 def uncertain_normal(deviation: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
@@ -55,10 +68,12 @@ def uncertain_normal(deviation: torch.Tensor, variance: torch.Tensor) -> torch.T
     to every variance: a search that is far off sees all coordinates alike, and the large ones, which say most, are no
     outliers.
     """
-    variance = variance + excess_variance(deviation, variance)
-    ratio = deviation.square() / (FREEDOM * variance)
-    logarithm: torch.Tensor = -0.5 * ((FREEDOM + 1) * ratio.log1p() + variance.log())
-    return logarithm.sum(dim=1)
+    fixed = deviation.detach()
+    spread = FREEDOM * (variance + excess_variance(fixed, variance))
+    total = fixed.square() + spread  # log1p of their ratio is the difference of their logarithms
+    logarithm = 0.5 * (FREEDOM * spread.log().sum(dim=1) - (FREEDOM + 1) * total.log().sum(dim=1))
+    constant = 0.5 * deviation.shape[1] * math.log(FREEDOM)
+    return with_slope(deviation, logarithm + constant, fixed.mul(-(FREEDOM + 1)).div_(total))
 
 
 def excess_variance(deviation: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
@@ -78,24 +93,37 @@ def clipped_normal(
         values: received, ``[n, d]``.
         gradient: of the candidates, ``[n, d]``.
         clip: the bound on every coordinate.
-        variance: that the density has, ``[n, d]``.
-        noise: standard deviation of the noise, which may be zero, ``[n, d]``.
+        variance: that the density has, ``[n, 1]``.
+        noise: standard deviation of the noise, which may be zero, ``[n, 1]``; a constant in derivatives.
     """
-    beyond = (gradient.abs() - clip).clamp(min=0)
-    inside = (clip - gradient.sign() * values - IMPROBABLE * noise).clamp(min=0)
-    return normal(values - gradient.clamp(-clip, clip), variance) - (beyond * inside / variance).sum(dim=1)
+    fixed = gradient.detach()
+    beyond = torch.nn.functional.softshrink(fixed, clip)
+    signs = beyond.sign()
+    deviation = values - fixed + beyond
+    inside = ((clip - IMPROBABLE * noise.detach()) * signs - values).mul_(signs).clamp_(min=0).mul_(signs)
+    line = torch.linalg.vecdot(beyond, inside)
+    logarithm = -0.5 * torch.linalg.vecdot(deviation, deviation) - line
+    slope = deviation.addcmul_(deviation, signs.square(), value=-1).sub_(inside)
+    logarithm = with_slope(gradient, logarithm, slope)
+    return logarithm / variance[:, 0] - 0.5 * values.shape[1] * variance[:, 0].log()
 
 
-def kept_or_below(
-    values: torch.Tensor, sent: torch.Tensor, variance: torch.Tensor, bound: torch.Tensor | float = math.inf
-) -> torch.Tensor:
+def kept_or_below(received: Received, sent: torch.Tensor, bound: Callable[[], torch.Tensor] | None) -> torch.Tensor:
     """Density of sparse messages, ``[n]``: kept coordinates are exact, pruned ones at most a bound.
 
     Args:
-        values: received, ``[n, d]``; zero where pruned.
+        received: values, zero where pruned.
         sent: what candidates would send if nothing was pruned, ``[n, d]``.
-        variance: of the width that stands for no noise, ``[n, 1]``.
-        bound: greatest magnitude of a pruned coordinate, ``[n, d]``; infinite where there is none.
+        bound: computes the greatest magnitudes of pruned coordinates, ``[n, d]``; None where there are none.
     """
-    excess = (sent.abs() - bound).clamp(min=0)
-    return -0.5 * (torch.where(values != 0, values - sent, excess).square() / variance).sum(dim=1)
+    values = received.values
+
+    def constants() -> tuple[torch.Tensor, torch.Tensor]:
+        most = torch.full_like(values, torch.inf) if bound is None else bound()
+        return torch.where(values != 0, 0.0, most), 1 / exact_variance(values)
+
+    free, precision = received.once("kept or below", constants)
+    fixed = sent.detach()
+    deviation = values - fixed + torch.clamp(fixed, -free, free)
+    slope = deviation * precision
+    return with_slope(sent, -0.5 * torch.linalg.vecdot(slope, deviation), slope)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -68,14 +69,17 @@ class Laplace(Defense):
 
     def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
         """Laplace's density around what the candidate would send, with the scale of its own tensors, ``[n]``."""
-        mean, _, spread = self._sent(steps)
+        mean = self._sent(steps)[0] if self.form == "clipped" else steps.gradient
+        tensors = Tensors(steps.network.sizes)
+        spread = self._noise_scale * self._normaliser(steps)[1]
         spread = spread.clamp(min=torch.finfo(spread.dtype).tiny)
-        return -((received.values - mean).abs() / spread + spread.log()).sum(dim=1)
+        apart = tensors.reduce(received.values - mean, partial(torch.linalg.vector_norm, ord=1, dim=1))
+        return -(apart / spread + spread.new_tensor(tensors.sizes) * spread.log()).sum(dim=1)
 
     def _sent(self, steps: ClientSteps) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The values that noise is added to, the coordinates that are not clipped, and the scale of the noise."""
         gradient = steps.gradient
-        centre, scale = self._normaliser(steps)
+        centre, scale = map(Tensors(steps.network.sizes).spread, self._normaliser(steps))
         spread = scale * self._noise_scale
         if self.form != "clipped":
             return gradient, torch.ones_like(gradient, dtype=torch.bool), spread
@@ -88,12 +92,11 @@ class Laplace(Defense):
         return SENSITIVITY * (SENSITIVITY if self.form == "as_released" else 1.0) / self.epsilon
 
     def _normaliser(self, steps: ClientSteps) -> tuple[torch.Tensor, torch.Tensor]:
-        """Centre and scale of every coordinate: ``[n, d]``, or ``[1]`` where they are constants."""
-        gradient = steps.gradient
+        """Centre and scale of every tensor: ``[n, tensors]``, or ``[1, tensors]`` where they are constants."""
+        gradient, tensors = steps.gradient, Tensors(steps.network.sizes)
         if self.bound is not None or self.form == "as_released":
-            return gradient.new_zeros(1), gradient.new_full((1,), self.bound or 1.0)
-        tensors = Tensors(steps.network.sizes)
-        return tensors.spread(tensors.mean(gradient)), SPREAD * tensors.spread(tensors.std(gradient))
+            return gradient.new_zeros(1, len(tensors)), gradient.new_full((1, len(tensors)), self.bound or 1.0)
+        return tensors.mean(gradient), SPREAD * tensors.std(gradient)
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
         """Pure epsilon of the whole update: coordinates and rounds add, ``d * rounds * epsilon``.

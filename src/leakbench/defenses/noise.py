@@ -44,6 +44,12 @@ def add_noise_clipped(
     return replace(message, marked=message.values.abs() >= clip, law=replace(message.law, passing=~clipped))
 
 
+def isotropic_variance(gradient: torch.Tensor, scale: float, mode: ScaleMode) -> torch.Tensor:
+    """The same variance of every coordinate, ``[n, d]``; see :func:`~leakbench.theory.optimal_noise.scale_variance`."""
+    ones = gradient.new_ones(1, gradient.shape[1])
+    return scale_variance(ones, gradient, scale, mode).expand_as(gradient)
+
+
 @DEFENSES.register("gaussian_noise", version=1)
 class GaussianNoise(Defense):
     """Isotropic Gaussian noise on the client's gradient."""
@@ -58,11 +64,11 @@ class GaussianNoise(Defense):
 
     def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
         """The normal density around the candidate's gradient, with the variance of its own noise, ``[n]``."""
-        variance = widened(self._variance(steps.gradient), received.values)
+        variance = widened(self._variance(steps.gradient)[:, :1], received.values)
         return normal(received.values - steps.gradient, variance)
 
     def _variance(self, gradient: torch.Tensor) -> torch.Tensor:
-        return scale_variance(torch.ones_like(gradient), gradient, self.scale, self.scale_mode)
+        return isotropic_variance(gradient, self.scale, self.scale_mode)
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
         return PrivacyStatement(None, None, "no guarantee: the gradient is not bounded, so its sensitivity is infinite")
@@ -84,19 +90,19 @@ class ClippedNoise(Defense):
 
     def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
         """The normal density around the candidate's clipped gradient, ``[n]``: see :func:`clipped_normal`."""
-        variance = self._variance(steps.gradient)
+        variance = self._variance(steps.gradient)[:, :1]
         wide = widened(variance, received.values)
         return clipped_normal(received.values, steps.gradient, self.clip, wide, variance.sqrt())
 
     def fitted_scale(self, received: Received, steps: ClientSteps) -> torch.Tensor:
         """By least squares over what is below the bound by more than noise explains, ``[n, 1]``."""
-        noise = self._variance(steps.gradient).sqrt()
+        noise = self._variance(steps.gradient.detach())[:, :1].sqrt()
         below = received.values.abs() < self.clip - IMPROBABLE * noise
-        return least_squares_scale(received.values, steps.gradient, below)
+        return least_squares_scale(received.values, steps.gradient, below.to(noise.dtype))
 
     def _variance(self, gradient: torch.Tensor) -> torch.Tensor:
         """Variance of the noise; the budget ``u2`` is of the unclipped gradient (eq. 11)."""
-        return scale_variance(torch.ones_like(gradient), gradient, self.scale, self.scale_mode)
+        return isotropic_variance(gradient, self.scale, self.scale_mode)
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
         """Zero-concentrated DP against replacing a client's whole batch.

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from leakbench.defenses.base import DEFENSES, Defense, PrivacyStatement, Schedule, least_squares_scale
-from leakbench.defenses.densities import exact_variance, uncertain_normal, widened
+from leakbench.defenses.densities import exact_variance, squares, uncertain_normal, widened
 from leakbench.defenses.noise import add_noise, add_noise_clipped
 from leakbench.federated.message import DenseMessage, Message, Received, SparseMessage
 from leakbench.federated.sensitivity import Probes
@@ -107,15 +107,21 @@ class OptimalClippedNoise(OptimalNoise):
         Clipped coordinates have no noise, so they show that they were clipped.
         """
         values = received.values
-        clipped = values.abs() == torch.full_like(values, self.clip)
-        ratio = torch.where(clipped, 0.0, self.ratio(steps, released_floor=1e-6))
+
+        def constants() -> tuple[torch.Tensor, ...]:
+            clipped = values.abs() == torch.full_like(values, self.clip)
+            least = torch.where(clipped & (values > 0), 0.0, -torch.inf)
+            return (~clipped).to(values), least, torch.where(clipped & (values < 0), 0.0, torch.inf)
+
+        noisy, *bounds = received.once((self, "noisy"), constants)
+        ratio = noisy * self.ratio(steps, released_floor=1e-6)
         variance = scale_variance(ratio, steps.gradient, self.scale, self.scale_mode).detach()
-        short = (self.clip - values.sign() * steps.gradient).clamp(min=0)
-        deviation = torch.where(clipped, short, values - steps.gradient)
-        return uncertain_normal(deviation, widened(variance, values))
+        return uncertain_normal((values - steps.gradient).clamp(*bounds), widened(variance, values))
 
     def fitted_scale(self, received: Received, steps: ClientSteps) -> torch.Tensor:
-        return least_squares_scale(received.values, steps.gradient, received.values.abs() < self.clip)
+        values = received.values
+        below = received.once((self, "below"), lambda: (values.abs() < self.clip).to(values.dtype))
+        return least_squares_scale(values, steps.gradient, below)
 
 
 @DEFENSES.register("optimal_pruning", version=1)
@@ -131,12 +137,15 @@ class OptimalPruning(_Sensitive):
 
     def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
         """Kept coordinates are exact, and pruned ones normal, of the size at which the ratio prunes them, ``[n]``."""
-        deviation = received.values - steps.gradient
-        return -0.5 * (deviation.square() / self._variance(received, steps)).sum(dim=1)
+        return squares(received.values - steps.gradient, self._precision(received, steps))
 
     def fitted_scale(self, received: Received, steps: ClientSteps) -> torch.Tensor:
-        weights = exact_variance(received.values) / self._variance(received, steps)
+        weights = exact_variance(received.values) * self._precision(received, steps)
         return least_squares_scale(received.values, steps.gradient, weights)
+
+    def _precision(self, received: Received, steps: ClientSteps) -> torch.Tensor:
+        """Inverse of :meth:`_variance`, ``[n, d]``; of the candidates' labels alone, and so the same in a search."""
+        return received.once((self, "precision"), lambda: 1 / self._variance(received, steps).detach())
 
     def _variance(self, received: Received, steps: ClientSteps) -> torch.Tensor:
         """Variance of the message around the gradient as an attacker knows it, ``[n, d]``.
@@ -209,5 +218,5 @@ class OptimalRounding(_Sensitive):
 
         Each coordinate's step depends on the data, and an estimate of it misleads a search more than it helps.
         """
-        variance = torch.full_like(received.values, self.scale**2 / 12)
+        variance = torch.full_like(received.values[:, :1], self.scale**2 / 12)
         return uncertain_normal(received.values - steps.gradient, widened(variance, received.values))

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from leakbench.defenses.base import DEFENSES, Defense, PrivacyStatement, Schedule, least_squares_scale
-from leakbench.defenses.densities import exact_variance, kept_or_below
+from leakbench.defenses.densities import kept_or_below
 from leakbench.federated.message import Message, Received, SparseMessage
 from leakbench.federated.step import ClientSteps
 from leakbench.federated.tensors import Tensors
@@ -27,7 +27,9 @@ class Sparse(Defense):
 
     def fitted_scale(self, received: Received, steps: ClientSteps) -> torch.Tensor:
         """By least squares over what was sent, ``[n, 1]``."""
-        return least_squares_scale(received.values, self.gain * steps.gradient, received.values != 0)
+        values = received.values
+        kept = received.once("kept", lambda: (values != 0).to(values.dtype))
+        return least_squares_scale(values, self.gain * steps.gradient, kept)
 
 
 @DEFENSES.register("magnitude_pruning", version=1)
@@ -49,10 +51,12 @@ class MagnitudePruning(Sparse):
 
 def _likelihood_by_magnitude(received: Received, steps: ClientSteps, groups: Tensors) -> torch.Tensor:
     """Log-likelihoods ``[n]`` of messages with the largest coordinates of each of the groups."""
-    values = received.values
-    magnitude = torch.where(values != 0, values.abs(), torch.inf)
-    smallest = groups.spread(groups.reduce(magnitude, lambda part: part.amin(dim=1)))
-    return kept_or_below(values, steps.gradient, exact_variance(values), smallest)
+
+    def smallest() -> torch.Tensor:
+        magnitude = torch.where(received.values != 0, received.values.abs(), torch.inf)
+        return groups.spread(groups.reduce(magnitude, lambda part: part.amin(dim=1)))
+
+    return kept_or_below(received, steps.gradient, smallest)
 
 
 @DEFENSES.register("grad_drop", version=1)
@@ -130,7 +134,7 @@ class RandomMask(Sparse):
 
     def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
         """Kept coordinates are exact, and nothing is known of the others, ``[n]``."""
-        return kept_or_below(received.values, self.gain * steps.gradient, exact_variance(received.values))
+        return kept_or_below(received, self.gain * steps.gradient, None)
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
         return PrivacyStatement(None, None, "no guarantee: what is sent is exact")

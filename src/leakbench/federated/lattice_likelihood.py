@@ -14,6 +14,7 @@ from leakbench.federated.lattice import Lattice, Layout, Rounding
 from leakbench.federated.message import Received
 from leakbench.federated.tensors import Tensors
 from leakbench.lazy import torch
+from leakbench.numerics.slopes import with_slope
 
 OUTSIDE = 10.0
 """Slope of the logarithm outside a cell, per width of the cell."""
@@ -29,6 +30,47 @@ UNIT: dict[int, Lattice] = {1: Lattice(1, bits=1, radius=1.5), 2: Lattice(2, bit
 
 
 @dataclass(frozen=True)
+class _Grid:
+    """The part of :class:`Cells` that depends on the received points alone.
+
+    Attributes:
+        inverse: of Delta, zero for values that travel as they are, ``[n, d]``.
+        sharpness_of_exact: of the values that travel as they are, zero for the others, ``[n, d]``; None without any.
+        beyond: as in :class:`Cells`.
+        at_limit: as in :class:`Cells`.
+        sharpness: as in :class:`Cells`.
+        padding: as in :class:`Cells`.
+    """
+
+    inverse: torch.Tensor
+    sharpness_of_exact: torch.Tensor | None
+    beyond: torch.Tensor
+    at_limit: tuple[torch.Tensor, ...]
+    sharpness: torch.Tensor
+    padding: torch.Tensor | None
+
+    @classmethod
+    def of(cls, received: Received, layout: Layout) -> _Grid:
+        assert received.step is not None
+        assert received.beyond is not None
+        tensors, device = Tensors(layout.sizes), received.values.device
+        step = received.step[:, tensors.starts(device)]  # one per tensor, as are all that follow
+        norms = tensors.reduce(received.values, partial(torch.linalg.vector_norm, dim=1))
+        least = (FINEST * norms / norms.new_tensor(layout.sizes).sqrt()).clamp(min=1e-12)
+        coded = step > 0
+        counts = torch.tensor(layout.counts, device=device)
+        beyond = layout.blocks(received.beyond)
+        return cls(
+            tensors.spread(torch.where(coded, 1 / torch.where(coded, step, 1.0), 0.0)),
+            None if bool(coded.all()) else tensors.spread(torch.where(coded, 0.0, 1 / least)),
+            beyond,
+            beyond.any(dim=1).nonzero(as_tuple=True),
+            torch.where(coded, (step / least).clamp(max=1), 1.0).repeat_interleave(counts, dim=1),
+            layout.padding(device),
+        )
+
+
+@dataclass(frozen=True)
 class Cells:
     """Values as seen from the points that were received of them.
 
@@ -37,6 +79,7 @@ class Cells:
         rounding: to its points; it makes the cells.
         errors: values minus received ones, in units of Delta, ``[n, L, blocks]``; zero at places that pad a tensor.
         beyond: signs of the lattice coordinates that are at the limit, else zero, ``[n, L, blocks]``.
+        at_limit: rows and blocks of those, each ``[m]``.
         sharpness: Delta over the width that counts, at most 1, ``[n, blocks]``.
         exact: log-likelihood of the values that travel as they are, ``[n]``.
         padding: places that pad a tensor, boolean ``[L, blocks]``; None without any.
@@ -47,6 +90,7 @@ class Cells:
     rounding: Rounding
     errors: torch.Tensor
     beyond: torch.Tensor
+    at_limit: tuple[torch.Tensor, ...]
     sharpness: torch.Tensor
     exact: torch.Tensor
     padding: torch.Tensor | None
@@ -72,30 +116,23 @@ class Cells:
             rounding: to its points.
             bound: the public bound that values were clipped to, in the place of the tensors' own scales.
         """
-        assert received.step is not None
-        assert received.beyond is not None
-        layout, tensors = Layout(tuple(sizes), lattice.dimension, bound is not None), Tensors(sizes)
+        layout = Layout(tuple(sizes), lattice.dimension, bound is not None)
+        grid = received.once(("grid", layout), partial(_Grid.of, received, layout))
         sent = values if bound is None else values.clamp(-bound, bound)
         difference = sent - received.values
-        step = received.step[:, tensors.starts(values.device)]  # one per tensor, as are all that follow
-        norms = tensors.reduce(received.values, partial(torch.linalg.vector_norm, dim=1))
-        least = (FINEST * norms / norms.new_tensor(sizes).sqrt()).clamp(min=1e-12)
-        coded = step > 0
-        inverse = torch.where(coded, 1 / torch.where(coded, step, 1.0), 0.0)
-        in_units = tensors.spread(inverse)
         exact = values.new_zeros(len(values))
-        if not bool(coded.all()):
-            exact = -(difference * tensors.spread(torch.where(coded, 0.0, 1 / least))).square().sum(dim=1)
-        counts = torch.tensor(layout.counts, device=values.device)
+        if grid.sharpness_of_exact is not None:
+            exact = -(difference * grid.sharpness_of_exact).square().sum(dim=1)
         return cls(
             lattice,
             rounding,
-            layout.blocks(difference * in_units),
-            layout.blocks(received.beyond),
-            torch.where(coded, (step / least).clamp(max=1), 1.0).repeat_interleave(counts, dim=1),
+            layout.blocks(difference * grid.inverse),
+            grid.beyond,
+            grid.at_limit,
+            grid.sharpness,
             exact,
-            layout.padding(values.device),
-            None if bound is None else layout.blocks((values - sent).abs() * in_units),
+            grid.padding,
+            None if bound is None else layout.blocks((values - sent).abs() * grid.inverse),
         )
 
     def uniform(self) -> torch.Tensor:
@@ -106,12 +143,19 @@ class Cells:
         a candidate that a prior pulls at ends at the borders of its cells otherwise, where the truth is not. A cell
         narrower than :data:`FINEST` allows is as wide as that.
         """
-        along = (self.lattice.facets(self.rounding).to(self.errors) @ self._from_nearest_cell()).abs()
-        along = along * self.sharpness[:, None]
-        outside = (along - 0.5).clamp(min=0)
-        if self.clipped is not None:  # no other cell is nearer than that of the bound, and there lies the way back
-            outside = outside * (1 + self.clipped.sum(dim=1, keepdim=True))
-        return self.exact - (OUTSIDE * outside + along.square()).sum(dim=(1, 2))
+        facets, sharpness = self.lattice.facets(self.rounding).to(self.errors), self.sharpness[:, None]
+        along = (facets @ self._from_nearest_cell()).mul_(sharpness)
+        outside = torch.nn.functional.softshrink(along, 0.5)
+        slope = outside.sign().mul_(-OUTSIDE)
+        inside = torch.linalg.vector_norm(along, dim=(1, 2)).square()
+        if self.clipped is None:
+            far = outside.abs().sum(dim=(1, 2))
+        else:  # no other cell is nearer than that of the bound, and there lies the way back
+            beyond = 1 + self.clipped.detach().sum(dim=1, keepdim=True)
+            slope, by_block = slope * beyond, outside.abs().sum(dim=1, keepdim=True)
+            far = with_slope(self.clipped, (by_block * beyond).sum(dim=(1, 2)), by_block.expand_as(self.clipped))
+        slope = facets.mT @ slope.sub_(along, alpha=2).mul_(sharpness)
+        return self.exact - OUTSIDE * far + with_slope(self.errors, -inside, slope)
 
     def laplace(self, scale: float) -> torch.Tensor:
         """Log-probability of the points with Laplace noise before quantisation in one dimension, ``[n]``; exact.
@@ -124,14 +168,19 @@ class Cells:
             scale: of the noise, in units of Delta.
         """
         half = 0.5 / scale
-        apart = (self.errors[:, 0] / scale).abs()
+        errors = self.errors[:, 0].detach() / scale
+        apart = errors.abs()
         inner = apart.clamp(max=half)
-        cell = inner - apart + (-0.5 * (torch.expm1(inner - half) + torch.expm1(-inner - half))).log()
-        row, block = self.beyond[:, 0].nonzero(as_tuple=True)
-        towards = self.errors[row, 0, block] * self.beyond[row, 0, block] / scale + half
-        below, above = towards.clamp(max=0), towards.clamp(min=0)
-        tail = below + torch.log1p(-0.5 * torch.exp(-above))
-        return (self.exact + cell.sum(dim=1)).index_add(0, row, tail - cell[row, block])
+        up, down = torch.expm1(inner - half), torch.expm1(-inner - half)
+        cell = inner - apart + (-0.5 * (up + down)).log()
+        slope = errors.sign() * (up - down) / (up + down)
+        row, block = self.at_limit
+        beyond = self.beyond[row, 0, block]
+        towards = errors[row, block] * beyond + half
+        tail = 0.5 * torch.exp(-towards.clamp(min=0))
+        cell[row, block] = towards.clamp(max=0) + torch.log1p(-tail)
+        slope[row, block] = beyond * tail / (1 - tail)
+        return self.exact + with_slope(self.errors, cell.sum(dim=1), slope[:, None] / scale)
 
     def student(self, variance: float, nu: float) -> torch.Tensor:
         """Log-likelihood with bivariate t noise before quantisation, ``[n]``; approximate.
@@ -153,13 +202,13 @@ class Cells:
         return self._unpadded(self.errors - self._place((coordinates * self.beyond).clamp(min=0) * self.beyond))
 
     def _from_nearest_cell(self) -> torch.Tensor:
-        """Errors from the middle of the nearest possible cell, ``[n, L, blocks]``."""
-        row, block = self.beyond.any(dim=1).nonzero(as_tuple=True)
-        errors, beyond = (each.detach()[row, :, block].mT for each in (self.errors, self.beyond))
-        cell = UNIT[self.lattice.dimension].round(errors, self.rounding)
-        moves = torch.zeros_like(self.errors)
-        moves[row, :, block] = self._place((cell * beyond).clamp(min=0) * beyond).mT
-        return self._unpadded(self.errors - moves)
+        """Errors from the middle of the nearest possible cell, a constant, ``[n, L, blocks]``."""
+        errors = self.errors.detach().clone()
+        row, block = self.at_limit
+        apart, beyond = (each[row, :, block].mT for each in (errors, self.beyond))
+        cell = UNIT[self.lattice.dimension].round(apart, self.rounding)
+        errors[row, :, block] -= self._place((cell * beyond).clamp(min=0) * beyond).mT
+        return self._unpadded(errors)
 
     def _place(self, coordinates: torch.Tensor) -> torch.Tensor:
         return UNIT[self.lattice.dimension].place(coordinates)

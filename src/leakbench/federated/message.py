@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from leakbench.lazy import np, torch
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from leakbench.federated.ring import Ring, Words
 
 FLOAT_BITS = 32
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,8 @@ class Law:
     independent: bool = True
 
 
-class Received(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Received:
     """``n`` messages as an attacker has them: the decoded gradients, and the code that they came in.
 
     Attributes:
@@ -60,6 +62,19 @@ class Received(NamedTuple):
     values: torch.Tensor
     step: torch.Tensor | None = None
     beyond: torch.Tensor | None = None
+    _kept: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
+
+    def once(self, key: Hashable, compute: Callable[[], T]) -> T:
+        """Compute something of the messages alone, once for all the candidates that they are compared with.
+
+        Args:
+            key: names it, with everything else that it depends on.
+            compute: makes it; from what was received, not from a candidate.
+        """
+        if key not in self._kept:
+            self._kept[key] = compute()
+        kept: T = self._kept[key]
+        return kept
 
 
 class Message(ABC):
