@@ -169,3 +169,20 @@ def test_digits_do_not_depend_on_the_batch(objective: Objective) -> None:
             for pair in zip(first.split(size), second.split(size), strict=True)
         ]
         torch.testing.assert_close(torch.cat(parts).double(), exact, rtol=1e-6, atol=4e-7)
+
+
+@pytest.mark.parametrize("draws", [(), (3,)], ids=["one", "several"])
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("objective", ALL, ids=IDS)
+def test_derivatives(objective: Objective, weighted: bool, draws: tuple[int, ...]) -> None:
+    """Written out or not, against finite differences."""
+    draw = torch.Generator().manual_seed(0)
+    gradient = torch.randn(*draws, 5, generator=draw, dtype=torch.float64).requires_grad_()
+    target = torch.randn(5, generator=draw, dtype=torch.float64)
+    weights = torch.rand(5, generator=draw, dtype=torch.float64) if weighted else None
+    assert torch.autograd.gradcheck(lambda given: objective(given, target, weights, [2, 3]), (gradient,))
+
+
+def test_cosine_of_products_is_the_cosine() -> None:
+    found = Cosine.of_products((G * T).sum(), G.square().sum(), T)
+    assert float(found) == pytest.approx(float(Cosine()(G, T)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Literal
 
 import pytest
@@ -177,3 +178,13 @@ def test_from_plain_values(given: dict[str, Any]) -> None:
     for wrong in ({}, {"weight": -1}, {"weight": 1, "shape": "round"}):
         with pytest.raises(ValidationError):
             adapter.validate_python(given | wrong)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_derivatives_of_total_variation(form: Form) -> None:
+    """Against finite differences, of one batch and of several under vmap."""
+    images = torch.randn(2, 3, 2, 4, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    penalty = partial(TotalVariation(weight=1, form=form), scene=EMPTY)
+    assert torch.autograd.gradcheck(penalty, (images[0].requires_grad_(),))
+    together = torch.func.vmap(torch.func.grad(penalty))(images)
+    torch.testing.assert_close(together, torch.stack([torch.func.grad(penalty)(each) for each in images]))

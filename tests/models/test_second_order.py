@@ -46,7 +46,10 @@ def built(model: Model, shape: tuple[int, int, int]) -> Network:
 
 
 def compared(network: Network, shape: tuple[int, int, int], *, own: bool, soft: bool, batch: int = B) -> None:
-    """Both ways to a weighted sum of cubes of the gradient's entries, and its derivatives, of clients side by side."""
+    """Both ways to functions of gradients, and to their derivatives, of clients side by side.
+
+    A weighted sum of cubes of the gradient's entries; and one of the products with a target and with itself.
+    """
     second_order = SecondOrder.of(network)
     assert second_order is not None
     draw = torch.Generator().manual_seed(1)
@@ -61,7 +64,23 @@ def compared(network: Network, shape: tuple[int, int, int], *, own: bool, soft: 
     if own:
         parameters = parameters + 0.1 * normal(N, network.dimension)
 
-    def found(gradient_of: Gradient) -> tuple[torch.Tensor, ...]:
+    def cubes(gradient_of: Gradient, weights: torch.Tensor, *inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        gradient = gradient_of(*inputs)
+        return (weights * gradient**3).sum(), gradient
+
+    def products(
+        products_of: Callable[..., tuple[torch.Tensor, torch.Tensor]], target: torch.Tensor, *inputs: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        inner, square = products_of(*inputs, target)
+        return inner * square.sqrt() - 3 * inner, torch.stack([inner, square])
+
+    def literally(
+        parameters: torch.Tensor, images: torch.Tensor, labels: torch.Tensor, target: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        gradient = network.gradient(parameters, images, labels)
+        return (gradient * target).sum(), gradient.square().sum()
+
+    def found(function: Callable[..., tuple[torch.Tensor, torch.Tensor]], way: object) -> tuple[torch.Tensor, ...]:
         def cost(
             images: torch.Tensor,
             scores: torch.Tensor,
@@ -69,19 +88,20 @@ def compared(network: Network, shape: tuple[int, int, int], *, own: bool, soft: 
             weights: torch.Tensor,
             parameters: torch.Tensor,
         ) -> tuple[torch.Tensor, torch.Tensor]:
-            gradient = gradient_of(parameters, images, scores.softmax(dim=-1) if soft else labels)
-            return (weights * gradient**3).sum(), gradient
+            return function(way, weights, parameters, images, scores.softmax(dim=-1) if soft else labels)
 
         both = torch.func.grad(cost, argnums=(0, 1), has_aux=True)
         dims = (0, 0, 0, 0, 0 if own else None)
-        by, gradient = torch.func.vmap(both, in_dims=dims)(
+        by, values = torch.func.vmap(both, in_dims=dims)(
             images, scores, labels, weights, parameters if own else network.parameters
         )
-        return (*by, gradient)
+        return (*by, values)
 
-    for ours, theirs in zip(found(second_order.gradient), found(network.gradient), strict=True):
-        torch.testing.assert_close(ours, theirs)
-        assert bool(theirs.any()) or not soft
+    ways = (cubes, second_order.gradient, network.gradient), (products, second_order.products, literally)
+    for function, own_way, literal in ways:
+        for ours, theirs in zip(found(function, own_way), found(function, literal), strict=True):
+            torch.testing.assert_close(ours, theirs)
+            assert bool(theirs.any()) or not soft
 
 
 @pytest.mark.parametrize("soft", [False, True], ids=["classes", "probabilities"])

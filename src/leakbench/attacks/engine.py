@@ -191,7 +191,7 @@ def _descend(
 
         for iteration in steps.steps:
             gradient, value = evaluate(descent.points, data)
-            finite = value.isfinite() & gradient.isfinite().all(dim=1)
+            finite = value.isfinite() & torch.linalg.vector_norm(gradient, ord=torch.inf, dim=1).isfinite()
             moving = (diverged_at < 0) & ~resting
             diverged_at = torch.where(moving & ~finite, iteration, diverged_at)
             moving = moving & finite

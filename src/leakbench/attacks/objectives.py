@@ -2,6 +2,9 @@
 
 Every objective takes weights, the attacker's trust in each coordinate (0: ignore it). Weights scale squared
 differences, so that the inverse of a known noise variance makes ``l2`` a Gaussian log-likelihood.
+
+A search evaluates its objective at every step, over every coordinate of the gradient: the two most used have their
+derivatives written out.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from pydantic import Field
 
 from leakbench.attacks.parts import Part
 from leakbench.lazy import torch
+from leakbench.numerics.slopes import with_slope
 
 Weights: TypeAlias = "torch.Tensor | None"
 Sizes: TypeAlias = Sequence[int]
@@ -53,8 +57,9 @@ class L2(_Objective):
     def __call__(
         self, gradient: torch.Tensor, target: torch.Tensor, weights: Weights = None, sizes: Sizes = ()
     ) -> torch.Tensor:
-        difference = gradient - target
-        return _inner(difference, difference, weights)
+        difference = gradient.detach() - target
+        weighted = difference if weights is None else difference * weights
+        return with_slope(gradient, (weighted * difference).sum(dim=-1), 2 * weighted)
 
 
 class Cosine(_Objective):
@@ -65,7 +70,19 @@ class Cosine(_Objective):
     def __call__(
         self, gradient: torch.Tensor, target: torch.Tensor, weights: Weights = None, sizes: Sizes = ()
     ) -> torch.Tensor:
-        return 1 - _inner(gradient, target, weights) / (_norm(gradient, weights) * _norm(target, weights))
+        fixed = gradient.detach()
+        length, observed = _norm(fixed, weights)[..., None], _norm(target, weights)[..., None]
+        weighted = target if weights is None else target * weights
+        cosine = (fixed * weighted).sum(dim=-1, keepdim=True) / (length * observed)
+        own = fixed if weights is None else fixed * weights
+        slope = (own * (cosine / length.square())).sub_(weighted / (length * observed))
+        return with_slope(gradient, 1 - cosine[..., 0], slope)
+
+    @staticmethod
+    def of_products(inner: torch.Tensor, square: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """The distance, from the gradient's inner products with the target ``[d]`` and with itself; without weights."""
+        distance: torch.Tensor = 1 - inner / (square.sqrt() * torch.linalg.vector_norm(target, dim=-1))
+        return distance
 
 
 class CosinePerTensor(_Objective):

@@ -53,7 +53,7 @@ TRAINED: dict[str, Grant] = {"prior": "prior", "language_model": "language_model
 """Kinds of job that train side knowledge: the grant, which is also the field that names their experiment."""
 
 
-@JOB_KINDS.register("attack", version=6)
+@JOB_KINDS.register("attack", version=7)
 class AttackJob(JobKind):
     """Reconstruct the samples of clients, images or sentences, from the defended update that each sends.
 

@@ -6,6 +6,9 @@ which carries that tangent along, gives it (Pearlmutter 1994, "Fast Exact Multip
 Two transforms by ``torch.func`` compute the same products, but copy between layouts, and evaluate activations and
 pooling anew in every pass; ``benchmarks/second_order.py`` has the ratios.
 
+The gradient of a linear layer is a sum of a few outer products. Where an objective needs nothing of the gradients but
+inner products, those of linear layers are not even formed: :meth:`SecondOrder.products`.
+
 Many clients go through together, ``[B, n, ...]``: convolutions with weights that all share see ``B n`` samples, those
 with weights of each client ``n`` groups, and both are views of the same values.
 """
@@ -13,14 +16,23 @@ with weights of each client ``n`` groups, and both are views of the same values.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from leakbench.lazy import torch
 from leakbench.models.base import Network
 from leakbench.models.layered import patches
 from leakbench.models.stacked import flat_modules, is_halving
+
+
+class _Combination(NamedTuple):
+    """A vector ``of_target t + of_gradient g`` in the place of parameters' directions, with factors ``[n]``."""
+
+    target: Sequence[torch.Tensor]
+    of_target: torch.Tensor
+    of_gradient: torch.Tensor
 
 
 class _Layer(Protocol):
@@ -39,8 +51,19 @@ class _Layer(Protocol):
         """By the parameters, ``[n, ...]`` each, after :meth:`backward`."""
         ...
 
-    def tangent(self, values: torch.Tensor | None, along: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Outputs' derivative: of inputs that move along ``values`` (None: not at all), parameters along ``along``."""
+    def products(self, target: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Inner products of the gradients with the target's tensors and with themselves, ``[n]``; as gradients."""
+        ...
+
+    def combined(self, along: _Combination) -> Any:
+        """The directions as :meth:`tangent` takes them, after :meth:`products`."""
+        ...
+
+    def tangent(self, values: torch.Tensor | None, along: Any) -> torch.Tensor:
+        """Outputs' derivative: of inputs that move along ``values`` (None: not at all), parameters along ``along``.
+
+        Those are tensors, or what :meth:`combined` makes.
+        """
         ...
 
     def backward_tangent(self, error: torch.Tensor) -> torch.Tensor:
@@ -48,7 +71,29 @@ class _Layer(Protocol):
         ...
 
 
-class _Plain:
+class _Formed(ABC):
+    """A layer whose gradients are formed to be multiplied."""
+
+    @abstractmethod
+    def gradients(self) -> list[torch.Tensor]: ...
+
+    def products(self, target: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        self._gradients = self.gradients()
+        pairs = [(own.flatten(1), other.flatten(1)) for own, other in zip(self._gradients, target, strict=True)]
+        inner = torch.stack([(own * other).sum(dim=1) for own, other in pairs])
+        return inner.sum(dim=0), torch.stack([own.square().sum(dim=1) for own, _ in pairs]).sum(dim=0)
+
+    def combined(self, along: _Combination) -> list[torch.Tensor]:
+        def row(factor: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+            return factor.view(-1, *[1] * (tensor.dim() - 1))
+
+        return [
+            (other * row(along.of_target, other)).addcmul_(own, row(along.of_gradient, own))
+            for own, other in zip(self._gradients, along.target, strict=True)
+        ]
+
+
+class _Plain(_Formed):
     """A layer without parameters."""
 
     def gradients(self) -> list[torch.Tensor]:
@@ -84,16 +129,39 @@ class _Linear:
         weight = self._error.permute(1, 2, 0) @ self._read.transpose(0, 1)
         return [weight, *(self._error.sum(dim=0) for _ in self._bias)]
 
-    def tangent(self, values: torch.Tensor | None, along: Sequence[torch.Tensor]) -> torch.Tensor:
-        self._along, *bias = along
-        moved = self._product(self._read, self._along, bias)
-        return moved if values is None else moved + self._product(values, self._weight, ())
+    def products(self, target: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        """By ``G = sum_b e_b x_b'``: ``<G, T> = sum_b e_b' T x_b``, and ``|G|^2`` from samples' products."""
+        read, error = self._read.transpose(0, 1), self._error.transpose(0, 1)
+        self._reads, self._errors = read @ read.mT, error @ error.mT  # [n, B, B]
+        if self._bias:
+            self._reads += 1  # a bias reads ones
+        self._by_target = self._product(self._read, target[0], target[1:])
+        inner = (self._error * self._by_target).sum(dim=(0, 2))
+        return inner, (self._reads * self._errors).sum(dim=(1, 2))
+
+    def combined(self, along: _Combination) -> _Combination:
+        return along
+
+    def tangent(self, values: torch.Tensor | None, along: Sequence[torch.Tensor] | _Combination) -> torch.Tensor:
+        self._along = along
+        if isinstance(along, _Combination):
+            by_gradient = (self._reads @ self._error.transpose(0, 1)).transpose(0, 1)
+            moved = self._by_target * along.of_target[:, None]
+            moved.addcmul_(by_gradient, along.of_gradient[:, None])
+        else:
+            moved = self._product(self._read, along[0], along[1:])
+        return moved if values is None else moved.add_(self._product(values, self._weight, ()))
 
     def backward_tangent(self, error: torch.Tensor) -> torch.Tensor:
-        return self._back(error, self._weight) + self._back(self._error, self._along)
+        back, along = self._back(error, self._weight), self._along
+        if not isinstance(along, _Combination):
+            return back + self._back(self._error, along[0])
+        by_gradient = (self._errors @ self._read.transpose(0, 1)).transpose(0, 1)
+        by_target = self._back(self._error, along.target[0])
+        return back.addcmul(by_target, along.of_target[:, None]).addcmul_(by_gradient, along.of_gradient[:, None])
 
 
-class _Convolution:
+class _Convolution(_Formed):
     """A convolution behind others."""
 
     def __init__(self, module: torch.nn.Conv2d) -> None:
@@ -148,7 +216,7 @@ class _Convolution:
         return self._back(error, self._weight).add_(self._back(self._error, self._along))
 
 
-class _FirstConvolution:
+class _FirstConvolution(_Formed):
     """A convolution of the images, whose few channels make products with patches the faster form."""
 
     def __init__(self, module: torch.nn.Conv2d) -> None:
@@ -194,7 +262,7 @@ class _FirstConvolution:
         return images.view(self._shape)
 
 
-class _BatchNorm:
+class _BatchNorm(_Formed):
     """BatchNorm with the running statistics: a factor and a summand per channel."""
 
     def __init__(self, module: torch.nn.BatchNorm2d) -> None:
@@ -266,7 +334,8 @@ class _Rectified(_Plain):
         self._below = float(module.negative_slope) if isinstance(module, torch.nn.LeakyReLU) else 0.0
 
     def forward(self, values: torch.Tensor, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
-        self._slope = torch.where(values > 0, 1.0, values.new_tensor(self._below))
+        below, above = values.new_tensor([self._below, 1.0])
+        self._slope = torch.lerp(below, above, (values > 0).to(values))  # faster than choosing, where signs are random
         return values * self._slope
 
     def backward(self, error: torch.Tensor) -> torch.Tensor:
@@ -285,9 +354,10 @@ class _Halved(_Plain):
     def forward(self, values: torch.Tensor, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
         self._shape = values.shape
         first, second, third, fourth = self._corners(values)
-        self._left_above, self._left_below = first >= second, third >= fourth
         above, below = torch.maximum(first, second), torch.maximum(third, fourth)
-        self._above = above >= below
+        # Ones and zeros: to multiply by them is faster than to choose, where it is at random which value is larger.
+        pairs = (first, second), (third, fourth), (above, below)
+        self._left_above, self._left_below, self._above = ((one >= other).to(values) for one, other in pairs)
         return torch.maximum(above, below)
 
     @staticmethod
@@ -313,8 +383,8 @@ class _Halved(_Plain):
     def tangent(self, values: torch.Tensor | None, along: Sequence[torch.Tensor]) -> torch.Tensor:
         assert values is not None
         first, second, third, fourth = self._corners(values)
-        above = torch.where(self._left_above, first, second)
-        return torch.where(self._above, above, torch.where(self._left_below, third, fourth))
+        above, below = torch.lerp(second, first, self._left_above), torch.lerp(fourth, third, self._left_below)
+        return below.lerp_(above, self._above)
 
 
 class _Pooled(_Plain):
@@ -383,6 +453,26 @@ class _Passes:
             images: ``[n, B, C, H, W]``.
             labels: ``[n, B]``, or probabilities ``[n, B, classes]``.
         """
+        gradients: list[torch.Tensor] = []
+        for layer in self._backwards(parameters, images, labels):
+            gradients[:0] = (each.flatten(1) for each in layer.gradients())
+        return torch.cat(gradients, dim=1)
+
+    def products(
+        self, parameters: torch.Tensor, images: torch.Tensor, labels: torch.Tensor, target: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Inner products of the gradients with a target ``[n, d]`` and with themselves, each ``[n]``; see gradient."""
+        self._target = self._by_layers(target)
+        parts = [
+            layer.products(tensors)
+            for layer, tensors in zip(self._backwards(parameters, images, labels), reversed(self._target), strict=True)
+            if tensors
+        ]
+        inner, square = (torch.stack(each).sum(dim=0) for each in zip(*parts, strict=True))
+        return inner, square
+
+    def _backwards(self, parameters: torch.Tensor, images: torch.Tensor, labels: torch.Tensor) -> Iterator[_Layer]:
+        """The layers, last ones first, each after its backward pass."""
         values = images.transpose(0, 1).contiguous()
         for layer, tensors in zip(self._layers, self._by_layers(parameters), strict=True):
             values = layer.forward(values, tensors)
@@ -392,11 +482,9 @@ class _Passes:
         labels = labels.to(values).transpose(0, 1)
         self._total, self._samples = labels.sum(dim=2, keepdim=True), len(values)
         error = (self._likely * self._total - labels) / self._samples
-        gradients: list[torch.Tensor] = []
         for layer in reversed(self._layers):
             error = layer.backward(error)
-            gradients[:0] = (each.flatten(1) for each in layer.gradients())
-        return torch.cat(gradients, dim=1)
+            yield layer
 
     def by_inputs(self, along: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Derivatives of ``<g, along>`` by images ``[n, B, C, H, W]`` and labels ``[n, B, classes]``; after gradient.
@@ -404,9 +492,18 @@ class _Passes:
         Args:
             along: ``[n, d]``.
         """
+        return self._by_inputs(self._by_layers(along))
+
+    def products_by_inputs(self, inner: torch.Tensor, square: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Derivatives as of :meth:`by_inputs`, of the products times factors ``[n]``; after products."""
+        along = (_Combination(tensors, inner, 2 * square) for tensors in self._target)
+        pairs = zip(self._layers, along, strict=True)
+        return self._by_inputs([layer.combined(each) if each.target else () for layer, each in pairs])
+
+    def _by_inputs(self, along: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor]:
         moved: torch.Tensor | None = None
-        for layer, tensors in zip(self._layers, self._by_layers(along), strict=True):
-            moved = layer.tangent(moved, tensors)
+        for layer, directions in zip(self._layers, along, strict=True):
+            moved = layer.tangent(moved, directions)
         assert moved is not None
         centred = (moved - (self._likely * moved).sum(dim=2, keepdim=True)) / self._samples
         error = self._likely * centred * self._total
@@ -452,9 +549,21 @@ class SecondOrder:
             images: ``[B, C, H, W]``.
             labels: ``[B]``, or probabilities ``[B, classes]``.
         """
-        passes = _Passes([layer() for layer in self._layers], self._shapes, self._sizes)
-        gradient: torch.Tensor = _functions()[0].apply(parameters, images, labels, passes)
+        gradient: torch.Tensor = _functions()[0].apply(parameters, images, labels, self._passes())
         return gradient
+
+    def products(
+        self, parameters: torch.Tensor, images: torch.Tensor, labels: torch.Tensor, target: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Inner products of the gradient with a target ``[d]``, a constant, and with itself; else as :meth:`gradient`.
+
+        Linear layers' gradients are not formed.
+        """
+        inner, square = _functions()[1].apply(parameters, images, labels, target, self._passes())
+        return inner, square
+
+    def _passes(self) -> _Passes:
+        return _Passes([layer() for layer in self._layers], self._shapes, self._sizes)
 
 
 def _pooling_first(modules: list[torch.nn.Module]) -> list[torch.nn.Module]:
@@ -498,13 +607,10 @@ def _functions() -> tuple[Any, Any]:
     def rows(info: Any, dim: int | None, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
 
-    class ByInputs(torch.autograd.Function):
-        generate_vmap_rule = False
+    class Last(torch.autograd.Function):
+        """A derivative by the inputs, which has none itself."""
 
-        @staticmethod
-        def forward(along: Any, passes: _Passes) -> Any:
-            images, labels = passes.by_inputs(along[None])
-            return images[0], labels[0]
+        generate_vmap_rule = False
 
         @staticmethod
         def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -514,30 +620,71 @@ def _functions() -> tuple[Any, Any]:
         def backward(*_: Any) -> Any:
             raise NotImplementedError("a gradient of a network is differentiated once by its inputs")
 
+    class ByInputs(Last):
+        @staticmethod
+        def forward(along: Any, passes: _Passes) -> Any:
+            images, labels = passes.by_inputs(along[None])
+            return images[0], labels[0]
+
         @staticmethod
         def vmap(info: Any, in_dims: Any, along: Any, passes: _Passes) -> Any:
             return passes.by_inputs(rows(info, in_dims[0], along)), (0, 0)
 
-    class Gradient(torch.autograd.Function):
+    class ProductsByInputs(Last):
+        @staticmethod
+        def forward(inner: Any, square: Any, passes: _Passes) -> Any:
+            images, labels = passes.products_by_inputs(inner[None], square[None])
+            return images[0], labels[0]
+
+        @staticmethod
+        def vmap(info: Any, in_dims: Any, inner: Any, square: Any, passes: _Passes) -> Any:
+            factors = (rows(info, dim, each) for dim, each in zip(in_dims, (inner, square), strict=False))
+            return passes.products_by_inputs(*factors), (0, 0)
+
+    class OfInputs(torch.autograd.Function):
+        """A function of parameters, images, labels, perhaps more, and the passes; constant but in images and labels."""
+
         generate_vmap_rule = False
 
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:  # noqa: ARG004
+            ctx.passes, ctx.soft, ctx.more = inputs[-1], inputs[2].dim() == 2, len(inputs) - 3
+
+        @staticmethod
+        def given(info: Any, in_dims: Any, inputs: Any) -> Any:
+            """The tensors with a leading axis, but for parameters that all share."""
+            parameters = inputs[0] if in_dims[0] is None else inputs[0].movedim(in_dims[0], 0)
+            return parameters, *(rows(info, dim, each) for dim, each in zip(in_dims[1:-1], inputs[1:-1], strict=True))
+
+        @staticmethod
+        def derivatives(ctx: Any, images: Any, labels: Any) -> Any:
+            return None, images, labels if ctx.soft else None, *[None] * ctx.more
+
+    class Gradient(OfInputs):
         @staticmethod
         def forward(parameters: Any, images: Any, labels: Any, passes: _Passes) -> Any:
             return passes.gradient(parameters, images[None], labels[None])[0]
 
         @staticmethod
-        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:  # noqa: ARG004
-            ctx.passes, ctx.soft = inputs[3], inputs[2].dim() == 2
-
-        @staticmethod
         def backward(ctx: Any, along: Any) -> Any:
-            images, labels = ByInputs.apply(along, ctx.passes)
-            return None, images, labels if ctx.soft else None, None
+            return OfInputs.derivatives(ctx, *ByInputs.apply(along, ctx.passes))
 
         @staticmethod
-        def vmap(info: Any, in_dims: Any, parameters: Any, images: Any, labels: Any, passes: _Passes) -> Any:
-            if in_dims[0] is not None:
-                parameters = parameters.movedim(in_dims[0], 0)
-            return passes.gradient(parameters, rows(info, in_dims[1], images), rows(info, in_dims[2], labels)), 0
+        def vmap(info: Any, in_dims: Any, *inputs: Any) -> Any:
+            return inputs[-1].gradient(*OfInputs.given(info, in_dims, inputs)), 0
 
-    return Gradient, ByInputs
+    class Products(OfInputs):
+        @staticmethod
+        def forward(parameters: Any, images: Any, labels: Any, target: Any, passes: _Passes) -> Any:
+            inner, square = passes.products(parameters, images[None], labels[None], target[None])
+            return inner[0], square[0]
+
+        @staticmethod
+        def backward(ctx: Any, inner: Any, square: Any) -> Any:
+            return OfInputs.derivatives(ctx, *ProductsByInputs.apply(inner, square, ctx.passes))
+
+        @staticmethod
+        def vmap(info: Any, in_dims: Any, *inputs: Any) -> Any:
+            return inputs[-1].products(*OfInputs.given(info, in_dims, inputs)), (0, 0)
+
+    return Gradient, Products

@@ -11,11 +11,16 @@ from leakbench.lazy import torch
 def with_slope(point: torch.Tensor, value: torch.Tensor, slope: torch.Tensor) -> torch.Tensor:
     """The value as a function of the point, whose derivative is the slope.
 
+    It has no second derivative. Under ``torch.compile``, which cannot look into it, it is spelt out.
+
     Args:
-        point: ``[n, ...]``.
-        value: at the point, ``[n]``, of which row ``i`` depends on the point's row ``i`` alone.
+        point: ``[..., d]``, with any number of last axes.
+        value: at the point, ``[...]``, each of its entries depending on the last axes alone.
         slope: derivatives of the values, of the shape of ``point``.
     """
+    if torch.compiler.is_compiling():
+        moved = slope.detach() * (point - point.detach())
+        return value.detach() + moved.sum(dim=tuple(range(value.dim(), point.dim())))
     given: torch.Tensor = _function().apply(point, value.detach(), slope.detach())
     return given
 
@@ -25,7 +30,7 @@ def _function() -> Any:
     """The operator, made at the first call: its base loads torch."""
 
     class WithSlope(torch.autograd.Function):
-        generate_vmap_rule = True
+        generate_vmap_rule = False
 
         @staticmethod
         def forward(point: torch.Tensor, value: torch.Tensor, slope: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
@@ -38,6 +43,14 @@ def _function() -> Any:
         @staticmethod
         def backward(ctx: Any, derivative: Any) -> Any:
             (slope,) = ctx.saved_tensors
-            return slope * derivative.view(-1, *[1] * (slope.dim() - 1)), None, None
+            return slope * derivative[(..., *[None] * (slope.dim() - derivative.dim()))], None, None
+
+        @staticmethod
+        def vmap(info: Any, in_dims: Any, *inputs: Any) -> Any:
+            moved = (
+                each.expand(info.batch_size, *each.shape) if dim is None else each.movedim(dim, 0)
+                for each, dim in zip(inputs, in_dims, strict=True)
+            )
+            return WithSlope.apply(*moved), 0
 
     return WithSlope

@@ -140,7 +140,7 @@ def _constants_metrics(smoothing: tuple[float, ...], fewer: tuple[Part, ...]) ->
     return metrics
 
 
-@JOB_KINDS.register("leakage", version=3)
+@JOB_KINDS.register("leakage", version=4)
 class LeakageJob(JobKind):
     """Count what an attack recovers of every client's batch: attempts at several models, all searched side by side.
 
