@@ -74,8 +74,8 @@ class Cosine(_Objective):
         length, observed = _norm(fixed, weights)[..., None], _norm(target, weights)[..., None]
         weighted = target if weights is None else target * weights
         cosine = (fixed * weighted).sum(dim=-1, keepdim=True) / (length * observed)
-        own = fixed if weights is None else fixed * weights
-        slope = (own * (cosine / length.square())).sub_(weighted / (length * observed))
+        trusted = fixed if weights is None else fixed * weights
+        slope = (trusted * (cosine / length.square())).sub_(weighted / (length * observed))
         return with_slope(gradient, 1 - cosine[..., 0], slope)
 
     @staticmethod

@@ -79,17 +79,17 @@ class _Formed(ABC):
 
     def products(self, target: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         self._gradients = self.gradients()
-        pairs = [(own.flatten(1), other.flatten(1)) for own, other in zip(self._gradients, target, strict=True)]
-        inner = torch.stack([(own * other).sum(dim=1) for own, other in pairs])
-        return inner.sum(dim=0), torch.stack([own.square().sum(dim=1) for own, _ in pairs]).sum(dim=0)
+        pairs = [(formed.flatten(1), other.flatten(1)) for formed, other in zip(self._gradients, target, strict=True)]
+        inner = torch.stack([(formed * other).sum(dim=1) for formed, other in pairs])
+        return inner.sum(dim=0), torch.stack([formed.square().sum(dim=1) for formed, _ in pairs]).sum(dim=0)
 
     def combined(self, along: _Combination) -> list[torch.Tensor]:
         def row(factor: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
             return factor.view(-1, *[1] * (tensor.dim() - 1))
 
         return [
-            (other * row(along.of_target, other)).addcmul_(own, row(along.of_gradient, own))
-            for own, other in zip(self._gradients, along.target, strict=True)
+            (other * row(along.of_target, other)).addcmul_(formed, row(along.of_gradient, formed))
+            for formed, other in zip(self._gradients, along.target, strict=True)
         ]
 
 
@@ -600,6 +600,7 @@ def _layer(module: torch.nn.Module, first: bool, network: Network) -> Callable[[
     return partial(_Rectified, module) if kind in (nn.ReLU, nn.LeakyReLU) else None
 
 
+# long: two operators, each with the one that is its derivative
 @cache
 def _functions() -> tuple[Any, Any]:
     """Both operators, made at the first call: their base loads torch."""
