@@ -10,8 +10,30 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
+
+
+class Goal(NamedTuple):
+    """A ratio, and what it should reach.
+
+    Attributes:
+        what: both sides of the comparison.
+        goal: the ratio, at least; or at most.
+        measured: the ratio in this run.
+        at_most: whether the goal is an upper bound.
+    """
+
+    what: str
+    goal: float
+    measured: float
+    at_most: bool = False
+
+    @property
+    def met(self) -> bool:
+        """Whether the goal is reached."""
+        return self.measured <= self.goal if self.at_most else self.measured >= self.goal
 
 
 def options(description: str | None, threads: int = 1) -> argparse.ArgumentParser:

@@ -241,12 +241,15 @@ class Scoring(_Copies):
 
     def _surprise(self, candidates: Candidates) -> tuple[torch.Tensor, torch.Tensor]:
         """The negative log-likelihood ``[k]``, and its derivative ``[k, d]``."""
-        gradients = candidates.gradients
+        gradients, groups = candidates.gradients, list(self._groups(candidates))
         values, derivatives = gradients.new_empty(len(gradients)), torch.empty_like(gradients)
-        for mechanism, at, some in self._groups(candidates):
+        for mechanism, at, some in groups:
             surprise = partial(self._surprise_of, mechanism, self._received(tuple(some.rows.tolist())), some)
             with running(mechanism):
-                derivatives[at], values[at] = torch.func.grad(surprise, has_aux=True)(some.gradients)
+                derivative, value = torch.func.grad(surprise, has_aux=True)(some.gradients)
+            if len(groups) == 1:
+                return value, derivative
+            derivatives[at], values[at] = derivative, value
         return values, derivatives
 
     def _received_in(self, rows: tuple[int, ...]) -> Received:

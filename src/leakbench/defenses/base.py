@@ -129,8 +129,9 @@ def least_squares_scale(
     inverse = 1 / square.clamp(min=torch.finfo(fixed.dtype).tiny)
     scale = torch.linalg.vecdot(compared, values)[:, None] * inverse
     inverse = inverse * ((scale > LEAST_SCALE) & (square > 0))
-    slope = (values if weights is None else weights * values) * inverse
-    slope -= compared.mul_(2 * scale * inverse) if weights is not None else compared * (2 * scale * inverse)
+    slope = torch.addcmul(values, fixed, -2 * scale).mul_(inverse)
+    if weights is not None:
+        slope *= weights
     nearest = torch.where(square > 0, scale.clamp(min=LEAST_SCALE), 1.0)
     return with_slope(gradient, nearest[:, 0], slope)[:, None]
 

@@ -10,9 +10,11 @@ neither a mean nor a median: 127, 127, 128 and 128 become 255.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from operator import itemgetter
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -266,10 +268,11 @@ class CDPA(Defense):
 
     def _divided(self, values: torch.Tensor, network: Network) -> tuple[torch.Tensor, torch.Tensor]:
         """The protected coordinates of ``[n, d]`` and the others, faster than by masks."""
-        parts = list(zip(values.split(network.sizes, dim=1), protected_tensors(network, self.layers), strict=True))
-        none = values[:, :0]
-        protected = torch.cat([none, *(part for part, as_words in parts if as_words)], dim=1)
-        return protected, torch.cat([none, *(part for part, as_words in parts if not as_words)], dim=1)
+        tensors = zip(protected_tensors(network, self.layers), network.sizes, strict=True)
+        runs = [(as_words, sum(size for _, size in run)) for as_words, run in itertools.groupby(tensors, itemgetter(0))]
+        parts = list(zip(values.split([size for _, size in runs], dim=1), runs, strict=True))
+        protected, others = ([part for part, (as_words, _) in parts if as_words is which] for which in (True, False))
+        return _joined(protected, values), _joined(others, values)
 
     def _seen(self, received: Received, network: Network, factor: float) -> tuple[WordDensity, Received]:
         """The density of values before they became words, and the lattice points of the others."""
@@ -296,9 +299,8 @@ class CDPA(Defense):
         lattice = 18 * float(Lattice(bits=self.bits).error_covariance(self.rounding).diagonal().mean())
         variance = torch.maximum(1 / 12 + lattice * size.square(), (FINEST * size).square() / 2)
         largest = float(received.abs().amax()) * form.scale + form.mask(masked)
-        saturated = torch.zeros_like(order, dtype=torch.bool)
-        if self.variant != "as_released" and (largest >= form.limit or 0 in masked):
-            saturated = magnitudes == form.limit
+        may_saturate = self.variant != "as_released" and (largest >= form.limit or 0 in masked)
+        saturated = magnitudes == form.limit if may_saturate else None
         of_words = Origins(origins.gather(-1, order), weights[order], saturated, 0.5 / variance, received == 0)
         return WordDensity(of_words)
 
@@ -360,6 +362,11 @@ class CDPA(Defense):
             f"epsilon is infinite. What the paper prints, {epsilon_per_bit(self.p):.4g}, is of one masked bit; over "
             f"{masked} bit(s) of at most {values} value(s) in {rounds} round(s) that adds up to {composed:.6g}",
         )
+
+
+def _joined(parts: list[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
+    """Columns side by side; one part alone is not copied, and none has the rows of ``like``."""
+    return parts[0] if len(parts) == 1 else torch.cat([like[:, :0], *parts], dim=1)
 
 
 def protected_tensors(network: Network, layers: Layers) -> list[bool]:

@@ -78,7 +78,9 @@ def uncertain_normal(deviation: torch.Tensor, variance: torch.Tensor) -> torch.T
 
 def excess_variance(deviation: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
     """Mean of what squared deviations have beyond the variances, ``[n, 1]``; a constant in derivatives."""
-    return (deviation.square() - variance).mean(dim=1, keepdim=True).clamp(min=0).detach()
+    squares = torch.linalg.vector_norm(deviation.detach(), dim=1, keepdim=True).square()
+    excess: torch.Tensor = squares / deviation.shape[1] - variance.mean(dim=1, keepdim=True)
+    return excess.clamp(min=0)
 
 
 def clipped_normal(

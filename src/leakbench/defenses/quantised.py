@@ -13,6 +13,7 @@ from leakbench.federated.message import FLOAT_BITS, CodedMessage, Law, Message, 
 from leakbench.federated.step import ClientSteps
 from leakbench.federated.tensors import Tensors
 from leakbench.lazy import torch
+from leakbench.numerics.slopes import with_slope
 from leakbench.randomness import Streams
 
 UNLIKELY = 0.01
@@ -143,13 +144,15 @@ class QSGD(Defense):
         Rounding at random sends the level ``l`` with the probability ``max(0, 1 - |g / u - l|)``, ``u`` a step. Below
         :data:`UNLIKELY` the logarithm goes on as its tangent.
         """
-        assert received.step is not None
-        coded = received.step > 0  # a tensor of zeros has one outcome
-        unit = torch.where(coded, received.step, 1.0)
-        chance = 1 - ((steps.gradient - received.values) / unit).abs()
-        tangent = chance / UNLIKELY - 1 + math.log(UNLIKELY)
-        value = torch.where(chance > UNLIKELY, chance.clamp(min=UNLIKELY).log(), tangent)
-        return torch.where(coded, value, 0.0).sum(dim=1)
+        step = received.step
+        assert step is not None
+        # A tensor of zeros has one outcome: no step at all, by which nothing is improbable.
+        inverse = received.once("inverse step", lambda: torch.where(step > 0, 1 / step, 0.0))
+        apart = (steps.gradient.detach() - received.values).mul_(inverse)
+        chance = 1 - apart.abs()
+        likely = chance.clamp(min=UNLIKELY)
+        value = likely.log().add_(chance.sub_(likely), alpha=1 / UNLIKELY).sum(dim=1)
+        return with_slope(steps.gradient, value, apart.sign_().mul_(inverse).div_(likely).neg_())
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
         return PrivacyStatement(None, None, "no guarantee: which levels are possible depends on the data")

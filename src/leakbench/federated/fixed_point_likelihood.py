@@ -41,14 +41,14 @@ class Origins(NamedTuple):
     Attributes:
         words: as integers, ``[n, words, 2^k]``, the smallest magnitude first.
         weights: logarithms of their probabilities, of the shape of ``words``.
-        saturated: which of them stand for all values beyond, boolean, of the shape of ``words``.
+        saturated: which of them stand for all values beyond, boolean, of the shape of ``words``; None where none can.
         precision: half the inverse variance of a value around its word, ``[n, words]``.
         zero: what was received as zero, boolean ``[n, words]``.
     """
 
     words: torch.Tensor
     weights: torch.Tensor
-    saturated: torch.Tensor
+    saturated: torch.Tensor | None
     precision: torch.Tensor
     zero: torch.Tensor
 
@@ -59,7 +59,7 @@ class Origins(NamedTuple):
         least = self.weights[..., 1:] - self.weights[..., :1] - NEGLIGIBLE
         within = torch.where(apart > 0, apart / 2 - least / (2 * self.precision[..., None] * apart), -torch.inf)
         nearest = torch.nn.functional.pad(within, (0, 1), value=torch.inf).amin(dim=-1)
-        return nearest.masked_fill(self.saturated.any(dim=-1), -torch.inf)
+        return nearest if self.saturated is None else nearest.masked_fill(self.saturated.any(dim=-1), -torch.inf)
 
     def mixture(self, at: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Logarithms of the densities of values over all words, and their derivatives, each ``[m]``.
@@ -68,13 +68,14 @@ class Origins(NamedTuple):
             at: places of the values among the ``n * words`` coordinates, ``[m]``.
             values: in units of a word, ``[m]``.
         """
-        words, weights, saturated = (each.flatten(0, 1)[at] for each in self[:3])
-        precision, zero = (each.flatten()[at] for each in self[3:])
+        words, weights = self.words.flatten(0, 1)[at], self.weights.flatten(0, 1)[at]
+        precision, zero = self.precision.flatten()[at], self.zero.flatten()[at]
         turned = torch.where(zero & (values < 0), -1.0, 1.0)  # a negative zero was received as zero
         apart = (turned * values)[:, None] - words
-        if saturated.any():
+        if self.saturated is not None:
             signs = words.sign()
-            apart = torch.where(saturated, (apart * signs).clamp(max=0) * signs, apart)
+            within = (apart * signs).clamp(max=0) * signs
+            apart = torch.where(self.saturated.flatten(0, 1)[at], within, apart)
         of_words = weights - apart.square() * precision[:, None]
         likeliest = of_words.amax(dim=1, keepdim=True)
         shares = (of_words - likeliest).clamp(min=NEGLIGIBLE).exp()

@@ -172,8 +172,8 @@ class Cells:
         apart = errors.abs()
         inner = apart.clamp(max=half)
         up, down = torch.expm1(inner - half), torch.expm1(-inner - half)
-        cell = inner - apart + (-0.5 * (up + down)).log()
-        slope = errors.sign() * (up - down) / (up + down)
+        cell = (-0.5 * (up + down)).log_().add_(inner).sub_(apart)
+        slope = (up - down).div_(up.add_(down)).mul_(errors.sign())
         row, block = self.at_limit
         beyond = self.beyond[row, 0, block]
         towards = errors[row, block] * beyond + half
