@@ -51,7 +51,7 @@ GOALS = (
     ),
     *(("SimpleConvNet 32", batch, victims, goal) for batch, victims, goal in ((1, 32, 3.5), (4, 8, 1.9), (16, 8, 1.3))),
 )
-"""What the engine should reach over the loop, under Inverting Gradients: model, batch, victims, ratio."""
+"""Ratios that the engine should reach over the loop, under Inverting Gradients: model, batch, victims, ratio."""
 PRESETS: dict[str, type[DLG] | type[IGScript]] = {"ig": IGScript, "dlg": DLG}
 SECONDS = 2.0
 """Approximate seconds of measuring a cell."""
