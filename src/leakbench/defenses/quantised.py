@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -63,16 +64,29 @@ class SignSGD(Defense):
         """
         tensors = Tensors(steps.network.sizes)
         tiny = torch.finfo(steps.gradient.dtype).tiny
-        magnitude = tensors.mean(steps.gradient.abs()).clamp(min=tiny)
-        turned = received.values.sign() * steps.gradient / (SOFTNESS * tensors.spread(magnitude))
-        value: torch.Tensor = torch.nn.functional.logsigmoid(turned).sum(dim=1)
+        norms = tensors.reduce(steps.gradient, partial(torch.linalg.vector_norm, ord=1, dim=1))
+        magnitude = (norms / norms.new_tensor(tensors.sizes)).clamp(min=tiny)
+        value = self._of_signs(received, steps.gradient, SOFTNESS * magnitude, tensors)
         if self.scale == "none":
             return value
-        sent = tensors.mean(received.values.abs()).clamp(min=tiny)
+        sent = received.once("magnitudes", lambda: tensors.mean(received.values.abs()).clamp(min=tiny))
         share = magnitude.new_tensor(tensors.sizes) / sum(tensors.sizes)
         apart = magnitude / sent
         apart = apart / (apart * share).sum(dim=1, keepdim=True) - 1
         return value - 0.5 * (apart / SCALE_WIDTH).square().sum(dim=1)
+
+    @staticmethod
+    def _of_signs(received: Received, gradient: torch.Tensor, widths: torch.Tensor, tensors: Tensors) -> torch.Tensor:
+        """The signs' part, ``[n]``, of a gradient ``[n, d]`` and widths ``[n, tensors]``."""
+        signs = received.once("signs", received.values.sign)
+        inverse = 1 / tensors.spread(widths.detach())
+        turned = gradient.detach() * signs * inverse
+        slope = torch.sigmoid(-turned)  # of the logarithm of the sigmoid
+        value = torch.nn.functional.logsigmoid(turned).sum(dim=1)
+        by_widths = tensors.reduce(turned.mul_(slope), lambda part: part.sum(dim=1)) / -widths.detach()
+        return with_slope(gradient, value, slope.mul_(signs).mul_(inverse)) + with_slope(
+            widths, torch.zeros_like(value), by_widths
+        )
 
     def fitted_scale(self, received: Received, steps: ClientSteps) -> torch.Tensor:
         """Ones, ``[n, 1]``: the likelihood does not depend on it."""
