@@ -1,8 +1,9 @@
 """Soteria's scores: one batched Jacobian against a loop of backward passes, in one run.
 
 (a) runs forward once and backward once per feature, through the network's parameters too, as public implementations
-do, for the first features alone; (b) is ``FeatureJacobian``, for all of them. Both must agree. The last layer of
-ConvNet, one image. Times are of the process on a CPU, of the clock on a GPU, per feature: the smallest of some turns.
+do, for the first features alone; (b) is ``FeatureJacobian``, for all of them. Both must agree. The layers that the
+suite's protocols prune, or the last. Times are of the process on a CPU, of the clock on a GPU, per feature of an image:
+the smallest of some turns.
 """
 
 from __future__ import annotations
@@ -15,10 +16,18 @@ import torch
 from benchmarks.measuring import fastest, in_a_process, options
 from leakbench.federated.features import FeatureJacobian
 from leakbench.jobs.runner import Placement
-from leakbench.models.base import Network, build_network
-from leakbench.models.convnets import ConvNet
+from leakbench.libraries.memory import keep_freed_memory
+from leakbench.models.base import MODELS, Network, build_network
 from leakbench.numerics.footprint import footprint
 from leakbench.randomness import generator
+
+DEFAULT_CASES = [
+    "lenet:12:-1:1x16x16:8",
+    "lenet:12:-1:3x32x32:8",
+    "simplecnn:6:0:3x32x32:8",
+    "convnet:8:-1:3x32x32:1",
+    "convnet:16:-1:3x32x32:1",
+]
 
 
 def peer(network: Network, images: torch.Tensor, layer: str, features: int) -> torch.Tensor:
@@ -38,49 +47,52 @@ def peer(network: Network, images: torch.Tensor, layer: str, features: int) -> t
 
 
 def cell(arguments: argparse.Namespace) -> dict[str, float]:
-    """Measure one width, in this process."""
+    """Measure one case, in this process."""
     device = Placement(arguments.device, arguments.threads).resolve()
-    network = build_network(ConvNet(width=arguments.width), (3, 32, 32), 10, 0, device)
-    images = torch.randn(1, 1, 3, 32, 32, generator=generator("benchmark", "soteria")).to(device)
-    layer, some = list(network.linear_layers)[-1], arguments.features
+    keep_freed_memory()
+    model, width, place, shape, count = arguments.case.split(":")
+    sides = tuple(int(side) for side in shape.split("x"))
+    network = build_network(MODELS.get(model)(width=int(width)), sides, 10, 0, device)
+    images = torch.randn(int(count), 1, *sides, generator=generator("benchmark", "soteria")).to(device)
+    layer, some = list(network.linear_layers)[int(place)], arguments.features
     jacobian = FeatureJacobian(network, network.parameters, images)
-    theirs, ours = peer(network, images[0], layer, some), jacobian.sensitivity(layer).norms[0]
-    torch.testing.assert_close(ours[:, :some], theirs, rtol=1e-4, atol=1e-5 * float(theirs.mean()))
+    theirs, ours = peer(network, images[0], layer, some), jacobian.sensitivity(layer).norms
+    torch.testing.assert_close(ours[0, :, :some], theirs, rtol=1e-4, atol=1e-5 * float(theirs.mean()))
     seconds = fastest(
         {"peer": lambda: peer(network, images[0], layer, some), "ours": lambda: jacobian.sensitivity(layer)},
         device,
         arguments.repeats,
     )
     return {
-        "parameters": network.dimension,
-        "features": ours.shape[1],
+        "features": ours.shape[2],
         "peer": 1e3 * seconds["peer"] / some,
-        "ours": 1e3 * seconds["ours"] / ours.shape[1],
+        "ours": 1e3 * seconds["ours"] / ours.numel(),
         "peer_bytes": footprint(lambda: peer(network, images[0], layer, 2)).bytes,
         "ours_bytes": footprint(lambda: jacobian.sensitivity(layer)).bytes,
     }
 
 
 def main() -> None:
-    """Measure all widths, each in a process of its own, and print a table."""
+    """Measure all cases, each in a process of its own, and print a table."""
     parser = options(__doc__)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--features", type=int, default=32, help="of how many features (a) takes its time")
-    parser.add_argument("--widths", type=int, nargs="+", default=[8, 16, 32])
-    parser.add_argument("--width", type=int, help="measure one width in this process")
+    parser.add_argument("--cases", nargs="+", default=DEFAULT_CASES, help="model:width:place of the layer:shape:images")
+    parser.add_argument("--case", help="measure one case in this process")
     arguments = parser.parse_args()
-    if arguments.width:
+    if arguments.case:
         print(json.dumps(cell(arguments)))
         return
     print(f"{arguments.device}, {arguments.threads} threads")
-    print("| model | features | (a) loop, ms each | (b) batched, ms each | (a) / (b) | peak MiB, (a) / (b) |")
-    print("|---" * 6 + "|")
+    print("| model | images | features | (a) loop, ms each | (b) batched, ms each | (a) / (b) | peak MiB, (a) / (b) |")
+    print("|---" * 7 + "|")
     words = [f"--{name}={getattr(arguments, name)}" for name in ("device", "threads", "repeats", "features")]
-    for width in arguments.widths:
-        costs = in_a_process("soteria", *words, f"--width={width}")
+    for case in arguments.cases:
+        costs = in_a_process("soteria", *words, f"--case={case}")
+        model, width, _, shape, count = case.split(":")
         print(
-            f"| ConvNet {width} | {costs['features']:,} | {costs['peer']:.1f} | {costs['ours']:.2f} "
-            f"| {costs['peer'] / costs['ours']:.1f} "
+            f"| {model} {width} | {count} of {shape} | {costs['features']:,} | {costs['peer']:.2f} "
+            f"| {costs['ours']:.4f} | {costs['peer'] / costs['ours']:.1f} "
             f"| {costs['peer_bytes'] / 2**20:.0f} / {costs['ours_bytes'] / 2**20:.0f} |",
             flush=True,
         )

@@ -199,6 +199,21 @@ def test_the_noise_that_is_drawn_has_that_covariance(kind: type[Channel], consta
         torch.testing.assert_close(expected, report.scale * data.moments[0].covariance, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("constant", [(), (0, 3, 15)], ids=["full rank", "borders"])
+@pytest.mark.parametrize("panel", [3, 16, 384])
+def test_white_noise_by_panels(constant: tuple[int, ...], panel: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A triangular root with a row per direction; its products leave out zeros alone."""
+    data = some_data(constant=constant)
+    noise, report = calibrated(WhiteChannel(kappa=4), data)
+    assert noise.root.shape == (16 - len(constant), 16) and not bool(noise.root.tril(-1).any())
+    root = noise.root.double()
+    torch.testing.assert_close(root.T @ root, report.scale * data.moments[0].covariance, rtol=1e-4, atol=1e-5)
+    normal = torch.randn(2, 5, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    monkeypatch.setattr("leakbench.defenses.channel.PANEL", panel)
+    expected = normal.flatten(2)[..., : len(root)] @ noise.root
+    torch.testing.assert_close(noise.colour(normal), expected.view_as(normal), rtol=1e-5, atol=1e-5)
+
+
 class TestDraws:
     def test_are_those_of_every_capacity_and_channel(self) -> None:
         data = some_data()

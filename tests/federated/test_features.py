@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from unittest import mock
 
 import pytest
 import torch
+from hypothesis import assume, given, reject
+from hypothesis import strategies as st
 
 from leakbench.errors import ConfigError
 from leakbench.federated import features
 from leakbench.federated.features import FeatureJacobian
 from leakbench.federated.step import ClientSteps
-from leakbench.models.base import BatchNorm, Network, build_network
-from leakbench.models.convnets import ConvNet, SimpleConvNet
+from leakbench.models.base import BatchNorm, Model, Network, build_network
+from leakbench.models.convnets import DPCNN, ConvNet, SimpleCNN, SimpleConvNet
+from leakbench.models.lenet import LeNet, LeNet5
+from leakbench.models.linear import MLP
+from leakbench.models.resnet import ResNet10
+from leakbench.models.windows import FeatureWindows
 from leakbench.randomness import Streams, generator
 
 
@@ -60,6 +67,93 @@ def test_batch_norm(mode: BatchNorm) -> None:
     for client in range(2):
         expected = loop(network, network.parameters, images[client], layer)
         torch.testing.assert_close(found[client], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("model", "layer", "shape"),
+    [
+        (LeNet(width=3), -1, (2, 8, 8)),  # windows are larger than maps
+        (LeNet(width=2), -1, (1, 41, 30)),
+        (SimpleCNN(width=2), 0, (3, 16, 19)),
+        (SimpleCNN(width=2), 1, (1, 16, 16)),
+        (SimpleConvNet(width=2), 0, (1, 24, 9)),
+        (LeNet5(width=3), -1, (1, 20, 23)),
+        (ConvNet(width=1), -1, (1, 29, 18)),
+        (MLP(width=4), -1, (1, 5, 6)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("together", [1, 5, 1000])
+def test_windows_are_the_loop(model: Model, layer: int, shape: tuple[int, int, int], together: int) -> None:
+    network = build_network(model, shape, 4, 0)
+    name = list(network.linear_layers)[layer]
+    (images,) = clients(network, 1, 2, shape)
+    windows = FeatureWindows.of(network, name)
+    assert windows is not None
+    found, norms = windows.sensitivity(network.parameters, images, together)
+    expected = loop(network, network.parameters, images, name)
+    assert float(expected.max()) > 0
+    torch.testing.assert_close(norms, expected, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(found, network.features(network.parameters, images, name))
+
+
+@given(
+    kernel=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    stride=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    padding=st.tuples(st.integers(0, 2), st.integers(0, 2)),
+    pool=st.tuples(st.integers(1, 2), st.integers(1, 3)),
+    sides=st.tuples(st.integers(8, 14), st.integers(8, 14)),
+    sparse=st.sampled_from([0, 4, 1000]),
+)
+def test_any_convolutions_and_pooling(
+    kernel: tuple[int, int],
+    stride: tuple[int, int],
+    padding: tuple[int, int],
+    pool: tuple[int, int],
+    sides: tuple[int, int],
+    sparse: int,
+) -> None:
+    """Also where rows and columns differ, and whether convolutions are matrices or not."""
+    nn = torch.nn
+    torch.manual_seed(0)
+    features = [
+        nn.Conv2d(2, 3, kernel, stride=stride, padding=padding), nn.Tanh(), nn.MaxPool2d(pool),
+        nn.Conv2d(3, 2, kernel[::-1], padding=2), nn.LeakyReLU(), nn.MaxPool2d(pool[::-1]), nn.Flatten(),
+    ]  # fmt: skip
+    images = torch.randn(2, 2, *sides)
+    try:
+        units = nn.Sequential(*features)(images).shape[1]
+    except RuntimeError:
+        reject()  # nothing is left of the images
+    assume(units > 0)
+    network = Network(nn.Sequential(*features, nn.Linear(units, 2)))
+    windows = FeatureWindows.of(network, "7")
+    assert windows is not None
+    with mock.patch("leakbench.models.windows.SPARSE", sparse):
+        _, norms = windows.sensitivity(network.parameters, images, 7)
+    torch.testing.assert_close(norms, loop(network, network.parameters, images, "7"), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("model", [DPCNN(width=2), ResNet10(width=2)], ids=str)
+def test_networks_without_windows(model: Model) -> None:
+    """Pooling windows overlap, or layers do not follow each other."""
+    network = build_network(model, (1, 16, 16), 4, 0)
+    images = clients(network, 2, 2, (1, 16, 16))
+    layer = list(network.linear_layers)[-1]
+    assert FeatureWindows.of(network, layer) is None
+    found = FeatureJacobian(network, network.parameters, images).sensitivity(layer).norms
+    expected = torch.stack([loop(network, network.parameters, some, layer) for some in images])
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_clients_of_a_server_are_one_batch(tiny_network: Network) -> None:
+    """Their numbers are those of each alone."""
+    images, of_server = clients(tiny_network, 5), torch.tensor([1.0, 1.0, 1.5, 1.0, 1.0])
+    parameters = tiny_network.parameters * of_server[:, None]
+    together = FeatureJacobian(tiny_network, parameters, images).sensitivity("fc_layers.1")
+    for client in range(5):
+        alone = FeatureJacobian(tiny_network, parameters[client], images[client, None]).sensitivity("fc_layers.1")
+        torch.testing.assert_close(together.norms[client], alone.norms[0])
 
 
 def test_parts_make_no_difference(tiny_network: Network, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -203,11 +203,9 @@ class Clipped:
     scale: float
     calls: int = 0
 
-    def contribution(self, gradients: torch.Tensor, runs: slice) -> torch.Tensor:
+    def factors(self, norms: torch.Tensor, runs: slice) -> torch.Tensor:
         self.calls += 1
-        factor = (self.norms[runs, None] / gradients.norm(dim=2)).clamp(max=1)
-        total: torch.Tensor = (factor[..., None] * gradients).sum(dim=1)
-        return total
+        return (self.norms[runs, None] / norms).clamp(max=1)
 
     def release(self, total: torch.Tensor, batch_size: int, streams: Streams, runs: slice) -> torch.Tensor:
         noise: torch.Tensor = self.scale * streams.normal(total.shape[1])
@@ -231,7 +229,12 @@ class TestSampleGradients:
         torch.testing.assert_close(found.curves, plain.curves, rtol=1e-4, atol=1e-5)
 
     @pytest.mark.parametrize("together", [1, 2])
-    def test_a_step_by_hand_in_parts(self, together: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize("unknown", [(), ("StackedNetworks",), ("StackedNetworks", "LayeredNetwork")])
+    def test_a_step_by_hand_in_parts(
+        self, together: int, unknown: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for way in unknown:
+            monkeypatch.setattr(f"leakbench.federated.gradients.{way}.of", lambda _: None)
         monkeypatch.setattr("leakbench.federated.gradients.MEMORY_BUDGET", 1)  # one sample at a time
         network, (images, labels) = network_of(MODELS[0]), data()
         training = Training(steps=1, batch_size=4, rate=0.5, weight_decay=0)

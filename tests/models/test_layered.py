@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-import leakbench.models.layered as layered_module
+import leakbench.models.record_gradients as records_module
 from leakbench.defenses.base import Defense
 from leakbench.defenses.distributed_noise import DistributedNoise
 from leakbench.defenses.gaussian_sampling import GaussianSampling
@@ -13,6 +13,7 @@ from leakbench.defenses.water_filling import WaterFilling
 from leakbench.errors import ConfigError
 from leakbench.federated.layered_steps import LayeredSteps
 from leakbench.federated.step import ClientSteps
+from leakbench.models.alexnet_vgg import VGG16, AlexNet
 from leakbench.models.base import Model, Network, build_network
 from leakbench.models.convnets import DPCNN, SimpleCNN, SimpleConvNet
 from leakbench.models.layered import LayeredNetwork
@@ -21,7 +22,8 @@ from leakbench.models.resnet import ResNet18
 from leakbench.randomness import Streams
 
 SERVERS, CLIENTS, RECORDS = 2, 3, 4
-MODELS = [Linear(), MLP(width=5), DPCNN(width=2), SimpleConvNet(width=2), SimpleCNN(width=2)]
+SMALL = [Linear(), MLP(width=5), DPCNN(width=2), SimpleConvNet(width=2), SimpleCNN(width=2)]
+MODELS = [*SMALL, AlexNet(width=1, initialisation="he"), VGG16(width=1, initialisation="he")]
 
 
 def both(model: Model) -> tuple[ClientSteps, LayeredSteps]:
@@ -140,14 +142,14 @@ def test_data_that_come_back_are_multiplied_once(monkeypatch: pytest.MonkeyPatch
     images = torch.rand(3, 5, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     labels = torch.arange(15).view(3, 5) % 10
     seen = []
-    plain = layered_module._products
+    plain = records_module._products
 
     def watched(inputs: torch.Tensor) -> torch.Tensor:
         if inputs.shape[-1] == 64:
             seen.append(inputs.shape)
         return plain(inputs)
 
-    monkeypatch.setattr(layered_module, "_products", watched)
+    monkeypatch.setattr(records_module, "_products", watched)
     for number, parameters in enumerate((network.parameters, 2 * network.parameters)):
         for part in (slice(0, 2), slice(2, 3)):
             found = layered.record_gradients(parameters, images[part], labels[part])
@@ -165,8 +167,8 @@ def test_data_that_come_back_are_multiplied_once(monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_is_kept_has_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layered_module, "GRAM_BUDGET", 8 * 25)
-    kept = layered_module._Products()
+    monkeypatch.setattr(records_module, "GRAM_BUDGET", 8 * 25)
+    kept = records_module.Products()
     small, large = torch.rand(1, 5, 2), torch.rand(1, 6, 2)
     assert kept.of(small) is kept.of(small)
     assert kept.of(large) is not kept.of(large)

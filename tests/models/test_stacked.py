@@ -1,4 +1,4 @@
-"""Gradients of many networks by matrix products, against torch's modules one after the other."""
+"""Gradients of many networks by matrix products, of batches and samples, against modules one after the other."""
 
 from __future__ import annotations
 
@@ -26,6 +26,10 @@ def assert_gradients(network: Network, shape: tuple[int, int, int]) -> None:
     labels = torch.randint(5, (N, BATCH), generator=draw)
     with torch.no_grad():
         gradients, losses = stacked.gradient_and_loss(parameters, images, labels)
+        records = stacked.record_gradients(parameters, images, labels)
+        rows = records.weighted(torch.eye(BATCH).expand(N, BATCH, BATCH))
+    torch.testing.assert_close(records.losses.mean(dim=1), losses)
+    torch.testing.assert_close(records.norms(), rows.norm(dim=2), rtol=1e-4, atol=1e-6)
     module = network.trainable_module()
     for row in range(N):
         nn.utils.vector_to_parameters(parameters[row].clone(), module.parameters())
@@ -33,6 +37,9 @@ def assert_gradients(network: Network, shape: tuple[int, int, int]) -> None:
         expected = torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(module.parameters()))])
         torch.testing.assert_close(losses[row], loss.detach())
         torch.testing.assert_close(gradients[row], expected, rtol=1e-4, atol=1e-6)
+        for sample in range(BATCH):
+            expected = network.gradient(parameters[row], images[row, sample, None], labels[row, sample, None])
+            torch.testing.assert_close(rows[row, sample], expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(

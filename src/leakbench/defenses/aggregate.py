@@ -19,7 +19,7 @@ from leakbench.errors import Infeasible
 from leakbench.federated.layered_steps import LayeredSteps
 from leakbench.federated.step import ClientSteps
 from leakbench.lazy import torch
-from leakbench.models.layered import RecordGradients
+from leakbench.models.record_gradients import RecordGradients
 from leakbench.theory.aggregate_dp import Aggregation, Form, Mechanism, forms
 from leakbench.theory.noise_calibration import Proved, calibrated_variance, total_epsilon
 

@@ -32,6 +32,8 @@ from leakbench.theory.personalized import Blocks, PersonalizedForm, blocks, boun
 
 BLOCK = 256
 """Images per random stream: an image's noise does not depend on how many come after its block."""
+PANEL = 384
+"""Columns of a triangular root per matrix product, which leaves out the zeros below. Only speed depends on it."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,8 @@ class DataNoise:
     """The noise of one calibrated channel.
 
     Attributes:
-        root: standard deviations ``[d]``, or the symmetric root ``[d, d]`` of the covariance; float32.
+        root: standard deviations ``[d]``, or an upper triangular root of the covariance, ``R^T R``, with a row per
+            direction that has noise, ``[r, d]``; float32.
         signal_to_noise: eigenvalues of the data's covariance in units of the noise, float64 ``[d]``.
         report: the effect on the images.
         factor: where the noise's covariance is a multiple of the data's, the multiplier and the data's covariance
@@ -84,7 +87,11 @@ class DataNoise:
     def colour(self, normal: torch.Tensor) -> torch.Tensor:
         """Noise from standard normal draws, both ``[..., C, H, W]``."""
         root, flat = self.root.to(normal), normal.flatten(-3)
-        return (flat * root if root.dim() == 1 else flat @ root).view_as(normal)
+        if root.dim() == 1:
+            return (flat * root).view_as(normal)
+        ends = range(PANEL, root.shape[1] + PANEL, PANEL)
+        parts = [flat[..., : min(end, len(root))] @ root[:end, end - PANEL : end] for end in ends]
+        return torch.cat(parts, dim=-1).view_as(normal)
 
     @cached_property
     def covariance(self) -> torch.Tensor:
@@ -93,7 +100,7 @@ class DataNoise:
             multiplier, covariance = self.factor
             return multiplier * covariance
         root = self.root.double()
-        return root.square() if root.dim() == 1 else root @ root
+        return root.square() if root.dim() == 1 else root.T @ root
 
     def capacity(self, visits: float = 1.0) -> float:
         """Nats that ``visits`` independent draws carry together, for normal images: ``f(sigma / visits)``."""
@@ -103,7 +110,7 @@ class DataNoise:
 def _data_noise(
     kappa: float, moments: Moments, scale: float, root: torch.Tensor, signal_to_noise: torch.Tensor
 ) -> DataNoise:
-    trace, d = float(root.square().sum()), len(root)  # of a symmetric root too: the squared Frobenius norm
+    trace, d = float(root.square().sum()), root.shape[-1]  # of a triangular root too: the squared Frobenius norm
     report = ChannelReport(
         kappa=kappa,
         capacity=float(capacity(signal_to_noise, 1.0)),
@@ -244,7 +251,7 @@ class NaturalChannel(DataChannel):
         )
 
 
-@DEFENSES.register("white_channel", version=1)
+@DEFENSES.register("white_channel", version=2)
 class WhiteChannel(DataChannel):
     """Noise with the covariance of the images: all directions give the same capacity (Tan et al. 2024, section 5.3)."""
 
@@ -257,8 +264,9 @@ class WhiteChannel(DataChannel):
         eigenvalues, d = moments.eigenvalues, len(moments.eigenvalues)
         shared = moments.rank if self.rank == "corrected" else d
         factor = float(white_factor(shared, self.kappa))
-        vectors = moments.eigenvectors
-        root = (vectors * (factor * eigenvalues).sqrt()) @ vectors.T
+        loadings = (moments.eigenvectors * (factor * eigenvalues).sqrt())[:, : moments.rank].T
+        root = torch.linalg.qr(loadings, mode="r").R
+        root = root * torch.where(root.diagonal() < 0, -1.0, 1.0)[:, None]  # it has one form, whatever the basis
         ratios = (eigenvalues > 0).to(eigenvalues) / factor
         noise = _data_noise(self.kappa, moments, factor, root, ratios)
         return replace(noise, factor=(factor, moments.covariance))

@@ -143,10 +143,10 @@ class PrivateRuns:
 
     defenses: Sequence[DPSGD]
 
-    def contribution(self, gradients: torch.Tensor, runs: slice) -> torch.Tensor:
-        """Sums of the bounded gradients ``[m, b, d]`` of some runs, ``[m, d]``."""
-        pairs = zip(self.defenses[runs], gradients.split(1), strict=True)
-        return torch.cat([defense.bounded_sum(part) for defense, part in pairs])
+    def factors(self, norms: torch.Tensor, runs: slice) -> torch.Tensor:
+        """Factors that bound gradients of norms ``[m, b]`` of some runs, ``[m, b]``."""
+        pairs = zip(self.defenses[runs], norms, strict=True)
+        return torch.stack([defense.factors(row) for defense, row in pairs])
 
     def release(self, total: torch.Tensor, batch_size: int, streams: Streams, runs: slice) -> torch.Tensor:
         """The noisy means ``[m, d]`` of batches with sums ``[m, d]``."""

@@ -24,7 +24,7 @@ RELEASED_SHIFT = 0.1
 """Constant that the released code adds to a feature before it divides by it."""
 
 
-@DEFENSES.register("soteria", version=1)
+@DEFENSES.register("soteria", version=2)
 class Soteria(Defense):
     """Zero the columns of a fully connected layer's gradient that belong to the features of the lowest score.
 

@@ -17,7 +17,7 @@ from leakbench.federated.layered_steps import LayeredSteps
 from leakbench.federated.message import DenseMessage, Law, Message
 from leakbench.federated.step import ClientSteps
 from leakbench.lazy import torch
-from leakbench.models.layered import RecordGradients
+from leakbench.models.record_gradients import RecordGradients
 from leakbench.numerics.eigenpairs import multiply_adds as eigenpairs_work
 from leakbench.numerics.eigenpairs import pairs_above
 from leakbench.randomness import Streams

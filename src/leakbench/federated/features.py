@@ -1,7 +1,8 @@
 """Sensitivity to the images of the features that a fully connected layer reads: rows of a Jacobian, batched.
 
 Public implementations of Soteria (Sun et al. 2021) differentiate one feature after the other, hundreds to thousands of
-backward passes. Here the network runs forward once, and the backward passes of many features are one.
+backward passes. Here the network runs forward once, and the backward passes of many features are one: within the
+windows that they see where :mod:`leakbench.models.windows` takes the network apart, else of whole maps.
 """
 
 from __future__ import annotations
@@ -11,12 +12,16 @@ from dataclasses import dataclass
 
 from leakbench.lazy import torch
 from leakbench.models.base import Network
+from leakbench.models.windows import FeatureWindows
 
 MEMORY_BUDGET = 2**30
 """Working memory of the backward passes side by side, in bytes. Only speed depends on it."""
 
 CPU_BUDGET = 64 * 2**20
 """The same on a CPU: what its caches hold."""
+
+WINDOWS = 4
+"""Backward passes within windows that take the memory of one of whole maps, roughly."""
 
 
 @dataclass(frozen=True)
@@ -49,23 +54,29 @@ class FeatureJacobian:
     def sensitivity(self, layer: str) -> FeatureSensitivity:
         """The features that ``layer`` reads, and the norms of their derivatives by the client's images.
 
-        Where samples do not interact, one backward pass serves a feature in all images at once.
+        Where samples do not interact, one backward pass serves a feature in all images at once: those of consecutive
+        clients that hold the same model.
 
         Raises:
             ConfigError: as :meth:`Network.features`.
         """
-        if self.parameters.dim() == 1 and not self.network.couples_samples:  # one batch, of everyone's images
-            features, norms = self._of_batch(self.parameters, self.images.flatten(0, 1), layer)
-            clients = self.images.shape[:2]
-            return FeatureSensitivity(features.unflatten(0, clients), norms.unflatten(0, clients))
-        shared = 0 if self.parameters.dim() == 2 else None
-
-        def of_client(parameters: torch.Tensor, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            return self._of_batch(parameters, images, layer)
-
-        # One client at a time: the features run side by side.
-        one_each = torch.func.vmap(of_client, in_dims=(shared, 0), chunk_size=1)
-        return FeatureSensitivity(*one_each(self.parameters, self.images))
+        windows = FeatureWindows.of(self.network, layer)
+        if self.network.couples_samples:
+            models, counts = self.parameters.expand(len(self.images), -1), [1] * len(self.images)
+        elif self.parameters.dim() == 1:
+            models, counts = self.parameters[None], [len(self.images)]
+        else:
+            models, sizes = self.parameters.unique_consecutive(dim=0, return_counts=True)
+            counts = sizes.tolist()
+        parts = []
+        for parameters, images in zip(models, self.images.split(counts), strict=True):
+            batch = images.flatten(0, 1)
+            if windows is None:
+                pair = self._of_batch(parameters, batch, layer)
+            else:
+                pair = windows.sensitivity(parameters, batch, WINDOWS * self._side_by_side((1, *batch.shape[1:])))
+            parts.append([values.unflatten(0, images.shape[:2]) for values in pair])
+        return FeatureSensitivity(*map(torch.cat, zip(*parts, strict=True)))
 
     def _of_batch(
         self, parameters: torch.Tensor, images: torch.Tensor, layer: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import NamedTuple, Protocol
 
@@ -9,6 +10,8 @@ from leakbench.errors import Infeasible
 from leakbench.lazy import torch
 from leakbench.models.base import Network, Statistics
 from leakbench.models.bert import embedding_width
+from leakbench.models.layered import LayeredNetwork
+from leakbench.models.record_gradients import Formed, RecordGradients
 from leakbench.models.stacked import StackedNetworks
 from leakbench.randomness import Streams
 
@@ -157,25 +160,25 @@ def batch_gradients(network: Network, device: torch.device) -> Gradients:
 
 
 class SampleMechanism(Protocol):
-    """A mechanism on the gradients of single samples, such as DP-SGD; they never exist all at once."""
+    """A mechanism that scales the gradients of single samples, by their norms, and releases their sum, as DP-SGD."""
 
-    def contribution(self, gradients: torch.Tensor, runs: slice) -> torch.Tensor:
-        """The sum of the samples' contributions, such as their clipped gradients.
+    def factors(self, norms: torch.Tensor, runs: slice) -> torch.Tensor:
+        """Factors of the samples' gradients.
 
         Args:
-            gradients: of some of the samples of some of the runs, ``[k, b, d]``.
+            norms: of the gradients of some of the samples of some of the runs, ``[k, b]``.
             runs: which runs these are, for settings that differ among them.
 
         Returns:
-            ``[k, d]``.
+            ``[k, b]``.
         """
         ...
 
     def release(self, total: torch.Tensor, batch_size: int, streams: Streams, runs: slice) -> torch.Tensor:
-        """The released gradients, ``[k, d]``: the mean of the contributions, with noise.
+        """The released gradients, ``[k, d]``: the mean of the scaled gradients, with noise.
 
         Args:
-            total: the sum of all contributions, ``[k, d]``.
+            total: the sum of all scaled gradients, ``[k, d]``.
             batch_size: samples of this step.
             streams: one per run of ``runs``, of the step.
             runs: which runs these are.
@@ -186,46 +189,94 @@ class SampleMechanism(Protocol):
 class SampleGradients(Gradients):
     """Gradients released by a mechanism on single samples, in chunks that fit in memory.
 
+    On a CPU, sequences of layers give norms and weighted sums without most of the gradients themselves.
+
     Args:
-        mechanism: bounds and releases them.
+        mechanism: scales and releases them.
         together: runs in one vectorised call, see :class:`Gradients`.
     """
 
     def __init__(self, mechanism: SampleMechanism, together: int | None = None) -> None:
         super().__init__(together)
         self._mechanism = mechanism
+        self._records: _Records | None = None
 
     def together(self, network: Network, batch_size: int, sample: tuple[int, ...], device: torch.device) -> int:
         if network.couples_samples:
             raise Infeasible("per-sample gradients do not exist where BatchNorm normalises with the batch's statistics")
-        return super().together(network, batch_size, sample, device)
+        records = self._of(network, device)
+        if records.stacked is None:
+            return super().together(network, batch_size, sample, device)
+        return self._together or max(1, _budget(device) // (records.bytes_of(sample, device) * batch_size))
+
+    def _of(self, network: Network, device: torch.device) -> _Records:
+        if self._records is None or self._records.network is not network:
+            self._records = _Records(network, device)
+        return self._records
 
     def compute(
         self, network: Network, parameters: torch.Tensor, statistics: Statistics, batch: Batch, runs: slice
     ) -> Gradient:
+        records, device = self._of(network, parameters.device), parameters.device
+        images, labels = batch.images[runs], batch.labels[runs]
+        k, size = len(parameters), images.shape[1]
+        part = max(1, _budget(device) // records.bytes_of(batch.sample_shape, device) // k)
+        total, loss = torch.zeros_like(parameters), torch.zeros(k, device=device)
+        for some, theirs in zip(images.split(part, dim=1), labels.split(part, dim=1), strict=True):
+            gradients = records.of(parameters, some, theirs)
+            factors = self._mechanism.factors(gradients.norms(), runs)
+            total += gradients.weighted(factors[:, None])[:, 0]
+            loss += gradients.losses.sum(dim=1)
+        released = self._mechanism.release(total, size, batch.step_streams(runs), runs)
+        return Gradient(released, loss / size, {})
+
+
+class _Records:
+    """The fastest way to the gradients of single samples of a network: stacked, by layers, or by vmap.
+
+    Attributes:
+        network: the architecture.
+        stacked: the same taken apart, where all runs go through together.
+    """
+
+    def __init__(self, network: Network, device: torch.device) -> None:
+        self.network = network
+        self.stacked = StackedNetworks.of(network) if device.type == "cpu" else None
+        self._layered = LayeredNetwork.of(network) if device.type == "cpu" else None
+
+    def bytes_of(self, sample: tuple[int, ...], device: torch.device) -> int:
+        """Working memory of a sample, in bytes, roughly."""
+        if self._layered is not None:
+            return self._layered.bytes_of(sample)
+        return 4 * (10 * self.network.dimension + 200 * math.prod(_differentiated(self.network, sample)))
+
+    def of(self, parameters: torch.Tensor, images: torch.Tensor, labels: torch.Tensor) -> RecordGradients:
+        """The gradients of ``b`` samples of each of ``k`` runs.
+
+        Args:
+            parameters: ``[k, d]``.
+            images: ``[k, b, ...]``.
+            labels: ``[k, b]``.
+        """
+        if self.stacked is not None:
+            return self.stacked.record_gradients(parameters, images, labels)
+        if self._layered is not None and len(parameters) == 1:
+            return self._layered.record_gradients(parameters[0], images, labels)
+
         def one(
             parameters: torch.Tensor, image: torch.Tensor, label: torch.Tensor
         ) -> tuple[torch.Tensor, torch.Tensor]:
-            both: tuple[torch.Tensor, torch.Tensor] = torch.func.grad_and_value(network.loss)(
+            both: tuple[torch.Tensor, torch.Tensor] = torch.func.grad_and_value(self.network.loss)(
                 parameters, image[None], label[None]
             )
             return both
 
         samples = torch.func.vmap(one, in_dims=(None, 0, 0))
-        images, labels = batch.images[runs], batch.labels[runs]
-        k, size = len(parameters), images.shape[1]
-        shape = _differentiated(network, batch.sample_shape)
-        part = max(1, network.rows_within(_budget(parameters.device), (1, *shape)) // k)
-        total, loss = torch.zeros_like(parameters), torch.zeros(k, device=parameters.device)
-        for some, theirs in zip(images.split(part, dim=1), labels.split(part, dim=1), strict=True):
-            if k > 1:
-                gradients, losses = torch.func.vmap(samples)(parameters, some, theirs)
-            else:
-                gradients, losses = (result[None] for result in samples(parameters[0], some[0], theirs[0]))
-            total += self._mechanism.contribution(gradients, runs)
-            loss += losses.sum(dim=1)
-        released = self._mechanism.release(total, size, batch.step_streams(runs), runs)
-        return Gradient(released, loss / size, {})
+        if len(parameters) > 1:
+            gradients, losses = torch.func.vmap(samples)(parameters, images, labels)
+        else:
+            gradients, losses = (result[None] for result in samples(parameters[0], images[0], labels[0]))
+        return RecordGradients([Formed(gradients)], losses)
 
 
 def runs_within(network: Network, batch_size: int, sample: tuple[int, ...], device: torch.device) -> int:

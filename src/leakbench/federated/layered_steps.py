@@ -8,7 +8,8 @@ from functools import cached_property
 from leakbench.federated.step import ClientSteps
 from leakbench.lazy import torch
 from leakbench.models.base import Network
-from leakbench.models.layered import LayeredNetwork, RecordGradients
+from leakbench.models.layered import LayeredNetwork
+from leakbench.models.record_gradients import RecordGradients
 from leakbench.randomness import Streams
 
 MEMORY_BUDGET = 64 * 2**20

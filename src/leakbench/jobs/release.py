@@ -118,7 +118,7 @@ class _Trained(NamedTuple):
     rates: list[float]
 
 
-@JOB_KINDS.register("release", version=2)
+@JOB_KINDS.register("release", version=3)
 class ReleaseJob(ClientTraining):
     """Train on one client's data and attack the released model: membership inference and model inversion.
 

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from leakbench.lazy import torch
 from leakbench.models.base import Network
+from leakbench.models.record_gradients import Formed, Outer, Part, RecordGradients
 
 TILE = 4
 """Outputs of a tile along each axis where channels are few and such tiles fit; else two."""
@@ -29,8 +30,16 @@ class _Layer(Protocol):
 
     def forward(self, inputs: torch.Tensor, parameters: torch.Tensor) -> torch.Tensor: ...
 
-    def backward(self, gradient: torch.Tensor, by_parameters: torch.Tensor, *, first: bool) -> torch.Tensor:
-        """Write the gradient by the parameters; return that by the inputs, which is unused of the first layer."""
+    def backward(self, gradient: torch.Tensor, *, first: bool) -> torch.Tensor:
+        """The gradient by the inputs, from that by the outputs; unused of the first layer."""
+        ...
+
+    def sums(self, by_parameters: torch.Tensor) -> None:
+        """Write the gradient by the parameters, after :meth:`backward`."""
+        ...
+
+    def records(self) -> Part:
+        """The gradients of single samples by the parameters, after :meth:`backward`."""
         ...
 
 
@@ -62,21 +71,49 @@ class StackedNetworks:
             images: ``[n, B, C, H, W]``.
             labels: ``[n, B]``.
         """
+        samples = images.shape[1]
+        gradient, losses = self._errors(parameters, images, labels)
+        by_parameters = torch.empty_like(parameters)
+        parts = self._parts(by_parameters)
+        for index in self._backward(gradient / samples):
+            self._layers[index].sums(parts[index])
+        return by_parameters, losses.mean(dim=1)
+
+    def record_gradients(self, parameters: torch.Tensor, images: torch.Tensor, labels: torch.Tensor) -> RecordGradients:
+        """The gradients of the cross-entropies of single samples.
+
+        Args:
+            parameters: ``[n, d]``.
+            images: ``[n, B, C, H, W]``.
+            labels: ``[n, B]``.
+        """
+        gradient, losses = self._errors(parameters, images, labels)
+        parts = [self._layers[index].records() for index in self._backward(gradient)]
+        return RecordGradients(parts[::-1], losses)
+
+    def _parts(self, vectors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        parts: tuple[torch.Tensor, ...] = vectors.split([layer.size for layer in self._layers], dim=1)
+        return parts
+
+    def _errors(
+        self, parameters: torch.Tensor, images: torch.Tensor, labels: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cross-entropies' derivatives by the logits, ``[n, classes, B]``, and the cross-entropies, ``[n, B]``."""
         n, samples = images.shape[:2]
-        parts = parameters.split([layer.size for layer in self._layers], dim=1)
         values = images.flatten(2).transpose(1, 2).reshape(n, *images.shape[2:], samples)
-        for layer, part in zip(self._layers, parts, strict=True):
+        for layer, part in zip(self._layers, self._parts(parameters), strict=True):
             values = layer.forward(values, part)
         logarithms = values.log_softmax(dim=1)
-        loss = -logarithms.gather(1, labels[:, None])[:, 0].mean(dim=1)
+        losses = -logarithms.gather(1, labels[:, None])[:, 0]
         gradient = logarithms.exp()
         gradient.scatter_add_(1, labels[:, None], torch.full((n, 1, samples), -1.0, dtype=gradient.dtype))
-        gradient /= samples
-        by_parameters = torch.empty_like(parameters)
-        parts = by_parameters.split([layer.size for layer in self._layers], dim=1)
+        return gradient, losses
+
+    def _backward(self, gradient: torch.Tensor) -> Iterator[int]:
+        """Layers, the last first, each after its pass backward."""
         for index in reversed(range(len(self._layers))):
-            gradient = self._layers[index].backward(gradient, parts[index], first=index == 0)
-        return by_parameters, loss
+            gradient = self._layers[index].backward(gradient, first=index == 0)
+            yield index
 
 
 def flat_modules(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
@@ -158,11 +195,16 @@ class _Linear:
         self._values = _activated(values, self.slope)
         return self._values
 
-    def backward(self, gradient: torch.Tensor, by_parameters: torch.Tensor, *, first: bool) -> torch.Tensor:
-        gradient = _before_activation(gradient, self._values, self.slope)
-        by_parameters[:, : -self.outputs] = torch.bmm(gradient, self._read.transpose(1, 2)).flatten(1)
-        by_parameters[:, -self.outputs :] = gradient.sum(dim=2)
-        return gradient if first else torch.bmm(self._weight.transpose(1, 2), gradient).view(self._shape)
+    def backward(self, gradient: torch.Tensor, *, first: bool) -> torch.Tensor:
+        self._error = _before_activation(gradient, self._values, self.slope)
+        return gradient if first else torch.bmm(self._weight.transpose(1, 2), self._error).view(self._shape)
+
+    def sums(self, by_parameters: torch.Tensor) -> None:
+        by_parameters[:, : -self.outputs] = torch.bmm(self._error, self._read.transpose(1, 2)).flatten(1)
+        by_parameters[:, -self.outputs :] = self._error.sum(dim=2)
+
+    def records(self) -> Part:
+        return Outer(self._error.mT, self._read.mT, bias=True)
 
 
 def _activated(values: torch.Tensor, slope: float | None) -> torch.Tensor:
@@ -221,7 +263,7 @@ class _Convolution:
         ends = [s * count + k - 1 - side - self.padding for count, side in zip(tiles, sides, strict=True)]
         if self.padding or any(ends):
             inputs = torch.nn.functional.pad(inputs, (0, 0, self.padding, ends[1], self.padding, ends[0]))
-        inputs = inputs.contiguous()
+        self._padded = inputs = inputs.contiguous()
         strides = inputs.stride()
         patches = inputs.as_strided(
             (n, c, e, e, *tiles, samples), (*strides[:4], s * strides[2], s * strides[3], 1)
@@ -255,24 +297,42 @@ class _Convolution:
         b, d = _where_positive(upper, right), _where_positive(lower, lower_right)
         return torch.stack([upper - b, b, lower - d, d], dim=1).flatten(1, 2)
 
-    def backward(self, gradient: torch.Tensor, by_parameters: torch.Tensor, *, first: bool) -> torch.Tensor:
-        weights, patches, sides, tiles, kept, s, samples = self._read
-        n, c, o, k, w = len(gradient), self.inputs, self.outputs, self.kernel, self.window
-        q, e = s // w, s + k - 1
+    def backward(self, gradient: torch.Tensor, *, first: bool) -> torch.Tensor:
+        weights, _, sides, tiles, kept, s, samples = self._read
+        n, c, o, w = len(gradient), self.inputs, self.outputs, self.window
+        q, e = s // w, s + self.kernel - 1
         ends = [q * count - side // w for count, side in zip(tiles, kept, strict=True)]
         if any(ends):
             gradient = torch.nn.functional.pad(gradient, (0, 0, 0, ends[1], 0, ends[0]))
         gradient = gradient.reshape(n, o, tiles[0], q, tiles[1], q, samples).permute(0, 3, 5, 1, 2, 4, 6)
-        gradient = _before_activation(gradient.reshape(n, q * q * o, -1), self._values, self.slope)
-        by_parameters[:, -o:] = gradient.view(n, q * q, o, -1).sum(dim=(1, 3))
-        gradient = self._spread(gradient)
-        by_weights = torch.bmm(gradient, patches.transpose(1, 2)).view(n, s * s, o, c, e * e)
-        by_weights = by_weights.permute(0, 2, 3, 1, 4).reshape(n * o * c, -1) @ self._place(s).T
-        by_parameters[:, :-o] = by_weights.view(n, -1)
+        self._pooled_error = _before_activation(gradient.reshape(n, q * q * o, -1), self._values, self.slope)
+        self._error = self._spread(self._pooled_error)
         if first:
             return gradient
-        by_patches = torch.bmm(weights.transpose(1, 2), gradient).view(n, c, e, e, *tiles, samples)
+        by_patches = torch.bmm(weights.transpose(1, 2), self._error).view(n, c, e, e, *tiles, samples)
         return self._folded(by_patches, sides, s)
+
+    def sums(self, by_parameters: torch.Tensor) -> None:
+        _, patches, _, _, _, s, _ = self._read
+        n, c, o, e = len(by_parameters), self.inputs, self.outputs, s + self.kernel - 1
+        by_parameters[:, -o:] = self._pooled_error.unflatten(1, (-1, o)).sum(dim=(1, 3))
+        by_weights = torch.bmm(self._error, patches.transpose(1, 2)).view(n, s * s, o, c, e * e)
+        by_weights = by_weights.permute(0, 2, 3, 1, 4).reshape(n * o * c, -1) @ self._place(s).T
+        by_parameters[:, :-o] = by_weights.view(n, -1)
+
+    def records(self) -> Part:
+        _, _, _, tiles, _, s, samples = self._read
+        n, o, k, w = len(self._error), self.outputs, self.kernel, self.window
+        q = s // w
+        errors = self._error.view(n, w, w, q, q, o, *tiles, samples).permute(0, 8, 5, 6, 3, 1, 7, 4, 2)
+        errors = errors.reshape(n * samples, o, -1)
+        images = self._padded.movedim(4, 1).flatten(0, 1)
+        columns = images.unfold(3, k, 1).permute(0, 1, 4, 2, 3).flatten(1, 2).flatten(2)  # a row more is a shift of it
+        width = self._padded.shape[3] - k + 1
+        shifted = (columns.narrow(2, row * width, errors.shape[2]) for row in range(k))
+        by_rows = torch.stack([torch.bmm(errors, inputs.mT) for inputs in shifted], dim=2)
+        gradients = by_rows.unflatten(3, (-1, k)).transpose(2, 3).flatten(1)
+        return Formed(torch.cat([gradients, errors.sum(dim=2)], dim=1).unflatten(0, (n, samples)))
 
     def _folded(self, patches: torch.Tensor, sides: list[int], s: int) -> torch.Tensor:
         """Sums where tiles overlap: ``[n, c, e, e, tiles, tiles, samples]`` to ``[n, c, H, W, samples]``."""
