@@ -1,7 +1,7 @@
 """Keeps tables that no PDF reads out of the fonts in PDFs.
 
-Matplotlib embeds the glyphs that a figure shows and, of every font, the rules by which text is composed of glyphs. These
-are parsed and written anew per figure: two thirds of what embedding takes. A PDF names glyphs that are composed already.
+Of every font, Matplotlib embeds the glyphs that a figure shows and the rules by which text is composed of glyphs. These
+are parsed and written anew per figure: two thirds of what embedding takes. A PDF names glyphs, which are composed.
 """
 
 from __future__ import annotations
