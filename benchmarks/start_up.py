@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from leakbench.workflow.warm import RUN
+from leakbench.workflow.caller import RUN
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = "results/smoke/optimal_defense/pruning/digits16/small/gp/train/all.json"

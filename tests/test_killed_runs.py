@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from tests.workflow.conftest import HALVED
 
-from leakbench.workflow.warm import RUN, folder_of
+from leakbench.workflow.caller import RUN, folder_of
 
 pytestmark = pytest.mark.slow
 
@@ -69,7 +69,7 @@ def snakemake() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
         process.wait()
         end = time.monotonic() + 60
-        while folder_of(process.pid).exists() and time.monotonic() < end:
+        while Path(folder_of(process.pid)).exists() and time.monotonic() < end:
             time.sleep(0.1)
 
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from leakbench.workflow.warm import delegate
+from leakbench.workflow.caller import delegate
 
 status = delegate(sys.argv[1:])
 if status is None:

@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 from leakbench.libraries.torchvision_compat import import_torchvision
-from leakbench.workflow.warm import LIBRARIES, OCCASIONAL, RUN, Needs, folder_of, serve
+from leakbench.workflow.caller import COMMANDS, RUN, folder_of
+from leakbench.workflow.warm import LIBRARIES, OCCASIONAL, Needs, serve
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -54,7 +55,7 @@ def run() -> Iterator[subprocess.Popen[bytes]]:
     finally:
         process.kill()
         process.wait()
-        _until(lambda: not folder_of(process.pid).exists())
+        _until(lambda: not Path(folder_of(process.pid)).exists())
 
 
 @pytest.fixture
@@ -164,12 +165,12 @@ def test_it_ends_with_its_run(root: Path, run: subprocess.Popen[bytes]) -> None:
     os.kill(warm, 0)
     run.kill()
     run.wait()
-    _until(lambda: not folder_of(run.pid).exists())
+    _until(lambda: not Path(folder_of(run.pid)).exists())
 
 
 def test_one_that_nobody_calls_leaves_nothing(run: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("leakbench.workflow.warm.IDLE_S", 0.0)
-    folder = folder_of(run.pid)
+    folder = Path(folder_of(run.pid))
     folder.mkdir()
     before = signal.getsignal(signal.SIGCHLD)
     with socket.socket(socket.AF_UNIX) as listener:
@@ -187,13 +188,31 @@ def test_a_dead_one_is_replaced(root: Path, run: subprocess.Popen[bytes]) -> Non
 
 
 def test_a_folder_open_to_others_is_refused(root: Path, run: subprocess.Popen[bytes]) -> None:
-    folder = folder_of(run.pid)
+    folder = Path(folder_of(run.pid))
     folder.mkdir()
     folder.chmod(0o777)
     done = _done(_call(root, "say", run), root)
     assert "is open to others); this job imports by itself" in done.stderr and done.returncode == 7
     assert list(folder.iterdir()) == []
     shutil.rmtree(folder)
+
+
+def test_callers_and_the_warm_process_know_the_same_commands() -> None:
+    assert LIBRARIES.keys() == set(COMMANDS)
+
+
+def test_a_caller_imports_next_to_nothing() -> None:
+    """Every step of the workflow starts one."""
+    slow = {"contextlib", "dataclasses", "pathlib", "subprocess", "tempfile"}
+    code = f"import sys, leakbench.workflow.caller; print(*{slow} & {{*sys.modules}})"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code],
+        env={"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "\n"
 
 
 def test_every_library_exists() -> None:

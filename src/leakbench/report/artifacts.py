@@ -5,7 +5,6 @@ Supplements of ours, which the paper does not have, are numbered S1, S2, ...
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from leakbench.records import atomic_write
 from leakbench.report.compared import Places, defenses_apart, places_of, settings_apart
 from leakbench.report.labels import Reads, check_labels, declared
 from leakbench.report.record_tensors import RecordTensors
-from leakbench.report.style import add_caption, add_mark
+from leakbench.report.style import add_caption, add_mark, pictures
 from leakbench.report.tidy import adaptive_path, existing, gates_path, needed, table_path
 from leakbench.report.under_attacked import COLUMN, DAGGER, under_attacked, under_attacked_notes
 from leakbench.report.verdicts import void_notes
@@ -215,12 +214,7 @@ def _figure_formats(drawing: Drawing, caption: str, share: str) -> dict[str, byt
     add_caption(drawing.figure, caption)
     if share:
         add_mark(drawing.figure, _mark(share))
-    contents = {"csv": _csv(drawing.numbers, share)}
-    for extension in ("pdf", "png"):
-        buffer = io.BytesIO()
-        metadata = {"CreationDate": None} if extension == "pdf" else {"Software": None}  # equal numbers, equal files
-        drawing.figure.savefig(buffer, format=extension, metadata=metadata, bbox_inches="tight")
-        contents[extension] = buffer.getvalue()
+    contents = {"csv": _csv(drawing.numbers, share), **pictures(drawing.figure)}
     plt.close(drawing.figure)
     return contents
 

@@ -39,17 +39,19 @@ def over_seeds(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     from scipy.special import stdtrit  # Student's quantile; importing scipy.stats takes a second
 
     keys = list(by)
-    per_seed = frame.groupby([*keys, "seed"], dropna=False)["value"].agg(
-        mean="mean", lost=lambda values: values.isna().sum()
-    )
+    values = frame.groupby([*keys, "seed"], dropna=False)["value"]
+    per_seed = pd.DataFrame({"mean": values.mean(), "lost": values.size() - values.count()})
     groups = per_seed.reset_index().groupby(keys, dropna=False)
-    result = groups.agg(
-        mean=("mean", "mean"),
-        low=("mean", "min"),
-        high=("mean", "max"),
-        std=("mean", "std"),
-        seeds=("mean", "count"),
-        lost=("lost", "sum"),
+    means = groups["mean"]
+    result = pd.DataFrame(
+        {
+            "mean": means.mean(),
+            "low": means.min(),
+            "high": means.max(),
+            "std": means.std(),
+            "seeds": means.count(),
+            "lost": groups["lost"].sum(),
+        }
     )
     quantile = stdtrit(np.maximum(result["seeds"] - 1, 1), 0.5 + CONFIDENCE / 2)
     half = quantile * result["std"] / np.sqrt(result["seeds"])

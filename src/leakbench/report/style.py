@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import textwrap
 from typing import TYPE_CHECKING, Any, cast
 
 from leakbench.errors import RecordError
+from leakbench.libraries.pdf_fonts import embed_glyphs_alone
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -92,6 +94,9 @@ STYLE = {
     "pdf.fonttype": 42,
 }
 
+
+LAYOUTS = 2
+"""Rounds in which a layout settles."""
 
 FURTHER = (("v", 0.4), ("P", -0.35), ("X", 0.65), ("<", -0.6), (">", 0.2))
 """Markers of further settings of a mechanism, and parts of white, or below zero black, in their colours."""
@@ -193,7 +198,7 @@ def plain_ticks(axis: Axis) -> None:
 
 
 def add_caption(figure: Figure, caption: str) -> None:
-    """Add a caption below the axes, wrapped to the figure's width; save with ``bbox_inches="tight"``.
+    """Add a caption below the axes, wrapped to the figure's width; :func:`pictures` saves what hangs out.
 
     The figure grows if the caption would take more than half of it.
     """
@@ -207,11 +212,18 @@ def add_caption(figure: Figure, caption: str) -> None:
     figure.supxlabel("\n".join(wrapped), fontsize=7.5, x=0.01, ha="left", color="#333333", **place)
 
 
+def lay_out(figure: Figure) -> None:
+    """Let a layout engine place things, and keep them there."""
+    engine = figure.get_layout_engine()
+    if engine:
+        for _ in range(LAYOUTS):
+            engine.execute(figure)
+        figure.set_layout_engine(None)
+
+
 def add_mark(figure: Figure, mark: str) -> None:
-    """Add a framed line above the figure, at its left edge; save with ``bbox_inches="tight"``."""
-    for _ in range(2):  # a layout settles in the second round, as when the figure is saved
-        figure.canvas.draw()
-    figure.set_layout_engine("none")  # saving would lay it out anew, and move things below the mark
+    """Add a framed line above the figure, at its left edge; :func:`pictures` saves what stands out."""
+    lay_out(figure)  # saving would do that with the mark, and move things below it
     for legend in figure.legends:  # anchored to the edges of what is saved, they would move up to the mark
         box = legend.get_window_extent().transformed(figure.transFigure.inverted())
         legend.set_bbox_to_anchor(box, figure.transFigure)
@@ -227,3 +239,21 @@ def add_mark(figure: Figure, mark: str) -> None:
         va="bottom",
         bbox={"boxstyle": "square,pad=0.3", "facecolor": "white", "edgecolor": MARK_COLOUR},
     )
+
+
+def pictures(figure: Figure) -> dict[str, bytes]:
+    """The figure as PDF and PNG, cut to what it shows. Equal numbers give equal files.
+
+    It is laid out and measured once for both; saving would do either once per format, each with a drawing of its own.
+    """
+    import matplotlib
+
+    embed_glyphs_alone()
+    lay_out(figure)
+    box = figure.get_tightbbox().padded(matplotlib.rcParams["savefig.pad_inches"])
+    saved = {}
+    for extension, unset in (("pdf", "CreationDate"), ("png", "Software")):
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format=extension, metadata={unset: None}, bbox_inches=box)
+        saved[extension] = buffer.getvalue()
+    return saved

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from leakbench.gates import Gate, value_of, victims_of
 from leakbench.jobs.base import Job, Setting
 from leakbench.lazy import np, pd
-from leakbench.records import Record, Replicate, Value
+from leakbench.records import Record, Replicate, Value, canonical
 from leakbench.report.inference import FEWEST_SEEDS, LEVEL, Estimate, Jackknife
 from leakbench.report.units import SAMPLE_AXES, batch_means, known_means, of_one_seed
 
@@ -80,6 +81,7 @@ class Judge:
     gate: Gate
     undefended: Sequence[tuple[Job, Replicate]]
     reference: Sequence[tuple[Job, Replicate]]
+    _verdicts: dict[str, GateVerdict] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def of(cls, gate: Gate, records: Mapping[str, Record]) -> Judge:
@@ -96,8 +98,18 @@ class Judge:
         Where the undefended protocol is swept, what agrees with the job in the swept fields decides. Seeds and batches
         are the sample, as in claims; where the protocol has one seed, its batches are.
         """
-        swept = sorted({key for each, _ in self.undefended if each.kinds for key in each.kinds.sweep})
-        same = {key: value_of(job, setting, key) for key in swept}
+        same = {key: value_of(job, setting, key) for key in self._swept}
+        decided = canonical(same)
+        if decided not in self._verdicts:
+            self._verdicts[decided] = self._verdict(same)
+        return self._verdicts[decided]
+
+    @cached_property
+    def _swept(self) -> list[str]:
+        """Fields of the undefended protocol that are swept."""
+        return sorted({key for each, _ in self.undefended if each.kinds for key in each.kinds.sweep})
+
+    def _verdict(self, same: Setting) -> GateVerdict:
         info = self.gate.kind.gated_metrics[self.gate.spec.metric]
         by_seed = self._pairs(same)
         if not by_seed:

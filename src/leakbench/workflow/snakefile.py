@@ -27,9 +27,10 @@ from leakbench.report.tidy import adaptive_path, gates_path, missing_path, neede
 from leakbench.running.work import KEEP, tidy
 from leakbench.sources import imported_files, source_digest
 from leakbench.workflow import sharing
+from leakbench.workflow.caller import RUN
 from leakbench.workflow.endings import endings
 from leakbench.workflow.kinds import KindRule, kind_rules
-from leakbench.workflow.warm import RUN, serves, start
+from leakbench.workflow.warm import serves, start
 
 INSTALLED = Path(__file__).parents[2]
 """Folder that the package is in."""

@@ -6,15 +6,15 @@ modules that read the configuration; libraries that only some jobs need follow o
 compute nothing, so a forked job is the same as one that starts by itself. The process ends with its run; later edits of
 the code do not reach it.
 
-The caller hands over its arguments, environment, folder and standard streams, waits, and exits as the job does. If the
-caller dies, so does the job; signals that ask the caller to end are relayed to the job, which may save its state first.
+The caller (``caller.py``) hands over its arguments, environment, folder and standard streams, waits, and exits as the
+job does. If the caller dies, so does the job; signals that ask the caller to end are relayed to the job, which may save
+its state first.
 The key ``warm`` of config/config.yaml turns all of this off.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import gc
 import importlib
 import json
@@ -23,23 +23,18 @@ import select
 import shutil
 import signal
 import socket
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import NoReturn
 
 from leakbench.libraries.torchvision_compat import import_torchvision
-
-RUN = "LEAKBENCH_WARM"
-"""Environment variable with the process id of the run's Snakemake; if empty, every job starts by itself."""
+from leakbench.workflow.caller import STARTED, command_of, connect, folder_of, locked
 
 _ALWAYS = ("pydantic", "yaml")
 _TABLES = (*_ALWAYS, "pandas", "pyarrow.parquet")
@@ -48,12 +43,15 @@ _TORCH = ("torch", "torch._dynamo", "torch._decomp.decompositions_for_jvp")
 LIBRARIES = {
     "run": (*_ALWAYS, *_TORCH, "torchmetrics.functional.image", "scipy.optimize", "safetensors.torch"),
     "merge": _TABLES,
-    "draw": (*_TABLES, *_PICTURES, "scipy.stats", "tabulate"),
+    "draw": (*_TABLES, "pyarrow.dataset", "pandas.io.formats.style", *_PICTURES, "scipy.stats", "tabulate"),
     "judge": (*_TABLES, *_TORCH, "tabulate"),
 }
 """Libraries that jobs of a command import."""
 
 OCCASIONAL = (
+    "torch",
+    "torchmetrics.functional.image",
+    "safetensors.torch",
     "transformers.models.bert.modeling_bert",
     "transformers.models.distilbert.modeling_distilbert",
     "rouge_score.rouge_scorer",
@@ -64,12 +62,6 @@ OCCASIONAL = (
 
 IDLE_S = 600.0
 """Seconds without a caller after which the process ends; the next caller starts another."""
-
-STARTED = b"\x00"
-"""First byte of the answer to a caller, before the job's process id in four bytes."""
-
-RELAYED = (signal.SIGTERM, signal.SIGUSR1)
-"""Signals that the caller relays to the job, which saves its state and ends."""
 
 
 @dataclass(frozen=True)
@@ -109,96 +101,18 @@ class Request:
     @property
     def command(self) -> str | None:
         """The command, if a warm process makes it faster."""
-        return next((word for word in self.arguments if word in LIBRARIES), None)
-
-
-def delegate(arguments: Sequence[str]) -> int | None:
-    """Have a command run by the warm process of this run; returns its exit status, or None to run it here."""
-    run = os.environ.get(RUN)
-    request = Request(list(arguments), dict(os.environ), str(Path.cwd()))
-    if not run or request.command is None:
-        return None
-    try:
-        connection = _connect(int(run))
-        socket.send_fds(connection, [STARTED], [0, 1, 2])
-        connection.sendall(json.dumps(asdict(request)).encode() + b"\n")
-        started = connection.recv(5, socket.MSG_WAITALL)
-        if len(started) < 5:
-            raise ConnectionError("it ended")
-    except OSError as error:
-        print(f"leakbench: no warm process ({error}); this job imports by itself", file=sys.stderr)
-        return None
-    relayed: list[int] = []
-
-    def relay(number: int, _: FrameType | None) -> None:
-        relayed.append(number)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(int.from_bytes(started[1:]), number)
-
-    for number in RELAYED:
-        signal.signal(number, relay)
-    status = connection.recv(1)
-    if not status and relayed:
-        return 128 + relayed[0]
-    if not status:
-        print("leakbench: the process of this job was killed; did it run out of memory?", file=sys.stderr)
-        return 128 + signal.SIGKILL
-    return status[0]
+        return command_of(self.arguments)
 
 
 def start(run: int) -> None:
     """Start the warm process of a run before a job asks for it."""
     with contextlib.suppress(OSError):  # then jobs import by themselves
-        _connect(run).close()
+        connect(run).close()
 
 
 def serves(run: str) -> bool:
     """Whether a warm process of this run waits on this host."""
-    return run.isdecimal() and (folder_of(int(run)) / "socket").exists()
-
-
-def folder_of(run: int) -> Path:
-    """Folder of a run's socket on this host."""
-    return Path(tempfile.gettempdir()) / f"leakbench-{os.getuid()}-{socket.gethostname()}-{run}"
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-def _connect(run: int) -> socket.socket:
-    """A connection to the warm process of a run, which is started if there is none.
-
-    Raises:
-        PermissionError: another user could have put a socket there.
-    """
-    folder = folder_of(run)
-    folder.mkdir(mode=0o700, exist_ok=True)
-    status, path = folder.lstat(), folder / "socket"
-    if status.st_uid != os.getuid() or status.st_mode & 0o077:
-        raise PermissionError(f"{folder} is open to others")
-    connection = socket.socket(socket.AF_UNIX)
-    with _locked(folder):
-        try:
-            connection.connect(str(path))
-        except (FileNotFoundError, ConnectionRefusedError):
-            path.unlink(missing_ok=True)
-            with socket.socket(socket.AF_UNIX) as listener:
-                listener.bind(str(path))
-                listener.listen(128)
-                subprocess.Popen(
-                    [sys.executable, "-m", "leakbench.workflow.warm", str(run), str(listener.fileno())],
-                    pass_fds=[listener.fileno()],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    start_new_session=True,  # Ctrl-C is Snakemake's, which then ends the callers
-                )
-            connection.connect(str(path))  # queues until the new process accepts
-    return connection
+    return run.isdecimal() and Path(folder_of(int(run)), "socket").exists()
 
 
 def serve(run: int, listener: socket.socket, needs: Needs) -> tuple[Request, list[int], socket.socket] | None:
@@ -235,10 +149,11 @@ def serve(run: int, listener: socket.socket, needs: Needs) -> tuple[Request, lis
                     os.close(stream)
             connection.close()
         elif time.monotonic() - called > IDLE_S:
-            with _locked(folder):
-                if not select.select([listener], [], [], 0)[0]:
-                    shutil.rmtree(folder)  # who waits for the lock finds no folder then, and imports by itself
-                    return None
+            lock = locked(folder)
+            if not select.select([listener], [], [], 0)[0]:
+                shutil.rmtree(folder)  # who waits for the lock finds no folder then, and imports by itself
+                return None
+            os.close(lock)
     shutil.rmtree(folder)
     return None
 
