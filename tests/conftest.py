@@ -59,6 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.loadscopereorder = False
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist's, which reads the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep files together in processes of pytest-xdist, and begin with what takes longest: nothing ends alone.
 

@@ -38,6 +38,7 @@ JOB = re.compile(r"^(?:local)?rule (\w+):\n((?: {4}.*\n)*)", re.MULTILINE)
 OUTPUT = re.compile(r"^ {4}output: ([^,\n]+)", re.MULTILINE)
 
 
+@pytest.hookimpl(tryfirst=True)  # before that of tests/conftest.py
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep these tests in one process of pytest-xdist: they share a complete run."""
     for item in items:
