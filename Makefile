@@ -23,6 +23,8 @@ replicate: $(READY)
 	@echo "Scorecard: results/$(SCALE)/scorecard.html"
 	@echo "Figures:   figures/$(SCALE)/<paper>/    Records: results/$(SCALE)/    Logs: logs/$(SCALE)/"
 
+# The tests start hundreds of processes: what one has compiled, the next ones read.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: $(READY)
 	$(BIN)/pytest --numprocesses auto --dist loadgroup
 

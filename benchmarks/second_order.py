@@ -6,6 +6,7 @@ ways in turns, and their ratio. Models of their ``own`` differ from victim to vi
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -69,6 +70,7 @@ def repeated(way: Callable[[], object]) -> None:
 
 def main() -> None:
     """Print the table."""
+    argparse.ArgumentParser(description=__doc__).parse_args()  # it takes nothing, and says so
     torch.set_num_threads(1)
     keep_freed_memory()
     print(

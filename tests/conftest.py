@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import subprocess
@@ -27,6 +28,8 @@ from leakbench.report.claims import Claim
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run in several processes; torch is not loaded yet
 # On some CPUs MKL chooses kernels by the size of a product; in strict mode the numbers of a row do not depend on it.
 os.environ.setdefault("MKL_CBWR", "AVX2,STRICT")
+TESTS = Path(__file__).resolve().parent
+
 settings.register_profile("leakbench", deadline=None, derandomize=True)
 settings.load_profile("leakbench")
 
@@ -48,6 +51,43 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_xdist_auto_num_workers() -> int:
     """A process per core, and one more for the tests on SLURM, which wait for most of their time."""
     return len(os.sched_getaffinity(0)) + (shutil.which("sbatch") is not None)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have pytest-xdist hand out groups in the order of the tests, not by their number of tests."""
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist's, which reads the marks
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep files together in processes of pytest-xdist, and begin with what takes longest: nothing ends alone.
+
+    A file is a group, whose fixtures one process makes; a slow test is one by itself unless a mark says otherwise. The
+    tests on SLURM come first, which wait for most of their time, then groups with slow tests, then those with most.
+    """
+    if not hasattr(config, "workerinput"):
+        return
+    groups: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        mark, name = item.get_closest_marker("xdist_group"), item.nodeid
+        if mark is not None:
+            name = mark.args[0]
+        elif item.get_closest_marker("slow") is None:
+            name = item.path.relative_to(TESTS).as_posix()
+            item.add_marker(pytest.mark.xdist_group(name))
+        groups.setdefault(name, []).append(item)
+
+    def place(group: list[pytest.Item]) -> tuple[bool, bool, int]:
+        marks = {mark.name for item in group for mark in item.iter_markers()}
+        return "slurm" not in marks, "slow" not in marks, -len(group)
+
+    items[:] = [item for group in sorted(groups.values(), key=place) for item in group]
+
+
+def pytest_collection_finish() -> None:
+    """Have the garbage collector leave alone what was imported and collected: looking through it takes a second."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -7,15 +7,21 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from tests.docs.test_documented_commands import ROOT, blocks
 
+from leakbench.cli import main
+from leakbench.contract.trial import trial
+from leakbench.defenses.base import Defense
 from leakbench.jobs.runner import Placement, run_job
 from leakbench.planning.layers import overlay
 from leakbench.planning.project import Project
+from leakbench.report.under_attacked import Adaptation
 
 PAGE = ROOT / "docs" / "add-a-defense.md"
 RECORD = "results/smoke/optimal_defense/{}/digits16/small/{}/all.json"
@@ -55,10 +61,27 @@ def test_the_reader_writes_few_lines() -> None:
     assert sum(bool(line.strip()) for block in written for line in block.splitlines()) < 60
 
 
-def test_nothing_is_wrong_with_the_file(mine: Path) -> None:
-    check = commands()[0]
-    assert "Nothing is wrong." in run(check, mine)
-    answers = json.loads(run(check, mine, "--json"))
+@pytest.mark.slow
+@pytest.mark.usefixtures("clean_registries")
+def test_nothing_is_wrong_with_the_file(
+    mine: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found: dict[str, Adaptation | None] = {}
+
+    def once(defense: type[Defense], given: Mapping[str, Any]) -> Adaptation | None:
+        """One trial of each defense for both ways to print."""
+        if defense.name not in found:
+            found[defense.name] = trial(defense, given)
+        return found[defense.name]
+
+    _, *check = shlex.split(commands()[0])
+    monkeypatch.chdir(mine)
+    monkeypatch.setattr("leakbench.contract.defenses.trial", once)
+    assert main(check) == 0
+    assert "Nothing is wrong." in capsys.readouterr().out
+    assert main([*check, "--json"]) == 0
+    answers = json.loads(capsys.readouterr().out)
+    assert found.keys() == {"sign_noise", "random_pruning"}
     asked = {(row["component"], row["check"]) for row in answers if row["verdict"] == "ok"}
     assert {
         ("sign_noise", "bias"),

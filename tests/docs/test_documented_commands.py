@@ -5,10 +5,12 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import pytest
+from tests.forking import snakemake
 
 from leakbench.paper_folders import paper_folders
 from leakbench.report.artifacts import artifact_of
@@ -60,10 +62,31 @@ def commands() -> list[str]:
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """The configuration and the workflow in an empty folder."""
+    return new_checkout(tmp_path)
+
+
+def new_checkout(folder: Path) -> Path:
     for name in ("config", "workflow", "slurm"):
-        shutil.copytree(ROOT / name, tmp_path / name)
-    shutil.copy(ROOT / "Snakefile", tmp_path)
-    return tmp_path
+        shutil.copytree(ROOT / name, folder / name)
+    shutil.copy(ROOT / "Snakefile", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """``ran(program, ...)``: a checkout in which a command has run, once for all tests."""
+
+    @cache
+    def once(*command: str) -> Path:
+        folder = new_checkout(tmp_path_factory.mktemp("ran"))
+        if command[0] == "snakemake":
+            status, said = snakemake(command[1:], folder)
+            assert status == 0, said
+        else:
+            run([sys.executable, "-m", *command], folder)
+        return folder
+
+    return once
 
 
 def run(command: list[str], folder: Path) -> str:
@@ -79,16 +102,18 @@ def test_documentation_holds_commands() -> None:
 
 
 @pytest.mark.parametrize("command", commands())
-def test_command(command: str, checkout: Path) -> None:
+def test_command(command: str, checkout: Path, ran: Callable[..., Path]) -> None:
     program, *arguments = shlex.split(command)
     if command in ELSEWHERE:
         assert (ROOT / ELSEWHERE[command]).is_file()
+    elif program == "leakbench" and arguments[0] == "run":
+        ran("leakbench", *arguments)
     elif program == "leakbench":
         if arguments[0] == "show":  # what it draws comes first
-            run([sys.executable, "-m", "leakbench", "run", *arguments[1:]], checkout)
+            checkout = ran("leakbench", "run", *arguments[1:])
         run([sys.executable, "-m", "leakbench", *arguments], checkout)
     elif program == "snakemake":  # dry: the targets exist and the profile is understood
-        run([sys.executable, "-m", "snakemake", *arguments, "--dry-run", "--quiet", "rules"], checkout)
+        ran("snakemake", *arguments, *(() if "--dry-run" in arguments else ("--dry-run", "--quiet", "rules")))
     elif program == "make":
         run(["make", "--dry-run", *arguments], ROOT)
     elif program == "python" and arguments[0] == "-m":

@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -34,13 +36,27 @@ fake = _load(TESTS / "fakeslurm" / "fakeslurm.py")
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster]:
-    """A one-host SLURM cluster for this test session."""
+def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[Any]]]:
+    """By name, what the ``RUNS`` of the modules of this session's tests return: they wait side by side.
+
+    Each is given a one-host SLURM cluster of its own, which stays until the session ends, and an empty folder.
+    """
     reason = one_host.why_not()
     if reason is not None:
         pytest.skip(reason)
-    with one_host.Cluster() as cluster:
-        yield cluster
+    functions: dict[str, Callable[[Cluster, Path], Any]] = {}
+    for item in request.session.items:
+        if isinstance(item, pytest.Function) and item.path.parent == TESTS / "slurm" and "runs" in item.fixturenames:
+            functions |= item.module.RUNS
+    with ExitStack() as clusters, ThreadPoolExecutor(len(functions)) as pool:
+
+        def on_a_cluster(function: Callable[[Cluster, Path], Any], folder: Path) -> Any:
+            return function(clusters.enter_context(one_host.Cluster()), folder)
+
+        yield {
+            name: pool.submit(on_a_cluster, function, tmp_path_factory.mktemp(name))
+            for name, function in functions.items()
+        }
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from tests.slurm.cluster import Cluster
 
 ROOT = Path(__file__).resolve().parents[2]
-FITTED = ["--config", "scale=tiny", "--jobs", "6", "--slurm-init-seconds-before-status-checks", "5"]
+FITTED = ["--config", "scale=tiny", "--jobs", "6", "--slurm-init-seconds-before-status-checks", "2"]
 LATENCY_S = 30
 TIME_LIMIT = 540  # seconds
 
@@ -214,16 +215,47 @@ def everything_goes_wrong(site: Site) -> None:
     assert not to_do, f"{[action.__name__ for action in to_do]} never came\n{site.said(0)}"
 
 
-@pytest.fixture(scope="module")
-def site(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def cope(cluster: Cluster, folder: Path) -> Site:
     """A checkout in which everything went wrong, and one run coped."""
-    site = new_site(cluster, tmp_path_factory.mktemp("site"))
+    site = new_site(cluster, folder)
     try:
         everything_goes_wrong(site)
-        yield site
     finally:
         site.stop()
-        cluster.start_node("cpu1")
+    return site
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A checkout in which a cell of a group failed, in two runs, and what was to be seen in between."""
+
+    site: Site
+    statuses: tuple[int, int]
+    jobs_of_first: dict[str, dict[str, str]]
+
+
+def fail_twice(cluster: Cluster, folder: Path) -> Failed:
+    """Run a group with a cell that fails, and, with nothing repaired, run it again."""
+    site = new_site(cluster, folder)
+    site.goes_wrong({FAILING[0]: "fails"})
+    site.expects(FAILING, seconds=5)
+    try:
+        site.start("--retries", "0", *FAILING)
+        first, jobs = site.finish(), site.jobs()
+        site.start("--retries", "0", *FAILING)
+        return Failed(site, (first, site.finish()), jobs)
+    finally:
+        site.stop()
+
+
+RUNS = {"cope": cope, "fail_twice": fail_twice}
+
+
+@pytest.fixture(scope="module")
+def site(runs: dict[str, Future[Any]]) -> Site:
+    """A checkout in which everything went wrong, and one run coped."""
+    site: Site = runs["cope"].result()
+    return site
 
 
 def again(site: Site, record: str) -> tuple[dict[str, str], dict[str, str]]:
@@ -315,26 +347,20 @@ def test_second_run_of_the_same_is_refused_in_plain_words(site: Site) -> None:
     assert "wait until the other has ended" in said and "Directory cannot be locked" in said
 
 
-def test_failing_cell_stops_no_other_of_its_group(cluster: Cluster, tmp_path: Path) -> None:
+def test_failing_cell_stops_no_other_of_its_group(runs: dict[str, Future[Any]]) -> None:
     """Snakemake deletes all its records. The next run puts the good ones back, and runs the bad one alone."""
-    site = new_site(cluster, tmp_path)
-    site.goes_wrong({FAILING[0]: "fails"})
-    site.expects(FAILING, seconds=5)
-    try:
-        site.start("--retries", "0", *FAILING)
-        assert site.finish() != 0
-        said = site.said()
-        assert "leakbench: 1 of the jobs that were started left no record." in said
-        assert f"{FAILING[0]}: failed: OSError: the disk is gone" in said
-        (first,) = site.jobs()
+    failed: Failed = runs["fail_twice"].result()
+    site = failed.site
+    assert failed.statuses[0] != 0
+    said = site.said(0)
+    assert "leakbench: 1 of the jobs that were started left no record." in said
+    assert f"{FAILING[0]}: failed: OSError: the disk is gone" in said
+    (first,) = failed.jobs_of_first
 
-        site.start("--retries", "0", *FAILING)  # nothing was repaired
-        assert site.finish() != 0
-        ran = site.ran()
-        for record in FAILING[1:]:
-            assert site.record(record)["provenance"]["slurm_job_id"] == first
-            assert len(ran[record]) == 1
-        comments = sorted(job["Comment"] for number, job in site.jobs().items() if number != first)
-        assert comments[0] == "rule_gpu32_train" and comments[1].startswith("rule_train_")
-    finally:
-        site.stop()
+    assert failed.statuses[1] != 0
+    ran = site.ran()
+    for record in FAILING[1:]:
+        assert site.record(record)["provenance"]["slurm_job_id"] == first
+        assert len(ran[record]) == 1
+    comments = sorted(job["Comment"] for number, job in site.jobs().items() if number != first)
+    assert comments[0] == "rule_gpu32_train" and comments[1].startswith("rule_train_")

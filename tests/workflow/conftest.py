@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.forking import snakemake
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -38,6 +38,7 @@ JOB = re.compile(r"^(?:local)?rule (\w+):\n((?: {4}.*\n)*)", re.MULTILINE)
 OUTPUT = re.compile(r"^ {4}output: ([^,\n]+)", re.MULTILINE)
 
 
+@pytest.hookimpl(tryfirst=True)  # before that of tests/conftest.py
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep these tests in one process of pytest-xdist: they share a complete run."""
     for item in items:
@@ -83,16 +84,7 @@ class Checkout:
         return [sys.executable, "-m", "snakemake", "--cores", "2", *arguments]
 
     def snakemake(self, *arguments: str) -> Run:
-        done = subprocess.run(
-            self.command(*arguments),
-            cwd=self.root,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=900,  # a whole run on a busy machine
-            check=False,
-        )
-        return Run(done.returncode, done.stdout)
+        return Run(*snakemake(["--cores", "2", *arguments], self.root))
 
     def make(self, *arguments: str) -> Run:
         """A run that has to succeed."""

@@ -13,6 +13,7 @@ import contextlib
 import io
 import math
 from collections.abc import Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from leakbench.attacks.adaptive import Adaptive
@@ -58,7 +59,7 @@ def trial(defense: type[Defense], given: Mapping[str, Any]) -> Adaptation | None
     Raises:
         NotAsked: one of the attacks cannot run; the message has the reason.
     """
-    guess = _psnr(NoDefense, {}, Variant(GUESS, MeanImage, {}, {}))  # worse is no less leakage
+    guess = _guess()  # worse is no less leakage
     plain, adaptive = {}, {}
     for search in SEARCHES:
         name, parameters = search["name"], {key: value for key, value in search.items() if key != "name"}
@@ -68,6 +69,12 @@ def trial(defense: type[Defense], given: Mapping[str, Any]) -> Adaptation | None
         raise NotAsked(f"{PLAIN} diverges on every digit")
     adaptive, plain = ({name: np.maximum(values, guess) for name, values in side.items()} for side in (adaptive, plain))
     return compared(adaptive, plain, "higher")
+
+
+@cache
+def _guess() -> Array:
+    """The quality of the mean image, which sees no message."""
+    return _psnr(NoDefense, {}, Variant(GUESS, MeanImage, {}, {}))
 
 
 def _psnr(defense: type[Defense], given: Mapping[str, Any], attack: Variant[Attack]) -> Array:
