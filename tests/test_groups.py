@@ -12,7 +12,7 @@ def in_group(request: pytest.FixtureRequest) -> str:
     if not request.config.option.loadgroup:
         pytest.skip("needs --dist loadgroup")
     _, _, group = request.node.nodeid.partition("@")
-    return group
+    return str(group)
 
 
 @pytest.mark.xdist_group("together")
