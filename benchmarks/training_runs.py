@@ -1,7 +1,8 @@
 """Training several runs of one architecture: side by side under vmap against one after the other, in one run.
 
 (a) is what one would write by hand: a module and a ``torch.optim.SGD`` per run. (b) and (c) are ``train_runs``, which
-computes the gradients of one run, or of all of them, in one call. All do the same work: shared images, batches of 64.
+computes the gradients of one run, or of all of them, in one call, (d) is ``train_runs`` with the gradients that jobs
+take. All do the same work: shared images, batches of 64.
 Costs are marginal, from runs of two lengths, in turns; the smallest of each counts.
 """
 
@@ -12,7 +13,7 @@ from collections.abc import Callable
 import torch
 
 from benchmarks.measuring import marginal_row, options
-from leakbench.federated.gradients import BatchGradients
+from leakbench.federated.gradients import BatchGradients, Gradients, batch_gradients
 from leakbench.federated.training import Start, Training, TrainingSet, train_runs
 from leakbench.libraries.memory import keep_freed_memory
 from leakbench.models.base import MODELS, build_network
@@ -34,8 +35,8 @@ def main() -> None:
     keep_freed_memory()
     device = torch.device(arguments.device)
     print(f"{device}, {arguments.threads} threads, {arguments.runs} runs; ms per step of all, (a) over it in brackets")
-    print("| model | parameters | (a) modules | (b) one by one | (c) vmap |")
-    print("|---|---|---|---|---|")
+    print("| model | parameters | (a) modules | (b) one by one | (c) vmap | (d) as jobs |")
+    print("|---|---|---|---|---|---|")
     for name in arguments.models:
         measure(name, arguments.runs, arguments.steps, arguments.turns, device)
 
@@ -62,15 +63,16 @@ def measure(name: str, runs: int, steps: int, turns: int, device: torch.device) 
                 optimiser.step()
         return torch.stack([torch.nn.utils.parameters_to_vector(copy.parameters()).detach() for copy in copies])
 
-    def ours(together: int) -> Callable[[int], torch.Tensor]:
+    def ours(gradients: Gradients) -> Callable[[int], torch.Tensor]:
+        @torch.no_grad()
         def work(steps: int) -> torch.Tensor:
             training = Training(steps=steps)
             start, data = Start(network, network.parameters), TrainingSet(images, labels)
-            return train_runs(start, data, streams, training, gradients=BatchGradients(together)).models.parameters
+            return train_runs(start, data, streams, training, gradients=gradients, quiet=True).models.parameters
 
         return work
 
-    works = [modules, ours(1), ours(runs)]
+    works = [modules, ours(BatchGradients(1)), ours(BatchGradients(runs)), ours(batch_gradients(network, device))]
     steps = min(steps, IMAGES // 64 - 1)
     row = marginal_row(works, steps, turns, device)
     print(f"| {name} | {network.dimension:,} | {row} |", flush=True)

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 from leakbench.lazy import torch
 from leakbench.models.base import Network
 from leakbench.models.record_gradients import Formed, Outer, Part, RecordGradients
 
-TILE = 4
-"""Outputs of a tile along each axis where channels are few and such tiles fit; else two."""
+TILE = 2
+"""Outputs of a tile along each axis. Larger tiles copy less and multiply more."""
 
 
 class _Layer(Protocol):
@@ -235,30 +236,20 @@ class _Convolution:
         self.inputs, self.outputs, self.kernel, self.padding = inputs, outputs, kernel, padding
         self.slope, self.window = slope, 2 if pool else 1
         self.size = outputs * (inputs * kernel**2 + 1)
-        self._places: dict[int, torch.Tensor] = {}
 
-    def _tile(self, side: int) -> int:
-        """Outputs per tile along an axis with ``side`` of them. Larger tiles copy less and multiply more."""
-        if self.inputs > 4:
-            return 2
-        return min((tile for tile in (TILE, 2) if side % tile == 0), default=2)
-
-    def _place(self, tile: int) -> torch.Tensor:
+    @cached_property
+    def _place(self) -> torch.Tensor:
         """Zeros and ones ``[k k, s s e e]``: the weight between each input of a tile and each output."""
-        if tile not in self._places:
-            k, w, q, e = self.kernel, self.window, tile // self.window, tile + self.kernel - 1
-            one_axis = torch.zeros(k, w, q, e)
-            taps, places = torch.arange(k)[:, None], torch.arange(tile)[None]
-            one_axis[taps, places % w, places // w, taps + places] = 1.0
-            both = torch.einsum("awqe,bvrf->abwvqref", one_axis, one_axis)
-            self._places[tile] = both.reshape(k * k, -1)
-        return self._places[tile]
+        k, w, q, e = self.kernel, self.window, TILE // self.window, TILE + self.kernel - 1
+        one_axis = torch.zeros(k, w, q, e)
+        taps, places = torch.arange(k)[:, None], torch.arange(TILE)[None]
+        one_axis[taps, places % w, places // w, taps + places] = 1.0
+        return torch.einsum("awqe,bvrf->abwvqref", one_axis, one_axis).reshape(k * k, -1)
 
     def forward(self, inputs: torch.Tensor, parameters: torch.Tensor) -> torch.Tensor:
         (n, c, *sides, samples), o, k, w = inputs.shape, self.outputs, self.kernel, self.window
         kept = [(side + 2 * self.padding - k + 1) // w * w for side in sides]  # a pooling window is whole
-        s = self._tile(max(kept))
-        q, e = s // w, s + k - 1
+        s, q, e = TILE, TILE // w, TILE + k - 1
         tiles = [-(-side // s) for side in kept]
         ends = [s * count + k - 1 - side - self.padding for count, side in zip(tiles, sides, strict=True)]
         if self.padding or any(ends):
@@ -268,12 +259,12 @@ class _Convolution:
         patches = inputs.as_strided(
             (n, c, e, e, *tiles, samples), (*strides[:4], s * strides[2], s * strides[3], 1)
         ).reshape(n, c * e * e, -1)
-        weights = (parameters[:, :-o].reshape(n * o * c, k * k) @ self._place(s)).view(n, o, c, s * s, e * e)
+        weights = (parameters[:, :-o].reshape(n * o * c, k * k) @ self._place).view(n, o, c, s * s, e * e)
         weights = weights.permute(0, 3, 1, 2, 4).reshape(n, s * s * o, c * e * e)
         values = self._pooled(torch.bmm(weights, patches))
         values.view(n, q * q, o, -1).add_(parameters[:, None, -o:, None])
         self._values = _activated(values, self.slope)
-        self._read = (weights, patches, sides, tiles, kept, s, samples)
+        self._read = (weights, patches, sides, tiles, kept, samples)
         whole = self._values.view(n, q, q, o, *tiles, samples).permute(0, 3, 4, 1, 5, 2, 6)
         rows, columns = (side // w for side in kept)
         return whole.reshape(n, o, tiles[0] * q, tiles[1] * q, samples)[:, :, :rows, :columns]
@@ -298,9 +289,9 @@ class _Convolution:
         return torch.stack([upper - b, b, lower - d, d], dim=1).flatten(1, 2)
 
     def backward(self, gradient: torch.Tensor, *, first: bool) -> torch.Tensor:
-        weights, _, sides, tiles, kept, s, samples = self._read
+        weights, _, sides, tiles, kept, samples = self._read
         n, c, o, w = len(gradient), self.inputs, self.outputs, self.window
-        q, e = s // w, s + self.kernel - 1
+        q, e = TILE // w, TILE + self.kernel - 1
         ends = [q * count - side // w for count, side in zip(tiles, kept, strict=True)]
         if any(ends):
             gradient = torch.nn.functional.pad(gradient, (0, 0, 0, ends[1], 0, ends[0]))
@@ -310,20 +301,20 @@ class _Convolution:
         if first:
             return gradient
         by_patches = torch.bmm(weights.transpose(1, 2), self._error).view(n, c, e, e, *tiles, samples)
-        return self._folded(by_patches, sides, s)
+        return self._folded(by_patches, sides)
 
     def sums(self, by_parameters: torch.Tensor) -> None:
-        _, patches, _, _, _, s, _ = self._read
+        patches, s = self._read[1], TILE
         n, c, o, e = len(by_parameters), self.inputs, self.outputs, s + self.kernel - 1
         by_parameters[:, -o:] = self._pooled_error.unflatten(1, (-1, o)).sum(dim=(1, 3))
         by_weights = torch.bmm(self._error, patches.transpose(1, 2)).view(n, s * s, o, c, e * e)
-        by_weights = by_weights.permute(0, 2, 3, 1, 4).reshape(n * o * c, -1) @ self._place(s).T
+        by_weights = by_weights.permute(0, 2, 3, 1, 4).reshape(n * o * c, -1) @ self._place.T
         by_parameters[:, :-o] = by_weights.view(n, -1)
 
     def records(self) -> Part:
-        _, _, _, tiles, _, s, samples = self._read
+        _, _, _, tiles, _, samples = self._read
         n, o, k, w = len(self._error), self.outputs, self.kernel, self.window
-        q = s // w
+        q = TILE // w
         errors = self._error.view(n, w, w, q, q, o, *tiles, samples).permute(0, 8, 5, 6, 3, 1, 7, 4, 2)
         errors = errors.reshape(n * samples, o, -1)
         images = self._padded.movedim(4, 1).flatten(0, 1)
@@ -334,9 +325,9 @@ class _Convolution:
         gradients = by_rows.unflatten(3, (-1, k)).transpose(2, 3).flatten(1)
         return Formed(torch.cat([gradients, errors.sum(dim=2)], dim=1).unflatten(0, (n, samples)))
 
-    def _folded(self, patches: torch.Tensor, sides: list[int], s: int) -> torch.Tensor:
+    def _folded(self, patches: torch.Tensor, sides: list[int]) -> torch.Tensor:
         """Sums where tiles overlap: ``[n, c, e, e, tiles, tiles, samples]`` to ``[n, c, H, W, samples]``."""
-        (n, c, e, _, rows, columns, samples), p = patches.shape, self.padding
+        (n, c, e, _, rows, columns, samples), p, s = patches.shape, self.padding, TILE
         blocks = -(-e // s)
         total = patches.new_zeros(n, c, rows + blocks - 1, s, columns + blocks - 1, s, samples)
         for i in range(blocks):
