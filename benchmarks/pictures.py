@@ -2,12 +2,15 @@
 
     python -m benchmarks.pictures
 
-A row of panels with curves, a legend and a caption; both ways in turn, each in a fork of a process that has drawn.
+A row of panels with curves, a legend and a caption; both ways in turn, each in a fork of a process
+that has imported what the warm one imports.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
+import importlib
 import io
 import os
 import resource
@@ -15,6 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from leakbench.report.style import add_caption, panels, pictures
+from leakbench.workflow.warm import LIBRARIES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -57,11 +61,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     rounds = parser.parse_args().rounds
-    seconds(pictures, 1)
-    import matplotlib.backends.backend_pdf
-    import matplotlib.pyplot as plt  # as the warm process does
-
-    plt.close()
+    for library in LIBRARIES["draw"]:
+        importlib.import_module(library)
+    gc.freeze()
     print("| panels | per format, ms | together, ms | ratio |\n|---:|---:|---:|---:|")
     for count in (1, 2, 4):
         times = [(seconds(per_format, count), seconds(pictures, count)) for _ in range(rounds)]
