@@ -11,7 +11,7 @@ def in_group(request: pytest.FixtureRequest) -> str:
         pytest.skip("not in a process of pytest-xdist")
     if not request.config.option.loadgroup:
         pytest.skip("needs --dist loadgroup")
-    _, _, group = request.node.nodeid.partition("@")
+    _, _, group = str(request.node.nodeid).partition("@")
     return group
 
 
