@@ -11,8 +11,8 @@ def in_group(request: pytest.FixtureRequest) -> str:
         pytest.skip("not in a process of pytest-xdist")
     if not request.config.option.loadgroup:
         pytest.skip("needs --dist loadgroup")
-    _, _, group = request.node.nodeid.partition("@")
-    return str(group)
+    _, _, group = str(request.node.nodeid).partition("@")
+    return group
 
 
 @pytest.mark.xdist_group("together")

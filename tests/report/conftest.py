@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.report.synthetic import configured, new_project
@@ -12,6 +13,16 @@ from leakbench.report.findings import Finding
 from leakbench.report.judging import claims_path, judge
 from leakbench.report.scorecard import write_scorecard
 from leakbench.report.tidy import merge, table_path
+
+HERE = Path(__file__).resolve().parent
+
+
+@pytest.hookimpl(tryfirst=True)  # before that of tests/conftest.py
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep tests of the rendered project in one process of pytest-xdist: drawing everything takes half a minute."""
+    for item in items:
+        if isinstance(item, pytest.Function) and HERE in item.path.parents and "rendered" in item.fixturenames:
+            item.add_marker(pytest.mark.xdist_group("rendered"))
 
 
 @pytest.fixture(autouse=True)

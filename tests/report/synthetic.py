@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -44,14 +44,18 @@ def record_of(job: Job, adapted: Mapping[str, Adapt] | None = None) -> Record:
 
 
 def tidy_tables(
-    plan: Plan, paper: str = "optimal_defense", adapted: Mapping[str, Adapt] | None = None
+    plan: Plan,
+    paper: str = "optimal_defense",
+    adapted: Mapping[str, Adapt] | None = None,
+    only: Collection[str] | None = None,
 ) -> dict[str, pd.DataFrame]:
-    """The tidy table of every experiment of a paper."""
+    """The tidy table of every experiment of a paper, or of some."""
     return {
         experiment: pd.DataFrame(
             [row for job in plan.experiment_jobs(paper, experiment) for row in tidy_rows(job, record_of(job, adapted))]
         )
         for experiment in plan.papers[paper].experiments
+        if only is None or experiment in only
     }
 
 

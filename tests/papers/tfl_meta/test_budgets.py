@@ -42,24 +42,17 @@ def rows(
     **setting: Any,
 ) -> Frame:
     """Rows of one setting; numbers of clients differ a little, those of a whole job do not."""
-    found: list[dict[str, Any]] = []
+    found: list[tuple[int, str, int, float, str | None]] = []
     for metric, value in numbers.items():
         whole = metric in ("dimension", "tau", "parameter", "bits", "trials", "accuracy", "final_loss")
         for seed in range(seeds):
             for client in range(1 if whole else CLIENTS):
                 off = 0.0 if whole else spread * math.sin(seed + 3 * client)
-                row: dict[str, Any] = {
-                    "dataset": "digits8",
-                    "model": "lenet",
-                    "defense": defense,
-                    "attack": attack,
-                    "void": False,
-                    "distinct": False,
-                }
-                row |= {"seed": seed, "status": status, "metric": metric, "index": client, "value": value + off}
-                row |= {"axis": None if whole else "client", "unit": "", "setting.threshold": math.nan}
-                found.append(row | {f"setting.{key}": number for key, number in setting.items()})
-    return pd.DataFrame(found)
+                found.append((seed, metric, client, value + off, None if whole else "client"))
+    frame = pd.DataFrame(found, columns=["seed", "metric", "index", "value", "axis"])
+    one: dict[str, Any] = {"dataset": "digits8", "model": "lenet", "defense": defense, "attack": attack}
+    one |= {"void": False, "distinct": False, "status": status, "unit": "", "setting.threshold": math.nan}
+    return frame.assign(**one | {f"setting.{key}": number for key, number in setting.items()})
 
 
 def at(frame: Frame, *place: str) -> Any:
