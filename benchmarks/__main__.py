@@ -7,9 +7,25 @@ from __future__ import annotations
 
 import time
 
-from benchmarks import adaptive_attacks, attack_engine
+from benchmarks import (
+    adaptive_attacks,
+    attack_engine,
+    channel_calibration,
+    federated_round,
+    private_runs,
+    soteria,
+    training_runs,
+)
 
-SCRIPTS = (attack_engine, adaptive_attacks)
+SCRIPTS = (
+    attack_engine,
+    adaptive_attacks,
+    soteria,
+    private_runs,
+    training_runs,
+    federated_round,
+    channel_calibration,
+)
 
 
 def main() -> None:

@@ -12,11 +12,12 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
 
+from benchmarks.measuring import Goal, fastest
 from leakbench.data.covariance import moments_of
 from leakbench.defenses.base import DEFENSES
 from leakbench.federated.client_data import ClientData
@@ -93,6 +94,20 @@ def run_case(case: str, count: int, shape: tuple[int, int, int]) -> None:
     print(f"| {case} | {calibration} | {extra:.0f} | {draw} |", flush=True)
 
 
+def goals() -> Iterator[Goal]:
+    """White noise of photographs' size, over an epoch; both take time in proportion to the images."""
+    torch.set_num_threads(1)
+    images = images_of(6_000, (3, 32, 32))
+    ready = DEFENSES.get("white_channel")(**{"kappa": 300}).calibrate(ClientData(images[None]))
+    labels, streams = torch.zeros(1, len(images), dtype=torch.int64), Streams([("benchmark",)])
+    works: dict[str, Callable[[], object]] = {
+        "noise": lambda: ready.protect_dataset(images[None], labels, streams),
+        "epoch": lambda: epoch(images),
+    }
+    seconds = fastest(works, torch.device("cpu"), 2)
+    yield Goal("drawing white noise, over an epoch of LeNet", 0.05, seconds["noise"] / seconds["epoch"], at_most=True)
+
+
 def main() -> None:
     """Run every case in a fresh process and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -108,7 +123,9 @@ def main() -> None:
     print("| case | wall, s | processor, s | extra MiB | drawing the noise: wall, s | processor, s |")
     print("|---|---|---|---|---|---|", flush=True)
     for case in CASES:
-        subprocess.run([sys.executable, __file__, *sys.argv[1:], "--case", case], check=True)
+        subprocess.run(
+            [sys.executable, "-m", "benchmarks.channel_calibration", *sys.argv[1:], "--case", case], check=True
+        )
 
 
 if __name__ == "__main__":

@@ -8,11 +8,11 @@ lengths, in turns; the smallest of each counts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 
-from benchmarks.measuring import marginal_row, options
+from benchmarks.measuring import Goal, marginal_costs, options, row_of
 from leakbench.federated.gradients import BatchGradients, Gradients, StackedGradients
 from leakbench.federated.training import Start, Training, TrainingSet, train_runs
 from leakbench.libraries.memory import keep_freed_memory
@@ -39,7 +39,19 @@ def main() -> None:
     print("| model | parameters | (a) modules | (b) one by one | (c) vmap | (d) stacked |")
     print("|---|---|---|---|---|---|")
     for name in arguments.models:
-        measure(name, arguments.clients, arguments.steps, arguments.turns, device)
+        network = network_of(name, device)
+        measured = costs(network, arguments.clients, arguments.steps, arguments.turns, device)
+        row = row_of(measured) + " | none" * (4 - len(measured))
+        print(f"| {name} | {network.dimension:,} | {row} |", flush=True)
+
+
+def goals() -> Iterator[Goal]:
+    """A round of the small CNN's clients."""
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    device = torch.device("cpu")
+    modules, *_, stacked = costs(network_of("simplecnn", device), 20, 5, 3, device)
+    yield Goal("a step of 20 SimpleCNN clients: modules one by one, over stacked", 3.0, modules / stacked)
 
 
 def network_of(name: str, device: torch.device) -> Network:
@@ -54,9 +66,8 @@ def network_of(name: str, device: torch.device) -> Network:
     return build_network(MODELS.get(model)(**({"width": int(width)} if width else {})), SHAPE, CLASSES, 0, device)
 
 
-def measure(name: str, clients: int, steps: int, turns: int, device: torch.device) -> None:
-    """Print the row of one model."""
-    network = network_of(name, device)
+def costs(network: Network, clients: int, steps: int, turns: int, device: torch.device) -> list[float]:
+    """Milliseconds of a local step of all clients, one per way; the last is missing where a model cannot be stacked."""
     draw = torch.Generator().manual_seed(0)
     images = torch.randn(clients, IMAGES, *SHAPE, generator=draw).to(device)
     labels = torch.randint(CLASSES, (clients, IMAGES), generator=draw).to(device)
@@ -87,8 +98,7 @@ def measure(name: str, clients: int, steps: int, turns: int, device: torch.devic
     works = [modules, ours(BatchGradients(1)), ours(BatchGradients(clients))]
     works += [ours(StackedGradients(stacked))] if stacked else []
     steps = min(steps, IMAGES // BATCH - 1)
-    row = marginal_row(works, steps, turns, device) + " | none" * (4 - len(works))
-    print(f"| {name} | {network.dimension:,} | {row} |", flush=True)
+    return marginal_costs(works, steps, turns, device)
 
 
 if __name__ == "__main__":

@@ -62,11 +62,10 @@ def fastest(works: dict[str, Callable[[], object]], device: torch.device, repeat
     return {name: min(turn[name] for turn in turns) for name in works}
 
 
-def marginal_row(works: Sequence[Callable[[int], torch.Tensor]], steps: int, turns: int, device: torch.device) -> str:
-    """Milliseconds per step of works that take a number of steps and compute the same, as cells of a table.
-
-    What it costs to start is left out; in brackets, how often the first is as slow as the others.
-    """
+def marginal_costs(
+    works: Sequence[Callable[[int], torch.Tensor]], steps: int, turns: int, device: torch.device
+) -> list[float]:
+    """Milliseconds per step of works that take a number of steps and compute the same; without what starting costs."""
     results = [work(2) for work in works]  # and warms up
     for other in results[1:]:
         torch.testing.assert_close(other, results[0], rtol=1e-3, atol=1e-4)
@@ -74,9 +73,14 @@ def marginal_row(works: Sequence[Callable[[int], torch.Tensor]], steps: int, tur
     for _ in range(turns):
         for index, work in enumerate(works):
             short, long = (taken(partial(work, count), device) for count in (1, 1 + steps))
-            costs[index] = min(costs[index], (long - short) / steps)
-    cells = [f"{1e3 * cost:.1f} ({costs[0] / cost:.2f}x)" for cost in costs[1:]]
-    return " | ".join([f"{1e3 * costs[0]:.1f}", *cells])
+            costs[index] = min(costs[index], 1e3 * (long - short) / steps)
+    return costs
+
+
+def row_of(costs: Sequence[float]) -> str:
+    """Costs as cells of a table; in brackets, how often the first is as slow as the others."""
+    cells = [f"{cost:.1f} ({costs[0] / cost:.2f}x)" for cost in costs[1:]]
+    return " | ".join([f"{costs[0]:.1f}", *cells])
 
 
 def in_a_process(module: str, *words: str, quiet: bool = False) -> dict[str, float]:

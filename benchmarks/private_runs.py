@@ -7,11 +7,11 @@ from trainings of two lengths in turns; the smallest of each counts. In brackets
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 
-from benchmarks.measuring import marginal_row, options
+from benchmarks.measuring import Goal, marginal_costs, options, row_of
 from leakbench.defenses.dp_sgd import DPSGD, PrivateRuns
 from leakbench.federated.gradients import Gradients, SampleGradients, batch_gradients
 from leakbench.federated.training import Start, Training, TrainingSet, train_runs
@@ -46,11 +46,22 @@ def main() -> None:
     print("| model | images | runs | (a) plain | (b) DP-SGD |")
     print("|---|---|---|---|---|")
     for case in arguments.cases:
-        measure(case, arguments.steps, arguments.turns, device)
+        model, width, shape, runs, batch = case.split(":")
+        row = row_of(costs(case, arguments.steps, arguments.turns, device))
+        print(f"| {model} {width} | {batch} of {shape} | {runs} | {row} |", flush=True)
 
 
-def measure(case: str, steps: int, turns: int, device: torch.device) -> None:
-    """Print the row of one case."""
+def goals() -> Iterator[Goal]:
+    """DP-SGD over plain training."""
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    for case in ("lenet5:6:3x32x32:4:64", "lenet:12:1x16x16:6:32"):
+        plain, private = costs(case, 8, 3, torch.device("cpu"))
+        yield Goal(f"a step of DP-SGD, {case}, over plain training", 2.5, private / plain, at_most=True)
+
+
+def costs(case: str, steps: int, turns: int, device: torch.device) -> list[float]:
+    """Milliseconds of a step, plain and private."""
     model, width, shape, *numbers = case.split(":")
     runs, batch = map(int, numbers)
     sides = tuple(int(side) for side in shape.split("x"))
@@ -71,8 +82,7 @@ def measure(case: str, steps: int, turns: int, device: torch.device) -> None:
 
     private = PrivateRuns([DPSGD(clip=1e6, multiplier=0.0)] * runs)
     works = [trained(batch_gradients(network, device)), trained(SampleGradients(private))]
-    row = marginal_row(works, steps, turns, device)
-    print(f"| {model} {width} | {batch} of {shape} | {runs} | {row} |", flush=True)
+    return marginal_costs(works, steps, turns, device)
 
 
 if __name__ == "__main__":

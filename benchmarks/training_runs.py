@@ -8,15 +8,15 @@ Costs are marginal, from runs of two lengths, in turns; the smallest of each cou
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 
-from benchmarks.measuring import marginal_row, options
+from benchmarks.measuring import Goal, marginal_costs, options, row_of
 from leakbench.federated.gradients import BatchGradients, Gradients, batch_gradients
 from leakbench.federated.training import Start, Training, TrainingSet, train_runs
 from leakbench.libraries.memory import keep_freed_memory
-from leakbench.models.base import MODELS, build_network
+from leakbench.models.base import MODELS, Network, build_network
 from leakbench.randomness import Streams
 
 SHAPE, CLASSES, IMAGES = (3, 32, 32), 10, 640
@@ -38,14 +38,29 @@ def main() -> None:
     print("| model | parameters | (a) modules | (b) one by one | (c) vmap | (d) as jobs |")
     print("|---|---|---|---|---|---|")
     for name in arguments.models:
-        measure(name, arguments.runs, arguments.steps, arguments.turns, device)
+        network = network_of(name, device)
+        row = row_of(costs(network, arguments.runs, arguments.steps, arguments.turns, device))
+        print(f"| {name} | {network.dimension:,} | {row} |", flush=True)
 
 
-def measure(name: str, runs: int, steps: int, turns: int, device: torch.device) -> None:
-    """Print the row of one model."""
+def goals() -> Iterator[Goal]:
+    """Training of LeNet-5 as jobs do it."""
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    device = torch.device("cpu")
+    modules, *_, ours = costs(network_of("lenet5", device), 8, 5, 3, device)
+    yield Goal("a step of LeNet-5, 8 runs with 64 images of 3x32x32: modules, over train_runs", 1.8, modules / ours)
+
+
+def network_of(name: str, device: torch.device) -> Network:
+    """A registered model, as name or name:width."""
     model, _, width = name.partition(":")
     architecture = MODELS.get(model)(**({"width": int(width)} if width else {}))
-    network = build_network(architecture, SHAPE, CLASSES, 0, device)
+    return build_network(architecture, SHAPE, CLASSES, 0, device)
+
+
+def costs(network: Network, runs: int, steps: int, turns: int, device: torch.device) -> list[float]:
+    """Milliseconds of a step of all runs, one per way."""
     draw = torch.Generator().manual_seed(0)
     images = torch.randn(IMAGES, *SHAPE, generator=draw).to(device)
     labels = torch.randint(CLASSES, (IMAGES,), generator=draw).to(device)
@@ -74,8 +89,7 @@ def measure(name: str, runs: int, steps: int, turns: int, device: torch.device) 
 
     works = [modules, ours(BatchGradients(1)), ours(BatchGradients(runs)), ours(batch_gradients(network, device))]
     steps = min(steps, IMAGES // 64 - 1)
-    row = marginal_row(works, steps, turns, device)
-    print(f"| {name} | {network.dimension:,} | {row} |", flush=True)
+    return marginal_costs(works, steps, turns, device)
 
 
 if __name__ == "__main__":
