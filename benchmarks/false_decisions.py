@@ -225,20 +225,26 @@ def decided_now(effect: Effect, values: Array) -> bool:
     return Part("", estimate, "", at_least=effect.threshold).verdict != "inconclusive"
 
 
-def rates(effect: Effect, design: Design, trials: int, seed: int = 0) -> tuple[float, float]:
-    """Worst rates of false decisions over :data:`DIVISIONS`, by the old rule and by the new.
+Rule = Callable[[Effect, Array], bool]
+"""Whether it decides on an effect."""
+
+
+def rates(
+    effect: Effect, design: Design, trials: int, rules: Sequence[Rule] = (decided_before, decided_now), seed: int = 0
+) -> tuple[float, ...]:
+    """Worst rates of false decisions over :data:`DIVISIONS`, by the old rule and by the new, or by those given.
 
     Without batches that seeds share, divisions with a variance of batches are left out: each seed has its own.
     """
-    worst = np.zeros(2)
+    worst = np.zeros(len(rules))
     for division in DIVISIONS:
         if design[1] == 1 and division[1]:
             continue
         random = np.random.default_rng(seed)
         drawings = [effect.draw(random, design, division) for _ in range(trials)]
-        decided = [[decided_before(effect, values), decided_now(effect, values)] for values in drawings]
+        decided = [[rule(effect, values) for rule in rules] for values in drawings]
         worst = np.maximum(worst, np.mean(decided, axis=0))
-    return float(worst[0]), float(worst[1])
+    return tuple(map(float, worst))
 
 
 def table(trials: int, effects: Sequence[str]) -> Iterator[dict[str, str]]:
