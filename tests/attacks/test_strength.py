@@ -9,7 +9,7 @@ from benchmarks.attack_strength import CASES, Case, findings, per_victim, recove
 
 from leakbench.jobs.runner import Placement
 
-VICTIMS = 4
+VICTIMS = 6
 """Fewer than the benchmark's."""
 
 
