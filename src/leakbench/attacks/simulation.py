@@ -285,7 +285,8 @@ class _Candidates(ClientSteps):
     def sensitivity(self, probes: int = 10, kind: Probes = "gaussian", draw: int = 0) -> torch.Tensor:
         if self.blind is None:
             return super().sensitivity(probes, kind, draw)
-        return self.blind.sensitivity(probes, kind, draw)[self.rows_of_blind]
+        whole, rows = self.blind.sensitivity(probes, kind, draw), self.rows_of_blind
+        return whole if rows.tolist() == list(range(len(whole))) else whole[rows]
 
 
 def _bits(gradients: torch.Tensor) -> list[int]:

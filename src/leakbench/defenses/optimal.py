@@ -116,7 +116,9 @@ class OptimalClippedNoise(OptimalNoise):
         noisy, *bounds = received.once((self, "noisy"), constants)
         ratio = noisy * self.ratio(steps, released_floor=1e-6)
         variance = scale_variance(ratio, steps.gradient, self.scale, self.scale_mode).detach()
-        return uncertain_normal((values - steps.gradient).clamp(*bounds), widened(variance, values))
+        deviation = values - steps.gradient
+        beyond = deviation.detach() - deviation.detach().clamp(*bounds)  # where nothing is left, there is no slope
+        return uncertain_normal(deviation - beyond, widened(variance, values))
 
     def fitted_scale(self, received: Received, steps: ClientSteps) -> torch.Tensor:
         values = received.values

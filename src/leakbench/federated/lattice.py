@@ -193,6 +193,8 @@ class Layout:
 
     def blocks(self, values: torch.Tensor) -> torch.Tensor:
         """Values ``[n, d]`` in blocks, ``[n, L, blocks]``, with zeros at places that pad a tensor."""
+        if self.length == 1 and self.counts == list(self.sizes):
+            return values[:, None]
         parts = [values[:, :0].view(len(values), self.length, 0)]
         for part, count in zip(values.split(list(self.sizes), dim=1), self.counts, strict=True):
             padding = count * self.length - part.shape[1]
