@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.xdist_group("slur
 
 @dataclass(frozen=True)
 class Driven:
-    """What became of the script."""
+    """The script after it ended."""
 
     jobs: dict[str, dict[str, str]]  # job id -> what the controller says about it
     driver: str  # the id of the script's own job

@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, ClassVar
 
 from pydantic import Field
@@ -178,10 +178,6 @@ class Simulation(_Copies):
         return None if public is None else public.at(rows.tolist())
 
 
-CHUNKS = 8
-"""Sets of rows whose received messages are kept, with what is computed of them."""
-
-
 class Scoring(_Copies):
     """Likelihoods that mechanisms state of candidates, as objectives.
 
@@ -225,7 +221,8 @@ class Scoring(_Copies):
         counted = exact.shape[1] if observations.marked is None else (~observations.marked).sum(dim=1).clamp(min=1)
         self._level = exact.new_ones(n) * counted / 2
         self._unit = PRIOR * math.prod(shape)
-        self._received = lru_cache(CHUNKS)(self._received_in)
+        self._rows: list[int] = []
+        self._received: dict[int, Received] = {}
         self._origin, _ = self._surprise(Candidates(exact, images, labels, rows))
 
     def score(self, candidates: Candidates) -> tuple[torch.Tensor, torch.Tensor]:
@@ -241,21 +238,23 @@ class Scoring(_Copies):
 
     def _surprise(self, candidates: Candidates) -> tuple[torch.Tensor, torch.Tensor]:
         """The negative log-likelihood ``[k]``, and its derivative ``[k, d]``."""
-        gradients, groups = candidates.gradients, list(self._groups(candidates))
+        rows = candidates.rows.tolist()
+        if rows != self._rows:  # a search evaluates the same ones, until it takes others
+            self._rows, self._received = rows, {}
+        gradients = candidates.gradients
         values, derivatives = gradients.new_empty(len(gradients)), torch.empty_like(gradients)
-        for mechanism, at, some in groups:
-            surprise = partial(self._surprise_of, mechanism, self._received(tuple(some.rows.tolist())), some)
+        for number, (mechanism, at, some) in enumerate(self._groups(candidates)):
+            if number not in self._received:
+                self._received[number] = self._received_in(some.rows)
+            surprise = partial(self._surprise_of, mechanism, self._received[number], some)
             with running(mechanism):
-                derivative, value = torch.func.grad(surprise, has_aux=True)(some.gradients)
-            if len(groups) == 1:
-                return value, derivative
-            derivatives[at], values[at] = derivative, value
+                derivatives[at], values[at] = torch.func.grad(surprise, has_aux=True)(some.gradients)
         return values, derivatives
 
-    def _received_in(self, rows: tuple[int, ...]) -> Received:
-        """The messages of some rows. Those of the same rows are the same object, which keeps what is computed of it."""
-        seen, at = self._observations, list(rows)
-        return Received(seen.gradients[at], *(None if part is None else part[at] for part in (seen.step, seen.beyond)))
+    def _received_in(self, rows: torch.Tensor) -> Received:
+        seen = self._observations
+        parts = (None if part is None else part[rows] for part in (seen.step, seen.beyond))
+        return Received(seen.gradients[rows], *parts)
 
     def _surprise_of(
         self, mechanism: Mechanism, received: Received, candidates: Candidates, gradients: torch.Tensor

@@ -10,9 +10,9 @@ They are evaluated at every step of a search, over every coordinate: so derivati
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from leakbench.federated.message import Received
+from leakbench.federated.tensors import Tensors
 from leakbench.lazy import torch
 from leakbench.numerics.slopes import with_slope
 
@@ -51,11 +51,16 @@ def normal(deviation: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
     >>> normal(torch.tensor([[2.0, 2.0]]), torch.tensor([[4.0]]))  # twice -1/2 - log(2)
     tensor([-2.3863])
     """
-    return squares(deviation) / variance[:, 0] - 0.5 * deviation.shape[1] * variance[:, 0].log()
+    return log_kernel(deviation) / variance[:, 0] - 0.5 * deviation.shape[1] * variance[:, 0].log()
 
 
-def squares(deviation: torch.Tensor, precision: torch.Tensor | float = 1.0) -> torch.Tensor:
-    """Minus half the sum of squares, ``[n]``, of deviations ``[n, d]``, each times its ``precision``, a constant."""
+def log_kernel(deviation: torch.Tensor, precision: torch.Tensor | float = 1.0) -> torch.Tensor:
+    """Logarithm of the kernel of a normal density, ``[n]``: minus half the sum of ``precision * deviation^2``.
+
+    Args:
+        deviation: from the mean, ``[n, d]``.
+        precision: inverse variance, ``[n, d]``; a constant in derivatives.
+    """
     fixed = deviation.detach()
     slope = fixed * -precision
     return with_slope(deviation, 0.5 * torch.linalg.vecdot(slope, fixed), slope)
@@ -110,21 +115,24 @@ def clipped_normal(
     return logarithm / variance[:, 0] - 0.5 * values.shape[1] * variance[:, 0].log()
 
 
-def kept_or_below(received: Received, sent: torch.Tensor, bound: Callable[[], torch.Tensor] | None) -> torch.Tensor:
-    """Density of sparse messages, ``[n]``: kept coordinates are exact, pruned ones at most a bound.
+def kept_or_below(received: Received, sent: torch.Tensor, groups: Tensors | None) -> torch.Tensor:
+    """Density of sparse messages, ``[n]``: kept coordinates are exact, pruned ones no larger than the smallest kept.
 
     Args:
         received: values, zero where pruned.
         sent: what candidates would send if nothing was pruned, ``[n, d]``.
-        bound: computes the greatest magnitudes of pruned coordinates, ``[n, d]``; None where there are none.
+        groups: of coordinates that are pruned by their magnitudes; None where these do not matter.
     """
     values = received.values
 
     def constants() -> tuple[torch.Tensor, torch.Tensor]:
-        most = torch.full_like(values, torch.inf) if bound is None else bound()
+        most = torch.where(values != 0, values.abs(), torch.inf)
+        if groups is not None:
+            most = groups.spread(groups.reduce(most, lambda part: part.amin(dim=1)))
         return torch.where(values != 0, 0.0, most), 1 / exact_variance(values)
 
-    free, precision = received.once("kept or below", constants)
+    key = "kept or below", None if groups is None else tuple(groups.sizes)
+    free, precision = received.once(key, constants)
     fixed = sent.detach()
     deviation = values - fixed + torch.clamp(fixed, -free, free)
     slope = deviation * precision

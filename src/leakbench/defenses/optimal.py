@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from leakbench.defenses.base import DEFENSES, Defense, PrivacyStatement, Schedule, least_squares_scale
-from leakbench.defenses.densities import exact_variance, squares, uncertain_normal, widened
+from leakbench.defenses.densities import exact_variance, log_kernel, uncertain_normal, widened
 from leakbench.defenses.noise import add_noise, add_noise_clipped
 from leakbench.federated.message import DenseMessage, Message, Received, SparseMessage
 from leakbench.federated.sensitivity import Probes
@@ -139,14 +139,14 @@ class OptimalPruning(_Sensitive):
 
     def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
         """Kept coordinates are exact, and pruned ones normal, of the size at which the ratio prunes them, ``[n]``."""
-        return squares(received.values - steps.gradient, self._precision(received, steps))
+        return log_kernel(received.values - steps.gradient, self._precision(received, steps))
 
     def fitted_scale(self, received: Received, steps: ClientSteps) -> torch.Tensor:
         weights = exact_variance(received.values) * self._precision(received, steps)
         return least_squares_scale(received.values, steps.gradient, weights)
 
     def _precision(self, received: Received, steps: ClientSteps) -> torch.Tensor:
-        """Inverse of :meth:`_variance`, ``[n, d]``; of the candidates' labels alone, and so the same in a search."""
+        """Inverse of :meth:`_variance`, ``[n, d]``; candidates of a search share sensitivities, and so this."""
         return received.once((self, "precision"), lambda: 1 / self._variance(received, steps).detach())
 
     def _variance(self, received: Received, steps: ClientSteps) -> torch.Tensor:

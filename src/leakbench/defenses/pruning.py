@@ -46,17 +46,7 @@ class MagnitudePruning(Sparse):
 
     def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
         """Kept coordinates are exact, and pruned ones no larger than the smallest of them, ``[n]``."""
-        return _likelihood_by_magnitude(received, steps, Tensors([steps.gradient.shape[1]]))
-
-
-def _likelihood_by_magnitude(received: Received, steps: ClientSteps, groups: Tensors) -> torch.Tensor:
-    """Log-likelihoods ``[n]`` of messages with the largest coordinates of each of the groups."""
-
-    def smallest() -> torch.Tensor:
-        magnitude = torch.where(received.values != 0, received.values.abs(), torch.inf)
-        return groups.spread(groups.reduce(magnitude, lambda part: part.amin(dim=1)))
-
-    return kept_or_below(received, steps.gradient, smallest)
+        return kept_or_below(received, steps.gradient, Tensors([steps.gradient.shape[1]]))
 
 
 @DEFENSES.register("grad_drop", version=1)
@@ -89,7 +79,7 @@ class GradDrop(Sparse):
 
     def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
         """Kept coordinates are exact, and dropped ones no larger than the smallest kept of their tensor, ``[n]``."""
-        return _likelihood_by_magnitude(received, steps, Tensors(steps.network.sizes))
+        return kept_or_below(received, steps.gradient, Tensors(steps.network.sizes))
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
         return PrivacyStatement(None, None, "no guarantee: what is sent is exact, and what is not depends on the data")

@@ -69,7 +69,7 @@ class Received:
 
         Args:
             key: names it, with everything else that it depends on.
-            compute: makes it; from what was received, not from a candidate.
+            compute: makes it; from what was received, and from what all candidates of a search share.
         """
         if key not in self._kept:
             self._kept[key] = compute()

@@ -1,7 +1,7 @@
 """Keeps tables that no PDF reads out of the fonts in PDFs.
 
-Of every font, Matplotlib embeds the glyphs that a figure shows and the rules by which text is composed of glyphs. These
-are parsed and written anew per figure: two thirds of what embedding takes. A PDF names glyphs, which are composed.
+Matplotlib embeds the glyphs that a figure shows, and the font's rules for composing text. Parsing and writing these is
+most of what embedding takes, and a PDF, whose text is composed already, needs none of them.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Protocol
 from leakbench.lazy import torch
 from leakbench.models.base import Network
 from leakbench.models.layered import patches
-from leakbench.models.stacked import flat_modules, is_halving
+from leakbench.models.stacked import flat_modules, is_halving, is_plain
 
 
 class _Combination(NamedTuple):
@@ -582,10 +582,7 @@ def _pooling_first(modules: list[torch.nn.Module]) -> list[torch.nn.Module]:
 def _layer(module: torch.nn.Module, first: bool, network: Network) -> Callable[[], _Layer] | None:
     nn, kind = torch.nn, type(module)
     if isinstance(module, nn.Conv2d):
-        plain = (*module.dilation, module.groups) == (1, 1, 1) and module.padding_mode == "zeros"
-        if kind is not nn.Conv2d or not plain or isinstance(module.padding, str):
-            return None
-        return partial(_FirstConvolution if first else _Convolution, module)
+        return partial(_FirstConvolution if first else _Convolution, module) if is_plain(module) else None
     if isinstance(module, nn.Linear) and kind is nn.Linear:
         return partial(_Linear, module, first)
     if isinstance(module, nn.BatchNorm2d):

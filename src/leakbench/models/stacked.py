@@ -170,6 +170,13 @@ def _is_plain(module: torch.nn.Conv2d) -> bool:
     return square and simple and module.bias is not None
 
 
+def is_plain(module: torch.nn.Module) -> bool:
+    """Whether a module is a convolution of all channels, without dilation, and with zeros around."""
+    if type(module) is not torch.nn.Conv2d or isinstance(module.padding, str):
+        return False
+    return (*module.dilation, module.groups) == (1, 1, 1) and module.padding_mode == "zeros"
+
+
 def is_halving(module: torch.nn.Module) -> bool:
     """Whether it is max pooling of windows of two by two, one beside the other."""
     if type(module) is not torch.nn.MaxPool2d or module.ceil_mode or module.return_indices:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from leakbench.lazy import torch
 from leakbench.models.base import Network
-from leakbench.models.stacked import flat_modules
+from leakbench.models.stacked import flat_modules, is_plain
 
 SPARSE = 16
 """Entries per weight up to which a convolution's matrix is faster than the convolution. Only speed depends on it."""
@@ -161,7 +161,7 @@ class FeatureWindows:
                 if maps or (module.start_dim, module.end_dim) != (1, -1):
                     return None
                 maps, stages = stages, [_Stage(None, [])]
-            elif type(module) is torch.nn.Linear if maps else _is_plain(module):
+            elif type(module) is torch.nn.Linear if maps else is_plain(module):
                 stages.append(_Stage(module, []))
             else:
                 factors = _factors(module)
@@ -259,12 +259,6 @@ def _norms(maps: Sequence[_Passed], error: _Error, images: slice) -> torch.Tenso
         error = passed.maps_back(error, images)
     norms: torch.Tensor = torch.linalg.vector_norm(error.values, dim=(2, 3, 4))
     return norms
-
-
-def _is_plain(module: torch.nn.Module) -> bool:
-    if type(module) is not torch.nn.Conv2d or isinstance(module.padding, str):
-        return False
-    return (*module.dilation, module.groups) == (1, 1, 1) and module.padding_mode == "zeros"
 
 
 def _factors(module: torch.nn.Module) -> tuple[int, int] | None:
