@@ -198,6 +198,16 @@ class TestLikelihood:
         alone = Scoring(seen, [PublicMechanism(defense)] * N, STREAMS, regularised=False)
         torch.testing.assert_close(alone.score(tried)[0], excess / (PRIOR * 64))
 
+    def test_rows_are_scored_by_their_messages(self, seen: Observations) -> None:
+        """Whichever were scored before, and under one mechanism or several."""
+        mechanisms = [PublicMechanism(GaussianNoise(scale=scale)) for scale in (0.01, 0.1)]
+        scoring = Scoring(seen, [mechanisms[0], mechanisms[1], mechanisms[0]], STREAMS)
+        for rows in ([0, 1, 2], [1], [2, 0], [0, 1, 2], [2], [1]):
+            fresh = Scoring(seen, [mechanisms[0], mechanisms[1], mechanisms[0]], STREAMS)
+            tried = candidates(seen, rows)
+            for found, expected in zip(scoring.score(tried), fresh.score(tried), strict=True):
+                torch.testing.assert_close(found, expected)
+
     def test_of_normal_noise_the_score_is_the_logarithm_of_the_distance(self, seen: Observations) -> None:
         """Far off; near the message it is the distance itself, in nats."""
         scoring = Scoring(seen, [PublicMechanism(GaussianNoise(scale=0.01))] * N, STREAMS)

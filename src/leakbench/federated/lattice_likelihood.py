@@ -36,10 +36,10 @@ class _Grid:
     Attributes:
         inverse: of Delta, zero for values that travel as they are, ``[n, d]``.
         sharpness_of_exact: of the values that travel as they are, zero for the others, ``[n, d]``; None without any.
-        beyond: as in :class:`Cells`.
-        at_limit: as in :class:`Cells`.
-        sharpness: as in :class:`Cells`.
-        padding: as in :class:`Cells`.
+        beyond: signs of the lattice coordinates that are at the limit, else zero, ``[n, L, blocks]``.
+        at_limit: rows and blocks of those, each ``[m]``.
+        sharpness: Delta over the width that counts, at most 1, ``[n, blocks]``.
+        padding: places that pad a tensor, boolean ``[L, blocks]``; None without any.
     """
 
     inverse: torch.Tensor
@@ -77,23 +77,17 @@ class Cells:
     Attributes:
         lattice: the lattice.
         rounding: to its points; it makes the cells.
+        grid: the received points.
         errors: values minus received ones, in units of Delta, ``[n, L, blocks]``; zero at places that pad a tensor.
-        beyond: signs of the lattice coordinates that are at the limit, else zero, ``[n, L, blocks]``.
-        at_limit: rows and blocks of those, each ``[m]``.
-        sharpness: Delta over the width that counts, at most 1, ``[n, blocks]``.
         exact: log-likelihood of the values that travel as they are, ``[n]``.
-        padding: places that pad a tensor, boolean ``[L, blocks]``; None without any.
         clipped: how far values are beyond the public bound that clips them, in units of Delta, ``[n, L, blocks]``.
     """
 
     lattice: Lattice
     rounding: Rounding
+    grid: _Grid
     errors: torch.Tensor
-    beyond: torch.Tensor
-    at_limit: tuple[torch.Tensor, ...]
-    sharpness: torch.Tensor
     exact: torch.Tensor
-    padding: torch.Tensor | None
     clipped: torch.Tensor | None
 
     @classmethod
@@ -126,12 +120,9 @@ class Cells:
         return cls(
             lattice,
             rounding,
+            grid,
             layout.blocks(difference * grid.inverse),
-            grid.beyond,
-            grid.at_limit,
-            grid.sharpness,
             exact,
-            grid.padding,
             None if bound is None else layout.blocks((values - sent).abs() * grid.inverse),
         )
 
@@ -143,7 +134,7 @@ class Cells:
         a candidate that a prior pulls at ends at the borders of its cells otherwise, where the truth is not. A cell
         narrower than :data:`FINEST` allows is as wide as that.
         """
-        facets, sharpness = self.lattice.facets(self.rounding).to(self.errors), self.sharpness[:, None]
+        facets, sharpness = self.lattice.facets(self.rounding).to(self.errors), self.grid.sharpness[:, None]
         along = (facets @ self._from_nearest_cell()).mul_(sharpness)
         outside = torch.nn.functional.softshrink(along, 0.5)
         slope = outside.sign().mul_(-OUTSIDE)
@@ -174,8 +165,8 @@ class Cells:
         up, down = torch.expm1(inner - half), torch.expm1(-inner - half)
         cell = (-0.5 * (up + down)).log_().add_(inner).sub_(apart)
         slope = (up - down).div_(up.add_(down)).mul_(errors.sign())
-        row, block = self.at_limit
-        beyond = self.beyond[row, 0, block]
+        row, block = self.grid.at_limit
+        beyond = self.grid.beyond[row, 0, block]
         towards = errors[row, block] * beyond + half
         tail = 0.5 * torch.exp(-towards.clamp(min=0))
         cell[row, block] = towards.clamp(max=0) + torch.log1p(-tail)
@@ -199,13 +190,15 @@ class Cells:
     def _up_to_limit(self) -> torch.Tensor:
         """Errors without the part beyond the limit, along the lattice's axes, ``[n, L, blocks]``."""
         coordinates = self.lattice.facets("babai").to(self.errors) @ self.errors
-        return self._unpadded(self.errors - self._place((coordinates * self.beyond).clamp(min=0) * self.beyond))
+        return self._unpadded(
+            self.errors - self._place((coordinates * self.grid.beyond).clamp(min=0) * self.grid.beyond)
+        )
 
     def _from_nearest_cell(self) -> torch.Tensor:
         """Errors from the middle of the nearest possible cell, a constant, ``[n, L, blocks]``."""
         errors = self.errors.detach().clone()
-        row, block = self.at_limit
-        apart, beyond = (each[row, :, block].mT for each in (errors, self.beyond))
+        row, block = self.grid.at_limit
+        apart, beyond = (each[row, :, block].mT for each in (errors, self.grid.beyond))
         cell = UNIT[self.lattice.dimension].round(apart, self.rounding)
         errors[row, :, block] -= self._place((cell * beyond).clamp(min=0) * beyond).mT
         return self._unpadded(errors)
@@ -214,4 +207,4 @@ class Cells:
         return UNIT[self.lattice.dimension].place(coordinates)
 
     def _unpadded(self, errors: torch.Tensor) -> torch.Tensor:
-        return errors if self.padding is None else errors.masked_fill(self.padding, 0.0)
+        return errors if self.grid.padding is None else errors.masked_fill(self.grid.padding, 0.0)
