@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from benchmarks.measuring import Goal, marginal_costs, options, row_of
+from benchmarks.measuring import Goal, marginal_costs, options, prepared, row_of
 from leakbench.federated.gradients import BatchGradients, Gradients, StackedGradients
 from leakbench.federated.training import Start, Training, TrainingSet, train_runs
-from leakbench.libraries.memory import keep_freed_memory
 from leakbench.models.base import MODELS, Network, build_network
 from leakbench.models.stacked import StackedNetworks
 from leakbench.randomness import Streams
@@ -32,9 +31,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--models", nargs="+", default=DEFAULT_MODELS, help="name, or name:width")
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    keep_freed_memory()
-    device = torch.device(arguments.device)
+    device = prepared(arguments.threads, arguments.device)
     print(f"{device}, {arguments.threads} threads, {arguments.clients} clients; ms per local step of all, (a) over it")
     print("| model | parameters | (a) modules | (b) one by one | (c) vmap | (d) stacked |")
     print("|---|---|---|---|---|---|")
@@ -47,9 +44,7 @@ def main() -> None:
 
 def goals() -> Iterator[Goal]:
     """A round of the small CNN's clients."""
-    torch.set_num_threads(1)
-    keep_freed_memory()
-    device = torch.device("cpu")
+    device = prepared(1)
     modules, *_, stacked = costs(network_of("simplecnn", device), 20, 5, 3, device)
     yield Goal("a step of 20 SimpleCNN clients: modules one by one, over stacked", 3.0, modules / stacked)
 

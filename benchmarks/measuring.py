@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import torch
 
+from leakbench.libraries.memory import keep_freed_memory
+
 
 class Goal(NamedTuple):
     """A ratio, and what it should reach.
@@ -42,6 +44,13 @@ def options(description: str | None, threads: int = 1) -> argparse.ArgumentParse
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--threads", type=int, default=threads)
     return parser
+
+
+def prepared(threads: int, device: str = "cpu") -> torch.device:
+    """The device, for measurements in this process as jobs compute: on some threads, with freed memory kept."""
+    torch.set_num_threads(threads)
+    keep_freed_memory()
+    return torch.device(device)
 
 
 def taken(work: Callable[[], object], device: torch.device) -> float:

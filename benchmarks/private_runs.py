@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from benchmarks.measuring import Goal, marginal_costs, options, row_of
+from benchmarks.measuring import Goal, marginal_costs, options, prepared, row_of
 from leakbench.defenses.dp_sgd import DPSGD, PrivateRuns
 from leakbench.federated.gradients import Gradients, SampleGradients, batch_gradients
 from leakbench.federated.training import Start, Training, TrainingSet, train_runs
-from leakbench.libraries.memory import keep_freed_memory
 from leakbench.models.base import MODELS, build_network
 from leakbench.randomness import Streams
 
@@ -39,9 +38,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--cases", nargs="+", default=DEFAULT_CASES, help="model:width:shape:runs:batch")
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    keep_freed_memory()
-    device = torch.device(arguments.device)
+    device = prepared(arguments.threads, arguments.device)
     print(f"{device}, {arguments.threads} threads; ms per step of all runs, (a) over it in brackets")
     print("| model | images | runs | (a) plain | (b) DP-SGD |")
     print("|---|---|---|---|---|")
@@ -53,10 +50,9 @@ def main() -> None:
 
 def goals() -> Iterator[Goal]:
     """DP-SGD over plain training."""
-    torch.set_num_threads(1)
-    keep_freed_memory()
+    device = prepared(1)
     for case in ("lenet5:6:3x32x32:4:64", "lenet:12:1x16x16:6:32"):
-        plain, private = costs(case, 8, 3, torch.device("cpu"))
+        plain, private = costs(case, 8, 3, device)
         yield Goal(f"a step of DP-SGD, {case}, over plain training", 2.5, private / plain, at_most=True)
 
 

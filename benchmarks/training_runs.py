@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from benchmarks.measuring import Goal, marginal_costs, options, row_of
+from benchmarks.measuring import Goal, marginal_costs, options, prepared, row_of
 from leakbench.federated.gradients import BatchGradients, Gradients, batch_gradients
 from leakbench.federated.training import Start, Training, TrainingSet, train_runs
-from leakbench.libraries.memory import keep_freed_memory
 from leakbench.models.base import MODELS, Network, build_network
 from leakbench.randomness import Streams
 
@@ -31,9 +30,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--models", nargs="+", default=DEFAULT_MODELS, help="name, or name:width")
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    keep_freed_memory()
-    device = torch.device(arguments.device)
+    device = prepared(arguments.threads, arguments.device)
     print(f"{device}, {arguments.threads} threads, {arguments.runs} runs; ms per step of all, (a) over it in brackets")
     print("| model | parameters | (a) modules | (b) one by one | (c) vmap | (d) as jobs |")
     print("|---|---|---|---|---|---|")
@@ -45,9 +42,7 @@ def main() -> None:
 
 def goals() -> Iterator[Goal]:
     """Training of LeNet-5 as jobs do it."""
-    torch.set_num_threads(1)
-    keep_freed_memory()
-    device = torch.device("cpu")
+    device = prepared(1)
     modules, *_, ours = costs(network_of("lenet5", device), 8, 5, 3, device)
     yield Goal("a step of LeNet-5, 8 runs with 64 images of 3x32x32: modules, over train_runs", 1.8, modules / ours)
 
