@@ -106,14 +106,19 @@ class TestDensities:
             assert bool(error.any()) == (factor > 1)
             density = student.logpdf(far, FREEDOM, scale=np.sqrt(variance.numpy() + error))
             expected = torch.from_numpy((density - student.logpdf(0.0, FREEDOM)).sum(axis=1))
-            torch.testing.assert_close(uncertain_normal(torch.from_numpy(far), variance), expected, rtol=1e-3, atol=0)
+            torch.testing.assert_close(
+                uncertain_normal(torch.zeros_like(variance), torch.from_numpy(far), variance),
+                expected,
+                rtol=1e-3,
+                atol=0,
+            )
 
     def test_no_noise_has_the_width_of_a_part_of_what_was_sent(self) -> None:
         values = torch.tensor([[3.0, 0.0, -4.0], [0.0, 0.0, 0.0]])
         assert exact_variance(values)[0].item() == pytest.approx(EXACT**2 * 12.5)
         assert 0 < exact_variance(values)[1].item() < 1e-15
         noisy = torch.tensor([[0.0, 3.0, 3.0], [0.0, 0.0, 0.0]])
-        wide = widened(noisy, values)
+        wide = widened(noisy, Received(values))
         assert wide[0].tolist() == pytest.approx([LEAST * 2, 3, 3])
         assert wide[1].tolist() == pytest.approx([exact_variance(values)[1].item()] * 3)
 
@@ -175,9 +180,9 @@ class TestNormalNoise:
         steps, defense = steps_of(tiny_network), OptimalNoise(scale=0.1, form=form, per=per)
         message, received = sent(defense, steps)
         assert message.law is not None and message.law.variance is not None
-        variance = widened(message.law.variance, received.values)
+        variance = widened(message.law.variance, received)
         found = defense.log_likelihood(received, steps)
-        torch.testing.assert_close(found, uncertain_normal(received.values - steps.given, variance))
+        torch.testing.assert_close(found, uncertain_normal(steps.given, received.values - steps.given, variance))
 
     def test_clipped_coordinates_of_optimal_noise_are_one_sided(self, tiny_network: Network) -> None:
         steps = steps_of(tiny_network)
@@ -388,7 +393,7 @@ def test_derivatives(defense: Defense, tiny_network: Network) -> None:
     with pytest.MonkeyPatch.context() as patch:
         if isinstance(defense, OptimalNoise):
             ratio = defense.ratio(at(steps, point))
-            patch.setattr(type(defense), "ratio", lambda *_, **__: ratio)
+            patch.setattr(type(defense), "ratio_at", lambda *_, **__: ratio)
         errors: list[torch.Tensor] = []
 
         def held(*given: torch.Tensor) -> torch.Tensor:

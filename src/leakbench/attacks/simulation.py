@@ -12,7 +12,7 @@ attack (Balunovic et al. 2022, *Bayesian Framework for Gradient Leakage*). It ne
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -234,21 +234,25 @@ class Scoring(_Copies):
         level = self._level[candidates.rows]
         far = (excess / level).clamp(min=0)
         value = torch.where(excess > 0, level * far.log1p(), excess)
-        return value / self._unit, derivative / (self._unit * (1 + far))[:, None]
+        return value / self._unit, derivative.div_((self._unit * (1 + far))[:, None])
 
     def _surprise(self, candidates: Candidates) -> tuple[torch.Tensor, torch.Tensor]:
         """The negative log-likelihood ``[k]``, and its derivative ``[k, d]``."""
         rows = candidates.rows.tolist()
         if rows != self._rows:  # a search evaluates the same ones, until it takes others
             self._rows, self._received = rows, {}
-        gradients = candidates.gradients
-        values, derivatives = gradients.new_empty(len(gradients)), torch.empty_like(gradients)
+        parts, places = [], []
         for number, (mechanism, at, some) in enumerate(self._groups(candidates)):
             if number not in self._received:
                 self._received[number] = self._received_in(some.rows)
             surprise = partial(self._surprise_of, mechanism, self._received[number], some)
             with running(mechanism):
-                derivatives[at], values[at] = torch.func.grad(surprise, has_aux=True)(some.gradients)
+                parts.append(_with_derivative(surprise, some.gradients))
+            places.append(at)
+        if len(parts) == 1:
+            return parts[0]
+        order = torch.cat(places).argsort()
+        values, derivatives = (torch.cat(each)[order] for each in zip(*parts, strict=True))
         return values, derivatives
 
     def _received_in(self, rows: torch.Tensor) -> Received:
@@ -258,13 +262,28 @@ class Scoring(_Copies):
 
     def _surprise_of(
         self, mechanism: Mechanism, received: Received, candidates: Candidates, gradients: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> torch.Tensor:
         steps = self._steps(candidates, Streams([self._keys[row] for row in candidates.rows.tolist()]))
         steps.blind, steps.rows_of_blind = self._blind, candidates.rows
         steps.known = gradients
         steps.known = gradients * mechanism.fitted_scale(received, steps)
-        value = -mechanism.log_likelihood(received, steps)
-        return value.sum(), value.detach()
+        return -mechanism.log_likelihood(received, steps)
+
+
+def _with_derivative(
+    function: Callable[[torch.Tensor], torch.Tensor], points: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Values ``[k]`` at points ``[k, d]``, each of its own point, and their derivatives, ``[k, d]``.
+
+    By plain autograd: under ``torch.func`` every operation takes longer to call.
+    """
+    points = points.detach().requires_grad_()
+    with torch.enable_grad():
+        values = function(points)
+    if not values.requires_grad:
+        return values, torch.zeros_like(points)
+    (derivatives,) = torch.autograd.grad(values.sum(), points, allow_unused=True, materialize_grads=True)
+    return values.detach(), derivatives
 
 
 class _Candidates(ClientSteps):

@@ -248,7 +248,7 @@ class CDPA(Defense):
         factor, (_, others) = self._factor(steps), self._sizes(steps.network)
         density, rest = received.once((self, "seen"), partial(self._seen, received, steps.network, factor))
         values, of_rest = self._divided(steps.gradient, steps.network)
-        of_words = self._of_words(density, values * factor)
+        of_words = self._of_words(density, values, factor)
         if not others:
             return of_words
         cells = Cells.of(of_rest, rest, others, Lattice(bits=self.bits), self.rounding)
@@ -304,18 +304,18 @@ class CDPA(Defense):
         of_words = Origins(origins.gather(-1, order), weights[order], saturated, 0.5 / variance, received == 0)
         return WordDensity(of_words)
 
-    def _of_words(self, density: WordDensity, values: torch.Tensor) -> torch.Tensor:
-        """Log-likelihood of words that were received, for values before they were encoded ``[n, k]``: ``[n]``."""
-        scaled = self._as_encoded(values * self.form.scale)
-        return with_slope(scaled, *density(scaled.detach()))
+    def _of_words(self, density: WordDensity, values: torch.Tensor, factor: float = 1.0) -> torch.Tensor:
+        """Log-likelihood ``[n]`` of words that were received, for values ``[n, k]`` that times the factor are encoded.
 
-    def _as_encoded(self, scaled: torch.Tensor) -> torch.Tensor:
-        """Values in units of a word, with the overflows of the variant; derivatives go straight through."""
-        if self.variant != "as_released":
-            return scaled
-        fixed = scaled.detach()
-        words, beyond = self.form.encode_released(fixed / self.form.scale)
-        return scaled + torch.where(beyond, self.form.integers(words) - fixed, 0.0)
+        Derivatives go straight through the overflows of the variant.
+        """
+        unit = factor * self.form.scale
+        scaled = values.detach() * unit
+        if self.variant == "as_released":
+            words, beyond = self.form.encode_released(values.detach() * factor)
+            scaled = torch.where(beyond, self.form.integers(words).to(scaled), scaled)
+        logarithm, slope = density(scaled)
+        return logarithm + unit * with_slope(values, torch.zeros_like(logarithm), slope)
 
     @property
     def _misread(self) -> float:

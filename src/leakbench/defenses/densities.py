@@ -33,14 +33,15 @@ def exact_variance(values: torch.Tensor) -> torch.Tensor:
     return (EXACT**2 * mean_square).clamp(min=torch.finfo(values.dtype).tiny ** 0.5)[:, None]
 
 
-def widened(variance: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Variances of which none is zero, ``[n, d]`` or ``[n, 1]``, where messages were ``values``, ``[n, d]``.
+def widened(variance: torch.Tensor, received: Received) -> torch.Tensor:
+    """Variances of messages, ``[n, d]`` or ``[n, 1]``, of which none is zero.
 
     Of a row without any noise the variance is that of :func:`exact_variance`, else at least :data:`LEAST` times the
     mean.
     """
+    exact = received.once("exact variance", lambda: exact_variance(received.values))
     mean = variance.mean(dim=1, keepdim=True)
-    return torch.where(mean > 0, variance.clamp(min=LEAST * mean), exact_variance(values))
+    return variance.clamp(min=torch.where(mean > 0, LEAST * mean, exact))
 
 
 def normal(deviation: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
@@ -66,19 +67,24 @@ def log_kernel(deviation: torch.Tensor, precision: torch.Tensor | float = 1.0) -
     return with_slope(deviation, 0.5 * torch.linalg.vecdot(slope, fixed), slope)
 
 
-def uncertain_normal(deviation: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
+def uncertain_normal(mean: torch.Tensor, deviation: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
     """:func:`normal` where variances are estimates: Student's t, of :data:`FREEDOM` degrees of freedom, ``[n]``.
 
     A coordinate whose variance is far too small then does not outweigh all the others. The candidate's own error adds
     to every variance: a search that is far off sees all coordinates alike, and the large ones, which say most, are no
     outliers.
+
+    Args:
+        mean: what has the derivative, ``[n, d]``.
+        deviation: from it, ``[n, d]``; what it falls short of as the mean grows, or zero.
+        variance: estimates, ``[n, d]``.
     """
     fixed = deviation.detach()
-    spread = FREEDOM * (variance + excess_variance(fixed, variance))
-    total = fixed.square() + spread  # log1p of their ratio is the difference of their logarithms
-    logarithm = 0.5 * (FREEDOM * spread.log().sum(dim=1) - (FREEDOM + 1) * total.log().sum(dim=1))
-    constant = 0.5 * deviation.shape[1] * math.log(FREEDOM)
-    return with_slope(deviation, logarithm + constant, fixed.mul(-(FREEDOM + 1)).div_(total))
+    spread = (variance + excess_variance(fixed, variance)).mul_(FREEDOM)
+    total = torch.addcmul(spread, fixed, fixed)  # log1p of their ratio is the difference of their logarithms
+    slope = fixed.mul(FREEDOM + 1).div_(total)
+    logarithm = 0.5 * (FREEDOM * spread.log_().sum(dim=1) - (FREEDOM + 1) * total.log_().sum(dim=1))
+    return with_slope(mean, logarithm + 0.5 * deviation.shape[1] * math.log(FREEDOM), slope)
 
 
 def excess_variance(deviation: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:

@@ -58,7 +58,7 @@ class ClippedGradients(Defense):
             mean = self.factors(norms) * steps.gradient
         else:
             mean = self._linear_mean(steps)
-        return normal(received.values - mean, widened(torch.full_like(mean[:, :1], variance), received.values))
+        return normal(received.values - mean, widened(torch.full_like(mean[:, :1], variance), received))
 
     def fitted_scale(self, received: Received, steps: ClientSteps) -> torch.Tensor:
         """By least squares, ``[n, 1]``; ones for several images, where the factors make the size of the mean."""

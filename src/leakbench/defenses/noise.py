@@ -64,7 +64,7 @@ class GaussianNoise(Defense):
 
     def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
         """The normal density around the candidate's gradient, with the variance of its own noise, ``[n]``."""
-        variance = widened(self._variance(steps.gradient)[:, :1], received.values)
+        variance = widened(self._variance(steps.gradient)[:, :1], received)
         return normal(received.values - steps.gradient, variance)
 
     def _variance(self, gradient: torch.Tensor) -> torch.Tensor:
@@ -91,7 +91,7 @@ class ClippedNoise(Defense):
     def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
         """The normal density around the candidate's clipped gradient, ``[n]``: see :func:`clipped_normal`."""
         variance = self._variance(steps.gradient)[:, :1]
-        wide = widened(variance, received.values)
+        wide = widened(variance, received)
         return clipped_normal(received.values, steps.gradient, self.clip, wide, variance.sqrt())
 
     def fitted_scale(self, received: Received, steps: ClientSteps) -> torch.Tensor:

@@ -83,8 +83,9 @@ class OptimalNoise(_Sensitive):
 
         That is an estimate of the variance: hence :func:`uncertain_normal`. It is a constant in the derivative.
         """
-        variance = scale_variance(self.ratio(steps), steps.gradient, self.scale, self.scale_mode).detach()
-        return uncertain_normal(received.values - steps.gradient, widened(variance, received.values))
+        gradient = steps.gradient.detach()
+        variance = scale_variance(self.ratio_at(gradient, steps), gradient, self.scale, self.scale_mode)
+        return uncertain_normal(steps.gradient, received.values - steps.gradient, widened(variance, received))
 
 
 @DEFENSES.register("optimal_clipped_noise", version=1)
@@ -114,11 +115,11 @@ class OptimalClippedNoise(OptimalNoise):
             return (~clipped).to(values), least, torch.where(clipped & (values < 0), 0.0, torch.inf)
 
         noisy, *bounds = received.once((self, "noisy"), constants)
-        ratio = noisy * self.ratio(steps, released_floor=1e-6)
-        variance = scale_variance(ratio, steps.gradient, self.scale, self.scale_mode).detach()
-        deviation = values - steps.gradient
-        beyond = deviation.detach() - deviation.detach().clamp(*bounds)  # where nothing is left, there is no slope
-        return uncertain_normal(deviation - beyond, widened(variance, values))
+        gradient = steps.gradient.detach()
+        ratio = noisy * self.ratio_at(gradient, steps, released_floor=1e-6)
+        variance = scale_variance(ratio, gradient, self.scale, self.scale_mode)
+        deviation = (values - gradient).clamp_(*bounds)
+        return uncertain_normal(steps.gradient, deviation, widened(variance, received))
 
     def fitted_scale(self, received: Received, steps: ClientSteps) -> torch.Tensor:
         values = received.values
@@ -221,4 +222,4 @@ class OptimalRounding(_Sensitive):
         Each coordinate's step depends on the data, and an estimate of it misleads a search more than it helps.
         """
         variance = torch.full_like(received.values[:, :1], self.scale**2 / 12)
-        return uncertain_normal(received.values - steps.gradient, widened(variance, received.values))
+        return uncertain_normal(steps.gradient, received.values - steps.gradient, widened(variance, received))

@@ -90,16 +90,15 @@ class WordDensity:
     """
 
     def __init__(self, origins: Origins) -> None:
-        self._origins, self._precision = origins, origins.precision
+        self._origins, self._curvature = origins, -2 * origins.precision
         self._nearest, self._weight = (each[..., 0].contiguous() for each in (origins.words, origins.weights))
         self._reach = origins.reach
 
     def __call__(self, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The logarithm, ``[n]``, of values in units of a word, ``[n, words]``, and its derivative by them."""
         apart = values - self._nearest
-        slope = apart * self._precision
-        density = self._weight - apart * slope
-        slope *= -2
+        slope = apart * self._curvature
+        density = torch.addcmul(self._weight, apart, slope, value=0.5)
         at = (apart.abs_() > self._reach).flatten().nonzero()[:, 0]
         if len(at):
             of_some, by_some = self._origins.mixture(at, values.flatten()[at])

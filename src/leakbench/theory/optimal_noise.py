@@ -38,7 +38,7 @@ def variance_ratio(
     """
     floor = released_floor if form == "as_released" else RATIO_FLOOR
     numerator = sensitivity if form == "as_printed" else sensitivity.sqrt()
-    return (numerator / gradient.abs().clamp(min=floor)).clamp(max=RATIO_CEILING)
+    return (numerator / gradient.abs().clamp_(min=floor)).clamp_(max=RATIO_CEILING)
 
 
 def unsigned_ratio(sensitivity: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
@@ -76,7 +76,7 @@ def scale_variance(ratio: torch.Tensor, gradient: torch.Tensor, scale: float, mo
         total, size = ratio.norm(dim=-1, keepdim=True), scale
     else:
         total, size = (gradient.square() * ratio).sum(dim=-1, keepdim=True), scale
-    return torch.where(total > 0, size * ratio / total.clamp(min=torch.finfo(ratio.dtype).tiny), 0.0)
+    return size * ratio / total.clamp(min=torch.finfo(ratio.dtype).tiny)
 
 
 def pruned(ratio: torch.Tensor, fraction: float, form: Form = "corrected") -> torch.Tensor:
