@@ -133,7 +133,8 @@ def least_squares_scale(
     if weights is not None:
         slope *= weights
     nearest = torch.where(square > 0, scale.clamp(min=LEAST_SCALE), 1.0)
-    return nearest + inverse * with_slope(gradient, torch.zeros_like(scale[:, 0]), slope)[:, None]
+    moved: torch.Tensor = inverse * with_slope(gradient, torch.zeros_like(scale[:, 0]), slope)[:, None]
+    return nearest + moved
 
 
 LEAST_SCALE = 1e-3
