@@ -129,12 +129,11 @@ def least_squares_scale(
     inverse = 1 / square.clamp(min=torch.finfo(fixed.dtype).tiny)
     scale = torch.linalg.vecdot(compared, values)[:, None] * inverse
     inverse = inverse * ((scale > LEAST_SCALE) & (square > 0))
-    slope = torch.addcmul(values, fixed, -2 * scale)
+    slope = torch.addcmul(values, fixed, -2 * scale).mul_(inverse)
     if weights is not None:
         slope *= weights
     nearest = torch.where(square > 0, scale.clamp(min=LEAST_SCALE), 1.0)
-    moved: torch.Tensor = inverse * with_slope(gradient, torch.zeros_like(scale[:, 0]), slope)[:, None]
-    return nearest + moved
+    return with_slope(gradient, nearest[:, 0], slope)[:, None]
 
 
 LEAST_SCALE = 1e-3

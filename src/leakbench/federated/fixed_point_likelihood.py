@@ -98,7 +98,7 @@ class WordDensity:
         """The logarithm, ``[n]``, of values in units of a word, ``[n, words]``, and its derivative by them."""
         apart = values - self._nearest
         slope = apart * self._curvature
-        density = torch.addcmul(self._weight, apart, slope, value=0.5)
+        density = (apart * slope).mul_(0.5).add_(self._weight)
         at = (apart.abs_() > self._reach).flatten().nonzero()[:, 0]
         if len(at):
             of_some, by_some = self._origins.mixture(at, values.flatten()[at])
