@@ -208,6 +208,29 @@ class TestLikelihood:
             for found, expected in zip(scoring.score(tried), fresh.score(tried), strict=True):
                 torch.testing.assert_close(found, expected)
 
+    def test_rows_are_scored_by_their_mechanisms(self, seen: Observations) -> None:
+        """As if one mechanism was that of all, in the order of the candidates."""
+        mechanisms = [PublicMechanism(GaussianNoise(scale=scale)) for scale in (0.01, 0.1)]
+        mixed = Scoring(seen, [mechanisms[0], mechanisms[1], mechanisms[0]], STREAMS)
+        alone = [Scoring(seen, [mechanism] * N, STREAMS) for mechanism in mechanisms]
+        for rows in ([0, 1, 2], [1, 2, 0], [2, 1, 1, 0]):
+            tried = candidates(seen, rows)
+            first, second = (scoring.score(tried) for scoring in alone)
+            of_second = torch.tensor([row == 1 for row in rows])
+            values, derivatives = mixed.score(tried)
+            torch.testing.assert_close(values, torch.where(of_second, second[0], first[0]))
+            torch.testing.assert_close(derivatives, torch.where(of_second[:, None], second[1], first[1]))
+
+    def test_what_does_not_depend_on_the_gradient_has_no_slope(self, seen: Observations) -> None:
+        class Silent(GaussianNoise):
+            def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
+                return torch.zeros_like(received.values[:, 0])
+
+        values, derivatives = Scoring(seen, [PublicMechanism(Silent(scale=0.1))] * N, STREAMS).score(
+            candidates(seen, [0, 1, 2])
+        )
+        assert not bool(values.any()) and not bool(derivatives.any()) and derivatives.shape == seen.gradients.shape
+
     def test_of_normal_noise_the_score_is_the_logarithm_of_the_distance(self, seen: Observations) -> None:
         """Far off; near the message it is the distance itself, in nats."""
         scoring = Scoring(seen, [PublicMechanism(GaussianNoise(scale=0.01))] * N, STREAMS)

@@ -31,7 +31,7 @@ from leakbench.defenses.densities import (
 from leakbench.defenses.dp_sgd import DPPSAC, DPSGD
 from leakbench.defenses.laplace import Laplace
 from leakbench.defenses.noise import ClippedNoise, GaussianNoise
-from leakbench.defenses.optimal import OptimalClippedNoise, OptimalNoise, OptimalPruning
+from leakbench.defenses.optimal import OptimalClippedNoise, OptimalNoise, OptimalPruning, OptimalRounding
 from leakbench.defenses.pruning import GradDrop, MagnitudePruning, RandomMask
 from leakbench.defenses.quantised import QSGD, SCALE_WIDTH, SOFTNESS, SignSGD
 from leakbench.federated.message import Message, Received
@@ -183,6 +183,18 @@ class TestNormalNoise:
         variance = widened(message.law.variance, received)
         found = defense.log_likelihood(received, steps)
         torch.testing.assert_close(found, uncertain_normal(steps.given, received.values - steps.given, variance))
+
+    def test_optimal_rounding(self, tiny_network: Network) -> None:
+        """Student's t of every coordinate, with the one variance of all."""
+        steps, defense = steps_of(tiny_network), OptimalRounding(scale=0.3)
+        _, received = sent(defense, steps)
+        candidate = near(steps)
+        found = defense.log_likelihood(received, at(steps, candidate))
+        deviation = received.values - candidate
+        error = (deviation.square().mean(dim=1, keepdim=True) - 0.3**2 / 12).clamp(min=0)
+        density = student.logpdf(deviation.numpy(), FREEDOM, scale=(0.3**2 / 12 + error).sqrt().numpy())
+        expected = torch.from_numpy((density - student.logpdf(0.0, FREEDOM)).sum(axis=1))
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
 
     def test_clipped_coordinates_of_optimal_noise_are_one_sided(self, tiny_network: Network) -> None:
         steps = steps_of(tiny_network)

@@ -45,6 +45,13 @@ class TestVectors:
         assert close(trace(self.a, isotropic), 7.35)
         assert close(trace(self.a, isotropic) / trace(self.a, variance), 2.4297521)
 
+    @pytest.mark.parametrize("mode", MODES)
+    def test_nothing_to_scale_gets_no_noise(self, mode: ScaleMode) -> None:
+        zeros = torch.zeros_like(self.g)
+        assert close(scale_variance(zeros, self.g, 10, mode), 0, 0, 0)
+        if mode == "u2":
+            assert close(scale_variance(torch.ones_like(self.g), zeros, 10, mode), 0, 0, 0)
+
     @pytest.mark.parametrize(("power", "expected"), [(1.0, 3.025), (2.0, 7.35), (0.5, 3.8436533)])
     def test_no_other_power_of_the_ratio_does_as_well(self, power: float, expected: float) -> None:
         variance = scale_variance(variance_ratio(self.a, self.g) ** power, self.g, 10, "u2")

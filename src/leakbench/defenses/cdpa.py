@@ -309,13 +309,13 @@ class CDPA(Defense):
 
         Derivatives go straight through the overflows of the variant.
         """
-        unit = factor * self.form.scale
-        scaled = values.detach() * unit
+        unit, fixed = factor * self.form.scale, values.detach()
+        scaled = fixed * unit
         if self.variant == "as_released":
-            words, beyond = self.form.encode_released(values.detach() * factor)
+            words, beyond = self.form.encode_released(fixed * factor)
             scaled = torch.where(beyond, self.form.integers(words).to(scaled), scaled)
         logarithm, slope = density(scaled)
-        return logarithm + unit * with_slope(values, torch.zeros_like(logarithm), slope)
+        return with_slope(values, logarithm, slope.mul_(unit))
 
     @property
     def _misread(self) -> float:

@@ -75,9 +75,9 @@ def uncertain_normal(mean: torch.Tensor, deviation: torch.Tensor, variance: torc
     outliers.
 
     Args:
-        mean: what has the derivative, ``[n, d]``.
-        deviation: from it, ``[n, d]``; what it falls short of as the mean grows, or zero.
-        variance: estimates, ``[n, d]``.
+        mean: of the density, ``[n, d]``; the derivative is by it.
+        deviation: of what was received from the mean, ``[n, d]``; zero where the density is flat.
+        variance: estimates, ``[n, d]``; constants in the derivative.
     """
     fixed = deviation.detach()
     spread = (variance + excess_variance(fixed, variance)).mul_(FREEDOM)

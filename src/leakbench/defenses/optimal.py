@@ -118,7 +118,7 @@ class OptimalClippedNoise(OptimalNoise):
         gradient = steps.gradient.detach()
         ratio = noisy * self.ratio_at(gradient, steps, released_floor=1e-6)
         variance = scale_variance(ratio, gradient, self.scale, self.scale_mode)
-        deviation = (values - gradient).clamp_(*bounds)
+        deviation = (values - gradient).clamp_(*bounds)  # nothing where a bound explains it
         return uncertain_normal(steps.gradient, deviation, widened(variance, received))
 
     def fitted_scale(self, received: Received, steps: ClientSteps) -> torch.Tensor:
@@ -195,7 +195,7 @@ class Rounding(Defense):
         return PrivacyStatement(None, None, "no guarantee: rounding is not random")
 
 
-@DEFENSES.register("optimal_rounding", version=1)
+@DEFENSES.register("optimal_rounding", version=2)
 class OptimalRounding(_Sensitive):
     """Round with steps in the place of optimal noise's standard deviations (released code of Chen et al. 2024).
 
@@ -221,5 +221,6 @@ class OptimalRounding(_Sensitive):
 
         Each coordinate's step depends on the data, and an estimate of it misleads a search more than it helps.
         """
-        variance = torch.full_like(received.values[:, :1], self.scale**2 / 12)
-        return uncertain_normal(steps.gradient, received.values - steps.gradient, widened(variance, received))
+        variance = widened(torch.full_like(received.values[:, :1], self.scale**2 / 12), received)
+        deviation = received.values - steps.gradient
+        return uncertain_normal(steps.gradient, deviation, variance.expand_as(deviation))

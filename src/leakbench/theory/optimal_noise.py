@@ -68,7 +68,7 @@ def scale_variance(ratio: torch.Tensor, gradient: torch.Tensor, scale: float, mo
             ``fro``: the Frobenius norm of the covariance is ``s`` (the caption of Fig. 5);
             ``u2``: the variance of ``<g, y>`` is ``s``, the budget of the theorems.
 
-    A row whose ratios are all zero gets no noise.
+    A row whose ratios are all zero, or under ``u2`` its gradient, gets no noise.
     """
     if mode == "rms":
         total, size = ratio.mean(dim=-1, keepdim=True), scale**2
@@ -76,7 +76,7 @@ def scale_variance(ratio: torch.Tensor, gradient: torch.Tensor, scale: float, mo
         total, size = ratio.norm(dim=-1, keepdim=True), scale
     else:
         total, size = (gradient.square() * ratio).sum(dim=-1, keepdim=True), scale
-    return size * ratio / total.clamp(min=torch.finfo(ratio.dtype).tiny)
+    return size * ratio / torch.where(total > 0, total.clamp(min=torch.finfo(ratio.dtype).tiny), torch.inf)
 
 
 def pruned(ratio: torch.Tensor, fraction: float, form: Form = "corrected") -> torch.Tensor:
