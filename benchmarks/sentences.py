@@ -84,9 +84,9 @@ class Scene:
             distances.append(distance.detach())
         return torch.stack(distances)
 
-    def batched(self, search: Search, unit: float) -> torch.Tensor:
+    def batched(self, search: Search, unit: torch.Tensor) -> torch.Tensor:
         """One iteration of every victim, side by side, but for the step; their distances."""
-        points = self.points.flatten(1) / unit
+        points = self.points.flatten(1) / unit[:, None]
         data = search.trial_data(torch.arange(len(points)))
         _, value = evaluation(search.cost(), vectorised=len(points) > 1)(points, data)
         return value
@@ -108,7 +108,7 @@ def main() -> None:
             works: dict[str, Callable[[], object]] = {
                 "loop": scene.loop,
                 "ours": partial(scene.batched, scene.search, scene.search.unit),
-                "table": partial(scene.batched, scene.with_table, 1.0),
+                "table": partial(scene.batched, scene.with_table, torch.ones(victims)),
             }
             torch.testing.assert_close(
                 scene.batched(scene.search, scene.search.unit), scene.loop(), rtol=1e-3, atol=1e-6

@@ -131,6 +131,14 @@ class TestNearest:
         monkeypatch.setattr("leakbench.attacks.discrete.NEAREST_BUDGET", 100)  # three at a time
         assert torch.equal(nearest_tokens(lengths * words[ids], words), ids.expand(2, -1))
 
+    def test_a_table_for_each(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        tables = torch.randn(3, 30, 5, generator=generator("tables"))
+        embedded = torch.randn(3, 2, 7, 5, generator=generator("embedded"))
+        expected = torch.stack([nearest_tokens(*pair) for pair in zip(embedded, tables, strict=True)])
+        assert torch.equal(nearest_tokens(embedded, tables), expected)
+        monkeypatch.setattr("leakbench.attacks.discrete.NEAREST_BUDGET", 200)
+        assert torch.equal(nearest_tokens(embedded, tables), expected)
+
     def test_an_embedding_of_zeros(self) -> None:
         words = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
         assert nearest_tokens(torch.zeros(1, 2), words, torch.tensor([False, True])).tolist() == [1]

@@ -195,7 +195,7 @@ class TestBatchNorm:
         row["statistics"] = {name: tensor[0] for name, tensor in data["statistics"].items()}
         draw = torch.Generator().manual_seed(4)
         point, direction = torch.randn(2, search.variables, generator=draw).double()
-        images = search.candidates(point)[0]
+        images = search.candidates(point, {})[0]
         parameters, given = problem.observations.parameters, row["statistics"]
         assert isinstance(search.network, Anchored)
         _, still = search.network._run(parameters, images, given)

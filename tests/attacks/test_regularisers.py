@@ -103,7 +103,7 @@ class TestEmbeddingNorm:
         assert (slope[..., :2][tokens.expand_as(slope[..., :2]) == 0] == 0).all()
 
     def test_default_is_the_models(self) -> None:
-        scene = Scene(None, lambda _: {}, {}, word_length=2.0)
+        scene = Scene(None, lambda _: {}, {}, word_length=torch.tensor(2.0))
         assert float(EmbeddingNorm(weight=1)(self.SENTENCES, scene)) == pytest.approx((self.MEAN - 2) ** 2)
         assert float(EmbeddingNorm(weight=1, norm=4)(self.SENTENCES, scene)) == pytest.approx((self.MEAN - 4) ** 2)
         assert EmbeddingNorm(weight=1, norm=self.MEAN)(self.SENTENCES, scene) < 1e-9

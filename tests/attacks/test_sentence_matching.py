@@ -15,6 +15,7 @@ from leakbench.attacks.language.model import CausalTransformer, LanguageModel
 from leakbench.attacks.objectives import CosinePerTensor
 from leakbench.attacks.sentences import Reordering, SentenceMatching
 from leakbench.errors import Infeasible
+from leakbench.jobs.stacked import joint_knowledge, side_by_side
 from leakbench.models.base import build_network
 from leakbench.models.bert import Bert, embed, table_of, word_embeddings
 from leakbench.randomness import Streams, generator
@@ -47,11 +48,11 @@ def sentences(words: list[int]) -> torch.Tensor:
 class Victims:
     """Gradients of a small network on batches of sentences ``[n, B, L]``, and what an attacker knows of them."""
 
-    def __init__(self, ids: torch.Tensor) -> None:
+    def __init__(self, ids: torch.Tensor, seed: int = 0) -> None:
         model = Bert(
             width=32, layers=2, heads=2, intermediate=64, vocabulary=V, positions=L, initial_std=0.55 / 32**0.5
         )
-        network = build_network(model, (L,), 2, seed=0)
+        network = build_network(model, (L,), 2, seed)
         self.ids, (n, batch) = ids, ids.shape[:2]
         inputs = embed(network, network.parameters, ids)
         labels = (torch.arange(n * batch) % 2).view(n, batch)
@@ -65,7 +66,7 @@ class Victims:
         words = Words(word_embeddings(network, network.parameters), torch.arange(V) >= SPECIAL, known)
         self.observations = Observations(network, network.parameters, gradients, (batch, L, 33))
         self.knowledge = Knowledge(labels=labels, inputs=self.inputs, words=words)
-        self.streams = Streams([("victim", row) for row in range(n)])
+        self.streams = Streams([("victim", n * seed + row) for row in range(n)])
 
     def only(self, row: int) -> Victims:
         one = object.__new__(Victims)
@@ -170,6 +171,26 @@ def test_victims_do_not_mix(victims: Victims, settings: dict[str, Any]) -> None:
     alone = victims.only(1).attack(3, **settings)
     assert alone.tokens is not None and torch.equal(alone.tokens[0], together.tokens[1])
     torch.testing.assert_close(alone.images[0], together.images[1], rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize("settings", [TAG, COSINE | LAMP], ids=["tag", "lamp"])
+def test_several_models_are_attacked_as_each_alone(settings: dict[str, Any]) -> None:
+    """Their words differ, and so do the units in which the variables are."""
+    models = [Victims(sentences([5, 6])[:, None], seed) for seed in range(2)]
+    models[1].knowledge = replace(
+        models[1].knowledge, words=models[1].words._replace(embeddings=2 * models[1].words.embeddings)
+    )
+    attack = SentenceMatching(iterations=3, **settings)
+    assert attack.several_models
+    joint = attack.reconstruct(
+        side_by_side([each.observations for each in models]),
+        joint_knowledge([each.knowledge for each in models]),
+        Streams([key for each in models for key in each.streams.keys]),
+    )
+    for place, each in enumerate(models):
+        alone, rows = each.attack(3, **settings), joint.rows(2 * place, 2 * place + 2)
+        assert alone.tokens is not None and rows.tokens is not None and torch.equal(alone.tokens, rows.tokens)
+        torch.testing.assert_close(alone.images, rows.images, rtol=1e-2, atol=1e-3)
 
 
 def test_reordering_puts_words_in_order(victims: Victims) -> None:

@@ -137,10 +137,10 @@ def test_a_search_may_begin_where_another_ended(problem: Problem) -> None:
     begun = ROG(iterations=5)
     first = problem.attack(begun)
     search = Search(ROG(restarts=2), replace(problem.observations, start=first.images), problem.knowledge)
-    starts = search.candidates(search.starts(problem.streams))[0].unflatten(0, (-1, 2))
+    starts = search.candidates(search.starts(problem.streams), {})[0].unflatten(0, (-1, 2))
     torch.testing.assert_close(starts[:, 0], first.images)
     fresh = Search(ROG(restarts=2), problem.observations, problem.knowledge)
-    others = fresh.candidates(fresh.starts(problem.streams))[0].unflatten(0, (-1, 2))
+    others = fresh.candidates(fresh.starts(problem.streams), {})[0].unflatten(0, (-1, 2))
     assert torch.equal(starts[:, 1], others[:, 1]) and not torch.allclose(starts[:, 0], others[:, 0])
 
 

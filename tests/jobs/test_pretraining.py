@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from pydantic import ValidationError
@@ -12,6 +14,8 @@ from leakbench.jobs.pretraining import Diverged, Pretraining, pretrained, trajec
 from leakbench.models.base import Network, build_network
 from leakbench.models.convnets import ConvNet, SimpleConvNet
 from leakbench.randomness import generator
+from leakbench.running.checkpoint import opened
+from leakbench.running.snapshots import Spent
 
 DIGITS = Digits(size=9)
 SOME = Pretraining(samples=20, batch_size=8, rate=0.05)
@@ -126,3 +130,19 @@ def test_more_images_than_there_are() -> None:
         after(1, pretraining=Pretraining(samples=available + 1))
     with pytest.raises(ValidationError):
         Pretraining(samples=0)
+
+
+def test_jobs_share_the_training(tmp_path: Path) -> None:
+    def job(name: str, seed: int = 0, of: str | None = "small") -> tuple[Network, bool]:
+        """What a job trains, and whether another one had."""
+        before = list((tmp_path / "shared").rglob("*.safetensors"))
+        with opened(tmp_path / name, lambda: {"job": name}, Spent, tmp_path / "shared"):
+            trained = pretrained(start(), DIGITS, "digits9", seed, 2, SOME, CPU, of=of)
+        return trained, list((tmp_path / "shared").rglob("*.safetensors")) == before
+
+    first, shared = job("first")
+    assert not shared and same(first, after(2))
+    second, shared = job("second")
+    assert shared and same(second, first)
+    assert not job("third", seed=1)[1] and not job("fourth", of="large")[1]
+    assert same(job("fifth", of=None)[0], first)

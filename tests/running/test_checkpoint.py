@@ -4,14 +4,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
 import math
 import os
+import shutil
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -61,10 +63,10 @@ def opening(
     return opened(folder, lambda: identity, lambda: spent or Spent())
 
 
-def count(name: str, total: int, until: int | None = None) -> list[int]:
+def count(name: str, total: int, until: int | None = None, shared: str | None = None) -> list[int]:
     """Steps that are done, in a loop that adds up their numbers; killed before step ``until``."""
     done = []
-    with loop(name, total, quiet=True) as steps:
+    with loop(name, total, quiet=True, shared=shared) as steps:
         found = float(steps.saved["value"]) if steps.saved else 0.0
         for step in steps.steps:
             if step == until:
@@ -454,3 +456,61 @@ def test_states_may_share_memory_and_be_of_any_type(tmp_path: Path) -> None:
         assert steps.saved.keys() == given.keys()
         for name, tensor in given.items():
             assert torch.equal(steps.saved[name], tensor) and steps.saved[name].dtype == tensor.dtype, name
+
+
+class TestSharedLoops:
+    """What several jobs of a run compute alike is computed once."""
+
+    def job(self, root: Path, name: str, loops: Sequence[tuple[str, int, str | None]], **identity: str) -> list[int]:
+        """Steps that a job does in each loop; loops of ``all`` are shared under this name."""
+        of_job = {**IDENTITY, "job": name, **identity}
+        with opened(root / name, lambda: of_job, Spent, root / "shared"):
+            return [len(count(each, total, shared=shared)) for each, total, shared in loops]
+
+    def test_the_first_job_computes_for_the_others(self, tmp_path: Path) -> None:
+        assert self.job(tmp_path, "first", [("train", 3, "model"), ("attack", 2, None)]) == [3, 2]
+        assert self.job(tmp_path, "second", [("train", 3, "model"), ("attack", 2, None)]) == [0, 2]
+
+    @pytest.mark.parametrize(
+        ("loops", "identity"),
+        [
+            ([("train", 3, "another model")], {}),
+            ([("train", 4, "model")], {}),
+            ([("train", 3, None)], {}),
+            ([("train", 3, "model")], {"device": "another"}),
+            ([("train", 3, "model")], {"sources": "changed"}),
+        ],
+    )
+    def test_what_differs_is_computed(
+        self, tmp_path: Path, loops: list[tuple[str, int, str | None]], identity: dict[str, str]
+    ) -> None:
+        self.job(tmp_path, "first", [("train", 3, "model")])
+        assert self.job(tmp_path, "second", loops, **identity) == [loops[0][1]]
+
+    def test_a_killed_job_leaves_nothing(self, tmp_path: Path) -> None:
+        with (
+            pytest.raises(Killed),
+            opened(tmp_path / "first", lambda: IDENTITY, Spent, tmp_path / "shared"),
+        ):
+            count("train", 3, until=2, shared="model")
+        assert self.job(tmp_path, "second", [("train", 3, "model")]) == [3]
+
+    def test_a_job_that_borrowed_goes_on_without_the_lender(self, tmp_path: Path) -> None:
+        """Its own snapshot holds what it took."""
+        self.job(tmp_path, "first", [("train", 3, "model")])
+        for until, done in ((2, None), (None, 2)):
+            with contextlib.suppress(Killed), opened(tmp_path / "second", lambda: IDENTITY, Spent, tmp_path / "shared"):
+                assert count("train", 3, shared="model") == []
+                assert len(count("attack", 4, until=until)) == done
+            shutil.rmtree(tmp_path / "shared", ignore_errors=True)
+
+    def test_a_broken_state_is_computed_again(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.job(tmp_path, "first", [("train", 3, "model")])
+        (file,) = (tmp_path / "shared").rglob("*.safetensors")
+        file.write_bytes(file.read_bytes()[:-1])
+        assert self.job(tmp_path, "second", [("train", 3, "model")]) == [3]
+        assert "broken checkpoint" in capsys.readouterr().err
+
+    def test_a_full_disk_does_not_end_a_job(self, tmp_path: Path) -> None:
+        (tmp_path / "shared").write_text("in the way")
+        assert self.job(tmp_path, "first", [("train", 3, "model")]) == [3]

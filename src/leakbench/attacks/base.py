@@ -63,7 +63,8 @@ class Words(NamedTuple):
     """The model's vocabulary, as an attacker on sentences knows it.
 
     Attributes:
-        embeddings: of all tokens, ``[V, H]``, in network inputs: a part of the attacked model.
+        embeddings: of all tokens, ``[V, H]``, in network inputs: a part of the attacked model. Of clients that hold
+            different models, ``[n, V, H]``.
         allowed: tokens that sentences are made of, boolean ``[V]``: not the special ones. At least one.
         known: the tokens at positions that need no search, int64 ``[n, B, L]``; elsewhere -1. They are the positions of
             which :attr:`Knowledge.inputs` holds the embeddings.
@@ -74,8 +75,19 @@ class Words(NamedTuple):
     known: torch.Tensor
 
     def repeat(self, times: int) -> Words:
-        """Repeat the rows for each of ``times`` settings of a defense."""
+        """Repeat the rows for each of ``times`` settings of a defense, where all clients hold one model."""
         return self._replace(known=self.known.repeat(times, 1, 1))
+
+    def at(self, rows: Sequence[int]) -> Words:
+        """The words of the observations in these rows."""
+        embeddings = self.embeddings if self.embeddings.dim() == 2 else picked(self.embeddings, rows)
+        return self._replace(embeddings=embeddings, known=picked(self.known, rows))
+
+    @staticmethod
+    def side_by_side(models: Sequence[Words]) -> Words:
+        """The words of observations of several models, each given as those of clients that hold one."""
+        tables = [each.embeddings.expand(len(each.known), -1, -1) for each in models]
+        return Words(torch.cat(tables), models[0].allowed, torch.cat([each.known for each in models]))
 
 
 class Mechanism(Protocol):
@@ -335,7 +347,7 @@ class Knowledge:
 
     def at(self, rows: Sequence[int]) -> Knowledge:
         """The knowledge of the observations in these rows."""
-        words = None if self.words is None else self.words._replace(known=picked(self.words.known, rows))
+        words = None if self.words is None else self.words.at(rows)
         later = None if self.of_later is None else tuple(picked(each, rows) for each in self.of_later)
         of_rows = {name: picked(getattr(self, name), rows) for name in KNOWN_OF_ROWS}
         return replace(self, words=words, of_later=later, **of_rows)

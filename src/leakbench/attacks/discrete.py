@@ -53,17 +53,19 @@ def nearest_tokens(
 
     Args:
         embedded: ``[..., H]``.
-        embeddings: of all words, ``[V, H]``.
+        embeddings: of all words, ``[V, H]``; or of each of the first dimension of ``embedded``, ``[n, V, H]``.
         allowed: candidate tokens, boolean ``[V]``; all by default.
     """
-    words = torch.nn.functional.normalize(embeddings, dim=1).T
+    words = torch.nn.functional.normalize(embeddings, dim=-1).mT
+    forbidden = None
     if allowed is not None:
-        forbidden = embeddings.new_zeros(len(embeddings)).masked_fill(~allowed, -torch.inf)
+        forbidden = embeddings.new_zeros(len(allowed)).masked_fill(~allowed, -torch.inf)
+    rows = embedded.reshape(*embeddings.shape[:-2], -1, embedded.shape[-1])
     nearest = []
-    for part in embedded.reshape(-1, embedded.shape[-1]).split(max(1, NEAREST_BUDGET // len(embeddings))):
-        cosines = torch.nn.functional.normalize(part, dim=1) @ words
-        nearest.append((cosines if allowed is None else cosines + forbidden).argmax(dim=1))
-    return torch.cat(nearest).view(embedded.shape[:-1])
+    for part in rows.split(max(1, NEAREST_BUDGET // embeddings.shape[:-1].numel()), dim=-2):
+        cosines = torch.nn.functional.normalize(part, dim=-1) @ words
+        nearest.append((cosines if forbidden is None else cosines + forbidden).argmax(dim=-1))
+    return torch.cat(nearest, dim=-1).view(embedded.shape[:-1])
 
 
 def propose(draws: torch.Tensor, free: torch.Tensor) -> torch.Tensor:
@@ -225,7 +227,7 @@ def start(
     *,
     candidates: int,
     permutations: int,
-    norm: float | None,
+    norm: float | torch.Tensor | None,
     chunk: int | None = None,
 ) -> torch.Tensor:
     """Start of a search, ``[n, B, L, E]``: the best of some standard normal embeddings, in the best of some orders.
@@ -241,7 +243,8 @@ def start(
         streams: one per trial.
         candidates: normal draws; of one alone nothing is scored.
         permutations: random orders of the best draw; it stays as it is where none is better.
-        norm: the length to which the embeddings at free positions are brought in the end; None: as drawn.
+        norm: the length to which the embeddings at free positions are brought in the end, one for all or ``[n, 1, 1,
+            1]``; None: as drawn.
         chunk: as for :func:`discrete_step`.
     """
     n, batch, length, _ = known.shape

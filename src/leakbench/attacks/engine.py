@@ -44,9 +44,10 @@ class TrialData(TypedDict, total=False):
     """The attacker's data on one trial; or on ``n``, with a leading axis.
 
     ``target``: the observed gradient, ``[d]``. ``labels``: ``[B]``. ``weights``: trust in each coordinate, ``[d]``.
-    ``statistics``: of BatchNorm layers. ``inputs``: those that
-    are known ``where`` they are, both ``batch_shape``. ``parameters``: the client's model, ``[d]``, if it is not that
-    of all. ``row``: the observation, where the mechanism is run on candidates. ``later``: the data on later rounds.
+    ``statistics``: of BatchNorm layers. ``inputs``: those that are known ``where`` they are, both ``batch_shape``.
+    ``unit`` of the variables and ``word_length``, the mean length of word embeddings: of sentences. ``parameters``: the
+    client's model, ``[d]``, if it is not that of all. ``row``: the observation, where the mechanism is run on
+    candidates. ``later``: the data on later rounds.
     """
 
     target: torch.Tensor
@@ -54,6 +55,8 @@ class TrialData(TypedDict, total=False):
     weights: torch.Tensor
     statistics: Statistics
     inputs: KnownInputs
+    unit: torch.Tensor
+    word_length: torch.Tensor
     parameters: torch.Tensor
     row: torch.Tensor
     later: list[TrialData]

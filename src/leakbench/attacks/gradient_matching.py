@@ -127,7 +127,7 @@ class GradientMatching(Attack):
         survived = minimum.diverged_at.view(n, self.restarts) < 0
         best = torch.where(survived, objective, torch.inf).argmin(dim=1)
         rows = best + self.restarts * torch.arange(n, device=device)
-        images, scores = search.candidates(minimum.points[rows], knowledge.inputs)
+        images, scores = search.candidates(minimum.points[rows], search.given(rows))
         labels = search.labels if scores is None else scores.argmax(dim=-1)
         return Reconstruction(images, minimum.objective[rows], minimum.diverged_at[rows], labels)
 
@@ -148,7 +148,6 @@ class Search:
     def __init__(self, attack: GradientMatching, observations: Observations, knowledge: Knowledge) -> None:
         self.attack, self.observations, self.knowledge = attack, observations, knowledge
         self.later = [Search(attack, *each) for each in each_round(observations, knowledge)[1:]]
-        self.word_length: float | None = None
         self.shape = observations.batch_shape
         self.varied = attack.unknown.shape(self.shape)
         self.variables = math.prod(self.varied)
@@ -223,26 +222,29 @@ class Search:
         free = low.new_full((self.shape[0] * self.network.head.outputs,), torch.inf)
         return torch.cat([low, -free]), torch.cat([high, free])
 
-    def candidates(
-        self, variables: torch.Tensor, known: KnownInputs | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def candidates(self, variables: torch.Tensor, given: TrialData) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Variables ``[..., D]`` as images ``[..., B, C, H, W]`` and scores ``[..., B, classes]``, if there are any.
 
-        ``known`` inputs replace those of the variables.
+        Known inputs, which :meth:`given` holds, replace those of the variables.
         """
         latents = variables[..., : self.variables].unflatten(-1, self.varied)
         images = self.decode(latents)
-        if known is not None:
-            images = torch.where(known.where, known.values, images)
+        if "inputs" in given:
+            images = torch.where(given["inputs"].where, given["inputs"].values, images)
         if self.attack.labels != "joint":
             return images, None
         return images, variables[..., self.variables :].unflatten(-1, (self.shape[0], -1))
+
+    def given(self, trials: torch.Tensor) -> TrialData:
+        """Data that variables of the trials ``[m]`` become candidates with."""
+        known, rows = self.knowledge.inputs, trials // self.attack.restarts
+        return {} if known is None else {"inputs": KnownInputs(*(part[rows] for part in known))}
 
     def trial_data(self, trials: torch.Tensor) -> TrialData:
         """Data on the trials ``[m]``: gradients to match, ``[m, d]``, and the knowledge granted beside them."""
         seen = self.observations
         rows = trials // self.attack.restarts
-        data: TrialData = {"target": seen.gradients[rows]}
+        data: TrialData = {"target": seen.gradients[rows], **self.given(trials)}
         if seen.parameters.dim() > 1:
             data["parameters"] = seen.parameters[rows]
         if self.labels is not None:
@@ -251,8 +253,6 @@ class Search:
             data["weights"] = seen.weights[rows]
         if seen.send is not None or seen.score is not None:
             data["row"] = rows
-        if self.knowledge.inputs is not None:
-            data["inputs"] = KnownInputs(*(part[rows] for part in self.knowledge.inputs))
         if self.statistics is not None:
             data["statistics"] = {name: tensor[rows] for name, tensor in self.statistics.items()}
         if self.later:
@@ -305,7 +305,7 @@ class Search:
         running = network.running_statistics
 
         def cost(variables: torch.Tensor, data: TrialData) -> torch.Tensor:
-            images, scores = self.candidates(variables, data.get("inputs"))
+            images, scores = self.candidates(variables, data)
             labels = data["labels"] if scores is None else scores.softmax(dim=-1)
             statistics, parameters = data.get("statistics"), data.get("parameters", shared)
             value = self.distance(images, labels, data)
@@ -317,7 +317,7 @@ class Search:
                 pixel_range=self.knowledge.pixel_range,
                 statistics_of=lambda candidate: network.batch_statistics(parameters, candidate),
                 statistics=statistics or running,
-                word_length=self.word_length,
+                word_length=data.get("word_length"),
             )
             for regulariser in attack.regularisers:
                 if regulariser.weight:

@@ -170,7 +170,7 @@ class ROG(GradientMatching):
     start: Literal["normal", "uniform", "grey"] = Field("uniform", description="first candidate: uniform latents")
 
 
-@ATTACKS.register("dlg_text", version=1)
+@ATTACKS.register("dlg_text", version=2)
 class DLGText(SentenceMatching):
     """DLG (Zhu et al. 2019) on sentences, with the numbers that LAMP's authors run it with."""
 
@@ -180,7 +180,7 @@ class DLGText(SentenceMatching):
     keep: Literal["last", "best"] = "best"
 
 
-@ATTACKS.register("tag_text", version=1)
+@ATTACKS.register("tag_text", version=2)
 class TAGText(DLGText):
     """TAG (Deng et al. 2021) on sentences, with the numbers that LAMP's authors run it with."""
 
@@ -201,7 +201,7 @@ class LAMP(SentenceMatching):
     keep: Literal["last", "best"] = "best"
 
 
-@ATTACKS.register("lamp_cos", version=1)
+@ATTACKS.register("lamp_cos", version=2)
 class LAMPCosine(LAMP):
     """LAMP with cosines."""
 
@@ -210,7 +210,7 @@ class LAMPCosine(LAMP):
     reordering: Reordering | None = Reordering(candidates=200, every=75, burn_in=0.1, fluency=0.2)
 
 
-@ATTACKS.register("lamp_l1l2", version=1)
+@ATTACKS.register("lamp_l1l2", version=2)
 class LAMPL1L2(LAMP):
     """LAMP with TAG's distance."""
 

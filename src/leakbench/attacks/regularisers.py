@@ -23,13 +23,13 @@ class Scene:
         pixel_range: smallest and largest valid input, ``[2, C, 1, 1]``.
         statistics_of: BatchNorm statistics of a candidate batch.
         statistics: those that the client's batch has, or is believed to have.
-        word_length: mean length of the model's word embeddings; None of models of images.
+        word_length: mean length of the model's word embeddings, ``[]``; None of models of images.
     """
 
     pixel_range: torch.Tensor | None
     statistics_of: Callable[[torch.Tensor], Statistics]
     statistics: Statistics
-    word_length: float | None = None
+    word_length: torch.Tensor | None = None
 
 
 class _Regulariser(Part):

@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from leakbench.attacks.base import ATTACKS, Grant, Knowledge, KnownInputs, Observations, Reconstruction, Words
+from leakbench.attacks.base import ATTACKS, Grant, Knowledge, Observations, Reconstruction, Words
 from leakbench.attacks.discrete import DRAWN, discrete_step, nearest_tokens, start
 from leakbench.attacks.engine import Interlude, TrialData
 from leakbench.attacks.gradient_matching import GradientMatching, Search
@@ -38,7 +38,7 @@ class Reordering(Part):
         return iteration >= self.burn_in * iterations and iteration % self.every == 1 % self.every
 
 
-@ATTACKS.register("sentence_matching", version=1)
+@ATTACKS.register("sentence_matching", version=2)
 class SentenceMatching(GradientMatching):
     """Gradient matching whose reconstructions are sentences: the tokens with the nearest word embeddings, by cosine.
 
@@ -80,12 +80,8 @@ class SentenceMatching(GradientMatching):
         return super().needs | (frozenset({"language_model"}) if fluent else frozenset())
 
     @property
-    def several_models(self) -> bool:
-        return False  # their word embeddings differ
-
-    @property
     def several_rounds(self) -> bool:
-        return False  # so do those of several rounds
+        return False  # a round's model has other word embeddings, of which the variables are
 
     def effort(self, samples: int) -> Effort:
         tried = self.starts + self.permutations
@@ -101,7 +97,7 @@ class SentenceMatching(GradientMatching):
         if "language_model" in self.needs and knowledge.language_model is None:
             raise Infeasible(f"attack '{self.name}' asks a language model how fluent sentences are, and has none")
         embedded = super().reconstruct(observations, knowledge, streams)
-        return replace(embedded, tokens=_tokens(embedded.images, knowledge.words, knowledge.words.known))
+        return replace(embedded, tokens=_tokens(embedded.images, knowledge.words))
 
     def _search(self, observations: Observations, knowledge: Knowledge) -> Search:
         return SentenceSearch(self, observations, knowledge)
@@ -121,33 +117,35 @@ class SentenceSearch(Search):
         assert knowledge.words is not None and knowledge.inputs is not None
         self._words, self._known = knowledge.words, knowledge.inputs
         self._free = knowledge.words.known < 0
-        usual = self._words.embeddings[self._words.allowed]
-        self.word_length = float(torch.linalg.vector_norm(usual, dim=1).mean())
-        self.unit = 1.0 if attack.scale == "inputs" else float(usual.square().mean().sqrt())
+        usual = self._words.embeddings[..., self._words.allowed, :]
+        length = torch.linalg.vector_norm(usual, dim=-1).mean(dim=-1)
+        unit = torch.ones_like(length) if attack.scale == "inputs" else usual.square().mean(dim=(-2, -1)).sqrt()
+        self.word_length, self.unit = (each.expand(len(observations)) for each in (length, unit))
 
-    def candidates(
-        self, variables: torch.Tensor, known: KnownInputs | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        return super().candidates(self.unit * variables, known)
+    def given(self, trials: torch.Tensor) -> TrialData:
+        return {**super().given(trials), "unit": self.unit[trials], "word_length": self.word_length[trials]}
+
+    def candidates(self, variables: torch.Tensor, given: TrialData) -> tuple[torch.Tensor, torch.Tensor | None]:
+        return super().candidates(given["unit"][..., None] * variables, given)
 
     def starts(self, streams: Streams) -> torch.Tensor:
-        gradients = self.observations.gradients
+        gradients, unit = self.observations.gradients, self.unit[:, None]
         if self.observations.start is not None:
-            return self.observations.start.flatten(1).to(gradients) / self.unit
+            return self.observations.start.flatten(1).to(gradients) / unit
         known = torch.where(self._known.where, self._known.values, torch.zeros_like(self._known.values))
 
         def matching(tried: torch.Tensor, trials: torch.Tensor) -> torch.Tensor:
-            return self._matching(self.candidates(tried.flatten(1), self._known_of(trials))[0], trials)
+            return self._matching(self.candidates(tried.flatten(1), self.given(trials))[0], trials)
 
         begun = start(
-            known.to(gradients) / self.unit,
+            known.to(gradients) / unit[..., None, None],
             self._free,
-            self._words.embeddings.shape[1],
+            self._words.embeddings.shape[-1],
             matching,
             streams.child("start"),
             candidates=self.attack.starts,
             permutations=self.attack.permutations,
-            norm=None if self.attack.start_norm is None else self.attack.start_norm / self.unit,
+            norm=None if self.attack.start_norm is None else self.attack.start_norm / unit[..., None, None],
         )
         return begun.flatten(1)
 
@@ -161,8 +159,8 @@ class SentenceSearch(Search):
         def reorder(iteration: int, points: torch.Tensor, trials: torch.Tensor) -> torch.Tensor:
             if not reordering.is_due(iteration, self.attack.iterations):
                 return points
-            inputs, _ = self.candidates(points, self._known_of(trials))
-            free = self._free[trials]
+            inputs, _ = self.candidates(points, self.given(trials))
+            words, free = self._words.at(trials.tolist()), self._free[trials]
             rows = streams.at(trials.tolist())
 
             def matching(tried: torch.Tensor, owners: torch.Tensor) -> torch.Tensor:
@@ -170,7 +168,7 @@ class SentenceSearch(Search):
 
             moved = discrete_step(
                 inputs,
-                _tokens(inputs, self._words, self._words.known[trials]),
+                _tokens(inputs, words),
                 free,
                 matching,
                 None if model is None else model.log_perplexity,
@@ -178,19 +176,17 @@ class SentenceSearch(Search):
                 reordering.candidates,
                 rows.child("reordering", iteration),
             )
-            return moved.inputs.flatten(1) / self.unit
+            return moved.inputs.flatten(1) / self.unit[trials, None]
 
         return reorder
-
-    def _known_of(self, trials: torch.Tensor) -> KnownInputs:
-        return KnownInputs(*(part[trials] for part in self._known))
 
     def _matching(self, inputs: torch.Tensor, trials: torch.Tensor) -> torch.Tensor:
         """Distances ``[m]`` of the gradients of inputs ``[m, B, L, H + 1]`` from those observed in these trials."""
         seen, network = self.observations, self.network
 
         def distance(candidate: torch.Tensor, data: TrialData) -> torch.Tensor:
-            gradient = seen.local.update(network, seen.parameters, candidate, data["labels"], data.get("statistics"))
+            parameters = data.get("parameters", seen.parameters)
+            gradient = seen.local.update(network, parameters, candidate, data["labels"], data.get("statistics"))
             value = self.attack.objective(gradient, data["target"], data.get("weights"), network.sizes)
             return value.mean()
 
@@ -216,7 +212,7 @@ def _behind_the_words(observations: Observations) -> Observations:
     return replace(
         observations,
         network=network.without(network.names[table]),
-        parameters=rest(observations.one_model("searching for sentences")),
+        parameters=rest(observations.parameters),
         gradients=rest(observations.gradients),
         weights=None if observations.weights is None else rest(observations.weights),
         marked=None,
@@ -224,6 +220,7 @@ def _behind_the_words(observations: Observations) -> Observations:
     )
 
 
-def _tokens(inputs: torch.Tensor, words: Words, known: torch.Tensor) -> torch.Tensor:
-    """The nearest words of embedded sentences, and the tokens that are ``known`` ``[n, B, L]``."""
-    return torch.where(known < 0, nearest_tokens(inputs[..., :-1], words.embeddings, words.allowed), known)
+def _tokens(inputs: torch.Tensor, words: Words) -> torch.Tensor:
+    """The nearest words of embedded sentences, and the tokens that are known."""
+    nearest = nearest_tokens(inputs[..., :-1], words.embeddings, words.allowed)
+    return torch.where(words.known < 0, nearest, words.known)

@@ -68,6 +68,7 @@ def run_updates(
     hooks: Sequence[Hook] = (),
     *,
     quiet: bool = False,
+    shared: str | None = None,
 ) -> None:
     """Take the remaining updates of ``total``: all, or those after the last checkpoint of an earlier attempt.
 
@@ -78,13 +79,14 @@ def run_updates(
         parts: the state, by name.
         hooks: run around every update, in this order.
         quiet: show no progress, for a loop inside another.
+        shared: as for :func:`leakbench.running.checkpoint.loop`.
     """
     parts = {**parts, **{f"hook{number}": hook for number, hook in enumerate(hooks)}}
 
     def state() -> dict[str, torch.Tensor]:
         return {key: value for part in parts for key, value in named(part, parts[part].state()).items()}
 
-    with loop(name, total, quiet=quiet, ends=not quiet) as steps:
+    with loop(name, total, quiet=quiet, ends=not quiet, shared=shared) as steps:
         if steps.saved:
             for part in parts:
                 parts[part].restore(part_of(steps.saved, part))

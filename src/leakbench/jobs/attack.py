@@ -473,6 +473,7 @@ class _Scene:
             device,
             states=kind.rounds,
             apart=kind.rounds_apart,
+            of=job.model.digest,
         )
         network, *later = (state.in_mode(kind.batch_norm) for state in states)
         inputs = subject.inputs(network, network.parameters, clients.values)

@@ -76,6 +76,11 @@ class Variant(Generic[C]):
             "sweep": {key: list(values) for key, values in self.sweep.items()},
         }
 
+    @property
+    def digest(self) -> str:
+        """Digest of everything that affects numbers."""
+        return digest(self.resolved())
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job:

@@ -147,7 +147,14 @@ class InverterJob(JobKind):
                 network = initial_network(dataset, job.dataset.label, job.model.single(), seed, device)
                 try:
                     network = pretrained(
-                        network, dataset, job.dataset.label, seed, self.epoch, self.pretraining, device
+                        network,
+                        dataset,
+                        job.dataset.label,
+                        seed,
+                        self.epoch,
+                        self.pretraining,
+                        device,
+                        of=job.model.digest,
                     ).in_mode(self.batch_norm)
                 except Diverged as error:
                     replicates += job.without_numbers(Outcome(status="diverged", reason=str(error)), seeds=[seed])

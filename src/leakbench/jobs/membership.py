@@ -241,7 +241,7 @@ class MembershipJob(JobKind):
         network = build_network(
             job.model.single(), dataset.shape, dataset.classes, stream_seed(label, seed, "initialisation"), device
         )
-        network = pretrained(network, dataset, label, seed, self.epoch, self.pretraining, device)
+        network = pretrained(network, dataset, label, seed, self.epoch, self.pretraining, device, of=job.model.digest)
         # Neighbours in a data set may have more in common than others, such as the writer.
         order = trained + torch.randperm(available - trained, generator=generator(label, seed, "membership", "records"))
         samples = dataset.load("train", order[: self.auxiliary + size].tolist())

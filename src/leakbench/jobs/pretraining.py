@@ -17,6 +17,7 @@ from leakbench.lazy import torch
 from leakbench.models.base import Network
 from leakbench.numerics.stateful import named, part_of
 from leakbench.randomness import generator
+from leakbench.records import canonical
 
 if TYPE_CHECKING:
     from leakbench.data.base import Dataset
@@ -63,6 +64,8 @@ def pretrained(
     epoch: int,
     pretraining: Pretraining,
     device: torch.device,
+    *,
+    of: str | None = None,
 ) -> Network:
     """The network after ``epoch`` epochs of training: the first state of :func:`trajectory`.
 
@@ -70,7 +73,7 @@ def pretrained(
         ConfigError: as :func:`trajectory`.
         Diverged: as :func:`trajectory`.
     """
-    return trajectory(network, dataset, label, seed, epoch, pretraining, device)[0]
+    return trajectory(network, dataset, label, seed, epoch, pretraining, device, of=of)[0]
 
 
 def trajectory(
@@ -84,6 +87,7 @@ def trajectory(
     *,
     states: int = 1,
     apart: int = 1,
+    of: str | None = None,
 ) -> list[Network]:
     """States of one training, BatchNorm statistics included: after ``epoch`` epochs, and every few steps from there.
 
@@ -100,6 +104,8 @@ def trajectory(
         device: of the computation.
         states: their number.
         apart: steps between two of them.
+        of: digest of the model, of which with the label and the seed the initial network is made; jobs that give it
+            share the training.
 
     Raises:
         ConfigError: the train split has fewer samples than ``pretraining.samples``.
@@ -128,9 +134,11 @@ def trajectory(
     finite = _StaysFinite(module, orders.steps)
     *earlier, total = (epoch * orders.steps + number * apart for number in range(states))
     kept = _Kept(module, earlier)
+    data = [dataset.name, dataset.version, dataset.parameters(), label]
+    shared = of and canonical([of, data, seed, pretraining.model_dump(), earlier, total])
     with torch.enable_grad():
         parts = {"module": ModuleTraining(module, optimiser)}
-        run_updates("pretraining", total, update, parts, [finite, kept])
+        run_updates("pretraining", total, update, parts, [finite, kept], shared=shared)
     finite.check(math.ceil(total / orders.steps))
     return [Network(each, device, network.batch_norm) for each in (*kept.modules(), module)]
 

@@ -137,7 +137,7 @@ def _run(job: Job, root: Path, placement: Placement, folder: Path) -> Record:
         return _identity(job, device, placement, data)
 
     try:
-        with checkpoint.opened(folder, identity, spent) as attempt:
+        with checkpoint.opened(folder, identity, spent, root / work.WORK / work.SHARED) as attempt:
             findings = compute(job, device)
             cost = attempt.earlier.plus(spent())
     except ObservationError as error:

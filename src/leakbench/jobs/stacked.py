@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from leakbench.attacks.base import KNOWN_OF_ROWS, SEEN_OF_ROWS, Knowledge, Observations, OfRound
+from leakbench.attacks.base import KNOWN_OF_ROWS, SEEN_OF_ROWS, Knowledge, Observations, OfRound, Words
 from leakbench.attacks.rows import joined
 from leakbench.lazy import torch
 
@@ -42,4 +42,5 @@ def joint_knowledge(knowledge: Sequence[Knowledge]) -> Knowledge:
     rounds = zip(*(one.of_later or () for one in knowledge), strict=True)
     later = tuple(OfRound(*map(joined, zip(*each, strict=True))) for each in rounds)
     of_rows = {name: joined([getattr(one, name) for one in knowledge]) for name in KNOWN_OF_ROWS}
-    return replace(knowledge[0], **of_rows, of_later=later or None)
+    words = [one.words for one in knowledge if one.words is not None]
+    return replace(knowledge[0], **of_rows, words=Words.side_by_side(words) if words else None, of_later=later or None)

@@ -12,6 +12,9 @@ results. A loop that has ended stays in the list with its last state, so that ma
 
 A save writes the whole list, every open loop as it was after its last step; so a state must not change between steps,
 while loops inside are at work.
+
+What many jobs of a run compute alike, such as the training of a model that all of them attack, is a shared loop: the
+first job that ends it leaves its last state for the others, which begin there as if they had computed it.
 """
 
 from __future__ import annotations
@@ -24,14 +27,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TypeAlias
 
 from leakbench.errors import ConfigError, WriteError
 from leakbench.lazy import torch
+from leakbench.records import digest
 from leakbench.running.progress import Tick, progress
 from leakbench.running.snapshots import Entry, Snapshots, Spent
 
@@ -76,8 +81,10 @@ class Loop:
         saved: the state after ``done`` steps that an earlier attempt saved, on the CPU; empty where none did.
     """
 
-    def __init__(self, name: str, total: int, ends: bool, show: Tick | None, job: _Job | None) -> None:
-        self.name, self.total, self.ends = name, total, ends
+    def __init__(
+        self, name: str, total: int, ends: bool, show: Tick | None, job: _Job | None, shared: str | None = None
+    ) -> None:
+        self.name, self.total, self.ends, self.shared = name, total, ends, shared
         self.done = 0
         self.saved: State = {}
         self.entry = Entry(name, total)  # as of the last save
@@ -107,7 +114,7 @@ class Loop:
 
 
 @contextmanager
-def loop(name: str, total: int, *, quiet: bool = False, ends: bool = True) -> Iterator[Loop]:
+def loop(name: str, total: int, *, quiet: bool = False, ends: bool = True, shared: str | None = None) -> Iterator[Loop]:
     """Open a loop of ``total`` steps, and show its progress.
 
     Args:
@@ -116,11 +123,13 @@ def loop(name: str, total: int, *, quiet: bool = False, ends: bool = True) -> It
         quiet: show no progress.
         ends: keep the last state when the loop has ended. Without, the results of a loop inside another one are
             computed again if the job is killed before the step around has ended; nothing is copied then.
+        shared: all that decides on the numbers, beside the data's files, the device and the sources, if other jobs of
+            the run open the same loop; it ends with its state then.
     """
     job = _JOB.get()
     with ExitStack() as shown:
         show = None if quiet else shown.enter_context(progress(name, total))
-        new = Loop(name, total, ends, show, job)
+        new = Loop(name, total, ends, show, job, shared)
         if job is None:
             yield new
             return
@@ -135,7 +144,10 @@ def loop(name: str, total: int, *, quiet: bool = False, ends: bool = True) -> It
 
 @contextmanager
 def opened(
-    folder: Path, identity: Callable[[], Mapping[str, str]], spent: Callable[[], Spent] = Spent
+    folder: Path,
+    identity: Callable[[], Mapping[str, str]],
+    spent: Callable[[], Spent] = Spent,
+    shared: Path | None = None,
 ) -> Iterator[_Job]:
     """A job whose loops are saved; its ``earlier`` is the cost of the attempts that it resumed from.
 
@@ -143,10 +155,12 @@ def opened(
 
     Args:
         folder: the job's work folder.
-        identity: values that have to match for a state to be used, by name; called at the first loop.
+        identity: values that have to match for a state to be used, by name; called at the first loop. Jobs share
+            loops if all but ``job`` match.
         spent: the cost of this attempt so far.
+        shared: the folder of shared loops; without one, none is shared.
     """
-    job = _Job(folder / FOLDER, identity, spent)
+    job = _Job(folder / FOLDER, identity, spent, shared)
     token = _JOB.set(job)
     before = {}
     if threading.current_thread() is threading.main_thread():
@@ -162,9 +176,15 @@ def opened(
 class _Job:
     """The list of loops, and the schedule of saves."""
 
-    def __init__(self, folder: Path, identity: Callable[[], Mapping[str, str]], spent: Callable[[], Spent]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        identity: Callable[[], Mapping[str, str]],
+        spent: Callable[[], Spent],
+        shared: Path | None,
+    ) -> None:
         self.earlier = Spent()
-        self._folder, self._identity, self._spent = folder, identity, spent
+        self._folder, self._identity, self._spent, self._shared = folder, identity, spent, shared
         self._snapshots: Snapshots | None = None  # since the first loop
         self._loops: list[Loop] = []
         self._ahead: list[Entry] = []  # saved by an earlier attempt, of loops that this one has not opened yet
@@ -186,6 +206,8 @@ class _Job:
         self._open += 1
         if self._ahead:
             self._resume(loop, self._ahead.pop(0), self._snapshots)
+        if not loop.done:
+            self._borrow(loop)
 
     def _resume(self, loop: Loop, entry: Entry, snapshots: Snapshots) -> None:
         if (entry.name, entry.total) != (loop.name, loop.total):  # later entries are useless, too
@@ -197,6 +219,30 @@ class _Job:
                 return
             loop.entry, loop.done, loop.saved = entry, entry.done, state
             print(f"leakbench: going on after {loop.done} of {loop.total} steps of '{loop.name}'", file=sys.stderr)
+
+    def _of_all(self, loop: Loop) -> Snapshots | None:
+        """The snapshot of a shared loop's last state; None of other loops."""
+        if self._shared is None or loop.shared is None:
+            return None
+        identity = {name: value for name, value in self._identity().items() if name != "job"}
+        identity["loop"] = f"{loop.name}, {loop.total}, {loop.shared}"
+        return Snapshots(self._shared / digest(identity), identity)
+
+    def _borrow(self, loop: Loop) -> None:
+        """Take the last state that another job left, if there is one."""
+        snapshots = self._of_all(loop)
+        for entry in snapshots.read()[0] if snapshots else []:
+            state = snapshots.load(entry.file) if snapshots and entry.file else None
+            if state is not None:
+                loop.done, loop.saved, loop.unsaved = entry.done, state, partial(dict, state)
+
+    def _lend(self, loop: Loop, state: State) -> None:
+        """Leave the last state to other jobs, which compute it themselves where that fails."""
+        snapshots = self._of_all(loop)
+        if snapshots is not None:
+            with suppress(WriteError, OSError):
+                entry = Entry(loop.name, loop.total, loop.done, snapshots.store(state))
+                snapshots.write([entry], Spent())
 
     def leave(self, loop: Loop) -> None:
         """Close a loop that ended, or that an error ended, in which case its last state may be gone."""
@@ -214,6 +260,7 @@ class _Job:
         if loop.done >= loop.total and loop.ends:
             final = loop.unsaved()
             loop.unsaved = lambda: final
+            self._lend(loop, final)
         if self._signal is not None or time.monotonic() >= self._due:
             self._save()
         if self._signal is not None:

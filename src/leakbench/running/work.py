@@ -27,6 +27,9 @@ from leakbench.records import RESULTS, Record, atomic_write, digest, read_record
 WORK = "work"
 """The folder of all work folders, in the root of the project."""
 
+SHARED = ".shared"
+"""The folder in it of what several jobs of a run compute alike (:mod:`leakbench.running.checkpoint`)."""
+
 STATE = "state.json"
 KEPT = "kept"
 """Folder of the copies of a finished record and of its tensors, in a work folder."""
@@ -258,7 +261,10 @@ def remove(root: Path, record: str) -> None:
 
 
 def tidy(root: Path) -> None:
-    """Remove the work folders of jobs that have ended and whose records are in place and valid."""
+    """Remove what jobs shared, and work folders of jobs that have ended and whose records are in place and valid."""
+    shutil.rmtree(root / WORK / SHARED, ignore_errors=True)
+    with contextlib.suppress(OSError):  # not empty, or there is none
+        (root / WORK).rmdir()
     marks = [mark for name in (STATE, KEPT) for mark in (root / WORK).rglob(name)]
     for folder in sorted({mark.parent for mark in marks}):
         state = _read(folder / STATE)
