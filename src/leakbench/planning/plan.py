@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from leakbench.adapted import AdaptedCell
 from leakbench.comparing import Comparison
@@ -15,9 +15,37 @@ from leakbench.planning.paper_plan import Listed, PaperPlan
 from leakbench.planning.scales import Scale
 from leakbench.planning.schemas import PaperSpec
 
+T = TypeVar("T")
+
+
+class Lazily(Mapping[str, T], Generic[T]):
+    """A mapping whose values are made when they are first asked for.
+
+    >>> lengths = Lazily(["smoke", "full"], len)
+    >>> lengths["full"], list(lengths)
+    (4, ['smoke', 'full'])
+    """
+
+    def __init__(self, names: Iterable[str], make: Callable[[str], T]) -> None:
+        self._names, self._make = dict.fromkeys(names), make
+        self._made: dict[str, T] = {}
+
+    def __getitem__(self, name: str) -> T:
+        if name not in self._made:
+            if name not in self._names:
+                raise KeyError(name)
+            self._made[name] = self._make(name)
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
 
 class Plan:
-    """The jobs of every configured paper at one scale.
+    """The jobs of every configured paper at one scale. A paper's files are read when something of it is asked for.
 
     Args:
         scale: the layers over the papers' grids.
@@ -25,17 +53,20 @@ class Plan:
         compared: the defenses that ``compare`` names.
 
     Raises:
-        ConfigError: a file is missing or does not fit its schema.
+        ConfigError: by all methods, if a file of the paper is missing or does not fit its schema.
     """
 
     def __init__(self, scale: Scale, papers: Iterable[PaperFolder], compared: Sequence[Variant[Any]]) -> None:
         self.scale, self.description, self.device = scale.name, scale.description, scale.device
-        self._plans = {paper.name: PaperPlan(scale.name, paper.name, scale.layers(paper), compared) for paper in papers}
+        folders = {paper.name: paper for paper in papers}
+        self._plans: Mapping[str, PaperPlan] = Lazily(
+            folders, lambda name: PaperPlan(scale.name, name, scale.layers(folders[name]), compared)
+        )
 
     @cached_property
     def papers(self) -> Mapping[str, PaperSpec]:
         """Every configured paper by name, with the scale laid over it."""
-        return {name: plan.spec for name, plan in self._plans.items()}
+        return Lazily(self._plans, lambda name: self._plans[name].spec)
 
     @cached_property
     def jobs(self) -> dict[str, Job]:
