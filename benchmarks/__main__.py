@@ -5,6 +5,7 @@ The scripts beside it have the tables behind the ratios.
 
 from __future__ import annotations
 
+import argparse
 import time
 
 from benchmarks import (
@@ -30,6 +31,7 @@ SCRIPTS = (
 
 def main() -> None:
     """Print the table."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     started = time.perf_counter()
     print("| ratio | goal | measured | |\n|---|---:|---:|---|")
     for script in SCRIPTS:

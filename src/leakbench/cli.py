@@ -86,11 +86,11 @@ def _print(arguments: argparse.Namespace, result: Any, show: Callable[[Any], Non
 
 def _run(arguments: argparse.Namespace) -> None:
     from leakbench.jobs.runner import Placement, run_job
-    from leakbench.running.work import KEEP, restore
+    from leakbench.running.work import KEEP, SHARE, restore
 
     project = _project(arguments)
     placement = Placement(arguments.device, arguments.threads, arguments.tf32, arguments.compile)
-    keep = arguments.keep or bool(os.environ.get(KEEP))
+    keep, shares = arguments.keep or bool(os.environ.get(KEEP)), bool(os.environ.get(SHARE))
     if "SLURM_JOB_ID" in os.environ:  # Snakemake shows SLURM's messages after this log, but only if this is not empty
         print(f"SLURM job {os.environ['SLURM_JOB_ID']} on {socket.gethostname()}", flush=True)
     for path in arguments.records:
@@ -98,7 +98,7 @@ def _run(arguments: argparse.Namespace) -> None:
         restored = None
         if keep and not (project.root / job.path).exists():
             restored = restore(project.root, job.path, job.digest)
-        record = restored or run_job(job, project.root, placement, keep=keep)
+        record = restored or run_job(job, project.root, placement, keep=keep, shares=shares)
         reason = f" ({record.outcome.reason})" if record.outcome.reason else ""
         took = "kept by an earlier run" if restored else f"{record.cost.wall_s:.1f} s"
         print(f"{job.path}: {record.outcome.status}{reason}, {took}")

@@ -60,7 +60,8 @@ def test_everything_of_the_records(model: Model) -> None:
             (found.along(vectors[part]), vectors[part] @ own.mT),
             (found.gram(), (own.double() @ own.double().mT)),
         ):
-            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+            # Sums of float32: their errors are of the size of the largest.
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5 * max(1.0, float(theirs.abs().max())))
     assert covered == list(range(6))
     torch.testing.assert_close(layered.loss, whole.loss)
     torch.testing.assert_close(layered.gradient, whole.gradient, rtol=1e-4, atol=1e-6)

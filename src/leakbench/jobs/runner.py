@@ -88,7 +88,7 @@ class Placement:
         return device
 
 
-def run_job(job: Job, root: Path, placement: Placement, *, keep: bool = False) -> Record:
+def run_job(job: Job, root: Path, placement: Placement, *, keep: bool = False, shares: bool = False) -> Record:
     """Run a job and write its record, and its tensors, below ``root``.
 
     Args:
@@ -97,6 +97,7 @@ def run_job(job: Job, root: Path, placement: Placement, *, keep: bool = False) -
         placement: its device and numerical options.
         keep: leave a copy of the record in the job's work folder, from which :func:`leakbench.running.work.restore`
             brings it back. Else the folder goes when the record is written.
+        shares: take from other jobs of the run what they computed alike, and leave them what this one does.
 
     Raises:
         DataChanged: the files of the data set were changed meanwhile, or since a record was made that the job uses; no
@@ -107,7 +108,7 @@ def run_job(job: Job, root: Path, placement: Placement, *, keep: bool = False) -
         WriteError: the disk is full.
     """
     with work.attempt(root, job.path, job.digest) as folder:
-        record = _run(job, root, placement, folder)
+        record = _run(job, root, placement, folder, root / work.WORK / work.SHARED if shares else None)
     if keep:
         work.keep(root, job.path)
     else:
@@ -115,7 +116,7 @@ def run_job(job: Job, root: Path, placement: Placement, *, keep: bool = False) -
     return record
 
 
-def _run(job: Job, root: Path, placement: Placement, folder: Path) -> Record:
+def _run(job: Job, root: Path, placement: Placement, folder: Path, shared: Path | None) -> Record:
     path = root / job.path
     job = with_kept(job, root)
     data = data_fingerprint(job)
@@ -137,7 +138,7 @@ def _run(job: Job, root: Path, placement: Placement, folder: Path) -> Record:
         return _identity(job, device, placement, data)
 
     try:
-        with checkpoint.opened(folder, identity, spent, root / work.WORK / work.SHARED) as attempt:
+        with checkpoint.opened(folder, identity, spent, shared) as attempt:
             findings = compute(job, device)
             cost = attempt.earlier.plus(spent())
     except ObservationError as error:

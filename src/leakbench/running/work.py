@@ -30,6 +30,9 @@ WORK = "work"
 SHARED = ".shared"
 """The folder in it of what several jobs of a run compute alike (:mod:`leakbench.running.checkpoint`)."""
 
+SHARE = "LEAKBENCH_SHARE"
+"""The environment variable that makes jobs share it; Snakemake sets it, and removes the folder with a run."""
+
 STATE = "state.json"
 KEPT = "kept"
 """Folder of the copies of a finished record and of its tensors, in a work folder."""

@@ -24,7 +24,7 @@ from leakbench.report.claims import check_readers, claims_of
 from leakbench.report.judging import claims_inputs, claims_path, claims_paths
 from leakbench.report.scorecard import scorecard_path
 from leakbench.report.tidy import adaptive_path, gates_path, missing_path, needed, provenance_path, table_path
-from leakbench.running.work import KEEP, tidy
+from leakbench.running.work import KEEP, SHARE, tidy
 from leakbench.sources import imported_files, source_digest
 from leakbench.workflow import sharing
 from leakbench.workflow.caller import RUN
@@ -174,7 +174,8 @@ class Workflow:
         return self._sizes[path]
 
     def name_run(self) -> None:
-        """Name this run for its jobs, which share a warm process on each host."""
+        """Name this run for its jobs, which share a warm process on each host, and what they compute alike."""
+        os.environ[SHARE] = "1"
         os.environ[RUN] = str(os.getpid()) if self.project.settings.warm else ""
 
     def name_job(self) -> None:
