@@ -190,6 +190,16 @@ def _claims(arguments: argparse.Namespace) -> None:
     _print(arguments, rows, print_claims)
 
 
+def _board(arguments: argparse.Namespace) -> None:
+    from leakbench.report.board import board
+    from leakbench.report.terminal import print_board
+
+    project = _project(arguments)
+    scale = arguments.scale or project.settings.scale
+    project.plan(scale, where="--scale")
+    _print(arguments, board(project, scale, arguments.track), print_board)
+
+
 def _publish(arguments: argparse.Namespace) -> None:
     from leakbench.errors import UnknownName
     from leakbench.report.published import publish, write_pages
@@ -363,6 +373,12 @@ def _add_reports(command: _AddCommand) -> None:
     claims.add_argument("--paper", help="of this paper alone")
     claims.add_argument("--scale", help="by the numbers of this scale (default: the configured one)")
     claims.add_argument("--json", action="store_true", help="print a JSON list of objects")
+    board = command("board", _board, "Print the leaderboard, as Figure 1 shows it.")
+    board.add_argument("--track", help="its letter (default: all)")
+    board.add_argument("--scale", help="of which scale (default: the configured one)")
+    board.add_argument(
+        "--json", action="store_true", help="print a JSON list of objects, a line of the leaderboard each"
+    )
     publish = command("publish", _publish, "Keep a scale's verdicts in published/, and show them on the pages.")
     publish.add_argument("--paper", help="of this paper alone")
     publish.add_argument("--scale", help="of which scale (default: the configured one)")

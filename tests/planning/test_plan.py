@@ -234,7 +234,7 @@ def test_seeds_can_be_jobs_of_their_own(checkout: Checkout) -> None:
         ),
         (REGISTRIES["models"], "simpleconvnet", lambda job: job.model.component.name == "simpleconvnet"),
         (REGISTRIES["datasets"], "digits", lambda job: job.dataset.component.name == "digits"),
-        (JOB_KINDS, "train", lambda job: job.kind.name == "train"),
+        (JOB_KINDS, "train", lambda job: job.kind.name == "train" or "train" in job.uses),
     ],
 )
 def test_versions_enter_the_jobs_that_use_them(
@@ -292,7 +292,7 @@ def test_parameters_change_the_jobs_that_have_them(checkout: Checkout, file: str
 
 JUDGING = (
     *("undefended", "cifar_pruning", "inversion", "inversion_single", "rog", "text_attacks", "constants"),
-    "undefended_release",
+    *("undefended_release", "single_undefended", "trained_undefended"),
 )
 """Experiments whose undefended cells judge the attacks of others."""
 UNGATED = ("released_pruning", "released_noise", "released_cifar")

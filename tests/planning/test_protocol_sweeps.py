@@ -38,12 +38,12 @@ def test_seeds_are_those_of_an_unswept_job(checkout: Checkout) -> None:
 
 
 MISTAKES: list[tuple[str, Any, str]] = [
-    ("seeds", {"sweep": [1, 2]}, "'seeds' cannot be swept. Allowed: auxiliary, batch_norm, batch_size, calibration"),
+    ("seeds", {"sweep": [1, 2]}, "'seeds' cannot be swept. Allowed: allowed, auxiliary, batch_norm, batch_size"),
     ("split_seeds", {"sweep": [True]}, "'split_seeds' cannot be swept. Allowed: "),
     ("epoch", {"sweep": 3}, "a sweep needs a list of values (found: 3)"),
     ("epoch", {"sweep": []}, "a sweep needs a list of values (found: [])"),
     ("epoch", {"sweep": [0, -1]}, "Input should be greater than or equal to 0 (found: -1)"),
-    ("epcoh", {"sweep": [0, 1]}, "unknown key 'epcoh'; did you mean 'epoch'? Allowed: auxiliary, batch_norm"),
+    ("epcoh", {"sweep": [0, 1]}, "unknown key 'epcoh'; did you mean 'epoch'? Allowed: allowed, auxiliary"),
     ("batch_norm", {"sweep": ["eval", "of"]}, "Input should be 'eval' or 'train' (found: 'of')"),
     ("local", {"sweep": [{"steps": 2}]}, "a sweep takes numbers, words, true and false (found: {'steps': 2})"),
     ("knowledge", {"sweep": [["labels"]]}, "a sweep takes numbers, words, true and false (found: ['labels'])"),

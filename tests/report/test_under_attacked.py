@@ -183,10 +183,10 @@ def test_the_plain_attacks_of_another_experiment_are_asked_for() -> None:
 
 @pytest.mark.parametrize(
     ("paper", "experiment", "plain"),
-    [("leaderboard", "defended", {"ig", "dlg-cosine"}), ("cdpa", "inversion_adaptive", {"ig"}), ("cdpa", "rog", set())],
+    [("leaderboard", "single", {"ig", "dlg-cosine"}), ("cdpa", "inversion_adaptive", {"ig"}), ("cdpa", "rog", set())],
 )
 def test_only_attacks_that_an_adaptive_one_wraps_are_compared(paper: str, experiment: str, plain: set[str]) -> None:
-    """Nothing wraps ``dlg`` of the leaderboard; ``rog-post`` betters images, and knows no defense."""
+    """Nothing wraps ``ridge`` of the leaderboard; ``rog-post`` betters images, and knows no defense."""
     cells = Project(ROOT, {"papers": [paper]}).plan("smoke").adapted_cells(paper, experiment)
     assert {job.attack.label for cell in cells for job in cell.plain if job.attack} == plain
     assert all(job.defense.component.name != "none" for cell in cells for job in (*cell.adaptive, *cell.plain))

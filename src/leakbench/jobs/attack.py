@@ -25,12 +25,14 @@ from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
 from leakbench.jobs.calibration import CalibrationImages
 from leakbench.jobs.pretraining import Diverged, Pretraining, trajectory
 from leakbench.jobs.stacked import joint_knowledge, side_by_side, worthwhile
+from leakbench.jobs.strengths import AT_MOST, worth_attacking
 from leakbench.jobs.subjects import SUBJECTS, Subject, check_defense, subject_of
 from leakbench.jobs.sums import averaged, match_users, only_sums, together
+from leakbench.jobs.train import LOST
 from leakbench.jobs.victims import SAME_OR_DISTINCT, OfSeeds, Victims, gather_victims
 from leakbench.lazy import torch
-from leakbench.metrics.assignment import ASSIGNED_METRICS
-from leakbench.metrics.image import IMAGE_METRICS
+from leakbench.metrics.assignment import ASSIGNED_METRICS, reorder
+from leakbench.metrics.image import IDENTIFIED, IMAGE_METRICS, identified
 from leakbench.metrics.labels import label_accuracy
 from leakbench.metrics.text import TEXT_METRICS
 from leakbench.models.base import BatchNorm, Network, Statistics, build_network
@@ -48,6 +50,9 @@ VICTIM_METRICS = {
     "bits": MetricInfo(unit="bits on the wire per client and step", direction="lower"),
 }
 """Metrics of attack jobs beside those of reconstructed images or sentences."""
+
+UTILITY = "train"
+"""Kind of job that measures what a defense costs."""
 
 TRAINED: dict[str, Grant] = {"prior": "prior", "language_model": "language_model", "inverter": "inverter"}
 """Kinds of job that train side knowledge: the grant, which is also the field that names their experiment."""
@@ -82,6 +87,9 @@ class AttackJob(JobKind):
         "rounds",
         "rounds_apart",
         "inverter",
+        "utility",
+        "allowed",
+        "line_up",
     )
 
     clients: int = Field(ge=1, description="victim batches per seed")
@@ -138,6 +146,20 @@ class AttackJob(JobKind):
         description="experiment of the same paper whose job 'inverter' trained networks that are granted on this data "
         "set, for this model and this defense",
     )
+    utility: str | None = Field(
+        None,
+        description="experiment of the same paper whose jobs 'train' say what accuracy settings of a defense cost: "
+        "those that bracket the allowed loss are attacked, by default all",
+    )
+    allowed: float | None = Field(
+        None, ge=0, description="allowed loss of accuracy, as a part of the evaluation images; with utility"
+    )
+    line_up: int | None = Field(
+        None,
+        ge=2,
+        description="images of the test split, the last ones, among which each victim is picked out by its "
+        "reconstruction, the victim included; by default none is",
+    )
     target: Literal["images", "batch_mean", "dataset_mean"] = Field(
         "images",
         description="what reconstructions are compared with: every image, or, by their mean, the mean of the batch, or "
@@ -162,6 +184,14 @@ class AttackJob(JobKind):
         if secure is not None and (secure.dropout or secure.early):
             raise ValueError("secure_aggregation.dropout, early: no user drops out here, since all are reconstructed")
         _ = self._honest
+        return self
+
+    @model_validator(mode="after")
+    def _of_utility(self) -> AttackJob:
+        if (self.utility is None) != (self.allowed is None):
+            raise ValueError("utility, allowed: the loss that is allowed, and where it is measured, go together")
+        if self.line_up is not None and self.target != "images":
+            raise ValueError("line_up: means of images are in no line-up; target: images")
         return self
 
     @property
@@ -219,7 +249,8 @@ class AttackJob(JobKind):
     def reads(self, attack: Attack | None) -> Mapping[str, str]:
         if attack is None:
             return {}
-        return {kind: name for kind, name in TRAINED.items() if getattr(self, name) and name in attack.needs}
+        trained = {kind: name for kind, name in TRAINED.items() if getattr(self, name) and name in attack.needs}
+        return trained | ({UTILITY: "utility"} if self.utility else {})
 
     @property
     def distinct_victims(self) -> bool:
@@ -227,7 +258,8 @@ class AttackJob(JobKind):
 
     def metrics_of(self, job: Job) -> Mapping[str, MetricInfo]:
         chosen = {} if job.attack is None else job.attack.component.chooses
-        return {**SUBJECTS[job.dataset.component.unit].metrics, **VICTIM_METRICS, **chosen}
+        picked = IDENTIFIED if self.line_up else {}
+        return {**SUBJECTS[job.dataset.component.unit].metrics, **VICTIM_METRICS, **picked, **chosen}
 
     def lengths_of(self, job: Job) -> Mapping[str, int]:
         samples = self.clients * (self.batch_size * self.users if self.target == "images" else 1)
@@ -243,7 +275,8 @@ class AttackJob(JobKind):
         trained = self.pretraining.effort(job.dataset.single(), self.epoch).plus(
             self.pretraining.steps_effort((self.rounds - 1) * self.rounds_apart)
         )
-        return trained.plus(one.beside(job.defense.count * self.clients)).times(len(job.seeds))
+        settings = min(job.defense.count, AT_MOST) if self.utility else job.defense.count
+        return trained.plus(one.beside(settings * self.clients)).times(len(job.seeds))
 
     def volume(self, job: Job) -> float:
         samples = self.clients * self.users * self.batch_size
@@ -253,12 +286,13 @@ class AttackJob(JobKind):
         assert job.attack is not None
         dataset = job.dataset.single()
         subject = subject_of(dataset, job.model.single())
+        attacked = self._attacked(job)
         replicates: list[Replicate] = []
         tensors: dict[str, torch.Tensor] = {}
         try:
             attack = job.attack.single().against(job.defense.component.adaptive)
             self._check(job.attack.label, attack, dataset)
-            for _, defense in job.defense.settings():
+            for _, defense in attacked.values():
                 check_defense(dataset, defense)
                 if "mechanism" in attack.needs and defense.together > 1:
                     raise Infeasible(
@@ -266,9 +300,9 @@ class AttackJob(JobKind):
                         f"with {defense.together} together"
                     )
             if self.users > 1:
-                self._check_sum(job.attack.label, attack, [defense for _, defense in job.defense.settings()])
+                self._check_sum(job.attack.label, attack, [defense for _, defense in attacked.values()])
             images = CalibrationImages(dataset, device, self.calibration, self.auxiliary)
-            defenses = images.calibrated(job.defense.settings())
+            defenses = dict(zip(attacked, images.calibrated(attacked.values()), strict=True))
             stacked = self._is_stacked(job, subject, attack, device)
             for seeds in [job.seeds] if stacked else [[seed] for seed in job.seeds]:
                 measured, reconstructions = self._attack(job, subject, attack, defenses, seeds, stacked, device)
@@ -276,8 +310,15 @@ class AttackJob(JobKind):
                 tensors |= reconstructions
         except Infeasible as error:
             outcome = Outcome(status="infeasible", reason=str(error))
-            return Findings(job.without_numbers(outcome))
+            return Findings(job.without_numbers(outcome, settings=[setting for setting, _ in attacked.values()]))
         return Findings(replicates, tensors)
+
+    def _attacked(self, job: Job) -> dict[int, tuple[Setting, Defense]]:
+        """The settings of the defense that are attacked, by their places among all."""
+        settings = dict(enumerate(job.defense.settings()))
+        if self.utility is None or self.allowed is None:
+            return settings
+        return {place: settings[place] for place in worth_attacking(job, job.records[UTILITY], LOST, self.allowed)}
 
     def _check(self, label: str, attack: Attack, dataset: Dataset) -> None:
         """Reject an attack that cannot run on these samples, or needs knowledge that is not granted.
@@ -328,12 +369,12 @@ class AttackJob(JobKind):
         job: Job,
         subject: Subject,
         attack: Attack,
-        defenses: Sequence[tuple[Setting, Defense]],
+        defenses: Mapping[int, tuple[Setting, Defense]],
         seeds: Sequence[int],
         stacked: bool,
         device: torch.device,
     ) -> tuple[list[Replicate], dict[str, torch.Tensor]]:
-        """All seeds and all settings of the defense at once: they are only more observations."""
+        """All seeds and settings of the defense, by their places, at once: they are only more observations."""
         scenes: dict[int, _Scene] = {}
         replicates: list[Replicate] = []
         tensors: dict[str, torch.Tensor] = {}
@@ -346,16 +387,16 @@ class AttackJob(JobKind):
         if not scenes:
             return replicates, tensors
         # One for all seeds: attackers run equal ones together.
-        copies = [PublicMechanism(defense) for _, defense in defenses]
+        copies = [PublicMechanism(defense) for _, defense in defenses.values()]
         sent = {
-            seed: [scene.sent(setting, copy) for (setting, _), copy in zip(defenses, copies, strict=True)]
+            seed: [scene.sent(setting, copy) for (setting, _), copy in zip(defenses.values(), copies, strict=True)]
             for seed, scene in scenes.items()
         }
         seen = [scene.observations(sent[seed]) for seed, scene in scenes.items()]
         known = [scene.knowledge(sent[seed]) for seed, scene in scenes.items()]
         observations, knowledge = (side_by_side(seen), joint_knowledge(known)) if stacked else (seen[0], known[0])
         streams = [scene.victims.streams.child("attack").repeat(len(defenses)).keys for scene in scenes.values()]
-        places = [(seed, place) for seed in scenes for place in range(len(defenses)) for _ in range(self.clients)]
+        places = [(seed, place) for seed in scenes for place in defenses for _ in range(self.clients)]
         trained = self._trained(job, places, device)
         reconstruction = attack.reconstruct(
             observations, replace(knowledge, **trained), Streams(list(chain.from_iterable(streams)))
@@ -380,8 +421,10 @@ class AttackJob(JobKind):
             Infeasible: the training diverged.
         """
         granted: dict[str, Any] = {}
-        for kind, source in job.uses.items():
-            name, weights = TRAINED[kind], job.kept[kind]
+        for kind, name in TRAINED.items():
+            if kind not in job.uses:
+                continue
+            source, weights = job.uses[kind], job.kept[kind]
             if not weights:
                 where = getattr(self, name)
                 raise Infeasible(f"the networks of experiment '{where}' have no weights: their training diverged")
@@ -622,6 +665,9 @@ class _Scene:
             rows = reconstruction.rows(index * self.kind.clients, (index + 1) * self.kind.clients)
             compared = self.subject.compare(victims, rows)
             values = compared.values | self._victim_metrics(rows, each.view)
+            if self.kind.line_up:
+                pixels = reorder(compared.shown, compared.order).flatten(0, 1)
+                values |= {"identified": identified(pixels, victims.values.flatten(0, 1), self._line_up)}
             replicate = _replicate(seed, each.setting, values, rows.diverged_at)
             replicate.metrics["bits"] = float(each.message.bits)
             replicate.privacy = each.privacy.as_dict()
@@ -635,6 +681,14 @@ class _Scene:
         if order.shape[2] > 1:
             tensors[f"seed{seed}/assignment"] = order
         return replicates, tensors
+
+    @cached_property
+    def _line_up(self) -> torch.Tensor:
+        """The images beside the victim in a line-up, ``[m, C, H, W]``."""
+        assert self.kind.line_up is not None
+        dataset, rivals = self.subject.dataset, self.kind.line_up - 1
+        count = dataset.length("test")
+        return dataset.load("test", range(max(0, count - rivals), count)).values.to(self.victims.values.device)
 
     @cached_property
     def _gradient(self) -> torch.Tensor:

@@ -16,7 +16,7 @@ from leakbench.effort import Effort, Unit
 from leakbench.errors import Infeasible
 from leakbench.lazy import torch
 from leakbench.models.sizes import parameter_counts
-from leakbench.records import RESULTS, MetricInfo, Outcome, Replicate, digest
+from leakbench.records import RESULTS, MetricInfo, Outcome, Record, Replicate, digest
 from leakbench.registry import Component, Registry, components_in
 
 if TYPE_CHECKING:
@@ -111,7 +111,8 @@ class Job:
         kind: the kind of work; where the protocol sweeps fields, their first combination.
         kinds: all combinations, where the protocol sweeps fields.
         uses: other jobs, by their kind, whose records this one reads; they are a part of its identity.
-        kept: the tensors of those records, by kind, while the job runs.
+        records: those records, by kind, while the job runs.
+        kept: their tensors, likewise.
     """
 
     scale: str
@@ -126,6 +127,7 @@ class Job:
     seeds: tuple[int, ...]
     kinds: Variant[JobKind] | None = None
     uses: Mapping[str, Job] = field(default_factory=dict)
+    records: Mapping[str, Record] = field(default_factory=dict)
     kept: Mapping[str, Mapping[str, torch.Tensor]] = field(default_factory=dict)
 
     def combinations(self) -> Iterator[tuple[Setting, Job]]:

@@ -206,13 +206,13 @@ def _sources() -> str:
 
 
 def with_kept(job: Job, root: Path) -> Job:
-    """A job with the tensors of the records that it uses.
+    """A job with the records that it uses, and their tensors.
 
     Raises:
         RecordError: such a record is missing, unreadable, or was made by another configuration.
         DataChanged: such a record was made from other files of the data set.
     """
-    kept = {}
+    kept, records = {}, {}
     data = data_fingerprint(job) if job.uses else None
     for kind, used in job.uses.items():
         path = root / used.path
@@ -228,8 +228,9 @@ def with_kept(job: Job, root: Path) -> Job:
                 f"{used.path}: made from other files of data set '{job.dataset.component.name}' than are there now; "
                 f"delete it, and make it again with `leakbench run {used.path}`"
             )
+        records[kind] = record
         kept[kind] = read_tensors(path, record.tensors) if record.tensors else {}
-    return replace(job, kept=kept) if kept else job
+    return replace(job, records=records, kept=kept) if kept else job
 
 
 def compute(job: Job, device: torch.device) -> Findings:

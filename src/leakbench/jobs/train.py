@@ -38,6 +38,9 @@ from leakbench.running.checkpoint import State, packed, unpacked
 if TYPE_CHECKING:
     from leakbench.attacks.base import Attack
 
+LOST = "accuracy_lost"
+"""Metric of what a defense costs."""
+
 TRAINING_METRICS = {
     "loss_curve": MetricInfo(unit="nats, mean over clients before the step", direction="lower", axis="step"),
     "final_loss": MetricInfo(unit="nats, mean over the training images after the last step", direction="lower"),
@@ -48,6 +51,8 @@ TRAINING_METRICS = {
 NOISE_VARIANCE = {
     "noise_variance": MetricInfo(unit="sigma^2 of one user's noise, per coordinate of its mean", direction="lower")
 }
+
+LOST_ACCURACY = MetricInfo(unit="part of the evaluation images, undefended minus defended", direction="lower")
 
 NOISE_PER_TENSOR = MetricInfo(unit="mean standard deviation of the noise in a tensor", direction="none", axis="step")
 
@@ -64,7 +69,15 @@ class TrainJob(JobKind):
     All settings of the defense and all seeds are trained side by side: runs are ordered by setting, then seed.
     """
 
-    added: ClassVar[tuple[str, ...]] = ("split", "sampling", "secure_aggregation", "by_layer", "constants")
+    of_cells: ClassVar[bool] = True
+    added: ClassVar[tuple[str, ...]] = (
+        "split",
+        "sampling",
+        "secure_aggregation",
+        "by_layer",
+        "constants",
+        "undefended",
+    )
 
     clients: int = Field(ge=1, description="clients per round")
     batch_size: int = Field(ge=1, description="images per client and step, B")
@@ -101,6 +114,18 @@ class TrainJob(JobKind):
         "set, by which defenses that are tuned to a budget are tuned",
     )
 
+    undefended: str | None = Field(
+        None,
+        description="experiment of the same paper whose job 'train' is the same without a defense; the accuracy lost "
+        "against its runs of the same seeds is recorded then",
+    )
+
+    @model_validator(mode="after")
+    def _lost_accuracy_is_measured(self) -> TrainJob:
+        if self.undefended and self.evaluation is None:
+            raise ValueError("undefended: without evaluation images no accuracy is known; set evaluation")
+        return self
+
     @model_validator(mode="after")
     def _whole_batches(self) -> TrainJob:
         each, batch = self.images_per_client, self.batch_size
@@ -127,12 +152,21 @@ class TrainJob(JobKind):
         return message.noise_variance
 
     def reads(self, attack: Attack | None) -> Mapping[str, str]:
-        return {"leakage": "constants"} if self.constants else {}
+        compared = {self.name: "undefended"} if self.undefended else {}
+        return compared | ({"leakage": "constants"} if self.constants else {})
+
+    def mismatch(self, source: Job, reader: Job) -> str:
+        if reader.kind.name != self.name:
+            return ""
+        theirs, ours = ({**kind.model_dump(), "undefended": None} for kind in (source.kind, reader.kind))
+        differing = sorted(name for name in theirs if theirs[name] != ours[name])
+        return f"trains by another protocol: {', '.join(differing)}" if differing else ""
 
     def metrics_of(self, job: Job) -> Mapping[str, MetricInfo]:
         levels = NOISE_VARIANCE if issubclass(job.defense.component, SummedUsers) else {}
         tensors = job.parameter_counts() if self.noise_per_tensor else ()
-        return TRAINING_METRICS | levels | dict.fromkeys(map(noise_metric, tensors), NOISE_PER_TENSOR)
+        lost = {LOST: LOST_ACCURACY} if self.undefended else {}
+        return TRAINING_METRICS | lost | levels | dict.fromkeys(map(noise_metric, tensors), NOISE_PER_TENSOR)
 
     def lengths_of(self, job: Job) -> Mapping[str, int]:
         return {"step": self.steps}
@@ -166,6 +200,8 @@ class TrainJob(JobKind):
                 "accuracy": accuracy[run],
                 "bits": float(rounds.server.bits[place]),
             }
+            if self.undefended:
+                metrics[LOST] = self._lost(job, seed, accuracy[run])
             replicate = self._replicate(seed, setting, metrics, self._outcome(rounds, run, final_loss[run]))
             guarantees[place].add_to(replicate)
             if rounds.noise is not None:
@@ -255,6 +291,15 @@ class TrainJob(JobKind):
             float(start.network.loss(parameters, start.inputs.flatten(0, 1), start.labels.flatten(0, 1)))
             for parameters, start in zip(runs.parameters, itertools.cycle(starts))
         ]
+
+    def _lost(self, job: Job, seed: int, accuracy: float | None) -> float | None:
+        """Accuracy of undefended training of this seed by this protocol, minus that under the defense."""
+        for replicate in job.records[self.name].replicates:
+            same = all(getattr(self, name) == value for name, value in replicate.setting.items())
+            before = replicate.metrics["accuracy"]
+            if replicate.seed == seed and same and isinstance(before, float) and accuracy is not None:
+                return before - accuracy
+        return None
 
     def _accuracy(self, job: Job, runs: Runs, victims: Victims) -> list[float | None]:
         """Accuracy on the evaluation images, one value per run; None where the protocol names no such images."""

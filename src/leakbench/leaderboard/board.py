@@ -1,328 +1,370 @@
-"""The leaderboard's numbers: what every defense leaks, loses and costs in every setting, and at an equal loss.
+"""The leaderboard's numbers: what every defense leaks and costs in settings that were computed, at an allowed loss.
 
-*Leakage* is the quality of the best reconstruction that any attacker makes: the interquartile mean over victims of its
-PSNR, of the strongest attack. An attacker may also ignore the gradient, so that no defense leaks less than the best
-guess. *Loss* is the accuracy that undefended training of the same seed reaches, minus that under the defense.
+*Leakage* is the mean over victims of the PSNR of the best reconstruction: by the attack of the track's ensemble that is
+strongest on a setting, or by the best guess that ignores the gradient. Where an attack fails on a victim, its attacker
+guesses. *Loss* is the accuracy that undefended training of the same seed reaches, minus that under the defense.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from leakbench.errors import RecordError
+from leakbench.jobs.train import LOST
 from leakbench.lazy import np, pd
+from leakbench.leaderboard.tiers import mean_of, smallest_gap, tiers
+from leakbench.leaderboard.tracks import ALLOWED, TRACKS, TRAINING, Track
 from leakbench.report.artifacts import Tables
-from leakbench.report.labels import reads
+from leakbench.report.inference import Estimate
 from leakbench.report.plots import values_of
-from leakbench.report.statistics import (
-    CrossedBootstrap,
-    Estimate,
-    at_loss,
-    holm,
-    interquartile_mean,
-    paired_differences,
-    probability_of_improvement,
-)
 from leakbench.report.style import IMAGE_REFERENCES
-from leakbench.report.tidy import SETTING, setting_columns
+from leakbench.report.tidy import SETTING
 from leakbench.report.under_attacked import DAGGER, under_attacked
+from leakbench.report.wording import setting_in_words
 
 if TYPE_CHECKING:
-    from leakbench.report.statistics import Array
+    from leakbench.report.inference import Array
 
-UNDEFENDED, DEFENDED = "undefended", "defended"
-READ = (reads(UNDEFENDED, attacks=IMAGE_REFERENCES), DEFENDED)
-"""Experiments that are read."""
-METRIC = "psnr"
-"""Quality of reconstructions; higher means more leakage."""
-LOSSES = (0.01, 0.02, 0.05)
-"""Allowed losses of accuracy, as fractions of the test images."""
-HEADLINE = 0.02
-"""The loss at which defenses are ranked."""
-RESAMPLES = 1000
-PROBABILITY_SEED = 0
+METRIC, IDENTIFIED = "psnr", "identified"
+COHORT, STATE = SETTING + "clients", SETTING + "epoch"
+"""Columns of what protocols sweep: clients per round of training, and epochs of training before an attack."""
+WORST = 0.1
+"""Part of the victims whose mean is the worst case."""
+UNKNOWN = Estimate(math.nan)
 
 SettingItems = tuple[tuple[str, Any], ...]
 """Swept parameters with their values."""
 
 
-@dataclass(frozen=True, eq=False)
-class Defended:
-    """A defense in all of its settings.
+class Leakage(NamedTuple):
+    """Reconstructions of victims, judged.
 
     Attributes:
-        label: of the defense.
-        mechanism: its registered name.
-        settings: in the order of the sweep, P of them.
-        quality: per attack, the victims' PSNR, ``[P, S, K]``; -inf where a trial failed or an attack is infeasible.
-        leakage: by the strongest attack or the best guess, ``[1 + R, P]``: of the sample, then of every resample; NaN
-            where no attack applies, since nothing is known then.
-        strongest: label of that attack in the sample, per setting.
-        loss: of accuracy, ``[1 + R, P]``; inf where training diverged, NaN where it is missing.
-        bits: over those of the undefended message, ``[P]``.
-        under_attacked: whether the attacks that know the defense do worse than those inside them, per setting.
-        overhead: time of a step under the defense over that of an undefended one, minus one, ``[P]``: the median over
-            seeds and repetitions; NaN if not known.
+        psnr: of the best reconstruction, ``[S, K]``: of victims that each seed has of its own.
+        attack: the strongest one's label.
+        identified: part of the victims that are picked out of a line-up; NaN where there is none.
     """
+
+    psnr: Array
+    attack: str
+    identified: float
+
+    @property
+    def by_seed(self) -> Array:
+        """Means over the victims of each seed, ``[S]``."""
+        means: Array = self.psnr.mean(axis=1)
+        return means
+
+    @property
+    def mean(self) -> Estimate:
+        """Over all victims."""
+        return mean_of(self.by_seed)
+
+    @property
+    def worst(self) -> float:
+        """Mean over the tenth of the victims that leaks most, at least one."""
+        every = np.sort(self.psnr.ravel())
+        return float(every[-max(1, math.ceil(WORST * every.size)) :].mean())
+
+
+@dataclass(frozen=True, eq=False)
+class Computed:
+    """A setting of a defense, as computed.
+
+    Attributes:
+        items: its swept parameters.
+        loss: of accuracy; infinite where a training diverged, NaN where none is known.
+        leakage: by the strongest attack; None where none was run, or none applies.
+        attacks: leakage by each attack of the ensemble, in dB; NaN for one that does not apply.
+        bits: over those of the undefended message; NaN where unknown.
+        time: of a step over that of an undefended one: the median over seeds and repetitions; NaN where unknown.
+        under_attacked: whether the attacks that know the defense do worse than those inside them.
+    """
+
+    items: SettingItems
+    loss: Estimate
+    leakage: Leakage | None
+    attacks: Mapping[str, float]
+    bits: float
+    time: float
+    under_attacked: bool
+
+    @property
+    def words(self) -> str:
+        """``scale 0.01``."""
+        return setting_in_words(self.items)
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """A defense in all of its settings, from weak to strong."""
 
     label: str
     mechanism: str
-    settings: tuple[SettingItems, ...]
-    quality: Mapping[str, Array]
-    leakage: Array
-    strongest: tuple[str, ...]
-    loss: Array
-    bits: Array
-    overhead: Array
-    under_attacked: tuple[bool, ...]
+    settings: tuple[Computed, ...]
 
     @property
-    def between(self) -> bool:
-        """Whether there are settings between those that were computed: one parameter is swept, and it is a number."""
-        names = {name for setting in self.settings for name, _ in setting}
-        return len(names) == 1 and all(isinstance(value, int | float) for ((_, value),) in self.settings)
+    def shown(self) -> Computed | None:
+        """The strongest attacked setting within the allowed loss; where there is none, the weakest attacked one."""
+        attacked = [one for one in self.settings if one.leakage is not None]
+        within = [one for one in attacked if one.loss.value <= ALLOWED]
+        return within[-1] if within else next(iter(attacked), None)
 
     @property
-    def unattacked(self) -> bool:
-        """Whether no attack applies to it, in any setting."""
-        return bool(np.isnan(self.leakage[0]).all())
+    def beyond(self) -> Computed | None:
+        """The attacked setting on the other side of the allowed loss; None for excluded defenses, and without one."""
+        if self.excluded or self.shown is None:
+            return None
+        after = self.settings[self.settings.index(self.shown) + 1 :]
+        return next((one for one in after if one.leakage is not None), None)
 
     @property
-    def least_loss(self) -> float:
-        """Loss of the setting that loses least; inf if every training diverged or is missing."""
-        known = self.loss[0][~np.isnan(self.loss[0])]
-        return float(known.min(initial=np.inf))
-
-    def at(self, allowed: float) -> Array:
-        """The least leakage at no more than this loss, ``[1 + R]``."""
-        return at_loss(self.loss, self.leakage, allowed, between=self.between)
-
-    def chosen(self, allowed: float) -> int | None:
-        """The computed setting that leaks least at no more than this loss; None if all lose more."""
-        within = np.flatnonzero((self.loss[0] <= allowed) & np.isfinite(self.leakage[0]))
-        return int(within[np.argmin(self.leakage[0, within])]) if len(within) else None
-
-
-class Place(NamedTuple):
-    """A line of the leaderboard.
-
-    Attributes:
-        leakage: at each of :data:`LOSSES`.
-        setting: place of the chosen setting at :data:`HEADLINE`; None if every setting loses more.
-        above_best: leakage minus that of the first, in dB; NaN for those that have none.
-        p_value: of a difference of zero, after Holm's correction over all comparisons.
-        guessed: probability that the strongest attack shows a victim better than the best guess does, in the chosen
-            setting; ties count half.
-    """
-
-    defense: Defended
-    leakage: Mapping[float, Estimate]
-    setting: int | None
-    above_best: Estimate
-    p_value: float
-    guessed: Estimate
-
-    @property
-    def under_attacked(self) -> bool:
-        """Whether attacks that know the defense do worse than those inside them, in the chosen setting."""
-        return self.setting is not None and self.defense.under_attacked[self.setting]
+    def excluded(self) -> str:
+        """Why it is not ranked; empty if it is."""
+        if self.shown is None:
+            return "no attack applies"
+        loss = self.shown.loss.value
+        if math.isnan(loss):
+            return "training is missing"
+        if math.isinf(loss):
+            return "training diverges"
+        return "" if loss <= ALLOWED else f"loses {100 * loss:.1f} points"
 
     @property
     def name(self) -> str:
-        """The defense's label; with a mark where it is under-attacked."""
-        return f"{self.defense.label} {DAGGER}" if self.under_attacked else self.defense.label
+        """The label, with a mark where the shown setting is under-attacked."""
+        return f"{self.label} {DAGGER}" if self.shown and self.shown.under_attacked else self.label
+
+
+class Row(NamedTuple):
+    """A line of the leaderboard: an entry, and its tier, None where nothing is known of what it leaks."""
+
+    entry: Entry
+    tier: int | None
 
 
 @dataclass(frozen=True, eq=False)
 class Board:
-    """All defenses on one data set and model.
+    """All defenses under one threat model, on one data set and model, with cohorts of one size.
 
     Attributes:
-        undefended: leakage without a defense, by the strongest attack.
-        guess: PSNR of the best attacker who ignores the gradient; ``guesses`` are those of its victims, ``[S, K]``.
+        cohort: clients per round of training, where the protocol sweeps them.
+        undefended: by the strongest attack.
+        guess: by the best attacker who ignores the gradient.
         accuracy: of undefended training.
         void: attacks that are too weak without a defense, and so left out.
     """
 
+    track: Track
     dataset: str
     model: str
-    defenses: tuple[Defended, ...]
-    undefended: Estimate
-    guess: Estimate
-    guesses: Array
+    cohort: int | None
+    entries: tuple[Entry, ...]
+    undefended: Leakage
+    guess: Leakage
     accuracy: Estimate
     void: tuple[str, ...]
-    bootstrap: CrossedBootstrap = field(repr=False)
+
+    @property
+    def title(self) -> str:
+        """The track, the data, the model and the cohort."""
+        cohort = f", {self.cohort} clients a round" if self.cohort else ""
+        return f"{self.track.title}; {self.dataset}, {self.model}{cohort}"
 
     @cached_property
-    def places(self) -> list[Place]:
-        """Defenses by leakage at :data:`HEADLINE`, least first.
+    def rows(self) -> list[Row]:
+        """Ranked defenses by leakage, least first; then those that lose too much, and those of which nothing is known.
 
-        Then those whose every setting loses more, by that loss, and last those that no attack applies to.
+        All that were attacked have a tier, also those that lose too much.
         """
-        at = {defense.label: defense.at(HEADLINE) for defense in self.defenses}
-        known = {label: not np.isnan(leakage[0]) for label, leakage in at.items()}
-        ranked = sorted(
-            self.defenses,
-            key=lambda one: (0, at[one.label][0]) if known[one.label] else (1 + one.unattacked, one.least_loss),
-        )
-        best = at[ranked[0].label]
-        behind = [self.bootstrap.estimate(at[one.label] - best) for one in ranked]
-        tested = [np.nan, *(one.p_value(0.0) for one in behind[1:])]
-        return [
-            Place(
-                one,
-                {allowed: self.bootstrap.estimate(one.at(allowed)) for allowed in LOSSES},
-                one.chosen(HEADLINE),
-                distance,
-                p_value,
-                self._guessed(one),
-            )
-            for one, distance, p_value in zip(ranked, behind, holm(tested), strict=True)
-        ]
+        shown = {one.label: one.shown.leakage for one in self.entries if one.shown and one.shown.leakage}
+        tier_of = dict(zip(shown, tiers([leakage.by_seed for leakage in shown.values()]), strict=True))
 
-    def _guessed(self, defense: Defended) -> Estimate:
-        setting = defense.chosen(HEADLINE)
-        if setting is None:
-            return Estimate(np.nan, np.nan, np.nan)
-        strongest = defense.strongest[setting]
-        shown = self.guesses if strongest in IMAGE_REFERENCES else defense.quality[strongest][setting]
-        generator = np.random.default_rng(PROBABILITY_SEED)
-        return probability_of_improvement(shown.ravel(), self.guesses.ravel(), generator, RESAMPLES)
+        def place(entry: Entry) -> tuple[bool, bool, float]:
+            leakage = shown.get(entry.label)
+            return leakage is None, bool(entry.excluded), leakage.mean.value if leakage else 0.0
+
+        return [Row(entry, tier_of.get(entry.label)) for entry in sorted(self.entries, key=place)]
+
+    @cached_property
+    def gap(self) -> float:
+        """The smallest difference of leakages in dB that can be told apart (:func:`smallest_gap`)."""
+        shown = [row.entry.shown for row in self.rows]
+        return smallest_gap([one.leakage.by_seed for one in shown if one and one.leakage])
+
+    @property
+    def victims(self) -> tuple[int, int]:
+        """Seeds, and victims of each."""
+        seeds, each = self.undefended.psnr.shape
+        return seeds, each
+
+    @property
+    def noise(self) -> float:
+        """Half the width of the 95 % interval of a loss, the median over shown settings; NaN where unknown."""
+        widths = [row.entry.shown.loss.high - row.entry.shown.loss.value for row in self.rows if row.entry.shown]
+        known = [width for width in widths if math.isfinite(width)]
+        return float(np.median(known)) if known else math.nan
 
 
 def boards(tables: Tables) -> Iterator[Board]:
-    """The leaderboard of every data set and model.
+    """The leaderboard of every track, data set, model and cohort that there is.
 
     Raises:
-        RecordError: there is no undefended attack, guess or training to compare with.
+        RecordError: there is no undefended attack or guess to compare with.
     """
-    frame = pd.concat([tables[UNDEFENDED], tables[DEFENDED]], ignore_index=True)
-    for (dataset, model), rows in frame.groupby(["dataset", "model"], sort=False):
-        yield _board(str(dataset), str(model), rows)
+    trained = pd.concat([tables[name] for name in TRAINING], ignore_index=True)
+    for track in TRACKS:
+        bare, defended = tables[track.undefended], tables[track.defended]
+        for (dataset, model), rows in defended.groupby(["dataset", "model"], sort=False):
+            of_cell = [_cell(table, str(dataset), str(model)) for table in (bare, trained)]
+            yield from _of_cell(track, str(dataset), str(model), rows, *of_cell)
 
 
-def _board(dataset: str, model: str, frame: pd.DataFrame) -> Board:
-    void = tuple(sorted(frame["attack"][frame["void"]].dropna().unique()))
-    attacked = values_of(frame[~frame["void"]], METRIC)
-    seeds, victims = (np.sort(attacked[column].unique()) for column in ("seed", "index"))
-    bootstrap = CrossedBootstrap(len(seeds), len(victims), RESAMPLES)
-    cubes = _Cubes(seeds, victims)
-    bare = frame[frame["mechanism"] == "none"]
-    without = {str(name): cubes.of(rows) for name, rows in attacked[attacked["mechanism"] == "none"].groupby("attack")}
-    reached = {name: interquartile_mean(bootstrap.drawn(values)) for name, values in without.items()}
-    guesses = {name: values for name, values in reached.items() if name in IMAGE_REFERENCES}
-    trained = values_of(_trained(bare), "accuracy")
-    if not guesses or len(guesses) == len(reached) or trained.empty:
-        raise RecordError(f"{dataset} with {model}: an attack without a defense, a guess and a training must be there")
-    guess = max(guesses, key=lambda name: float(guesses[name][0]))
-    defenses = tuple(
-        _defended(rows, bare, bootstrap, cubes, (guess, guesses[guess]))
-        for _, rows in frame[frame["mechanism"] != "none"].groupby("defense", sort=False)
-    )
-    accuracy = bootstrap.mean(_by_seed(trained, seeds)[:, None])
-    return Board(
-        dataset,
-        model,
-        defenses,
-        bootstrap.estimate(np.max(list(reached.values()), axis=0)),
-        bootstrap.estimate(guesses[guess]),
-        without[guess],
-        bootstrap.estimate(accuracy),
-        void,
-        bootstrap,
-    )
+def _cell(frame: pd.DataFrame, dataset: str, model: str) -> pd.DataFrame:
+    return frame[(frame["dataset"] == dataset) & (frame["model"] == model)]
+
+
+def _of_cell(
+    track: Track, dataset: str, model: str, rows: pd.DataFrame, bare: pd.DataFrame, trained: pd.DataFrame
+) -> Iterator[Board]:
+    """The boards of a track on one data set and model: one for each size of the cohort."""
+    void = {str(label) for label in bare["attack"][bare["void"]].dropna()}
+    void |= {str(label) for label in rows["attack"][rows["void"]].dropna()}
+    psnr = values_of(bare[~bare["void"]], METRIC)
+    references = psnr["attack"].isin(list(IMAGE_REFERENCES))
+    if psnr[references].empty or psnr[~references].empty:
+        raise RecordError(
+            f"{dataset} with {model}: a guess, and an attack without a defense that passes its gate, must be there"
+        )
+    cubes = _Cubes.of(psnr)
+    guess = cubes.strongest(bare[bare["attack"].isin(list(IMAGE_REFERENCES))], None)
+    assert guess is not None
+    undefended = cubes.strongest(bare[~bare["void"]], guess)
+    assert undefended is not None
+    for cohort, of_cohort in _cohorts(trained):
+        without = of_cohort[of_cohort["mechanism"] == "none"]
+        measured = of_cohort[of_cohort["mechanism"] != "none"].groupby("defense", sort=False)
+        attacked = dict(iter(rows.groupby("defense", sort=False)))
+        entries = [_entry(costs, without, attacked.get(label, rows[:0]), cubes, guess) for label, costs in measured]
+        missing = [
+            _entry(part[:0], without, part, cubes, guess)
+            for label, part in attacked.items()
+            if label not in measured.groups
+        ]
+        accuracy = mean_of(values_of(without, "accuracy")["value"].to_numpy(float)) if len(without) else UNKNOWN
+        yield Board(
+            track, dataset, model, cohort, (*entries, *missing), undefended, guess, accuracy, tuple(sorted(void))
+        )
+
+
+def _cohorts(trained: pd.DataFrame) -> list[tuple[int | None, pd.DataFrame]]:
+    """Training by clients per round; all as one where the protocol does not sweep them."""
+    if COHORT not in trained or trained[COHORT].isna().all():
+        return [(None, trained)]
+    sizes = sorted(trained[COHORT].dropna().unique())
+    return [(int(size), trained[(trained[COHORT] == size) | trained[COHORT].isna()]) for size in sizes]
 
 
 @dataclass(frozen=True)
 class _Cubes:
-    """Converts numbers per victim to arrays."""
+    """Arranges numbers per victim by seed and victim."""
 
     seeds: Array
     victims: Array
 
-    def of(self, rows: pd.DataFrame) -> Array:
-        """``[S, K]``; -inf where there is no number."""
-        cube = np.full((len(self.seeds), len(self.victims)), -np.inf)
-        values = rows["value"].to_numpy(dtype=float)
+    @classmethod
+    def of(cls, psnr: pd.DataFrame) -> _Cubes:
+        return cls(*(np.sort(psnr[column].unique()) for column in ("seed", "index")))
+
+    def strongest(self, rows: pd.DataFrame, guess: Leakage | None) -> Leakage | None:
+        """The leakage by the strongest attack in rows of one setting; None where no attack has a number.
+
+        Under models of several states of training, by the strongest on any of them.
+        """
+        best = [] if guess is None else [guess]
+        for label, psnr, identified in self.each(rows):
+            known = psnr if guess is None else np.where(np.isfinite(psnr), psnr, guess.psnr)
+            best.append(Leakage(known, label, identified))
+        if len(best) == (guess is not None):
+            return None
+        return max(best, key=lambda one: float(one.psnr.mean()))
+
+    def each(self, rows: pd.DataFrame) -> Iterator[tuple[str, Array, float]]:
+        """Attacks with a number: label, PSNR ``[S, K]``, NaN where a trial failed, and the part that is identified."""
+        states = rows[STATE].map("epoch {:g}".format) if STATE in rows else pd.Series("", index=rows.index)
+        for (label, state), part in rows.groupby([rows["attack"], states], sort=False):
+            psnr = self.cube(values_of(part, METRIC))
+            if np.isfinite(psnr).any():
+                name = ", ".join(filter(None, (str(label), str(state))))
+                yield name, psnr, float(np.nan_to_num(self.cube(values_of(part, IDENTIFIED))).mean())
+
+    def cube(self, rows: pd.DataFrame) -> Array:
+        """``[S, K]``; NaN where there is no number."""
+        cube = np.full((len(self.seeds), len(self.victims)), np.nan)
         places = (np.searchsorted(self.seeds, rows["seed"]), np.searchsorted(self.victims, rows["index"]))
-        cube[places] = np.where(np.isnan(values), -np.inf, values)
+        cube[places] = rows["value"].to_numpy(dtype=float)
         return cube
 
 
-def _by_seed(rows: pd.DataFrame, seeds: Array) -> Array:
-    """A number per seed, ``[S]``; NaN where there is none."""
-    return rows.set_index("seed")["value"].reindex(seeds).to_numpy(dtype=float)
-
-
-def _defended(
-    rows: pd.DataFrame, bare: pd.DataFrame, bootstrap: CrossedBootstrap, cubes: _Cubes, guess: tuple[str, Array]
-) -> Defended:
-    """One defense, from its rows and those without a defense."""
-    settings = _settings(rows)
-    parts = [_at_setting(rows, setting) for setting in settings]
-    attacks = list(dict.fromkeys(rows["attack"][~rows["void"]].dropna()))
-    quality = {
-        attack: np.stack([cubes.of(values_of(part[~part["void"]], METRIC, attack=attack)) for part in parts])
-        for attack in attacks
-    }
-    # Of a failed trial, -inf, more than a quarter takes the mean along: then another attack is the strongest.
-    reached = {name: interquartile_mean(bootstrap.drawn(values)) for name, values in quality.items()}
-    guessed, floor = guess
-    every = np.stack([*reached.values(), np.broadcast_to(floor[:, None], (len(floor), len(settings)))])
-    names = [*reached, guessed]
-    attacked = np.isfinite(list(quality.values())).any(axis=(0, 2, 3))
-    losses = np.stack([_losses(part, bare, cubes.seeds) for part in parts])
-    return Defended(
-        label=str(rows["defense"].iloc[0]),
-        mechanism=str(rows["mechanism"].iloc[0]),
-        settings=settings,
-        quality=quality,
-        leakage=np.where(attacked, every.max(axis=0), np.nan),
-        strongest=tuple(names[place] for place in every[:, 0].argmax(axis=0)),
-        loss=_mean_loss(bootstrap.drawn(losses[..., None])),
-        bits=np.array([_mean(_trained(part), "bits") for part in parts]) / _mean(_trained(bare), "bits"),
-        overhead=np.array([float(values_of(part, "overhead")["value"].median()) for part in parts]),
-        under_attacked=tuple(under_attacked(part) for part in parts),
+def _entry(costs: pd.DataFrame, without: pd.DataFrame, attacked: pd.DataFrame, cubes: _Cubes, guess: Leakage) -> Entry:
+    """One defense, from its training and the attacks on it."""
+    both = pd.concat([costs, attacked], ignore_index=True)
+    names = [
+        name
+        for name in map(str, both.columns)
+        if name.startswith(SETTING) and name not in (COHORT, STATE) and both[name].notna().any()
+    ]
+    settings = both[names].drop_duplicates().to_dict("records") if names else [{}]
+    return Entry(
+        str(both["defense"].iloc[0]),
+        str(both["mechanism"].iloc[0]),
+        tuple(_computed(setting, costs, without, attacked, cubes, guess) for setting in settings),
     )
 
 
-def _settings(rows: pd.DataFrame) -> tuple[SettingItems, ...]:
-    """The settings of a defense, in the order of the sweep."""
-    columns = [name for name in setting_columns(rows) if rows[name].notna().any()]
-    settings = rows[columns].drop_duplicates().to_dict("records") if columns else [{}]
-    return tuple(tuple((str(name).removeprefix(SETTING), value) for name, value in one.items()) for one in settings)
+def _computed(
+    setting: Mapping[Any, Any],
+    costs: pd.DataFrame,
+    without: pd.DataFrame,
+    attacked: pd.DataFrame,
+    cubes: _Cubes,
+    guess: Leakage,
+) -> Computed:
+    """One setting of a defense."""
+    of_costs, of_attacks = (_at(frame, setting) for frame in (costs, attacked))
+    usable = of_attacks[~of_attacks["void"]]
+    filled = {label: np.where(np.isfinite(psnr), psnr, guess.psnr) for label, psnr, _ in cubes.each(usable)}
+    return Computed(
+        tuple((str(name).removeprefix(SETTING), value) for name, value in setting.items()),
+        _loss(of_costs),
+        cubes.strongest(usable, guess),
+        {label: float(psnr.mean()) for label, psnr in filled.items()},
+        _bits(of_costs) / _bits(without),
+        1 + float(values_of(of_costs, "overhead")["value"].median()),
+        under_attacked(of_attacks),
+    )
 
 
-def _at_setting(rows: pd.DataFrame, setting: SettingItems) -> pd.DataFrame:
-    for name, value in setting:
-        rows = rows[rows[SETTING + name] == value]
+def _at(rows: pd.DataFrame, setting: Mapping[Any, Any]) -> pd.DataFrame:
+    for name, value in setting.items():
+        rows = rows[rows[name] == value]
     return rows
 
 
-def _losses(part: pd.DataFrame, bare: pd.DataFrame, seeds: Array) -> Array:
-    """Accuracy lost against undefended training of the same seed, ``[S]``; inf where training diverged."""
-    first, second = (values_of(_trained(rows), "accuracy") for rows in (bare, part))
-    difference = paired_differences(first, second, by=["seed"]).rename(columns={"difference": "value"})
-    return _by_seed(difference.fillna({"value": np.inf}), seeds)
+def _loss(rows: pd.DataFrame) -> Estimate:
+    """Accuracy lost, over seeds; infinite where one diverged."""
+    lost: Sequence[float] = values_of(rows, LOST)["value"].tolist()
+    if not lost:
+        return UNKNOWN
+    if not np.isfinite(lost).all():
+        return Estimate(math.inf)
+    return mean_of(np.array(lost))
 
 
-def _mean_loss(drawn: Array) -> Array:
-    """Means over the seeds that were trained, since more may be attacked; inf where one diverged, NaN without any."""
-    known = ~np.isnan(drawn)
-    counts = known.sum(axis=-1)
-    sums = np.where(known, drawn, 0.0).sum(axis=-1)
-    means: Array = np.divide(sums, counts, out=np.full(counts.shape, np.nan), where=counts > 0)
-    return means
-
-
-def _trained(rows: pd.DataFrame) -> pd.DataFrame:
-    return rows[rows["kind"] == "train"]
-
-
-def _mean(rows: pd.DataFrame, metric: str) -> float:
-    """The mean of a metric; NaN if nothing is known."""
-    return float(values_of(rows, metric)["value"].mean())
+def _bits(rows: pd.DataFrame) -> float:
+    """Bits of a message of training; NaN if nothing is known."""
+    return float(values_of(rows, "bits", kind="train")["value"].mean())

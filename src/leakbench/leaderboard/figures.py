@@ -1,40 +1,44 @@
-"""Figures 1 to 3: the ranking at an equal loss, the front of privacy, utility and cost, and every attack."""
+"""Figures 1 to 4: tiers at the allowed loss, the front of privacy, utility and cost, every attack, and its budget."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from functools import partial
+import textwrap
+from functools import cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leakbench.lazy import np, pd
 from leakbench.leaderboard import PAPER
-from leakbench.leaderboard.board import HEADLINE, LOSSES, READ, Board, Place, boards
+from leakbench.leaderboard.board import Board, Computed, Entry, Row, boards
+from leakbench.leaderboard.tracks import ALLOWED, READ
+from leakbench.planning.layers import read_yaml
 from leakbench.report.artifacts import Tables, artifact
 from leakbench.report.pareto import nondominated
 from leakbench.report.plots import Drawing
-from leakbench.report.statistics import interquartile_mean
 from leakbench.report.style import REFERENCE_COLOUR, colour, marker, panels
 from leakbench.report.under_attacked import COLUMN, DAGGER, marked
-from leakbench.report.wording import NONE, setting_in_words
+from leakbench.report.wording import NONE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from leakbench.report.statistics import Array
 
 figure = partial(artifact, PAPER, "figure", experiments=READ, any_sweep=True)
 
 LEAKAGE = "PSNR of the best reconstruction (dB)"
 MEASURED = (
-    "Leakage is the interquartile mean over victims of the PSNR that the strongest attack reaches, or the best guess "
+    "Leakage is the mean over victims of the PSNR that the strongest attack of the track reaches, or the best guess "
     "that ignores the gradient; less is more private. Loss is accuracy against undefended training of the same seed, "
-    "in percentage points. Attacks that miss their gate without a defense are left out."
+    "in percentage points. Every number is of a setting that was computed. Attacks that miss their gate without a "
+    "defense are left out."
 )
-INTERVALS = "Intervals: 95 %, over seeds and victims (pigeonhole bootstrap); of few seeds they are too narrow."
+TIERED = (
+    "In the order of leakage a tier ends where a defense leaks more than the first of the tier (Student's test over "
+    "seeds, 5 % after Holm's correction for all pairs): of two in one tier nothing is said."
+)
 STRONGEST = "#D55E00"
 """Colour of the frame around the strongest attack."""
-ROW = 0.235
+ROW = 0.19
 """Height of a line of the ranking, in inches."""
 BEYOND = 15.0
 """Loss in percentage points at which Figure 2 ends."""
@@ -42,101 +46,145 @@ DOMINATED = 0.25
 """Opacity of dominated points."""
 
 
+@cache
+def shipped() -> frozenset[str]:
+    """Labels of the defenses that the leaderboard's grid lists; others are compared ones."""
+    grid = read_yaml(Path(__file__).with_name("grid.yaml"))
+    return frozenset(grid["variants"]["defenses"])
+
+
 def percent(part: float) -> str:
     """A fraction in percentage points."""
     return f"{100 * part:.3g}"
 
 
+def in_words(board: Board) -> str:
+    """The board's evidence in words: victims, the gap that it resolves, and the noise of losses."""
+    seeds, each = board.victims
+    resolved = f"gaps below {board.gap:.1f} dB are not resolved" if math.isfinite(board.gap) else "no gap is resolved"
+    noise = f"losses to ±{100 * board.noise:.1f} points" if math.isfinite(board.noise) else "losses of one seed"
+    return f"{seeds * each} victims, {seeds} models; {resolved}; {noise}"
+
+
 @figure(
     1,
-    title="What defenses leak at an equal loss of accuracy",
-    caption=f"Every defense at the strength at which it costs {percent(HEADLINE)} percentage points of accuracy, least "
-    f"leakage first; small marks: at {percent(LOSSES[0])} (left-pointing) and {percent(LOSSES[-1])} points "
-    "(right-pointing). Between the computed strengths of a defense with one parameter, neighbours are joined by lines. "
-    f"{MEASURED} Filled: not to be told apart from the first (p of at least 0.05 after Holm's correction); hollow: "
-    "leaks more. Bits and time are those of a client's step at the nearest weaker setting that was computed, over the "
-    f"undefended ones. {INTERVALS}",
+    title="Tiers of defenses at an equal loss of accuracy",
+    caption=f"Every defense at the strongest computed setting that costs at most {percent(ALLOWED)} percentage points "
+    "of accuracy, least leakage first, with 95 % intervals over seeds; tick: the tenth of the victims that leaks most; "
+    "faint: the next stronger setting, which costs more. Bands are tiers; hollow defenses at the bottom cost more in "
+    f"every setting. Bold: compared. {MEASURED} {TIERED}",
 )
 def fig01(tables: Tables) -> Drawing:
-    """A panel per data set and model, a line per defense."""
-    all_boards = list(boards(tables))
-    lines = max(len(board.defenses) for board in all_boards)
-    drawn, axes = panels(len(all_boards), width=8.4, height=1.3 + ROW * (lines + 1), stacked=True)
+    """A panel per track, data set, model and cohort; a line per defense."""
+    every = list(boards(tables))
+    lines = max(len(board.entries) for board in every)
+    drawn, axes = panels(len(every), width=4.4, height=1.2 + ROW * (lines + 2))
     rows: list[dict[str, Any]] = []
-    for ax, board in zip(axes, all_boards, strict=True):
-        rows += [{"dataset": board.dataset, "model": board.model, **row} for row in _ranking(ax, board)]
+    for ax, board in zip(axes, every, strict=True):
+        rows += _ranking(ax, board)
     return Drawing(drawn, pd.DataFrame(rows))
 
 
 def _ranking(ax: Axes, board: Board) -> list[dict[str, Any]]:
-    rows = []
-    _span(ax, board)
-    for line, place in enumerate(board.places):
-        one, leakage = place.defense, place.leakage[HEADLINE]
-        tint = colour(one.mechanism)
-        together = line == 0 or place.p_value >= 0.05
-        for allowed, small in ((LOSSES[0], "<"), (LOSSES[-1], ">")):
-            ax.plot(place.leakage[allowed].value, line, small, color=tint, markersize=3.5, alpha=0.7)
-        if math.isnan(leakage.value):
-            reason = f"loses {percent(one.least_loss)} points or more"
-            if math.isinf(one.least_loss):
-                reason = "training is missing" if np.isnan(one.loss[0]).all() else "training diverges"
-            if one.unattacked:
-                reason = "no attack applies"
-            right, grey = board.undefended.value, REFERENCE_COLOUR
-            ax.text(right, line, f"{reason}  ", va="center", ha="right", fontsize=7.5, color=grey)
-        else:
-            ax.plot([leakage.low, leakage.high], [line, line], color=tint, linewidth=1.6)
-            face = tint if together else "white"
-            ax.plot(leakage.value, line, marker(one.mechanism), color=tint, markerfacecolor=face, markersize=6)
-        _costs(ax, line, place)
-        rows.append(
-            {"place": line + 1, "defense": one.label, "mechanism": one.mechanism, "leakage_db": leakage.value}
-            | {"low": leakage.low, "high": leakage.high, "above_first_db": place.above_best.value}
-            | {"above_first_low": place.above_best.low, "above_first_high": place.above_best.high}
-            | {"p_holm": place.p_value, "like_the_first": together}
-            | {f"leakage_db_at_{percent(allowed)}": place.leakage[allowed].value for allowed in LOSSES}
-            | {"setting": "" if place.setting is None else setting_in_words(one.settings[place.setting])}
-            | {COLUMN: place.under_attacked}
-        )
-    ax.set_yticks(range(len(rows)), [place.name for place in board.places])
-    ax.set(xlabel=LEAKAGE, ylim=(len(rows) - 0.4, -1.1))
-    ax.set_title(f"{board.dataset}, {board.model}: at {percent(HEADLINE)} points of accuracy lost", loc="left")
-    return rows
+    ranked = [row for row in board.rows if not row.entry.excluded]
+    _bands(ax, ranked, len(board.rows))
+    for line, row in enumerate(board.rows):
+        _line(ax, line, row)
+    ax.set_yticks(range(len(board.rows)), [row.entry.name for row in board.rows])
+    ax.tick_params(labelsize=7)
+    for label, row in zip(ax.get_yticklabels(), board.rows, strict=True):
+        if row.entry.label not in shipped():
+            label.set_fontweight("bold")
+    for (value, name, tint, style), height, side in zip(_ends(board), (-0.75, -1.45), ("right", "left"), strict=True):
+        ax.axvline(value, linewidth=1, color=tint, linestyle=style)
+        ax.text(value, height, f" {name} ", fontsize=6.5, ha=side, va="center")
+    ax.set(ylim=(len(board.rows) - 0.4, -1.9))
+    ax.set_xlabel("\n".join([LEAKAGE, *textwrap.wrap(in_words(board), 60)]), fontsize=7.5)
+    ax.grid(visible=False, axis="y")
+    ax.set_title("\n".join(textwrap.wrap(board.title, 58)), loc="left", fontsize=8)
+    return [numbers_of(board, row) for row in board.rows]
 
 
-def _ends(board: Board) -> list[tuple[float, str, dict[str, Any]]]:
-    """Leakage without a defense, and of the best guess; with names and line styles."""
+def _ends(board: Board) -> list[tuple[float, str, str, str]]:
+    """Leakage without a defense, and of the best guess, with names, colours and line styles."""
     return [
-        (board.undefended.value, "no defense", {"color": colour("none"), "linestyle": "-", "linewidth": 1}),
-        (board.guess.value, "best guess", {"color": REFERENCE_COLOUR, "linestyle": "--", "linewidth": 1}),
+        (board.undefended.mean.value, "no defense", colour("none"), "-"),
+        (board.guess.mean.value, "best guess", REFERENCE_COLOUR, "--"),
     ]
 
 
-def _span(ax: Axes, board: Board) -> None:
-    """The lines of :func:`_ends`, vertical, with their names."""
-    for (value, name, look), side in zip(_ends(board), ("right", "left"), strict=True):
-        ax.axvline(value, **look)
-        ax.text(value, -0.75, f" {name}", fontsize=7.5, ha=side, va="center")
+def _bands(ax: Axes, ranked: list[Row], lines: int) -> None:
+    """Shade every other tier, and name all; a line below the last ranked defense."""
+    tiers = [row.tier for row in ranked if row.tier is not None]
+    for tier in dict.fromkeys(tiers):
+        first, last = tiers.index(tier), len(tiers) - 1 - tiers[::-1].index(tier)
+        if tier % 2:
+            ax.axhspan(first - 0.5, last + 0.5, color="#e8eef5", zorder=0, linewidth=0)
+        ax.text(1.01, (first + last) / 2, f"tier {tier}", transform=ax.get_yaxis_transform(), fontsize=7, va="center")
+    if 0 < len(ranked) < lines:
+        ax.axhline(len(ranked) - 0.5, color=REFERENCE_COLOUR, linewidth=0.6)
 
 
-def _costs(ax: Axes, line: int, place: Place) -> None:
-    """Three columns at the right of the axes, with their heads above the first line."""
-    one, setting = place.defense, place.setting
-    cells = [NONE] * 3
-    if setting is not None:
-        cells = [
-            setting_in_words(one.settings[setting]) or NONE,
-            ratio(one.bits[setting]),
-            ratio(1 + one.overhead[setting]),
-        ]
-    for x, head, cell, align in zip(
-        (1.02, 1.33, 1.43), ("setting", "bits", "time"), cells, ("left", "right", "right"), strict=True
-    ):
-        across = ax.get_yaxis_transform()
-        ax.text(x, line, cell, transform=across, va="center", ha=align, fontsize=7.5)
-        if not line:
-            ax.text(x, -0.75, head, transform=across, va="center", ha=align, fontsize=7.5, fontweight="bold")
+def _line(ax: Axes, line: int, row: Row) -> None:
+    entry, shown = row.entry, row.entry.shown
+    tint, compared = colour(entry.mechanism), entry.label not in shipped()
+    if entry.excluded:
+        reason = f"tier {row.tier}, {entry.excluded}" if row.tier else entry.excluded
+        ax.text(1.01, line, reason, transform=ax.get_yaxis_transform(), fontsize=6, va="center", color=REFERENCE_COLOUR)
+    if shown is None or shown.leakage is None:
+        return
+    if entry.beyond is not None and entry.beyond.leakage is not None:
+        ax.plot(
+            entry.beyond.leakage.mean.value, line, marker(entry.mechanism), color=tint, alpha=DOMINATED, markersize=4
+        )
+    mean = shown.leakage.mean
+    ax.plot([mean.low, mean.high], [line, line], color=tint, linewidth=3.2 if compared else 1.4)
+    ax.plot(shown.leakage.worst, line, "|", color=tint, markersize=6, markeredgewidth=1.2)
+    face = "white" if entry.excluded else tint
+    size = 8 if compared else 5
+    ax.plot(mean.value, line, marker(entry.mechanism), color=tint, markerfacecolor=face, markersize=size)
+
+
+def numbers_of(board: Board, row: Row) -> dict[str, Any]:
+    """A line of the leaderboard in numbers: dB, losses as fractions, bits and time over undefended ones."""
+    entry = row.entry
+    numbers: dict[str, Any] = {
+        "track": board.track.key,
+        "version": board.track.version,
+        "dataset": board.dataset,
+        "model": board.model,
+        "cohort": board.cohort,
+        "defense": entry.label,
+        "mechanism": entry.mechanism,
+        "tier": row.tier,
+        "excluded": entry.excluded,
+        **_of_setting(entry.shown),
+    }
+    beyond = {f"beyond_{name}": value for name, value in _of_setting(entry.beyond).items() if name in BEYOND_SHOWN}
+    return numbers | beyond | {COLUMN: entry.shown is not None and entry.shown.under_attacked}
+
+
+BEYOND_SHOWN = ("setting", "loss", "leakage_db")
+"""Numbers of the setting on the other side of the allowed loss that a line carries."""
+
+
+def _of_setting(one: Computed | None) -> dict[str, Any]:
+    leakage = one.leakage if one else None
+    mean = leakage.mean if leakage else None
+    return {
+        "setting": one.words if one else "",
+        "leakage_db": mean.value if mean else math.nan,
+        "low": mean.low if mean else math.nan,
+        "high": mean.high if mean else math.nan,
+        "worst_tenth_db": leakage.worst if leakage else math.nan,
+        "identified": leakage.identified if leakage else math.nan,
+        "strongest": leakage.attack if leakage else "",
+        "loss": one.loss.value if one else math.nan,
+        "loss_low": one.loss.low if one else math.nan,
+        "loss_high": one.loss.high if one else math.nan,
+        "bits": one.bits if one else math.nan,
+        "time": one.time if one else math.nan,
+    }
 
 
 def ratio(value: float) -> str:
@@ -147,17 +195,17 @@ def ratio(value: float) -> str:
 @figure(
     2,
     title="The front of privacy, utility and cost",
-    caption=f"Every computed setting of every defense. {MEASURED} The area of a point grows with the bits that a "
-    "client sends over those of an undefended step. Bright and numbered: settings that no other one beats in "
+    caption=f"Every computed and attacked setting of every defense. {MEASURED} The area of a point grows with the bits "
+    "that a client sends over those of an undefended step. Bright and numbered: settings that no other one beats in "
     "leakage, loss and bits at once; faint: the others. Below the list: defenses that have no setting among the best. "
     f"What loses more than {BEYOND:g} points is beyond the axes.",
 )
 def fig02(tables: Tables) -> Drawing:
-    """A panel per data set and model, a point per setting."""
-    all_boards = list(boards(tables))
-    drawn, axes = panels(len(all_boards), width=8.0, height=5.2, stacked=True)
-    shown = [settings_of(board) for board in all_boards]
-    for ax, board, points in zip(axes, all_boards, shown, strict=True):
+    """A panel per track, data set, model and cohort; a point per setting."""
+    every = list(boards(tables))
+    drawn, axes = panels(len(every), width=8.0, height=5.2, stacked=True)
+    shown = [settings_of(board) for board in every]
+    for ax, board, points in zip(axes, every, shown, strict=True):
         _front(ax, board, points)
     return Drawing(drawn, pd.concat(shown))
 
@@ -168,14 +216,12 @@ def settings_of(board: Board) -> pd.DataFrame:
     Gains of accuracy count as no loss; leakage and loss are compared to a tenth of a dB and of a point.
     """
     rows = [
-        {"dataset": board.dataset, "model": board.model}
-        | {"defense": one.label, "mechanism": one.mechanism, "setting": setting_in_words(setting)}
-        | {"leakage_db": one.leakage[0, place], "loss": 100 * one.loss[0, place], "bits": one.bits[place]}
-        | {"time": 1 + one.overhead[place], "strongest": one.strongest[place], COLUMN: one.under_attacked[place]}
-        for one in board.defenses
-        for place, setting in enumerate(one.settings)
+        {"track": board.track.key, "dataset": board.dataset, "model": board.model, "cohort": board.cohort}
+        | {"defense": entry.label, "mechanism": entry.mechanism, **_of_setting(one), COLUMN: one.under_attacked}
+        for entry in board.entries
+        for one in entry.settings
     ]
-    points = pd.DataFrame(rows)
+    points = pd.DataFrame(rows).assign(loss=lambda frame: 100 * frame["loss"])
     return points.assign(front=_unbeaten(points))
 
 
@@ -190,8 +236,10 @@ def _unbeaten(points: pd.DataFrame) -> pd.Series:
 
 
 def _front(ax: Axes, board: Board, points: pd.DataFrame) -> None:
-    shown = points[points["loss"] <= BEYOND]
-    _levels(ax, board)
+    shown = points[(points["loss"] <= BEYOND) & points["leakage_db"].notna()]
+    for value, name, tint, style in _ends(board):
+        ax.axhline(value, linewidth=1, color=tint, linestyle=style)
+        ax.text(1.0, value, name, transform=ax.get_yaxis_transform(), fontsize=7.5, ha="right", va="bottom")
     for _, rows in shown.groupby("defense", sort=False):
         mechanism = rows["mechanism"].iloc[0]
         tint = colour(mechanism)
@@ -210,12 +258,12 @@ def _front(ax: Axes, board: Board, points: pd.DataFrame) -> None:
         ax.scatter([], [], s=_area(bits), color=REFERENCE_COLOUR, label=f"{bits:g}x the bits")
     ax.legend(loc="upper right", bbox_to_anchor=(1.0, 0.88), fontsize="small", labelspacing=1.0)
     ax.set(xlabel="accuracy lost (percentage points)", ylabel=LEAKAGE)
-    ax.set_title(f"{board.dataset}, {board.model}", loc="left")
+    ax.set_title(board.title, loc="left")
 
 
 def _area(bits: float) -> float:
     """Area of a point, in square points of print."""
-    return 10 + 35 * math.sqrt(bits)
+    return 10 + 35 * math.sqrt(bits) if math.isfinite(bits) else 10
 
 
 def _name(ax: Axes, shown: pd.DataFrame) -> None:
@@ -225,92 +273,75 @@ def _name(ax: Axes, shown: pd.DataFrame) -> None:
     for number, row in enumerate(best.to_dict("records"), start=1):
         place, tint = (row["loss"], row["leakage_db"]), colour(row["mechanism"])
         ax.annotate(str(number), place, (6, 4), textcoords="offset points", fontsize=7.5, color=tint)
-        names.append((f"{number}  {_in_words(row)}", tint))
-    for name, rows in shown[~shown["defense"].isin(best["defense"])].groupby("defense", sort=False):
-        names.append((f"–  {marked(str(name), rows)}", colour(rows["mechanism"].iloc[0])))
+        name = ", ".join(filter(None, (row["defense"], row["setting"])))
+        names.append((f"{number}  {name} {DAGGER if row[COLUMN] else ''}".rstrip(), tint))
+    for other, rows in shown[~shown["defense"].isin(best["defense"])].groupby("defense", sort=False):
+        names.append((f"–  {marked(str(other), rows)}", colour(rows["mechanism"].iloc[0])))
     apart = min(0.05, 1.0 / max(len(names), 1))
     for line, (name, tint) in enumerate(names):
         ax.text(1.02, 0.98 - line * apart, name, transform=ax.transAxes, fontsize=7.5, color=tint, va="center")
 
 
-def _in_words(row: Mapping[Any, Any]) -> str:
-    """A defense in a setting; with a mark where it is under-attacked."""
-    name = ", ".join(filter(None, (row["defense"], row["setting"])))
-    return f"{name} {DAGGER}" if row[COLUMN] else name
-
-
-def _levels(ax: Axes, board: Board) -> None:
-    """The lines of :func:`_ends`, horizontal, with their names."""
-    for value, name, look in _ends(board):
-        ax.axhline(value, **look)
-        ax.text(1.0, value, name, transform=ax.get_yaxis_transform(), fontsize=7.5, ha="right", va="bottom")
-
-
 @figure(
     3,
     title="Every defense under every attack",
-    caption="PSNR (dB, interquartile mean over victims) of every attack at the strongest computed setting of a "
-    f"defense that loses at most {percent(HEADLINE)} percentage points of accuracy, in the order of Figure 1; framed: "
-    "the strongest attack. A dash: the attack does not apply to the defense, or failed on more than a quarter of the "
-    "victims. Left out: defenses whose every setting loses more, and attacks that miss their gate.",
+    caption="PSNR (dB, mean over victims) of every attack at the setting of Figure 1, in its order; framed: the "
+    "strongest attack. A dash: the attack does not apply to the defense. Left out: attacks that miss their gate.",
 )
 def fig03(tables: Tables) -> Drawing:
-    """A panel per data set and model, a cell per defense and attack."""
-    all_boards = list(boards(tables))
-    lines = max(len(board.defenses) for board in all_boards)
-    drawn, axes = panels(len(all_boards), width=7.0, height=1.2 + 0.24 * lines, stacked=True)
+    """A panel per track, data set, model and cohort; a cell per defense and attack."""
+    every = list(boards(tables))
+    lines = max(len(board.entries) for board in every)
+    drawn, axes = panels(len(every), width=7.0, height=1.2 + 0.24 * lines, stacked=True)
     rows: list[dict[str, Any]] = []
-    for ax, board in zip(axes, all_boards, strict=True):
-        rows += [{"dataset": board.dataset, "model": board.model, **row} for row in _matrix(ax, board)]
+    for ax, board in zip(axes, every, strict=True):
+        rows += _matrix(ax, board)
     return Drawing(drawn, pd.DataFrame(rows))
 
 
 def _matrix(ax: Axes, board: Board) -> list[dict[str, Any]]:
     from matplotlib.patches import Rectangle
 
-    held = [place for place in board.places if place.setting is not None]
-    attacks = list(dict.fromkeys(name for place in held for name in place.defense.quality))
-    if not held:
-        ax.text(0.5, 0.5, f"every defense loses more than {percent(HEADLINE)} points", ha="center", va="center")
-        ax.set_axis_off()
-        return []
-    cells = np.array([[_reached(place, name) for name in attacks] for place in held]).reshape(len(held), len(attacks))
-    low, high = board.guess.value, board.undefended.value
-    ax.imshow(np.where(np.isfinite(cells), cells, np.nan), cmap="cividis", vmin=low, vmax=high, aspect="auto")
+    held = [(row.entry, row.entry.shown) for row in board.rows if row.entry.shown is not None]
+    attacks = list(dict.fromkeys(name for _, shown in held for name in shown.attacks))
+    cells = np.array([[shown.attacks.get(name, math.nan) for name in attacks] for _, shown in held])
+    cells = cells.reshape(len(held), len(attacks))
+    low, high = board.guess.mean.value, board.undefended.mean.value
+    ax.imshow(cells, cmap="cividis", vmin=low, vmax=high, aspect="auto")
     rows = []
-    for line, place in enumerate(held):
-        assert place.setting is not None
-        strongest = place.defense.strongest[place.setting]
+    for line, (entry, shown) in enumerate(held):
+        strongest = shown.leakage.attack if shown.leakage else ""
         for column, name in enumerate(attacks):
             value = cells[line, column]
-            bright = value > (low + high) / 2
-            text = f"{value:.1f}" if math.isfinite(value) else NONE
-            tint = "black" if bright or not math.isfinite(value) else "white"
+            tint = "black" if value > (low + high) / 2 or math.isnan(value) else "white"
+            text = NONE if math.isnan(value) else f"{value:.1f}"
             ax.text(column, line, text, ha="center", va="center", fontsize=7.5, color=tint)
             if name == strongest:
                 ax.add_patch(
                     Rectangle((column - 0.47, line - 0.45), 0.94, 0.9, fill=False, edgecolor=STRONGEST, lw=1.8)
                 )
-            rows.append(
-                {"defense": place.defense.label, "mechanism": place.defense.mechanism, "attack": name, "psnr_db": value}
-                | {
-                    "setting": setting_in_words(place.defense.settings[place.setting]),
-                    "strongest": name == strongest,
-                    COLUMN: place.under_attacked,
-                }
-            )
+            rows.append(_cell(board, entry, shown, name, value, name == strongest))
     ax.set_xticks(range(len(attacks)), attacks)
-    ax.set_yticks(range(len(held)), [place.name for place in held])
+    ax.set_yticks(range(len(held)), [entry.name for entry, _ in held])
     ax.grid(visible=False)
     ax.xaxis.tick_top()
     ends = f"best guess {low:.1f} dB, undefended {high:.1f} dB and {percent(board.accuracy.value)} % accuracy"
     left_out = f"; too weak: {', '.join(board.void)}" if board.void else ""
-    ax.set_xlabel(f"{board.dataset}, {board.model}: {ends}{left_out}")
+    ax.set_xlabel("\n".join(textwrap.wrap(f"{board.title}: {ends}{left_out}", 100)))
     return rows
 
 
-def _reached(place: Place, attack: str) -> float:
-    assert place.setting is not None
-    values: Array = place.defense.quality[attack][place.setting]
-    value = float(interquartile_mean(values.ravel()))
-    return value if math.isfinite(value) else math.nan
+def _cell(board: Board, entry: Entry, shown: Computed, attack: str, value: float, strongest: bool) -> dict[str, Any]:
+    return {
+        "track": board.track.key,
+        "dataset": board.dataset,
+        "model": board.model,
+        "cohort": board.cohort,
+        "defense": entry.label,
+        "mechanism": entry.mechanism,
+        "attack": attack,
+        "psnr_db": value,
+        "setting": shown.words,
+        "strongest": strongest,
+        COLUMN: shown.under_attacked,
+    }

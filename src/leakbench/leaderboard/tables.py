@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from leakbench.lazy import pd
 from leakbench.leaderboard import PAPER
-from leakbench.leaderboard.board import HEADLINE, LOSSES, READ, boards
-from leakbench.leaderboard.figures import INTERVALS, MEASURED, percent, ratio, settings_of
-from leakbench.report.artifacts import Tables, artifact
-from leakbench.report.under_attacked import COLUMN
-from leakbench.report.wording import NONE, setting_in_words
+from leakbench.leaderboard.board import Board, Computed, Row, boards
+from leakbench.leaderboard.figures import MEASURED, TIERED, in_words, percent, ratio, settings_of
+from leakbench.leaderboard.tracks import ALLOWED, READ
+from leakbench.report.artifacts import LATEX, Tables, artifact, escaped
+from leakbench.report.under_attacked import COLUMN, DAGGER
+from leakbench.report.wording import NONE
 
 if TYPE_CHECKING:
-    from leakbench.report.statistics import Estimate
+    from leakbench.report.inference import Estimate
 
 table = partial(artifact, PAPER, "table", experiments=READ, any_sweep=True)
 
@@ -23,83 +24,122 @@ table = partial(artifact, PAPER, "table", experiments=READ, any_sweep=True)
 @table(
     1,
     title="Leaderboard",
-    caption=f"Leakage (dB) at an equal loss of accuracy, by the strongest attack, least first. {MEASURED} Setting, "
-    f"strongest attack, bits and time are those of the strongest computed setting that loses at most "
-    f"{percent(HEADLINE)} points. 'Seen': how often the strongest attack shows a victim better than the best guess "
-    "does (0.5: no better). 'p': of leaking as much as the first, after Holm's correction. A dash: every setting loses "
-    f"more. {INTERVALS}",
+    caption=f"Leakage (dB) at a loss of at most {percent(ALLOWED)} percentage points of accuracy, by the strongest "
+    f"attack. {MEASURED} {TIERED} 'Worst': mean of the tenth of the victims that leaks most. 'Identified': part of the "
+    "victims that the reconstruction picks out of a line-up. 'Next': leakage and loss of the next stronger setting, "
+    "which costs more. Defenses with 'excluded' lose more in every setting; theirs is the weakest. Bits and time are "
+    "those of training, over the undefended ones. Intervals: 95 %, over seeds.",
 )
 def table01(tables: Tables) -> pd.DataFrame:
-    """A row per defense, and those of no defense and of the best guess."""
+    """A row per defense, and those of no defense and of the best guess; its LaTeX holds the ranked ones alone."""
     rows: list[dict[str, Any]] = []
-    for board in boards(tables):
-        cell = {"data": board.dataset, "model": board.model}
-        for number, place in enumerate(board.places, start=1):
-            one, setting = place.defense, place.setting
-            rows.append(
-                cell
-                | {"#": str(number), "defense": one.label}
-                | {f"at {percent(allowed)} points": level(place.leakage[allowed]) for allowed in LOSSES}
-                | {"p": NONE if math.isnan(place.p_value) else p_value(place.p_value)}
-                | {
-                    "setting": NONE if setting is None else setting_in_words(one.settings[setting]) or NONE,
-                    "strongest attack": NONE if setting is None else one.strongest[setting],
-                    "seen": NONE if setting is None else f"{place.guessed.value:.2f}",
-                    "bits": NONE if setting is None else ratio(one.bits[setting]),
-                    "time": NONE if setting is None else ratio(1 + one.overhead[setting]),
-                    COLUMN: place.under_attacked,
-                }
-            )
+    every = list(boards(tables))
+    for board in every:
+        cell = {"track": board.track.key, "data": board.dataset, "model": board.model}
+        cell |= {} if board.cohort is None else {"clients": str(board.cohort)}
+        rows += [cell | _line(row) for row in board.rows]
         for name, reached in (("no defense", board.undefended), ("best guess", board.guess)):
-            levels = {f"at {percent(allowed)} points": level(reached) for allowed in LOSSES}
-            rows.append(cell | {"#": NONE, "defense": name, **levels, COLUMN: False})
-    return pd.DataFrame(rows).fillna(NONE)
+            seen = {"worst": f"{reached.worst:.1f}", "identified": _part(reached.identified)}
+            rows.append(cell | {"tier": NONE, "defense": name, "leakage": _level(reached.mean), **seen, COLUMN: False})
+    made = pd.DataFrame(rows).fillna(NONE)
+    made.attrs[LATEX] = "\n\n".join(map(_latex, every)) + "\n"
+    return made
 
 
-def level(estimate: Estimate) -> str:
-    """``17.3 [15.1, 18.9]``; a dash where nothing is known."""
-    if math.isnan(estimate.value):
+def _line(row: Row) -> dict[str, Any]:
+    entry, shown, beyond = row.entry, row.entry.shown, row.entry.beyond
+    leakage = shown.leakage if shown else None
+    return {
+        "tier": NONE if row.tier is None else str(row.tier),
+        "defense": entry.label,
+        "leakage": _level(leakage.mean) if leakage else NONE,
+        "worst": f"{leakage.worst:.1f}" if leakage else NONE,
+        "identified": _part(leakage.identified) if leakage else NONE,
+        "setting": (shown.words or NONE) if shown else NONE,
+        "loss": _loss(shown.loss) if shown else NONE,
+        "next": _next(beyond),
+        "strongest attack": leakage.attack if leakage else NONE,
+        "bits": ratio(shown.bits) if shown else NONE,
+        "time": ratio(shown.time) if shown else NONE,
+        "excluded": entry.excluded or NONE,
+        COLUMN: shown is not None and shown.under_attacked,
+    }
+
+
+def _next(beyond: Computed | None) -> str:
+    if beyond is None or beyond.leakage is None:
         return NONE
+    return f"{beyond.leakage.mean.value:.1f} dB, {_loss(beyond.loss)}"
+
+
+def _level(estimate: Estimate) -> str:
+    """``17.3 [15.1, 18.9]``."""
     if math.isnan(estimate.low):
         return f"{estimate.value:.1f}"
     return f"{estimate.value:.1f} [{estimate.low:.1f}, {estimate.high:.1f}]"
 
 
-def p_value(value: float) -> str:
-    """Two digits, the resolution of the resamples."""
-    return "< 0.01" if value < 0.01 else f"{value:.2f}"
+def _loss(loss: Estimate) -> str:
+    """``1.2 ± 0.4`` points."""
+    if math.isnan(loss.value):
+        return NONE
+    if math.isinf(loss.value):
+        return "diverged"
+    half = loss.high - loss.value
+    return f"{100 * loss.value:.1f}" + ("" if math.isnan(half) else f" ± {100 * half:.1f}")
 
 
-def _loss(points: float) -> str:
-    return NONE if math.isnan(points) else "diverged" if math.isinf(points) else f"{points:.1f}"
+def _part(value: float) -> str:
+    return NONE if math.isnan(value) else f"{100 * value:.0f} %"
+
+
+def _latex(board: Board) -> str:
+    """The ranked defenses as a table of booktabs with a label; the best tier is bold, and the caption left to write."""
+    cell = "-".join(filter(None, (board.track.key.lower(), board.dataset, board.model, str(board.cohort or ""))))
+    lines = [
+        r"\begin{table}",
+        r"\centering",
+        r"\begin{tabular}{rlrrrr}",
+        r"\toprule",
+        r"Tier & Defense & Leakage (dB) & Worst tenth & Loss (points) & Bits \\",
+        r"\midrule",
+    ]
+    for row in board.rows:
+        shown = row.entry.shown
+        if row.entry.excluded or shown is None or shown.leakage is None:
+            continue
+        name = f"{row.entry.label} ({shown.words})" if shown.words else row.entry.label
+        cells = [str(row.tier), escaped(name) + (f"$^{DAGGER}$" if shown.under_attacked else "")]
+        cells += [f"{shown.leakage.mean.value:.1f}", f"{shown.leakage.worst:.1f}"]
+        cells += [f"{100 * shown.loss.value:.1f}", ratio(shown.bits).replace("x", r"$\times$")]
+        lines.append(" & ".join(rf"\textbf{{{part}}}" if row.tier == 1 else part for part in cells) + r" \\")
+    lines += [r"\midrule"]
+    for name, reached in (("no defense", board.undefended), ("best guess", board.guess)):
+        lines.append(rf" & {name} & {reached.mean.value:.1f} & {reached.worst:.1f} & & \\")
+    lines += [r"\bottomrule", r"\end{tabular}", rf"\label{{tab:leakbench-{cell}}}", r"\end{table}"]
+    head = [f"% {board.title}", f"% {in_words(board)}, at most {percent(ALLOWED)} points lost."]
+    return "\n".join([*head, *lines])
 
 
 @table(
     2,
     title="Every setting of every defense",
     caption="What was computed: leakage (dB), the attack that reaches it, loss (percentage points), bits and time "
-    f"over those of an undefended step. {MEASURED} 'Front': no other setting beats it in leakage, loss and bits.",
+    f"over those of an undefended step. {MEASURED} A dash: not attacked, since the setting is on neither side of the "
+    "allowed loss. 'Front': no other setting beats it in leakage, loss and bits.",
 )
 def table02(tables: Tables) -> pd.DataFrame:
     """A row per setting."""
-    frames = []
-    for board in boards(tables):
-        points = settings_of(board)
-        frames.append(
-            pd.DataFrame(
-                {
-                    "data": points["dataset"],
-                    "model": points["model"],
-                    "defense": points["defense"],
-                    "setting": points["setting"],
-                    "leakage": points["leakage_db"].map("{:.1f}".format),
-                    "strongest attack": points["strongest"],
-                    "loss": points["loss"].map(_loss),
-                    "bits": points["bits"].map(ratio),
-                    "time": points["time"].map(ratio),
-                    "front": points["front"].map({True: "yes", False: ""}),
-                    COLUMN: points[COLUMN],
-                }
-            )
-        )
-    return pd.concat(frames, ignore_index=True)
+    points = pd.concat([settings_of(board) for board in boards(tables)], ignore_index=True)
+    cell = ["track", "dataset", "model", *(["cohort"] if points["cohort"].notna().any() else []), "defense", "setting"]
+    return points[cell].assign(
+        leakage=points["leakage_db"].map(lambda value: NONE if math.isnan(value) else f"{value:.1f}"),
+        strongest=points["strongest"].replace("", NONE),
+        loss=points["loss"].map(
+            lambda value: NONE if math.isnan(value) else f"{value:.1f}" if math.isfinite(value) else "diverged"
+        ),
+        bits=points["bits"].map(ratio),
+        time=points["time"].map(ratio),
+        front=points["front"].map({True: "yes", False: ""}),
+        **{COLUMN: points[COLUMN]},
+    )

@@ -29,6 +29,10 @@ IMAGE_METRICS = {
     "lpips_vgg": MetricInfo(unit="1 (VGG16)", direction="lower", axis="image"),
 }
 
+IDENTIFIED = {
+    "identified": MetricInfo(unit="1 where the image is picked out of a line-up", direction="higher", axis="image")
+}
+
 # The exact error is infinitely many decibels; JSON and means want a number. Float32 images differ by 1e-7 at least.
 MAX_PSNR = 140.0
 
@@ -66,6 +70,27 @@ PERCEPTUAL = {
 
 LPIPS_SIDE = 32
 """Side of the smallest images, in pixels, that AlexNet takes; VGG16 would take half of it."""
+
+
+def identified(estimate: torch.Tensor, truth: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+    """Whether the truth is nearer to the estimate than every other image of a line-up is, by squared error.
+
+    >>> truth, others = torch.tensor([[0.2], [0.4]]), torch.tensor([[0.9], [0.0]])
+    >>> identified(torch.tensor([[0.3], [0.7]]), truth, others)
+    tensor([1., 0.])
+
+    Args:
+        estimate: pixels, ``[n, ...]``.
+        truth: ``[n, ...]``.
+        others: ``[m, ...]``; one that equals the truth is no rival.
+
+    Returns:
+        1 or 0, ``[n]``.
+    """
+    error = (estimate - truth).flatten(1).square().sum(dim=1)
+    rivals = torch.cdist(estimate.flatten(1), others.flatten(1).to(estimate)).square()
+    same = torch.cdist(truth.flatten(1), others.flatten(1).to(truth)) == 0
+    return (error < rivals.masked_fill(same, torch.inf).amin(dim=1)).to(estimate.dtype)
 
 
 def psnr(estimate: torch.Tensor, truth: torch.Tensor, data_range: float = 1.0) -> torch.Tensor:

@@ -77,7 +77,8 @@ class PaperPlan:
                     "a label is listed twice, or an attack is labelled like a kind of job"
                 )
             jobs[job.path] = job
-        jobs = {path: self._linked(job, jobs.values()) for path, job in jobs.items()}
+        for job in [*jobs.values()]:
+            self._link(job, jobs)
         for experiment in self.spec.experiments:
             list(self._gates(experiment, jobs.values()))  # mistakes surface before anything runs
         return jobs
@@ -127,7 +128,10 @@ class PaperPlan:
 
     def _gates(self, experiment: str, jobs: Collection[Job]) -> Iterator[Gate]:
         experiments = self.spec.experiments
+        attacks = self.listed(experiment, "attacks")
         for attack, spec in experiments[experiment].gates.items():
+            if attack in attacks.known - attacks.planned:
+                continue  # this scale alone leaves the attack out
             where = self._where("experiments", experiment, "gates", attack)
             if spec.undefended is not None:
                 check_known("experiment", spec.undefended, list(experiments), where("undefended"))
@@ -189,12 +193,13 @@ class PaperPlan:
             if reason is None:
                 yield defense
 
-    def _linked(self, job: Job, jobs: Iterable[Job]) -> Job:
-        """A job with those whose records it uses."""
-        attack = job.attack.first if job.attack else None
-        reads = job.kind.reads(attack)
-        uses = {kind: self._used(job, kind, key, jobs) for kind, key in reads.items()}
-        return replace(job, uses=uses) if uses else job
+    def _link(self, job: Job, jobs: dict[str, Job]) -> Job:
+        """Give a job those whose records it uses, which may use others in turn; returns it."""
+        reads = job.kind.reads(job.attack.first if job.attack else None)
+        if reads and not jobs[job.path].uses:
+            used = {kind: self._used(job, kind, key, jobs.values()) for kind, key in reads.items()}
+            jobs[job.path] = replace(job, uses={kind: self._link(other, jobs) for kind, other in used.items()})
+        return jobs[job.path]
 
     def _used(self, job: Job, kind: str, key: str, jobs: Iterable[Job]) -> Job:
         """The one job of a kind on the data set of ``job``, in the experiment that the field ``key`` names.

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from leakbench.report.plots import Drawing
 
 FIGURES = "figures"
+LATEX = "latex"
+"""Attribute of data frames that hold their LaTeX themselves."""
 FORMATS = {"figure": ("pdf", "png", "csv"), "table": ("csv", "md", "tex")}
 
 Tables = Mapping[str, "pd.DataFrame"]
@@ -241,7 +243,9 @@ _LATEX = str.maketrans(
 def _table_formats(frame: pd.DataFrame, caption: str, share: str = "") -> dict[str, bytes]:
     head, title = (f"**{_mark(share)}**\n\n", f"{_mark(share)}. ") if share else ("", "")
     shown = _with_daggers(frame)
-    latex = shown.to_latex(index=False, caption=escaped(title + caption), escape=True)  # escapes the cells alone
+    latex = frame.attrs.get(LATEX)
+    if latex is None:
+        latex = shown.to_latex(index=False, caption=escaped(title + caption), escape=True)  # escapes the cells alone
     return {
         "csv": _csv(frame, share),
         "md": f"{head}{shown.to_markdown(index=False)}\n\n{caption}\n".encode(),

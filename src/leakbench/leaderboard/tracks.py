@@ -1,0 +1,53 @@
+"""The tracks of the leaderboard: threat models with a version, which are never mixed.
+
+A track's ensemble of attacks, its victims and its budget are those of its experiments in ``grid.yaml``. Whatever
+changes a number of a track raises its version, and its rows begin anew.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from leakbench.report.labels import Reads, reads
+from leakbench.report.style import IMAGE_REFERENCES
+
+ALLOWED = 0.02
+"""Loss of accuracy at which defenses are ranked, as a part of the test images; that of ``allowed`` in the grid."""
+
+
+class Track(NamedTuple):
+    """A threat model.
+
+    Attributes:
+        key: a letter.
+        version: of the track; rows of different versions are not compared.
+        name: in words.
+        undefended: experiment of the undefended gradient and the reference attackers.
+        defended: experiment of the defenses.
+    """
+
+    key: str
+    version: int
+    name: str
+    undefended: str
+    defended: str
+
+    @property
+    def title(self) -> str:
+        """``Track A (version 1): one message, untrained model``."""
+        return f"Track {self.key} (version {self.version}): {self.name}"
+
+
+TRACKS = (
+    Track("A", 1, "one message about one image, untrained model", "single_undefended", "single"),
+    Track("C", 1, "one message about one image, along training", "trained_undefended", "trained"),
+)
+
+TRAINING = ("training_undefended", "training")
+"""Experiments that measure utility and cost, for all tracks."""
+
+READ: tuple[str | Reads, ...] = (
+    *TRAINING,
+    *(each for track in TRACKS for each in (reads(track.undefended, attacks=IMAGE_REFERENCES), track.defended)),
+)
+"""Experiments that figures and tables read."""
