@@ -175,7 +175,7 @@ def test_what_is_wrong_is_said(root: Path, compare: Any, message: str) -> None:
 
 
 def test_two_need_two_labels(root: Path) -> None:
-    assert "'mine' is compared twice" in fault(root, "../mine.py:Mine", {"name": "../mine.py:Mine", "strength": 0.1})
+    assert "'mine' is there twice" in fault(root, "../mine.py:Mine", {"name": "../mine.py:Mine", "strength": 0.1})
 
 
 def test_one_may_be_named_without_a_list(root: Path) -> None:
@@ -199,3 +199,43 @@ def test_snakemake_runs_the_new_cells(root: Path) -> None:
         "parameters": {"strength": 0.5, "rate": 0.5},
         "sweep": {},
     }
+
+
+class TestEnsemble:
+    """`ensemble`: attacks that join every track of the leaderboard, and nothing else."""
+
+    def jobs(self, root: Path, *given: Any) -> list[Job]:
+        project = Project(root, {"ensemble": list(given)})
+        return [job for job in project.plan("smoke").jobs.values() if job.attack and job.attack.label == "stronger"]
+
+    def test_it_joins_every_track(self, root: Path) -> None:
+        found = self.jobs(root, {"name": "dlg_wolfe", "label": "stronger", "iterations": 9})
+        tracks = {"single", "single_undefended", "trained", "trained_undefended"}
+        assert {(job.paper, job.experiment) for job in found} == {("leaderboard", track) for track in tracks}
+        entries = {job.defense.label for job in found if job.experiment == "single"}
+        assert len(entries) == 21 and all(
+            job.attack and job.attack.first.parameters()["iterations"] == 9 for job in found
+        )
+
+    def test_the_jobs_of_others_are_the_same(self, root: Path) -> None:
+        alone = Project(root).plan("smoke").jobs
+        beside = Project(root, {"ensemble": [{"name": "dlg_wolfe", "label": "stronger"}]}).plan("smoke").jobs
+        assert {path: job.digest for path, job in beside.items() if path in alone} == {
+            path: job.digest for path, job in alone.items()
+        }
+
+    @pytest.mark.parametrize(
+        ("given", "said"),
+        [
+            ({"name": "qsgd"}, "unknown attack 'qsgd'"),
+            ("../mine.py:Mine", "'../mine.py:Mine' is no attack; derive it from leakbench.attacks.base.Attack"),
+            ("../mine.py", r"which class of '../mine.py'\? Give it as ../mine.py:MyAttack"),
+            (
+                {"name": "ridge_inversion", "label": "ridge"},
+                "ensemble: 'ridge' is an attack of paper 'leaderboard' already",
+            ),
+        ],
+    )
+    def test_mistakes_are_explained(self, root: Path, given: Any, said: str) -> None:
+        with pytest.raises(ConfigError, match=said):
+            self.jobs(root, given)

@@ -200,6 +200,78 @@ def _board(arguments: argparse.Namespace) -> None:
     _print(arguments, board(project, scale, arguments.track), print_board)
 
 
+def _submit(arguments: argparse.Namespace) -> int:
+    from leakbench.leaderboard import submission
+    from leakbench.report.board import SHOWN
+    from leakbench.report.terminal import print_rows
+
+    if arguments.verify:
+        return _verify(arguments)
+    kind, spec, wrong = _checked(arguments)
+    if wrong:
+        print_rows(f"{arguments.source}: mend this first (leakbench check {arguments.source})", wrong)
+        return 1
+    scale = arguments.scale or _project(arguments).settings.scale
+    arguments.set = [
+        *arguments.set,
+        *(f"{key}={json.dumps(value)}" for key, value in submission.overrides(kind, spec, scale).items()),
+    ]
+    project = _project(arguments)
+    folder = Path(arguments.folder or f"submissions/{spec['label']}")
+    lines = submission.submit(project, kind, spec["label"], folder, arguments.cores)
+    print_rows(
+        f"{folder}: what it claims", [{name: line.get(name) for name in SHOWN if name != "tier"} for line in lines]
+    )
+    return 0
+
+
+def _checked(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any], list[dict[str, Any]]]:
+    """The kind of what is submitted, its specification, and what is wrong with it.
+
+    Raises:
+        ConfigError: it is not one defense or one attack.
+    """
+    import yaml
+
+    from leakbench.contract.kit import check_component, components_of
+    from leakbench.errors import ConfigError
+    from leakbench.leaderboard.submission import KEYS
+
+    given = yaml.safe_load(arguments.parameters or "{}")
+    components = [(kind.removesuffix("s"), each) for kind, each in components_of(arguments.source)]
+    submitted = [(kind, each) for kind, each in components if kind in KEYS]
+    if len(submitted) != 1:
+        raise ConfigError(f"{arguments.source}: {len(submitted)} defenses and attacks; name one as file.py:Class")
+    kind, component = submitted[0]
+    first = {
+        key: value["sweep"][0] if isinstance(value, dict) and "sweep" in value else value
+        for key, value in given.items()
+    }
+    answers = check_component(f"{kind}s", component, first)
+    wrong = [{"check": each.check, "what": each.message} for each in answers if each.verdict == "wrong"]
+    source = arguments.source
+    if source.partition(":")[0].endswith(".py"):
+        source = f"{Path(source.partition(':')[0]).resolve()}:{component.__name__}"
+    return kind, {"name": source, "label": arguments.label or component.name, **given}, wrong
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    from leakbench.leaderboard import submission
+
+    folder = Path(arguments.source)
+    given = submission.read(folder).overrides(folder)
+    arguments.set = [*arguments.set, *(f"{key}={json.dumps(value)}" for key, value in given.items())]
+    compared = submission.verify(_project(arguments), folder, arguments.part)
+    for each in compared:
+        outcome = "identical" if each.difference == 0 else f"differs by {each.difference:.3g}"
+        print(f"{each.path}: {outcome}")
+    if any(each.difference for each in compared):
+        print("Another kind of processor rounds otherwise; on the same kind, the records are not of this source.")
+        return 1
+    print(f"{folder}: digests, lines and {len(compared)} records hold")
+    return 0
+
+
 def _publish(arguments: argparse.Namespace) -> None:
     from leakbench.errors import UnknownName
     from leakbench.report.published import publish, write_pages
@@ -378,6 +450,23 @@ def _add_reports(command: _AddCommand) -> None:
     board.add_argument("--scale", help="of which scale (default: the configured one)")
     board.add_argument(
         "--json", action="store_true", help="print a JSON list of objects, a line of the leaderboard each"
+    )
+    submit = command(
+        "submit",
+        _submit,
+        "Check a defense or an attack, compute its lines of the leaderboard, and make a folder for a pull request.",
+    )
+    submit.add_argument("source", metavar="FILE", help="file.py:Class, or a registered name; with --verify the folder")
+    submit.add_argument("--label", help="its name on the leaderboard (default: the registered one)")
+    submit.add_argument(
+        "--parameters", metavar="YAML", help="such as '{scale: {sweep: [0.01, 0.1]}}', from weak to strong"
+    )
+    submit.add_argument("--scale", help="of which scale (default: the configured one)")
+    submit.add_argument("--folder", help="of the submission (default: submissions/<label>)")
+    submit.add_argument("--cores", type=_positive, default=2, metavar="N", help="of the workflow (default: 2)")
+    submit.add_argument("--verify", action="store_true", help="check a submission, and compute a part of it again")
+    submit.add_argument(
+        "--part", type=float, default=0.1, metavar="P", help="of its records, with --verify (default: 0.1)"
     )
     publish = command("publish", _publish, "Keep a scale's verdicts in published/, and show them on the pages.")
     publish.add_argument("--paper", help="of this paper alone")

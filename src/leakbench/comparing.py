@@ -1,4 +1,4 @@
-"""Your own defense beside the published ones: the key ``compare``, and the jobs that such a defense joins.
+"""Your own defense beside the published ones (the key ``compare``), and the jobs that it joins; your own attack.
 
 A compared defense joins every experiment that compares mechanisms. That is decided from the plan alone; what only a
 running job can detect (a law that the message does not state, an attack without an adaptive attacker) becomes the
@@ -10,20 +10,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from leakbench.defenses.base import DEFENSES, Defense, NoDefense
+from leakbench.defenses.base import Defense, NoDefense
 from leakbench.errors import ConfigError
 from leakbench.plugins import load_plugin
+from leakbench.registry import Component, Registry
 
 if TYPE_CHECKING:
     from leakbench.jobs.base import JobKind, Variant
 
 
 class ComparedSpec(BaseModel):
-    """A defense to compare. The other keys are its parameters, and any may be ``{sweep: [values]}``."""
+    """A component of yours. The other keys are its parameters, and any may be ``{sweep: [values]}``."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -46,17 +47,23 @@ class Comparison(NamedTuple):
     """Why it does not belong there; None where it does."""
 
 
-def defense_named(name: str, root: Path, where: str) -> type[Defense]:
+C = TypeVar("C", bound=Component)
+
+
+def component_named(registry: Registry[C], base: type[C], name: str, root: Path, where: str) -> type[C]:
     """The class named by ``module:Class``, ``file.py:Class``, an entry point or a registered name.
 
     Args:
+        registry: of its kind.
+        base: class of its kind.
         name: as in the configuration.
         root: folder of relative paths.
         where: source of the name, for the error message.
 
     Raises:
-        ConfigError: nothing has this name, or it is not a registered defense.
+        ConfigError: nothing has this name, or it is not registered, or of another kind.
     """
+    kind = registry.kind
     source, colon, attribute = name.rpartition(":")
     candidate: Any
     if colon:
@@ -65,16 +72,15 @@ def defense_named(name: str, root: Path, where: str) -> type[Defense]:
         if candidate is None:
             raise ConfigError(f"{where}: '{source}' has no class '{attribute}'")
     elif name.endswith(".py"):
-        raise ConfigError(f"{where}: which class of '{name}'? Give it as {name}:MyDefense")
+        raise ConfigError(f"{where}: which class of '{name}'? Give it as {name}:My{kind.capitalize()}")
     else:
-        entries = [entry.load() for entry in entry_points(group=DEFENSES.package, name=name)]
-        candidate = next((entry for entry in entries if isinstance(entry, type)), None) or DEFENSES.get(name, where)
-    if not (isinstance(candidate, type) and issubclass(candidate, Defense)):
-        raise ConfigError(f"{where}: '{name}' is no defense; derive it from leakbench.defenses.base.Defense")
+        entries = [entry.load() for entry in entry_points(group=registry.package, name=name)]
+        candidate = next((entry for entry in entries if isinstance(entry, type)), None) or registry.get(name, where)
+    if not (isinstance(candidate, type) and issubclass(candidate, base)):
+        raise ConfigError(f"{where}: '{name}' is no {kind}; derive it from {base.__module__}.{base.__name__}")
     if "name" not in vars(candidate):
-        raise ConfigError(
-            f"{where}: '{name}' is not registered; put @DEFENSES.register(\"its_name\", version=1) above the class"
-        )
+        above = f'@{kind.upper()}S.register("its_name", version=1)'
+        raise ConfigError(f"{where}: '{name}' is not registered; put {above} above the class")
     return candidate
 
 

@@ -17,6 +17,7 @@ GIVEN: dict[str, dict[str, Any]] = {
     "distributed_noise": {"variance": 1e-4},
     "water_filling": {"variance": 1e-4, "batch": 2},
     "gaussian_sampling": {"batch": 2},
+    "cafl": {"epsilon": 1.0, "fraction": 0.5, "iterations": 10},  # of the solver, at every candidate
     "dropped_layers": {"layers": ("fc_layers.1",)},
     "jopeq": {"epsilon": 4, "sigma2": 0.85, "nu": 50},
     "paillier": {"toy": True, "key_bits": 64, "clients": 2, "fraction_bits": 8, "integer_bits": 3},

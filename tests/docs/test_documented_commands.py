@@ -47,6 +47,10 @@ ELSEWHERE = {
         "tests/docs/test_add_a_defense.py"
     ),
     "sbatch driver.sh": "tests/slurm/test_driver.py",
+    "leakbench submit sign_noise.py --parameters '{scale: {sweep: [0.01, 0.1]}}'": (
+        "tests/leaderboard/test_submission.py"
+    ),
+    "leakbench submit --verify submissions/sign_noise": "tests/leaderboard/test_submission.py",
 }
 
 

@@ -692,7 +692,7 @@ def test_a_plugin_that_is_not_there(checkout: Checkout) -> None:
 # File, key and value of a mistake; what is said about it; and the place that is named where it is not that key.
 MISTAKES: list[tuple[Any, ...]] = [
     # Keys.
-    (CONFIG, "sclae", "smoke", "unknown key 'sclae'; did you mean 'scale'? Allowed: compare, data_root, papers"),
+    (CONFIG, "sclae", "smoke", "unknown key 'sclae'; did you mean 'scale'? Allowed: compare, data_root, ensemble"),
     (PAPER, "titel", "x", "unknown key 'titel'; did you mean 'title'? Allowed: citation, experiments, title"),
     (PAPER, "experiments.noise.dataset", [], "unknown key 'dataset'; did you mean 'datasets'? Allowed: datasets"),
     (PAPER, "variants.defence", {}, "unknown key 'defence'; did you mean 'defenses'? Allowed: attacks, datasets"),

@@ -49,14 +49,22 @@ class PaperPlan:
         name: name of the paper.
         layers: the paper's grid, with everything that lies over it.
         compared: the defenses that ``compare`` names.
+        ensemble: the attacks that ``ensemble`` names.
     """
 
-    def __init__(self, scale: str, name: str, layers: Layers, compared: Sequence[Variant[Any]]) -> None:
+    def __init__(
+        self,
+        scale: str,
+        name: str,
+        layers: Layers,
+        compared: Sequence[Variant[Any]],
+        ensemble: Sequence[Variant[Any]] = (),
+    ) -> None:
         self._scale = scale
         self._name = name
         self._layers = layers
         self._where = layers.where
-        self._compared = compared
+        self._compared, self._ensemble = compared, ensemble
         self._comparisons: list[Comparison] = []
         self.spec = validated(PaperSpec, layers.merged, self._where())
         self._variants = DeclaredVariants(self.spec.variants, self._where)
@@ -159,6 +167,8 @@ class PaperPlan:
         attacks: list[Variant[Any] | None] = [
             self._variants.get("attacks", label, (*keys, "attacks")) for label in spec.attacks
         ] or [None]
+        if self.spec.experiments[experiment].ensemble and kind.uses_attacks:
+            attacks += self._stronger()
         defenses = [*axes.defenses, *self._joining(experiment, axes, kinds)]
         undefended = {variant.label for variant in axes.defenses if variant.component.name == "none"}
         for dataset, model, defense, attack in itertools.product(axes.datasets, axes.models, defenses, attacks):
@@ -178,6 +188,16 @@ class PaperPlan:
                     seeds=seeds,
                     kinds=kinds if kinds.sweep else None,
                 )
+
+    def _stronger(self) -> Iterator[Variant[Any]]:
+        """The attacks of the configuration, which join an ensemble."""
+        for attack in self._ensemble:
+            if attack.label in self.spec.variants.attacks:
+                raise ConfigError(
+                    f"ensemble: '{attack.label}' is an attack of paper '{self._name}' already; "
+                    f"write {{name: {attack.component.name}, label: another}}"
+                )
+            yield attack
 
     def _joining(self, experiment: str, axes: _Axes, kinds: Variant[JobKind]) -> Iterator[Variant[Any]]:
         """The compared defenses that belong to the jobs of one kind of an experiment."""

@@ -51,16 +51,23 @@ class Plan:
         scale: the layers over the papers' grids.
         papers: the configured ones.
         compared: the defenses that ``compare`` names.
+        ensemble: the attacks that ``ensemble`` names.
 
     Raises:
         ConfigError: by all methods, if a file of the paper is missing or does not fit its schema.
     """
 
-    def __init__(self, scale: Scale, papers: Iterable[PaperFolder], compared: Sequence[Variant[Any]]) -> None:
+    def __init__(
+        self,
+        scale: Scale,
+        papers: Iterable[PaperFolder],
+        compared: Sequence[Variant[Any]],
+        ensemble: Sequence[Variant[Any]] = (),
+    ) -> None:
         self.scale, self.description, self.device = scale.name, scale.description, scale.device
         folders = {paper.name: paper for paper in papers}
         self._plans: Mapping[str, PaperPlan] = Lazily(
-            folders, lambda name: PaperPlan(scale.name, name, scale.layers(folders[name]), compared)
+            folders, lambda name: PaperPlan(scale.name, name, scale.layers(folders[name]), compared, ensemble)
         )
 
     @cached_property

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 from leakbench.adapted import AdaptedCell
-from leakbench.comparing import ComparedSpec, defense_named
+from leakbench.attacks.base import ATTACKS, Attack
+from leakbench.comparing import ComparedSpec, component_named
+from leakbench.defenses.base import DEFENSES, Defense
 from leakbench.errors import ConfigError, UnknownName
 from leakbench.gates import Gate
 from leakbench.jobs.base import Job, Variant
@@ -21,6 +23,9 @@ from leakbench.planning.schemas import Settings
 from leakbench.planning.variants import swept
 from leakbench.plugins import load_plugin
 from leakbench.records import RESULTS
+from leakbench.registry import Component, Registry
+
+C = TypeVar("C", bound=Component)
 
 PARTS = ("scale", "paper", "experiment", "dataset", "model", "defense", "attack", "part")
 """Names of the parts of a record's path, below the folder of results."""
@@ -63,7 +68,8 @@ class Project:
         self.settings = validated(Settings, content, self._where)
         for plugin in self.settings.plugins:
             load_plugin(str(root / plugin) if plugin.endswith(".py") else plugin, self._where("plugins"))
-        self.compared = list(self._compared())
+        self.compared: list[Variant[Defense]] = list(self._given("compare", DEFENSES, Defense))
+        self.ensemble: list[Variant[Attack]] = list(self._given("ensemble", ATTACKS, Attack))
         for paper in self.settings.papers:
             check_known("paper", paper, self.papers, self._where("papers"))
         for paper in stems(root / PAPERS):
@@ -75,16 +81,16 @@ class Project:
         """The file that has the last word on a key of config.yaml, or the command line."""
         return place("command line" if set(keys[:1]) & set(self._overrides) else "config/config.yaml", *keys)
 
-    def _compared(self) -> Iterator[Variant[Any]]:
-        """The defenses that ``compare`` names, under labels that differ."""
+    def _given(self, key: str, registry: Registry[C], base: type[C]) -> Iterator[Variant[C]]:
+        """The components that a key of the configuration names, under labels that differ."""
         labels: set[str] = set()
-        for number, given in enumerate(self.settings.compare):
+        for number, given in enumerate(getattr(self.settings, key)):
             spec = ComparedSpec(name=given) if isinstance(given, str) else given
-            where = partial(self._where, "compare", number)
-            component = defense_named(spec.name, self.root, where())
+            where = partial(self._where, key, number)
+            component = component_named(registry, base, spec.name, self.root, where())
             variant = swept(spec.label or component.name, component, spec.model_extra or {}, where)
             if variant.label in labels:
-                raise ConfigError(f"{where()}: '{variant.label}' is compared twice; give one of them another 'label'")
+                raise ConfigError(f"{where()}: '{variant.label}' is there twice; give one of them another 'label'")
             labels.add(variant.label)
             yield variant
 
@@ -106,7 +112,7 @@ class Project:
         check_known("scale", scale, self.scales, where)
         if scale not in self._plans:
             papers = [self.papers[name] for name in self.settings.papers]
-            self._plans[scale] = Plan(read_scale(self.root, scale, self.papers), papers, self.compared)
+            self._plans[scale] = Plan(read_scale(self.root, scale, self.papers), papers, self.compared, self.ensemble)
         return self._plans[scale]
 
     def job(self, path: str) -> Job:

@@ -29,12 +29,15 @@ class Settings(_Strict):
     compare: list[str | ComparedSpec] = Field(
         [], description="defenses (module:Class, path/to/file.py:Class, a name) to put into every applicable experiment"
     )
+    ensemble: list[str | ComparedSpec] = Field(
+        [], description="attacks (as in compare) to add to the ensemble of every track of the leaderboard"
+    )
     warm: bool = Field(True, description="fork jobs from a process that has imported the libraries already")
 
-    @field_validator("compare", mode="before")
+    @field_validator("compare", "ensemble", mode="before")
     @classmethod
     def _one_is_a_list(cls, given: Any) -> Any:
-        """``--config compare=my_defense.py:MyDefense`` names one."""
+        """Take one name, as in ``--config compare=my_defense.py:MyDefense``."""
         return [given] if isinstance(given, str | Mapping) else given
 
 
@@ -78,6 +81,7 @@ class ExperimentSpec(_Strict):
     models: list[str]
     defenses: list[str]
     jobs: dict[str, KindSpec] = Field(description="kinds of job (attack, train, fisher, ...) with their protocols")
+    ensemble: bool = Field(False, description="whether attacks of the configuration's key 'ensemble' join its own")
     gates: dict[str, GateSpec] = Field({}, description="per attack, what it must reach on the undefended gradient")
 
 
