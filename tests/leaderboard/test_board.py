@@ -322,3 +322,22 @@ def test_figures_of_the_smoke_scale_show_every_defense(name: str) -> None:
     expected = set(found["training"]["defense"])
     assert set(draw(name, found, paper=PAPER).numbers["defense"]) == expected
     assert set(make("table02", found, paper=PAPER)["defense"]) == expected
+
+
+def test_leakage_over_the_budget() -> None:
+    """The line never falls: whoever has a larger budget may also spend less."""
+    spent = {"ig": 100.0, "dlg": 300.0}
+    rows = [
+        *defended(),
+        *(
+            row(defense, "evaluations", budget, seed, attack=attack)
+            for defense in ("even", "odd")
+            for attack, budget in spent.items()
+            for seed in range(SEEDS)
+        ),
+    ]
+    numbers = draw("fig04", tables(rows), paper=PAPER).numbers.set_index("attack")
+    assert dict(numbers["evaluations"]) == spent and list(numbers.index) == ["ig", "dlg"]
+    middle = 0.1 * (SEEDS - 1) / 2 + 0.1 * (VICTIMS - 1) / 2
+    assert numbers.loc["ig", "best_so_far_db"] == pytest.approx((20 + 15) / 2 + middle)
+    assert numbers.loc["dlg", "best_so_far_db"] == pytest.approx((20 + 25) / 2 + middle)

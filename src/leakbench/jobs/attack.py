@@ -51,6 +51,11 @@ VICTIM_METRICS = {
 }
 """Metrics of attack jobs beside those of reconstructed images or sentences."""
 
+BUDGET = {
+    "evaluations": MetricInfo(unit="passes of the client's computation per victim, choices included", direction="none")
+}
+"""Metric of an attack's budget."""
+
 UTILITY = "train"
 """Kind of job that measures what a defense costs."""
 
@@ -90,6 +95,7 @@ class AttackJob(JobKind):
         "utility",
         "allowed",
         "line_up",
+        "budget",
     )
 
     clients: int = Field(ge=1, description="victim batches per seed")
@@ -159,6 +165,9 @@ class AttackJob(JobKind):
         ge=2,
         description="images of the test split, the last ones, among which each victim is picked out by its "
         "reconstruction, the victim included; by default none is",
+    )
+    budget: bool = Field(
+        False, description="whether the record says how many gradients the attack evaluates per victim"
     )
     target: Literal["images", "batch_mean", "dataset_mean"] = Field(
         "images",
@@ -258,7 +267,7 @@ class AttackJob(JobKind):
 
     def metrics_of(self, job: Job) -> Mapping[str, MetricInfo]:
         chosen = {} if job.attack is None else job.attack.component.chooses
-        picked = IDENTIFIED if self.line_up else {}
+        picked = (IDENTIFIED if self.line_up else {}) | (BUDGET if self.budget else {})
         return {**SUBJECTS[job.dataset.component.unit].metrics, **VICTIM_METRICS, **picked, **chosen}
 
     def lengths_of(self, job: Job) -> Mapping[str, int]:
@@ -405,6 +414,9 @@ class AttackJob(JobKind):
         for place, (seed, scene) in enumerate(scenes.items()):
             of_seed = reconstruction.rows(place * rows, (place + 1) * rows)
             measured, shown = scene.judged(seed, sent[seed], of_seed)
+            if self.budget:
+                for replicate in measured:
+                    replicate.metrics |= {"evaluations": job.attack_effort(1).passes}
             replicates += measured
             tensors |= shown
         return sorted(replicates, key=lambda replicate: replicate.seed), tensors

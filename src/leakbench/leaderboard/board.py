@@ -29,7 +29,7 @@ from leakbench.report.wording import setting_in_words
 if TYPE_CHECKING:
     from leakbench.report.inference import Array
 
-METRIC, IDENTIFIED = "psnr", "identified"
+METRIC, IDENTIFIED, BUDGET = "psnr", "identified", "evaluations"
 COHORT, STATE = SETTING + "clients", SETTING + "epoch"
 """Columns of what protocols sweep: clients per round of training, and epochs of training before an attack."""
 WORST = 0.1
@@ -79,7 +79,8 @@ class Computed:
         items: its swept parameters.
         loss: of accuracy; infinite where a training diverged, NaN where none is known.
         leakage: by the strongest attack; None where none was run, or none applies.
-        attacks: leakage by each attack of the ensemble, in dB; NaN for one that does not apply.
+        attacks: leakage by each attack of the ensemble, in dB.
+        budgets: gradients that each evaluates per victim; NaN where it is not known.
         bits: over those of the undefended message; NaN where unknown.
         time: of a step over that of an undefended one: the median over seeds and repetitions; NaN where unknown.
         under_attacked: whether the attacks that know the defense do worse than those inside them.
@@ -89,6 +90,7 @@ class Computed:
     loss: Estimate
     leakage: Leakage | None
     attacks: Mapping[str, float]
+    budgets: Mapping[str, float]
     bits: float
     time: float
     under_attacked: bool
@@ -338,11 +340,13 @@ def _computed(
     of_costs, of_attacks = (_at(frame, setting) for frame in (costs, attacked))
     usable = of_attacks[~of_attacks["void"]]
     filled = {label: np.where(np.isfinite(psnr), psnr, guess.psnr) for label, psnr, _ in cubes.each(usable)}
+    evaluations = values_of(usable, BUDGET).groupby("attack")["value"].mean().to_dict()
     return Computed(
         tuple((str(name).removeprefix(SETTING), value) for name, value in setting.items()),
         _loss(of_costs),
         cubes.strongest(usable, guess),
         {label: float(psnr.mean()) for label, psnr in filled.items()},
+        {label: float(evaluations.get(label.partition(",")[0], math.nan)) for label in filled},
         _bits(of_costs) / _bits(without),
         1 + float(values_of(of_costs, "overhead")["value"].median()),
         under_attacked(of_attacks),

@@ -16,7 +16,7 @@ from leakbench.planning.layers import read_yaml
 from leakbench.report.artifacts import Tables, artifact
 from leakbench.report.pareto import nondominated
 from leakbench.report.plots import Drawing
-from leakbench.report.style import REFERENCE_COLOUR, colour, marker, panels
+from leakbench.report.style import REFERENCE_COLOUR, colour, marker, panels, plain_ticks
 from leakbench.report.under_attacked import COLUMN, DAGGER, marked
 from leakbench.report.wording import NONE
 
@@ -38,6 +38,8 @@ TIERED = (
 )
 STRONGEST = "#D55E00"
 """Colour of the frame around the strongest attack."""
+ATTACKS = "#0072B2"
+"""Colour of attacks."""
 ROW = 0.19
 """Height of a line of the ranking, in inches."""
 BEYOND = 15.0
@@ -345,3 +347,54 @@ def _cell(board: Board, entry: Entry, shown: Computed, attack: str, value: float
         "strongest": strongest,
         COLUMN: shown.under_attacked,
     }
+
+
+@figure(
+    4,
+    title="Leakage over the attackers' budget",
+    caption="PSNR (dB, mean over victims) of every attack, at the settings of Figure 1: the mean over the ranked "
+    "defenses, and the middle half of them. Line: the best that an attacker with so many evaluations reaches, who for "
+    "each defense knows which attack to run. The budget counts gradients per victim as planned, those of choosing a "
+    "strength and of learning from auxiliary images included; further tries of line searches are not. Attacks that "
+    "miss their gate are left out.",
+    leaves_out="each of its points is a mean over all defenses",
+)
+def fig04(tables: Tables) -> Drawing:
+    """A panel per track, data set, model and cohort; a point per attack."""
+    every = list(boards(tables))
+    drawn, axes = panels(len(every), width=4.4, height=3.4)
+    rows: list[dict[str, Any]] = []
+    for ax, board in zip(axes, every, strict=True):
+        rows += _budgets(ax, board)
+    return Drawing(drawn, pd.DataFrame(rows))
+
+
+def _budgets(ax: Axes, board: Board) -> list[dict[str, Any]]:
+    shown = [row.entry.shown for row in board.rows if row.entry.shown and not row.entry.excluded]
+    reached: dict[str, list[float]] = {}
+    costs: dict[str, float] = {}
+    for one in shown:
+        for name, value in one.attacks.items():
+            reached.setdefault(name, []).append(value)
+            costs[name] = max(costs.get(name, 0.0), one.budgets[name])  # wrappers differ between defenses
+    guess = board.guess.mean.value
+    best, front, rows = dict.fromkeys(range(len(shown)), guess), [], []
+    for name in sorted(reached, key=lambda name: costs[name]):
+        best = {place: max(best[place], one.attacks.get(name, guess)) for place, one in enumerate(shown)}
+        front.append((costs[name], float(np.mean(list(best.values())))))
+        low, mean, high = np.quantile(reached[name], 0.25), np.mean(reached[name]), np.quantile(reached[name], 0.75)
+        ax.plot([costs[name]] * 2, [low, high], color=ATTACKS, linewidth=1.2)
+        ax.plot(costs[name], mean, "o", color=ATTACKS, markersize=5)
+        ax.annotate(name, (costs[name], mean), (5, 4), textcoords="offset points", fontsize=7)
+        rows.append(
+            {"track": board.track.key, "dataset": board.dataset, "model": board.model, "cohort": board.cohort}
+            | {"attack": name, "evaluations": costs[name], "psnr_db": mean, "low": low, "high": high}
+            | {"best_so_far_db": front[-1][1], "defenses": len(reached[name])}
+        )
+    if front:
+        ax.step(*zip(*front, strict=True), where="post", color=STRONGEST, linewidth=1.4)
+    ax.axhline(guess, color=REFERENCE_COLOUR, linestyle="--", linewidth=1)
+    ax.set(xscale="log", xlabel="gradient evaluations per victim", ylabel="PSNR (dB)")
+    plain_ticks(ax.xaxis)
+    ax.set_title("\n".join(textwrap.wrap(board.title, 58)), loc="left", fontsize=8)
+    return rows
