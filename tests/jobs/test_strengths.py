@@ -150,3 +150,8 @@ def test_protocols_that_say_half() -> None:
         AttackJob(clients=1, batch_size=1, line_up=5, target="batch_mean")
     with pytest.raises(ValidationError, match="set evaluation"):
         TrainJob(**{**TRAINING, "evaluation": None}, undefended="bare")
+
+
+def test_the_budget_is_recorded_as_a_number(trained: Path) -> None:
+    record = run_job(attack(allowed=1.0, budget=True), trained, CPU)
+    assert {number(each, "evaluations") for each in record.replicates} == {1.0}

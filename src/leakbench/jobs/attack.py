@@ -416,7 +416,7 @@ class AttackJob(JobKind):
             measured, shown = scene.judged(seed, sent[seed], of_seed)
             if self.budget:
                 for replicate in measured:
-                    replicate.metrics |= {"evaluations": job.attack_effort(1).passes}
+                    replicate.metrics |= {"evaluations": float(job.attack_effort(1).passes)}
             replicates += measured
             tensors |= shown
         return sorted(replicates, key=lambda replicate: replicate.seed), tensors
