@@ -31,7 +31,7 @@ LENGTH = 12
 class Scene:
     """Victims with a sentence each, of a BERT of two layers."""
 
-    def __init__(self, width: int, vocabulary: int, victims: int) -> None:
+    def __init__(self, width: int, vocabulary: int, victims: int, seed: int = 0) -> None:
         model = Bert(
             width=width,
             layers=2,
@@ -41,7 +41,7 @@ class Scene:
             positions=LENGTH,
             initial_std=0.55 / width**0.5,
         )
-        self.network = network = build_network(model, (LENGTH,), 2, 0)
+        self.network = network = build_network(model, (LENGTH,), 2, seed)
         self.module = network.trainable_module()
         ids = torch.randint(4, vocabulary, (victims, 1, LENGTH), generator=generator("benchmark", "sentences"))
         ids[..., 0], ids[..., -1] = 2, 3

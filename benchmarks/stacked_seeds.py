@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
-from leakbench.attacks.base import Knowledge, Observations
+from benchmarks.sentences import Scene
+from leakbench.attacks.base import Attack, Knowledge, Observations
 from leakbench.attacks.presets import IGOptimalDefense
 from leakbench.federated.step import ClientSteps
 from leakbench.jobs.stacked import joint_knowledge, side_by_side
@@ -50,6 +51,21 @@ def measure(model: Model, shape: tuple[int, int, int], batch: int, rows: int, se
         steps = ClientSteps(network, network.parameters, images, labels, streams[-1])
         observations.append(Observations(network, network.parameters, steps.gradient, (batch, *shape)))
         knowledge.append(Knowledge(labels=labels, pixel_range=low_high))
+    return ratio(attack, observations, knowledge, streams)
+
+
+def measure_sentences(rows: int, seeds: int, iterations: int) -> float:
+    """The same for a search for sentences, whose word embeddings differ between seeds."""
+    scenes = [Scene(64, 400, rows, seed) for seed in range(seeds)]
+    attack = scenes[0].attack.model_copy(update={"iterations": iterations})
+    streams = [Streams([("benchmark", seed, row) for row in range(rows)]) for seed in range(seeds)]
+    return ratio(attack, [each.observations for each in scenes], [each.knowledge for each in scenes], streams)
+
+
+def ratio(
+    attack: Attack, observations: Sequence[Observations], knowledge: Sequence[Knowledge], streams: Sequence[Streams]
+) -> float:
+    """Time of one seed after the other over that of all together."""
     together = Streams([key for each in streams for key in each.keys])
     one_by_one = seconds(
         lambda: [attack.reconstruct(*each) for each in zip(observations, knowledge, streams, strict=True)]
@@ -72,7 +88,9 @@ def main() -> None:
     for name, model, shape, batch in CASES:
         ratios = [measure(model, shape, batch, rows, arguments.seeds, arguments.iterations) for rows in arguments.rows]
         size = "x".join(map(str, shape))
-        print(f"| {name} | {batch} of {size} | {' | '.join(f'{ratio:.1f}x' for ratio in ratios)} |", flush=True)
+        print(f"| {name} | {batch} of {size} | {' | '.join(f'{each:.1f}x' for each in ratios)} |", flush=True)
+    ratios = [measure_sentences(rows, arguments.seeds, arguments.iterations) for rows in arguments.rows]
+    print(f"| BERT 64 | 1 of 12 tokens | {' | '.join(f'{each:.1f}x' for each in ratios)} |", flush=True)
 
 
 if __name__ == "__main__":
