@@ -228,6 +228,10 @@ class TestEnsemble:
         ("given", "said"),
         [
             ({"name": "qsgd"}, "unknown attack 'qsgd'"),
+            (
+                {"name": "dlg_wolfe", "label": "stronger", "iterations": {"sweep": [9, 99]}},
+                "'stronger' sweeps iterations; an attack of a track has one strength",
+            ),
             ("../mine.py:Mine", "'../mine.py:Mine' is no attack; derive it from leakbench.attacks.base.Attack"),
             ("../mine.py", r"which class of '../mine.py'\? Give it as ../mine.py:MyAttack"),
             (

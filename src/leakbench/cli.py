@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -33,10 +33,11 @@ LISTABLE = (
 )
 
 
-def _project(arguments: argparse.Namespace) -> Project:
+def _project(arguments: argparse.Namespace, further: Mapping[str, Any] | None = None) -> Project:
+    """The project under ``--set``, and under further keys of config/config.yaml, which win."""
     from leakbench.planning.project import Project, find_root
 
-    overrides = _assigned(arguments.set, "--set", "KEY=VALUE")
+    overrides = _assigned(arguments.set, "--set", "KEY=VALUE") | dict(further or {})
     root = Path(arguments.root) if arguments.root else find_root()
     project = Project(root, overrides)
     if project.settings.data_root and not os.environ.get("LEAKBENCH_DATA"):
@@ -191,18 +192,17 @@ def _claims(arguments: argparse.Namespace) -> None:
 
 
 def _board(arguments: argparse.Namespace) -> None:
-    from leakbench.report.board import board
-    from leakbench.report.terminal import print_board
+    from leakbench.leaderboard.lines import lines, print_lines
 
     project = _project(arguments)
     scale = arguments.scale or project.settings.scale
     project.plan(scale, where="--scale")
-    _print(arguments, board(project, scale, arguments.track), print_board)
+    _print(arguments, lines(project, scale, arguments.track), print_lines)
 
 
 def _submit(arguments: argparse.Namespace) -> int:
     from leakbench.leaderboard import submission
-    from leakbench.report.board import SHOWN
+    from leakbench.leaderboard.lines import print_lines
     from leakbench.report.terminal import print_rows
 
     if arguments.verify:
@@ -212,16 +212,10 @@ def _submit(arguments: argparse.Namespace) -> int:
         print_rows(f"{arguments.source}: mend this first (leakbench check {arguments.source})", wrong)
         return 1
     scale = arguments.scale or _project(arguments).settings.scale
-    arguments.set = [
-        *arguments.set,
-        *(f"{key}={json.dumps(value)}" for key, value in submission.overrides(kind, spec, scale).items()),
-    ]
-    project = _project(arguments)
+    project = _project(arguments, submission.overrides(kind, spec, scale))
     folder = Path(arguments.folder or f"submissions/{spec['label']}")
-    lines = submission.submit(project, kind, spec["label"], folder, arguments.cores)
-    print_rows(
-        f"{folder}: what it claims", [{name: line.get(name) for name in SHOWN if name != "tier"} for line in lines]
-    )
+    print_lines(submission.submit(project, kind, spec["label"], folder, arguments.cores))
+    print(f"Written to {folder}.")
     return 0
 
 
@@ -229,7 +223,7 @@ def _checked(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any], list[d
     """The kind of what is submitted, its specification, and what is wrong with it.
 
     Raises:
-        ConfigError: it is not one defense or one attack.
+        ConfigError: it is not one defense or one attack, of this package or of a file.
     """
     import yaml
 
@@ -252,6 +246,10 @@ def _checked(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any], list[d
     source = arguments.source
     if source.partition(":")[0].endswith(".py"):
         source = f"{Path(source.partition(':')[0]).resolve()}:{component.__name__}"
+    elif component.source is not None:
+        raise ConfigError(
+            f"{source}: a submission holds the source; give it as a file, my_{kind}.py:My{kind.capitalize()}"
+        )
     return kind, {"name": source, "label": arguments.label or component.name, **given}, wrong
 
 
@@ -259,16 +257,15 @@ def _verify(arguments: argparse.Namespace) -> int:
     from leakbench.leaderboard import submission
 
     folder = Path(arguments.source)
-    given = submission.read(folder).overrides(folder)
-    arguments.set = [*arguments.set, *(f"{key}={json.dumps(value)}" for key, value in given.items())]
-    compared = submission.verify(_project(arguments), folder, arguments.part)
-    for each in compared:
+    project = _project(arguments, submission.read(folder).overrides(folder))
+    recomputed = submission.verify(project, folder, arguments.part)
+    for each in recomputed:
         outcome = "identical" if each.difference == 0 else f"differs by {each.difference:.3g}"
         print(f"{each.path}: {outcome}")
-    if any(each.difference for each in compared):
+    if any(each.difference for each in recomputed):
         print("Another kind of processor rounds otherwise; on the same kind, the records are not of this source.")
         return 1
-    print(f"{folder}: digests, lines and {len(compared)} records hold")
+    print(f"{folder}: digests, lines and {len(recomputed)} records hold")
     return 0
 
 

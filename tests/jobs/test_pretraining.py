@@ -134,7 +134,7 @@ def test_more_images_than_there_are() -> None:
 
 def test_jobs_share_the_training(tmp_path: Path) -> None:
     def job(name: str, seed: int = 0, of: str | None = "small") -> tuple[Network, bool]:
-        """What a job trains, and whether another one had."""
+        """The network that a job trains, and whether another job had trained it."""
         before = list((tmp_path / "shared").rglob("*.safetensors"))
         with opened(tmp_path / name, lambda: {"job": name}, Spent, tmp_path / "shared"):
             trained = pretrained(start(), DIGITS, "digits9", seed, 2, SOME, CPU, of=of)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -155,3 +156,16 @@ def test_protocols_that_say_half() -> None:
 def test_the_budget_is_recorded_as_a_number(trained: Path) -> None:
     record = run_job(attack(allowed=1.0, budget=True), trained, CPU)
     assert {number(each, "evaluations") for each in record.replicates} == {1.0}
+
+
+def test_training_that_diverged_has_no_loss_of_accuracy(trained: Path) -> None:
+    """A run keeps the last finite parameters, whose accuracy says nothing."""
+    costs = job("costs", TrainJob(**TRAINING, undefended="bare"), [3e38], uses={"train": BARE})
+    for each in run_job(costs, trained, CPU).replicates:
+        assert each.outcome.status == "diverged"
+        assert each.metrics["accuracy_lost"] is None and each.reasons["accuracy_lost"] == each.outcome.reason
+
+
+def test_sweeps_of_both_trainings_are_the_same() -> None:
+    swept = replace(COSTS, kinds=Variant("train", TrainJob, {**TRAINING, "undefended": "bare"}, {"clients": [2, 4]}))
+    assert BARE.kind.mismatch(BARE, COSTS) == "" and "sweeps" in BARE.kind.mismatch(BARE, swept)

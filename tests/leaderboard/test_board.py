@@ -13,6 +13,7 @@ from tests.papers.drawn import draw, make, smoke_tables
 
 from leakbench.errors import RecordError
 from leakbench.leaderboard.board import Board, Entry, boards
+from leakbench.leaderboard.lines import known
 from leakbench.leaderboard.tracks import TRACKS, TRAINING
 from leakbench.report.artifacts import formats, shows_under_attacked
 from leakbench.report.plots import Drawing
@@ -232,7 +233,7 @@ def test_a_missing_training_is_not_a_diverged_one() -> None:
 
 
 def test_the_tenth_that_leaks_most() -> None:
-    """Of 24 victims, the mean of three."""
+    """The mean of three of 24 victims."""
     shown = entry(defended(), "even").shown
     assert shown and shown.leakage
     most = np.sort(shown.leakage.psnr.ravel())[-3:]
@@ -341,3 +342,22 @@ def test_leakage_over_the_budget() -> None:
     middle = 0.1 * (SEEDS - 1) / 2 + 0.1 * (VICTIMS - 1) / 2
     assert numbers.loc["ig", "best_so_far_db"] == pytest.approx((20 + 15) / 2 + middle)
     assert numbers.loc["dlg", "best_so_far_db"] == pytest.approx((20 + 25) / 2 + middle)
+
+
+def test_without_a_line_up_nobody_is_said_to_be_identified() -> None:
+    rows = [each for each in defended() if each["metric"] != "identified"]
+    shown = entry(rows, "even").shown
+    assert shown and shown.leakage and math.isnan(shown.leakage.identified)
+    assert make("table01", tables(rows), paper=PAPER).set_index("defense").loc["even", "identified"] == "–"
+
+
+def test_latex_of_a_partial_table_says_so() -> None:
+    made = make("table01", tables(defended()), paper=PAPER)
+    assert "PARTIAL: 5 of 8 records" in formats(made, ["c"], "5 of 8 records")["tex"].decode()
+
+
+def test_lines_are_json() -> None:
+    """Also those of training that diverged."""
+    assert known({"loss": math.inf, "low": math.nan, "tier": 1, "defense": "even"}) == {
+        "loss": None, "low": None, "tier": 1, "defense": "even",
+    }  # fmt: skip

@@ -111,7 +111,7 @@ def test_a_defense(checkout: Path, made: Path) -> None:
     records = {path.parts[-3] for path in (made / RECORDS).rglob("*.gz")}
     assert records == {"halved", "none"}
     status, said = leakbench(checkout, "submit", "--verify", str(made), "--part", "0.3")
-    assert status == 0 and said.count("identical") == 1 and "1 records hold" in said, said
+    assert status == 0 and said.count("identical") == 3 and "3 records hold" in said, said
 
 
 def test_an_attack(checkout: Path) -> None:
@@ -140,7 +140,7 @@ def project(checkout: Path, folder: Path) -> Project:
     return Project(checkout, submission.read(folder).overrides(folder))
 
 
-def verified(checkout: Path, folder: Path, part: float = 0.01) -> list[submission.Compared]:
+def verified(checkout: Path, folder: Path, part: float = 0.01) -> list[submission.Recomputed]:
     return submission.verify(project(checkout, folder), folder, part)
 
 
@@ -195,8 +195,8 @@ def test_records_that_were_doctored_differ(checkout: Path, made: Path, tmp_path:
     records = {path: submission._read(folder / RECORDS / f"{path}.gz", job) for path, job in jobs.items()}
     (folder / LINES).write_text(json.dumps(submission.lines_of(planned, records, "defense", "halved")))
     signed(folder)
-    found = {each.path.split("/")[-2]: each.difference for each in verified(checkout, folder, part=1.0)}
-    assert found["ig"] == pytest.approx(3) and found["train"] == 0
+    found = {tuple(each.path.split("/")[-3:-1]): each.difference for each in verified(checkout, folder, part=1.0)}
+    assert found["halved", "ig"] == pytest.approx(3) and found["halved", "train"] == found["none", "ig"] == 0
 
 
 def test_another_source_has_other_records(checkout: Path, made: Path, tmp_path: Path) -> None:
@@ -225,3 +225,22 @@ def test_a_submission_says_what_it_is_of() -> None:
         "scale": "smoke",
         "ensemble": [{"name": "ig_script", "label": "mine"}],
     }
+
+
+def test_a_record_of_no_defense_decides_on_gates_and_is_computed_again(
+    checkout: Path, made: Path, tmp_path: Path
+) -> None:
+    folder = copied(made, tmp_path)
+    planned = project(checkout, folder)
+    (path,) = (
+        each
+        for each in submission.jobs_of(planned, "defense", "halved")
+        if "single_undefended" in each and "/ig/" in each
+    )
+    file = folder / RECORDS / f"{path}.gz"
+    record = json.loads(gzip.decompress(file.read_bytes()))
+    record["replicates"][0]["metrics"]["ssim"][0] += 0.1
+    file.write_bytes(gzip.compress(json.dumps(record).encode(), mtime=0))
+    signed(folder)
+    found = {each.path: each.difference for each in verified(checkout, folder, part=1.0)}
+    assert found[path] == pytest.approx(0.1)

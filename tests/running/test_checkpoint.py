@@ -459,7 +459,7 @@ def test_states_may_share_memory_and_be_of_any_type(tmp_path: Path) -> None:
 
 
 class TestSharedLoops:
-    """What several jobs of a run compute alike is computed once."""
+    """Work that several jobs of a run have in common is done once."""
 
     def job(self, root: Path, name: str, loops: Sequence[tuple[str, int, str | None]], **identity: str) -> list[int]:
         """Steps that a job does in each loop; loops of ``all`` are shared under this name."""

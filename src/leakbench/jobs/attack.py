@@ -25,10 +25,9 @@ from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
 from leakbench.jobs.calibration import CalibrationImages
 from leakbench.jobs.pretraining import Diverged, Pretraining, trajectory
 from leakbench.jobs.stacked import joint_knowledge, side_by_side, worthwhile
-from leakbench.jobs.strengths import AT_MOST, worth_attacking
+from leakbench.jobs.strengths import AT_MOST, LOST, worth_attacking
 from leakbench.jobs.subjects import SUBJECTS, Subject, check_defense, subject_of
 from leakbench.jobs.sums import averaged, match_users, only_sums, together
-from leakbench.jobs.train import LOST
 from leakbench.jobs.victims import SAME_OR_DISTINCT, OfSeeds, Victims, gather_victims
 from leakbench.lazy import torch
 from leakbench.metrics.assignment import ASSIGNED_METRICS, reorder
@@ -411,12 +410,12 @@ class AttackJob(JobKind):
             observations, replace(knowledge, **trained), Streams(list(chain.from_iterable(streams)))
         )
         rows = len(defenses) * self.clients
+        budget = {"evaluations": float(job.attack_effort(1).passes)} if self.budget else {}
         for place, (seed, scene) in enumerate(scenes.items()):
             of_seed = reconstruction.rows(place * rows, (place + 1) * rows)
             measured, shown = scene.judged(seed, sent[seed], of_seed)
-            if self.budget:
-                for replicate in measured:
-                    replicate.metrics |= {"evaluations": float(job.attack_effort(1).passes)}
+            for replicate in measured:
+                replicate.metrics |= budget
             replicates += measured
             tensors |= shown
         return sorted(replicates, key=lambda replicate: replicate.seed), tensors

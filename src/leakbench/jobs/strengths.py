@@ -9,6 +9,9 @@ from collections.abc import Mapping, Sequence
 from leakbench.jobs.base import Job, Setting
 from leakbench.records import Record
 
+LOST = "accuracy_lost"
+"""Metric of training: what a defense costs."""
+
 AT_MOST = 2
 """Settings that bracket an allowed loss, for one protocol of training."""
 

@@ -23,6 +23,7 @@ from leakbench.federated.secure_training import SecureAggregation
 from leakbench.federated.step import ClientSteps
 from leakbench.federated.updates import Part, Runs, finite_rows, run_updates
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
+from leakbench.jobs.strengths import LOST
 from leakbench.jobs.sums import only_sums
 from leakbench.jobs.victims import Victims, gather_victims
 from leakbench.lazy import torch
@@ -37,9 +38,6 @@ from leakbench.running.checkpoint import State, packed, unpacked
 
 if TYPE_CHECKING:
     from leakbench.attacks.base import Attack
-
-LOST = "accuracy_lost"
-"""Metric of what a defense costs."""
 
 TRAINING_METRICS = {
     "loss_curve": MetricInfo(unit="nats, mean over clients before the step", direction="lower", axis="step"),
@@ -158,7 +156,10 @@ class TrainJob(JobKind):
     def mismatch(self, source: Job, reader: Job) -> str:
         if reader.kind.name != self.name:
             return ""
-        theirs, ours = ({**kind.model_dump(), "undefended": None} for kind in (source.kind, reader.kind))
+        theirs, ours = (
+            {**job.kind.model_dump(), "undefended": None, "sweeps": dict(job.kinds.sweep) if job.kinds else {}}
+            for job in (source, reader)
+        )
         differing = sorted(name for name in theirs if theirs[name] != ours[name])
         return f"trains by another protocol: {', '.join(differing)}" if differing else ""
 
@@ -318,11 +319,13 @@ class TrainJob(JobKind):
         reasons: dict[str, str] = {}
         if outcome.step is not None and outcome.reason is not None:
             metrics["loss_curve"][outcome.step :] = [None] * (self.steps - outcome.step)
-            metrics |= {"final_loss": None, "accuracy": None}
-            lost = ("loss_curve", "final_loss", "accuracy") if outcome.step < self.steps else ("final_loss", "accuracy")
-            reasons = dict.fromkeys(lost, outcome.reason)
+            ended = [name for name in ("final_loss", "accuracy", LOST) if name in metrics]
+            metrics |= dict.fromkeys(ended)
+            reasons = dict.fromkeys(["loss_curve", *ended] if outcome.step < self.steps else ended, outcome.reason)
         elif metrics["accuracy"] is None:
             reasons["accuracy"] = "the protocol names no evaluation images"
+        elif metrics.get(LOST, 0.0) is None:
+            reasons[LOST] = "training without a defense has no accuracy for this seed"
         return Replicate(seed=seed, setting=dict(setting), outcome=outcome, metrics=metrics, reasons=reasons)
 
 

@@ -8,13 +8,13 @@ guesses. *Loss* is the accuracy that undefended training of the same seed reache
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from leakbench.errors import RecordError
-from leakbench.jobs.train import LOST
+from leakbench.jobs.strengths import LOST
 from leakbench.lazy import np, pd
 from leakbench.leaderboard.tiers import mean_of, smallest_gap, tiers
 from leakbench.leaderboard.tracks import ALLOWED, TRACKS, TRAINING, Track
@@ -41,17 +41,19 @@ SettingItems = tuple[tuple[str, Any], ...]
 
 
 class Leakage(NamedTuple):
-    """Reconstructions of victims, judged.
+    """Reconstructions of victims by one attack.
 
     Attributes:
-        psnr: of the best reconstruction, ``[S, K]``: of victims that each seed has of its own.
-        attack: the strongest one's label.
+        attack: its label, with the state of training where a track has several.
+        psnr: in dB, ``[S, K]``: of victims that each seed has of its own.
         identified: part of the victims that are picked out of a line-up; NaN where there is none.
+        evaluations: gradients that it evaluates per victim; NaN where that is not known.
     """
 
-    psnr: Array
     attack: str
+    psnr: Array
     identified: float
+    evaluations: float
 
     @property
     def by_seed(self) -> Array:
@@ -78,9 +80,8 @@ class Computed:
     Attributes:
         items: its swept parameters.
         loss: of accuracy; infinite where a training diverged, NaN where none is known.
-        leakage: by the strongest attack; None where none was run, or none applies.
-        attacks: leakage by each attack of the ensemble, in dB.
-        budgets: gradients that each evaluates per victim; NaN where it is not known.
+        leakage: by the strongest attack or the best guess; None where no attack was run, or none applies.
+        attacks: leakage by each attack of the ensemble that applies, by its label.
         bits: over those of the undefended message; NaN where unknown.
         time: of a step over that of an undefended one: the median over seeds and repetitions; NaN where unknown.
         under_attacked: whether the attacks that know the defense do worse than those inside them.
@@ -89,8 +90,7 @@ class Computed:
     items: SettingItems
     loss: Estimate
     leakage: Leakage | None
-    attacks: Mapping[str, float]
-    budgets: Mapping[str, float]
+    attacks: Mapping[str, Leakage]
     bits: float
     time: float
     under_attacked: bool
@@ -243,10 +243,8 @@ def _of_cell(
             f"{dataset} with {model}: a guess, and an attack without a defense that passes its gate, must be there"
         )
     cubes = _Cubes.of(psnr)
-    guess = cubes.strongest(bare[bare["attack"].isin(list(IMAGE_REFERENCES))], None)
-    assert guess is not None
-    undefended = cubes.strongest(bare[~bare["void"]], guess)
-    assert undefended is not None
+    guess = strongest(cubes.leakages(bare[bare["attack"].isin(list(IMAGE_REFERENCES))]))
+    undefended = strongest([guess, *cubes.leakages(bare[~bare["void"]], guess)])
     for cohort, of_cohort in _cohorts(trained):
         without = of_cohort[of_cohort["mechanism"] == "none"]
         measured = of_cohort[of_cohort["mechanism"] != "none"].groupby("defense", sort=False)
@@ -282,27 +280,22 @@ class _Cubes:
     def of(cls, psnr: pd.DataFrame) -> _Cubes:
         return cls(*(np.sort(psnr[column].unique()) for column in ("seed", "index")))
 
-    def strongest(self, rows: pd.DataFrame, guess: Leakage | None) -> Leakage | None:
-        """The leakage by the strongest attack in rows of one setting; None where no attack has a number.
-
-        Under models of several states of training, by the strongest on any of them.
-        """
-        best = [] if guess is None else [guess]
-        for label, psnr, identified in self.each(rows):
-            known = psnr if guess is None else np.where(np.isfinite(psnr), psnr, guess.psnr)
-            best.append(Leakage(known, label, identified))
-        if len(best) == (guess is not None):
-            return None
-        return max(best, key=lambda one: float(one.psnr.mean()))
-
-    def each(self, rows: pd.DataFrame) -> Iterator[tuple[str, Array, float]]:
-        """Attacks with a number: label, PSNR ``[S, K]``, NaN where a trial failed, and the part that is identified."""
+    def leakages(self, rows: pd.DataFrame, guess: Leakage | None = None) -> Iterator[Leakage]:
+        """The leakage by each attack with a number in rows of one setting; failed trials guess, if there is a guess."""
         states = rows[STATE].map("epoch {:g}".format) if STATE in rows else pd.Series("", index=rows.index)
         for (label, state), part in rows.groupby([rows["attack"], states], sort=False):
             psnr = self.cube(values_of(part, METRIC))
             if np.isfinite(psnr).any():
-                name = ", ".join(filter(None, (str(label), str(state))))
-                yield name, psnr, float(np.nan_to_num(self.cube(values_of(part, IDENTIFIED))).mean())
+                yield Leakage(
+                    ", ".join(filter(None, (str(label), str(state)))),
+                    psnr if guess is None else np.where(np.isfinite(psnr), psnr, guess.psnr),
+                    self.part(values_of(part, IDENTIFIED)),
+                    float(values_of(part, BUDGET)["value"].mean()),
+                )
+
+    def part(self, rows: pd.DataFrame) -> float:
+        """The part of the victims with a 1; a failed trial counts as 0, and it is NaN where nothing was measured."""
+        return float(np.nan_to_num(self.cube(rows)).mean()) if len(rows) else math.nan
 
     def cube(self, rows: pd.DataFrame) -> Array:
         """``[S, K]``; NaN where there is no number."""
@@ -310,6 +303,11 @@ class _Cubes:
         places = (np.searchsorted(self.seeds, rows["seed"]), np.searchsorted(self.victims, rows["index"]))
         cube[places] = rows["value"].to_numpy(dtype=float)
         return cube
+
+
+def strongest(leakages: Iterable[Leakage]) -> Leakage:
+    """The one with the largest mean; of several states of training, on the worst of them."""
+    return max(leakages, key=lambda one: float(one.psnr.mean()))
 
 
 def _entry(costs: pd.DataFrame, without: pd.DataFrame, attacked: pd.DataFrame, cubes: _Cubes, guess: Leakage) -> Entry:
@@ -339,14 +337,12 @@ def _computed(
     """One setting of a defense."""
     of_costs, of_attacks = (_at(frame, setting) for frame in (costs, attacked))
     usable = of_attacks[~of_attacks["void"]]
-    filled = {label: np.where(np.isfinite(psnr), psnr, guess.psnr) for label, psnr, _ in cubes.each(usable)}
-    evaluations = values_of(usable, BUDGET).groupby("attack")["value"].mean().to_dict()
+    attacks = list(cubes.leakages(usable, guess))
     return Computed(
         tuple((str(name).removeprefix(SETTING), value) for name, value in setting.items()),
         _loss(of_costs),
-        cubes.strongest(usable, guess),
-        {label: float(psnr.mean()) for label, psnr in filled.items()},
-        {label: float(evaluations.get(label.partition(",")[0], math.nan)) for label in filled},
+        strongest([guess, *attacks]) if attacks else None,
+        {each.attack: each for each in attacks},
         _bits(of_costs) / _bits(without),
         1 + float(values_of(of_costs, "overhead")["value"].median()),
         under_attacked(of_attacks),

@@ -306,7 +306,7 @@ def _matrix(ax: Axes, board: Board) -> list[dict[str, Any]]:
 
     held = [(row.entry, row.entry.shown) for row in board.rows if row.entry.shown is not None]
     attacks = list(dict.fromkeys(name for _, shown in held for name in shown.attacks))
-    cells = np.array([[shown.attacks.get(name, math.nan) for name in attacks] for _, shown in held])
+    cells = np.array([[_db(shown, name, math.nan) for name in attacks] for _, shown in held])
     cells = cells.reshape(len(held), len(attacks))
     low, high = board.guess.mean.value, board.undefended.mean.value
     ax.imshow(cells, cmap="cividis", vmin=low, vmax=high, aspect="auto")
@@ -369,18 +369,24 @@ def fig04(tables: Tables) -> Drawing:
     return Drawing(drawn, pd.DataFrame(rows))
 
 
+def _db(shown: Computed, attack: str, otherwise: float) -> float:
+    """The leakage by an attack in dB; another number where it does not apply."""
+    return shown.attacks[attack].mean.value if attack in shown.attacks else otherwise
+
+
 def _budgets(ax: Axes, board: Board) -> list[dict[str, Any]]:
     shown = [row.entry.shown for row in board.rows if row.entry.shown and not row.entry.excluded]
     reached: dict[str, list[float]] = {}
     costs: dict[str, float] = {}
     for one in shown:
-        for name, value in one.attacks.items():
-            reached.setdefault(name, []).append(value)
-            costs[name] = max(costs.get(name, 0.0), one.budgets[name])  # wrappers differ between defenses
+        for name, leakage in one.attacks.items():
+            if math.isfinite(leakage.evaluations):
+                reached.setdefault(name, []).append(leakage.mean.value)
+                costs[name] = max(costs.get(name, 0.0), leakage.evaluations)  # wrappers differ between defenses
     guess = board.guess.mean.value
     best, front, rows = dict.fromkeys(range(len(shown)), guess), [], []
     for name in sorted(reached, key=lambda name: costs[name]):
-        best = {place: max(best[place], one.attacks.get(name, guess)) for place, one in enumerate(shown)}
+        best = {place: max(best[place], _db(one, name, guess)) for place, one in enumerate(shown)}
         front.append((costs[name], float(np.mean(list(best.values())))))
         low, mean, high = np.quantile(reached[name], 0.25), np.mean(reached[name]), np.quantile(reached[name], 0.75)
         ax.plot([costs[name]] * 2, [low, high], color=ATTACKS, linewidth=1.2)

@@ -14,7 +14,7 @@ import math
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -29,6 +29,7 @@ from leakbench.jobs.runner import Placement, run_job
 from leakbench.leaderboard import PAPER
 from leakbench.leaderboard.board import boards
 from leakbench.leaderboard.figures import numbers_of
+from leakbench.leaderboard.lines import known
 from leakbench.leaderboard.tracks import READ
 from leakbench.planning.project import Project
 from leakbench.records import Record, atomic_write, digest, read_record
@@ -72,7 +73,7 @@ def overrides(kind: str, spec: Mapping[str, Any], scale: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Compared:
+class Recomputed:
     """A record that was computed again: the largest difference of a number, 0 where all are identical."""
 
     path: str
@@ -124,7 +125,7 @@ def submit(
         RecordError: a job failed; what is computed stays, and the same command goes on.
     """
     jobs = jobs_of(project, kind, label)
-    _compute(project, kind, list(jobs), cores)
+    _compute(project, list(jobs), cores)
     records = {path: read_record(project.root / path) for path in jobs}
     variant: Variant[Any] = project.compared[0] if kind == "defense" else project.ensemble[0]
     source = variant.component.source
@@ -153,14 +154,8 @@ def submit(
     return lines
 
 
-def _compute(project: Project, kind: str, targets: Sequence[str], cores: int) -> None:
-    given = {key: getattr(project.settings, key) for key in ("papers", "scale", KEYS[kind])}
-    config = [
-        f"{key}={json.dumps([each if isinstance(each, str) else each.model_dump() for each in value])}"
-        if isinstance(value, list)
-        else f"{key}={value}"
-        for key, value in given.items()
-    ]
+def _compute(project: Project, targets: Sequence[str], cores: int) -> None:
+    config = [f"{key}={json.dumps(value)}" for key, value in project.overrides.items()]
     command = [sys.executable, "-m", "snakemake", "--cores", str(cores), "--quiet", "rules", "--config", *config]
     if subprocess.run([*command, "--", *targets], cwd=project.root, check=False).returncode:
         raise RecordError("the workflow stopped; look at what it says above, and run the same command again to go on")
@@ -188,7 +183,7 @@ def lines_of(project: Project, records: Mapping[str, Record], kind: str, label: 
         for row in board.rows
         if kind == "attack" or row.entry.label == label
     ]
-    return [{key: None if value != value else value for key, value in line.items()} for line in lines]
+    return [known(line) for line in lines]
 
 
 def read(folder: Path) -> Submission:
@@ -213,15 +208,16 @@ def read(folder: Path) -> Submission:
     return submission
 
 
-def verify(project: Project, folder: Path, part: float) -> list[Compared]:
+def verify(project: Project, folder: Path, part: float) -> list[Recomputed]:
     """Check the lines of a submission against its records, and compute a part of these again.
 
-    Which ones follows from the digests, so that nobody chooses.
+    Which ones follows from the digests, so that nobody chooses; those of no defense are among them, since they decide
+    which attacks count.
 
     Args:
         project: under :meth:`Submission.overrides`.
         folder: of the submission.
-        part: of the records of the component, at least one.
+        part: of the records, at least one; without those of seconds.
 
     Raises:
         ConfigError: a file was changed; the records are of another version; the lines are not those of the records.
@@ -239,14 +235,10 @@ def verify(project: Project, folder: Path, part: float) -> list[Compared]:
             )
     if len(lines) != len(claimed):
         raise ConfigError(f"{folder / LINES}: {len(claimed)} lines, and {len(lines)} by the records")
-    theirs = [
-        path
-        for path, job in jobs.items()
-        if submission.label in _labels(job, submission.kind) and job.kind.name != MEASURED
-    ]
-    theirs.sort(key=lambda path: digest([submission.files, path]))
+    drawn = [path for path, job in jobs.items() if job.kind.name != MEASURED]
+    drawn.sort(key=lambda path: digest([submission.files, path]))
     with tempfile.TemporaryDirectory() as scratch:
-        return [_again(jobs[path], records, Path(scratch)) for path in theirs[: max(1, math.ceil(part * len(theirs)))]]
+        return [_again(jobs[path], records, Path(scratch)) for path in drawn[: max(1, math.ceil(part * len(drawn)))]]
 
 
 def _read(path: Path, job: Job) -> Record:
@@ -264,20 +256,29 @@ def _read(path: Path, job: Job) -> Record:
     return record
 
 
-def _again(job: Job, records: Mapping[str, Record], root: Path) -> Compared:
+def _again(job: Job, records: Mapping[str, Record], root: Path) -> Recomputed:
     """Run a job in a folder that holds the records that it reads, and compare."""
     for used in job.uses.values():
         (root / used.path).parent.mkdir(parents=True, exist_ok=True)
         (root / used.path).write_text(records[used.path].model_dump_json(by_alias=True))
-    computed = run_job(job, root, Placement(device="cpu"))
-    pairs = zip(_numbers(computed), _numbers(records[job.path]), strict=False)
-    differences = [0.0 if a == b else math.inf if a is None or b is None else abs(a - b) for a, b in pairs]
-    same_shape = len([*_numbers(computed)]) == len([*_numbers(records[job.path])])
-    return Compared(job.path, max(differences, default=0.0) if same_shape else math.inf)
+    ours, theirs = (_numbers(record) for record in (run_job(job, root, Placement(device="cpu")), records[job.path]))
+    if ours.keys() != theirs.keys():
+        return Recomputed(job.path, math.inf)
+    differences = [_difference(value, theirs[key]) for key, value in ours.items()]
+    return Recomputed(job.path, max(differences, default=0.0))
 
 
-def _numbers(record: Record) -> Iterable[float | None]:
-    for replicate in record.replicates:
-        for name in sorted(replicate.metrics):
-            value = replicate.metrics[name]
-            yield from value if isinstance(value, list) else [value]
+def _difference(first: float | None, second: float | None) -> float:
+    if first == second:
+        return 0.0
+    return math.inf if first is None or second is None else abs(first - second)
+
+
+def _numbers(record: Record) -> dict[tuple[Any, ...], float | None]:
+    """Every number of a record by its seed, setting, outcome, metric and place."""
+    return {
+        (replicate.seed, str(sorted(replicate.setting.items())), replicate.outcome.status, name, place): number
+        for replicate in record.replicates
+        for name, value in replicate.metrics.items()
+        for place, number in enumerate(value if isinstance(value, list) else [value])
+    }

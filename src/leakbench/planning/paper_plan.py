@@ -192,6 +192,11 @@ class PaperPlan:
     def _stronger(self) -> Iterator[Variant[Any]]:
         """The attacks of the configuration, which join an ensemble."""
         for attack in self._ensemble:
+            if attack.sweep:
+                raise ConfigError(
+                    f"ensemble: '{attack.label}' sweeps {', '.join(attack.sweep)}; an attack of a track has one "
+                    "strength, or chooses it (tuned)"
+                )
             if attack.label in self.spec.variants.attacks:
                 raise ConfigError(
                     f"ensemble: '{attack.label}' is an attack of paper '{self._name}' already; "

@@ -63,8 +63,8 @@ class Project:
     def __init__(self, root: Path, overrides: Mapping[str, Any] | None = None) -> None:
         self.root = root
         self.papers = paper_folders()
-        self._overrides = dict(overrides or {})
-        content = read_yaml(root / "config" / "config.yaml") | self._overrides
+        self.overrides = dict(overrides or {})
+        content = read_yaml(root / "config" / "config.yaml") | self.overrides
         self.settings = validated(Settings, content, self._where)
         for plugin in self.settings.plugins:
             load_plugin(str(root / plugin) if plugin.endswith(".py") else plugin, self._where("plugins"))
@@ -79,7 +79,7 @@ class Project:
 
     def _where(self, *keys: str | int) -> str:
         """The file that has the last word on a key of config.yaml, or the command line."""
-        return place("command line" if set(keys[:1]) & set(self._overrides) else "config/config.yaml", *keys)
+        return place("command line" if set(keys[:1]) & set(self.overrides) else "config/config.yaml", *keys)
 
     def _given(self, key: str, registry: Registry[C], base: type[C]) -> Iterator[Variant[C]]:
         """The components that a key of the configuration names, under labels that differ."""

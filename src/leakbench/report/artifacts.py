@@ -244,7 +244,9 @@ def _table_formats(frame: pd.DataFrame, caption: str, share: str = "") -> dict[s
     head, title = (f"**{_mark(share)}**\n\n", f"{_mark(share)}. ") if share else ("", "")
     shown = _with_daggers(frame)
     latex = frame.attrs.get(LATEX)
-    if latex is None:
+    if latex is not None:
+        latex = (f"\\textbf{{{escaped(_mark(share))}}}\n\n" if share else "") + latex
+    else:
         latex = shown.to_latex(index=False, caption=escaped(title + caption), escape=True)  # escapes the cells alone
     return {
         "csv": _csv(frame, share),

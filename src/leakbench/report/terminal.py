@@ -6,7 +6,6 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from leakbench.report.board import SHOWN as SHOWN_OF_BOARD
 from leakbench.report.findings import MARKS, SURVIVES, effect_text, lean_text
 from leakbench.report.judging import SMOKE_WARNING
 from leakbench.staged.root import data_root
@@ -135,21 +134,6 @@ def print_status(report: dict[str, Any]) -> None:
             console.print(f"{standing}: {row['record']}: {text}", soft_wrap=True, markup=False, highlight=False)
         if len(report[standing]) > SHOWN:
             console.print(f"{standing}: and {len(report[standing]) - SHOWN} more; --json lists all", soft_wrap=True)
-
-
-def print_board(lines: list[dict[str, Any]]) -> None:
-    """Print a table per track, data set, model and cohort."""
-    boards: dict[str, list[dict[str, Any]]] = {}
-    for line in lines:
-        cell = [f"track {line['track']} (version {line['version']})", line["dataset"], line["model"]]
-        cell += [f"{line['cohort']:.0f} clients a round"] if line["cohort"] else []
-        boards.setdefault(", ".join(cell), []).append({name: _short(line[name]) for name in SHOWN_OF_BOARD})
-    for title, rows in boards.items():
-        print_rows(title, rows)
-
-
-def _short(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else "" if value is None else str(value)
 
 
 def print_rows(title: str, rows: list[dict[str, Any]]) -> None:

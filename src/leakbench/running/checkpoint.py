@@ -231,10 +231,10 @@ class _Job:
     def _borrow(self, loop: Loop) -> None:
         """Take the last state that another job left, if there is one."""
         snapshots = self._of_all(loop)
-        for entry in snapshots.read()[0] if snapshots else []:
-            state = snapshots.load(entry.file) if snapshots and entry.file else None
-            if state is not None:
-                loop.done, loop.saved, loop.unsaved = entry.done, state, partial(dict, state)
+        entries = snapshots.read()[0] if snapshots else []
+        state = snapshots.load(entries[0].file) if snapshots and entries and entries[0].file else None
+        if state is not None:
+            loop.done, loop.saved, loop.unsaved = entries[0].done, state, partial(dict, state)
 
     def _lend(self, loop: Loop, state: State) -> None:
         """Leave the last state to other jobs, which compute it themselves where that fails."""
