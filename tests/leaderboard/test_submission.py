@@ -9,7 +9,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from leakbench.errors import ConfigError
 from leakbench.leaderboard import submission
 from leakbench.leaderboard.submission import FILE, LINES, RECORDS, SOURCE, Submission
 from leakbench.planning.project import Project
+from tests.conftest import registries_as_they_were
 
 ROOT = Path(__file__).parents[2]
 DEFENSE = '''
@@ -72,6 +73,13 @@ SMALL = {
     },
 }
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("submission")]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_plugin_stays() -> Iterator[None]:
+    """What is submitted is loaded into this process too, and does not outlive the tests of this file."""
+    with registries_as_they_were():
+        yield
 
 
 @pytest.fixture(scope="module")
