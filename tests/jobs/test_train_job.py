@@ -78,6 +78,7 @@ def literal(
     optimiser: type[torch.optim.Optimizer],
     images: Callable[[torch.Tensor], torch.Tensor] = lambda images: images,
     noise: Callable[[torch.Tensor, Streams], torch.Tensor] | None = None,
+    decays: bool = False,
 ) -> tuple[list[float], float, float]:
     """Loss curve, final loss and accuracy of one run: one module, one client after the other."""
     digits = Digits(size=8)
@@ -93,6 +94,7 @@ def literal(
         noisy[own] += noise(inputs[own], Streams([("digits8", seed, "client", client, "data")]))
     loss_of = torch.nn.CrossEntropyLoss()
     server = optimiser(module.parameters(), lr=rate)  # type: ignore[call-arg]
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(server, T_max=STEPS) if decays else None
     losses = []
     for step in range(STEPS):
         epoch, batch = divmod(step, EACH // BATCH)
@@ -112,6 +114,8 @@ def literal(
                 part = part.view_as(parameter)
                 parameter.grad = part if parameter.grad is None else parameter.grad + part
         server.step()
+        if schedule is not None:
+            schedule.step()
         losses.append(total)
     test = digits.load("test", range(100, 200))
     with torch.no_grad():
@@ -161,6 +165,13 @@ def test_equals_a_literal_loop(
         assert replicate.metrics["accuracy"] == pytest.approx(accuracy, abs=0.011)  # one image may tip over
         assert replicate.outcome.status == "ok" and replicate.reasons == {}
     assert losses[0] != pytest.approx(final, abs=1e-2)
+
+
+def test_the_learning_rate_decays_along_half_a_cosine(train_job: TrainJobs) -> None:
+    (replicate,) = run(train_job(NoDefense, decay="cosine", evaluation=(100, 200))).replicates
+    losses, final, _ = literal(0, send_all, rate=1e-2, optimiser=torch.optim.Adam, decays=True)
+    assert curve(replicate) == pytest.approx(losses, abs=1e-4)
+    assert replicate.metrics["final_loss"] == pytest.approx(final, abs=1e-4)
 
 
 def test_a_defense_may_change_the_data(train_job: TrainJobs) -> None:

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.conftest import registries_as_they_were
 
 from leakbench.errors import ConfigError
 from leakbench.leaderboard import submission
 from leakbench.leaderboard.submission import FILE, LINES, RECORDS, SOURCE, Submission
 from leakbench.planning.project import Project
-from tests.conftest import registries_as_they_were
 
 ROOT = Path(__file__).parents[2]
 DEFENSE = '''

@@ -75,6 +75,7 @@ class TrainJob(JobKind):
         "by_layer",
         "constants",
         "undefended",
+        "decay",
     )
 
     clients: int = Field(ge=1, description="clients per round")
@@ -89,6 +90,9 @@ class TrainJob(JobKind):
     steps: int = Field(ge=1, description="server updates")
     optimiser: Literal["adam", "sgd"] = Field("adam", description="the server's optimiser")
     rate: float = Field(gt=0, description="learning rate")
+    decay: Literal["none", "cosine"] = Field(
+        "none", description="of the learning rate: half a cosine, from rate at the first step to 0 after the last"
+    )
     evaluation: tuple[int, int] | None = Field(None, description="test images to evaluate on: from, to (exclusive)")
     batch_norm: BatchNorm = Field("eval", description="what the clients' BatchNorm layers normalise with")
     noise_per_tensor: bool = Field(False, description="measure the noise in every parameter tensor at every step")
@@ -182,6 +186,12 @@ class TrainJob(JobKind):
 
     def volume(self, job: Job) -> float:
         return float(len(job.seeds) * job.defense.count * self.steps)
+
+    def rate_at(self, step: int) -> float:
+        """The learning rate of a step, from 0 on."""
+        if self.decay == "none":
+            return self.rate
+        return self.rate * (1 + math.cos(math.pi * step / self.steps)) / 2
 
     def run(self, job: Job, device: torch.device) -> Findings:
         settings, replicates = self._tuned(job)
@@ -376,7 +386,7 @@ class _Rounds:
             losses.append(steps.loss)
         update = torch.cat(updates)
         loss = torch.cat(losses).unflatten(0, (len(self.runs), self.kind.clients)).mean(dim=1)
-        moved = self.runs.parameters - self.kind.rate * self.optimiser.direction(update)
+        moved = self.runs.parameters - self.kind.rate_at(step) * self.optimiser.direction(update)
         self.runs.advance(step, moved, loss, finite_rows(loss, update))
 
     def _computed(self, batches: Sequence[Examples], streams: Streams) -> Iterator[ClientSteps]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -17,27 +17,28 @@ class LeNet(Model):
 
     At width 12 it has 13,426 parameters on 1x28x28, 15,826 on 3x32x32 and 85,036 on 3x32x32 with 100 classes. It is
     smooth, as second-order attacks want it, and its initialisation is wide, so that sigmoids are not all linear.
+    With ReLUs and BatchNorm it is as small, and no longer smooth.
     """
+
+    added: ClassVar[tuple[str, ...]] = ("activation", "batch_norm")
 
     width: int = Field(12, ge=1, description="channels of every convolution")
     initialisation: Literal["uniform", "default"] = Field(
         "uniform", description="uniform: weights and biases from U(-0.5, 0.5), as the attack's authors do; or torch's"
     )
+    activation: Literal["sigmoid", "relu"] = Field("sigmoid", description="of the hidden layers")
+    batch_norm: bool = Field(False, description="whether BatchNorm follows each convolution")
 
     def build(self, shape: tuple[int, ...], classes: int) -> torch.nn.Module:
         shape = image_shape(shape, self)
         nn, w = torch.nn, self.width
         height, width = (math.ceil(side / 4) for side in shape[1:])
-        module = nn.Sequential(
-            nn.Conv2d(shape[0], w, 5, stride=2, padding=2),
-            nn.Sigmoid(),
-            nn.Conv2d(w, w, 5, stride=2, padding=2),
-            nn.Sigmoid(),
-            nn.Conv2d(w, w, 5, stride=1, padding=2),
-            nn.Sigmoid(),
-            nn.Flatten(),
-            nn.Linear(w * height * width, classes),
-        )
+        layers: list[torch.nn.Module] = []
+        for channels, stride in ((shape[0], 2), (w, 2), (w, 1)):
+            layers.append(nn.Conv2d(channels, w, 5, stride=stride, padding=2))
+            layers += [nn.BatchNorm2d(w)] if self.batch_norm else []
+            layers.append(nn.Sigmoid() if self.activation == "sigmoid" else nn.ReLU())
+        module = nn.Sequential(*layers, nn.Flatten(), nn.Linear(w * height * width, classes))
         if self.initialisation == "uniform":
             with torch.no_grad():
                 for parameter in module.parameters():
