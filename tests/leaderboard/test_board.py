@@ -268,8 +268,36 @@ def test_states_of_training_are_attackers_choices() -> None:
 
 def test_missing_references_are_an_error_in_plain_words() -> None:
     """Nothing is ranked without the undefended row and a guess."""
-    with pytest.raises(RecordError, match=r"digits with lenet: a guess, and an attack without a defense"):
+    with pytest.raises(RecordError, match=r"Track A .*: no guess to compare with"):
         board(defended(), [each for each in BARE if each["attack"] not in ("mean_image", "grey")])
+
+
+def test_a_track_whose_attacks_all_miss_their_gate_says_so_and_the_others_stand() -> None:
+    found = tables(defended())
+    weak = next(track for track in TRACKS[1:] if track.metric == "psnr")
+    for name in (weak.undefended, weak.defended):
+        void = FIRST.undefended if name == weak.undefended else FIRST.defended
+        found[name] = found[void].assign(void=~found[void]["attack"].isin(["mean_image", "grey"]))
+    (judged,) = boards(found)
+    assert judged.track is FIRST
+    reason = "no attack passes its gate without a defense"
+    shown = [text.get_text() for ax in draw("fig01", found, paper=PAPER).figure.axes for text in ax.texts]
+    assert shown.count(reason) == 1
+    table = make("table01", found, paper=PAPER).set_index("track")
+    assert table.loc[weak.key, "excluded"] == reason
+
+
+def test_images_of_a_batch_are_assigned_before_they_are_judged() -> None:
+    """No attacker can know the order of a batch."""
+    several = next(track for track in TRACKS if track.metric == "assigned_psnr")
+    found = tables(defended())
+    for mine, theirs in ((several.undefended, FIRST.undefended), (several.defended, FIRST.defended)):
+        rows = found[theirs]
+        psnr = rows[rows["metric"] == "psnr"]
+        found[mine] = pd.concat([rows, psnr.assign(metric="assigned_psnr", value=psnr["value"] + 1.0)])
+    first, second = boards(found)
+    assert second.track is several
+    assert second.undefended.mean.value == pytest.approx(first.undefended.mean.value + 1)
 
 
 def test_the_front_holds_what_nothing_beats() -> None:

@@ -16,7 +16,7 @@ from leakbench.planning.plan import Plan
 from leakbench.planning.project import Project
 from leakbench.records import Cost, Provenance, Record, write_record, write_tensors
 from leakbench.report.artifacts import Artifact, artifacts
-from leakbench.report.tidy import tidy_rows
+from leakbench.report.tidy import table_of, tidy_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -51,7 +51,7 @@ def tidy_tables(
 ) -> dict[str, pd.DataFrame]:
     """The tidy table of every experiment of a paper, or of some."""
     return {
-        experiment: pd.DataFrame(
+        experiment: table_of(
             [row for job in plan.experiment_jobs(paper, experiment) for row in tidy_rows(job, record_of(job, adapted))]
         )
         for experiment in plan.papers[paper].experiments

@@ -15,7 +15,17 @@ from tests.report.synthetic import ROOT, new_project, record_of
 from leakbench.errors import ConfigError, DataChanged, RecordError
 from leakbench.planning.project import Project
 from leakbench.records import MetricInfo, Outcome, Record, Replicate, write_record
-from leakbench.report.tidy import SETTING, merge, missing_path, needed, table_path, tidy_rows
+from leakbench.report.tidy import (
+    SETTING,
+    adaptive_path,
+    gates_path,
+    merge,
+    missing_path,
+    needed,
+    provenance_path,
+    table_path,
+    tidy_rows,
+)
 
 CELL = "results/smoke/optimal_defense/{}/digits16/small/{}/{}/all.json"
 TABLE = table_path("smoke", "optimal_defense", "pruning")
@@ -115,6 +125,17 @@ def test_nothing_missing_is_an_empty_list(project: Project) -> None:
     table = table_path("smoke", "optimal_defense", "architecture")
     merge(project, table)
     assert pd.read_csv(project.root / missing_path(table)).empty
+
+
+def test_an_experiment_that_the_scale_leaves_out_is_an_empty_table(project: Project) -> None:
+    """Whoever reads its tables finds their columns."""
+    project = Project(project.root, {"papers": ["leaderboard"]})
+    assert not project.plan("smoke").experiment_jobs("leaderboard", "batch")
+    table = table_path("smoke", "leaderboard", "batch")
+    merge(project, table)
+    assert pd.read_parquet(project.root / table).empty
+    for path in (missing_path(table), provenance_path(table), gates_path(table), adaptive_path(table)):
+        assert pd.read_csv(project.root / path).empty
 
 
 def test_a_missing_record(project: Project) -> None:

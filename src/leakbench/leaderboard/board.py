@@ -29,7 +29,7 @@ from leakbench.report.wording import setting_in_words
 if TYPE_CHECKING:
     from leakbench.report.inference import Array
 
-METRIC, IDENTIFIED, BUDGET = "psnr", "identified", "evaluations"
+IDENTIFIED, BUDGET = "identified", "evaluations"
 COHORT, STATE = SETTING + "clients", SETTING + "epoch"
 """Columns of what protocols sweep: clients per round of training, and epochs of training before an attack."""
 WORST = 0.1
@@ -212,37 +212,75 @@ class Board:
         return float(np.median(known)) if known else math.nan
 
 
-def boards(tables: Tables) -> Iterator[Board]:
-    """The leaderboard of every track, data set, model and cohort that there is.
+class Cell(NamedTuple):
+    """What is known of a track on one data set and model.
 
-    Raises:
-        RecordError: there is no undefended attack or guess to compare with.
+    Attributes:
+        rows: of its attacks on defenses.
+        bare: of its attacks without a defense.
+        trained: of training, with and without defenses.
     """
+
+    track: Track
+    dataset: str
+    model: str
+    rows: pd.DataFrame
+    bare: pd.DataFrame
+    trained: pd.DataFrame
+
+    @property
+    def title(self) -> str:
+        """The track, the data and the model."""
+        return f"{self.track.title}; {self.dataset}, {self.model}"
+
+    @property
+    def unjudged(self) -> str:
+        """Why nothing can be said of defenses here; empty if something can."""
+        psnr = values_of(self.bare[~self.bare["void"]], self.track.metric)
+        references = psnr["attack"].isin(list(IMAGE_REFERENCES))
+        if psnr[references].empty:
+            return "no guess to compare with"
+        return "no attack passes its gate without a defense" if psnr[~references].empty else ""
+
+
+def cells(tables: Tables) -> Iterator[Cell]:
+    """The tracks, data sets and models that the scale computes."""
     trained = pd.concat([tables[name] for name in TRAINING], ignore_index=True)
     for track in TRACKS:
-        bare, defended = tables[track.undefended], tables[track.defended]
-        for (dataset, model), rows in defended.groupby(["dataset", "model"], sort=False):
-            of_cell = [_cell(table, str(dataset), str(model)) for table in (bare, trained)]
-            yield from _of_cell(track, str(dataset), str(model), rows, *of_cell)
+        for (dataset, model), rows in tables[track.defended].groupby(["dataset", "model"], sort=False):
+            bare, costs = (_cell(frame, str(dataset), str(model)) for frame in (tables[track.undefended], trained))
+            yield Cell(track, str(dataset), str(model), rows, bare, costs)
+
+
+def boards(tables: Tables) -> list[Board]:
+    """The leaderboard of every track, data set, model and cohort where something can be said of defenses.
+
+    Raises:
+        RecordError: there is none.
+    """
+    every = list(cells(tables))
+    made = [board for cell in every if not cell.unjudged for board in _of_cell(cell)]
+    if not made:
+        reasons = "; ".join(f"{cell.track.title}: {cell.unjudged}" for cell in every)
+        raise RecordError(f"leaderboard: nothing can be said of any defense: {reasons or 'no attack was run'}")
+    return made
+
+
+def unjudged(tables: Tables) -> list[tuple[Cell, str]]:
+    """Where nothing can be said of defenses, and why."""
+    return [(cell, cell.unjudged) for cell in cells(tables) if cell.unjudged]
 
 
 def _cell(frame: pd.DataFrame, dataset: str, model: str) -> pd.DataFrame:
     return frame[(frame["dataset"] == dataset) & (frame["model"] == model)]
 
 
-def _of_cell(
-    track: Track, dataset: str, model: str, rows: pd.DataFrame, bare: pd.DataFrame, trained: pd.DataFrame
-) -> Iterator[Board]:
+def _of_cell(cell: Cell) -> Iterator[Board]:
     """The boards of a track on one data set and model: one for each size of the cohort."""
+    track, dataset, model, rows, bare, trained = cell
     void = {str(label) for label in bare["attack"][bare["void"]].dropna()}
     void |= {str(label) for label in rows["attack"][rows["void"]].dropna()}
-    psnr = values_of(bare[~bare["void"]], METRIC)
-    references = psnr["attack"].isin(list(IMAGE_REFERENCES))
-    if psnr[references].empty or psnr[~references].empty:
-        raise RecordError(
-            f"{dataset} with {model}: a guess, and an attack without a defense that passes its gate, must be there"
-        )
-    cubes = _Cubes.of(psnr)
+    cubes = _Cubes.of(values_of(bare[~bare["void"]], track.metric), track.metric)
     guess = strongest(cubes.leakages(bare[bare["attack"].isin(list(IMAGE_REFERENCES))]))
     undefended = strongest([guess, *cubes.leakages(bare[~bare["void"]], guess)])
     for cohort, of_cohort in _cohorts(trained):
@@ -275,16 +313,18 @@ class _Cubes:
 
     seeds: Array
     victims: Array
+    metric: str
 
     @classmethod
-    def of(cls, psnr: pd.DataFrame) -> _Cubes:
-        return cls(*(np.sort(psnr[column].unique()) for column in ("seed", "index")))
+    def of(cls, psnr: pd.DataFrame, metric: str) -> _Cubes:
+        seeds, victims = (np.sort(psnr[column].unique()) for column in ("seed", "index"))
+        return cls(seeds, victims, metric)
 
     def leakages(self, rows: pd.DataFrame, guess: Leakage | None = None) -> Iterator[Leakage]:
         """The leakage by each attack with a number in rows of one setting; failed trials guess, if there is a guess."""
         states = rows[STATE].map("epoch {:g}".format) if STATE in rows else pd.Series("", index=rows.index)
         for (label, state), part in rows.groupby([rows["attack"], states], sort=False):
-            psnr = self.cube(values_of(part, METRIC))
+            psnr = self.cube(values_of(part, self.metric))
             if np.isfinite(psnr).any():
                 yield Leakage(
                     ", ".join(filter(None, (str(label), str(state)))),

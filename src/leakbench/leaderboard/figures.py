@@ -1,16 +1,20 @@
-"""Figures 1 to 4: tiers at the allowed loss, the front of privacy, utility and cost, every attack, and its budget."""
+"""Figures 1 to 4: tiers at the allowed loss, the front of privacy, utility and cost, every attack, and its budget.
+
+Figures 2 to 4 show the largest cohort alone, of whose losses most is known.
+"""
 
 from __future__ import annotations
 
 import math
 import textwrap
+from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leakbench.lazy import np, pd
 from leakbench.leaderboard import PAPER
-from leakbench.leaderboard.board import Board, Computed, Entry, Row, boards
+from leakbench.leaderboard.board import Board, Computed, Entry, Row, boards, unjudged
 from leakbench.leaderboard.tracks import ALLOWED, READ
 from leakbench.planning.layers import read_yaml
 from leakbench.report.artifacts import Tables, artifact
@@ -42,6 +46,8 @@ ATTACKS = "#0072B2"
 """Colour of attacks."""
 ROW = 0.19
 """Height of a line of the ranking, in inches."""
+IN_A_ROW = 4
+"""Narrow panels per row."""
 BEYOND = 15.0
 """Loss in percentage points at which Figure 2 ends."""
 DOMINATED = 0.25
@@ -53,6 +59,12 @@ def shipped() -> frozenset[str]:
     """Labels of the defenses that the leaderboard's grid lists; others are compared ones."""
     grid = read_yaml(Path(__file__).with_name("grid.yaml"))
     return frozenset(grid["variants"]["defenses"])
+
+
+def largest(every: Sequence[Board]) -> list[Board]:
+    """Of the boards that differ in their cohort alone, that of the largest one."""
+    of_cell = {(board.track, board.dataset, board.model): board for board in every}  # cohorts rise
+    return list(of_cell.values())
 
 
 def percent(part: float) -> str:
@@ -78,12 +90,17 @@ def in_words(board: Board) -> str:
 )
 def fig01(tables: Tables) -> Drawing:
     """A panel per track, data set, model and cohort; a line per defense."""
-    every = list(boards(tables))
+    every = boards(tables)
     lines = max(len(board.entries) for board in every)
-    drawn, axes = panels(len(every), width=4.4, height=1.2 + ROW * (lines + 2))
+    void = unjudged(tables)
+    drawn, axes = panels(len(every) + len(void), width=4.4, height=1.2 + ROW * (lines + 2), columns=IN_A_ROW)
     rows: list[dict[str, Any]] = []
-    for ax, board in zip(axes, every, strict=True):
+    for ax, board in zip(axes, every, strict=False):
         rows += _ranking(ax, board)
+    for ax, (cell, reason) in zip(axes[len(every) :], void, strict=True):
+        ax.set_axis_off()
+        ax.set_title("\n".join(textwrap.wrap(cell.title, 58)), loc="left", fontsize=8)
+        ax.text(0.5, 0.5, reason, transform=ax.transAxes, ha="center", fontsize=8)
     return Drawing(drawn, pd.DataFrame(rows))
 
 
@@ -203,9 +220,9 @@ def ratio(value: float) -> str:
     f"What loses more than {BEYOND:g} points is beyond the axes.",
 )
 def fig02(tables: Tables) -> Drawing:
-    """A panel per track, data set, model and cohort; a point per setting."""
-    every = list(boards(tables))
-    drawn, axes = panels(len(every), width=8.0, height=5.2, stacked=True)
+    """A panel per track, data set and model; a point per setting."""
+    every = largest(boards(tables))
+    drawn, axes = panels(len(every), width=8.0, height=5.2, columns=2)
     shown = [settings_of(board) for board in every]
     for ax, board, points in zip(axes, every, shown, strict=True):
         _front(ax, board, points)
@@ -291,10 +308,10 @@ def _name(ax: Axes, shown: pd.DataFrame) -> None:
     "strongest attack. A dash: the attack does not apply to the defense. Left out: attacks that miss their gate.",
 )
 def fig03(tables: Tables) -> Drawing:
-    """A panel per track, data set, model and cohort; a cell per defense and attack."""
-    every = list(boards(tables))
+    """A panel per track, data set and model; a cell per defense and attack."""
+    every = largest(boards(tables))
     lines = max(len(board.entries) for board in every)
-    drawn, axes = panels(len(every), width=7.0, height=1.2 + 0.24 * lines, stacked=True)
+    drawn, axes = panels(len(every), width=7.0, height=1.2 + 0.24 * lines, columns=2)
     rows: list[dict[str, Any]] = []
     for ax, board in zip(axes, every, strict=True):
         rows += _matrix(ax, board)
@@ -360,9 +377,9 @@ def _cell(board: Board, entry: Entry, shown: Computed, attack: str, value: float
     leaves_out="each of its points is a mean over all defenses",
 )
 def fig04(tables: Tables) -> Drawing:
-    """A panel per track, data set, model and cohort; a point per attack."""
-    every = list(boards(tables))
-    drawn, axes = panels(len(every), width=4.4, height=3.4)
+    """A panel per track, data set and model; a point per attack."""
+    every = largest(boards(tables))
+    drawn, axes = panels(len(every), width=4.4, height=3.4, columns=IN_A_ROW)
     rows: list[dict[str, Any]] = []
     for ax, board in zip(axes, every, strict=True):
         rows += _budgets(ax, board)

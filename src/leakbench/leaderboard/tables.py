@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from leakbench.lazy import pd
 from leakbench.leaderboard import PAPER
-from leakbench.leaderboard.board import Board, Computed, Row, boards
+from leakbench.leaderboard.board import Board, Computed, Row, boards, unjudged
 from leakbench.leaderboard.figures import MEASURED, TIERED, in_words, percent, ratio, settings_of
 from leakbench.leaderboard.tracks import ALLOWED, READ
 from leakbench.report.artifacts import LATEX, Tables, artifact, escaped
@@ -33,14 +33,19 @@ table = partial(artifact, PAPER, "table", experiments=READ, any_sweep=True)
 def table01(tables: Tables) -> pd.DataFrame:
     """A row per defense, and those of no defense and of the best guess; its LaTeX holds the ranked ones alone."""
     rows: list[dict[str, Any]] = []
-    every = list(boards(tables))
+    every = boards(tables)
     for board in every:
-        cell = {"track": board.track.key, "data": board.dataset, "model": board.model}
-        cell |= {} if board.cohort is None else {"clients": str(board.cohort)}
-        rows += [cell | _line(row) for row in board.rows]
+        of_board = {"track": board.track.key, "data": board.dataset, "model": board.model}
+        of_board |= {} if board.cohort is None else {"clients": str(board.cohort)}
+        rows += [of_board | _line(row) for row in board.rows]
         for name, reached in (("no defense", board.undefended), ("best guess", board.guess)):
             seen = {"worst": f"{reached.worst:.1f}", "identified": _part(reached.identified)}
-            rows.append(cell | {"tier": NONE, "defense": name, "leakage": _level(reached.mean), **seen, COLUMN: False})
+            rows.append(
+                of_board | {"tier": NONE, "defense": name, "leakage": _level(reached.mean), **seen, COLUMN: False}
+            )
+    for cell, reason in unjudged(tables):
+        named = {"track": cell.track.key, "data": cell.dataset, "model": cell.model}
+        rows.append(named | {"defense": NONE, "excluded": reason, COLUMN: False})
     made = pd.DataFrame(rows).fillna(NONE)
     made.attrs[LATEX] = "\n\n".join(map(_latex, every)) + "\n"
     return made

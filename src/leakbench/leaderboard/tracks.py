@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from leakbench.metrics.assignment import ASSIGNED
 from leakbench.report.labels import Reads, reads
 from leakbench.report.style import IMAGE_REFERENCES
 
+ASSIGNED_PSNR = ASSIGNED + "psnr"
 ALLOWED = 0.02
 """Loss of accuracy at which defenses are ranked, as a part of the test images; that of ``allowed`` in the grid."""
 
@@ -24,6 +26,7 @@ class Track(NamedTuple):
         name: in words.
         undefended: experiment of the undefended gradient and the reference attackers.
         defended: experiment of the defenses.
+        metric: PSNR per image in dB; of several images, whose order no attacker can know, after assignment.
     """
 
     key: str
@@ -31,6 +34,7 @@ class Track(NamedTuple):
     name: str
     undefended: str
     defended: str
+    metric: str = "psnr"
 
     @property
     def title(self) -> str:
@@ -40,7 +44,11 @@ class Track(NamedTuple):
 
 TRACKS = (
     Track("A", 1, "one message about one image, untrained model", "single_undefended", "single"),
+    Track("B", 1, "one message about eight images, labels inferred", "batch_undefended", "batch", ASSIGNED_PSNR),
     Track("C", 1, "one message about one image, along training", "trained_undefended", "trained"),
+    Track("D", 1, "two local steps on four images, labels inferred", "local_undefended", "local", ASSIGNED_PSNR),
+    Track("E", 1, "messages of three rounds about one image", "rounds_undefended", "rounds"),
+    Track("F", 1, "the sum of four users, an image each, labels inferred", "sum_undefended", "sum", ASSIGNED_PSNR),
 )
 
 TRAINING = ("training_undefended", "training")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import textwrap
 from typing import TYPE_CHECKING, Any, cast
 
@@ -153,8 +154,10 @@ def use_style() -> None:
     matplotlib.rcParams.update(cast(Any, STYLE))  # matplotlib types each key by itself
 
 
-def panels(count: int, width: float = 4.2, height: float = 3.1, stacked: bool = False) -> tuple[Figure, list[Axes]]:
-    """A row of axes, or a column of them, in the project's style; width and height are those of one, in inches.
+def panels(
+    count: int, width: float = 4.2, height: float = 3.1, columns: int | None = None
+) -> tuple[Figure, list[Axes]]:
+    """Axes in the project's style, so many in a row, by default all; width and height are those of one, in inches.
 
     Raises:
         RecordError: there are none to draw.
@@ -164,10 +167,13 @@ def panels(count: int, width: float = 4.2, height: float = 3.1, stacked: bool = 
     use_style()
     import matplotlib.pyplot as plt
 
-    rows, columns = (count, 1) if stacked else (1, count)
+    columns = min(columns or count, count)
+    rows = math.ceil(count / columns)
     size = (width * columns, height * rows)
     figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
-    return figure, list(axes.flat)
+    for ax in axes.flat[count:]:
+        ax.remove()
+    return figure, list(axes.flat[:count])
 
 
 def legend_below(ax: Axes, columns: int = 2) -> None:

@@ -14,7 +14,7 @@ from leakbench.jobs.base import Job
 from leakbench.jobs.runner import data_fingerprint
 from leakbench.lazy import pd
 from leakbench.planning.project import Project
-from leakbench.records import RESULTS, Record, atomic_write, quarantine, read_record
+from leakbench.records import RESULTS, Cost, Provenance, Record, atomic_write, quarantine, read_record
 from leakbench.report.recorded import staleness
 from leakbench.report.under_attacked import COLUMN, CellJudge, adaptive_table, is_under_attacked
 from leakbench.report.verdicts import Judge, is_void, verdict_table
@@ -135,7 +135,7 @@ def merged(project: Project, table: str, records: Mapping[str, Record]) -> Merge
     _check_data(needed(project, table), records)
     rows = [row for job, record in pairs for row in tidy_rows(job, record, judges, adapted)]
     absent = [SETTING + key for job in jobs if job.path not in records for key in _swept(job)]
-    numbers = pd.DataFrame(rows) if rows else pd.DataFrame(columns=list(COLUMNS)).astype(COLUMNS)
+    numbers = table_of(rows)
     for column in dict.fromkeys(absent):  # readers of the table expect every parameter of the experiment
         if column not in numbers:
             numbers[column] = float("nan")
@@ -143,8 +143,16 @@ def merged(project: Project, table: str, records: Mapping[str, Record]) -> Merge
         [row for job, record in pairs for row in _missing(job, record)],
         columns=["record", "seed", "setting", "metric", "reason"],
     )
-    provenance = pd.DataFrame([_provenance(job, record) for job, record in pairs])
+    provenance = pd.DataFrame(
+        [_provenance(job, record) for job, record in pairs],
+        columns=["record", "status", *Cost.model_fields, *Provenance.model_fields],
+    )
     return Merged(numbers, missing, verdict_table(judges, pairs), adaptive_table(adapted), provenance)
+
+
+def table_of(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Rows as a tidy table, which has its columns where there is no row, too."""
+    return pd.DataFrame(rows) if rows else pd.DataFrame(columns=list(COLUMNS)).astype(COLUMNS)
 
 
 def _provenance(job: Job, record: Record) -> dict[str, Any]:

@@ -191,7 +191,7 @@ def trade_off(shown: TradeOff, *, privacy: str, utility: str, xlabel: str, ylabe
 
 def trade_offs(shown: Mapping[str, TradeOff], *, privacy: str, utility: str, xlabel: str, ylabel: str) -> Drawing:
     """Panels of :func:`draw_trade_off`, one above the other, by their titles."""
-    figure, axes = panels(len(shown), width=6.4, height=3.6, stacked=True)
+    figure, axes = panels(len(shown), width=6.4, height=3.6, columns=1)
     numbers: list[dict[str, Any]] = []
     for ax, (title, panel) in zip(axes, shown.items(), strict=True):
         numbers += [{"panel": title, **row} for row in draw_trade_off(ax, panel, privacy, utility)]

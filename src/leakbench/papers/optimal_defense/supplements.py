@@ -84,7 +84,7 @@ SINGLE = {"gp-80": ("gp", 0.8), "gp-90": ("gp", 0.9), "op-70": ("op", 0.7), "op-
 def fig_s1(tables: Tables) -> Drawing:
     """MSE and bound against the budget; trade-off for the stronger attacker."""
     frame = together(tables)
-    drawn, (upper, lower) = panels(2, width=6.6, height=3.7, stacked=True)
+    drawn, (upper, lower) = panels(2, width=6.6, height=3.7, columns=1)
     numbers = _errors_and_bounds(upper, frame)
     best = strongest(frame, ATTACKERS, "mse_input")
     shown = TradeOff(best, "scale", NOISE_AT_U2, r"variance of $\langle g, y\rangle$", {STRONGEST: ""})

@@ -1,0 +1,116 @@
+"""Figure 5: the tier of every defense on every board, in one picture for a column of print."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from leakbench.lazy import np, pd
+from leakbench.leaderboard.board import Board, Row, boards
+from leakbench.leaderboard.figures import TIERED, figure, percent, shipped
+from leakbench.leaderboard.tracks import ALLOWED, TRACKS
+from leakbench.report.artifacts import Tables
+from leakbench.report.plots import Drawing
+from leakbench.report.style import REFERENCE_COLOUR, panels
+from leakbench.report.under_attacked import COLUMN, DAGGER
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+CELL = (0.42, 0.19)
+"""Width and height of a cell, in inches."""
+COLUMN_WIDTH = 3.4
+"""Of print, in inches."""
+DARK = 0.5
+"""Darkness of a cell from which its number is white."""
+
+
+@figure(
+    5,
+    title="Tiers at a glance",
+    caption="A column per board, a line per defense: its leakage in dB at a loss of at most "
+    f"{percent(ALLOWED)} percentage points of accuracy, and in colour its tier, from dark (the first, which leaks "
+    "least) to light. Grey, in brackets: excluded, since it loses more in every setting. Empty: nothing applies. Bold: "
+    f"compared. Defenses stand in the order of their mean tier. {TIERED} "
+    + " ".join(f"{track.key}: {track.name}." for track in TRACKS),
+)
+def fig05(tables: Tables) -> Drawing:
+    """One panel."""
+    every = boards(tables)
+    placed = [{row.entry.label: row for row in board.rows} for board in every]
+    defenses = _ordered(placed)
+    width, height = max(COLUMN_WIDTH, 1.6 + CELL[0] * len(every)), 0.8 + CELL[1] * (len(defenses) + 2)
+    drawn, (ax,) = panels(1, width=width, height=height)
+    tints = np.array([[_tint(of_board, label) for of_board in placed] for label in defenses])
+    ax.imshow(tints, cmap="YlGnBu", vmin=0, vmax=1, aspect="auto")
+    for line, label in enumerate(defenses):
+        for column, of_board in enumerate(placed):
+            if label in of_board:
+                _write(ax, column, line, of_board[label], tints[line, column])
+    ax.set_yticks(range(len(defenses)), defenses, fontsize=7)
+    for tick in ax.get_yticklabels():
+        if tick.get_text() not in shipped():
+            tick.set_fontweight("bold")
+    ax.set_xticks(range(len(every)), [_head(board) for board in every], fontsize=6)
+    ax.xaxis.tick_top()
+    ax.tick_params(length=0)
+    ax.grid(visible=False)
+    for spine in ax.spines.values():
+        spine.set_visible(False)
+    rows: list[dict[str, Any]] = [
+        {"track": board.track.key, "dataset": board.dataset, "model": board.model, "cohort": board.cohort}
+        | {"defense": label, "tier": row.tier, "excluded": row.entry.excluded, COLUMN: _under_attacked(row)}
+        for board, of_board in zip(every, placed, strict=True)
+        for label, row in of_board.items()
+    ]
+    return Drawing(drawn, pd.DataFrame(rows))
+
+
+def _head(board: Board) -> str:
+    """The board above its column: ``A``, the model, and the cohort."""
+    model = board.model.replace("-", "-\n", 1)
+    return "\n".join(filter(None, (board.track.key, model, f"{board.cohort} clients" if board.cohort else "")))
+
+
+def _ordered(placed: list[dict[str, Row]]) -> list[str]:
+    """Defenses by their mean place among the tiers of the boards that rank them; those that none ranks come last."""
+    labels = dict.fromkeys(label for of_board in placed for label in of_board)
+
+    def place(label: str) -> float:
+        ranked = [_part(of_board, label) for of_board in placed if label in of_board]
+        known = [part for part in ranked if part is not None]
+        return float(np.mean(known)) if known else np.inf
+
+    return sorted(labels, key=place)
+
+
+def _part(of_board: dict[str, Row], label: str) -> float | None:
+    """The tier from 0 (the first) to 1 (the last); None where it is excluded."""
+    row = of_board[label]
+    if row.tier is None or row.entry.excluded:
+        return None
+    last = max(other.tier or 1 for other in of_board.values())
+    return (row.tier - 1) / max(1, last - 1)
+
+
+def _tint(of_board: dict[str, Row], label: str) -> float:
+    """Darkness of a cell, 0 to 1; NaN, which is white, without a rank."""
+    part = _part(of_board, label) if label in of_board else None
+    return np.nan if part is None else 0.9 - 0.85 * part
+
+
+def _write(ax: Axes, column: int, line: int, row: Row, tint: float) -> None:
+    """Write the leakage into a cell, in brackets where the defense is excluded."""
+    shown = row.entry.shown
+    if shown is None or shown.leakage is None:
+        return
+    number = f"{shown.leakage.mean.value:.0f}"
+    if row.entry.excluded:
+        text, ink = f"({number})", REFERENCE_COLOUR
+    else:
+        text, ink = number, "white" if tint > DARK else "black"
+    mark = DAGGER if _under_attacked(row) else ""
+    ax.text(column, line, text + mark, ha="center", va="center", fontsize=6.5, color=ink)
+
+
+def _under_attacked(row: Row) -> bool:
+    return row.entry.shown is not None and row.entry.shown.under_attacked
