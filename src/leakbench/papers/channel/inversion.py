@@ -70,7 +70,8 @@ def _heatmaps(
     cells = max(frame[KAPPA].nunique(), 1)
     stacked = len(datasets) > 2 or cells > 5
     width = max(1.9 + 0.52 * cells, 5.5 if stacked or len(datasets) == 1 else 0.0)  # room for the caption
-    drawn, axes = panels(len(datasets), width=width, height=2.6 if least is None else 3.5, columns=1 if stacked else None)
+    height = 2.6 if least is None else 3.5
+    drawn, axes = panels(len(datasets), width=width, height=height, columns=1 if stacked else None)
     numbers: list[dict[Any, Any]] = []
     for ax, dataset in zip(axes, datasets, strict=True):
         every = values_of(frame, metric, attack=attack, dataset=dataset)
