@@ -118,6 +118,7 @@ class Provenance(_Model):
     dirty: bool | None
     versions: dict[str, str]
     device: str
+    processor: str | None = Field(None, description="the CPU, by name, family and model; null in older records")
     threads: int
     tf32: bool = False
     compiled: bool = False

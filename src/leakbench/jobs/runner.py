@@ -39,6 +39,7 @@ from leakbench.records import (
     write_tensors,
 )
 from leakbench.running import checkpoint, work
+from leakbench.running.processor import processor
 from leakbench.running.snapshots import Spent
 from leakbench.staged.manifest import fingerprint
 
@@ -287,6 +288,7 @@ def _provenance(
         dirty=dirty,
         versions={"python": platform.python_version(), **_versions()},
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else f"cpu ({platform.machine()})",
+        processor=processor(),
         threads=placement.threads,
         tf32=placement.tf32,
         compiled=placement.compile,
