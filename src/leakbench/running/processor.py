@@ -9,7 +9,7 @@ from pathlib import Path
 CPU_INFO = Path("/proc/cpuinfo")
 """Where Linux describes processors."""
 PARTS = ("model name", "cpu family", "model")
-"""What tells kinds of processors apart: on virtual machines the name is often that of a whole line of products."""
+"""Lines of it that tell kinds apart: on virtual machines the name is often that of a whole line of products."""
 
 
 @cache
