@@ -206,7 +206,7 @@ def _submit(arguments: argparse.Namespace) -> int:
     from leakbench.report.terminal import print_rows
 
     if arguments.verify:
-        return _verify(arguments)
+        return _verify_submission(arguments)
     kind, spec, wrong = _checked(arguments)
     if wrong:
         print_rows(f"{arguments.source}: mend this first (leakbench check {arguments.source})", wrong)
@@ -253,17 +253,16 @@ def _checked(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any], list[d
     return kind, {"name": source, "label": arguments.label or component.name, **given}, wrong
 
 
-def _verify(arguments: argparse.Namespace) -> int:
+def _verify_submission(arguments: argparse.Namespace) -> int:
     from leakbench.leaderboard import submission
 
     folder = Path(arguments.source)
     project = _project(arguments, submission.read(folder).overrides(folder))
     recomputed = submission.verify(project, folder, arguments.part)
     for each in recomputed:
-        outcome = "identical" if each.difference == 0 else f"differs by {each.difference:.3g}"
-        print(f"{each.path}: {outcome}")
-    if any(each.difference for each in recomputed):
-        print("Another kind of processor rounds otherwise; on the same kind, the records are not of this source.")
+        print(f"{each.path}: {each.outcome}")
+    if not all(each.holds for each in recomputed):
+        print(f"{folder}: the records are not of this source")
         return 1
     print(f"{folder}: digests, lines and {len(recomputed)} records hold")
     return 0
@@ -278,8 +277,84 @@ def _publish(arguments: argparse.Namespace) -> None:
     papers = project.plan(scale, where="--scale").papers
     if arguments.paper is not None and arguments.paper not in papers:
         raise UnknownName("paper", arguments.paper, papers, "--paper")
-    for path in [*publish(project, scale, [arguments.paper] if arguments.paper else papers), *write_pages(project)]:
+    chosen = [arguments.paper] if arguments.paper else list(papers)
+    if arguments.records:
+        from leakbench.publishing.archives import write_archives
+
+        for file in write_archives(project, scale, chosen):
+            print(f"{file.relative_to(project.root)}: {file.stat().st_size / 1e6:.2f} MB")
+        return
+    for path in [*publish(project, scale, chosen), *write_pages(project)]:
         print(path)
+
+
+def _adopt(arguments: argparse.Namespace) -> None:
+    from leakbench.publishing.adoption import adopt
+
+    project = _project(arguments)
+    adoption = adopt(project, arguments.scale, _papers(project, arguments))
+    for path, reason in adoption.left_out.items():
+        print(f"{path}: left out: {reason}")
+    print(f"{len(adoption.adopted)} adopted, {len(adoption.kept)} here already, {len(adoption.left_out)} left out")
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    import random
+
+    from leakbench.publishing.recomputation import verify
+
+    project = _project(arguments)
+    seed = random.randrange(2**31) if arguments.seed is None else arguments.seed
+    print(f"--seed {seed}")
+    scale = arguments.scale or project.settings.scale
+    wrong = 0
+    for each in verify(project, scale, _papers(project, arguments), _seconds(arguments.within), seed):
+        print(f"{each.path}: {each.outcome}", flush=True)
+        wrong += not each.holds
+    print(f"{wrong} records do not hold" if wrong else "all of them hold")
+    return min(wrong, 1)
+
+
+def _papers(project: Project, arguments: argparse.Namespace) -> list[str]:
+    """The paper that is asked for, or all configured ones."""
+    from leakbench.errors import UnknownName
+
+    papers = project.settings.papers
+    if arguments.paper is not None and arguments.paper not in papers:
+        raise UnknownName("paper", arguments.paper, papers, "--paper")
+    return [arguments.paper] if arguments.paper else papers
+
+
+def _seconds(text: str) -> float:
+    """A time such as ``90s``, ``10min`` or ``8h``, in seconds."""
+    import re
+
+    from leakbench.errors import ConfigError
+
+    parsed = re.fullmatch(r"([0-9.]+) ?(s|min|h)", text)
+    try:
+        if parsed is not None:
+            return float(parsed[1]) * {"s": 1, "min": 60, "h": 3600}[parsed[2]]
+    except ValueError:
+        pass
+    raise ConfigError(f"--within {text}: expected a time such as 90s, 10min or 8h")
+
+
+def _explain(arguments: argparse.Namespace) -> None:
+    from dataclasses import asdict
+
+    from leakbench.publishing.explanation import explain
+    from leakbench.report.terminal import print_rows
+
+    project = _project(arguments)
+    explanation = explain(project, _relative(project, arguments.target))
+    if arguments.json:
+        print(json.dumps({"row": explanation.row, "sources": list(map(asdict, explanation.sources))}, default=str))
+        return
+    print_rows(arguments.target, [{"column": key, "value": str(value)} for key, value in explanation.row.items()])
+    shown = [{key: value or "" for key, value in asdict(source).items()} for source in explanation.sources]
+    print_rows(f"{len(shown)} records", shown)
+    print("Any of them is computed again by `leakbench run <record>`.")
 
 
 def _pages(arguments: argparse.Namespace) -> None:
@@ -468,6 +543,20 @@ def _add_reports(command: _AddCommand) -> None:
     publish = command("publish", _publish, "Keep a scale's verdicts in published/, and show them on the pages.")
     publish.add_argument("--paper", help="of this paper alone")
     publish.add_argument("--scale", help="of which scale (default: the configured one)")
+    publish.add_argument(
+        "--records", action="store_true", help="keep its records instead, as archives that anyone can adopt"
+    )
+    adopt = command("adopt", _adopt, "Put published records into results/, as if they had been computed here.")
+    adopt.add_argument("scale", metavar="SCALE", help="of the published records, such as laptop")
+    adopt.add_argument("--paper", help="of this paper alone")
+    verify = command("verify", _verify, "Compute a random sample of published records again, and compare.")
+    verify.add_argument("--scale", help="of which scale (default: the configured one)")
+    verify.add_argument("--paper", help="of this paper alone")
+    verify.add_argument("--within", default="10min", metavar="TIME", help="of computing, as 90s or 2h (default: 10min)")
+    verify.add_argument("--seed", type=int, help="of the draw (default: another one each time)")
+    explain = command("explain", _explain, "Go from a row of a figure or table to the records behind it.")
+    explain.add_argument("target", metavar="TARGET", help="figures/<scale>/<paper>/fig01:<row>, rows counted from 1")
+    explain.add_argument("--json", action="store_true", help="print a JSON object")
     command("pages", _pages, "Write the tables of the papers' pages and README from published verdicts.")
     scorecard = command("scorecard", _scorecard, "Write claims, findings, figures and tables of a scale as one page.")
     scorecard.add_argument("page", metavar="PAGE", help="results/<scale>/scorecard.html")

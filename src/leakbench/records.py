@@ -142,6 +142,24 @@ class Record(_Model):
     provenance: Provenance
 
 
+class ArchiveHead(_Model):
+    """The first line of an archive of published records."""
+
+    schema_: Literal["leakbench.published/1"] = Field("leakbench.published/1", alias="schema")
+    scale: str
+    paper: str
+    experiment: str
+    leakbench: str = Field(description="version of the package that published it")
+    licence: str = Field(description="of the records, as an SPDX identifier")
+
+
+class ArchivedRecord(_Model):
+    """Any other line of an archive: a record under its path."""
+
+    path: str = Field(description="relative to the root of a checkout")
+    record: Record
+
+
 def canonical(value: Any) -> str:
     """JSON with sorted keys and no white space, so that equal values give equal text."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)

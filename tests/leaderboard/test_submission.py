@@ -21,6 +21,7 @@ from leakbench.errors import ConfigError
 from leakbench.leaderboard import submission
 from leakbench.leaderboard.submission import FILE, LINES, RECORDS, SOURCE, Submission
 from leakbench.planning.project import Project
+from leakbench.publishing.recomputation import Recomputed
 
 ROOT = Path(__file__).parents[2]
 DEFENSE = '''
@@ -148,7 +149,7 @@ def project(checkout: Path, folder: Path) -> Project:
     return Project(checkout, submission.read(folder).overrides(folder))
 
 
-def verified(checkout: Path, folder: Path, part: float = 0.01) -> list[submission.Recomputed]:
+def verified(checkout: Path, folder: Path, part: float = 0.01) -> list[Recomputed]:
     return submission.verify(project(checkout, folder), folder, part)
 
 

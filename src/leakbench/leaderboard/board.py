@@ -213,7 +213,7 @@ class Board:
 
 
 class Cell(NamedTuple):
-    """What is known of a track on one data set and model.
+    """A track on one data set and model, with all that is known of it.
 
     Attributes:
         rows: of its attacks on defenses.
@@ -267,7 +267,7 @@ def boards(tables: Tables) -> list[Board]:
 
 
 def unjudged(tables: Tables) -> list[tuple[Cell, str]]:
-    """Where nothing can be said of defenses, and why."""
+    """Cells in which nothing can be said of defenses, and why."""
     return [(cell, cell.unjudged) for cell in cells(tables) if cell.unjudged]
 
 

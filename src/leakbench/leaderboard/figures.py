@@ -62,7 +62,7 @@ def shipped() -> frozenset[str]:
 
 
 def largest(every: Sequence[Board]) -> list[Board]:
-    """Of the boards that differ in their cohort alone, that of the largest one."""
+    """The board of the largest cohort, of those that differ in nothing else."""
     of_cell = {(board.track, board.dataset, board.model): board for board in every}  # cohorts rise
     return list(of_cell.values())
 

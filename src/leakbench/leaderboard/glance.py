@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 CELL = (0.42, 0.19)
 """Width and height of a cell, in inches."""
 COLUMN_WIDTH = 3.4
-"""Of print, in inches."""
+"""Width of a column of print, in inches."""
 DARK = 0.5
 """Darkness of a cell from which its number is white."""
 

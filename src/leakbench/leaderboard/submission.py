@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -25,13 +24,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from leakbench.errors import ConfigError, RecordError
 from leakbench.jobs.base import Job, Variant
-from leakbench.jobs.runner import Placement, run_job
 from leakbench.leaderboard import PAPER
 from leakbench.leaderboard.board import boards
 from leakbench.leaderboard.figures import numbers_of
 from leakbench.leaderboard.lines import known
 from leakbench.leaderboard.tracks import READ
 from leakbench.planning.project import Project
+from leakbench.publishing.recomputation import Recomputed, again, repeatable
 from leakbench.records import Record, atomic_write, digest, read_record
 from leakbench.report.labels import declared
 from leakbench.report.tidy import merged, table_path
@@ -39,8 +38,6 @@ from leakbench.report.tidy import merged, table_path
 FILE, RECORDS, SOURCE, LINES = "submission.yaml", "records", "source", "lines.json"
 KEYS: Mapping[str, str] = {"defense": "compare", "attack": "ensemble"}
 """Kinds of components that are submitted, with the keys of the configuration that add them."""
-MEASURED = "overhead"
-"""Kind of job whose numbers are seconds, which nobody gets twice."""
 
 
 class Submission(BaseModel):
@@ -70,14 +67,6 @@ class Submission(BaseModel):
 def overrides(kind: str, spec: Mapping[str, Any], scale: str) -> dict[str, Any]:
     """Keys of the configuration that add a component to the leaderboard alone."""
     return {"papers": [PAPER], "scale": scale, KEYS[kind]: [dict(spec)]}
-
-
-@dataclass(frozen=True)
-class Recomputed:
-    """A record that was computed again: the largest difference of a number, 0 where all are identical."""
-
-    path: str
-    difference: float
 
 
 def jobs_of(project: Project, kind: str, label: str) -> dict[str, Job]:
@@ -235,10 +224,10 @@ def verify(project: Project, folder: Path, part: float) -> list[Recomputed]:
             )
     if len(lines) != len(claimed):
         raise ConfigError(f"{folder / LINES}: {len(claimed)} lines, and {len(lines)} by the records")
-    drawn = [path for path, job in jobs.items() if job.kind.name != MEASURED]
+    drawn = [path for path in jobs if repeatable(records[path])]
     drawn.sort(key=lambda path: digest([submission.files, path]))
     with tempfile.TemporaryDirectory() as scratch:
-        return [_again(jobs[path], records, Path(scratch)) for path in drawn[: max(1, math.ceil(part * len(drawn)))]]
+        return [again(jobs[path], records, Path(scratch)) for path in drawn[: max(1, math.ceil(part * len(drawn)))]]
 
 
 def _read(path: Path, job: Job) -> Record:
@@ -254,31 +243,3 @@ def _read(path: Path, job: Job) -> Record:
     if digest(record.job) != job.digest:
         raise ConfigError(f"{path}: of another version of the component or of the track; submit it again")
     return record
-
-
-def _again(job: Job, records: Mapping[str, Record], root: Path) -> Recomputed:
-    """Run a job in a folder that holds the records that it reads, and compare."""
-    for used in job.uses.values():
-        (root / used.path).parent.mkdir(parents=True, exist_ok=True)
-        (root / used.path).write_text(records[used.path].model_dump_json(by_alias=True))
-    ours, theirs = (_numbers(record) for record in (run_job(job, root, Placement(device="cpu")), records[job.path]))
-    if ours.keys() != theirs.keys():
-        return Recomputed(job.path, math.inf)
-    differences = [_difference(value, theirs[key]) for key, value in ours.items()]
-    return Recomputed(job.path, max(differences, default=0.0))
-
-
-def _difference(first: float | None, second: float | None) -> float:
-    if first == second:
-        return 0.0
-    return math.inf if first is None or second is None else abs(first - second)
-
-
-def _numbers(record: Record) -> dict[tuple[Any, ...], float | None]:
-    """Every number of a record by its seed, setting, outcome, metric and place."""
-    return {
-        (replicate.seed, str(sorted(replicate.setting.items())), replicate.outcome.status, name, place): number
-        for replicate in record.replicates
-        for name, value in replicate.metrics.items()
-        for place, number in enumerate(value if isinstance(value, list) else [value])
-    }

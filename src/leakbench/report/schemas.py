@@ -9,9 +9,15 @@ from typing import Any
 from pydantic import BaseModel
 
 from leakbench.planning.schemas import PaperSpec, ScaleSpec, Settings
-from leakbench.records import Record, atomic_write
+from leakbench.records import ArchivedRecord, Record, atomic_write
 
-MODELS: dict[str, type[BaseModel]] = {"config": Settings, "paper": PaperSpec, "scale": ScaleSpec, "record": Record}
+MODELS: dict[str, type[BaseModel]] = {
+    "config": Settings,
+    "paper": PaperSpec,
+    "scale": ScaleSpec,
+    "record": Record,
+    "archived": ArchivedRecord,
+}
 
 
 def schemas() -> dict[str, dict[str, Any]]:

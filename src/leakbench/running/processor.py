@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 CPU_INFO = Path("/proc/cpuinfo")
-"""Where Linux describes processors."""
+"""File in which Linux describes processors."""
 PARTS = ("model name", "cpu family", "model")
 """Lines of it that tell kinds apart: on virtual machines the name is often that of a whole line of products."""
 

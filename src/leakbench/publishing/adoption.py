@@ -1,0 +1,88 @@
+"""Adoption of published records: they are put into ``results/`` as if they had been computed here."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from leakbench.errors import ConfigError
+from leakbench.publishing.archives import read_archives
+from leakbench.records import Record, atomic_write, write_record
+from leakbench.report.recorded import recorded, staleness
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from leakbench.jobs.base import Job
+    from leakbench.planning.project import Project
+
+NAMED = 5
+"""Records that a message names."""
+
+
+@dataclass(frozen=True)
+class Adoption:
+    """The outcome for every published record, by path.
+
+    Attributes:
+        adopted: those that were written.
+        kept: those that are here already, with the same numbers.
+        left_out: those that do not fit the plan, with the reasons.
+    """
+
+    adopted: list[str]
+    kept: list[str]
+    left_out: Mapping[str, str]
+
+
+def adopt(project: Project, scale: str, papers: Iterable[str]) -> Adoption:
+    """Write the published records of a scale that fit the plan; all or none.
+
+    All files get one time, so that Snakemake takes none for older than a record that it was computed from.
+
+    Raises:
+        ConfigError: an archive is missing or damaged, or a record here has other numbers than the published one.
+    """
+    archives = list(read_archives(project, scale, papers))
+    plan = project.plan(scale)
+    published = {path: (record, archive) for archive in archives for path, record in archive.records.items()}
+    left_out = {path: reason for path, (record, _) in published.items() if (reason := _misfit(plan.jobs, path, record))}
+    kept, new, differing = [], [], []
+    for path, (record, _) in published.items():
+        if path in left_out:
+            continue
+        here = recorded(project.root, plan.jobs[path])
+        if here.state != "done" or here.record is None:
+            new.append(path)
+        elif here.record.replicates == record.replicates:
+            kept.append(path)
+        else:
+            differing.append(path)
+    if differing:
+        shown = ", ".join(differing[:NAMED]) + (" and others" if len(differing) > NAMED else "")
+        raise ConfigError(
+            f"{len(differing)} records here have other numbers than the published ones: {shown}. Nothing was written; "
+            "move them away to adopt the published ones, or go on with yours"
+        )
+    now = time.time()
+    for path in new:
+        record, archive = published[path]
+        _write(project.root / path, record, archive.tensors.get(path), now)
+    return Adoption(new, kept, left_out)
+
+
+def _misfit(jobs: Mapping[str, Job], path: str, record: Record) -> str | None:
+    """Why a record is of no use to a plan; None if it is of use."""
+    return staleness(jobs[path], record) if path in jobs else "no job of the plan"
+
+
+def _write(path: Path, record: Record, tensors: bytes | None, now: float) -> None:
+    if tensors is not None and record.tensors is not None:
+        beside = path.with_name(record.tensors.file)
+        atomic_write(beside, tensors)
+        os.utime(beside, (now, now))
+    write_record(path, record)
+    os.utime(path, (now, now))

@@ -1,0 +1,199 @@
+"""Published records: archives that are whole, adopted as if computed here, and checked against new computation."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import lzma
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.report.synthetic import ROOT, configured, new_project
+
+from leakbench.errors import ConfigError
+from leakbench.planning.project import Project
+from leakbench.publishing.adoption import adopt
+from leakbench.publishing.archives import LICENCE, SUMS, archive_folder, read_archives, write_archives
+from leakbench.records import RESULTS, Record, read_record, read_tensors, write_record
+from leakbench.report.schemas import schemas
+from leakbench.report.tidy import merge, table_path
+
+PAPER = "optimal_defense"
+
+
+@pytest.fixture(scope="module")
+def publisher(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A checkout that published all of its records. Change nothing in it."""
+    project = new_project(tmp_path_factory.mktemp("publisher"))
+    write_archives(project, "smoke", [PAPER])
+    return project
+
+
+@pytest.fixture
+def project(publisher: Project, tmp_path: Path) -> Project:
+    """A fresh clone: what is published, and no results."""
+    for name in ("config", "published"):
+        shutil.copytree(publisher.root / name, tmp_path / name)
+    return Project(tmp_path)
+
+
+def every_record(project: Project) -> Iterator[tuple[str, Record]]:
+    for path in project.plan("smoke").jobs:
+        yield path, read_record(project.root / path)
+
+
+def signed(project: Project) -> None:
+    """Write the digests of changed files, as a cheat would."""
+    folder = archive_folder(project, "smoke")
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != SUMS)
+    lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(folder)}\n" for path in files]
+    (folder / SUMS).write_text("".join(lines))
+
+
+def rewritten(project: Project, change: Callable[[list[str]], list[str]], name: str = "pruning") -> None:
+    """Change the lines of an archive."""
+    path = archive_folder(project, "smoke") / PAPER / f"{name}.jsonl.xz"
+    lines = lzma.decompress(path.read_bytes()).decode().splitlines()
+    path.write_bytes(lzma.compress("\n".join(change(lines)).encode()))
+    signed(project)
+
+
+def test_what_is_adopted_is_what_was_published(publisher: Project, project: Project) -> None:
+    adoption = adopt(project, "smoke", [PAPER])
+    assert sorted(adoption.adopted) == sorted(project.plan("smoke").jobs) and not adoption.left_out
+    theirs = dict(every_record(publisher))
+    pictured = {name for entry in configured(project) for name in entry.tensors}
+    for path, record in every_record(project):
+        kept = theirs[path] if path.split("/")[3] in pictured else theirs[path].model_copy(update={"tensors": None})
+        assert record == kept
+        if record.tensors is not None:
+            read_tensors(project.root / path, record.tensors)  # whole, by their digest
+    assert adopt(project, "smoke", [PAPER]).adopted == []  # a second time
+
+
+def test_figures_are_drawn_from_adopted_records(project: Project) -> None:
+    """Also those of pictures, whose tensors are published."""
+    adopt(project, "smoke", [PAPER])
+    for experiment in project.plan("smoke").papers[PAPER].experiments:
+        merge(project, table_path("smoke", PAPER, experiment))
+    pictures = [entry for entry in configured(project) if entry.tensors]
+    assert pictures
+    for entry in pictures:
+        path = entry.paths("smoke")[0]
+        entry.render(project, path)
+        assert (project.root / path).stat().st_size > 0
+
+
+def test_adopted_records_have_one_time(project: Project) -> None:
+    """Snakemake runs again what is older than a file that it was computed from."""
+    adopt(project, "smoke", [PAPER])
+    assert len({(project.root / path).stat().st_mtime_ns for path in project.plan("smoke").jobs}) == 1
+
+
+def test_snakemake_has_nothing_to_compute(project: Project) -> None:
+    adopt(project, "smoke", [PAPER])
+    for name in ("workflow", "Snakefile"):
+        Path(project.root / name).symlink_to(ROOT / name)
+    listed = subprocess.run(
+        [sys.executable, "-m", "snakemake", "--cores", "1", "-n", "--quiet", "rules"],
+        cwd=project.root,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    counted = dict(re.findall(r"^(\w+) +(\d+)$", listed, re.MULTILINE))
+    assert "merge" in counted and not counted.keys() & {"attack", "train", "fisher", "inventory"}, listed
+
+
+def test_the_same_records_make_the_same_bytes(publisher: Project) -> None:
+    folder = archive_folder(publisher, "smoke")
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    write_archives(publisher, "smoke", [PAPER])
+    assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_what_is_not_there_is_not_published(project: Project) -> None:
+    adopt(project, "smoke", [PAPER])
+    gone = table_path("smoke", PAPER, "pruning")
+    shutil.rmtree((project.root / gone).parent)
+    files = {path.name for path in write_archives(project, "smoke", [PAPER])}
+    assert "pruning.jsonl.xz" not in files and "noise.jsonl.xz" in files
+    assert not (archive_folder(project, "smoke") / PAPER / "pruning.jsonl.xz").exists()
+
+
+def test_an_archive_says_whose_it_is_and_under_which_licence(project: Project) -> None:
+    content = lzma.decompress((archive_folder(project, "smoke") / PAPER / "pruning.jsonl.xz").read_bytes())
+    head, first, *_ = map(json.loads, content.decode().splitlines())
+    assert (head["schema"], head["licence"], head["experiment"]) == ("leakbench.published/1", LICENCE, "pruning")
+    assert sorted(schemas()["archived"]["required"]) == sorted(first)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda folder: (folder / PAPER / "pruning.jsonl.xz").write_bytes(b"x"), "damaged"),
+        (lambda folder: (folder / PAPER / "pruning.jsonl.xz").unlink(), "missing, and listed in"),
+        (lambda folder: shutil.copy(folder / PAPER / "noise.jsonl.xz", folder / PAPER / "b.jsonl.xz"), "not listed"),
+        (lambda folder: (folder / SUMS).unlink(), "no records of this scale are published"),
+        (lambda folder: (folder / SUMS).write_text("nothing"), "a digest and a path"),
+    ],
+)
+def test_damage_is_named_and_nothing_adopted(project: Project, change: Callable[[Path], Any], words: str) -> None:
+    change(archive_folder(project, "smoke"))
+    with pytest.raises(ConfigError, match=words):
+        adopt(project, "smoke", [PAPER])
+    assert not (project.root / RESULTS).exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda lines: ['{"schema": "leakbench.published/2"}', *lines[1:]], "that this version reads"),
+        (lambda lines: [*lines, "{}"], "that this version reads"),
+        (lambda _: [], "that this version reads"),
+        (lambda lines: [lines[0].replace('"pruning"', '"noise"'), *lines[1:]], "holds experiment noise"),
+    ],
+)
+def test_foreign_archives_are_named(project: Project, change: Callable[[list[str]], list[str]], words: str) -> None:
+    rewritten(project, change)
+    with pytest.raises(ConfigError, match=words):
+        adopt(project, "smoke", [PAPER])
+
+
+def test_records_of_another_plan_are_named_and_left_out(project: Project) -> None:
+    def older(lines: list[str]) -> list[str]:
+        first = json.loads(lines[1])
+        first["record"]["job"]["seeds"] = [7]
+        elsewhere = json.loads(lines[2])
+        elsewhere["path"] = elsewhere["path"].replace("/pruning/", "/grafting/")
+        return [lines[0], json.dumps(first), json.dumps(elsewhere), *lines[3:]]
+
+    rewritten(project, older)
+    left_out = adopt(project, "smoke", [PAPER]).left_out
+    assert sorted(left_out.values()) == [
+        "made by another configuration or version of a component",
+        "no job of the plan",
+    ]
+    assert not any((project.root / path).exists() for path in left_out)
+
+
+def test_records_that_differ_are_named_and_nothing_is_overwritten(project: Project) -> None:
+    adopt(project, "smoke", [PAPER])
+    path, record = next(every_record(project))
+    record.replicates[0].metrics["psnr"] = [1.0]
+    write_record(project.root / path, record)
+    other = next(each for each in project.plan("smoke").jobs if each != path)
+    (project.root / other).unlink()
+    with pytest.raises(ConfigError, match=f"1 records here have other numbers than the published ones: {path}"):
+        adopt(project, "smoke", [PAPER])
+    assert read_record(project.root / path) == record and not (project.root / other).exists()
+
+
+def test_archives_of_one_paper(project: Project) -> None:
+    assert list(read_archives(project, "smoke", ["cdpa"])) == []
