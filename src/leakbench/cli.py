@@ -379,7 +379,8 @@ def _cost(arguments: argparse.Namespace) -> None:
     speedup = _speedup(arguments.speedup) if arguments.speedup else SPEEDUP
     estimates = costs(project, arguments.scale or project.settings.scale, arguments.device, speedup)
     write_costs(project.root, estimates)
-    report = cost_report(project, estimates, arguments.gpus)
+    wall = None if arguments.within is None else _seconds(arguments.within)
+    report = cost_report(project, estimates, arguments.gpus, wall)
     _print(arguments, report, print_costs)
 
 
@@ -579,6 +580,7 @@ def _add_overviews(command: _AddCommand) -> None:
     cost.add_argument(
         "--gpus", type=_positive, default=8, metavar="N", help="GPUs, or cores, that compute at a time (default: 8)"
     )
+    cost.add_argument("--within", metavar="TIME", help="propose figures and tables that fit into a time, as 90s or 8h")
     status = command("status", _status, "Say how far a scale is, what fails and what runs.")
     status.add_argument("--scale", help="of which scale (default: the configured one)")
     status.add_argument("--json", action="store_true", help="print a JSON object")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.planning.checkout import OVERLAY, PAPER, PAPER_SMOKE, ROOT, SMOKE, Checkout, put
@@ -119,3 +120,33 @@ def test_an_example_changes_jobs(text: str, file: str, tmp_path: Path) -> None:
     for path in re.findall(r"^(results/smoke/\S+\.json)$", README, flags=re.MULTILINE):
         if scale == "smoke" and f"/{Path(file).stem}/" in path:
             assert path in changed
+
+
+def whole(job: Job) -> dict[str, Any]:
+    """All that decides on a job's numbers, but for which seeds and settings there are, and of which records."""
+    resolved = {key: value for key, value in job.resolved().items() if key not in ("scale", "seeds", "part", "uses")}
+    for axis in ("dataset", "model", "defense", "attack"):
+        if resolved.get(axis):
+            resolved[axis] = {key: value for key, value in resolved[axis].items() if key != "sweep"}
+    return resolved
+
+
+def test_overnight_has_the_papers_own_parameters() -> None:
+    """Every cell is one of ``full``, though it may have fewer seeds and fewer settings of what is swept."""
+    project = Project(ROOT)
+    overnight, full = project.plan("overnight").jobs, project.plan("full").jobs
+    assert {job.paper for job in overnight.values()} == {job.paper for job in full.values()} - {"leaderboard"}
+    for path, job in overnight.items():
+        twin = full[path.replace("/overnight/", "/full/")]
+        assert whole(job) == whole(twin), path
+        assert set(job.seeds) <= set(twin.seeds), path
+        for mine, theirs in ((job.defense, twin.defense), (job.dataset, twin.dataset), (job.model, twin.model)):
+            assert mine.sweep.keys() == theirs.sweep.keys(), path
+            assert all(set(values) <= set(theirs.sweep[name]) for name, values in mine.sweep.items()), path
+
+
+def test_a_scale_leaves_out_a_kind_of_job_with_its_gates() -> None:
+    project = Project(ROOT)
+    jobs = project.plan("overnight").experiment_jobs("optimal_defense", "readings")
+    assert {job.kind.name for job in jobs} == {"fisher", "train"}
+    assert project.experiment_gates("results/overnight/optimal_defense/readings/records.parquet") == []

@@ -89,6 +89,22 @@ def test_a_figure_needs_its_experiments_and_what_they_are_judged_by(project: Pro
     assert row["jobs"] == len(needed) < len(plan.jobs) and row["done"] == len(needed & set(KNOWN))
 
 
+def test_what_fits_into_a_time(project: Project) -> None:
+    """Cheapest first; what figures share is counted once; what nobody knows is not proposed."""
+    estimates = costs(project, "smoke")
+    jobs = estimates.jobs
+    chain = [path for path, each in jobs.items() if each.estimate and not each.done][:4]
+    seconds = [each.estimate.seconds for each in map(jobs.__getitem__, chain) if each.estimate]
+    unknown = next(path for path, each in jobs.items() if each.estimate is None and not each.done)
+    groups = {"all": chain, "two": chain[:2], "one": chain[:1], "unknown": [unknown], "done": [KNOWN[0]]}
+    every = module.within(groups, jobs, sum(seconds))
+    assert list(every) == ["done", "one", "two", "all"] and every["done"] == 0
+    assert sum(every.values()) == pytest.approx(sum(seconds)) and every["two"] == pytest.approx(seconds[1])
+    assert list(module.within(groups, jobs, sum(seconds[:2]) * 1.001)) == ["done", "one", "two"]
+    fitting = cost_report(project, estimates, 2, wall_seconds=3600.0)["within"]
+    assert fitting["wall_hours"] == 1 and sum(each["hours"] for each in fitting["artifacts"]) <= 2
+
+
 def test_on_a_gpu_the_speed_up_is_assumed_until_a_gpu_was_measured(project: Project) -> None:
     found = reported(project, device="gpu", speedup=Speedup(10, 40))
     assert found["assumed_speedup"] == [10, 40]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 TARGET = "results/smoke/optimal_defense/pruning/digits16/small/gpp/ig/all.json"
 SETTINGS = {
-    "scale=typo": "command line: scale: unknown scale 'typo'. Allowed: full, laptop, smoke, tiny.",
+    "scale=typo": "command line: scale: unknown scale 'typo'. Allowed: full, laptop, overnight, smoke, tiny.",
     "sclae=smoke": "command line: sclae: unknown key 'sclae'; did you mean 'scale'?",
     "papers=[x]": "command line: papers: unknown paper 'x'. "
     "Allowed: cdpa, channel, leaderboard, optimal_defense, secagg_dp, tfl_meta.",

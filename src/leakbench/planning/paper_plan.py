@@ -108,10 +108,14 @@ class PaperPlan:
             planned = set(getattr(spec, axis))
         else:
             planned = {label for kind in spec.jobs.values() for label in kind.attacks}
-            lists = [("experiments", experiment, "jobs", kind, axis) for kind in spec.jobs]
+            lists = [("experiments", experiment, "jobs", kind, axis) for kind in self._kinds(experiment)]
         below = {label for keys in lists for listed in self._layers.values(*keys) for label in listed}
         keys = next((keys for keys in lists if any(self._layers.values(*keys))), ("experiments", experiment))
         return Listed(frozenset(planned), frozenset(planned | below), self.place(*keys))
+
+    def _kinds(self, experiment: str) -> set[str]:
+        """The kinds of job of an experiment in any layer, also those that a scale leaves out."""
+        return {kind for jobs in self._layers.values("experiments", experiment, "jobs") for kind in jobs}
 
     def place(self, *keys: str) -> str:
         """The file that has the last word on some keys, and the keys there."""
@@ -137,9 +141,10 @@ class PaperPlan:
     def _gates(self, experiment: str, jobs: Collection[Job]) -> Iterator[Gate]:
         experiments = self.spec.experiments
         attacks = self.listed(experiment, "attacks")
+        kinds = self._kinds(experiment) - experiments[experiment].jobs.keys()
         for attack, spec in experiments[experiment].gates.items():
-            if attack in attacks.known - attacks.planned:
-                continue  # this scale alone leaves the attack out
+            if attack in attacks.known - attacks.planned or attack in kinds:
+                continue  # this scale alone leaves the attack, or the kind of job, out
             where = self._where("experiments", experiment, "gates", attack)
             if spec.undefended is not None:
                 check_known("experiment", spec.undefended, list(experiments), where("undefended"))

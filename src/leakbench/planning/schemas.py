@@ -84,6 +84,12 @@ class ExperimentSpec(_Strict):
     ensemble: bool = Field(False, description="whether attacks of the configuration's key 'ensemble' join its own")
     gates: dict[str, GateSpec] = Field({}, description="per attack, what it must reach on the undefended gradient")
 
+    @field_validator("jobs", mode="before")
+    @classmethod
+    def _left_out(cls, given: Any) -> Any:
+        """Leave out the kinds of job that a scale's layer has as null."""
+        return {kind: spec for kind, spec in given.items() if spec is not None} if isinstance(given, Mapping) else given
+
 
 class PaperSpec(_Strict):
     """grid.yaml of a paper, with everything that lies over it."""

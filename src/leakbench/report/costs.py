@@ -187,8 +187,47 @@ def summary(jobs: Iterable[JobCost], at_a_time: int) -> dict[str, Any]:
     }
 
 
-def cost_report(project: Project, scale_costs: Costs, at_a_time: int) -> dict[str, Any]:
-    """The output of ``leakbench cost --json``: the basis of the estimates, and rows by paper, kind and artifact."""
+def within(groups: Mapping[str, Collection[str]], jobs: Mapping[str, JobCost], seconds: float) -> dict[str, float]:
+    """The figures and tables that fit into a time, with the seconds that each adds, cheapest first.
+
+    What two of them share is counted once; one with a job of which nothing is known is left out.
+
+    Args:
+        groups: records of each, by its name.
+        jobs: by their records' paths.
+        seconds: of all devices together.
+    """
+    needed = {name: {path for path in paths if not jobs[path].done} for name, paths in groups.items()}
+    needed = {name: paths for name, paths in needed.items() if all(jobs[path].estimate for path in paths)}
+    chosen: dict[str, float] = {}
+    there: set[str] = set()
+    left = seconds
+    while needed:
+        added_by = {name: _seconds(jobs[path] for path in paths - there) for name, paths in needed.items()}
+        name = min(added_by, key=added_by.__getitem__)
+        if added_by[name] > left:
+            break
+        chosen[name] = added_by[name]
+        left -= added_by[name]
+        there |= needed.pop(name)
+    return chosen
+
+
+def _seconds(jobs: Iterable[JobCost]) -> float:
+    return sum(each.estimate.seconds for each in jobs if each.estimate is not None)
+
+
+def cost_report(
+    project: Project, scale_costs: Costs, at_a_time: int, wall_seconds: float | None = None
+) -> dict[str, Any]:
+    """The output of ``leakbench cost --json``: the basis of the estimates, and rows by paper, kind and artifact.
+
+    Args:
+        project: whose plan it is.
+        scale_costs: the estimates.
+        at_a_time: devices that compute at a time.
+        wall_seconds: time into which figures and tables are to fit; by default nothing is proposed.
+    """
     plan, jobs = project.plan(scale_costs.scale), scale_costs.jobs
 
     def rows(groups: Mapping[str, Collection[str]]) -> list[dict[str, Any]]:
@@ -217,6 +256,15 @@ def cost_report(project: Project, scale_costs: Costs, at_a_time: int) -> dict[st
         "papers": rows(papers),
         "kinds": rows(kinds),
         "artifacts": rows(shown),
+        "within": None
+        if wall_seconds is None
+        else {
+            "wall_hours": wall_seconds / 3600,
+            "artifacts": [
+                {"name": name, "hours": seconds / 3600}
+                for name, seconds in within(shown, jobs, wall_seconds * at_a_time).items()
+            ],
+        },
     }
 
 

@@ -26,6 +26,9 @@ def schemas() -> dict[str, dict[str, Any]]:
     overlay = _without_required(PaperSpec.model_json_schema())
     overlay |= {"title": "PaperOverlay", "description": "Changes of a paper's grid: any part of it, each key optional."}
     definitions = overlay.pop("$defs")
+    jobs = definitions["ExperimentSpec"]["properties"]["jobs"]
+    jobs["additionalProperties"] = {"anyOf": [jobs["additionalProperties"], {"type": "null"}]}
+    jobs["description"] += "; null leaves a kind out"
     files["scale"]["$defs"] = files["scale"].get("$defs", {}) | definitions | {"PaperOverlay": overlay}
     files["scale"]["properties"]["papers"]["additionalProperties"] = {"$ref": "#/$defs/PaperOverlay"}
     return files | {"overlay": {"$defs": definitions, **overlay}}

@@ -81,7 +81,21 @@ def print_costs(report: dict[str, Any]) -> None:
                 size(row["bytes"]),
             )
         console.print(table)
+    if report["within"] is not None:
+        _print_within(console, report["within"])
     _print_basis(console, report)
+
+
+def _print_within(console: Console, fitting: dict[str, Any]) -> None:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=f"what fits into {fitting['wall_hours']:g} wall hours, cheapest first", box=box.SIMPLE_HEAD)
+    table.add_column("figure or table", no_wrap=True)
+    table.add_column("hours that it adds", justify="right", no_wrap=True)
+    for row in fitting["artifacts"]:
+        table.add_row(row["name"], _amount(row["hours"]))
+    console.print(table)
 
 
 def _print_basis(console: Console, report: dict[str, Any]) -> None:
