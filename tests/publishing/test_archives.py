@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.report.synthetic import ROOT, configured, new_project
+import torch
+from tests.report.synthetic import ROOT, configured, new_project, record_of
 
 from leakbench.errors import ConfigError
 from leakbench.planning.project import Project
 from leakbench.publishing.adoption import adopt
 from leakbench.publishing.archives import LICENCE, SUMS, archive_folder, read_archives, write_archives
-from leakbench.records import RESULTS, Record, read_record, read_tensors, write_record
+from leakbench.records import RESULTS, Record, read_record, read_tensors, write_record, write_tensors
 from leakbench.report.schemas import schemas
 from leakbench.report.tidy import merge, table_path
 
@@ -193,6 +194,20 @@ def test_records_that_differ_are_named_and_nothing_is_overwritten(project: Proje
     with pytest.raises(ConfigError, match=f"1 records here have other numbers than the published ones: {path}"):
         adopt(project, "smoke", [PAPER])
     assert read_record(project.root / path) == record and not (project.root / other).exists()
+
+
+def test_tensors_from_which_other_jobs_go_on_are_published(tmp_path: Path) -> None:
+    """Released models are attacked by shadow models of another job."""
+    shutil.copytree(ROOT / "config", tmp_path / "config")
+    project = Project(tmp_path, {"papers": ["channel"]})
+    path, job = next((path, job) for path, job in project.plan("smoke").jobs.items() if job.kind.name == "shadows")
+    record = record_of(job)
+    record.tensors = write_tensors((tmp_path / path).with_suffix(".safetensors"), {"confidence": torch.ones(3)})
+    write_record(tmp_path / path, record)
+    write_archives(project, "smoke", ["channel"])
+    shutil.rmtree(tmp_path / RESULTS)
+    assert adopt(project, "smoke", ["channel"]).adopted == [path]
+    assert read_tensors(tmp_path / path, record.tensors)["confidence"].sum() == 3
 
 
 def test_archives_of_one_paper(project: Project) -> None:

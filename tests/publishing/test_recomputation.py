@@ -17,6 +17,11 @@ from leakbench.records import Record, read_record, write_record
 from leakbench.running.processor import processor
 
 PAPER = "optimal_defense"
+QUICK = """
+experiments:
+  undefended_release: {jobs: {release: {steps: 3, inversion: {iterations: 2}}}}
+  shadows: {jobs: {shadows: {steps: {sweep: [3]}}}}
+"""
 CHEAP = "/undefended/digits16/small/none/{}/all.json"
 
 
@@ -42,6 +47,23 @@ def test_published_records_are_computed_again_and_equal(project: Project) -> Non
     every = list(verify(project, "smoke", [PAPER], seconds=600, seed=0))
     assert [each.path.split("/")[-2] for each in every] == ["grey", "mean_image"]
     assert all(each.holds and each.outcome == "identical" and each.same_processor for each in every)
+
+
+def test_jobs_go_on_from_published_tensors(tmp_path: Path) -> None:
+    """The record alone does not hold what the next job computes with."""
+    shutil.copytree(ROOT / "config", tmp_path / "config")
+    (tmp_path / "config" / "papers").mkdir()
+    (tmp_path / "config" / "papers" / "channel.yaml").write_text(QUICK)
+    project = Project(tmp_path, {"papers": ["channel"]})
+    jobs = project.plan("smoke").jobs
+    released = next(job for job in jobs.values() if job.kind.name == "release" and job.uses)
+    for job in (*released.uses.values(), released):
+        run_job(job, tmp_path, Placement(device="cpu"))
+    write_archives(project, "smoke", ["channel"])
+    shutil.rmtree(tmp_path / "results")
+    every = list(verify(project, "smoke", ["channel"], seconds=600, seed=0))
+    assert {each.path for each in every} == {released.path, *(used.path for used in released.uses.values())}
+    assert all(each.outcome == "identical" for each in every)
 
 
 def test_a_doctored_record_does_not_hold(project: Project, tmp_path: Path) -> None:

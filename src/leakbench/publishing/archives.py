@@ -1,7 +1,8 @@
 """Archives of published records: one compressed file per experiment, with a digest of each in ``SHA256SUMS``.
 
 ``published/<scale>/<paper>/<experiment>.jsonl.xz`` holds a head and then a record per line. Tensors are left out, but
-for experiments of which figures show pictures: theirs are in ``<experiment>.tensors.zip``.
+for experiments of which figures show pictures, or from which other jobs go on: theirs are in
+``<experiment>.tensors.zip``.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ def write_archives(project: Project, scale: str, papers: Iterable[str]) -> list[
     for paper in papers:
         for old in [*(folder / paper).glob(f"*{RECORDS}"), *(folder / paper).glob(f"*{TENSORS}")]:
             old.unlink()
-        pictured = {name for entry in artifacts() if entry.paper == paper for name in entry.tensors}
+        needed = {name for entry in artifacts() if entry.paper == paper for name in entry.tensors}
+        needed |= {used.experiment for job in plan.jobs_of(paper).values() for used in job.uses.values()}
         for experiment in plan.papers[paper].experiments:
             done = _done(project.root, plan.experiment_jobs(paper, experiment))
             if not done:
@@ -72,9 +74,9 @@ def write_archives(project: Project, scale: str, papers: Iterable[str]) -> list[
                 scale=scale, paper=paper, experiment=experiment, leakbench=version("leakbench"), licence=LICENCE
             )
             path = folder / paper / f"{experiment}{RECORDS}"
-            atomic_write(path, _packed(head, done, keep=experiment in pictured))
+            atomic_write(path, _packed(head, done, keep=experiment in needed))
             written.append(path)
-            if experiment in pictured and (content := _zipped(project.root, done)):
+            if experiment in needed and (content := _zipped(project.root, done)):
                 atomic_write(beside(path), content)
                 written.append(beside(path))
     _write_sums(folder)

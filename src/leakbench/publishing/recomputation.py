@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from leakbench.errors import ConfigError
@@ -21,7 +22,7 @@ from leakbench.jobs.base import Job
 from leakbench.jobs.runner import Placement, run_job
 from leakbench.lazy import np
 from leakbench.publishing.archives import read_archives
-from leakbench.records import Record
+from leakbench.records import Record, atomic_write, write_record
 from leakbench.report.recorded import staleness
 from leakbench.running.processor import processor
 
@@ -90,7 +91,9 @@ def verify(project: Project, scale: str, papers: Iterable[str], seconds: float, 
         ConfigError: nothing that fits the plan is published, or an archive is damaged.
     """
     plan = project.plan(scale)
-    records = {path: record for each in read_archives(project, scale, papers) for path, record in each.records.items()}
+    archives = list(read_archives(project, scale, papers))
+    records = {path: record for each in archives for path, record in each.records.items()}
+    tensors = {path: content for each in archives for path, content in each.tensors.items()}
     fitting = {
         path: plan.jobs[path]
         for path, record in records.items()
@@ -102,7 +105,7 @@ def verify(project: Project, scale: str, papers: Iterable[str], seconds: float, 
         raise ConfigError(f"published/{scale}: no record that fits the plan; publish the scale again")
     for path in drawn({path: records[path].cost.wall_s for path in ready}, seconds, seed):
         with tempfile.TemporaryDirectory() as scratch:
-            yield again(ready[path], records, Path(scratch))
+            yield again(ready[path], records, Path(scratch), tensors)
 
 
 def drawn(costs: Mapping[str, float], seconds: float, seed: int) -> list[str]:
@@ -122,17 +125,22 @@ def drawn(costs: Mapping[str, float], seconds: float, seed: int) -> list[str]:
     return sorted(chosen) or [min(order, key=costs.__getitem__)]
 
 
-def again(job: Job, records: Mapping[str, Record], root: Path) -> Recomputed:
+def again(
+    job: Job, records: Mapping[str, Record], root: Path, tensors: Mapping[str, bytes] = MappingProxyType({})
+) -> Recomputed:
     """Run a job in a folder that holds the records that it reads, and compare.
 
     Args:
         job: the job.
         records: its own, and those that it reads, by path.
         root: an empty folder.
+        tensors: files of tensors beside records that it reads, by the records' paths.
     """
     for used in job.uses.values():
-        (root / used.path).parent.mkdir(parents=True, exist_ok=True)
-        (root / used.path).write_text(records[used.path].model_dump_json(by_alias=True))
+        record = records[used.path]
+        if record.tensors is not None and used.path in tensors:
+            atomic_write((root / used.path).with_name(record.tensors.file), tensors[used.path])
+        write_record(root / used.path, record)
     return compared(job.path, run_job(job, root, Placement(device="cpu")), records[job.path])
 
 
