@@ -269,15 +269,12 @@ def _verify_submission(arguments: argparse.Namespace) -> int:
 
 
 def _publish(arguments: argparse.Namespace) -> None:
-    from leakbench.errors import UnknownName
     from leakbench.report.published import publish, write_pages
 
     project = _project(arguments)
     scale = arguments.scale or project.settings.scale
-    papers = project.plan(scale, where="--scale").papers
-    if arguments.paper is not None and arguments.paper not in papers:
-        raise UnknownName("paper", arguments.paper, papers, "--paper")
-    chosen = [arguments.paper] if arguments.paper else list(papers)
+    project.plan(scale, where="--scale")
+    chosen = _papers(project, arguments)
     if arguments.records:
         from leakbench.publishing.archives import write_archives
 
@@ -331,13 +328,10 @@ def _seconds(text: str) -> float:
 
     from leakbench.errors import ConfigError
 
-    parsed = re.fullmatch(r"([0-9.]+) ?(s|min|h)", text)
-    try:
-        if parsed is not None:
-            return float(parsed[1]) * {"s": 1, "min": 60, "h": 3600}[parsed[2]]
-    except ValueError:
-        pass
-    raise ConfigError(f"--within {text}: expected a time such as 90s, 10min or 8h")
+    parsed = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?(s|min|h)", text)
+    if parsed is None:
+        raise ConfigError(f"--within {text}: expected a time such as 90s, 10min or 8h")
+    return float(parsed[1]) * {"s": 1, "min": 60, "h": 3600}[parsed[2]]
 
 
 def _explain(arguments: argparse.Namespace) -> None:

@@ -102,9 +102,6 @@ def gates_of(
         ConfigError: the experiment does not run this attack, the attack ignores the gradient, the metric does not exist
             or knows no better, or there is no undefended cell, or no reference attacker on its victims.
     """
-    jobs = list(jobs)
-    if not any(job.experiment == experiment for job in jobs):
-        return  # the scale leaves the experiment out
     gated = [job for job in jobs if job.kind.gated_metrics]
     training = [job for job in gated if job.attack is None and job.kind.name == attack]
     if any(job.experiment == experiment for job in training):

@@ -78,7 +78,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("submission")]
 
 @pytest.fixture(scope="module", autouse=True)
 def _no_plugin_stays() -> Iterator[None]:
-    """What is submitted is loaded into this process too, and does not outlive the tests of this file."""
+    """Submitted components are loaded into this process too, and do not outlive the tests of this file."""
     with registries_as_they_were():
         yield
 

@@ -266,9 +266,9 @@ def boards(tables: Tables) -> list[Board]:
     return made
 
 
-def unjudged(tables: Tables) -> list[tuple[Cell, str]]:
-    """Cells in which nothing can be said of defenses, and why."""
-    return [(cell, cell.unjudged) for cell in cells(tables) if cell.unjudged]
+def unjudged(tables: Tables) -> list[Cell]:
+    """Cells in which nothing can be said of defenses."""
+    return [cell for cell in cells(tables) if cell.unjudged]
 
 
 def _cell(frame: pd.DataFrame, dataset: str, model: str) -> pd.DataFrame:

@@ -1,6 +1,6 @@
 """Figures 1 to 4: tiers at the allowed loss, the front of privacy, utility and cost, every attack, and its budget.
 
-Figures 2 to 4 show the largest cohort alone, of whose losses most is known.
+Figures 2 to 4 show the largest cohort alone.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 figure = partial(artifact, PAPER, "figure", experiments=READ, any_sweep=True)
 
 LEAKAGE = "PSNR of the best reconstruction (dB)"
+LARGEST = "Where cohorts of several sizes were trained: the largest alone."
 MEASURED = (
     "Leakage is the mean over victims of the PSNR that the strongest attack of the track reaches, or the best guess "
     "that ignores the gradient; less is more private. Loss is accuracy against undefended training of the same seed, "
@@ -97,10 +98,10 @@ def fig01(tables: Tables) -> Drawing:
     rows: list[dict[str, Any]] = []
     for ax, board in zip(axes, every, strict=False):
         rows += _ranking(ax, board)
-    for ax, (cell, reason) in zip(axes[len(every) :], void, strict=True):
+    for ax, cell in zip(axes[len(every) :], void, strict=True):
         ax.set_axis_off()
         ax.set_title("\n".join(textwrap.wrap(cell.title, 58)), loc="left", fontsize=8)
-        ax.text(0.5, 0.5, reason, transform=ax.transAxes, ha="center", fontsize=8)
+        ax.text(0.5, 0.5, cell.unjudged, transform=ax.transAxes, ha="center", fontsize=8)
     return Drawing(drawn, pd.DataFrame(rows))
 
 
@@ -217,7 +218,7 @@ def ratio(value: float) -> str:
     caption=f"Every computed and attacked setting of every defense. {MEASURED} The area of a point grows with the bits "
     "that a client sends over those of an undefended step. Bright and numbered: settings that no other one beats in "
     "leakage, loss and bits at once; faint: the others. Below the list: defenses that have no setting among the best. "
-    f"What loses more than {BEYOND:g} points is beyond the axes.",
+    f"What loses more than {BEYOND:g} points is beyond the axes. {LARGEST}",
 )
 def fig02(tables: Tables) -> Drawing:
     """A panel per track, data set and model; a point per setting."""
@@ -305,7 +306,8 @@ def _name(ax: Axes, shown: pd.DataFrame) -> None:
     3,
     title="Every defense under every attack",
     caption="PSNR (dB, mean over victims) of every attack at the setting of Figure 1, in its order; framed: the "
-    "strongest attack. A dash: the attack does not apply to the defense. Left out: attacks that miss their gate.",
+    "strongest attack. A dash: the attack does not apply to the defense. Left out: attacks that miss their gate. "
+    f"{LARGEST}",
 )
 def fig03(tables: Tables) -> Drawing:
     """A panel per track, data set and model; a cell per defense and attack."""
@@ -373,7 +375,7 @@ def _cell(board: Board, entry: Entry, shown: Computed, attack: str, value: float
     "defenses, and the middle half of them. Line: the best that an attacker with so many evaluations reaches, who for "
     "each defense knows which attack to run. The budget counts gradients per victim as planned, those of choosing a "
     "strength and of learning from auxiliary images included; further tries of line searches are not. Attacks that "
-    "miss their gate are left out.",
+    f"miss their gate are left out. {LARGEST}",
     leaves_out="each of its points is a mean over all defenses",
 )
 def fig04(tables: Tables) -> Drawing:

@@ -30,14 +30,14 @@ DARK = 0.5
     caption="A column per board, a line per defense: its leakage in dB at a loss of at most "
     f"{percent(ALLOWED)} percentage points of accuracy, and in colour its tier, from dark (the first, which leaks "
     "least) to light. Grey, in brackets: excluded, since it loses more in every setting. Empty: nothing applies. Bold: "
-    f"compared. Defenses stand in the order of their mean tier. {TIERED} "
+    f"compared. Defenses stand in the order of the first board; tracks are not averaged. {TIERED} "
     + " ".join(f"{track.key}: {track.name}." for track in TRACKS),
 )
 def fig05(tables: Tables) -> Drawing:
     """One panel."""
     every = boards(tables)
     placed = [{row.entry.label: row for row in board.rows} for board in every]
-    defenses = _ordered(placed)
+    defenses = list(dict.fromkeys(label for of_board in placed for label in of_board))
     width, height = max(COLUMN_WIDTH, 1.6 + CELL[0] * len(every)), 0.8 + CELL[1] * (len(defenses) + 2)
     drawn, (ax,) = panels(1, width=width, height=height)
     tints = np.array([[_tint(of_board, label) for of_board in placed] for label in defenses])
@@ -71,31 +71,13 @@ def _head(board: Board) -> str:
     return "\n".join(filter(None, (board.track.key, model, f"{board.cohort} clients" if board.cohort else "")))
 
 
-def _ordered(placed: list[dict[str, Row]]) -> list[str]:
-    """Defenses by their mean place among the tiers of the boards that rank them; those that none ranks come last."""
-    labels = dict.fromkeys(label for of_board in placed for label in of_board)
-
-    def place(label: str) -> float:
-        ranked = [_part(of_board, label) for of_board in placed if label in of_board]
-        known = [part for part in ranked if part is not None]
-        return float(np.mean(known)) if known else np.inf
-
-    return sorted(labels, key=place)
-
-
-def _part(of_board: dict[str, Row], label: str) -> float | None:
-    """The tier from 0 (the first) to 1 (the last); None where it is excluded."""
-    row = of_board[label]
-    if row.tier is None or row.entry.excluded:
-        return None
-    last = max(other.tier or 1 for other in of_board.values())
-    return (row.tier - 1) / max(1, last - 1)
-
-
 def _tint(of_board: dict[str, Row], label: str) -> float:
-    """Darkness of a cell, 0 to 1; NaN, which is white, without a rank."""
-    part = _part(of_board, label) if label in of_board else None
-    return np.nan if part is None else 0.9 - 0.85 * part
+    """Darkness of a cell, from 0.9 for the first tier to 0.05 for the last; NaN, which is white, without a rank."""
+    row = of_board.get(label)
+    if row is None or row.tier is None or row.entry.excluded:
+        return np.nan
+    last = max(other.tier or 1 for other in of_board.values())
+    return 0.9 - 0.85 * (row.tier - 1) / max(1, last - 1)
 
 
 def _write(ax: Axes, column: int, line: int, row: Row, tint: float) -> None:

@@ -43,9 +43,9 @@ def table01(tables: Tables) -> pd.DataFrame:
             rows.append(
                 of_board | {"tier": NONE, "defense": name, "leakage": _level(reached.mean), **seen, COLUMN: False}
             )
-    for cell, reason in unjudged(tables):
+    for cell in unjudged(tables):
         named = {"track": cell.track.key, "data": cell.dataset, "model": cell.model}
-        rows.append(named | {"defense": NONE, "excluded": reason, COLUMN: False})
+        rows.append(named | {"defense": NONE, "excluded": cell.unjudged, COLUMN: False})
     made = pd.DataFrame(rows).fillna(NONE)
     made.attrs[LATEX] = "\n\n".join(map(_latex, every)) + "\n"
     return made

@@ -140,6 +140,8 @@ class PaperPlan:
 
     def _gates(self, experiment: str, jobs: Collection[Job]) -> Iterator[Gate]:
         experiments = self.spec.experiments
+        if not all(getattr(experiments[experiment], axis) for axis in GRID):
+            return  # the scale leaves the experiment out
         attacks = self.listed(experiment, "attacks")
         kinds = self._kinds(experiment) - experiments[experiment].jobs.keys()
         for attack, spec in experiments[experiment].gates.items():

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from leakbench.errors import ConfigError
 from leakbench.publishing.archives import read_archives
+from leakbench.publishing.recomputation import numbers
 from leakbench.records import Record, atomic_write, write_record
 from leakbench.report.recorded import recorded, staleness
 
@@ -29,7 +30,7 @@ class Adoption:
 
     Attributes:
         adopted: those that were written.
-        kept: those that are here already, with the same numbers.
+        kept: those that are here already, with the same numbers, but for seconds.
         left_out: those that do not fit the plan, with the reasons.
     """
 
@@ -41,6 +42,7 @@ class Adoption:
 def adopt(project: Project, scale: str, papers: Iterable[str]) -> Adoption:
     """Write the published records of a scale that fit the plan; all or none.
 
+    One replaces a record here that is unreadable or of another configuration, whose job a run would repeat.
     All files get one time, so that Snakemake takes none for older than a record that it was computed from.
 
     Raises:
@@ -57,7 +59,7 @@ def adopt(project: Project, scale: str, papers: Iterable[str]) -> Adoption:
         here = recorded(project.root, plan.jobs[path])
         if here.state != "done" or here.record is None:
             new.append(path)
-        elif here.record.replicates == record.replicates:
+        elif numbers(here.record) == numbers(record):
             kept.append(path)
         else:
             differing.append(path)

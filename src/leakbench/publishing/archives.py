@@ -62,8 +62,6 @@ def write_archives(project: Project, scale: str, papers: Iterable[str]) -> list[
     plan, folder = project.plan(scale), archive_folder(project, scale)
     written = []
     for paper in papers:
-        for old in [*(folder / paper).glob(f"*{RECORDS}"), *(folder / paper).glob(f"*{TENSORS}")]:
-            old.unlink()
         needed = {name for entry in artifacts() if entry.paper == paper for name in entry.tensors}
         needed |= {used.experiment for job in plan.jobs_of(paper).values() for used in job.uses.values()}
         for experiment in plan.papers[paper].experiments:
@@ -79,6 +77,8 @@ def write_archives(project: Project, scale: str, papers: Iterable[str]) -> list[
             if experiment in needed and (content := _zipped(project.root, done)):
                 atomic_write(beside(path), content)
                 written.append(beside(path))
+        for old in {*(folder / paper).glob(f"*{RECORDS}"), *(folder / paper).glob(f"*{TENSORS}")} - {*written}:
+            old.unlink()
     _write_sums(folder)
     return written
 

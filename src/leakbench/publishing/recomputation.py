@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from leakbench.errors import ConfigError
 from leakbench.jobs.base import Job
@@ -24,7 +24,6 @@ from leakbench.lazy import np
 from leakbench.publishing.archives import read_archives
 from leakbench.records import Record, atomic_write, write_record
 from leakbench.report.recorded import staleness
-from leakbench.running.processor import processor
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,8 +37,17 @@ ROUNDING = 0.01
 UNREPEATABLE = "not reproducible"
 """Words in the unit of a metric in seconds, which nobody gets twice."""
 
-Place = tuple[Any, ...]
 Array: TypeAlias = "NDArray[np.float64]"
+
+
+class Place(NamedTuple):
+    """The place of a number in a record."""
+
+    seed: int
+    setting: str
+    status: str
+    metric: str
+    place: int
 
 
 @dataclass(frozen=True)
@@ -49,7 +57,7 @@ class Recomputed:
     Attributes:
         path: of the record.
         difference: the largest one of two numbers, 0 where all are identical.
-        beyond: metrics whose means differ by more than another kind of processor explains.
+        beyond: metrics whose means differ by more than the tolerance for another kind of processor.
         same_processor: whether the record was made on this kind of processor; None if it does not say.
     """
 
@@ -74,7 +82,7 @@ class Recomputed:
         if self.same_processor:
             return f"{words} on the same kind of processor"
         other = "another kind of processor" if self.same_processor is False else "a processor that it does not name"
-        return f"{words}, as rounding explains: the record was made on {other}"
+        return f"{words}, within the tolerance: the record was made on {other}"
 
 
 def verify(project: Project, scale: str, papers: Iterable[str], seconds: float, seed: int) -> Iterator[Recomputed]:
@@ -99,8 +107,7 @@ def verify(project: Project, scale: str, papers: Iterable[str], seconds: float, 
         for path, record in records.items()
         if path in plan.jobs and staleness(plan.jobs[path], record) is None and repeatable(record)
     }
-    missing = {used.path for job in fitting.values() for used in job.uses.values()} - records.keys()
-    ready = {path: job for path, job in fitting.items() if not any(used.path in missing for used in job.uses.values())}
+    ready = {path: job for path, job in fitting.items() if all(used.path in records for used in job.uses.values())}
     if not ready:
         raise ConfigError(f"published/{scale}: no record that fits the plan; publish the scale again")
     for path in drawn({path: records[path].cost.wall_s for path in ready}, seconds, seed):
@@ -147,22 +154,26 @@ def again(
 def compared(path: str, here: Record, published: Record) -> Recomputed:
     """A record that was computed here beside the published one."""
     known = published.provenance.processor
-    same = None if known is None else known == processor() and published.provenance.device == here.provenance.device
+    same = None if known is None else _made_on(published) == _made_on(here)
     ours, theirs = numbers(here), numbers(published)
     if ours.keys() != theirs.keys():
         return Recomputed(path, math.inf, ("the outcomes",), same)
     differences = [_difference(value, theirs[place]) for place, value in ours.items()]
-    return Recomputed(path, max(differences, default=0.0), tuple(_beyond(ours, theirs)), same)
+    return Recomputed(path, max(differences, default=0.0), _beyond(ours, theirs), same)
+
+
+def _made_on(record: Record) -> tuple[str | None, str]:
+    return record.provenance.processor, record.provenance.device
 
 
 def numbers(record: Record) -> dict[Place, float | None]:
     """The numbers of a record that anyone gets again, by seed, setting, outcome, metric and place."""
     return {
-        (replicate.seed, str(sorted(replicate.setting.items())), replicate.outcome.status, name, place): number
+        Place(replicate.seed, str(sorted(replicate.setting.items())), replicate.outcome.status, name, index): number
         for replicate in record.replicates
         for name, value in replicate.metrics.items()
         if UNREPEATABLE not in record.metrics[name].unit
-        for place, number in enumerate(value if isinstance(value, list) else [value])
+        for index, number in enumerate(value if isinstance(value, list) else [value])
     }
 
 
@@ -177,13 +188,12 @@ def _difference(first: float | None, second: float | None) -> float:
     return math.inf if first is None or second is None else abs(first - second)
 
 
-def _beyond(ours: Mapping[Place, float | None], theirs: Mapping[Place, float | None]) -> Iterator[str]:
+def _beyond(ours: Mapping[Place, float | None], theirs: Mapping[Place, float | None]) -> tuple[str, ...]:
     """Metrics whose means, in any setting, differ by more than :data:`ERRORS` standard errors."""
     groups: dict[tuple[str, str], list[Place]] = {}
     for place in theirs:
-        groups.setdefault((place[3], place[1]), []).append(place)
-    wrong = dict.fromkeys(name for (name, _), places in groups.items() if not _close(places, ours, theirs))
-    yield from wrong
+        groups.setdefault((place.metric, place.setting), []).append(place)
+    return tuple(dict.fromkeys(name for (name, _), places in groups.items() if not _close(places, ours, theirs)))
 
 
 def _close(places: Sequence[Place], ours: Mapping[Place, float | None], theirs: Mapping[Place, float | None]) -> bool:
