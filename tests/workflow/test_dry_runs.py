@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leakbench.planning.project import Project
-from leakbench.report.artifacts import artifacts
+from leakbench.report.artifacts import artifacts_at
 from leakbench.report.claims import claims_of
 
 if TYPE_CHECKING:
@@ -24,9 +24,10 @@ def closed_form(checkout: Checkout, scale: str, paper: str) -> Counter[str]:
     """How many jobs the configuration stands for, by multiplying the lengths of its lists."""
     counts: Counter[str] = Counter(scorecard=1)
     counts["judge"] += bool(claims_of(paper))
-    for entry in artifacts():
-        counts["draw" if entry.kind == "figure" else "tabulate"] += entry.paper == paper
-    for spec in Project(checkout.root, {"papers": [paper]}).plan(scale).papers[paper].experiments.values():
+    plan = Project(checkout.root, {"papers": [paper]}).plan(scale)
+    for entry in artifacts_at(plan):
+        counts["draw" if entry.kind == "figure" else "tabulate"] += 1
+    for spec in plan.papers[paper].experiments.values():
         counts["merge"] += 1
         models = len(spec.datasets) * len(spec.models)
         for kind, jobs in spec.jobs.items():
@@ -39,7 +40,7 @@ def closed_form(checkout: Checkout, scale: str, paper: str) -> Counter[str]:
 
 
 @pytest.mark.parametrize("paper", PAPERS)
-@pytest.mark.parametrize("scale", ["smoke", "laptop", "full"])
+@pytest.mark.parametrize("scale", ["smoke", "laptop", "overnight", "full"])
 def test_counts_follow_from_the_configuration(untouched: Checkout, scale: str, paper: str) -> None:
     run = untouched.make("--dry-run", "--config", f"scale={scale}", f"papers=[{paper}]")
     assert run.rules == closed_form(untouched, scale, paper)

@@ -27,7 +27,7 @@ from leakbench.report.wording import NONE
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-figure = partial(artifact, PAPER, "figure", experiments=READ, any_sweep=True)
+figure = partial(artifact, PAPER, "figure", experiments=READ, any_sweep=True, in_parts=True)
 
 LEAKAGE = "PSNR of the best reconstruction (dB)"
 LARGEST = "Where cohorts of several sizes were trained: the largest alone."

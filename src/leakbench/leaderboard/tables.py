@@ -18,7 +18,7 @@ from leakbench.report.wording import NONE
 if TYPE_CHECKING:
     from leakbench.report.inference import Estimate
 
-table = partial(artifact, PAPER, "table", experiments=READ, any_sweep=True)
+table = partial(artifact, PAPER, "table", experiments=READ, any_sweep=True, in_parts=True)
 
 
 @table(

@@ -88,6 +88,10 @@ class Plan:
         """The jobs of one experiment, in the order of the grid."""
         return self._plans[paper].experiment_jobs(experiment)
 
+    def leaves_out(self, paper: str, experiment: str) -> bool:
+        """Whether the scale has no job of an experiment."""
+        return not self._plans[paper].experiment_jobs(experiment)
+
     def experiment_gates(self, paper: str, experiment: str) -> list[Gate]:
         """Requirements on the attacks of one experiment on the undefended gradient, by cell."""
         return self._plans[paper].experiment_gates(experiment)

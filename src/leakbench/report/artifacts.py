@@ -56,6 +56,8 @@ class Artifact:
             sentence; empty where it shows them.
         any_sweep: whether it handles any swept parameter. If not, every setting of a compared defense becomes a defense
             of its own, since the figure knows only the parameters of the paper's defenses.
+        in_parts: whether it shows what there is where a scale leaves out some of its experiments, whose tables are
+            empty then. If not, such a scale does not have it.
     """
 
     paper: str
@@ -68,6 +70,7 @@ class Artifact:
     tensors: tuple[str, ...] = ()
     leaves_out: str = ""
     any_sweep: bool = False
+    in_parts: bool = False
 
     @property
     def experiments(self) -> tuple[str, ...]:
@@ -104,12 +107,31 @@ class Artifact:
         return [*tables, *map(gates_path, tables), *map(adaptive_path, tables)]
 
     def check(self, plan: Plan) -> None:
-        """Look up the labels that it reads.
+        """Look up the experiments and labels that it reads.
 
         Raises:
             UnknownName: the paper's grid does not have one.
         """
         check_labels(plan, self.paper, f"{self.kind} {self.number}", self.reads)
+
+    def check_made(self, plan: Plan) -> None:
+        """Look up the experiments and labels that it reads, and whether the plan's scale has these experiments.
+
+        Raises:
+            UnknownName: the paper's grid does not have one.
+            ConfigError: the scale leaves an experiment out.
+        """
+        self.check(plan)
+        if absent := self.lacks(plan):
+            raise ConfigError(
+                f"{self.path(plan.scale, FORMATS[self.kind][0])}: the scale '{plan.scale}' leaves out what it reads "
+                f"({', '.join(absent)}). Take another scale, or give these experiments data sets at this one"
+            )
+
+    def lacks(self, plan: Plan) -> list[str]:
+        """The experiments that the plan's scale leaves out, where it cannot be made without them; none elsewhere."""
+        absent = [name for name in self.experiments if plan.leaves_out(self.paper, name)]
+        return [] if self.in_parts and len(absent) < len(self.experiments) else absent
 
     def _tables(self, scale: str) -> list[str]:
         return [table_path(scale, self.paper, experiment) for experiment in self.experiments]
@@ -143,7 +165,7 @@ class Artifact:
         """Write all formats of this artifact, at the scale that ``path`` names."""
         scale = PurePosixPath(path).parts[1]
         plan = project.plan(scale, where=path)
-        self.check(plan)
+        self.check_made(plan)
         tables = {
             experiment: pd.read_parquet(existing(project.root, table, f"merge {table}"))
             for experiment, table in zip(self.experiments, self._tables(scale), strict=True)
@@ -277,6 +299,7 @@ def artifact(
     tensors: tuple[str, ...] = (),
     leaves_out: str = "",
     any_sweep: bool = False,
+    in_parts: bool = False,
 ) -> Callable[[Make], Make]:
     """Decorator that registers the function that makes an artifact; the arguments are :class:`Artifact`'s.
 
@@ -296,7 +319,7 @@ def artifact(
         if isinstance(number, str) and not re.fullmatch("S[1-9][0-9]*", number):
             raise ConfigError(f"{paper}: '{number}' numbers no {kind}; expected the paper's own number, or S1, S2, ...")
         read = declared(experiments)
-        entry = Artifact(paper, kind, number, title, caption, read, make, tensors, leaves_out, any_sweep)
+        entry = Artifact(paper, kind, number, title, caption, read, make, tensors, leaves_out, any_sweep, in_parts)
         if not set(tensors) <= set(entry.experiments):
             raise ConfigError(f"{paper}: {entry.name} asks for tensors of experiments that it does not name")
         if (paper, entry.name) in _artifacts:
@@ -313,6 +336,11 @@ def artifacts() -> tuple[Artifact, ...]:
     for paper in paper_folders().values():
         import_modules(paper.package)
     return tuple(sorted(_artifacts.values(), key=lambda entry: entry.order))
+
+
+def artifacts_at(plan: Plan) -> list[Artifact]:
+    """The artifacts of the plan's papers that its scale has: it leaves out none of the experiments that they need."""
+    return [entry for entry in artifacts() if entry.paper in plan.papers and not entry.lacks(plan)]
 
 
 def artifact_of(path: str) -> Artifact:

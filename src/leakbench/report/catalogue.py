@@ -13,7 +13,7 @@ from leakbench.planning.plan import Plan
 from leakbench.planning.project import Project
 from leakbench.planning.variants import REGISTRIES
 from leakbench.registry import Registry
-from leakbench.report.artifacts import artifacts
+from leakbench.report.artifacts import artifacts, artifacts_at
 from leakbench.report.claims import check_readers, claims_of
 from leakbench.report.findings import MARKS, tally
 from leakbench.report.judging import claims_path, judged, verdict_rows
@@ -76,8 +76,7 @@ def catalogue(project: Project, what: str, scale: str | None = None) -> list[dic
             "path": entry.paths(scale)[0],
             "title": entry.title,
         }
-        for entry in artifacts()
-        if entry.paper in plan.papers
+        for entry in artifacts_at(plan)
     ]
 
 
@@ -111,7 +110,7 @@ def _artifacts_with_compared(plan: Plan) -> Iterator[dict[str, Any]]:
     comparisons = plan.comparisons()
     joined = {(each.label, each.paper, each.experiment) for each in comparisons if each.left_out is None}
     for label in dict.fromkeys(each.label for each in comparisons):
-        for entry in artifacts():
+        for entry in artifacts_at(plan):
             names = [name for name in entry.experiments if (label, entry.paper, name) in joined]
             if names:
                 where = {"name": label, "paper": entry.paper, "experiment": ", ".join(names), "kind": ""}

@@ -18,7 +18,7 @@ from leakbench.models.sizes import multiply_adds, parameter_count
 from leakbench.planning.project import Project
 from leakbench.planning.recorded import job_of
 from leakbench.records import RESULTS, Record, atomic_write, size_on_disk
-from leakbench.report.artifacts import artifacts
+from leakbench.report.artifacts import artifacts_at
 from leakbench.report.cost_model import CostModel, Device, Forecast, Measured, Size, Speedup, added
 from leakbench.report.recorded import Recorded, readable_records, recorded
 
@@ -239,8 +239,8 @@ def cost_report(
         kinds.setdefault(each.job.kind.name, []).append(path)
     shown = {
         f"{entry.paper} {entry.name}": entry.records(project, scale_costs.scale)
-        for entry in artifacts()
-        if entry.paper in plan.papers and entry.experiments
+        for entry in artifacts_at(plan)
+        if entry.experiments
     }
     unknown = {each.job.kind.name for each in jobs.values() if each.estimate is None and not each.done}
     assumed = any(each.estimate.assumed for each in jobs.values() if each.estimate is not None and not each.done)

@@ -66,7 +66,7 @@ def claims_inputs(project: Project, scale: str, paper: str) -> list[str]:
     for entry in claims_of(paper):
         entry.check(plan)
     names = dict.fromkeys(name for entry in claims_of(paper) for name in entry.experiments)
-    return [table_path(scale, paper, name) for name in names]
+    return [table_path(scale, paper, name) for name in names if not plan.leaves_out(paper, name)]
 
 
 def judged(project: Project, scale: str, paper: str) -> Iterator[tuple[Claim, Finding]]:
@@ -79,6 +79,9 @@ def judged(project: Project, scale: str, paper: str) -> Iterator[tuple[Claim, Fi
     plan, whole = project.plan(scale), project.plan(PAPER_SCALE)
     tables: dict[str, pd.DataFrame] = {}
     for entry in claims_of(paper):
+        if absent := [name for name in entry.experiments if plan.leaves_out(paper, name)]:
+            yield entry, Finding("not run", note=f"the scale leaves out {', '.join(absent)}")
+            continue
         paths = {name: table_path(scale, paper, name) for name in entry.experiments}
         missing = [path for path in paths.values() if not (project.root / path).is_file()]
         if missing:

@@ -102,7 +102,7 @@ def draw_partly(project: Project, path: str) -> list[str]:
     """
     entry, scale = artifact_of(path), PurePosixPath(path).parts[1]
     plan = project.plan(scale, where=path)
-    entry.check(plan)
+    entry.check_made(plan)
     paths = {experiment: table_path(scale, entry.paper, experiment) for experiment in entry.experiments}
     jobs = {job.path: job for table in paths.values() for job in needed(project, table)}
     share = Share.of(project, jobs.values())

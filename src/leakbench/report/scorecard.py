@@ -21,7 +21,7 @@ from leakbench.lazy import pd
 from leakbench.planning.plan import Plan
 from leakbench.planning.project import Project
 from leakbench.records import RESULTS, atomic_write
-from leakbench.report.artifacts import Artifact, artifacts
+from leakbench.report.artifacts import Artifact, artifacts_at
 from leakbench.report.claims import Claim, claims_of
 from leakbench.report.findings import MARKS, SURVIVES, effect_text, lean_text, tally
 from leakbench.report.judging import COLUMNS, SMOKE_WARNING, claims_path, claims_paths
@@ -223,12 +223,12 @@ def _files(scale: str, paths: list[str]) -> dict[str, str]:
     return {PurePosixPath(path).suffix[1:].upper(): _link(scale, path) for path in paths}
 
 
-def _of_paper(paper: str) -> list[Artifact]:
-    return [entry for entry in artifacts() if entry.paper == paper]
+def _of_paper(plan: Plan, paper: str) -> list[Artifact]:
+    return [entry for entry in artifacts_at(plan) if entry.paper == paper]
 
 
 def _shown(project: Project, scale: str, paper: str) -> Iterator[Shown]:
-    for entry in _of_paper(paper):
+    for entry in _of_paper(project.plan(scale), paper):
         files = _files(scale, entry.paths(scale))
         caption = entry.full_caption(project, scale)
         path = entry.path(scale, "png" if entry.kind == "figure" else "csv")
@@ -266,7 +266,8 @@ def _claims(project: Project, scale: str, paper: str) -> Iterator[Decided]:
     numbers = frame[["effect", "low", "high", "p_holm"]].astype(object)
     numbers = numbers.where(numbers.notna(), None)
     words = frame.fillna({"meaning": "", "note": "", "printed": "", "by_paper": "", "lean": "", "coverage": ""})
-    configured = project.plan(scale).papers[paper].experiments
+    plan = project.plan(scale)
+    configured = plan.papers[paper].experiments
     for row, (effect, low, high, p_holm) in zip(words.to_dict("records"), numbers.to_numpy().tolist(), strict=True):
         entry = known[row["claim"]]
         yield Decided(
@@ -285,7 +286,7 @@ def _claims(project: Project, scale: str, paper: str) -> Iterator[Decided]:
             by_paper=f"{MARKS[row['by_paper']]} {row['by_paper']}" if row["by_paper"] else "",
             meaning=row["meaning"],
             note=row["note"],
-            see=_see(entry),
+            see=_see(plan, entry),
             experiments=[name for name in entry.experiments if name in configured],
         )
 
@@ -300,9 +301,9 @@ def _bar(effect: float | None, low: float | None, high: float | None) -> tuple[f
     return zero, left, right, place
 
 
-def _see(entry: Claim) -> list[str]:
+def _see(plan: Plan, entry: Claim) -> list[str]:
     """Figures and tables that a claim's source names; if there are none, those drawn from its experiments alone."""
-    of_paper = _of_paper(entry.paper)
+    of_paper = _of_paper(plan, entry.paper)
     named = named_in(entry.source)
     sourced = [each.name for each in of_paper if (each.kind, each.number) in named]
     experiments = set(entry.experiments)

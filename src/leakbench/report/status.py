@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from leakbench.jobs.base import Job
 from leakbench.planning.project import Project
-from leakbench.report.artifacts import artifacts
+from leakbench.report.artifacts import artifacts_at
 from leakbench.report.recorded import Recorded, recorded
 from leakbench.running.work import State, state_of
 
@@ -97,8 +97,8 @@ def status(project: Project, scale: str | None = None) -> dict[str, Any]:
         "papers": [_row(paper, (each for each in jobs.values() if each.job.paper == paper)) for paper in plan.papers],
         "artifacts": [
             _row(f"{entry.paper} {entry.name}", (jobs[path] for path in entry.records(project, scale)))
-            for entry in artifacts()
-            if entry.paper in plan.papers and entry.experiments
+            for entry in artifacts_at(plan)
+            if entry.experiments
         ],
         **{standing: listed(standing) for standing in STANDINGS if standing not in ("done", "missing")},
         **{outcome: ended(outcome) for outcome in ("infeasible", "diverged")},

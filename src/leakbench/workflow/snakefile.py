@@ -19,7 +19,7 @@ from leakbench.paper_folders import PaperFolder
 from leakbench.planning.layers import below, read_yaml
 from leakbench.planning.project import Project
 from leakbench.records import RESULTS, digest, quarantine, read_record
-from leakbench.report.artifacts import Artifact, artifact_of, artifacts
+from leakbench.report.artifacts import artifact_of, artifacts_at
 from leakbench.report.claims import check_readers, claims_of
 from leakbench.report.judging import claims_inputs, claims_path, claims_paths
 from leakbench.report.scorecard import scorecard_path
@@ -75,12 +75,9 @@ class Workflow:
             ConfigError: the configuration, or a claim, figure or table, names something that does not exist.
         """
         check_readers(self.project.plan(self.scale))
-        made = [path for entry in self._artifacts() for path in entry.paths(self.scale)]
+        made = [path for entry in artifacts_at(self.project.plan(self.scale)) for path in entry.paths(self.scale)]
         made += [path for paper in self._claiming() for path in claims_paths(self.scale, paper)]
         return [*made, scorecard_path(self.scale), *self.project.plan(self.scale).jobs]
-
-    def _artifacts(self) -> list[Artifact]:
-        return [entry for entry in artifacts() if entry.paper in self.project.settings.papers]
 
     def _claiming(self) -> list[str]:
         """The configured papers that have claims."""
@@ -106,7 +103,7 @@ class Workflow:
         """The tidy tables and verdicts behind the figure or table that a path names."""
         scale = Path(artifact).parts[1]
         plan, entry = self.project.plan(scale, where=artifact), artifact_of(artifact)
-        entry.check(plan)
+        entry.check_made(plan)
         return entry.inputs(scale)
 
     def tables_of_claims(self, scale: str, paper: str) -> list[str]:
@@ -116,9 +113,9 @@ class Workflow:
 
     def scorecard_inputs(self, scale: str) -> list[str]:
         """Pictures, tables, verdicts, and the files beside the tidy tables: all that the scorecard shows."""
-        shown = [entry.path(scale, "png" if entry.kind == "figure" else "csv") for entry in self._artifacts()]
-        shown += [claims_path(scale, paper) for paper in self._claiming()]
         plan = self.project.plan(scale)
+        shown = [entry.path(scale, "png" if entry.kind == "figure" else "csv") for entry in artifacts_at(plan)]
+        shown += [claims_path(scale, paper) for paper in self._claiming()]
         tables = [
             table_path(scale, paper, experiment)
             for paper, spec in plan.papers.items()

@@ -126,6 +126,7 @@ def _errors_and_bounds(ax: Axes, frame: pd.DataFrame) -> list[dict[str, Any]]:
         reads("adaptive", defenses=(*PRUNING, *NOISE_IN_SHORT), attacks=ADAPTIVE),
     ),
     any_sweep=True,
+    in_parts=True,
 )
 def fig_s2(tables: Tables) -> Drawing:
     """Trade-offs of pruning and of noise, for the paper's attacker and for one who knows the defense."""
@@ -154,6 +155,7 @@ def fig_s2(tables: Tables) -> Drawing:
         reads("information", defenses=PRUNING),
         reads("cifar_predictors", defenses=SINGLE),
     ),
+    in_parts=True,
 )
 def fig_s3(tables: Tables) -> Drawing:
     """Information that passes against utility kept, for both data sets, and on CIFAR-10 for both modes of BatchNorm."""
@@ -168,7 +170,7 @@ def fig_s3(tables: Tables) -> Drawing:
     mnist = mnist[mnist[SETTING + "fraction"].notna()]  # the table is about noise too
     shown = {" and ".join(mnist["dataset"].unique()): mnist}
     modes = {f"{data}, BatchNorm: {name}": cifar[cifar[mode] == name] for name in cifar[mode].dropna().unique()}
-    shown |= modes or {data: cifar}
+    shown |= modes or ({data: cifar} if len(cifar) else {})
     drawn, axes = panels(len(shown), width=3.1, height=3.2)
     numbers: list[dict[str, Any]] = []
     for ax, (title, frame) in zip(axes, shown.items(), strict=True):

@@ -118,6 +118,7 @@ def trained(tables: Tables) -> pd.DataFrame:
     f"records. Black: all records without noise and clipping. Defenses without an epsilon are horizontal. {CHOICE}. "
     "Intervals: 95 % t-intervals over seeds; of two seeds, their range.",
     experiments=READ,
+    in_parts=True,
 )
 def fig05(tables: Tables) -> Drawing:
     """A panel per data set and model, a line per mechanism."""
@@ -174,6 +175,7 @@ def ordered(frame: pd.DataFrame) -> list[str]:
     f"rounds but for the noise level, which decides how many eigenvectors water-filling takes. {CHOICE}. Undefended "
     "rows: all records, then random batches.",
     experiments=(*READ, "accuracy_times"),
+    in_parts=True,
 )
 def table_s3(tables: Tables) -> pd.DataFrame:
     """A row per model, mechanism and epsilon."""
