@@ -93,6 +93,22 @@ def test_the_scale_that_is_closest_to_the_paper_is_shown(project: Project) -> No
     assert counts(project)[1:] == ["0", str(len(claims_of(PAPER))), "0", "0", "`laptop`"]
 
 
+def test_a_claim_that_the_closest_scale_does_not_judge_is_shown_at_the_next(project: Project) -> None:
+    write_verdicts(project, "smoke")
+    write_verdicts(project, "overnight", "contradicted")
+    path = project.root / claims_path("overnight", PAPER)
+    frame = pd.read_csv(path, dtype={"claim": str})
+    frame.loc[:9, "verdict"] = "not run"
+    frame.to_csv(path, index=False)
+    for scale in ("smoke", "overnight"):
+        publish(project, scale, [PAPER])
+    rest = len(claims_of(PAPER)) - 10
+    assert counts(project)[1:] == ["10", str(rest), "0", "0", f"`overnight` {rest}, `smoke` 10"]
+    lines = published._paper_table(project, PAPER, published._best(project, PAPER)).splitlines()
+    assert [line.split(":")[0] for line in lines[:2]] == ["Scale `overnight`", "Scale `smoke`"]
+    assert sum("| overnight |" in line for line in lines) == rest and sum("| smoke |" in line for line in lines) == 10
+
+
 def test_what_is_around_the_table_stays(project: Project) -> None:
     text = readme(project)
     assert text.startswith(f"before\n{BEGIN}\n| paper |")
@@ -103,7 +119,7 @@ def test_what_is_around_the_table_stays(project: Project) -> None:
 def test_a_reworded_claim_has_no_verdict() -> None:
     entry, *_ = claims_of(PAPER)
     row = {**dict.fromkeys(COLUMNS), "claim": entry.key, "statement": "something else"}
-    table = published._paper_table(Project(ROOT), PAPER, "smoke", {entry.key: row})
+    table = published._paper_table(Project(ROOT), PAPER, {entry.key: ("smoke", row)})
     (line,) = [line for line in table.splitlines() if line.startswith(f"| {entry.key} |")]
     assert "not judged since the claim changed" in line
 
@@ -111,9 +127,10 @@ def test_a_reworded_claim_has_no_verdict() -> None:
 def test_a_row_of_a_page(project: Project) -> None:
     write_verdicts(project, "smoke")
     publish(project, "smoke", [PAPER])
-    table = published._paper_table(project, PAPER, *published._best(project, PAPER))
+    table = published._paper_table(project, PAPER, published._best(project, PAPER))
     entry, *_ = claims_of(PAPER)
-    line = f"| {entry.key} | {entry.statement} ({entry.source}) | ✔ reproduced | 0.5 [0.25, 0.75] | 0.01 | 3 |  |  |"
+    cell = f"{entry.statement} ({entry.source})"
+    line = f"| {entry.key} | {cell} | ✔ reproduced | 0.5 [0.25, 0.75] | 0.01 | 3 |  | smoke |  |"
     assert line.replace("|", "") in [row.replace("\\|", "").replace("|", "") for row in table.splitlines()]
 
 

@@ -10,7 +10,7 @@ import math
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,14 +29,17 @@ if TYPE_CHECKING:
     from leakbench.planning.project import Project
 
 PUBLISHED = "published"
-SCALES = (PAPER_SCALE, "laptop", "smoke")
-"""Scales whose verdicts may be published, the closest to the papers first: a page shows the first that there is."""
+SCALES = (PAPER_SCALE, "overnight", "laptop", "smoke")
+"""Scales whose verdicts may be published, the closest to the papers first: a claim is shown at the first that judged
+it."""
 README = "README.md"
 BEGIN, END = "<!-- Written by `leakbench pages`. -->", "<!-- The end of what `leakbench pages` writes. -->"
 _PART = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
 _NOT_JUDGED = "not judged since the claim changed"
 
-_Rows = Mapping[str, Mapping[str, Any]]
+_Row = Mapping[str, Any]
+_Shown = Mapping[str, tuple[str, _Row]]
+"""Of claims that are published, by their keys: the scale, and the row of claims.csv."""
 
 
 def published_path(scale: str, paper: str) -> str:
@@ -73,7 +76,7 @@ def pages(project: Project) -> Iterator[tuple[Path, str]]:
     shown = {name: _best(project, name) for name in project.plan(project.settings.scale).papers if claims_of(name)}
     for name, best in shown.items():
         if _page(project, name) is not None:
-            yield _rewritten(paper_folders()[name].page, _paper_table(project, name, *best))
+            yield _rewritten(paper_folders()[name].page, _paper_table(project, name, best))
     yield _rewritten(project.root / README, _overview(project, shown))
 
 
@@ -89,15 +92,18 @@ def write_pages(project: Project) -> list[Path]:
     return [path for path, _ in changed]
 
 
-def _best(project: Project, paper: str) -> tuple[str, _Rows]:
-    """The first of :data:`SCALES` that is published, with its rows by the claims' keys; empty if there is none."""
+def _best(project: Project, paper: str) -> _Shown:
+    """Every published claim at the first of :data:`SCALES` that has a verdict on it, or at the last that ran none."""
+    shown: dict[str, tuple[str, _Row]] = {}
     for scale in SCALES:
         path = project.root / published_path(scale, paper)
         if path.is_file():
             frame = pd.read_csv(path, dtype={"claim": str}).astype(object)
-            rows = frame.where(frame.notna(), None).to_dict("records")
-            return scale, {str(row["claim"]): {str(key): value for key, value in row.items()} for row in rows}
-    return "", {}
+            for row in frame.where(frame.notna(), None).to_dict("records"):
+                key = str(row["claim"])
+                if key not in shown or shown[key][1]["verdict"] == "not run":
+                    shown[key] = scale, {str(column): value for column, value in row.items()}
+    return shown
 
 
 def _page(project: Project, paper: str) -> str | None:
@@ -113,31 +119,38 @@ def _rewritten(path: Path, table: str) -> tuple[Path, str]:
     return path, _PART.sub(lambda _: f"{BEGIN}\n{table}\n{END}", text)
 
 
-def _paper_table(project: Project, paper: str, scale: str, rows: _Rows) -> str:
+def _paper_table(project: Project, paper: str, shown: _Shown) -> str:
     """The claims of a paper with their verdicts, as Markdown."""
-    if not rows:
+    if not shown:
         return "No verdicts are published."
     lines = [
-        f"Scale `{scale}`: {project.plan(scale).description}.",
+        *(f"Scale `{scale}`: {project.plan(scale).description}." for scale in _scales(shown)),
         "",
-        "| claim | statement | verdict | effect, 95 % interval | p | seeds | by the paper's own numbers | coverage |",
-        "|---|---|---|---|---:|---:|---|---|",
+        "| claim | statement | verdict | effect, 95 % interval | p | seeds | by the paper's own numbers | scale "
+        "| coverage |",
+        "|---|---|---|---|---:|---:|---|---|---|",
     ]
     for entry in claims_of(paper):
-        row = _valid(entry, rows)
         cells = [entry.key, f"{entry.statement} ({entry.source})"]
-        cells += [_NOT_JUDGED, "", "", "", "", ""] if row is None else _judged_cells(row)
+        valid = _valid(entry, shown)
+        cells += [_NOT_JUDGED, *[""] * 6] if valid is None else _judged_cells(*valid)
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(lines)
 
 
-def _valid(entry: Claim, rows: _Rows) -> Mapping[str, Any] | None:
-    """The published row of a claim; None where there is none of this statement."""
-    row = rows.get(entry.key)
-    return row if row is not None and row["statement"] == entry.statement else None
+def _scales(shown: _Shown) -> list[str]:
+    """The scales at which claims are shown, in the order of :data:`SCALES`."""
+    there = {scale for scale, _ in shown.values()}
+    return [scale for scale in SCALES if scale in there]
 
 
-def _judged_cells(row: Mapping[str, Any]) -> list[str]:
+def _valid(entry: Claim, shown: _Shown) -> tuple[str, _Row] | None:
+    """The scale and the published row of a claim; None where there is none of this statement."""
+    scale, row = shown.get(entry.key, ("", None))
+    return (scale, row) if row is not None and row["statement"] == entry.statement else None
+
+
+def _judged_cells(scale: str, row: _Row) -> list[str]:
     needed = None if row["seeds_needed"] is None else int(row["seeds_needed"])
     verdict = "; ".join(filter(None, (_marked(row), lean_text(row["lean"] or "", needed))))
     effect = effect_text(row["effect"], row["low"], row["high"])
@@ -150,11 +163,12 @@ def _judged_cells(row: Mapping[str, Any]) -> list[str]:
         "" if row["p"] is None else p_text(row["p"]),
         "" if row["seeds"] is None else f"{row['seeds']:.0f}",
         row["by_paper"] or "",
+        scale,
         row["coverage"] or "",
     ]
 
 
-def _marked(row: Mapping[str, Any]) -> str:
+def _marked(row: _Row) -> str:
     """A verdict with its sign, and the star of those that outlive Holm's correction."""
     star = f" {SURVIVES}" if row["survives"] else ""
     return f"{MARKS[row['verdict']]} {row['verdict']}{star}"
@@ -169,7 +183,7 @@ def p_text(p: float) -> str:
     return "< 0.001" if p < 1e-3 else f"{p:.2g}" if not math.isnan(p) else ""
 
 
-def _overview(project: Project, shown: Mapping[str, tuple[str, _Rows]]) -> str:
+def _overview(project: Project, published: Mapping[str, _Shown]) -> str:
     """README's table: what there is of every paper, and how its claims came out."""
     verdicts = list(MARKS)
     lines = [
@@ -179,15 +193,21 @@ def _overview(project: Project, shown: Mapping[str, tuple[str, _Rows]]) -> str:
     plan = project.plan(project.settings.scale)
     for name, spec in plan.papers.items():
         kinds = Counter(entry.kind for entry in artifacts() if entry.paper == name)
-        claims, (scale, rows) = claims_of(name), shown.get(name, ("", {}))
-        judged = [row for row in (_valid(entry, rows) for entry in claims) if row is not None]
-        results, survive = [row["verdict"] for row in judged], [row["survives"] for row in judged]
+        claims, shown = claims_of(name), published.get(name, {})
+        judged = [valid for valid in (_valid(entry, shown) for entry in claims) if valid is not None]
+        results, survive = [row["verdict"] for _, row in judged], [row["survives"] for _, row in judged]
         counts = [tally(results, survive, verdict) for verdict in verdicts] if judged else [""] * len(verdicts)
         page, short = _page(project, name), _short(spec.citation)
         cells = [f"[{short}]({page}), *{spec.title}*" if page else f"{short}, *{spec.title}*"]
-        cells += map(str, (kinds["figure"], kinds["table"], len(claims), *counts, scale and f"`{scale}`"))
+        cells += map(str, (kinds["figure"], kinds["table"], len(claims), *counts, _by_scale(judged)))
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _by_scale(judged: Sequence[tuple[str, _Row]]) -> str:
+    """``overnight 26, smoke 14``, with the numbers of claims only where there are several scales."""
+    counts = Counter(scale for scale, _ in judged)
+    return ", ".join(f"`{each}`" + (f" {counts[each]}" if len(counts) > 1 else "") for each in SCALES if counts[each])
 
 
 def _short(citation: str) -> str:
