@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from leakbench.errors import LeakbenchError
 
@@ -268,6 +268,57 @@ def _verify_submission(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _audit(arguments: argparse.Namespace) -> None:
+    from leakbench.auditing.audit import Extent, audit
+    from leakbench.auditing.captured import Request
+    from leakbench.auditing.page import headline
+    from leakbench.errors import ConfigError
+    from leakbench.federated.local import LocalTraining
+    from leakbench.jobs.runner import Placement
+
+    shape = _numbers(arguments.shape, "--shape", int)
+    if len(shape) != 3 or min(shape) < 1:
+        raise ConfigError(f"--shape {arguments.shape}: expected channels, height and width, such as 3,32,32")
+    if arguments.kind != "gradient" and arguments.rate is None:
+        raise ConfigError(f"--kind {arguments.kind}: give the client's learning rate as --rate")
+    request = Request(
+        Path(arguments.update),
+        arguments.model,
+        Path(arguments.before),
+        (shape[0], shape[1], shape[2]),
+        arguments.classes,
+        arguments.kind,
+        arguments.batch,
+        _numbers(arguments.labels, "--labels", int),
+        LocalTraining(
+            steps=arguments.steps,
+            rate=1.0 if arguments.rate is None else arguments.rate,
+            batch_size=arguments.local_batch,
+        ),
+        arguments.batch_norm,
+        _numbers(arguments.mean, "--mean", float),
+        _numbers(arguments.std, "--std", float),
+    )
+    extent = Extent(arguments.iterations, arguments.restarts, arguments.seed, arguments.defenses)
+    folder, truth = Path(arguments.out), None if arguments.truth is None else Path(arguments.truth)
+    record = audit(request, folder, Placement(arguments.device, arguments.threads).resolve(), extent, truth)
+    print(headline(record))
+    print(f"{folder}/audit.html says more; all numbers are in {folder}/record.json")
+
+
+_Number = TypeVar("_Number", int, float)
+
+
+def _numbers(text: str, where: str, number: type[_Number]) -> tuple[_Number, ...]:
+    """Numbers between commas; none of an empty text."""
+    from leakbench.errors import ConfigError
+
+    try:
+        return tuple(number(part) for part in text.split(",") if text)
+    except ValueError:
+        raise ConfigError(f"{where} {text}: expected numbers with commas between them") from None
+
+
 def _publish(arguments: argparse.Namespace) -> None:
     from leakbench.report.published import publish, write_pages
 
@@ -437,6 +488,7 @@ def _parser() -> argparse.ArgumentParser:
 
     _add_catalogue(command)
     _add_jobs(command)
+    _add_audit(command)
     _add_reports(command)
     _add_overviews(command)
     return parser
@@ -555,6 +607,44 @@ def _add_reports(command: _AddCommand) -> None:
     command("pages", _pages, "Write the tables of the papers' pages and README from published verdicts.")
     scorecard = command("scorecard", _scorecard, "Write claims, findings, figures and tables of a scale as one page.")
     scorecard.add_argument("page", metavar="PAGE", help="results/<scale>/scorecard.html")
+
+
+def _add_audit(command: _AddCommand) -> None:
+    audit = command("audit", _audit, "Attack a captured gradient or update of your own training, with your own model.")
+    audit.add_argument("update", metavar="UPDATE", help="safetensors file, named as model.named_parameters()")
+    audit.add_argument("--model", required=True, metavar="FILE.py:NAME", help="a module's class, or a function")
+    audit.add_argument("--before", required=True, metavar="FILE", help="safetensors file of the state dict before")
+    audit.add_argument("--shape", required=True, metavar="C,H,W", help="of one network input")
+    audit.add_argument("--classes", required=True, type=_positive, metavar="N", help="number of classes")
+    audit.add_argument(
+        "--kind",
+        default="gradient",
+        choices=("gradient", "update", "weights"),
+        help="what UPDATE holds: a gradient (default), parameters after minus before, or parameters after",
+    )
+    audit.add_argument("--batch", type=_positive, default=1, metavar="N", help="images behind it (default: 1)")
+    audit.add_argument("--labels", default="", metavar="L,L,...", help="for an attacker who knows them")
+    audit.add_argument("--steps", type=_positive, default=1, metavar="N", help="local SGD steps (default: 1)")
+    audit.add_argument("--rate", type=float, help="local learning rate")
+    audit.add_argument("--local-batch", type=_positive, metavar="N", help="images per local step (default: all)")
+    audit.add_argument(
+        "--batch-norm",
+        default="train",
+        choices=("train", "eval"),
+        help="what BatchNorm normalised with: the batch's statistics (train, default), or the running ones",
+    )
+    audit.add_argument("--mean", default="0", metavar="M,M,M", help="inputs are (pixels - mean) / std (default: 0)")
+    audit.add_argument("--std", default="1", metavar="S,S,S", help="likewise, per channel or one for all (default: 1)")
+    audit.add_argument("--truth", metavar="FOLDER", help="of the true images, to score with; no attack sees them")
+    audit.add_argument("--defenses", action="store_true", help="try defenses on the update, and attack again")
+    audit.add_argument("--out", default="audit", metavar="FOLDER", help="of the results (default: audit)")
+    audit.add_argument(
+        "--iterations", type=_positive, default=1000, metavar="N", help="of every search (default: 1000)"
+    )
+    audit.add_argument("--restarts", type=_positive, default=4, metavar="N", help="of every search (default: 4)")
+    audit.add_argument("--seed", type=int, default=0, help="of all randomness (default: 0)")
+    audit.add_argument("--device", help="torch device (default: cuda if there is one, else cpu)")
+    audit.add_argument("--threads", type=_positive, default=1, metavar="N", help="CPU threads (default: 1)")
 
 
 def _add_overviews(command: _AddCommand) -> None:

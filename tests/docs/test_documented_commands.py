@@ -51,6 +51,11 @@ ELSEWHERE = {
         "tests/docs/test_add_a_defense.py"
     ),
     "sbatch driver.sh": "tests/slurm/test_driver.py",
+    "python examples/audit_plain_torch.py captured": "tests/auditing/test_examples.py",
+    "leakbench audit captured/update.safetensors --model examples/audit_plain_torch.py:Net --before "
+    "captured/before.safetensors --shape 1,16,16 --classes 10 --batch 2 --truth captured/images --defenses": (
+        "tests/auditing/test_examples.py"
+    ),
     "leakbench submit sign_noise.py --parameters '{scale: {sweep: [0.01, 0.1]}}'": (
         "tests/leaderboard/test_submission.py"
     ),

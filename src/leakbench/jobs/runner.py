@@ -55,7 +55,7 @@ PACKAGES = (
     "scikit-image",
 )
 
-BESIDE = {"papers", "leaderboard", "publishing", "report", "contract", "workflow", "cli.py"}
+BESIDE = {"papers", "leaderboard", "auditing", "publishing", "report", "contract", "workflow", "cli.py"}
 """Parts of the package that do not affect a job's numbers, but for the rooms of papers (``jobs``, ...)."""
 
 

@@ -39,7 +39,7 @@ _NOT_JUDGED = "not judged since the claim changed"
 
 _Row = Mapping[str, Any]
 _Shown = Mapping[str, tuple[str, _Row]]
-"""Of claims that are published, by their keys: the scale, and the row of claims.csv."""
+"""Published claims by their keys: the scale, and the row of claims.csv."""
 
 
 def published_path(scale: str, paper: str) -> str:

@@ -1,0 +1,161 @@
+"""An audit from the captured files to the record, the pictures and the page."""
+
+from __future__ import annotations
+
+import io
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from leakbench.auditing.attempts import Attempt, attempt, grey, label_sets
+from leakbench.auditing.captured import Captured, Request, capture
+from leakbench.auditing.findings import AuditRecord, Behind, in_order, nearness, scored, tried_of, true_images
+from leakbench.auditing.ladder import not_tried, rungs
+from leakbench.auditing.page import page
+from leakbench.auditing.protection import protected, settings
+from leakbench.errors import ConfigError
+from leakbench.lazy import torch
+from leakbench.metrics.labels import label_accuracy
+from leakbench.records import atomic_write
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+BEHIND_STARTS = 2
+"""Starts of every search behind a defense, of which there are many."""
+SIDE = 96
+"""Smallest height of a picture, in pixels: small images are enlarged by whole factors."""
+
+
+class Extent(NamedTuple):
+    """The size of an audit.
+
+    Attributes:
+        iterations: evaluations of the objective per start.
+        restarts: starts of every search.
+        seed: of all randomness.
+        defenses: whether defenses are tried on the captured update.
+    """
+
+    iterations: int = 1000
+    restarts: int = 4
+    seed: int = 0
+    defenses: bool = False
+
+
+def audit(
+    request: Request, folder: Path, device: torch.device, extent: Extent, truth: Path | None = None
+) -> AuditRecord:
+    """Attack a captured update, and write ``record.json``, ``audit.html`` and pictures into a folder.
+
+    Args:
+        request: what was captured.
+        folder: of the results; its files are replaced.
+        device: of the computation.
+        extent: how much to compute.
+        truth: folder of the true images, for scoring alone.
+
+    Raises:
+        ConfigError: the files do not fit each other; see :func:`capture` and :func:`true_images`.
+    """
+    captured = capture(request, device)
+    images = None if truth is None else true_images(truth, request.shape, request.batch).to(device)
+    blind = scored(captured.pixels(grey(captured)), images)
+    attempts = []
+    for rung in rungs(
+        request.batch, labels_known=bool(request.labels), iterations=extent.iterations, restarts=extent.restarts
+    ):
+        attempts.append(attempt(captured, rung, request.labels, extent.seed))
+        _say(attempts[-1])
+    pictures = {}
+    for each in attempts:
+        shown = each.images if each.images is None or images is None else in_order(each.images, images)
+        pictures[each.rung.name] = _write_picture(folder, each.rung.name, shown)
+    if images is not None:
+        _write_picture(folder, "truth", images)
+    inferred = _inferred(captured)
+    record = AuditRecord(
+        schema="leakbench.audit/1",
+        request={
+            key: value.model_dump() if key == "local" else str(value) if isinstance(value, Path) else value
+            for key, value in asdict(request).items() | {("local", request.local)}
+        }
+        | extent._asdict(),
+        files=dict(captured.digests),
+        parameters=captured.network.dimension,
+        assumptions=list(captured.assumptions),
+        blind=blind,
+        inferred=[list(labels) for labels in inferred],
+        inferred_right=_right(inferred, request),
+        tried=[tried_of(each, images, blind, pictures[each.rung.name]) for each in attempts],
+        not_tried=dict(not_tried(labels_known=bool(request.labels), truth=truth is not None)),
+        behind=list(_behind(captured, attempts, images, extent)) if extent.defenses else [],
+        versions={name: version(name) for name in ("leakbench", "torch")},
+        device=device.type,
+    )
+    atomic_write(folder / "record.json", (record.model_dump_json(by_alias=True, indent=1) + "\n").encode())
+    atomic_write(folder / "audit.html", page(record, folder).encode())
+    return record
+
+
+def _inferred(captured: Captured) -> list[tuple[int, ...]]:
+    try:
+        return label_sets(captured.observations)
+    except ConfigError:
+        return []  # the attempts that ask for labels say why
+
+
+def _right(inferred: Sequence[tuple[int, ...]], request: Request) -> float | None:
+    if not (inferred and request.labels):
+        return None
+    truth = torch.tensor([request.labels] * len(inferred))
+    return float(label_accuracy(torch.tensor(inferred), truth, request.classes).max())
+
+
+def _behind(
+    captured: Captured, attempts: Sequence[Attempt], images: torch.Tensor | None, extent: Extent
+) -> Iterator[Behind]:
+    """Defenses against the search that explains the update best and Inverting Gradients, which does better on noise."""
+    searches = [each for each in attempts if each.images is not None and each.rung.searches and not each.rung.labels]
+    if not searches:
+        return
+    best = max(searches, key=lambda each: -each.unexplained)
+    rungs = list({each.rung.name: each.rung for each in (best, *searches) if each in (best, searches[-1])}.values())
+    rungs = [rung._replace(restarts=min(rung.restarts, BEHIND_STARTS)) for rung in rungs]
+    target, blind = best.images if images is None else images, scored(captured.pixels(grey(captured)), images)
+    for name, defense in settings(captured):
+        tried = protected(captured, rungs, name, defense, extent.seed)
+        near = nearness(tried.attempts, target)
+        print(f"behind {name}: {'failed' if near is None else f'{near:.1f} dB'}", file=sys.stderr, flush=True)
+        rows = [tried_of(each, images, blind) for each in tried.attempts]
+        yield Behind(name=name, attempts=rows, kept=tried.kept, bits=tried.bits, nearness=near)
+
+
+def _say(done: Attempt) -> None:
+    what = done.failed or f"{done.unexplained:.2%} unexplained, {done.seconds:.1f} s"
+    print(f"{done.rung.title}: {what}", file=sys.stderr, flush=True)
+
+
+def _write_picture(folder: Path, name: str, images: torch.Tensor | None) -> str:
+    """Write images ``[B, C, H, W]`` side by side, and return the file's name; none for what is no picture."""
+    if images is None or images.shape[1] not in (1, 3):
+        return ""
+    buffer = io.BytesIO()
+    strip(images).save(buffer, format="PNG", optimize=True)
+    atomic_write(folder / f"{name}.png", buffer.getvalue())
+    return f"{name}.png"
+
+
+def strip(images: torch.Tensor) -> Image:
+    """Images ``[B, C, H, W]`` in [0, 1] side by side, with a white gap, enlarged by a whole factor."""
+    from PIL import Image
+
+    padded = torch.nn.functional.pad(images.detach().cpu(), (0, 1), value=1.0)
+    row = torch.cat(list(padded), dim=2)[:, :, :-1].mul(255).round().byte().permute(1, 2, 0)
+    picture = Image.fromarray(row.squeeze(2).numpy() if row.shape[2] == 1 else row.numpy())
+    factor = max(1, math.ceil(SIDE / images.shape[2]))
+    return picture.resize((picture.width * factor, picture.height * factor), Image.Resampling.NEAREST)
