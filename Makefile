@@ -6,14 +6,18 @@ SCALE ?= smoke
 CORES ?= all
 PYTHON ?= python3
 
-# uv installs in seconds; it does not read pip's variable for local wheels by itself.
+# uv installs in seconds; it does not read pip's variables by itself: where wheels lie, and to ask no index (docs/install.md).
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
+ifdef PIP_NO_INDEX
+export UV_NO_INDEX ?= 1
+endif
 UV_VERSION := 0.13.8
+HATCHLING_VERSION := 1.27.0
 UV := .venv/bin/uv
 BIN := .venv/bin
 READY := .venv/.ready-$(ENV)
 
-.PHONY: replicate test lint format schemas pins
+.PHONY: replicate test lint format schemas pins wheelhouse
 .DELETE_ON_ERROR:
 
 # After every job Snakemake looks for others, and again after this timespan: its default of a second keeps a core busy.
@@ -48,14 +52,22 @@ format: $(READY)
 schemas: $(READY)
 	$(BIN)/leakbench schemas
 
-# Full pins of both environments, from pyproject.toml. The CPU set is the CUDA set without the GPU libraries, so that a
-# CPU build of torch, where one is at hand, brings nothing that it does not use.
-PIN = $(UV) pip compile --quiet --all-extras --upgrade --no-annotate --python-version 3.11 \
-	--python-platform x86_64-manylinux_2_28 --custom-compile-command "make pins"
-GPU_ONLY = '^(nvidia-(cu|nc|nv)|cuda-|triton)'
+# Full pins of both environments, from pyproject.toml, for every platform and Python that it names; versions stay as they
+# are unless UPGRADE=--upgrade. The CPU set is the CUDA set without the GPU libraries, which a CPU build of torch does not
+# use, and with the digests of torch's official CPU builds beside those of its builds on the index.
+PIN = UV_FIND_LINKS= $(UV) pip compile --quiet --universal --all-extras --generate-hashes --no-annotate \
+	--custom-compile-command "make pins" pyproject.toml
+GPU_ONLY = sed --quiet --regexp-extended 's/^((nvidia-(cu|nc|nv)|cuda-|triton)[a-z0-9-]*)==.*/--no-emit-package=\1/p'
 pins: $(UV)
-	UV_FIND_LINKS= $(PIN) pyproject.toml --output-file envs/cuda.txt
-	grep --invert-match --extended-regexp $(GPU_ONLY) envs/cuda.txt > envs/cpu.txt
+	$(PIN) $(UPGRADE) --output-file envs/cuda.txt
+	cp envs/cuda.txt envs/cpu.txt
+	$(PIN) $$($(GPU_ONLY) envs/cuda.txt) --output-file envs/cpu.txt
+	sed --in-place '/^torch==/r envs/torch-cpu.txt' envs/cpu.txt
+
+# All that an installation reads, for machines without a network: docs/install.md. The pins, then what builds with them.
+wheelhouse: $(UV)
+	$(BIN)/pip download --quiet --dest wheelhouse --requirement envs/$(ENV).txt
+	$(BIN)/pip download --quiet --dest wheelhouse uv==$(UV_VERSION) hatchling==$(HATCHLING_VERSION) editables setuptools
 
 $(UV):
 	$(PYTHON) -m venv .venv
