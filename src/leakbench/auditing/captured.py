@@ -17,7 +17,6 @@ from leakbench.plugins import load_plugin
 
 Kind = Literal["gradient", "update", "weights"]
 """Content of the file: the gradient of the mean loss, parameters after minus before, or the parameters after."""
-KINDS: tuple[Kind, ...] = ("gradient", "update", "weights")
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from leakbench.defenses.clients import DefendedClients
 from leakbench.defenses.noise import GaussianNoise
 from leakbench.defenses.pruning import MagnitudePruning
 from leakbench.defenses.quantised import QSGD, SignSGD
-from leakbench.federated.message import FLOAT_BITS
 from leakbench.federated.step import ClientSteps
 from leakbench.lazy import torch
 from leakbench.randomness import Streams
@@ -106,7 +105,3 @@ def protected(captured: Captured, rungs: Sequence[Rung], name: str, defense: Def
         float(torch.nn.functional.cosine_similarity(message.view()[0], seen.gradients[0], dim=0)),
         message.bits / seen.gradients.shape[1],
     )
-
-
-PLAIN_BITS = FLOAT_BITS
-"""Bits per coordinate without a defense."""
