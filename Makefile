@@ -6,18 +6,17 @@ SCALE ?= smoke
 CORES ?= all
 PYTHON ?= python3
 
-# uv installs in seconds; it does not read pip's variables by itself: where wheels lie, and to ask no index (docs/install.md).
+# uv installs in seconds; it does not read pip's variables by itself: where wheels lie, and to ask no index.
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 ifdef PIP_NO_INDEX
 export UV_NO_INDEX ?= 1
 endif
 UV_VERSION := 0.13.8
-HATCHLING_VERSION := 1.27.0
 UV := .venv/bin/uv
 BIN := .venv/bin
 READY := .venv/.ready-$(ENV)
 
-.PHONY: replicate test lint format schemas pins wheelhouse
+.PHONY: replicate test lint format schemas pins
 .DELETE_ON_ERROR:
 
 # After every job Snakemake looks for others, and again after this timespan: its default of a second keeps a core busy.
@@ -63,11 +62,6 @@ pins: $(UV)
 	cp envs/cuda.txt envs/cpu.txt
 	$(PIN) $$($(GPU_ONLY) envs/cuda.txt) --output-file envs/cpu.txt
 	sed --in-place '/^torch==/r envs/torch-cpu.txt' envs/cpu.txt
-
-# All that an installation reads, for machines without a network: docs/install.md. The pins, then what builds with them.
-wheelhouse: $(UV)
-	$(BIN)/pip download --quiet --dest wheelhouse --requirement envs/$(ENV).txt
-	$(BIN)/pip download --quiet --dest wheelhouse uv==$(UV_VERSION) hatchling==$(HATCHLING_VERSION) editables setuptools
 
 $(UV):
 	$(PYTHON) -m venv .venv

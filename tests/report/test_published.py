@@ -116,12 +116,35 @@ def test_what_is_around_the_table_stays(project: Project) -> None:
     assert write_pages(project) == []
 
 
-def test_a_reworded_claim_has_no_verdict() -> None:
+def reword(project: Project, scale: str) -> None:
+    """Publish the first claim of a scale as it was worded before."""
+    path = project.root / claims_path(scale, PAPER)
+    frame = pd.read_csv(path, dtype={"claim": str})
+    frame.loc[0, "statement"] = "something else"
+    frame.to_csv(path, index=False)
+    publish(project, scale, [PAPER])
+
+
+def line_of_first(project: Project) -> str:
     entry, *_ = claims_of(PAPER)
-    row = {**dict.fromkeys(COLUMNS), "claim": entry.key, "statement": "something else"}
-    table = published._paper_table(Project(ROOT), PAPER, {entry.key: ("smoke", row)})
-    (line,) = [line for line in table.splitlines() if line.startswith(f"| {entry.key} |")]
-    assert "not judged since the claim changed" in line
+    lines = published._paper_table(project, PAPER, published._best(project, PAPER)).splitlines()
+    (line,) = [line for line in lines if line.startswith(f"| {entry.key} |")]
+    return line
+
+
+def test_a_reworded_claim_has_no_verdict(project: Project) -> None:
+    write_verdicts(project, "smoke")
+    reword(project, "smoke")
+    assert "not judged since the claim changed" in line_of_first(project)
+    assert counts(project)[1] == str(len(claims_of(PAPER)) - 1)
+
+
+def test_a_reworded_claim_is_shown_at_a_scale_that_judged_the_new_words(project: Project) -> None:
+    for scale in ("smoke", "overnight"):
+        write_verdicts(project, scale)
+    publish(project, "smoke", [PAPER])
+    reword(project, "overnight")
+    assert "| smoke |" in line_of_first(project)
 
 
 def test_a_row_of_a_page(project: Project) -> None:

@@ -31,7 +31,7 @@ class Attempt:
         objective: the attack's own, of that start; NaN where it has none.
         unexplained: one minus the cosine between the captured update and that of the reconstruction, as a part of what
             mid-grey images with the same labels leave; NaN where it has no labels.
-        agreement: PSNR between the reconstructions of the two best starts, after assignment, dB; NaN of one start.
+        agreement: PSNR between the reconstructions from the two best starts, after assignment, dB; NaN of one start.
         seconds: of wall time.
         failed: why there is no reconstruction; empty where there is one.
     """
@@ -108,8 +108,9 @@ def _best(
     best, pixels = order[0], captured.pixels(result.images)
     labels = given[best] if given else () if result.labels is None else tuple(result.labels[best].tolist())
     agreement = math.nan
-    if len(order) > 1:
-        first, second = pixels[best][None], pixels[order[1]][None]
+    others = [row for row in order if row % rung.restarts != best % rung.restarts]  # rows are sets of labels x starts
+    if others:
+        first, second = pixels[best][None], pixels[others[0]][None]
         agreement = float(psnr(reorder(second, assign(second, first))[0], first[0]).mean())
     return Attempt(
         rung,

@@ -6,14 +6,13 @@ import io
 import math
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from leakbench.auditing.attempts import Attempt, attempt, grey, label_sets
 from leakbench.auditing.captured import Captured, Request, capture
-from leakbench.auditing.findings import AuditRecord, Behind, in_order, nearness, scored, tried_of, true_images
+from leakbench.auditing.findings import AuditRecord, Behind, Scores, in_order, nearness, scored, tried_of, true_images
 from leakbench.auditing.ladder import not_tried, rungs
 from leakbench.auditing.page import page
 from leakbench.auditing.protection import protected, settings
@@ -80,11 +79,7 @@ def audit(
     inferred = _inferred(captured)
     record = AuditRecord(
         schema="leakbench.audit/1",
-        request={
-            key: value.model_dump() if key == "local" else str(value) if isinstance(value, Path) else value
-            for key, value in asdict(request).items() | {("local", request.local)}
-        }
-        | extent._asdict(),
+        request=request.described() | extent._asdict(),
         files=dict(captured.digests),
         parameters=captured.network.dimension,
         assumptions=list(captured.assumptions),
@@ -93,7 +88,7 @@ def audit(
         inferred_right=_right(inferred, request),
         tried=[tried_of(each, images, blind, pictures[each.rung.name]) for each in attempts],
         not_tried=dict(not_tried(labels_known=bool(request.labels), truth=truth is not None)),
-        behind=list(_behind(captured, attempts, images, extent)) if extent.defenses else [],
+        behind=list(_behind(captured, attempts, images, blind, extent.seed)) if extent.defenses else [],
         versions={name: version(name) for name in ("leakbench", "torch")},
         device=device.type,
     )
@@ -117,18 +112,21 @@ def _right(inferred: Sequence[tuple[int, ...]], request: Request) -> float | Non
 
 
 def _behind(
-    captured: Captured, attempts: Sequence[Attempt], images: torch.Tensor | None, extent: Extent
+    captured: Captured,
+    attempts: Sequence[Attempt],
+    images: torch.Tensor | None,
+    blind: Scores | None,
+    seed: int,
 ) -> Iterator[Behind]:
-    """Defenses against the search that explains the update best and Inverting Gradients, which does better on noise."""
+    """Defenses against every search without labels: on noise, priors do best; on exact values, the plain distance."""
     searches = [each for each in attempts if each.images is not None and each.rung.searches and not each.rung.labels]
     if not searches:
         return
-    best = max(searches, key=lambda each: -each.unexplained)
-    rungs = list({each.rung.name: each.rung for each in (best, *searches) if each in (best, searches[-1])}.values())
-    rungs = [rung._replace(restarts=min(rung.restarts, BEHIND_STARTS)) for rung in rungs]
-    target, blind = best.images if images is None else images, scored(captured.pixels(grey(captured)), images)
+    rungs = [each.rung._replace(restarts=min(each.rung.restarts, BEHIND_STARTS)) for each in searches]
+    best = min(searches, key=lambda each: math.inf if math.isnan(each.unexplained) else each.unexplained)
+    target = best.images if images is None else images
     for name, defense in settings(captured):
-        tried = protected(captured, rungs, name, defense, extent.seed)
+        tried = protected(captured, rungs, name, defense, seed)
         near = nearness(tried.attempts, target)
         print(f"behind {name}: {'failed' if near is None else f'{near:.1f} dB'}", file=sys.stderr, flush=True)
         rows = [tried_of(each, images, blind) for each in tried.attempts]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from leakbench.attacks.base import Observations
 from leakbench.errors import ConfigError
@@ -50,6 +50,11 @@ class Request:
     batch_norm: BatchNorm = "train"
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
+
+    def described(self) -> dict[str, Any]:
+        """All of it in JSON types, always in the same order."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return values | {"update": str(self.update), "before": str(self.before), "local": self.local.model_dump()}
 
 
 @dataclass(frozen=True)

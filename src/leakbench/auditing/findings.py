@@ -16,8 +16,8 @@ from leakbench.metrics.assignment import assign, reorder
 from leakbench.metrics.image import psnr, ssim
 
 EXACT, CLEAR, GUESS = 30.0, 20.0, 3.0
-"""Decibels: from ``EXACT`` on, a picture cannot be told from the truth by eye; from ``CLEAR`` on, it is recognised; and
-what is less than ``GUESS`` above mid-grey is no better than a guess."""
+"""Decibels that the page's words stand for: recovered from ``EXACT`` on, recognisable from ``CLEAR`` on, a guess below
+``GUESS`` over mid-grey. A convention of ours, which no viewers were asked about."""
 
 Level = Literal["exact", "recognisable", "partial", "nothing", "unknown", "failed"]
 

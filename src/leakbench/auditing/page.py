@@ -13,9 +13,9 @@ EXPLAINED = 0.01
 """Part of what mid-grey leaves unexplained, below which a reconstruction is said to explain the update."""
 
 IN_WORDS: dict[Level, str] = {
-    "exact": "recovered: hardly to be told from the truth",
+    "exact": "recovered",
     "recognisable": "recognisable",
-    "partial": "partly recovered: better than a guess, hardly to be recognised",
+    "partial": "partly recovered",
     "nothing": "nothing beyond a guess",
     "unknown": "not compared with true images",
     "failed": "could not run",
@@ -66,7 +66,10 @@ def headline(record: AuditRecord) -> str:
             "partial": f"This update lets {knowing} make out something of its {many}, no more.",
         }.get(best.level, f"No attack that was tried got beyond a guess about its {many}; others may.")
     if explains(best) and (best.agreement or 0) >= AGREE:
-        return f"It probably gives its images away to {knowing}: different starts end in the same picture."
+        return (
+            f"For {knowing}, different starts end in the same picture, which explains the update: evidence that it "
+            "gives its images away."
+        )
     return "What was reconstructed was not compared with true images; look at it yourself."
 
 
@@ -80,7 +83,9 @@ def evidence(tried: Tried) -> str:
         parts.append(f"The reconstruction {word}: it leaves {tried.unexplained:.2g} of what mid-grey leaves.")
     if tried.agreement is not None:
         same = "the same picture" if tried.agreement >= AGREE else "different pictures"
-        parts.append(f"The two best of {tried.starts} starts end in {same} ({tried.agreement:.1f} dB apart).")
+        parts.append(
+            f"The two best of {tried.starts} starts end in {same} ({tried.agreement:.1f} dB of PSNR between them)."
+        )
     return " ".join(parts)
 
 

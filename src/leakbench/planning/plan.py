@@ -90,7 +90,7 @@ class Plan:
 
     def leaves_out(self, paper: str, experiment: str) -> bool:
         """Whether the scale has no job of an experiment."""
-        return not self._plans[paper].experiment_jobs(experiment)
+        return not any(job.experiment == experiment for job in self.jobs_of(paper).values())
 
     def experiment_gates(self, paper: str, experiment: str) -> list[Gate]:
         """Requirements on the attacks of one experiment on the undefended gradient, by cell."""

@@ -20,7 +20,7 @@ from leakbench.paper_folders import paper_folders
 from leakbench.planning.mistakes import check_known
 from leakbench.records import atomic_write
 from leakbench.report.artifacts import artifacts
-from leakbench.report.claims import Claim, claims_of
+from leakbench.report.claims import claims_of
 from leakbench.report.coverage import PAPER_SCALE
 from leakbench.report.findings import MARKS, SURVIVES, effect_text, lean_text, tally
 from leakbench.report.judging import COLUMNS, claims_path
@@ -93,7 +93,8 @@ def write_pages(project: Project) -> list[Path]:
 
 
 def _best(project: Project, paper: str) -> _Shown:
-    """Every published claim at the first of :data:`SCALES` that has a verdict on it, or at the last that ran none."""
+    """Every claim as worded now, at the first of :data:`SCALES` with a verdict on it, else at one that ran none."""
+    statements = {entry.key: entry.statement for entry in claims_of(paper)}
     shown: dict[str, tuple[str, _Row]] = {}
     for scale in SCALES:
         path = project.root / published_path(scale, paper)
@@ -101,6 +102,8 @@ def _best(project: Project, paper: str) -> _Shown:
             frame = pd.read_csv(path, dtype={"claim": str}).astype(object)
             for row in frame.where(frame.notna(), None).to_dict("records"):
                 key = str(row["claim"])
+                if statements.get(key) != row["statement"]:
+                    continue
                 if key not in shown or shown[key][1]["verdict"] == "not run":
                     shown[key] = scale, {str(column): value for column, value in row.items()}
     return shown
@@ -132,8 +135,7 @@ def _paper_table(project: Project, paper: str, shown: _Shown) -> str:
     ]
     for entry in claims_of(paper):
         cells = [entry.key, f"{entry.statement} ({entry.source})"]
-        valid = _valid(entry, shown)
-        cells += [_NOT_JUDGED, *[""] * 6] if valid is None else _judged_cells(*valid)
+        cells += _judged_cells(*shown[entry.key]) if entry.key in shown else [_NOT_JUDGED, *[""] * 6]
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(lines)
 
@@ -142,12 +144,6 @@ def _scales(shown: _Shown) -> list[str]:
     """The scales at which claims are shown, in the order of :data:`SCALES`."""
     there = {scale for scale, _ in shown.values()}
     return [scale for scale in SCALES if scale in there]
-
-
-def _valid(entry: Claim, shown: _Shown) -> tuple[str, _Row] | None:
-    """The scale and the published row of a claim; None where there is none of this statement."""
-    scale, row = shown.get(entry.key, ("", None))
-    return (scale, row) if row is not None and row["statement"] == entry.statement else None
 
 
 def _judged_cells(scale: str, row: _Row) -> list[str]:
@@ -194,7 +190,7 @@ def _overview(project: Project, published: Mapping[str, _Shown]) -> str:
     for name, spec in plan.papers.items():
         kinds = Counter(entry.kind for entry in artifacts() if entry.paper == name)
         claims, shown = claims_of(name), published.get(name, {})
-        judged = [valid for valid in (_valid(entry, shown) for entry in claims) if valid is not None]
+        judged = list(shown.values())
         results, survive = [row["verdict"] for _, row in judged], [row["survives"] for _, row in judged]
         counts = [tally(results, survive, verdict) for verdict in verdicts] if judged else [""] * len(verdicts)
         page, short = _page(project, name), _short(spec.citation)

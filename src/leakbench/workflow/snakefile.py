@@ -251,8 +251,8 @@ def _record_path(
 
 
 def _files(folder: Path) -> list[Path]:
-    """Python files, templates and printed numbers in a folder."""
-    return [path for path in folder.rglob("*") if path.suffix in {".py", ".csv", ".j2"}]
+    """Python files, templates, style sheets and printed numbers in a folder."""
+    return [path for path in folder.rglob("*") if path.suffix in {".py", ".csv", ".j2", ".css"}]
 
 
 @cache

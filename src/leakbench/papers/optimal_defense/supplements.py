@@ -170,7 +170,8 @@ def fig_s3(tables: Tables) -> Drawing:
     mnist = mnist[mnist[SETTING + "fraction"].notna()]  # the table is about noise too
     shown = {" and ".join(mnist["dataset"].unique()): mnist}
     modes = {f"{data}, BatchNorm: {name}": cifar[cifar[mode] == name] for name in cifar[mode].dropna().unique()}
-    shown |= modes or ({data: cifar} if len(cifar) else {})
+    shown |= modes or {data: cifar}
+    shown = {title: frame for title, frame in shown.items() if len(frame)}  # a scale may leave one of both out
     drawn, axes = panels(len(shown), width=3.1, height=3.2)
     numbers: list[dict[str, Any]] = []
     for ax, (title, frame) in zip(axes, shown.items(), strict=True):
