@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import getpass
 import os
+import random
 import select
 import shlex
 import shutil
@@ -153,11 +154,7 @@ def configure(folder: Path) -> None:
     key = folder / "munge.key"
     key.touch(mode=0o600)
     key.write_bytes(os.urandom(128))
-    ports = free_ports(1 + len(NODES))
-    values = {"DIR": str(folder), "HOST": socket.gethostname().split(".")[0], "USER": getpass.getuser()}
-    values |= {f"{name.upper()}_PORT": str(port) for name, port in zip(("controller", *NODES), ports, strict=True)}
-    for name in ("slurm.conf", "gres.conf"):
-        (folder / name).write_text(string.Template((HERE / name).read_text()).substitute(values))
+    choose_ports(folder)
     # Snakemake's SLURM plug-in hides SLURM_CONF from the srun within a job, and where it runs in a job itself, from all
     # commands. On a real cluster they then read /etc/slurm; here, commands that come first on PATH name the
     # configuration again.
@@ -168,16 +165,23 @@ def configure(folder: Path) -> None:
         command.chmod(0o755)
 
 
+def choose_ports(folder: Path) -> None:
+    """Write SLURM's configuration with ports that nobody uses at the moment."""
+    values = {"DIR": str(folder), "HOST": socket.gethostname().split(".")[0], "USER": getpass.getuser()}
+    ports = free_ports(1 + len(NODES))
+    values |= {f"{name.upper()}_PORT": str(port) for name, port in zip(("controller", *NODES), ports, strict=True)}
+    for name in ("slurm.conf", "gres.conf"):
+        (folder / name).write_text(string.Template((HERE / name).read_text()).substitute(values))
+
+
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on at the moment."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
+    """Ports that are free on all interfaces, from below those that the kernel gives to outgoing connections."""
+    ports: set[int] = set()
+    while len(ports) < count:
+        with socket.socket() as one, contextlib.suppress(OSError):
+            one.bind(("", random.SystemRandom().randrange(10_000, 32_000)))
+            ports.add(one.getsockname()[1])
+    return list(ports)
 
 
 def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
@@ -212,11 +216,19 @@ class Supervisor:
         )
         if not wait_until(munge_socket.exists, 20):
             return False
-        # -i: a first start, without a saved state.
-        self.daemon("slurmctld", "-D", "-i", "-f", str(folder / "slurm.conf"))
-        for node in NODES:
-            self.start_node(node)
-        return wait_until(self.all_idle, 60)
+        # Between the choice of a port and its use, another process may take it: the daemon dies, and others are chosen.
+        for _ in range(3):
+            # -i: a first start, without a saved state.
+            self.daemon("slurmctld", "-D", "-i", "-f", str(folder / "slurm.conf"))
+            for node in NODES:
+                self.start_node(node)
+            if wait_until(lambda: self.all_idle() or self.any_died(), 60) and not self.any_died():
+                return True
+            for name in ("slurmctld", *NODES):
+                self.daemons[name].kill()
+                self.daemons.pop(name).wait()
+            choose_ports(folder)
+        return False
 
     def start_node(self, node: str) -> None:
         self.daemon("slurmd", "-D", "-N", node, "-f", str(self.folder / "slurm.conf"), name=node)
@@ -244,6 +256,9 @@ class Supervisor:
         except subprocess.TimeoutExpired:
             return ""
         return result.stdout
+
+    def any_died(self) -> bool:
+        return any(daemon.poll() is not None for daemon in self.daemons.values())
 
     def all_idle(self) -> bool:
         states = self.ask("sinfo", "--noheader", "--Node", "--partition=main", "--format=%t").split()
