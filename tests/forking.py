@@ -77,7 +77,7 @@ def _take_over(request: dict[str, object]) -> None:
     os.environ.update(environment)
     os.chdir(str(request["folder"]))
     sys.path[0] = str(request["folder"])
-    sys.argv[1:] = arguments
+    sys.argv[:] = ["snakemake", *arguments]
 
 
 def _run() -> None:

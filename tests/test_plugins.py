@@ -53,8 +53,27 @@ def test_a_broken_file_fails_every_time(tmp_path: Path) -> None:
     path = tmp_path / "broken_plugin.py"
     path.write_text("raise RuntimeError('broken')")
     for _ in range(2):
-        with pytest.raises(RuntimeError, match="broken"):
+        with pytest.raises(ConfigError, match=r"broken_plugin\.py, line 1: .*RuntimeError: broken"):
             load_plugin(str(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = (\n", r"config\.yaml: compare: .*faulty\.py, line 1: '\(' was never closed"),
+        (
+            PLUGIN.replace("from_a_file", "soteria"),
+            r"config\.yaml: compare: .*faulty\.py, line 5: .*already registered by",
+        ),
+        ("from faulty_helper import x\n", r"config\.yaml: compare: .*faulty_helper\.py, line 2: .*ZeroDivisionError"),
+    ],
+    ids=["syntax", "taken name", "helper"],
+)
+def test_a_faulty_file_is_named_with_the_line(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "faulty.py").write_text(text)
+    (tmp_path / "faulty_helper.py").write_text("\nx = 1 / 0\n")
+    with pytest.raises(ConfigError, match=message):
+        load_plugin(str(tmp_path / "faulty.py"), "config.yaml: compare")
 
 
 HELPED = """
@@ -124,7 +143,7 @@ def test_the_source_of_a_module_in_a_package(tmp_path: Path, monkeypatch: pytest
 
 
 def test_an_installed_module_is_not_searched_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leakbench.plugins.sysconfig.get_path", lambda _: str(tmp_path))
+    monkeypatch.setattr("leakbench.user_code.sysconfig.get_path", lambda _: str(tmp_path))
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "another_plugin_distribution.py").touch()
     (tmp_path / "installed_plugin.py").write_text("import another_plugin_distribution" + PLUGIN)

@@ -124,11 +124,15 @@ def _list(arguments: argparse.Namespace) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from leakbench.contract.kit import answers
+    from leakbench.contract.kit import answers, configured_answers
     from leakbench.contract.terminal import print_answers
+    from leakbench.planning.project import CONFIGURATION
 
-    given = _assigned(arguments.parameters, "leakbench check:", "NAME=VALUE")
-    results = list(answers(arguments.source, given))
+    if arguments.source == CONFIGURATION:
+        results = list(configured_answers(_project(arguments)))
+    else:
+        given = _assigned(arguments.parameters, "leakbench check:", "NAME=VALUE")
+        results = list(answers(arguments.source, given))
     _print(arguments, [vars(answer) for answer in results], lambda _: print_answers(results))
     return int(any(answer.verdict == "wrong" for answer in results))
 
@@ -501,7 +505,12 @@ def _add_catalogue(command: _AddCommand) -> None:
     listing.add_argument("--scale", help="scale of experiments and artifacts (default: the configured one)")
 
     check = command("check", _check, "Say whether a defense, attack, data set or model keeps to its contract.")
-    check.add_argument("source", metavar="SOURCE", help="path/to/file.py, package.module, either:Class, or a name")
+    check.add_argument(
+        "source",
+        metavar="SOURCE",
+        help="path/to/file.py, package.module, either:Class, or a name; or config/config.yaml, for the quick checks "
+        "of your components that its keys compare and ensemble name, with which a run begins",
+    )
     check.add_argument("parameters", nargs="*", metavar="NAME=VALUE", help="parameters to check with")
     check.add_argument("--json", action="store_true", help="print a JSON list of objects")
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-import sysconfig
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from types import ModuleType
 
 from leakbench.errors import ConfigError
 from leakbench.sources import imported_files, source_digest
+from leakbench.user_code import installed, shown, user_line
 
 PREFIX = "leakbench_plugin_"
 """Begins the module names of plug-ins that are files."""
@@ -47,16 +47,22 @@ def load_plugin(source: str, where: str = "") -> ModuleType:
         where: source of the name, for the error message.
 
     Raises:
-        ConfigError: nothing importable is there.
+        ConfigError: nothing importable is there; the message names the file and line at fault.
     """
-    if source.endswith(".py"):
-        return _load_file(Path(source).resolve(), f"{where or 'plugins'}: no Python file at '{source}'")
+    where = where or "plugins"
     try:
+        if source.endswith(".py"):
+            return _load_file(Path(source).resolve(), f"{where}: no Python file at '{source}'")
         return importlib.import_module(source)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {place}: {error}" if (place := user_line(error)) else str(error)) from None
     except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"{where or 'plugins'}: cannot import '{source}' ({error}); name a module or a .py file"
-        ) from error
+        raise ConfigError(f"{where}: cannot import '{source}' ({error}); name a module or a .py file") from error
+    except SyntaxError as error:
+        raise ConfigError(f"{where}: {shown(error.filename or source)}, line {error.lineno}: {error.msg}") from error
+    except Exception as error:
+        place = user_line(error) or source
+        raise ConfigError(f"{where}: {place}: it cannot be imported: {type(error).__name__}: {error}") from error
 
 
 def _load_file(path: Path, missing: str) -> ModuleType:
@@ -105,5 +111,4 @@ def _surroundings(module: str, file: Path) -> tuple[Path, Callable[[str], bool]]
     depth = module.count(".") + (file.name == "__init__.py")
     if depth:
         return file.parents[depth], lambda name: name.partition(".")[0] == top
-    installed = {Path(sysconfig.get_path(each)).resolve() for each in ("purelib", "platlib", "stdlib")}
-    return file.parent, lambda name: file.parent not in installed and name.partition(".")[0] != "leakbench"
+    return file.parent, lambda name: file.parent not in installed() and name.partition(".")[0] != "leakbench"

@@ -132,7 +132,7 @@ DEFENSES = {
 def checked(file: Path, text: str, capsys: pytest.CaptureFixture[str], *given: str) -> dict[str, str]:
     """What is wrong, by the name of the check."""
     file.write_text(text)
-    status = main(["check", str(file), "--json", *given])
+    status = main(["check", str(file), *given, "--json"])
     wrong = {row["check"]: row["message"] for row in json.loads(capsys.readouterr().out) if row["verdict"] == "wrong"}
     assert status == int(bool(wrong))
     return wrong
@@ -277,8 +277,55 @@ def test_a_broken_attacker_of_a_stack(fault: str, tmp_path: Path, capsys: pytest
 
 def test_an_import_of_torch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = "import torch\n" + HEAD.replace("{version}", "1") + "    pass\n"
-    wrong = checked(tmp_path / "broken.py", text.replace("import np, torch", "import np"), capsys)
-    assert "write: from leakbench.lazy import torch" in wrong["plans without torch"]
+    assert not checked(tmp_path / "broken.py", text.replace("import np, torch", "import np"), capsys)
+
+
+def test_one_error_is_said_once_with_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = HEAD.replace("{version}", "1") + f"{VERB}return 1 / 0\n"
+    (wrong,) = checked(tmp_path / "broken.py", text, capsys).items()
+    line = text.count("\n")
+    assert wrong[0] == "message" and wrong[1].endswith(f"broken.py, line {line})") and "ZeroDivisionError" in wrong[1]
+
+
+CODED = {
+    "floats for signs": ("DenseMessage(steps.gradient.sign())", "CodedMessage(values, size=...)"),
+    "fewer bits than signs": ("CodedMessage(steps.gradient.sign(), size=32)", "count what travels"),
+    "signs": ("CodedMessage(steps.gradient.sign(), size=steps.gradient.shape[1])", None),
+    "sparse signs": ("SparseMessage(steps.gradient.sign(), steps.gradient.abs() > 0.01, value_bits=1)", None),
+}
+
+
+@pytest.mark.parametrize("case", CODED)
+def test_bits_of_coded_values(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    message, sentence = CODED[case]
+    text = HEAD.replace("{version}", "1").replace("import CodedMessage", "import CodedMessage, SparseMessage")
+    wrong = checked(tmp_path / "broken.py", f"{text}    biased = 'signs'\n{VERB}return {message}\n", capsys)
+    assert wrong.keys() <= {"bits"} and (sentence is None) == (not wrong)
+    assert sentence is None or sentence in wrong["bits"]
+
+
+def test_a_sparse_message_with_noise_states_its_law(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The law that a sparse message has by itself says that the values it keeps have no noise."""
+    sent = "SparseMessage(steps.gradient + noise, kept{})"
+    law = "stated=Law(kept * steps.gradient, kept, 0.01 * kept)"
+    text = HEAD.replace("{version}", "1").replace("import CodedMessage", "import CodedMessage, SparseMessage") + VERB
+    text += f"noise, kept = 0.1 * {NORMAL}, steps.gradient.abs() > 0.01\n        return "
+    wrong = checked(tmp_path / "silent.py", text + sent.format("") + "\n", capsys)
+    assert "stated=" in wrong["law of the gradient"]
+    assert not checked(tmp_path / "stating.py", text.replace("broken", "b2") + sent.format(f", {law}") + "\n", capsys)
+
+
+def test_an_attacker_that_depends_on_parameters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = HEAD.replace("{version}", "1") + (
+        "    pruned: bool = Field(False, description='of it')\n\n"
+        "    @property\n    def adaptive(self):\n"
+        "        return ({'name': 'masked'},) if self.pruned else ()\n\n"
+        f"{VERB}if not self.pruned:\n            return DenseMessage(steps.gradient)\n"
+        "        kept = steps.gradient.abs() > 0.01\n"
+        "        return DenseMessage(kept * steps.gradient, ~kept, Law(kept * steps.gradient, kept))\n"
+    )
+    for parameters in ((), ("pruned=true",)):
+        assert not checked(tmp_path / "broken.py", text, capsys, *parameters)
 
 
 def test_no_docstring(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -295,7 +342,7 @@ def test_a_file_that_registers_nothing(tmp_path: Path, capsys: pytest.CaptureFix
 def test_a_file_that_cannot_be_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "halt.py").write_text("1 / 0\n")
     assert main(["check", str(tmp_path / "halt.py")]) == 1
-    assert "it cannot be imported: ZeroDivisionError" in capsys.readouterr().err
+    assert "halt.py, line 1: it cannot be imported: ZeroDivisionError" in capsys.readouterr().err
 
 
 def test_a_good_one_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

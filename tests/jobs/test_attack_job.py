@@ -26,7 +26,7 @@ from leakbench.defenses.pruning import MagnitudePruning
 from leakbench.defenses.quantised import QSGD
 from leakbench.defenses.soteria import Soteria
 from leakbench.errors import ObservationError
-from leakbench.federated.message import DenseMessage, Message, Received
+from leakbench.federated.message import DenseMessage, Message, Received, SparseMessage
 from leakbench.federated.step import ClientSteps
 from leakbench.jobs import subjects
 from leakbench.jobs.attack import TRAINED, VICTIM_METRICS, AttackJob
@@ -55,6 +55,27 @@ class Brittle(Defense):
 
     def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
         raise KeyError("table")
+
+
+class Optional(Defense):
+    """Send half of the coordinates, or all; the attacker that suits it depends on which."""
+
+    name: ClassVar[str] = "optional"
+    version: ClassVar[int] = 1
+    half: bool
+
+    @property
+    def adaptive(self) -> tuple[dict[str, Any], ...]:  # type: ignore[override]
+        return ({"name": "masked"},) if self.half else ({"name": "likelihood"},)
+
+    def protect_update(self, steps: ClientSteps, streams: Streams) -> Message:
+        if not self.half:
+            return DenseMessage(steps.gradient)
+        kept = steps.gradient.abs() > steps.gradient.abs().median(dim=1, keepdim=True).values
+        return SparseMessage(steps.gradient, kept)
+
+    def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
+        return -(received.values - steps.gradient).square().sum(dim=1)
 
 
 class Poison(Defense):
@@ -666,3 +687,15 @@ def test_attacks_read_every_kind_that_grants_something() -> None:
     granting = {name: JOB_KINDS.get(name).grants for name in JOB_KINDS if JOB_KINDS.get(name).grants is not None}
     assert granting == TRAINED
     assert set(TRAINED.values()) <= set(AttackJob.model_fields)
+
+
+def test_every_setting_faces_the_attacker_that_it_declares(attack_job: AttackJobs) -> None:
+    search = IGOptimalDefense(iterations=8)
+    knowledge = ("labels", "pixel_range", "auxiliary_images", "mechanism")
+    together = run(
+        attack_job(Optional, {}, {"half": [True, False]}, attack=Adaptive(attack=search), knowledge=knowledge)
+    )
+    for half, wrapper in ((True, Masked), (False, Likelihood)):
+        alone = run(attack_job(Optional, {"half": half}, attack=wrapper(attack=search), knowledge=knowledge))
+        of_setting = [each for each in together.replicates if each.setting == {"half": half}]
+        assert [each.metrics for each in of_setting] == [each.metrics for each in alone.replicates]

@@ -3,24 +3,22 @@
 import os
 from pathlib import Path
 
-from snakemake.exceptions import WorkflowError
+from leakbench.workflow.snakefile import Workflow, last_words
 
-from leakbench.workflow.snakefile import LeakbenchError, Workflow
-
-try:
+with last_words():
     flow = Workflow(Path(workflow.basedir), config)
     if not workflow.is_main_process:
         flow.name_job()
     else:
+        flow.check_targets()
         flow.name_run()
         flow.unlock_if_alone(Path(".snakemake"))
-except LeakbenchError as error:
-    raise WorkflowError(str(error)) from None
 
 
 # None of these is asked for in a dry run.
 onstart:
     if workflow.is_main_process:
+        flow.check_compared()
         flow.tidy_work()
 
 

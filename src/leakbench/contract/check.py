@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import UnionType
 from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin
@@ -16,12 +14,10 @@ from pydantic.fields import FieldInfo
 
 from leakbench.errors import ConfigError, Infeasible, MissingData
 from leakbench.registry import Component
+from leakbench.user_code import in_one_line
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Component)
-
-HEAVY = ("torch", "numpy", "pandas")
-"""Libraries that planning must not import: they take seconds, in every job."""
 
 
 class NotAsked(Exception):
@@ -47,10 +43,11 @@ class Answer:
 
 @dataclass(frozen=True)
 class Check(Generic[T]):
-    """A question with a name. ``ask`` returns what is wrong and what to do, or None."""
+    """A question with a name. ``ask`` returns what is wrong and what to do, or None; a slow one trains or attacks."""
 
     name: str
     ask: Callable[[T], str | None]
+    slow: bool = False
 
     def answer(self, component: str, case: T) -> Answer:
         """Ask about one case. An error that the component raises is an answer, and ends no other check."""
@@ -61,7 +58,7 @@ class Check(Generic[T]):
         except (Infeasible, MissingData) as reason:
             return Answer(component, self.name, "not asked", f"it says that it cannot run here: {reason}")
         except Exception as error:
-            return Answer(component, self.name, "wrong", f"it raises {type(error).__name__}: {error}")
+            return Answer(component, self.name, "wrong", f"it raises {in_one_line(error)}")
         return Answer(component, self.name, "wrong" if fault else "ok", fault or "")
 
 
@@ -71,18 +68,37 @@ class Checks(Generic[T]):
     def __init__(self) -> None:
         self.all: list[Check[T]] = []
 
-    def __call__(self, name: str) -> Callable[[Callable[[T], str | None]], Callable[[T], str | None]]:
+    def __call__(
+        self, name: str, slow: bool = False
+    ) -> Callable[[Callable[[T], str | None]], Callable[[T], str | None]]:
         """Decorator that adds a check under a name."""
 
         def decorate(ask: Callable[[T], str | None]) -> Callable[[T], str | None]:
-            self.all.append(Check(name, ask))
+            self.all.append(Check(name, ask, slow))
             return ask
 
         return decorate
 
-    def answers(self, component: str, case: T) -> Iterator[Answer]:
-        """Answers of all checks about a case."""
-        return (check.answer(component, case) for check in self.all)
+    def answers(self, component: str, case: T, quick: bool = False) -> Iterator[Answer]:
+        """Answers of all checks about a case; what several find alike is said once.
+
+        Args:
+            component: name of the component.
+            case: the component at work.
+            quick: leave out the checks that train or attack.
+        """
+        first: dict[str, str] = {}
+        for check in self.all:
+            if quick and check.slow:
+                continue
+            answer = check.answer(component, case)
+            if answer.verdict == "wrong" and answer.message in first:
+                answer = replace(
+                    answer, verdict="not asked", message=f"as '{first[answer.message]}' says; mend that first"
+                )
+            elif answer.verdict == "wrong":
+                first[answer.message] = check.name
+            yield answer
 
 
 about_classes: Checks[type[Component]] = Checks()
@@ -147,16 +163,6 @@ def _has_bound(field: FieldInfo) -> bool:
 def _constraints(field: FieldInfo) -> list[Any]:
     inner = [part for each in get_args(field.annotation) for part in getattr(each, "__metadata__", ())]
     return [*field.metadata, *inner]
-
-
-def imports_of(source: str) -> list[str]:
-    """The :data:`HEAVY` libraries that a module, or a file, imports when it is loaded in a fresh process."""
-    code = (
-        "import sys; from leakbench.plugins import load_plugin; from leakbench.planning.variants import REGISTRIES; "
-        f"load_plugin({source!r}); print(*[name for name in {HEAVY!r} if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    return done.stdout.split()
 
 
 def made(component: type[C], given: Mapping[str, Any]) -> C:

@@ -20,7 +20,7 @@ from leakbench.defenses.clients import DefendedClients, Examples, PublicMechanis
 from leakbench.errors import ConfigError, Infeasible
 from leakbench.federated.client_data import ClientData
 from leakbench.federated.local import ONE_STEP
-from leakbench.federated.message import Law, Message
+from leakbench.federated.message import FLOAT_BITS, Law, Message
 from leakbench.federated.step import ClientSteps
 from leakbench.lazy import np, torch
 from leakbench.models.base import Network, build_network
@@ -39,6 +39,8 @@ SPREAD = 0.7
 """Greatest standard deviation of the logarithm of a likelihood ratio whose mean a few hundred messages can tell."""
 MISSING = 0.1
 """Part of the probability that a law may give to outcomes that were continued, or that never happened."""
+LEVELS = 16
+"""Different values of a message that count as a code."""
 ROUNDING = 1e-4
 """Tolerance relative to the largest value of a row, for the order of additions."""
 
@@ -407,6 +409,26 @@ def bits(case: DefenseCase) -> str | None:
         return (
             f"bits is {size} for {values} values that are not zero, less than a bit for 32 of them; count what travels"
         )
+    return _coded_bits(case.view, size)
+
+
+def _coded_bits(view: torch.Tensor, size: int) -> str | None:
+    """A message of few levels: no code of its values is shorter than their entropy, and none needs a float for each."""
+    length = view.shape[1]
+    levels = max(len(row.unique()) for row in view)
+    if levels > LEVELS:
+        return None
+    shares = [row.unique(return_counts=True)[1].double() / length for row in view]
+    entropy = length * max(-float((share * share.log2()).sum()) for share in shares)
+    values = f"bits is {size} for {length} values of {levels} levels"
+    if size < entropy - 2 * FLOAT_BITS:  # room for a code that knows which values are frequent
+        return f"{values}, which take {entropy:.0f}; count what travels"
+    word = max(1, math.ceil(math.log2(levels)))
+    if levels <= 4 and size > 2 * (enough := word * length + FLOAT_BITS * levels):
+        return (
+            f"{values}, for which {enough} are enough; send CodedMessage(values, size=...), or "
+            f"SparseMessage(values, kept, value_bits={word})"
+        )
     return None
 
 
@@ -451,6 +473,31 @@ def law(case: DefenseCase) -> str | None:
         return f"law.passing is {case.law.passing.dtype}; it is boolean: which coordinates follow the gradient"
     if case.law.variance is not None and not bool((case.law.variance >= 0).all()):
         return "law.variance is negative or not finite somewhere; it is the square of the noise's standard deviation"
+    return None
+
+
+@checks("law of the gradient")
+def law_of_gradient(case: DefenseCase) -> str | None:
+    """The mean that the law states follows from the gradient: where coordinates pass, randomness does not change it.
+
+    A mean that is read off the message itself hides the noise in what the mechanism keeps.
+    """
+    many, _ = case.draws
+    if case.law.variance is None and not bool((many.view() != many.view()[:1]).any()):
+        raise NotAsked("its messages have no randomness")
+    if many.law is None:
+        return "the law is stated in one message and not in another"
+    passing = many.law.passing
+    mean = torch.where(passing, many.law.mean, torch.nan)
+    middle = mean.nanmean(dim=0)
+    room = 1e-3 * middle.abs() + ROUNDING * many.law.mean.abs().max()
+    if many.step is not None:
+        room = room + many.step  # a law may take as given what the code rounds to
+    if bool(((mean - middle).abs() > room).any()):
+        return (
+            "law.mean differs from draw to draw of the same gradient, where coordinates pass; state the mean without "
+            "the noise, and the noise in variance: Law(mean, passing, variance), in a SparseMessage as stated="
+        )
     return None
 
 
@@ -632,10 +679,10 @@ def privacy(case: DefenseCase) -> str | None:
 def adaptive(case: DefenseCase) -> str | None:
     """Every declared wrapper, or a simulation, takes its parameters and can work with a message of this defense."""
     reason = case.ready.not_simulated
-    if not case.component.adaptive and reason:
+    if not case.made.adaptive and reason:
         raise NotAsked(f"it declares none, and cannot be simulated ({reason}): see adaptive in the tutorial")
     try:
-        attack: Any = Adaptive.model_validate({"attack": {"name": "dlg"}}).against(case.component.adaptive)
+        attack: Any = Adaptive.model_validate({"attack": {"name": "dlg"}}).against(case.made.adaptive)
     except (ConfigError, ValueError) as error:
         return f"adaptive names an attacker that cannot be made: {error}"
     sent = case.message
@@ -671,11 +718,11 @@ def adaptive(case: DefenseCase) -> str | None:
     return None
 
 
-@checks("under-attacked")
+@checks("under-attacked", slow=True)
 def under_attacked(case: DefenseCase) -> str | None:
     """In a trial, the declared attacker does no worse than the one who ignores the defense."""
     _ = case.view
-    declared = ", ".join(str(each["name"]) for each in case.component.adaptive)
+    declared = ", ".join(str(each["name"]) for each in case.made.adaptive)
     who = f"the attacker it declares ({declared})" if declared else "the attacker who simulates it"
     result = trial(case.component, dict(case.made))
     if result is None:

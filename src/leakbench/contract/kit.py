@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from leakbench.contract import attacks, data_and_models, defenses
-from leakbench.contract.check import HEAVY, Answer, Case, Checks, about_classes, imports_of
+from leakbench.contract.check import Answer, Case, Checks, about_classes
 from leakbench.errors import ConfigError
+from leakbench.planning.project import Project
 from leakbench.planning.variants import REGISTRIES
 from leakbench.plugins import load_plugin
 from leakbench.registry import Component
@@ -36,7 +37,7 @@ def components_of(source: str) -> list[tuple[str, type[Component]]]:
     path, _, attribute = source.partition(":")
     if path.endswith(".py"):
         path = str(Path(path).resolve())
-    module = _loaded(path)
+    module = load_plugin(path, "leakbench check").__name__
     registered = [
         (kind, registry.get(name))
         for kind, registry in REGISTRIES.items()
@@ -53,16 +54,6 @@ def components_of(source: str) -> list[tuple[str, type[Component]]]:
     return chosen
 
 
-def _loaded(source: str) -> str:
-    """The name of a loaded module or file."""
-    try:
-        return load_plugin(source, "leakbench check").__name__
-    except ConfigError:
-        raise
-    except Exception as error:
-        raise ConfigError(f"{source}: it cannot be imported: {type(error).__name__}: {error}") from error
-
-
 def answers(source: str, given: Mapping[str, Any]) -> Iterator[Answer]:
     """Answers of all checks about the components of ``source``.
 
@@ -76,23 +67,37 @@ def answers(source: str, given: Mapping[str, Any]) -> Iterator[Answer]:
     Raises:
         ConfigError: there is nothing to check.
     """
-    components = components_of(source)
-    path = source.partition(":")[0]
-    if path != components[0][1].name:
-        heavy = imports_of(str(Path(path).resolve()) if path.endswith(".py") else path)
-        advice = f"importing it imports {', '.join(heavy)}; write: from leakbench.lazy import {', '.join(heavy)}"
-        advice = advice.replace("import numpy", "import np").replace("import pandas", "import pd")
-        yield Answer(path, f"plans without {HEAVY[0]}", "wrong" if heavy else "ok", advice if heavy else "")
-    for kind, component in components:
+    for kind, component in components_of(source):
         yield from check_component(kind, component, given)
 
 
-def check_component(kind: str, component: type[Component], given: Mapping[str, Any]) -> Iterator[Answer]:
+def configured_answers(project: Project) -> Iterator[Answer]:
+    """Answers of the quick checks about the user's components that ``compare`` and ``ensemble`` name.
+
+    Args:
+        project: its configuration names them, with parameters.
+    """
+    for kind, variants in (("defenses", project.compared), ("attacks", project.ensemble)):
+        for variant in variants:
+            if variant.component.source is not None:
+                setting, _ = next(variant.settings())
+                yield from check_component(kind, variant.component, {**variant.parameters, **setting}, quick=True)
+
+
+def check_component(
+    kind: str, component: type[Component], given: Mapping[str, Any], quick: bool = False
+) -> Iterator[Answer]:
     """Answers of all checks about one component of a kind of :data:`KINDS`.
 
     >>> from leakbench.data.embedded import Digits
     >>> [(answer.check, answer.verdict) for answer in check_component("datasets", Digits, {"size": 8})][-1]
     ('normalisation', 'ok')
+
+    Args:
+        kind: a key of :data:`KINDS`.
+        component: the class.
+        given: parameters to check with; required ones that are missing get a plain value.
+        quick: leave out the checks that train or attack.
     """
     checks, case_of = KINDS[kind]
     yield from about_classes.answers(component.name, component)
@@ -102,4 +107,4 @@ def check_component(kind: str, component: type[Component], given: Mapping[str, A
     except ConfigError as error:
         yield Answer(component.name, "parameters fit", "wrong", str(error))
         return
-    yield from checks.answers(component.name, case)
+    yield from checks.answers(component.name, case, quick)

@@ -157,7 +157,9 @@ class Defense(Component):
     """
 
     adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ()
-    """The natural adaptive attacker: wrappers of attacks by name, with parameters, from the inside out."""
+    """The natural adaptive attacker: wrappers of attacks by name, with parameters, from the inside out.
+
+    A property instead, where it depends on the defense's parameters."""
 
     acts_on: ClassVar[ActsOn] = "updates"
     """The part of a step that it changes: images, gradients of single samples (``DPSGD`` and its kind), or the update.

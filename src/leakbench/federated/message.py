@@ -215,33 +215,43 @@ class SparseMessage(Message):
     tensor([[ 0.0000, -2.0000,  0.0000,  1.5000]])
     >>> message.bits  # two floats, and a bitmap of four coordinates
     68
+    >>> SparseMessage(gradient.sign(), kept=gradient.abs() > 1, value_bits=1).bits
+    6
 
     Attributes:
         values: ``[n, d]``; entries outside ``kept`` do not travel.
         kept: boolean ``[n, d]``. The positions travel as a bitmap or as indices, whichever is shorter.
         positions: bits of the positions, where the mechanism's pattern has a shorter code.
         gain: see :class:`Message`.
+        value_bits: bits of one value, where values travel in a shorter code than floats.
+        step: see :class:`Message`.
+        altered: coordinates that are marked beside those that do not travel, boolean ``[n, d]``.
+        stated: the law, where kept values are more than a function of the gradient, such as noisy or rounded at random.
     """
 
     values: torch.Tensor
     kept: torch.Tensor
     positions: int | None = None
     gain: float = 1.0
+    value_bits: int = FLOAT_BITS
+    step: torch.Tensor | None = None
+    altered: torch.Tensor | None = None
+    stated: Law | None = None
 
     @property
     def bits(self) -> int:
         """Size of the largest client's message, in bits."""
         kept = int(self.kept.sum(dim=1).max())
         positions = position_bits(kept, self.kept.shape[1]) if self.positions is None else self.positions
-        return FLOAT_BITS * kept + positions
+        return self.value_bits * kept + positions
 
     @property
     def marked(self) -> torch.Tensor:
-        return ~self.kept
+        return ~self.kept if self.altered is None else ~self.kept | self.altered
 
     @property
     def law(self) -> Law:
-        return Law(mean=self.view(), passing=self.kept)
+        return self.stated or Law(mean=self.view(), passing=self.kept)
 
     def view(self) -> torch.Tensor:
         return torch.where(self.kept, self.values, 0.0)

@@ -298,24 +298,18 @@ class AttackJob(JobKind):
         replicates: list[Replicate] = []
         tensors: dict[str, torch.Tensor] = {}
         try:
-            attack = job.attack.single().against(job.defense.component.adaptive)
-            self._check(job.attack.label, attack, dataset)
-            for _, defense in attacked.values():
-                check_defense(dataset, defense)
-                if "mechanism" in attack.needs and defense.together > 1:
-                    raise Infeasible(
-                        f"attack '{job.attack.label}' runs the mechanism of one client; that of '{defense.name}' works "
-                        f"with {defense.together} together"
-                    )
-            if self.users > 1:
-                self._check_sum(job.attack.label, attack, [defense for _, defense in attacked.values()])
+            faced = list(job.faced({place: defense for place, (_, defense) in attacked.items()}))
+            for attack, places in faced:
+                self._check(job.attack.label, attack, dataset, [attacked[place][1] for place in places])
             images = CalibrationImages(dataset, device, self.calibration, self.auxiliary)
             defenses = dict(zip(attacked, images.calibrated(attacked.values()), strict=True))
-            stacked = self._is_stacked(job, subject, attack, device)
-            for seeds in [job.seeds] if stacked else [[seed] for seed in job.seeds]:
-                measured, reconstructions = self._attack(job, subject, attack, defenses, seeds, stacked, device)
-                replicates += measured
-                tensors |= reconstructions
+            for attack, places in faced:
+                stacked = self._is_stacked(job, subject, attack, device)
+                settings = {place: defenses[place] for place in places}
+                for seeds in [job.seeds] if stacked else [[seed] for seed in job.seeds]:
+                    measured, reconstructions = self._attack(job, subject, attack, settings, seeds, stacked, device)
+                    replicates += measured
+                    tensors |= reconstructions
         except Infeasible as error:
             outcome = Outcome(status="infeasible", reason=str(error))
             return Findings(job.without_numbers(outcome, settings=[setting for setting, _ in attacked.values()]))
@@ -328,8 +322,8 @@ class AttackJob(JobKind):
             return settings
         return {place: settings[place] for place in worth_attacking(job, job.records[UTILITY], LOST, self.allowed)}
 
-    def _check(self, label: str, attack: Attack, dataset: Dataset) -> None:
-        """Reject an attack that cannot run on these samples, or needs knowledge that is not granted.
+    def _check(self, label: str, attack: Attack, dataset: Dataset, defenses: list[Defense]) -> None:
+        """Reject an attack that cannot run on these samples or defenses, or needs knowledge that is not granted.
 
         Raises:
             Infeasible: it cannot run.
@@ -347,6 +341,15 @@ class AttackJob(JobKind):
         missing = sorted(attack.needs - granted)
         if missing:
             raise Infeasible(f"attack '{label}' needs {', '.join(missing)}, which is not granted")
+        for defense in defenses:
+            check_defense(dataset, defense)
+            if "mechanism" in attack.needs and defense.together > 1:
+                raise Infeasible(
+                    f"attack '{label}' runs the mechanism of one client; that of '{defense.name}' works "
+                    f"with {defense.together} together"
+                )
+        if self.users > 1:
+            self._check_sum(label, attack, defenses)
 
     def _check_sum(self, label: str, attack: Attack, defenses: list[Defense]) -> None:
         """Reject sums of several users' updates that are not the update of one batch, or that no server can get.

@@ -165,9 +165,27 @@ class Job:
         """
         assert self.attack is not None
         try:
-            return self.attack.single().against(self.defense.component.adaptive).effort(samples)
+            return self.attack.single().against(self.defense.first.adaptive).effort(samples)
         except Infeasible:
             return Effort(0, 0)
+
+    def faced(self, defenses: Mapping[int, Defense]) -> Iterator[tuple[Attack, list[int]]]:
+        """The attack as it is adapted to settings of the defense, and the places of these; one for most defenses.
+
+        Args:
+            defenses: settings by their places among all.
+
+        Raises:
+            Infeasible: it cannot face the defense.
+        """
+        assert self.attack is not None
+        attack = self.attack.single()
+        rest = dict(defenses)
+        while rest:
+            declared = next(iter(rest.values())).adaptive
+            places = [place for place, defense in rest.items() if defense.adaptive == declared]
+            yield attack.against(declared), places
+            rest = {place: defense for place, defense in rest.items() if place not in places}
 
     def without_numbers(
         self, outcome: Outcome, *, seeds: Iterable[int] | None = None, settings: Iterable[Setting] | None = None
@@ -252,7 +270,7 @@ class Job:
     def _facing(self) -> Attack | None:
         """The attack adapted to the defense; None where none exists."""
         try:
-            return self.attack.first.against(self.defense.component.adaptive) if self.attack else None
+            return self.attack.first.against(self.defense.first.adaptive) if self.attack else None
         except Infeasible:
             return None
 

@@ -27,6 +27,7 @@ from leakbench.registry import Component, Registry
 
 C = TypeVar("C", bound=Component)
 
+CONFIGURATION = "config/config.yaml"
 PARTS = ("scale", "paper", "experiment", "dataset", "model", "defense", "attack", "part")
 """Names of the parts of a record's path, below the folder of results."""
 
@@ -64,7 +65,7 @@ class Project:
         self.root = root
         self.papers = paper_folders()
         self.overrides = dict(overrides or {})
-        content = read_yaml(root / "config" / "config.yaml") | self.overrides
+        content = read_yaml(root / CONFIGURATION) | self.overrides
         self.settings = validated(Settings, content, self._where)
         for plugin in self.settings.plugins:
             load_plugin(str(root / plugin) if plugin.endswith(".py") else plugin, self._where("plugins"))
@@ -79,7 +80,7 @@ class Project:
 
     def _where(self, *keys: str | int) -> str:
         """The file that has the last word on a key of config.yaml, or the command line."""
-        return place("command line" if set(keys[:1]) & set(self.overrides) else "config/config.yaml", *keys)
+        return place("command line" if set(keys[:1]) & set(self.overrides) else CONFIGURATION, *keys)
 
     def _given(self, key: str, registry: Registry[C], base: type[C]) -> Iterator[Variant[C]]:
         """The components that a key of the configuration names, under labels that differ."""

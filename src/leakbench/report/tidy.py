@@ -72,6 +72,12 @@ def provenance_path(table: str) -> str:
     return str(PurePosixPath(table).with_name("provenance.csv"))
 
 
+def merged_paths(scale: str, paper: str, experiment: str) -> list[str]:
+    """Paths of an experiment's tidy table and of the files beside it."""
+    table = table_path(scale, paper, experiment)
+    return [table, *(of(table) for of in (missing_path, gates_path, adaptive_path, provenance_path))]
+
+
 def existing(root: Path, path: str, command: str) -> Path:
     """A file that ``command`` makes.
 

@@ -21,8 +21,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from leakbench.errors import LeakbenchError, RecordError, WriteError
+from leakbench.errors import RecordError, WriteError
 from leakbench.records import RESULTS, Record, atomic_write, digest, read_record
+from leakbench.user_code import in_one_line
 
 WORK = "work"
 """The folder of all work folders, in the root of the project."""
@@ -159,15 +160,6 @@ def _write(folder: Path, state: State) -> None:
         atomic_write(folder / STATE, state.as_json())
     except WriteError as error:
         print(f"leakbench: {error}; going on without", file=sys.stderr)
-
-
-def in_one_line(error: BaseException) -> str:
-    """The message of an error, with the error's type where that is not one of ours."""
-    lines = str(error).split("\n")
-    message = next((line.strip() for line in lines if line.strip()), "")
-    return (
-        message if isinstance(error, LeakbenchError) and message else f"{type(error).__name__}: {message}".rstrip(": ")
-    )
 
 
 def keep(root: Path, record: str) -> None:

@@ -22,17 +22,18 @@ REASONS = {
 """Meanings of final states of SLURM."""
 
 
-def endings(root: Path) -> Iterator[str]:
-    """A line for every job that was started, left no record and does not run, after one with their number.
+def endings(root: Path, since: str) -> Iterator[str]:
+    """A line for every job that a run started, that left no record and does not run, after one with their number.
 
     Args:
         root: the root of the project.
+        since: start of the run, ISO time, UTC. Jobs that failed before are not its own (``leakbench status`` has them).
     """
     ended = {}
     for mark in sorted((root / WORK).rglob(STATE)):
         record = record_of(root, mark.parent)
         state = state_of(root, record)
-        if state is not None and state.status != "running" and not (root / record).exists():
+        if state is not None and state.started >= since and state.status != "running" and not (root / record).exists():
             ended[record] = state
     if ended:
         yield f"leakbench: {len(ended)} of the jobs that were started left no record. What the others made is kept;"

@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import fcntl
 import json
 import os
 import shlex
 import socket
+import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from leakbench.errors import LeakbenchError, RecordError
+from leakbench.errors import ConfigError, LeakbenchError, RecordError
+from leakbench.jobs.base import Variant
 from leakbench.paper_folders import PaperFolder
 from leakbench.planning.layers import below, read_yaml
-from leakbench.planning.project import Project
+from leakbench.planning.project import CONFIGURATION, Project
 from leakbench.records import RESULTS, digest, quarantine, read_record
 from leakbench.report.artifacts import artifact_of, artifacts_at
 from leakbench.report.claims import check_readers, claims_of
 from leakbench.report.judging import claims_inputs, claims_path, claims_paths
 from leakbench.report.scorecard import scorecard_path
-from leakbench.report.tidy import adaptive_path, gates_path, missing_path, needed, provenance_path, table_path
+from leakbench.report.tidy import merged_paths, needed, table_path
 from leakbench.running.work import KEEP, SHARE, tidy
 from leakbench.sources import imported_files, source_digest
 from leakbench.workflow import sharing
 from leakbench.workflow.caller import RUN
 from leakbench.workflow.endings import endings
 from leakbench.workflow.kinds import KindRule, kind_rules
+from leakbench.workflow.targets import asked_for, check_targets
 from leakbench.workflow.warm import serves, start
 
 INSTALLED = Path(__file__).parents[2]
@@ -47,6 +51,19 @@ both would make the same files: wait until the other has ended, or stop it with 
 one again then. Do not use --unlock: a lock that nobody holds any more is removed by itself."""
 
 
+@contextlib.contextmanager
+def last_words() -> Iterator[None]:
+    """End Snakemake on an error that a user can act on, with the error's message as the last line on the screen.
+
+    Raises:
+        SystemExit: such an error. Snakemake would print the lines of code that any other exception came through.
+    """
+    try:
+        yield
+    except LeakbenchError as error:
+        raise SystemExit(f"leakbench: {error}") from None
+
+
 class Workflow:
     """A project as Snakemake sees it.
 
@@ -56,7 +73,7 @@ class Workflow:
     """
 
     def __init__(self, root: Path, config: Mapping[str, Any]) -> None:
-        file = read_yaml(root / "config" / "config.yaml")
+        file = read_yaml(root / CONFIGURATION)
         changed = {key: value for key, value in config.items() if key not in file or file[key] != value}
         self.project = Project(root, changed)
         self.scale = self.project.settings.scale
@@ -65,19 +82,26 @@ class Workflow:
         self.command = shlex.join([sys.executable, "-m", "leakbench", *options])
         """The command line to start jobs with; it repeats the overrides of this run."""
         self._sizes: dict[str, sharing.CellSize | None] = {}
+        self._started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
+    @last_words()
     def targets(self) -> list[str]:
         """Everything of the configured scale.
 
         Records are among the targets, since Snakemake does not notice a missing file behind finished ones.
-
-        Raises:
-            ConfigError: the configuration, or a claim, figure or table, names something that does not exist.
         """
         check_readers(self.project.plan(self.scale))
         made = [path for entry in artifacts_at(self.project.plan(self.scale)) for path in entry.paths(self.scale)]
         made += [path for paper in self._claiming() for path in claims_paths(self.scale, paper)]
         return [*made, scorecard_path(self.scale), *self.project.plan(self.scale).jobs]
+
+    def check_targets(self) -> None:
+        """Refuse targets on the command line that nothing makes.
+
+        Raises:
+            ConfigError: the message says what there is.
+        """
+        check_targets(self.project, asked_for())
 
     def _claiming(self) -> list[str]:
         """The configured papers that have claims."""
@@ -116,13 +140,13 @@ class Workflow:
         plan = self.project.plan(scale)
         shown = [entry.path(scale, "png" if entry.kind == "figure" else "csv") for entry in artifacts_at(plan)]
         shown += [claims_path(scale, paper) for paper in self._claiming()]
-        tables = [
-            table_path(scale, paper, experiment)
+        merged = [
+            path
             for paper, spec in plan.papers.items()
             for experiment in spec.experiments
+            for path in merged_paths(scale, paper, experiment)
         ]
-        beside = [of(table) for of in (missing_path, gates_path, adaptive_path, provenance_path) for table in tables]
-        return [*shown, *tables, *beside, *self._pages()]
+        return [*shown, *merged, *self._pages()]
 
     def _pages(self) -> list[str]:
         """Replication pages of the configured papers that have one."""
@@ -219,9 +243,30 @@ class Workflow:
             return False
         return True
 
+    @last_words()
+    def check_compared(self) -> None:
+        """End the run before it begins where a user's defense or attack breaks its contract.
+
+        Raises:
+            ConfigError: it does, and how; shown as the last words.
+        """
+        variants: list[Variant[Any]] = [*self.project.compared, *self.project.ensemble]
+        if not any(variant.component.source for variant in variants):
+            return
+        command = [*shlex.split(self.command), "check", CONFIGURATION, "--json"]
+        done = subprocess.run(command, cwd=self.project.root, text=True, capture_output=True, check=False)
+        if not done.returncode:
+            return
+        answers = json.loads(done.stdout) if done.stdout else []
+        wrong = [
+            f"{each['component']}: {each['check']}: {each['message']}" for each in answers if each["verdict"] == "wrong"
+        ]
+        lines = "\n  ".join(wrong or [done.stderr.strip()])
+        raise ConfigError(f"nothing was computed, since a component of yours breaks its contract:\n  {lines}")
+
     def say_endings(self) -> None:
-        """Print why jobs left no record."""
-        for line in endings(self.project.root):
+        """Print why jobs of this run left no record."""
+        for line in endings(self.project.root, self._started):
             print(line, file=sys.stderr)
 
     def tidy_work(self) -> None:
@@ -274,6 +319,3 @@ def _paper_sources(paper: PaperFolder, rooms: tuple[str, ...]) -> str:
     modules = [file for file in files if file.suffix == ".py"]
     reached = imported_files(modules, bases, lambda name: name.startswith(rooms + others))
     return source_digest({*files, *reached}, bases)
-
-
-__all__ = ["LeakbenchError", "Workflow"]

@@ -262,14 +262,15 @@ class LeakageJob(JobKind):
         replicates: list[Replicate] = []
         tensors: dict[str, torch.Tensor] = {}
         try:
-            attack = job.attack.single().against(job.defense.component.adaptive)
-            missing = sorted(attack.needs - self.granted_to(attack))
-            if missing:
-                raise Infeasible(f"attack '{job.attack.label}' needs {', '.join(missing)}, which is not granted")
-            for seed in job.seeds:
-                of_seed, tensors_of_seed = _Measurement(self, job, attack, seed, device).of(settings)
-                replicates += of_seed
-                tensors |= tensors_of_seed
+            for attack, places in list(job.faced(dict(enumerate(defense for _, defense in settings)))):
+                missing = sorted(attack.needs - self.granted_to(attack))
+                if missing:
+                    raise Infeasible(f"attack '{job.attack.label}' needs {', '.join(missing)}, which is not granted")
+                for seed in job.seeds:
+                    measurement = _Measurement(self, job, attack, seed, device)
+                    of_seed, tensors_of_seed = measurement.of([settings[place] for place in places])
+                    replicates += of_seed
+                    tensors |= tensors_of_seed
         except Infeasible as error:
             outcome = Outcome(status="infeasible", reason=str(error))
             return Findings(job.without_numbers(outcome))
