@@ -169,12 +169,16 @@ def _merge(arguments: argparse.Namespace) -> None:
 
 def _draw(arguments: argparse.Namespace) -> None:
     from leakbench.report.artifacts import artifact_of
+    from leakbench.report.bare import Shape, inches
     from leakbench.report.partial import draw_partly
 
     project = _project(arguments)
     path = _relative(project, arguments.artifact)
     if arguments.partial:
         for line in draw_partly(project, path):
+            print(line)
+    elif arguments.bare:
+        for line in artifact_of(path).render(project, path, Shape(inches(arguments.width), arguments.font)):
             print(line)
     else:
         artifact_of(path).render(project, path)
@@ -493,6 +497,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_catalogue(command)
     _add_jobs(command)
     _add_audit(command)
+    _add_drawing(command)
     _add_reports(command)
     _add_overviews(command)
     return parser
@@ -556,17 +561,30 @@ def _add_jobs(command: _AddCommand) -> None:
     )
 
 
-def _add_reports(command: _AddCommand) -> None:
-    merge = command("merge", _merge, "Merge an experiment's records into one tidy table.")
-    merge.add_argument("table", metavar="TABLE", help="results/<scale>/<paper>/<experiment>/records.parquet")
+def _add_drawing(command: _AddCommand) -> None:
     draw = command("draw", _draw, "Draw a figure, or write a table, from merged records.")
     draw.add_argument("artifact", metavar="ARTIFACT", help="figures/<scale>/<paper>/fig02.png, or table01.md")
-    draw.add_argument(
+    part = draw.add_mutually_exclusive_group()
+    part.add_argument(
         "--partial",
         action="store_true",
         help="from the records that are there, merged or not: marked with their number, and written to the folder "
         "'partial' beside it",
     )
+    part.add_argument(
+        "--bare",
+        action="store_true",
+        help="for a paper: without the caption, which is in a LaTeX file beside it, written to the folder 'bare'",
+    )
+    draw.add_argument(
+        "--width", default="3.3in", help="of a bare figure, in in, cm, mm or pt (default: a column's, 3.3in)"
+    )
+    draw.add_argument("--font", type=float, default=8.0, help="size of a bare figure's text in points (default: 8)")
+
+
+def _add_reports(command: _AddCommand) -> None:
+    merge = command("merge", _merge, "Merge an experiment's records into one tidy table.")
+    merge.add_argument("table", metavar="TABLE", help="results/<scale>/<paper>/<experiment>/records.parquet")
     judge = command("judge", _judge, "Judge a paper's claims from merged records, and write the verdicts.")
     judge.add_argument("claims", metavar="CLAIMS", help="figures/<scale>/<paper>/claims.csv, .md or .tex")
     claims = command("claims", _claims, "Print a verdict on every claim of the papers, from the tables that exist.")

@@ -16,6 +16,7 @@ from leakbench.errors import ConfigError, UnknownName
 from leakbench.lazy import pd
 from leakbench.paper_folders import import_modules, paper_folders
 from leakbench.records import atomic_write
+from leakbench.report.bare import FOLDER, Shape, fit
 from leakbench.report.compared import Places, defenses_apart, places_of, settings_apart
 from leakbench.report.labels import Reads, check_labels, declared
 from leakbench.report.record_tensors import RecordTensors
@@ -161,8 +162,14 @@ class Artifact:
         seeds = max(job.kind.seeds for job in jobs)
         return f"{opening} Data: {data}; model: {models}; seeds: {seeds}. Scale '{scale}': {plan.description}."
 
-    def render(self, project: Project, path: str) -> None:
-        """Write all formats of this artifact, at the scale that ``path`` names."""
+    def render(self, project: Project, path: str, bare: Shape | None = None) -> list[str]:
+        """Write all formats of this artifact, at the scale that ``path`` names; returns the paths.
+
+        Args:
+            project: the project.
+            path: of any format.
+            bare: write it without its caption, of this shape, into a folder beside the framed one.
+        """
         scale = PurePosixPath(path).parts[1]
         plan = project.plan(scale, where=path)
         self.check_made(plan)
@@ -179,8 +186,27 @@ class Artifact:
         if shows_under_attacked(made):
             paths = [existing(project.root, adaptive_path(table), f"merge {table}") for table in self._tables(scale)]
             caption += under_attacked_notes(pd.concat(map(pd.read_csv, paths)))
-        for extension, content in formats(made, caption).items():
-            atomic_write(project.root / self.path(scale, extension), content)
+        contents = formats(made, caption, label=self.label) if bare is None else self._bare_formats(made, caption, bare)
+        file = PurePosixPath(self.path(scale, "csv"))
+        folder = file.parent if bare is None else file.parent / FOLDER
+        written = {str(folder / f"{self.name}.{extension}"): content for extension, content in contents.items()}
+        for name, content in written.items():
+            atomic_write(project.root / name, content)
+        return list(written)
+
+    def _bare_formats(self, made: Made, caption: Sequence[str], shape: Shape) -> dict[str, bytes]:
+        """Pictures, or the rows of a table, and their caption with a label in a LaTeX file of its own."""
+        words = escaped(" ".join(caption))
+        beside = {"caption.tex": f"\\caption{{{words}}}\n\\label{{{self.label}}}\n".encode()}
+        if isinstance(made, pd.DataFrame):
+            return {"tex": _latex(made).encode(), **beside}
+        fit(made.figure, shape)
+        return {**_pictures(made), **beside}
+
+    @property
+    def label(self) -> str:
+        """Its label in LaTeX, ``fig:cdpa-fig05``."""
+        return f"{'fig' if self.kind == 'figure' else 'tab'}:{self.paper}-{self.name}"
 
     def made(self, tables: Tables, stored: RecordTensors, compared: Places) -> Made:
         """The drawing or data frame, from tidy tables.
@@ -218,7 +244,7 @@ def notes_on_void(tables: Tables, verdicts: Iterable[pd.DataFrame]) -> list[str]
     return void_notes(pd.concat(verdicts), dict(zip(rows["metric"], rows["unit"], strict=True)))
 
 
-def formats(made: Made, caption: Sequence[str], share: str = "") -> dict[str, bytes]:
+def formats(made: Made, caption: Sequence[str], share: str = "", label: str = "") -> dict[str, bytes]:
     """The content of every file of an artifact, by its extension.
 
     Args:
@@ -226,19 +252,24 @@ def formats(made: Made, caption: Sequence[str], share: str = "") -> dict[str, by
         caption: its lines.
         share: ``5 of 8 records``, of an artifact from a part of its records: drawings and tables are marked as partial,
             and CSV has a column ``partial``; empty otherwise.
+        label: of a table, in LaTeX.
     """
     if isinstance(made, pd.DataFrame):
-        return _table_formats(made, "\n".join(caption), share)
+        return _table_formats(made, "\n".join(caption), share, label)
     return _figure_formats(made, "\n".join(caption), share)
 
 
 def _figure_formats(drawing: Drawing, caption: str, share: str) -> dict[str, bytes]:
-    import matplotlib.pyplot as plt
-
     add_caption(drawing.figure, caption)
     if share:
         add_mark(drawing.figure, _mark(share))
-    contents = {"csv": _csv(drawing.numbers, share), **pictures(drawing.figure)}
+    return {"csv": _csv(drawing.numbers, share), **_pictures(drawing)}
+
+
+def _pictures(drawing: Drawing) -> dict[str, bytes]:
+    import matplotlib.pyplot as plt
+
+    contents = pictures(drawing.figure)
     plt.close(drawing.figure)
     return contents
 
@@ -262,19 +293,26 @@ _LATEX = str.maketrans(
 )
 
 
-def _table_formats(frame: pd.DataFrame, caption: str, share: str = "") -> dict[str, bytes]:
+def _table_formats(frame: pd.DataFrame, caption: str, share: str = "", label: str = "") -> dict[str, bytes]:
     head, title = (f"**{_mark(share)}**\n\n", f"{_mark(share)}. ") if share else ("", "")
-    shown = _with_daggers(frame)
-    latex = frame.attrs.get(LATEX)
-    if latex is not None:
-        latex = (f"\\textbf{{{escaped(_mark(share))}}}\n\n" if share else "") + latex
+    if LATEX in frame.attrs:
+        latex = (f"\\textbf{{{escaped(_mark(share))}}}\n\n" if share else "") + _latex(frame)
     else:
-        latex = shown.to_latex(index=False, caption=escaped(title + caption), escape=True)  # escapes the cells alone
+        latex = _latex(frame, caption=escaped(title + caption), label=label or None)
     return {
         "csv": _csv(frame, share),
-        "md": f"{head}{shown.to_markdown(index=False)}\n\n{caption}\n".encode(),
+        "md": f"{head}{_with_daggers(frame).to_markdown(index=False)}\n\n{caption}\n".encode(),
         "tex": latex.encode(),
     }
+
+
+def _latex(frame: pd.DataFrame, caption: str | None = None, label: str | None = None) -> str:
+    """A table in LaTeX with the rules of booktabs: its rows alone, or with a caption and a label around them."""
+    if LATEX in frame.attrs:
+        return str(frame.attrs[LATEX])
+    shown = _with_daggers(frame)
+    latex: str = shown.to_latex(index=False, caption=caption, label=label, escape=True)  # escapes the cells alone
+    return latex
 
 
 def _with_daggers(frame: pd.DataFrame) -> pd.DataFrame:

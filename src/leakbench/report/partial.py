@@ -122,7 +122,7 @@ def draw_partly(project: Project, path: str) -> list[str]:
             caption += notes_on_void(numbers, [each.gates for each in tables.values()])
         if shows_under_attacked(made):
             caption += under_attacked_notes(pd.concat(each.adaptive for each in tables.values()))
-        contents = formats(made, caption, str(share))
+        contents = formats(made, caption, str(share), entry.label)
     except Exception as error:  # functions that expect a whole grid fail in many ways on a part of it
         if share.complete:
             raise

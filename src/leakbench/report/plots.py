@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from leakbench.lazy import pd
 from leakbench.report.statistics import over_seeds
-from leakbench.report.style import REFERENCE_COLOUR, REFERENCES, colour, marker, panels
+from leakbench.report.style import REFERENCE_COLOUR, REFERENCES, colour, marker, panels, whole_ticks
 from leakbench.report.tidy import SETTING
 from leakbench.report.under_attacked import COLUMN, DAGGER, under_attacked
 from leakbench.report.verdicts import VOID
@@ -270,5 +270,6 @@ def training_curves(
         rows = values_of(frame, "loss_curve", defense=defense)
         shown.append(draw_curve(ax, rows, name, window=window, style=(styles or {}).get(defense, "-")))
     ax.set(xlabel="server step", ylabel=f"training loss (nats), mean of {window} steps")
+    whole_ticks(ax.xaxis)
     ax.legend()
     return Drawing(figure, pd.concat(shown))

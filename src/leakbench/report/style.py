@@ -176,8 +176,14 @@ def panels(
     return figure, list(axes.flat[:count])
 
 
-def legend_below(ax: Axes, columns: int = 2) -> None:
-    """Put the legend below the axes and their label, for panels side by side."""
+def legend_below(ax: Axes, columns: int = 2, **given: Any) -> None:
+    """Put the legend below the axes and their label, for panels side by side.
+
+    Args:
+        ax: the axes.
+        columns: of the legend.
+        given: further arguments of a legend.
+    """
     from matplotlib.transforms import ScaledTranslation
 
     figure = ax.get_figure(root=True)
@@ -188,9 +194,9 @@ def legend_below(ax: Axes, columns: int = 2) -> None:
         bbox_to_anchor=(0.5, 0.0),
         bbox_transform=below,
         borderaxespad=0,
-        ncol=columns,
-        fontsize="small",
+        ncols=columns,
         columnspacing=1.0,
+        **{"fontsize": "small", **given},
     )
 
 
@@ -201,6 +207,13 @@ def plain_ticks(axis: Axis) -> None:
     axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
+
+
+def whole_ticks(axis: Axis) -> None:
+    """Label an axis of counts, such as steps, with whole numbers alone."""
+    from matplotlib.ticker import MaxNLocator
+
+    axis.set_major_locator(MaxNLocator(integer=True))
 
 
 def add_caption(figure: Figure, caption: str) -> None:

@@ -204,12 +204,16 @@ def _size(rank: int) -> int:
     return 12 + 16 * rank
 
 
+MANY = 6
+"""Sizes that a legend shows one by one."""
+
+
 def explain(ax: Axes, shown: TradeOff, fontsize: str = "medium") -> None:
-    """Add the legend beside the axes: series, and the smallest, a middle and the largest size."""
+    """Add the legend beside the axes: series, and sizes; of many the smallest, a middle and the largest one."""
     handles, labels = ax.get_legend_handles_labels()
     ranks = shown.ranks
     values: Sequence[float] = list(ranks)
-    few = dict.fromkeys([values[0], values[len(values) // 2], values[-1]]) if values else {}
+    few = values if len(values) <= MANY else [values[0], values[len(values) // 2], values[-1]]
     if few:
         handles.append(ax.scatter([], [], s=0))
         labels.append(f"{shown.parameter_label}:")

@@ -12,7 +12,7 @@ from leakbench.report.artifacts import Tables
 from leakbench.report.labels import reads
 from leakbench.report.plots import Drawing, draw_curve, values_of
 from leakbench.report.record_tensors import RecordTensors
-from leakbench.report.style import colour, legend_below, panels, plain_ticks, shades
+from leakbench.report.style import colour, legend_below, panels, plain_ticks, shades, whole_ticks
 from leakbench.theory.optimal_noise import variance_ratio
 
 if TYPE_CHECKING:
@@ -180,6 +180,7 @@ def _noise_curves(frame: pd.DataFrame, ylabel: str) -> Drawing:
         if not math.isnan(level):
             ax.axhline(level, color=colour(ISOTROPIC_NOISE), linewidth=1, label="isotropic noise")
         ax.set(title=title, xlabel="server step", yscale="log")
+        whole_ticks(ax.xaxis)
     means = pd.concat([curve["mean"] for curve in shown], ignore_index=True).tolist() if shown else []
     heights = [height for height in (*means, level) if height > 0]
     for ax in axes:
