@@ -38,6 +38,7 @@ _PART = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
 _NOT_JUDGED = "not judged since the claim changed"
 
 Row = Mapping[str, Any]
+"""A row of claims.csv, with None for what is missing."""
 Published = Mapping[str, tuple[str, Row]]
 """Published claims by their keys: the scale, and the row of claims.csv."""
 
