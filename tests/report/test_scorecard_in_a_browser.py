@@ -112,7 +112,10 @@ def test_search_hides_cards(page: Browser) -> None:
     """All that lack a word, and whatever is no claim; theorems that have all words unfold."""
     texts = "[...document.querySelectorAll('.claim')].filter(c => c.checkVisibility()).map(c => c.textContent)"
     unfolded = page.run(f"return {texts}")
+    page.run("scrollTo(0, document.body.scrollHeight)")
     choose(page, "search", "Pruning  mnist")
+    first = "document.querySelector('.claim:not([hidden])').getBoundingClientRect()"
+    assert page.run(f"return 0 < {first}.top && {first}.top < innerHeight")
     left = page.run(f"return {texts}")
     assert 0 < len(left) < len(unfolded)
     assert all("pruning" in text.lower() and "mnist" in text.lower() for text in left)
