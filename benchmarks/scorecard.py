@@ -26,7 +26,7 @@ NAMES = ("provenance.csv", "gates.csv", "missing.csv")
 def copied(root: Path, scale: str, folder: Path, records: int) -> int:
     """Make a checkout with as many records in its tables; returns how many it has."""
     shutil.copytree(root / "config", folder / "config")
-    shutil.copytree(root / "docs" / "replication", folder / "docs" / "replication")
+    shutil.copytree(root / "published", folder / "published")
     shutil.copytree(root / "figures" / scale, folder / "figures" / scale)
     tables = {path: pd.read_csv(path) for name in NAMES for path in (root / "results" / scale).rglob(name)}
     there = sum(len(frame) for path, frame in tables.items() if path.name == "provenance.csv")

@@ -326,6 +326,19 @@ def test_the_table_carries_the_undefended_row_and_the_guess() -> None:
     assert found.loc["costly", "excluded"] == "loses 10.0 points" and found.loc["even", "excluded"] == "–"
 
 
+def test_tiers_in_words() -> None:
+    """A row per tier, least leakage first, and one for what loses too much."""
+    rows = [*defended(), *trained("near", 0.0), *attacked("near", "ig", 20.0)]
+    found = make("table03", tables(rows), paper=PAPER)
+    assert found[["board", "tier", "defenses"]].to_numpy().tolist() == [
+        ["A, digits, lenet", "1", "even, near"],
+        ["A, digits, lenet", "2", "odd"],
+        ["A, digits, lenet", "excluded", "costly"],
+    ]
+    levels = make("table01", tables(rows), paper=PAPER).set_index("defense")["leakage"].str.partition(" ")[0]
+    assert found["leakage"].iloc[1] == levels["odd"] and levels["even"] in found["leakage"].iloc[0]
+
+
 def test_latex_to_copy() -> None:
     """Ranked defenses alone; the best tier is bold; a label, and no caption of ours."""
     tex = formats(make("table01", tables(defended()), paper=PAPER), ["c"])["tex"].decode()

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.report.synthetic import configured, new_project
 
+from leakbench.planning.plan import Plan
 from leakbench.planning.project import Project
+from leakbench.report.artifacts import Artifact, artifacts_at
 from leakbench.report.checks import Theorem
 from leakbench.report.findings import Finding
 from leakbench.report.judging import claims_path, judge
@@ -46,4 +50,20 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> Project:
     for entry in configured(project):
         entry.render(project, entry.paths("smoke")[0])
     write_scorecard(project, "results/smoke/scorecard.html")
+    return project
+
+
+@pytest.fixture(scope="session")
+def leading(rendered: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """The rendered project, whose page begins with a figure and a table, as that of the leaderboard does."""
+    root = tmp_path_factory.mktemp("leading") / "copy"
+    shutil.copytree(rendered.root, root)
+    project = Project(root)
+
+    def with_leading(plan: Plan) -> list[Artifact]:
+        return [replace(entry, leads=entry.name in ("fig04", "table01")) for entry in artifacts_at(plan)]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("leakbench.report.scorecard.artifacts_at", with_leading)
+        write_scorecard(project, "results/smoke/scorecard.html")
     return project

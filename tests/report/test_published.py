@@ -57,6 +57,13 @@ def test_pages_are_as_the_command_writes_them() -> None:
         assert path.read_text() == text, "run `leakbench pages`"
 
 
+def test_published_files(project: Project) -> None:
+    assert published.published_files(project, [PAPER]) == []
+    write_verdicts(project, "laptop")
+    publish(project, "laptop", [PAPER])
+    assert published.published_files(project, ["cdpa", PAPER]) == [published_path("laptop", PAPER)]
+
+
 def test_published_verdicts_name_no_machine() -> None:
     """Files are named as in the repository, wherever the verdicts were made."""
     for path in (ROOT / "published").rglob("*.csv"):
@@ -104,7 +111,7 @@ def test_a_claim_that_the_closest_scale_does_not_judge_is_shown_at_the_next(proj
         publish(project, scale, [PAPER])
     rest = len(claims_of(PAPER)) - 10
     assert counts(project)[1:] == ["10", str(rest), "0", "0", f"`overnight` {rest}, `smoke` 10"]
-    lines = published._paper_table(project, PAPER, published._best(project, PAPER)).splitlines()
+    lines = published._paper_table(project, PAPER, published.closest(project, PAPER)).splitlines()
     assert [line.split(":")[0] for line in lines[:2]] == ["Scale `overnight`", "Scale `smoke`"]
     assert sum("| overnight |" in line for line in lines) == rest and sum("| smoke |" in line for line in lines) == 10
 
@@ -127,7 +134,7 @@ def reword(project: Project, scale: str) -> None:
 
 def line_of_first(project: Project) -> str:
     entry, *_ = claims_of(PAPER)
-    lines = published._paper_table(project, PAPER, published._best(project, PAPER)).splitlines()
+    lines = published._paper_table(project, PAPER, published.closest(project, PAPER)).splitlines()
     (line,) = [line for line in lines if line.startswith(f"| {entry.key} |")]
     return line
 
@@ -150,7 +157,7 @@ def test_a_reworded_claim_is_shown_at_a_scale_that_judged_the_new_words(project:
 def test_a_row_of_a_page(project: Project) -> None:
     write_verdicts(project, "smoke")
     publish(project, "smoke", [PAPER])
-    table = published._paper_table(project, PAPER, published._best(project, PAPER))
+    table = published._paper_table(project, PAPER, published.closest(project, PAPER))
     entry, *_ = claims_of(PAPER)
     cell = f"{entry.statement} ({entry.source})"
     line = f"| {entry.key} | {cell} | ✔ reproduced | 0.5 [0.25, 0.75] | 0.01 | 3 |  | smoke |  |"

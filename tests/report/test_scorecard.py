@@ -24,10 +24,13 @@ from leakbench.errors import ConfigError, RecordError
 from leakbench.paper_folders import paper_folders
 from leakbench.planning.project import Project
 from leakbench.report import scorecard
+from leakbench.report.artifacts import artifacts
 from leakbench.report.claims import claims_of
 from leakbench.report.findings import MARKS, SURVIVES
 from leakbench.report.judging import SMOKE_WARNING, claims_path, claims_paths
-from leakbench.report.scorecard import WIDTH, named_in, write_scorecard
+from leakbench.report.published import published_path
+from leakbench.report.scorecard import LEADING, ROWS, WIDTH, named_in, write_scorecard
+from leakbench.report.style import ABOVE_CAPTION
 from leakbench.report.tidy import adaptive_path, table_path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,9 +84,11 @@ def test_pictures_are_small_ones_of_the_figures(rendered: Project, page: Page) -
     for picture, entry in zip(pictures, figures, strict=True):
         with Image.open(io.BytesIO(picture)) as small, Image.open(rendered.root / entry.path("smoke", "png")) as whole:
             assert small.width <= WIDTH < whole.width
-            assert small.width / small.height == pytest.approx(whole.width / whole.height, rel=0.02)
-            of_whole = np.asarray(whole.convert("L").resize(small.size), dtype=float)
-            assert np.abs(of_whole - np.asarray(small.convert("L"), dtype=float)).mean() < 8
+            above = float(whole.info[ABOVE_CAPTION]) * whole.height
+            assert above < whole.height
+            assert small.width / small.height == pytest.approx(whole.width / above, rel=0.02)
+            of_whole = whole.convert("L").crop((0, 0, whole.width, round(above))).resize(small.size)
+            assert np.abs(np.asarray(of_whole, dtype=float) - np.asarray(small.convert("L"), dtype=float)).mean() < 8
 
 
 def test_links_lead_to_files_beside_it_or_to_its_parts(rendered: Project, source: str, page: Page) -> None:
@@ -131,21 +136,93 @@ def test_it_says_what_it_shows(rendered: Project, page: Page) -> None:
 
 
 def test_it_lists_claims_with_verdicts(rendered: Project, source: str) -> None:
-    """Every claim of claims.csv, its verdict as a sign and a word."""
+    """Every claim of claims.csv with its verdict as a sign and a word: decided ones first, theorems last."""
     frame = pd.read_csv(rendered.root / claims_path("smoke", "optimal_defense"))
     found = re.findall(
         r'<li class="claim ([\w-]+)" id="optimal_defense-(\w+)".*\n.*<span aria-hidden="true">(.)</span> ([\w ]+)<',
         source,
     )
-    assert [row[1] for row in found] == frame["claim"].tolist() and len(found) > 25
-    assert [row[3] for row in found] == frame["verdict"].tolist() and len({row[3] for row in found}) > 2
+    theorems = {entry.key for entry in claims_of("optimal_defense") if not entry.experiments}
+    place = frame["verdict"].map({"inconclusive": 1, "not run": 2}).fillna(0) + 3 * frame["claim"].isin(theorems)
+    ordered = frame.iloc[np.argsort(place, kind="stable")]
+    assert [row[1] for row in found] == ordered["claim"].tolist() and len(found) > 25
+    assert [row[3] for row in found] == ordered["verdict"].tolist() and len({row[3] for row in found}) > 2
     assert all(mark == MARKS[verdict] and style == verdict.replace(" ", "-") for style, _, mark, verdict in found)
     row = frame.dropna(subset=["low"]).iloc[0]
-    assert f"<dd>{row['effect']:.3g} [{row['low']:.3g}, {row['high']:.3g}]\n<svg" in source
+    assert f"<dd>{row['effect']:.3g} [{row['low']:.3g}, {row['high']:.3g}]<svg" in source
     text = html.unescape(source)
     for column in ("statement", "source", "note"):
         assert all(words in text for words in frame[column].dropna())
     assert SMOKE_WARNING in text
+
+
+def test_theorems_are_folded(source: str) -> None:
+    """They and no other claims, below the others of their paper."""
+    folded = source.partition('<details class="analytic">')[2].partition("</ol></details>")[0]
+    theorems = [entry.key for entry in claims_of("optimal_defense") if not entry.experiments]
+    assert sorted(re.findall(r'<li class="claim [\w-]+" id="optimal_defense-(\w+)"', folded)) == sorted(theorems)
+    assert f"{len(theorems)} theorems and other analytic claims: {len(theorems)} reproduced</summary>" in folded
+
+
+def test_cards_name_the_papers_number_only_where_it_is_printed(source: str) -> None:
+    assert "no printed number" not in source
+    for entry in claims_of("optimal_defense"):
+        card = source.partition(f'id="optimal_defense-{entry.key}"')[2].partition("</li>")[0]
+        assert ("<dt>paper</dt>" in card) == bool(entry.printed)
+
+
+def test_contradicted_claims_lead(rendered: Project, source: str) -> None:
+    """All of them, each with a link to its card."""
+    frame = pd.read_csv(rendered.root / claims_path("smoke", "optimal_defense"))
+    section = source.partition('<section id="contradicted"')[2].partition("</section>")[0]
+    expected = frame.loc[frame["verdict"] == "contradicted", "claim"].tolist()
+    linked = re.findall(r'<li><a href="#optimal_defense-(\w+)">', section)
+    assert sorted(linked) == sorted(expected) and expected
+    assert f'<p class="soft">{len(expected)} claims are contradicted' in section
+    assert source.index('<section id="contradicted"') < source.index('<section id="claims"')
+
+
+def test_artifacts_that_lead(leading: Project) -> None:
+    """They stand before everything else, once, large and with all rows."""
+    source = (leading.root / PAGE).read_text()
+    first, _, rest = source.partition('<section id="contradicted"')
+    for name in ("fig04", "table01"):
+        assert f'id="optimal_defense-{name}"' in first and f'id="optimal_defense-{name}"' not in rest
+    (picture,) = re.findall(r'<img src="data:image/webp;base64,([^"]+)" width="(\d+)"', first)
+    assert WIDTH < int(picture[1]) <= LEADING
+    rows = len(pd.read_csv(leading.root / "figures/smoke/optimal_defense/table01.csv"))
+    assert first.count("<tr>") == rows + 1 and "The first" not in first
+
+
+def test_the_leaderboard_leads() -> None:
+    names = {(entry.paper, entry.name) for entry in artifacts() if entry.leads}
+    assert names == {("leaderboard", "fig05"), ("leaderboard", "table03")}
+
+
+def test_long_tables_are_cut(source: str) -> None:
+    rows = [table.count("<tr>") for table in re.findall(r'<table class="dataframe">.*?</table>', source, re.S)]
+    assert max(rows) == ROWS + 1 and f"The first {ROWS} of " in source
+
+
+def test_published_verdicts_stand_in_where_there_is_none(copy: Path) -> None:
+    frame = pd.read_csv(copy / claims_path("smoke", "optimal_defense"))
+    absent = frame.loc[frame["verdict"] == "not run", "claim"]
+    last, judged = absent.iloc[-1], frame.loc[frame["verdict"] == "reproduced", "claim"].iloc[0]
+    path = copy / published_path("laptop", "optimal_defense")
+    path.parent.mkdir(parents=True)
+    chosen = frame[frame["claim"].isin([last, judged])]
+    chosen.assign(verdict="contradicted", survives=True, effect=0.5, low=0.25, high=0.75).to_csv(path, index=False)
+    write_scorecard(Project(copy), PAGE)
+    source = (copy / PAGE).read_text()
+    words = "<dt>published</dt><dd>✘ contradicted ★ at the scale laptop: 0.5 [0.25, 0.75]</dd>"
+    assert source.count("<dt>published</dt>") == 1
+    assert words in source.partition(f'id="optimal_defense-{last}"')[2].partition("</li>")[0]
+    cards = re.findall(r'<li class="claim not-run" id="optimal_defense-(\w+)"', source)
+    assert cards[0] == last and len(cards) == len(absent)
+    assert f"<td>{len(absent)}, 1 published</td>" in source
+    contradicted = source.partition('<section id="contradicted"')[2].partition("</section>")[0]
+    assert f'<a href="#optimal_defense-{last}">' in contradicted
+    assert f'<a href="#optimal_defense-{judged}">' not in contradicted
 
 
 def test_it_lists_missing_numbers_with_reasons(page: Page, rendered: Project) -> None:

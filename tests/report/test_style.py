@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from leakbench.attacks.base import ATTACKS
 from leakbench.defenses.base import DEFENSES
 from leakbench.report.style import (
+    ABOVE_CAPTION,
     COLOURS,
     MARKERS,
     OTHER_COLOURS,
@@ -19,6 +23,7 @@ from leakbench.report.style import (
     marker,
     other_marker,
     panels,
+    pictures,
     setting_of_mechanism,
     shades,
 )
@@ -75,6 +80,25 @@ def test_a_long_caption_leaves_room_for_the_axes() -> None:
     plain, _ = panels(1, height=2.0)
     add_caption(plain, "A caption.")
     assert plain.get_figheight() == 2.0
+
+
+@pytest.mark.parametrize("captioned", [True, False])
+def test_pictures_say_where_the_caption_begins(captioned: bool) -> None:
+    """All of the axes, red here, is above it; all of the caption is below."""
+    figure, (ax,) = panels(1, height=2.0)
+    ax.plot([0, 1], [0, 1], color="red")
+    ax.set_xlabel("x", color="red")
+    ax.tick_params(colors="red")
+    if captioned:
+        add_caption(figure, "A caption of many words. " * 20)
+    with Image.open(io.BytesIO(pictures(figure)["png"])) as picture:
+        above = round(float(picture.info[ABOVE_CAPTION]) * picture.height)
+        pixels = np.asarray(picture.convert("RGB"), dtype=int)
+    assert (above < len(pixels)) == captioned
+    redness = pixels[..., 0] - pixels[..., 1]
+    assert redness[:above].max() > 200 and redness[above:].max(initial=0) == 0
+    if captioned:
+        assert pixels[above:].min() < 100
 
 
 @pytest.mark.parametrize("mechanism", ["optimal_noise", "mine"])

@@ -1,16 +1,17 @@
-"""Table 1, the leaderboard to copy into a paper, and Table 2, every setting that was computed."""
+"""Tables 1 to 3: the leaderboard to copy into a paper, every setting that was computed, and the tiers in words."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from leakbench.lazy import pd
 from leakbench.leaderboard import PAPER
-from leakbench.leaderboard.board import Board, Computed, Row, boards, unjudged
+from leakbench.leaderboard.board import Board, Computed, Entry, Row, boards, unjudged
 from leakbench.leaderboard.figures import MEASURED, TIERED, in_words, percent, ratio, settings_of
-from leakbench.leaderboard.tracks import ALLOWED, READ
+from leakbench.leaderboard.tracks import ALLOWED, READ, TRACKS
 from leakbench.report.artifacts import LATEX, Tables, artifact, escaped
 from leakbench.report.under_attacked import COLUMN, DAGGER
 from leakbench.report.wording import NONE
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from leakbench.report.inference import Estimate
 
 table = partial(artifact, PAPER, "table", experiments=READ, any_sweep=True, in_parts=True)
+
+EXCLUDED = "excluded"
+"""In the place of a tier: loses more than is allowed in every setting."""
 
 
 @table(
@@ -148,3 +152,38 @@ def table02(tables: Tables) -> pd.DataFrame:
         front=points["front"].map({True: "yes", False: ""}),
         **{COLUMN: points[COLUMN]},
     )
+
+
+@table(
+    3,
+    title="Tiers in words",
+    leads=True,
+    caption=f"The defenses of each tier, from the first, which leaks least, at a loss of at most {percent(ALLOWED)} "
+    f"percentage points of accuracy, and their leakage (dB). 'Excluded' lose more in every setting. {TIERED} "
+    + " ".join(f"{track.key}: {track.name}." for track in TRACKS),
+)
+def table03(tables: Tables) -> pd.DataFrame:
+    """A row per tier of each board, and one for the excluded defenses."""
+    rows: list[dict[str, str]] = []
+    for board in boards(tables):
+        cohort = [f"{board.cohort} clients"] if board.cohort else []
+        name = ", ".join([board.track.key, board.dataset, board.model, *cohort])
+        of_tier: dict[str, list[Entry]] = {}
+        for row in board.rows:
+            of_tier.setdefault(EXCLUDED if row.entry.excluded else str(row.tier), []).append(row.entry)
+        for tier, entries in of_tier.items():
+            defenses = ", ".join(entry.name for entry in entries)
+            rows.append({"board": name, "tier": tier, "defenses": defenses, "leakage": _range(entries)})
+    for cell in unjudged(tables):
+        name = ", ".join([cell.track.key, cell.dataset, cell.model])
+        rows.append({"board": name, "tier": NONE, "defenses": cell.unjudged, "leakage": NONE})
+    return pd.DataFrame(rows)
+
+
+def _range(entries: Sequence[Entry]) -> str:
+    """``15.1 to 18.9``; a dash where nothing is known."""
+    shown = [entry.shown.leakage.mean.value for entry in entries if entry.shown and entry.shown.leakage]
+    if not shown:
+        return NONE
+    low, high = f"{min(shown):.1f}", f"{max(shown):.1f}"
+    return low if low == high else f"{low} to {high}"

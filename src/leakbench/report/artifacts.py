@@ -59,6 +59,7 @@ class Artifact:
             of its own, since the figure knows only the parameters of the paper's defenses.
         in_parts: whether it shows what there is where a scale leaves out some of its experiments, whose tables are
             empty then. If not, such a scale does not have it.
+        leads: whether the scorecard begins with it.
     """
 
     paper: str
@@ -72,6 +73,7 @@ class Artifact:
     leaves_out: str = ""
     any_sweep: bool = False
     in_parts: bool = False
+    leads: bool = False
 
     @property
     def experiments(self) -> tuple[str, ...]:
@@ -338,6 +340,7 @@ def artifact(
     leaves_out: str = "",
     any_sweep: bool = False,
     in_parts: bool = False,
+    leads: bool = False,
 ) -> Callable[[Make], Make]:
     """Decorator that registers the function that makes an artifact; the arguments are :class:`Artifact`'s.
 
@@ -357,7 +360,8 @@ def artifact(
         if isinstance(number, str) and not re.fullmatch("S[1-9][0-9]*", number):
             raise ConfigError(f"{paper}: '{number}' numbers no {kind}; expected the paper's own number, or S1, S2, ...")
         read = declared(experiments)
-        entry = Artifact(paper, kind, number, title, caption, read, make, tensors, leaves_out, any_sweep, in_parts)
+        how = (tensors, leaves_out, any_sweep, in_parts, leads)
+        entry = Artifact(paper, kind, number, title, caption, read, make, *how)
         if not set(tensors) <= set(entry.experiments):
             raise ConfigError(f"{paper}: {entry.name} asks for tensors of experiments that it does not name")
         if (paper, entry.name) in _artifacts:

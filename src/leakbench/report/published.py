@@ -37,14 +37,21 @@ BEGIN, END = "<!-- Written by `leakbench pages`. -->", "<!-- The end of what `le
 _PART = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
 _NOT_JUDGED = "not judged since the claim changed"
 
-_Row = Mapping[str, Any]
-_Shown = Mapping[str, tuple[str, _Row]]
+Row = Mapping[str, Any]
+"""A row of claims.csv, with None for what is missing."""
+Published = Mapping[str, tuple[str, Row]]
 """Published claims by their keys: the scale, and the row of claims.csv."""
 
 
 def published_path(scale: str, paper: str) -> str:
     """Path of a paper's published verdicts, relative to the project's root."""
     return f"{PUBLISHED}/{scale}/{paper}/claims.csv"
+
+
+def published_files(project: Project, papers: Iterable[str]) -> list[str]:
+    """Paths of the verdicts that are published, of these papers at any scale."""
+    paths = [published_path(scale, paper) for scale in SCALES for paper in papers]
+    return [path for path in paths if (project.root / path).is_file()]
 
 
 def publish(project: Project, scale: str, papers: Iterable[str]) -> list[str]:
@@ -73,7 +80,7 @@ def pages(project: Project) -> Iterator[tuple[Path, str]]:
     Raises:
         ConfigError: a page does not have exactly one place for its table.
     """
-    shown = {name: _best(project, name) for name in project.plan(project.settings.scale).papers if claims_of(name)}
+    shown = {name: closest(project, name) for name in project.plan(project.settings.scale).papers if claims_of(name)}
     for name, best in shown.items():
         if _page(project, name) is not None:
             yield _rewritten(paper_folders()[name].page, _paper_table(project, name, best))
@@ -92,10 +99,10 @@ def write_pages(project: Project) -> list[Path]:
     return [path for path, _ in changed]
 
 
-def _best(project: Project, paper: str) -> _Shown:
+def closest(project: Project, paper: str) -> Published:
     """Every claim as worded now, at the first of :data:`SCALES` with a verdict on it, else at one that ran none."""
     statements = {entry.key: entry.statement for entry in claims_of(paper)}
-    shown: dict[str, tuple[str, _Row]] = {}
+    shown: dict[str, tuple[str, Row]] = {}
     for scale in SCALES:
         path = project.root / published_path(scale, paper)
         if path.is_file():
@@ -122,7 +129,7 @@ def _rewritten(path: Path, table: str) -> tuple[Path, str]:
     return path, _PART.sub(lambda _: f"{BEGIN}\n{table}\n{END}", text)
 
 
-def _paper_table(project: Project, paper: str, shown: _Shown) -> str:
+def _paper_table(project: Project, paper: str, shown: Published) -> str:
     """The claims of a paper with their verdicts, as Markdown."""
     if not shown:
         return "No verdicts are published."
@@ -140,15 +147,15 @@ def _paper_table(project: Project, paper: str, shown: _Shown) -> str:
     return "\n".join(lines)
 
 
-def _scales(shown: _Shown) -> list[str]:
+def _scales(shown: Published) -> list[str]:
     """The scales at which claims are shown, in the order of :data:`SCALES`."""
     there = {scale for scale, _ in shown.values()}
     return [scale for scale in SCALES if scale in there]
 
 
-def _judged_cells(scale: str, row: _Row) -> list[str]:
+def _judged_cells(scale: str, row: Row) -> list[str]:
     needed = None if row["seeds_needed"] is None else int(row["seeds_needed"])
-    verdict = "; ".join(filter(None, (_marked(row), lean_text(row["lean"] or "", needed))))
+    verdict = "; ".join(filter(None, (marked(row), lean_text(row["lean"] or "", needed))))
     effect = effect_text(row["effect"], row["low"], row["high"])
     reason = row["note"] if row["verdict"] == "not run" or not row["meaning"] else row["meaning"]
     if row["p"] is None and row["meaning"] and row["note"]:  # a theorem: on how many cases
@@ -164,7 +171,7 @@ def _judged_cells(scale: str, row: _Row) -> list[str]:
     ]
 
 
-def _marked(row: _Row) -> str:
+def marked(row: Row) -> str:
     """A verdict with its sign, and the star of those that outlive Holm's correction."""
     star = f" {SURVIVES}" if row["survives"] else ""
     return f"{MARKS[row['verdict']]} {row['verdict']}{star}"
@@ -179,7 +186,7 @@ def p_text(p: float) -> str:
     return "< 0.001" if p < 1e-3 else f"{p:.2g}" if not math.isnan(p) else ""
 
 
-def _overview(project: Project, published: Mapping[str, _Shown]) -> str:
+def _overview(project: Project, published: Mapping[str, Published]) -> str:
     """README's table: what there is of every paper, and how its claims came out."""
     verdicts = list(MARKS)
     lines = [
@@ -200,7 +207,7 @@ def _overview(project: Project, published: Mapping[str, _Shown]) -> str:
     return "\n".join(lines)
 
 
-def _by_scale(judged: Sequence[tuple[str, _Row]]) -> str:
+def _by_scale(judged: Sequence[tuple[str, Row]]) -> str:
     """``overnight 26, smoke 14``, with the numbers of claims only where there are several scales."""
     counts = Counter(scale for scale, _ in judged)
     return ", ".join(f"`{each}`" + (f" {counts[each]}" if len(counts) > 1 else "") for each in SCALES if counts[each])

@@ -1,6 +1,8 @@
-"""The scorecard of a scale: one self-contained HTML page of claims, findings, figures, tables, gaps and provenance.
+"""The scorecard of a scale: one self-contained HTML page.
 
-It is made from existing files: verdicts, pictures, and those beside the tidy tables. No record is read.
+First the artifacts that lead, such as the leaderboard; then the claims that are contradicted; then every claim with its
+verdict, findings, figures, tables, gaps and provenance. It is made from existing files: verdicts, pictures, and those
+beside the tidy tables. No record is read.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ from leakbench.report.artifacts import Artifact, artifacts_at
 from leakbench.report.claims import Claim, claims_of
 from leakbench.report.findings import MARKS, SURVIVES, effect_text, lean_text, tally
 from leakbench.report.judging import COLUMNS, SMOKE_WARNING, claims_path, claims_paths
+from leakbench.report.published import Row, closest, marked
+from leakbench.report.style import ABOVE_CAPTION
 from leakbench.report.tidy import adaptive_path, existing, gates_path, missing_path, provenance_path, table_path
 from leakbench.report.under_attacked import COLUMN, in_words
 from leakbench.report.verdicts import over_reference, setting_behind
@@ -32,11 +36,11 @@ from leakbench.report.verdicts import over_reference, setting_behind
 FINDINGS = "## Errors and gaps of the paper"
 """Heading of the section of a replication page that the scorecard shows."""
 
-WIDTH = 760
-"""Largest width of a picture on the page, in pixels; the whole one is linked."""
+LEADING, WIDTH = 900, 360
+"""Largest width of a picture that leads, and of others, in pixels; the whole one is linked."""
 
-ROWS = 30
-"""Largest number of rows of a table on the page; the whole one is linked."""
+ROWS = 12
+"""Largest number of rows of a table on the page, but of those that lead; the whole one is linked."""
 
 _ROMAN = {"I": 1, "II": 2, "III": 3, "IV": 4, "V": 5, "VI": 6, "VII": 7, "VIII": 8, "IX": 9, "X": 10}
 _NUMBER = r"(?:\d+|[IVX]+)\b"
@@ -108,6 +112,8 @@ class Decided:
     """A claim and the verdict on it.
 
     Attributes:
+        analytic: whether it is judged by computing alone, as theorems are.
+        published: of a claim without a verdict here, the one that is published of the scale closest to the papers'.
         bar: places of zero, of the interval's ends and of the effect, in percent of the bar's width; None without an
             interval.
         p_holm: p-value of the verdict after Holm's correction over the paper's claims.
@@ -122,8 +128,10 @@ class Decided:
     claim: str
     statement: str
     source: str
+    analytic: bool
     mark: str
     verdict: str
+    published: str
     effect: str
     bar: tuple[float, float, float, float] | None
     p_holm: str
@@ -136,6 +144,16 @@ class Decided:
     note: str
     see: list[str]
     experiments: list[str]
+
+    @property
+    def place(self) -> int:
+        """Sort key: decided claims, then inconclusive ones, then those without a verdict here."""
+        return {"inconclusive": 1, "not run": 3 - bool(self.published)}.get(self.verdict, 0)
+
+    @property
+    def contradicted(self) -> bool:
+        """Whether it is contradicted: here, or where it has no verdict here by the published one."""
+        return MARKS["contradicted"] in (self.mark, self.published[:1])
 
 
 @dataclass(frozen=True)
@@ -172,22 +190,26 @@ def write_scorecard(project: Project, path: str) -> None:
     if path != scorecard_path(scale):
         raise ConfigError(f"{path}: expected {scorecard_path('<scale>')}")
     plan = project.plan(scale, where=path)
-    claims = {paper: list(_claims(project, scale, paper)) for paper in plan.papers}
+    claims = {paper: sorted(_claims(project, scale, paper), key=lambda row: row.place) for paper in plan.papers}
+    shown = {paper: list(_shown(project, scale, paper)) for paper in plan.papers}
     provenance = _read_provenance(project.root, plan)
-    environment = Environment(loader=PackageLoader("leakbench.report"), autoescape=True, trim_blocks=True)
+    loader = PackageLoader("leakbench.report")
+    environment = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     text = environment.get_template("scorecard.html.j2").render(
         scale=scale,
         description=plan.description,
         papers=plan.papers,
         marks=MARKS,
         survives=SURVIVES,
+        leading={paper: [item for item in items if item.artifact.leads] for paper, items in shown.items()},
+        contradicted={paper: _contradicted(rows) for paper, rows in claims.items()},
         counts={paper: _counts(rows) for paper, rows in claims.items()},
         claims=claims,
         claim_files={paper: _files(scale, claims_paths(scale, paper)) for paper in plan.papers},
         smoke_warning=SMOKE_WARNING if scale == "smoke" else "",
         findings={paper: _findings(project.papers[paper].page) for paper in plan.papers},
         pages={paper: _page(project, scale, paper) for paper in plan.papers},
-        shown={paper: list(_shown(project, scale, paper)) for paper in plan.papers},
+        shown={paper: [item for item in items if not item.artifact.leads] for paper, items in shown.items()},
         most_rows=ROWS,
         gates={paper: list(_gates(project.root, plan, paper)) for paper in plan.papers},
         adaptive={paper: list(_adaptive(project.root, plan, paper)) for paper in plan.papers},
@@ -202,6 +224,11 @@ def _counts(rows: list[Decided]) -> dict[str, str]:
     """Claims by verdict, and of each verdict those that outlive Holm's correction."""
     verdicts, survive = [row.verdict for row in rows], [bool(row.survives) for row in rows]
     return {verdict: tally(verdicts, survive, verdict) for verdict in MARKS}
+
+
+def _contradicted(rows: list[Decided]) -> list[Decided]:
+    """Contradicted claims, those that outlive Holm's correction first."""
+    return sorted((row for row in rows if row.contradicted), key=lambda row: not row.survives)
 
 
 def _link(scale: str, path: str) -> str:
@@ -234,23 +261,30 @@ def _shown(project: Project, scale: str, paper: str) -> Iterator[Shown]:
         path = entry.path(scale, "png" if entry.kind == "figure" else "csv")
         file = existing(project.root, path, f"draw {path}")
         if entry.kind == "figure":
-            picture, size = thumbnail(file)
+            picture, size = thumbnail(file, LEADING if entry.leads else WIDTH)
             yield Shown(entry, caption, files, picture=picture, size=size)
         else:
             frame = pd.read_csv(file)
-            table = frame.head(ROWS).to_html(index=False, na_rep="–", border=0)
+            table = _html(frame if entry.leads else frame.head(ROWS))
             yield Shown(entry, caption, files, table=table, rows=len(frame))
 
 
-def thumbnail(file: Path) -> tuple[str, tuple[int, int]]:
-    """A small copy of a picture as a data URI of WebP, and its width and height in pixels."""
+def _html(frame: pd.DataFrame) -> str:
+    """A table, without the spaces and styles of pandas."""
+    html = frame.to_html(index=False, na_rep="–", border=0)
+    return re.sub(r">\s+<", "><", html).replace('<tr style="text-align: right;">', "<tr>")
+
+
+def thumbnail(file: Path, width: int = WIDTH) -> tuple[str, tuple[int, int]]:
+    """A small copy of a picture above its caption, as a data URI of WebP, and its width and height in pixels."""
     from PIL import Image
 
     with Image.open(file) as picture:
-        small = picture.convert("RGB")
-    small.thumbnail((WIDTH, 2 * WIDTH))
+        above = math.ceil(float(picture.info.get(ABOVE_CAPTION, 1)) * picture.height)
+        small = picture.convert("RGB").crop((0, 0, picture.width, above))
+    small.thumbnail((width, 2 * width))
     buffer = io.BytesIO()
-    small.save(buffer, format="WEBP", quality=45, method=2)  # half the time of the default, 5 % more bytes
+    small.save(buffer, format="WEBP", quality=30, method=2)  # half the time of the default, 5 % more bytes
     return f"data:image/webp;base64,{base64.b64encode(buffer.getvalue()).decode()}", small.size
 
 
@@ -266,7 +300,7 @@ def _claims(project: Project, scale: str, paper: str) -> Iterator[Decided]:
     numbers = frame[["effect", "low", "high", "p_holm"]].astype(object)
     numbers = numbers.where(numbers.notna(), None)
     words = frame.fillna({"meaning": "", "note": "", "printed": "", "by_paper": "", "lean": "", "coverage": ""})
-    plan = project.plan(scale)
+    plan, published = project.plan(scale), closest(project, paper)
     configured = plan.papers[paper].experiments
     for row, (effect, low, high, p_holm) in zip(words.to_dict("records"), numbers.to_numpy().tolist(), strict=True):
         entry = known[row["claim"]]
@@ -274,8 +308,10 @@ def _claims(project: Project, scale: str, paper: str) -> Iterator[Decided]:
             claim=row["claim"],
             statement=row["statement"],
             source=row["source"],
+            analytic=not entry.experiments,
             mark=MARKS[row["verdict"]],
             verdict=row["verdict"],
+            published=_published(published.get(row["claim"])) if row["verdict"] == "not run" else "",
             effect=effect_text(effect, low, high),
             bar=_bar(effect, low, high),
             p_holm="" if p_holm is None else "below 0.001" if p_holm < 1e-3 else f"{p_holm:.2g}",
@@ -289,6 +325,19 @@ def _claims(project: Project, scale: str, paper: str) -> Iterator[Decided]:
             see=_see(plan, entry),
             experiments=[name for name in entry.experiments if name in configured],
         )
+
+
+def _published(judged: tuple[str, Row] | None) -> str:
+    """A published verdict in words; empty without one.
+
+    >>> _published(("laptop", {"verdict": "reproduced", "survives": False, "effect": 0.5, "low": 0.2, "high": 0.7}))
+    '✔ reproduced at the scale laptop: 0.5 [0.2, 0.7]'
+    """
+    if judged is None or judged[1]["verdict"] == "not run":
+        return ""
+    scale, row = judged
+    effect = effect_text(row["effect"], row["low"], row["high"])
+    return f"{marked(row)} at the scale {scale}" + (f": {effect}" if effect else "")
 
 
 def _bar(effect: float | None, low: float | None, high: float | None) -> tuple[float, float, float, float] | None:

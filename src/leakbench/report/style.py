@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
+    from matplotlib.transforms import Bbox
 
 # Okabe and Ito's palette, then colours of Tol's palettes, by the registered name of the mechanism.
 COLOURS = {
@@ -96,6 +97,10 @@ STYLE = {
 }
 
 
+CAPTION = "caption"
+"""Mark of the caption among the texts of a figure."""
+ABOVE_CAPTION = "Above the caption"
+"""Text chunk of PNG files: the part of the height that is above the caption."""
 LAYOUTS = 2
 """Rounds in which a layout settles."""
 
@@ -228,7 +233,8 @@ def add_caption(figure: Figure, caption: str) -> None:
         figure.set_figheight(max(figure.get_figheight(), figure.get_figheight() / 2 + inches))
     # A layout engine makes room for it; where axes have fixed places it hangs below the figure.
     place: dict[str, Any] = {} if figure.get_layout_engine() else {"y": 0.0, "va": "top"}
-    figure.supxlabel("\n".join(wrapped), fontsize=7.5, x=0.01, ha="left", color="#333333", **place)
+    label = figure.supxlabel("\n".join(wrapped), fontsize=7.5, x=0.01, ha="left", color="#333333", **place)
+    label.set_gid(CAPTION)
 
 
 def lay_out(figure: Figure) -> None:
@@ -270,9 +276,22 @@ def pictures(figure: Figure) -> dict[str, bytes]:
     embed_glyphs_alone()
     lay_out(figure)
     box = figure.get_tightbbox().padded(matplotlib.rcParams["savefig.pad_inches"])
+    above: dict[str, str | None] = {ABOVE_CAPTION: f"{_above_caption(figure, box):.4f}"}
+    metadata: dict[str, dict[str, str | None]] = {"pdf": {"CreationDate": None}, "png": above | {"Software": None}}
     saved = {}
-    for extension, unset in (("pdf", "CreationDate"), ("png", "Software")):
+    for extension, of_file in metadata.items():
         buffer = io.BytesIO()
-        figure.savefig(buffer, format=extension, metadata={unset: None}, bbox_inches=box)
+        figure.savefig(buffer, format=extension, metadata=of_file, bbox_inches=box)
         saved[extension] = buffer.getvalue()
     return saved
+
+
+def _above_caption(figure: Figure, box: Bbox) -> float:
+    """The part of a box, in inches, from its top down to where all but the caption ends; 1 without a caption."""
+    captions = [text for text in figure.texts if text.get_gid() == CAPTION]
+    for caption in captions:
+        caption.set_in_layout(False)
+    shown = figure.get_tightbbox() if captions else box
+    for caption in captions:
+        caption.set_in_layout(True)
+    return min(1.0, float((box.y1 - shown.y0) / box.height))

@@ -25,6 +25,7 @@ from leakbench.records import RESULTS, digest, quarantine, read_record
 from leakbench.report.artifacts import artifact_of, artifacts_at
 from leakbench.report.claims import check_readers, claims_of
 from leakbench.report.judging import claims_inputs, claims_path, claims_paths
+from leakbench.report.published import published_files
 from leakbench.report.scorecard import scorecard_path
 from leakbench.report.tidy import merged_paths, needed, table_path
 from leakbench.running.work import KEEP, SHARE, tidy
@@ -136,7 +137,7 @@ class Workflow:
         return claims_inputs(self.project, scale, paper)
 
     def scorecard_inputs(self, scale: str) -> list[str]:
-        """Pictures, tables, verdicts, and the files beside the tidy tables: all that the scorecard shows."""
+        """Pictures, tables, verdicts, also published ones, and the files beside tidy tables: all that it shows."""
         plan = self.project.plan(scale)
         shown = [entry.path(scale, "png" if entry.kind == "figure" else "csv") for entry in artifacts_at(plan)]
         shown += [claims_path(scale, paper) for paper in self._claiming()]
@@ -146,7 +147,7 @@ class Workflow:
             for experiment in spec.experiments
             for path in merged_paths(scale, paper, experiment)
         ]
-        return [*shown, *merged, *self._pages()]
+        return [*shown, *merged, *self._pages(), *published_files(self.project, plan.papers)]
 
     def _pages(self) -> list[str]:
         """Replication pages of the configured papers that have one."""
