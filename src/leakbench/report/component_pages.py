@@ -59,7 +59,7 @@ def _page(title: str, *registries: Registry[Any], more: str = "") -> str:
     components = [each for registry in registries for each in shipped(registry)]
     rows = [[f"[`{each.name}`](#{each.name})", _inline(each.summary())] for each in components]
     sections = [_section(each) for each in components]
-    return "\n\n".join([NOTE, f"# {title}", table(["name", "summary"], rows), *filter(None, [more]), *sections]) + "\n"
+    return "\n\n".join([f"# {title}", NOTE, table(["name", "summary"], rows), *filter(None, [more]), *sections]) + "\n"
 
 
 def shipped(registry: Registry[Any]) -> list[type[Any]]:
@@ -263,8 +263,8 @@ def _parts() -> Iterator[list[str]]:
 
 def _metrics() -> str:
     blocks = [
-        NOTE,
         "# Metrics",
+        NOTE,
         "Numbers in records. *Better*: values that mean more leakage or better utility. *Per*: what a list runs over.",
     ]
     for module in _modules_with_metrics():
