@@ -10,9 +10,10 @@ from tests.report.test_published import project
 
 from leakbench.attacks.base import ATTACKS, Attack
 from leakbench.defenses.base import DEFENSES
+from leakbench.models.base import MODELS
 from leakbench.planning.project import Project
 from leakbench.report.catalogue import COMPONENTS
-from leakbench.report.component_pages import FOLDER, component_pages, shipped, values
+from leakbench.report.component_pages import FOLDER, component_pages, description, shipped, values
 from leakbench.report.published import write_pages
 
 __all__ = ["project"]  # a fixture
@@ -33,13 +34,21 @@ def test_every_component_has_its_parameters(pages: dict[str, str], kind: str) ->
     there = sections(pages[kind if kind in pages else "attacks"])
     for component in shipped(COMPONENTS[kind]):
         section = there[component.name]
-        assert component.summary().replace("``", "`").split(":")[0] in section
+        assert component.summary().replace("``", "`").split(":")[0] in section and description(component) in section
         varieties = "Other parameters are those of" in section
         for name, field in component.model_fields.items():
             row = re.search(rf"^\| `{name}` \|.*\|$", section, re.MULTILINE)
             assert row or varieties
             if row and field.is_required():
                 assert "| required |" in row[0]
+
+
+def test_descriptions_end_before_examples_and_sections() -> None:
+    for component in (DEFENSES.get("none"), MODELS.get("lenet"), ATTACKS.get("simulated")):
+        assert ">>>" not in description(component) and "Args:" not in description(component)
+    assert "(`~" not in description(ATTACKS.get("simulated")) and "(`leakbench." in description(
+        ATTACKS.get("simulated")
+    )
 
 
 def test_numbers_needs_and_declarations(pages: dict[str, str]) -> None:

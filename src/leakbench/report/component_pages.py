@@ -89,10 +89,16 @@ def _section(component: type[Component]) -> str:
         [f"`{name}`", values(field, definitions), _default(name, component), _meaning(name, component)]
         for name, field in fields.items()
     ]
-    blocks = [f"## `{component.name}`", _inline(component.summary()), " ".join(_facts(component, parent))]
+    blocks = [f"## `{component.name}`", description(component), " ".join(_facts(component, parent))]
     if rows:
         blocks.append(table(["parameter", "values", "default", "meaning"], rows))
     return "\n\n".join(blocks)
+
+
+def description(component: type[Component]) -> str:
+    """The docstring as Markdown, up to its first example or section."""
+    text = inspect.cleandoc(component.__doc__ or "")
+    return _inline(re.split(r"^(?:>>> |[A-Z]\w+:$)", text, maxsplit=1, flags=re.MULTILINE)[0].strip())
 
 
 def _parent(component: type[Component]) -> type[Component] | None:
@@ -185,7 +191,7 @@ def values(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
 
 
 def _inline(text: str) -> str:
-    """A docstring's line as Markdown: roles become code."""
+    """Text of a docstring as Markdown: roles become code."""
     return re.sub(r":\w+:`~?([^`]+)`", r"`\1`", text).replace("``", "`")
 
 
