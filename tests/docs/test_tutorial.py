@@ -1,4 +1,4 @@
-"""docs/index.md: its defense is that of the guide, and its attack in Python comes out as the page says."""
+"""The code of docs/index.md and README: a defense as in the guide, and attacks that come out as the page says."""
 
 from __future__ import annotations
 
@@ -30,3 +30,10 @@ def test_its_attack(capsys: pytest.CaptureFixture[str]) -> None:
     assert isinstance(image, torch.Tensor) and isinstance(result, Reconstructed)
     grey = leakbench.score(torch.full_like(image, 0.5), image).mean_psnr
     assert plain > 50 and noisy < grey < 12
+
+
+def test_the_attack_of_the_readme(capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = blocks(ROOT / "README.md", "python")
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    exec(code, {"model": model, "images": torch.rand(2, 1, 8, 8), "labels": torch.tensor([3, 5])})
+    assert re.match(r"psnr=\[\d+\.\d+, \d+\.\d+\] ssim=", capsys.readouterr().out)
