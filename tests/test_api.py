@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.docs.test_documented_commands import blocks
 from torch import nn
 
 import leakbench
@@ -49,6 +50,15 @@ def test_examples(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(checkout)
     results = doctest.testmod(api)
     assert results.attempted > 15 and not results.failed
+
+
+def test_the_example_of_the_guide(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(checkout)
+    (code,) = blocks(ROOT / "docs" / "running.md", "python")
+    exec(code, {})
+    assert re.search(r"undefended +none +grey +\d", capsys.readouterr().out)
 
 
 def test_every_name_has_an_example() -> None:
