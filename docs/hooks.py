@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS, OUTSIDE = "docs", "repository"
+ROW, CODE = re.compile(r"^\|.*$", re.MULTILINE), re.compile(r"`[^`]*`")
 LINK = re.compile(r"(?<=\]\()([^)#:\s]+)(?=[)#])")
 """Targets of Markdown links, without anchors; not addresses."""
 
@@ -34,7 +35,7 @@ def _target(page: str, link: str) -> str:
 
 
 def site_place(path: str) -> str:
-    """The place of a file of the repository in the sources of the site, and back for :func:`in_repository`."""
+    """The place of a file of the repository in the sources of the site."""
     return path.removeprefix(f"{DOCS}/") if path.startswith(f"{DOCS}/") else f"{OUTSIDE}/{path}"
 
 
@@ -57,11 +58,15 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
-    """Point links at the places on the site."""
+    """Point links at the places on the site, and unescape bars in tables' code, which GitHub wants escaped."""
     path, uri = in_repository(page.file.src_uri), page.file.src_uri
 
     def moved(match: re.Match[str]) -> str:
         target = _target(path, match[0])
         return posixpath.relpath(site_place(target), posixpath.dirname(uri)) if (ROOT / target).is_file() else match[0]
 
-    return LINK.sub(moved, markdown)
+    return LINK.sub(moved, ROW.sub(lambda row: CODE.sub(_unescaped, row[0]), markdown))
+
+
+def _unescaped(code: re.Match[str]) -> str:
+    return code[0].replace(r"\|", "|")

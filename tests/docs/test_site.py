@@ -94,6 +94,9 @@ class TestSite:
         assert 'id="leakbench.api.read_records"' in text
         assert ":class:" not in text and "<blockquote>" not in text, "examples and roles are code"
 
+    def test_bars_in_the_code_of_tables(self, site: Path) -> None:
+        assert "|g_i - t_i|</code>" in (site / "reference" / "attacks.html").read_text()
+
     def test_links_to_files_of_the_repository_stay_on_the_site(self, site: Path) -> None:
         assert (site / "repository" / "examples" / "audit_plain_torch.py").is_file()
         assert 'href="repository/examples/audit_plain_torch.py"' in (site / "audit.html").read_text()
