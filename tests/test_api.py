@@ -108,6 +108,13 @@ def test_defenses_of_images_calibrate_on_the_batch(model: nn.Module, images: tor
     assert not torch.allclose(plain, noisy)
 
 
+@pytest.mark.usefixtures("clean_registries")
+def test_a_defense_of_ones_own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sign_noise.py").write_text(blocks(ROOT / "docs" / "index.md", "python")[0])
+    monkeypatch.chdir(tmp_path)
+    assert leakbench.defense("sign_noise.py:SignNoise", probability=0.2).parameters() == {"probability": 0.2}
+
+
 def test_pixels_are_the_inputs_before_normalisation(model: nn.Module, images: torch.Tensor) -> None:
     seen = leakbench.send(model, (images - 0.5) / 0.25, torch.tensor([3, 5]), mean=[0.5], std=[0.25])
     result = leakbench.reconstruct(leakbench.attack("grey"), seen)
