@@ -16,7 +16,7 @@ UV := .venv/bin/uv
 BIN := .venv/bin
 READY := .venv/.ready-$(ENV)
 
-.PHONY: replicate test lint format schemas pins
+.PHONY: replicate test lint format schemas site pins
 .DELETE_ON_ERROR:
 
 # After every job Snakemake looks for others, and again after this timespan: its default of a second keeps a core busy.
@@ -50,6 +50,10 @@ format: $(READY)
 # The JSON Schemas of the configuration and of records, from the classes that validate them.
 schemas: $(READY)
 	$(BIN)/leakbench schemas
+
+# The documentation, from docs/ and docstrings, as HTML in site/; without a network.
+site: $(READY)
+	$(BIN)/mkdocs build --strict --quiet
 
 # Full pins of both environments, from pyproject.toml, for every platform and Python that it names; versions stay as they
 # are unless UPGRADE=--upgrade. The CPU set is the CUDA set without the GPU libraries, which a CPU build of torch does not

@@ -11,8 +11,9 @@ import leakbench
 
 PACKAGE = Path(leakbench.__file__).parent
 
-QUICK = {"cli.py", "__main__.py", "lazy.py", "workflow/caller.py", "workflow/warm.py"}
-"""Modules that `leakbench --help` and a warm process with its callers start with: they defer whatever they can."""
+QUICK = {"__init__.py", "cli.py", "__main__.py", "lazy.py", "workflow/caller.py", "workflow/warm.py"}
+"""Modules that the package, `leakbench --help` and a warm process with its callers start with: they defer whatever they
+can."""
 
 LIGHT = {*sys.stdlib_module_names, "leakbench", "pydantic", "yaml"}
 """Packages that planning imports."""

@@ -631,7 +631,7 @@ def _add_reports(command: _AddCommand) -> None:
     explain = command("explain", _explain, "Go from a row of a figure or table to the records behind it.")
     explain.add_argument("target", metavar="TARGET", help="figures/<scale>/<paper>/fig01:<row>, rows counted from 1")
     explain.add_argument("--json", action="store_true", help="print a JSON object")
-    command("pages", _pages, "Write the tables of the papers' pages and README from published verdicts.")
+    command("pages", _pages, "Write the verdicts on the pages, and the reference of all components.")
     scorecard = command("scorecard", _scorecard, "Write claims, findings, figures and tables of a scale as one page.")
     scorecard.add_argument("page", metavar="PAGE", help="results/<scale>/scorecard.html")
 

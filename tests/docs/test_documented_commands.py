@@ -29,6 +29,7 @@ WRITTEN = {f"config/papers/{paper}.yaml" for paper in paper_folders()}
 
 # Commands that cannot be run here as they stand, and the test that runs them.
 ELSEWHERE = {
+    "git clone <this repository> leakbench && cd leakbench": ".ci/run",
     "make replicate": ".ci/run",
     "make test": ".ci/run",
     "leakbench stage mnist fashion_mnist cifar10": "tests/data/test_staging.py",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -72,8 +72,8 @@ class Captured:
     observations: Observations
     mean: torch.Tensor
     std: torch.Tensor
-    digests: Mapping[str, str]
-    assumptions: Sequence[str]
+    digests: Mapping[str, str] = field(default_factory=dict)
+    assumptions: Sequence[str] = ()
 
     @property
     def network(self) -> Network:
@@ -104,9 +104,8 @@ def capture(request: Request, device: torch.device) -> Captured:
     network = Network(module, device, request.batch_norm)
     update = _update(network, _tensors(request.update, "the update"), request)
     _check_output(network, request, device)
-    channels = request.shape[0]
     mean, std = (
-        torch.tensor(_per_channel(values, channels, key), device=device)[:, None, None]
+        per_channel(values, request.shape[0], key).to(device)
         for key, values in (("--mean", request.mean), ("--std", request.std))
     )
     local = request.local if request.kind != "gradient" else ONE_STEP
@@ -134,12 +133,22 @@ def _check_numbers(request: Request) -> None:
         raise ConfigError(f"--local-batch {size} does not divide --batch {request.batch}, the client's images")
 
 
-def _per_channel(values: tuple[float, ...], channels: int, key: str) -> list[float]:
+def per_channel(values: Sequence[float], channels: int, key: str) -> torch.Tensor:
+    """A number per channel, or one for all, as ``[C, 1, 1]``.
+
+    Args:
+        values: as given.
+        channels: of the images, C.
+        key: the name of the values, for the error message; those of a standard deviation end with ``std``.
+
+    Raises:
+        ConfigError: there are as many as neither, or a standard deviation is not above zero.
+    """
     if len(values) not in (1, channels):
         raise ConfigError(f"{key}: {len(values)} numbers for images of {channels} channels; give one, or {channels}")
-    if key == "--std" and min(values) <= 0:
+    if key.endswith("std") and min(values) <= 0:
         raise ConfigError(f"{key}: {min(values)} is not above zero")
-    return list(values) * (channels if len(values) == 1 else 1)
+    return torch.tensor(values, dtype=torch.float32).expand(channels)[:, None, None]
 
 
 def _module(source: str) -> torch.nn.Module:
@@ -196,32 +205,46 @@ def _load(module: torch.nn.Module, before: Mapping[str, torch.Tensor], request: 
         ) from None
 
 
-def _update(network: Network, tensors: Mapping[str, torch.Tensor], request: Request) -> torch.Tensor:
-    """The update in the order of the network's parameters, as the gradient that attacks match, ``[d]``."""
-    path = request.update
+def flattened(network: Network, tensors: Mapping[str, torch.Tensor], where: str, model: str) -> torch.Tensor:
+    """Tensors by the names of the parameters, in the order of the network's, ``[d]``.
+
+    Args:
+        network: the architecture.
+        tensors: as given.
+        where: source of the tensors, for error messages.
+        model: its name, likewise.
+
+    Raises:
+        ConfigError: tensors are missing, surplus, of another shape or not finite.
+    """
     surplus = tensors.keys() - set(network.names)
-    if request.kind != "gradient":
-        surplus -= set(dict(network.module.named_buffers()))  # a state dict after training holds them
     missing = [name for name in network.names if name not in tensors]
     if missing or surplus:
         raise ConfigError(
-            f"{path}: not the parameters of {request.model}: missing {', '.join(missing) or 'none'}; unknown "
+            f"{where}: not the parameters of {model}: missing {', '.join(missing) or 'none'}; unknown "
             f"{', '.join(sorted(surplus)) or 'none'}. Names are those of model.named_parameters()"
         )
     for name, shape in zip(network.names, network.shapes, strict=True):
         if tuple(tensors[name].shape) != shape:
             raise ConfigError(
-                f"{path}: '{name}' has the shape {list(tensors[name].shape)}; the model's has {list(shape)}"
+                f"{where}: '{name}' has the shape {list(tensors[name].shape)}; the model's has {list(shape)}"
             )
         if not bool(tensors[name].isfinite().all()):
             raise ConfigError(
-                f"{path}: '{name}' holds values that are not finite; nothing can be said of such an update"
+                f"{where}: '{name}' holds values that are not finite; nothing can be said of such an update"
             )
-    flat = torch.cat([tensors[name].reshape(-1).float() for name in network.names]).to(network.device)
+    return torch.cat([tensors[name].reshape(-1).float() for name in network.names]).to(network.device)
+
+
+def _update(network: Network, tensors: Mapping[str, torch.Tensor], request: Request) -> torch.Tensor:
+    """The update in the order of the network's parameters, as the gradient that attacks match, ``[d]``."""
+    if request.kind != "gradient":  # a state dict after training holds buffers
+        tensors = {name: tensor for name, tensor in tensors.items() if name not in dict(network.module.named_buffers())}
+    flat = flattened(network, tensors, str(request.update), request.model)
     if request.kind == "weights":
         flat = flat - network.parameters
     if not bool(flat.any()):
-        raise ConfigError(f"{path}: nothing but zeros; was it saved before backward() or after zero_grad()?")
+        raise ConfigError(f"{request.update}: nothing but zeros; was it saved before backward() or after zero_grad()?")
     return flat if request.kind == "gradient" else -flat / request.local.rate
 
 

@@ -134,8 +134,11 @@ def true_images(folder: Path, shape: tuple[int, int, int], batch: int) -> torch.
 
 def scored(images: torch.Tensor | None, truth: torch.Tensor | None) -> Scores | None:
     """Scores of reconstructions against the true images, both pixels ``[B, C, H, W]``, after assignment."""
-    if images is None or truth is None:
-        return None
+    return None if images is None or truth is None else scores_of(images, truth)
+
+
+def scores_of(images: torch.Tensor, truth: torch.Tensor) -> Scores:
+    """Scores of reconstructions against the true images, both pixels ``[B, C, H, W]``, after assignment."""
     ordered = in_order(images, truth)
     similar = ssim(ordered, truth).tolist() if min(truth.shape[-2:]) >= _SSIM_SIDE else None
     return Scores(psnr=psnr(ordered, truth).tolist(), ssim=similar)

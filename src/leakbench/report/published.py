@@ -21,6 +21,7 @@ from leakbench.planning.mistakes import check_known
 from leakbench.records import atomic_write
 from leakbench.report.artifacts import artifacts
 from leakbench.report.claims import claims_of
+from leakbench.report.component_pages import FOLDER, component_pages
 from leakbench.report.coverage import PAPER_SCALE
 from leakbench.report.findings import MARKS, SURVIVES, effect_text, lean_text, tally
 from leakbench.report.judging import COLUMNS, claims_path
@@ -75,7 +76,7 @@ def publish(project: Project, scale: str, papers: Iterable[str]) -> list[str]:
 
 
 def pages(project: Project) -> Iterator[tuple[Path, str]]:
-    """Every page that shows verdicts, with its text as the published verdicts and the registered claims make it.
+    """Every page that is written, or in part, with its text: verdicts as published, and the components' reference.
 
     Raises:
         ConfigError: a page does not have exactly one place for its table.
@@ -85,15 +86,19 @@ def pages(project: Project) -> Iterator[tuple[Path, str]]:
         if _page(project, name) is not None:
             yield _rewritten(paper_folders()[name].page, _paper_table(project, name, best))
     yield _rewritten(project.root / README, _overview(project, shown))
+    if (project.root / FOLDER).is_dir():
+        yield from ((project.root / path, text) for path, text in component_pages().items())
 
 
 def write_pages(project: Project) -> list[Path]:
-    """Write the tables of verdicts, and return the pages that changed.
+    """Write the tables of verdicts and the reference, and return the pages that changed.
 
     Raises:
         ConfigError: a page does not have exactly one place for its table.
     """
-    changed = [(path, text) for path, text in pages(project) if path.read_text(encoding="utf-8") != text]
+    changed = [
+        (path, text) for path, text in pages(project) if not path.exists() or path.read_text(encoding="utf-8") != text
+    ]
     for path, text in changed:
         atomic_write(path, text.encode())
     return [path for path, _ in changed]
