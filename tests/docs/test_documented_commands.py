@@ -36,6 +36,7 @@ ELSEWHERE = {
     "leakbench stage --all --scale full": "tests/data/test_needs.py",
     "leakbench stage --all --scale full --check": "tests/data/test_needs.py",
     "leakbench draw figures/smoke/optimal_defense/fig04.pdf --partial": "tests/report/test_partial.py",
+    "leakbench draw figures/smoke/optimal_defense/fig04.pdf --bare --width 3.3in": "tests/report/test_bare.py",
     "make lint": ".ci/run",
     "leakbench publish --scale smoke": "tests/report/test_published.py",
     "leakbench pages": "tests/report/test_published.py",
@@ -57,7 +58,7 @@ ELSEWHERE = {
     "captured/before.safetensors --shape 1,16,16 --classes 10 --batch 2 --truth captured/images --defenses": (
         "tests/auditing/test_examples.py"
     ),
-    "leakbench submit sign_noise.py --parameters '{scale: {sweep: [0.01, 0.1]}}'": (
+    "leakbench submit sign_noise.py --parameters '{probability: {sweep: [0.01, 0.1]}}'": (
         "tests/leaderboard/test_submission.py"
     ),
     "leakbench submit --verify submissions/sign_noise": "tests/leaderboard/test_submission.py",
