@@ -22,6 +22,8 @@ except LeakbenchError as error:
 onstart:
     if workflow.is_main_process:
         flow.tidy_work()
+    if groups_form():
+        flow.requeue_preempted()
 
 
 onsuccess:

@@ -30,6 +30,7 @@ from leakbench.workflow import sharing
 from leakbench.workflow.caller import RUN
 from leakbench.workflow.endings import endings
 from leakbench.workflow.kinds import KindRule, kind_rules
+from leakbench.workflow.preemption import requeue_preempted
 from leakbench.workflow.warm import serves, start
 
 INSTALLED = Path(__file__).parents[2]
@@ -218,6 +219,10 @@ class Workflow:
         except OSError:
             return False
         return True
+
+    def requeue_preempted(self) -> None:
+        """Put jobs back into SLURM's queue that it cancels for others."""
+        requeue_preempted()
 
     def say_endings(self) -> None:
         """Print why jobs left no record."""
