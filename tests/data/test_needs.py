@@ -13,7 +13,9 @@ from leakbench.data.staged import StagedImages
 from leakbench.errors import MissingData
 from leakbench.metrics.image import PERCEPTUAL
 from leakbench.planning.project import Project
-from leakbench.staged.manifest import MANIFEST
+from leakbench.staged import pins
+from leakbench.staged.manifest import MANIFEST, sha256
+from leakbench.staged.pins import Pin
 from leakbench.staging import Need, look, needs, to_do
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,7 +71,8 @@ def test_staged_broken_and_missing(root: Path, fake: Fake) -> None:
     assert "no digest was noted of train-00000-of-00001.parquet, test-00000-of-00001.parquet" in found.faults[0]
     staging.fetch("svhn")
     assert (root / "ufldl-stanford/svhn" / MANIFEST).is_file()
-    assert look(svhn, check=True).faults == ()
+    (remark,) = look(svhn, check=True).faults
+    assert "no digest was published of train-00000-of-00001.parquet, test-00000-of-00001.parquet" in remark
 
     (file,) = root.rglob("train-*.parquet")
     content = bytearray(file.read_bytes())
@@ -83,6 +86,29 @@ def test_staged_broken_and_missing(root: Path, fake: Fake) -> None:
     file.unlink()
     found = look(svhn, check=True)
     assert found.state == "missing" and "is not staged: no file matches" in found.faults[0]
+
+
+@pytest.mark.usefixtures("torch_home")
+def test_files_that_are_not_the_published_ones_are_named(
+    root: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whether somebody put them there or an older version staged them: before anything is read, once they are noted."""
+    fake("svhn")
+    (train,), (test,) = root.rglob("train-*.parquet"), root.rglob("test-*.parquet")
+    published = {"cropped_digits/train-00000-of-00001.parquet": "a" * 64, f"cropped_digits/{test.name}": sha256(test)}
+    monkeypatch.setattr(pins, "_pins", lambda: {"ufldl-stanford/svhn": Pin(sha256=published)})
+    svhn = need("svhn")
+    assert look(svhn, check=False).state == "staged"  # nothing is noted, and no file is read
+    found = look(svhn, check=True)
+    assert found.state == "broken"
+    assert [fault.partition(":")[0] for fault in found.faults] == [f"{train} is not what was published"]
+
+    staging.fetch("svhn")
+    assert f"{train} is not what was published: its SHA-256 begins with " in capsys.readouterr().out
+    assert look(svhn, check=False).state == "broken"
+    published["cropped_digits/train-00000-of-00001.parquet"] = sha256(train)
+    monkeypatch.setattr(pins, "_pins", lambda: {"ufldl-stanford/svhn": Pin(sha256=published)})
+    assert look(need("svhn"), check=True).faults == ()
 
 
 @pytest.mark.usefixtures("root")

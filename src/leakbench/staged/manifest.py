@@ -8,8 +8,8 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -54,6 +54,7 @@ class Staged:
         files: all its files. Raises MissingData if they are not all there, or unusable.
         accept: the page where terms have to be accepted before anything can be fetched.
         digest: the SHA-256 of its only file, or how it begins, where it is known without a manifest.
+        published: digests of its files that are known without a manifest, by the path relative to the folder.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Staged:
     files: Callable[[], Sequence[Path]]
     accept: str = ""
     digest: str = ""
+    published: Mapping[str, str] = field(default_factory=dict)
 
     def faults(self) -> list[str]:
         """Faults of its files, which are all there; reads them whole.
@@ -73,11 +75,35 @@ class Staged:
         known = {} if self.digest else read_manifest(self.folder).files
         faults = []
         for path in self.files():
-            entry = known.get(_key(self.folder, path))
-            wanted = self.digest or (entry.sha256 if entry else "")
-            if not sha256(path).startswith(wanted):
-                faults.append(f"{path} is not what was staged: its SHA-256 does not begin with {wanted[:16]}")
+            key, digest = _key(self.folder, path), sha256(path)
+            published, entry = self.digest or self.published.get(key, ""), known.get(key)
+            if not digest.startswith(published):
+                faults.append(_differs(path, "published", digest, published))
+            elif entry and digest != entry.sha256:
+                faults.append(_differs(path, "staged", digest, entry.sha256))
         return faults
+
+    def differing(self) -> list[str]:
+        """Files whose digest was noted, and is not the one that was published; reads no file.
+
+        Raises:
+            MissingData: files are missing, or the manifest cannot be read.
+        """
+        known = {} if self.digest else read_manifest(self.folder).files
+        keys = {_key(self.folder, path): path for path in self.files()} if known else {}
+        return [
+            _differs(path, "published", known[key].sha256, self.published[key])
+            for key, path in keys.items()
+            if key in known and known[key].sha256 != self.published.get(key, known[key].sha256)
+        ]
+
+    def unpublished(self) -> list[str]:
+        """Files of which no digest was published: those that were noted at a first staging are all that is known.
+
+        Raises:
+            MissingData: files are missing.
+        """
+        return [] if self.digest else [p.name for p in self.files() if _key(self.folder, p) not in self.published]
 
     def unnoted(self) -> list[str]:
         """Files whose digest nobody knows.
@@ -85,8 +111,12 @@ class Staged:
         Raises:
             MissingData: files are missing, or the manifest cannot be read.
         """
-        known = read_manifest(self.folder).files
+        known = {} if self.digest else {*read_manifest(self.folder).files, *self.published}
         return [] if self.digest else [path.name for path in self.files() if _key(self.folder, path) not in known]
+
+
+def _differs(path: Path, what: str, digest: str, wanted: str) -> str:
+    return f"{path} is not what was {what}: its SHA-256 begins with {digest[:16]}, and not with {wanted[:16]}"
 
 
 def read_manifest(folder: Path) -> Manifest:
