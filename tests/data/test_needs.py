@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -109,6 +111,36 @@ def test_files_that_are_not_the_published_ones_are_named(
     published["cropped_digits/train-00000-of-00001.parquet"] = sha256(train)
     monkeypatch.setattr(pins, "_pins", lambda: {"ufldl-stanford/svhn": Pin(sha256=published)})
     assert look(need("svhn"), check=True).faults == ()
+
+
+@pytest.mark.usefixtures("torch_home")
+@pytest.mark.parametrize("published", [{}, {"fashion_mnist/train-00000-of-00001.parquet": "a" * 64}])
+def test_what_was_encoded_anew_is_compared_by_what_it_holds(
+    root: Path, fake: Fake, noise: Any, published: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether or not digests of the files were published, too."""
+    fake("fashion_mnist", train=6, test=2)
+    images, labels = noise(6, "fashion_mnist"), bytes([0, 1, 0, 1, 0, 1])
+    sizes = (6).to_bytes(4) + (28).to_bytes(4) * 2
+    idx = (
+        md5(b"\0\0\x08\x03" + sizes + b"".join(each.tobytes() for each in images)),
+        md5(b"\0\0\x08\x01" + (6).to_bytes(4) + labels),
+    )
+    known = {"zalando-datasets/fashion_mnist": Pin(sha256=published, idx={"train": idx})}
+    monkeypatch.setattr(pins, "_pins", lambda: known)
+    staging.fetch("fashion_mnist")
+    for check in (False, True):
+        found = look(need("fashion_mnist"), check=check)
+        assert found.state == "staged" and "train-" not in "".join(found.faults)
+
+    fake("fashion_mnist", train=6, test=2, form="JPEG")
+    (train,) = root.rglob("train-*.parquet")
+    found = look(need("fashion_mnist"), check=True)
+    assert found.state == "broken" and f"{train} holds other values than were published" in found.faults
+
+
+def md5(content: bytes) -> str:
+    return hashlib.md5(content).hexdigest()
 
 
 @pytest.mark.usefixtures("root")

@@ -31,9 +31,12 @@ def test_published_digests_are_of_files_that_are_read() -> None:
             patterns = [dataset.pattern(split).replace("*", r"\d{5}") for split in dataset.splits]
             for file in pin(dataset.hub_id).sha256:
                 assert any(re.fullmatch(each, file) for each in patterns), file
+            assert set(pin(dataset.hub_id).idx) in (set(), {*dataset.splits})
     digests = [digest for each in pins._pins().values() for digest in each.sha256.values()]
     assert len(digests) >= 10 and all(re.fullmatch("[0-9a-f]{64}", digest) for digest in digests)
-    assert len({*digests}) == len(digests)
+    md5 = [digest for each in pins._pins().values() for split in each.idx.values() for digest in split]
+    assert len(md5) == 8 and all(re.fullmatch("[0-9a-f]{32}", digest) for digest in md5)
+    assert len({*digests, *md5}) == len(digests) + len(md5)
 
 
 def test_a_repository_that_nobody_pinned() -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache, partial
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from leakbench.data.base import DATASETS, Split, data_root
-from leakbench.data.staged import StagedDataset
+from leakbench.data.staged import StagedDataset, StagedImages
 from leakbench.data.text import BERT, BERT_FILE, VOCABULARY, StagedText
 from leakbench.errors import MissingData
 from leakbench.staged.manifest import Staged, note, note_if_possible, put
@@ -37,8 +38,19 @@ def staged_dataset(name: str) -> Staged | None:
         return [shard.path for split in dataset.splits for shard in dataset.shards(split)]
 
     page = f"https://huggingface.co/datasets/{dataset.hub_id}" if dataset.gated else ""
-    folder, published = data_root() / dataset.hub_id, pin(dataset.hub_id).sha256
-    return Staged(name, dataset.terms, dataset.download, folder, files, page, published=published)
+    folder, pinned = data_root() / dataset.hub_id, pin(dataset.hub_id)
+    contents: dict[str, Callable[[], bool]] = {}
+    for split in dataset.splits:
+        if issubclass(dataset, StagedImages) and split in pinned.idx:
+            holds = cache(partial(_holds, dataset, split, pinned.idx[split]))  # once for the files of a split
+            contents |= {path.relative_to(folder).as_posix(): holds for path in dataset.paths(split)}
+    terms, published = dataset.terms, pinned.sha256
+    return Staged(name, terms, dataset.download, folder, files, page, published=published, contents=contents)
+
+
+def _holds(dataset: type[StagedImages], split: Split, idx: tuple[str, str]) -> bool:
+    """Whether a split holds the images and labels with these digests."""
+    return dataset.model_validate({}).idx_digests(split) == idx
 
 
 def staged_vocabulary() -> Staged:

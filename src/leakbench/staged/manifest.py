@@ -55,6 +55,8 @@ class Staged:
         accept: the page where terms have to be accepted before anything can be fetched.
         digest: the SHA-256 of its only file, or how it begins, where it is known without a manifest.
         published: digests of its files that are known without a manifest, by the path relative to the folder.
+        contents: by the same paths, for files that may be encoded in several ways: whether what they hold is what was
+            published. Asked of files with another digest, or none; reads them.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Staged:
     accept: str = ""
     digest: str = ""
     published: Mapping[str, str] = field(default_factory=dict)
+    contents: Mapping[str, Callable[[], bool]] = field(default_factory=dict)
 
     def faults(self) -> list[str]:
         """Faults of its files, which are all there; reads them whole.
@@ -77,7 +80,11 @@ class Staged:
         for path in self.files():
             key, digest = _key(self.folder, path), sha256(path)
             published, entry = self.digest or self.published.get(key, ""), known.get(key)
-            if not digest.startswith(published):
+            as_published = bool(published) and digest.startswith(published)
+            if not as_published and key in self.contents:
+                if not self.contents[key]():
+                    faults.append(f"{path} holds other values than were published")
+            elif published and not as_published:
                 faults.append(_differs(path, "published", digest, published))
             elif entry and digest != entry.sha256:
                 faults.append(_differs(path, "staged", digest, entry.sha256))
@@ -85,6 +92,8 @@ class Staged:
 
     def differing(self) -> list[str]:
         """Files whose digest was noted, and is not the one that was published; reads no file.
+
+        Files that may be encoded in several ways are left out.
 
         Raises:
             MissingData: files are missing, or the manifest cannot be read.
@@ -94,16 +103,19 @@ class Staged:
         return [
             _differs(path, "published", known[key].sha256, self.published[key])
             for key, path in keys.items()
-            if key in known and known[key].sha256 != self.published.get(key, known[key].sha256)
+            if key in known
+            and key not in self.contents
+            and known[key].sha256 != self.published.get(key, known[key].sha256)
         ]
 
     def unpublished(self) -> list[str]:
-        """Files of which no digest was published: those that were noted at a first staging are all that is known.
+        """Files of which no digest was published: what was noted at a first staging is all that is known of them.
 
         Raises:
             MissingData: files are missing.
         """
-        return [] if self.digest else [p.name for p in self.files() if _key(self.folder, p) not in self.published]
+        known = {*self.published, *self.contents}
+        return [] if self.digest else [path.name for path in self.files() if _key(self.folder, path) not in known]
 
     def unnoted(self) -> list[str]:
         """Files whose digest nobody knows.
@@ -111,7 +123,7 @@ class Staged:
         Raises:
             MissingData: files are missing, or the manifest cannot be read.
         """
-        known = {} if self.digest else {*read_manifest(self.folder).files, *self.published}
+        known = {} if self.digest else {*read_manifest(self.folder).files, *self.published, *self.contents}
         return [] if self.digest else [path.name for path in self.files() if _key(self.folder, path) not in known]
 
 

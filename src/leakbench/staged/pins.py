@@ -19,12 +19,14 @@ class Pin(BaseModel):
     Attributes:
         revision: the commit that is staged; None for a repository that nobody pinned, of which the newest is.
         sha256: published digests, by the file's path in the repository.
+        idx: published MD5 digests of the images and of the labels of a split, as files of the format IDX.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     revision: str | None = Field(None, pattern="^[0-9a-f]{40}$")
     sha256: Mapping[str, str] = {}
+    idx: Mapping[str, tuple[str, str]] = {}
 
 
 def pin(hub_id: str) -> Pin:
