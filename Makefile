@@ -6,17 +6,20 @@ SCALE ?= smoke
 CORES ?= all
 PYTHON ?= python3
 
+# Under Linux the index's torch cannot be imported without the GPU libraries: its CPU builds lie on a page of their own.
+LINUX_CPU := $(and $(filter Linux,$(shell uname -s)),$(filter cpu,$(ENV)))
+ifeq ($(PIP_NO_INDEX)$(if $(LINUX_CPU),,other),)
+export PIP_FIND_LINKS ?= https://download.pytorch.org/whl/cpu/torch/
+endif
 # uv installs in seconds; it does not read pip's variables by itself: where wheels lie, and to ask no index.
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
-ifdef PIP_NO_INDEX
-export UV_NO_INDEX ?= 1
-endif
+INSTALL = $(UV) pip install --quiet --python $(BIN)/python $(if $(PIP_NO_INDEX),--no-index)
 UV_VERSION := 0.13.8
 UV := .venv/bin/uv
 BIN := .venv/bin
 READY := .venv/.ready-$(ENV)
 
-.PHONY: replicate test lint format schemas site pins
+.PHONY: replicate test lint format schemas site pins wheelhouse
 .DELETE_ON_ERROR:
 
 # After every job Snakemake looks for others, and again after this timespan: its default of a second keeps a core busy.
@@ -67,12 +70,28 @@ pins: $(UV)
 	$(PIN) $$($(GPU_ONLY) envs/cuda.txt) --output-file envs/cpu.txt
 	sed --in-place '/^torch==/r envs/torch-cpu.txt' envs/cpu.txt
 
+# All that an installation reads, for machines of this kind without a network: docs/install.md. uv and setuptools, which
+# some pins are built with, the build system of pyproject.toml, and the pins. pip would prefer the index's torch to a CPU
+# build in a folder, so it gets the digests of the CPU builds alone.
+wheelhouse: $(UV)
+	mkdir -p $@
+	$(BIN)/pip download --quiet --dest $@ uv==$(UV_VERSION) setuptools wheel editables \
+		$$(sed --quiet 's/^requires = \["\(.*\)"\]/\1/p' pyproject.toml)
+	cp envs/$(ENV).txt $@/pins.txt
+ifneq ($(LINUX_CPU),)
+	sed '/^torch==/,/[0-9a-f]$$/d' envs/cpu.txt > $@/pins.txt
+	grep '^torch==' envs/cpu.txt >> $@/pins.txt
+	sed '$$ s/ .$$//' envs/torch-cpu.txt >> $@/pins.txt
+endif
+	$(BIN)/pip download --quiet --no-deps --dest $@ --requirement $@/pins.txt
+	@echo "Copy this checkout with wheelhouse/, and there: PIP_NO_INDEX=1 PIP_FIND_LINKS=$$""PWD/wheelhouse make replicate"
+
 $(UV):
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 
 $(READY): envs/$(ENV).txt pyproject.toml | $(UV)
-	$(UV) pip install --quiet --compile-bytecode --python $(BIN)/python --requirement envs/$(ENV).txt
-	$(UV) pip install --quiet --python $(BIN)/python --no-deps --editable .
+	$(INSTALL) --compile-bytecode --requirement envs/$(ENV).txt
+	$(INSTALL) --no-deps --editable .
 	@rm -f .venv/.ready-*
 	@touch $@

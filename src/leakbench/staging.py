@@ -44,7 +44,7 @@ class Availability:
 
     Attributes:
         size: bytes on disk if it is there, else bytes to fetch; None if nobody knows.
-        faults: of files that are there, or reasons why they cannot be checked.
+        faults: of files that are there, and what they cannot be compared with.
     """
 
     need: Need
@@ -103,6 +103,9 @@ def fetch(name: str) -> None:
         stage_model(name)
     else:
         stage(name)
+    if staged := _staged(name):
+        for difference in staged.differing():
+            print(difference)
 
 
 def fetch_all(wanted: Iterable[Need]) -> None:
@@ -120,7 +123,8 @@ def look(need: Need, *, check: bool) -> Availability:
 
     Args:
         need: an input of a plan.
-        check: read all files, and compare them with the digests that were noted when they were staged.
+        check: read all files, and compare them with published digests, and with those noted when they were staged;
+            without, the noted ones are compared with the published ones.
     """
     staged = need.staged
     if staged is None:
@@ -128,16 +132,22 @@ def look(need: Need, *, check: bool) -> Availability:
     try:
         files = staged.files()
         size = sum(path.stat().st_size for path in files)
-        faults = staged.faults() if check else []
+        faults = staged.faults() if check else staged.differing()
         unnoted = staged.unnoted() if check else []
+        unpublished = staged.unpublished() if check else []
     except (MissingData, OSError) as error:
         anything = staged.folder.is_dir() and not staged.digest
         return Availability(need, "missing", staged.download, (str(error),) if anything else ())
     if faults:
         return Availability(need, "broken", size, tuple(faults))
-    files_of = f"{staged.folder}: no digest was noted of {', '.join(unnoted)}"
-    advice = f"{files_of}; `leakbench stage {need.name}` notes what is there"
-    return Availability(need, "staged", size, (advice,) if unnoted else ())
+    remarks = []
+    if unnoted:
+        files_of = f"{staged.folder}: no digest was noted of {', '.join(unnoted)}"
+        remarks.append(f"{files_of}; `leakbench stage {need.name}` notes what is there")
+    if noted := [name for name in unpublished if name not in unnoted]:
+        files_of = f"{staged.folder}: no digest was published of {', '.join(noted)}"
+        remarks.append(f"{files_of}; compared with what was noted when they were first staged here")
+    return Availability(need, "staged", size, tuple(remarks))
 
 
 def to_do(availability: Availability) -> str:

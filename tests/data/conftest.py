@@ -16,6 +16,8 @@ from pyarrow import parquet
 from leakbench.data.base import DATASETS
 from leakbench.data.staged import StagedImages
 from leakbench.data.text import BERT, BERT_FILE, StagedText
+from leakbench.staged import pins
+from leakbench.staged.pins import Pin
 
 NATIVE_SHAPES = {"mnist": (28, 28), "fashion_mnist": (28, 28), "celeba": (218, 178, 3), "imagenet": (300, 400, 3)}
 
@@ -63,6 +65,13 @@ def noise() -> Callable[[int, str], list[np.ndarray]]:
 def write_split() -> Callable[..., list[Path]]:
     """``write_split(folder, split, images, columns)`` writes the parquet files of a split as the Hub holds them."""
     return _write_split
+
+
+@pytest.fixture(autouse=True)
+def unpublished(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pins without digests: the files of these tests are others than were published."""
+    revisions = {hub_id: Pin(revision=each.revision) for hub_id, each in pins._pins().items()}
+    monkeypatch.setattr(pins, "_pins", lambda: revisions)
 
 
 @pytest.fixture

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,9 @@ from leakbench.data.staged import StagedImages
 from leakbench.errors import MissingData
 from leakbench.metrics.image import PERCEPTUAL
 from leakbench.planning.project import Project
-from leakbench.staged.manifest import MANIFEST
+from leakbench.staged import pins
+from leakbench.staged.manifest import MANIFEST, sha256
+from leakbench.staged.pins import Pin
 from leakbench.staging import Need, look, needs, to_do
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,7 +73,8 @@ def test_staged_broken_and_missing(root: Path, fake: Fake) -> None:
     assert "no digest was noted of train-00000-of-00001.parquet, test-00000-of-00001.parquet" in found.faults[0]
     staging.fetch("svhn")
     assert (root / "ufldl-stanford/svhn" / MANIFEST).is_file()
-    assert look(svhn, check=True).faults == ()
+    (remark,) = look(svhn, check=True).faults
+    assert "no digest was published of train-00000-of-00001.parquet, test-00000-of-00001.parquet" in remark
 
     (file,) = root.rglob("train-*.parquet")
     content = bytearray(file.read_bytes())
@@ -83,6 +88,59 @@ def test_staged_broken_and_missing(root: Path, fake: Fake) -> None:
     file.unlink()
     found = look(svhn, check=True)
     assert found.state == "missing" and "is not staged: no file matches" in found.faults[0]
+
+
+@pytest.mark.usefixtures("torch_home")
+def test_files_that_are_not_the_published_ones_are_named(
+    root: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whether somebody put them there or an older version staged them: before anything is read, once they are noted."""
+    fake("svhn")
+    (train,), (test,) = root.rglob("train-*.parquet"), root.rglob("test-*.parquet")
+    published = {"cropped_digits/train-00000-of-00001.parquet": "a" * 64, f"cropped_digits/{test.name}": sha256(test)}
+    monkeypatch.setattr(pins, "_pins", lambda: {"ufldl-stanford/svhn": Pin(sha256=published)})
+    svhn = need("svhn")
+    assert look(svhn, check=False).state == "staged"  # nothing is noted, and no file is read
+    found = look(svhn, check=True)
+    assert found.state == "broken"
+    assert [fault.partition(":")[0] for fault in found.faults] == [f"{train} is not what was published"]
+
+    staging.fetch("svhn")
+    assert f"{train} is not what was published: its SHA-256 begins with " in capsys.readouterr().out
+    assert look(svhn, check=False).state == "broken"
+    published["cropped_digits/train-00000-of-00001.parquet"] = sha256(train)
+    monkeypatch.setattr(pins, "_pins", lambda: {"ufldl-stanford/svhn": Pin(sha256=published)})
+    assert look(need("svhn"), check=True).faults == ()
+
+
+@pytest.mark.usefixtures("torch_home")
+@pytest.mark.parametrize("published", [{}, {"fashion_mnist/train-00000-of-00001.parquet": "a" * 64}])
+def test_what_was_encoded_anew_is_compared_by_what_it_holds(
+    root: Path, fake: Fake, noise: Any, published: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether or not digests of the files were published, too."""
+    fake("fashion_mnist", train=6, test=2)
+    images, labels = noise(6, "fashion_mnist"), bytes([0, 1, 0, 1, 0, 1])
+    sizes = (6).to_bytes(4) + (28).to_bytes(4) * 2
+    idx = (
+        md5(b"\0\0\x08\x03" + sizes + b"".join(each.tobytes() for each in images)),
+        md5(b"\0\0\x08\x01" + (6).to_bytes(4) + labels),
+    )
+    known = {"zalando-datasets/fashion_mnist": Pin(sha256=published, idx={"train": idx})}
+    monkeypatch.setattr(pins, "_pins", lambda: known)
+    staging.fetch("fashion_mnist")
+    for check in (False, True):
+        found = look(need("fashion_mnist"), check=check)
+        assert found.state == "staged" and "train-" not in "".join(found.faults)
+
+    fake("fashion_mnist", train=6, test=2, form="JPEG")
+    (train,) = root.rglob("train-*.parquet")
+    found = look(need("fashion_mnist"), check=True)
+    assert found.state == "broken" and f"{train} holds other values than were published" in found.faults
+
+
+def md5(content: bytes) -> str:
+    return hashlib.md5(content).hexdigest()
 
 
 @pytest.mark.usefixtures("root")

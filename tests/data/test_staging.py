@@ -4,35 +4,52 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import datasets
+import huggingface_hub
 import pytest
 import torch
+from pyarrow import parquet
 
 from leakbench.data import staging
 from leakbench.data.base import DATASETS
 from leakbench.data.sentences import Sentences
 from leakbench.data.staged import Mnist, StagedImages
 from leakbench.data.staging import stage
-from leakbench.data.text import BertVocabulary, StagedText
+from leakbench.data.text import BERT, BertVocabulary, StagedText
 from leakbench.errors import MissingData, UnknownName
+from leakbench.staged import pins
 from leakbench.staged.manifest import read_manifest
+from leakbench.staged.pins import Pin
 
 Fake = Callable[..., StagedImages]
 
 
 @pytest.fixture
 def hub(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that ``datasets.load_dataset`` takes for the Hub. Afterwards the data root is empty again."""
+    """A folder that the Hub's libraries take for the Hub at the pinned revisions. Afterwards the data root is empty."""
     folder, cache, load_dataset = tmp_path / "hub", tmp_path / "cache", datasets.load_dataset
 
-    def load(path: str, **options: Any) -> datasets.Dataset:
+    def load(path: str, *, revision: str, **options: Any) -> datasets.Dataset:
+        assert revision == pins.pin(path).revision
         return load_dataset(str(folder / path), cache_dir=str(cache), **options)
 
+    def names(hub_id: str, *, repo_type: str, revision: str) -> list[str]:
+        assert (repo_type, revision) == ("dataset", pins.pin(hub_id).revision)
+        repository = folder / hub_id
+        return [path.relative_to(repository).as_posix() for path in repository.rglob("*") if path.is_file()]
+
+    def download(hub_id: str, name: str, *, repo_type: str, revision: str) -> str:
+        assert (repo_type, revision) == ("dataset", pins.pin(hub_id).revision)
+        return str(folder / hub_id / name)
+
     monkeypatch.setattr(datasets, "load_dataset", load)
+    monkeypatch.setattr(huggingface_hub, "list_repo_files", names)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
     return folder
 
 
@@ -63,29 +80,40 @@ def test_staged_files_have_the_layout_that_is_read(
     dataset = publish(name, train=5, files=2)
     assert stage(name) == root / dataset.hub_id / dataset.folder
     prefix = f"{dataset.hub_id}/{dataset.folder}"
-    names = [f"{prefix}/{split}-00000-of-00001.parquet" for split in sorted(dataset.splits.values())]
+    splits = sorted(dataset.splits.values())
+    names = [f"{prefix}/{split}-{number:05d}-of-00002.parquet" for split in splits for number in range(2)]
     assert tree(root) == sorted([*names, f"{dataset.hub_id}/manifest.json"])
     noted = read_manifest(root / dataset.hub_id).files
     assert {f"{dataset.hub_id}/{key}": entry.sha256 for key, entry in noted.items()} == {
         name: hashlib.sha256((root / name).read_bytes()).hexdigest() for name in names
     }
+    assert all((root / name).read_bytes() == (hub / name).read_bytes() for name in names)
     staged = dataset.load("train", range(5))
     monkeypatch.setenv("LEAKBENCH_DATA", str(hub))
     original = dataset.load("train", range(5))
     assert torch.equal(staged.values, original.values) and torch.equal(staged.labels, original.labels)
 
 
-def test_large_splits_become_several_files(
-    publish: Fake, root: Path, monkeypatch: pytest.MonkeyPatch, noise: Any
+def test_large_splits_of_repositories_with_other_files_become_several(
+    hub: Path,
+    root: Path,
+    fake_text: Callable[..., type[StagedText]],
+    vocabulary: object,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    mnist = publish("mnist", train=25)
-    monkeypatch.setattr(staging, "_SHARD_BYTES", 8_000)
-    stage("mnist")
-    assert [shard.path.name for shard in mnist.shards("train")] == [
-        f"train-{number:05d}-of-00003.parquet" for number in range(3)
+    rows = [(f"dog {number}", number % 2) for number in range(25)]
+    dataset = fake_text("rotten_tomatoes", rows)
+    root.rename(hub)
+    root.mkdir()
+    monkeypatch.setattr(staging, "_SHARD_BYTES", 200)
+    stage("rotten_tomatoes")
+    shards = dataset.shards("train")
+    assert [shard.path.name for shard in shards] == [
+        f"train-{number:05d}-of-{len(shards):05d}.parquet" for number in range(len(shards))
     ]
-    expected = torch.stack([torch.from_numpy(pixels) for pixels in noise(25, "mnist")])
-    assert torch.equal((mnist.load("train", range(25)).values[:, 0] * 255).round().byte(), expected)
+    assert len(shards) > 2
+    read = [(each["text"], each["label"]) for shard in shards for each in parquet.read_table(shard.path).to_pylist()]
+    assert read == rows
 
 
 def test_what_is_there_is_kept(
@@ -102,7 +130,7 @@ def test_what_is_there_is_kept(
     assert "wrote train" in printed and "test is there, 2 images" in printed
     assert test_file.stat().st_mtime_ns == before
 
-    monkeypatch.setattr(datasets, "load_dataset", None)
+    monkeypatch.setattr(huggingface_hub, "list_repo_files", None)
     stage("mnist")
 
 
@@ -139,7 +167,7 @@ def test_an_unreachable_hub(root: Path, monkeypatch: pytest.MonkeyPatch, error: 
     def refuse(*args: object, **kwargs: object) -> None:
         raise error
 
-    monkeypatch.setattr(datasets, "load_dataset", refuse)
+    monkeypatch.setattr(huggingface_hub, "list_repo_files", refuse)
     with pytest.raises(MissingData, match=f"cannot fetch flwrlabs/celeba .*{error}") as caught:
         stage("celeba")
     message = str(caught.value)
@@ -149,23 +177,46 @@ def test_an_unreachable_hub(root: Path, monkeypatch: pytest.MonkeyPatch, error: 
 
 
 def test_a_failed_write_leaves_nothing(publish: Fake, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    publish("mnist", train=25)
-    monkeypatch.setattr(staging, "_SHARD_BYTES", 8_000)
-    write, calls = datasets.Dataset.to_parquet, []
+    publish("mnist", train=25, files=3)
+    copy, calls = shutil.copyfile, []
 
-    def fail_late(self: datasets.Dataset, path: Path) -> int:
-        calls.append(path)
+    def fail_late(source: Path, target: Path) -> Path:
+        calls.append(target)
         if len(calls) == 3:
             raise OSError("No space left on device")
-        written: int = write(self, path)
-        return written
+        return copy(source, target)
 
-    monkeypatch.setattr(datasets.Dataset, "to_parquet", fail_late)
+    monkeypatch.setattr(shutil, "copyfile", fail_late)
     with pytest.raises(OSError, match="No space left"):
         stage("mnist")
     assert tree(root) == ["ylecun/mnist/mnist"]
     with pytest.raises(MissingData, match="is not staged"):
         Mnist().length("train")
+
+
+def test_a_repository_without_such_files(publish: Fake, hub: Path, root: Path) -> None:
+    publish("mnist")
+    for path in hub.rglob("*.parquet"):
+        path.rename(path.with_suffix(".csv"))
+    with pytest.raises(MissingData, match=re.escape("no file matches mnist/train-*-of-*.parquet")):
+        stage("mnist")
+
+
+def test_other_files_than_were_published_are_not_staged(
+    publish: Fake, hub: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish("mnist")
+    file = "mnist/train-00000-of-00001.parquet"
+    digest = hashlib.sha256((hub / "ylecun/mnist" / file).read_bytes()).hexdigest()
+    known = {"ylecun/mnist": Pin(revision="a" * 40, sha256={file: digest})}
+    monkeypatch.setattr(pins, "_pins", lambda: known)
+    stage("mnist")
+
+    (root / "ylecun/mnist" / file).unlink()
+    monkeypatch.setattr(pins, "_pins", lambda: {"ylecun/mnist": Pin(revision="a" * 40, sha256={file: "b" * 64})})
+    with pytest.raises(MissingData, match=f"{file} of ylecun/mnist, .* is not the file of revision {'a' * 40}: "):
+        stage("mnist")
+    assert not (root / "ylecun/mnist" / file).exists()
 
 
 def test_broken_files_are_not_silently_replaced(publish: Fake, root: Path) -> None:
@@ -192,14 +243,19 @@ def test_an_unknown_name() -> None:
 @pytest.fixture
 def vocabulary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """A small vocabulary on the stand-in for the Hub; returns what was asked for there."""
-    import huggingface_hub
-
-    file, asked = tmp_path / "cached", []
+    file = tmp_path / "cached"
+    asked: list[tuple[str, str]] = []
+    of_others: Callable[..., str] = huggingface_hub.hf_hub_download
     file.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\ndog\n")
 
-    def download(repository: str, name: str) -> str:
+    def download(repository: str, name: str, **options: str) -> str:
+        if repository != BERT:
+            return of_others(repository, name, **options)
+        assert options == {"revision": pins.pin(BERT).revision}
         asked.append((repository, name))
         return str(file)
+
+    of_others = huggingface_hub.hf_hub_download
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
     return asked
@@ -218,7 +274,9 @@ def test_text_comes_with_its_vocabulary(
     root.rename(hub)
     root.mkdir()
     assert stage(name) == root / dataset.hub_id / dataset.folder
-    splits = [dataset.pattern(split).replace("*-of-*", "00000-of-00001") for split in ("train", "test")]
+    files = 2 if dataset.folder else 1  # where they have other names than ours, they are written anew
+    splits = [dataset.pattern("test").replace("*-of-*", "00000-of-00001")]
+    splits += [dataset.pattern("train").replace("*-of-*", f"{each:05d}-of-{files:05d}") for each in range(files)]
     file = "google-bert/bert-base-uncased/vocab.txt"
     manifests = ["google-bert/bert-base-uncased/manifest.json", f"{dataset.hub_id}/manifest.json"]
     assert tree(root) == sorted([file, *manifests, *(f"{dataset.hub_id}/{split}" for split in splits)])
@@ -239,8 +297,6 @@ def test_the_vocabulary_alone(root: Path, vocabulary: list[tuple[str, str]]) -> 
 
 
 def test_no_vocabulary_from_an_unreachable_hub(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import huggingface_hub
-
     def refuse(*args: object, **kwargs: object) -> None:
         raise ConnectionError("no route")
 

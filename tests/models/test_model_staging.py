@@ -15,6 +15,7 @@ from leakbench.models.base import build_network
 from leakbench.models.bert import DistilBert, transformers_library
 from leakbench.models.staging import stage_model
 from leakbench.staged.manifest import read_manifest
+from leakbench.staged.pins import pin
 
 TINY = {"width": 8, "layers": 1, "heads": 2, "intermediate": 12, "vocabulary": 20, "positions": 10}
 
@@ -27,7 +28,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("LEAKBENCH_DATA", str(tmp_path / "data"))
     folder = tmp_path / "hub"
 
-    def fetch(hub_id: str, file: str) -> str:
+    def fetch(hub_id: str, file: str, *, revision: str | None) -> str:
+        assert revision == pin(hub_id).revision
         if not (folder / hub_id / file).is_file():
             raise OSError(f"{hub_id} does not appear to have a file named {file}")
         return str(folder / hub_id / file)
@@ -58,6 +60,17 @@ def test_a_hub_that_refuses(hub: Path) -> None:
         stage_model("lab/none")
     for words in ("cannot fetch config.json", "does not appear to have", "leakbench stage lab/none", "data/lab/none"):
         assert words in str(caught.value)
+    assert not (hub.parent / "data").exists()
+
+
+def test_other_weights_than_were_published_are_not_staged(hub: Path) -> None:
+    name = "distilbert/distilbert-base-uncased"
+    (hub / name).mkdir(parents=True)
+    (hub / name / "config.json").write_text("{}")
+    with pytest.raises(
+        MissingData, match=rf"config.json of {name}, fetched to .* is not the file of revision 12040acc"
+    ):
+        stage_model(name)
     assert not (hub.parent / "data").exists()
 
 

@@ -6,31 +6,19 @@ they are those of tests/workflow, which compute nothing, and go wrong as ``fault
 
 from __future__ import annotations
 
-import csv
-import json
-import os
-import shutil
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.workflow.conftest import Checkout, new_checkout
+from tests.slurm.sites import TIME_LIMIT, Site, new_site
 
 if TYPE_CHECKING:
     from tests.slurm.cluster import Cluster
 
-ROOT = Path(__file__).resolve().parents[2]
-FITTED = ["--config", "scale=tiny", "--jobs", "6", "--slurm-init-seconds-before-status-checks", "2"]
-LATENCY_S = 30
-TIME_LIMIT = 540  # seconds
-
+PLUGINS = ["quick_jobs.py", "halved.py", "faulty_jobs.py"]
 PAPER = "results/tiny/optimal_defense"
 GROUP = [
     f"{PAPER}/pruning_training/digits16/small/{label}/train/all.json" for label in ("gp-80", "gp-90", "none", "op-80")
@@ -55,91 +43,6 @@ FAILING = [
 ]
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.xdist_group("slurm")]
-
-
-@dataclass
-class Site:
-    """A checkout on the cluster, and its runs."""
-
-    cluster: Cluster
-    checkout: Checkout
-    runs: list[subprocess.Popen[bytes]] = field(default_factory=list)
-
-    @property
-    def root(self) -> Path:
-        return self.checkout.root
-
-    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start Snakemake with the profile; its output goes to run<number>.log."""
-        command = [sys.executable, "-m", "snakemake", "--profile", "slurm", *FITTED, *arguments]
-        path = os.pathsep.join([str(self.root / "bin"), self.cluster.environment["PATH"]])
-        environment = self.cluster.environment | {"PATH": path, "PYTHONPATH": str(ROOT / "src")}
-        environment["LEAKBENCH_CHECKPOINT_S"] = "1"
-        with (self.root / f"run{len(self.runs)}.log").open("wb") as output:
-            run = subprocess.Popen(command, cwd=self.root, env=environment, stdout=output, stderr=output)
-        self.runs.append(run)
-        return run
-
-    def said(self, number: int = -1) -> str:
-        """What a run printed."""
-        return (self.root / f"run{range(len(self.runs))[number]}.log").read_text(errors="replace")
-
-    def finish(self) -> int:
-        """Wait for the newest run."""
-        return self.runs[-1].wait(TIME_LIMIT)
-
-    def stop(self) -> None:
-        for run in self.runs:
-            if run.poll() is None:
-                run.send_signal(signal.SIGINT)
-                run.wait(60)
-
-    def expects(self, records: Iterable[str], seconds: float) -> None:
-        """Write what `leakbench cost` would have estimated."""
-        file = self.root / "results" / "tiny" / "costs.csv"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("w", newline="") as opened:
-            rows = csv.writer(opened)
-            rows.writerows([("record", "seconds"), *((record, seconds) for record in records)])
-
-    def goes_wrong(self, faults: dict[str, str]) -> None:
-        (self.root / "faults.json").write_text(json.dumps(faults))
-
-    def attempted(self, record: str) -> str | None:
-        """The SLURM job in which a job went wrong, once it did."""
-        tried = (self.root / "tried" / record).with_suffix("")
-        return tried.read_text() if tried.exists() else None
-
-    def ran(self) -> dict[str, list[tuple[str, str]]]:
-        """Per record, the SLURM job and the parent process of every attempt that computed."""
-        found: dict[str, list[tuple[str, str]]] = {}
-        for line in (self.root / "ran.txt").read_text().splitlines():
-            record, job, parent = line.split(" ")
-            found.setdefault(record, []).append((job, parent))
-        return found
-
-    def steps(self) -> list[tuple[str, str, int]]:
-        """The SLURM job, the process and the number of every step of the long job."""
-        file = self.root / "steps.txt"
-        words = [line.split(" ") for line in file.read_text().splitlines()] if file.exists() else []
-        return [(job, process, int(step)) for job, process, step in words]
-
-    def record(self, path: str) -> Any:
-        return json.loads((self.root / path).read_text())
-
-    def jobs(self) -> dict[str, dict[str, str]]:
-        """This checkout's SLURM jobs."""
-        return self.cluster.jobs(self.root)
-
-
-def new_site(cluster: Cluster, root: Path) -> Site:
-    checkout = new_checkout(root)
-    shutil.copytree(ROOT / "slurm", root / "slurm")
-    shutil.copy(ROOT / "tests" / "slurm" / "faulty_jobs.py", root)
-    plugins = ["quick_jobs.py", "halved.py", "faulty_jobs.py"]
-    checkout.edit("config/config.yaml", lambda config: config.update(plugins=plugins))
-    checkout.replace("slurm/config.yaml", "latency-wait: 90", f"latency-wait: {LATENCY_S}")
-    return Site(cluster, checkout)
 
 
 # A file system whose files arrive late: what a step wrote is out of sight when the step ends, until a test returns it.
@@ -192,12 +95,7 @@ def everything_goes_wrong(site: Site) -> None:
         return True
 
     def hurry() -> bool:
-        """SLURM lets a job wait two minutes before it runs for a second time."""
-        restarted = [job for job in site.jobs().values() if job.get("Restarts") == "1"]
-        for job in restarted:
-            if job["JobState"] == "PENDING" and job["Reason"] == "BeginTime":
-                site.cluster.run("scontrol", "update", f"JobId={job['JobId']}", "StartTime=now")
-        return len(restarted) == 2 and all(job["JobState"] != "PENDING" for job in restarted)
+        return site.hurry(2)
 
     def run_twice() -> bool:
         if len(site.runs) == 1 and list((site.root / ".snakemake" / "locks").glob("*")):
@@ -217,7 +115,7 @@ def everything_goes_wrong(site: Site) -> None:
 
 def cope(cluster: Cluster, folder: Path) -> Site:
     """A checkout in which everything went wrong, and one run coped."""
-    site = new_site(cluster, folder)
+    site = new_site(cluster, folder, *PLUGINS)
     try:
         everything_goes_wrong(site)
     finally:
@@ -236,7 +134,7 @@ class Failed:
 
 def fail_twice(cluster: Cluster, folder: Path) -> Failed:
     """Run a group with a cell that fails, and, with nothing repaired, run it again."""
-    site = new_site(cluster, folder)
+    site = new_site(cluster, folder, *PLUGINS)
     site.goes_wrong({FAILING[0]: "fails"})
     site.expects(FAILING, seconds=5)
     try:

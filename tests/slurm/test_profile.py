@@ -198,6 +198,7 @@ def test_what_sbatch_is_asked_for(tmp_path: Path, fake_slurm: FakeSlurm) -> None
     (fake_slurm.state / "accounts").write_text("lab-7")
     (fake_slurm.state / "instead").write_text(JOB)
     chosen = {"SLURM_ACCOUNT": "lab-7", "SLURM_GPU_PARTITION": "gpu", "SLURM_GPU_MODEL": "a100"}
+    chosen["SLURM_GPU_CONSTRAINT"] = "80gb"
     quick = ["--slurm-init-seconds-before-status-checks", "1"]
     result = subprocess.run(
         [sys.executable, "-m", "snakemake", "--profile", "slurm", *quick],
@@ -223,7 +224,7 @@ def test_what_sbatch_is_asked_for(tmp_path: Path, fake_slurm: FakeSlurm) -> None
     for flags in (first, second):
         assert "--gpus=a100:1" in flags
         assert "--cpus-per-task=2" in flags
-        assert value(flags, "-p") == "gpu"
+        assert (value(flags, "-p"), value(flags, "-C")) == ("gpu", "80gb")
     for flags in (inventory, group):
         assert not [flag for flag in flags if "gpu" in flag]
         assert "--cpus-per-task=1" in flags

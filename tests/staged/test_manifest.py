@@ -75,6 +75,18 @@ def test_a_folder_that_cannot_be_written(
     assert capsys.readouterr().out == f"{folder}: digests cannot be noted (Permission denied)\n"
 
 
+def test_published_digests_come_before_noted_ones(folder: Path) -> None:
+    """A file that is as it was staged, and not as it was published, is named without being read."""
+    note(folder, paths(folder))
+    staged = Staged("set", "", None, folder, lambda: paths(folder), published={"b.txt": "c" * 64})
+    assert staged.unpublished() == ["a.parquet"] and staged.unnoted() == []
+    (fault,) = staged.faults()
+    assert staged.differing() == [fault]
+    assert fault.startswith(f"{folder / 'b.txt'} is not what was published") and fault.endswith(f"not with {'c' * 16}")
+    (folder / MANIFEST).unlink()
+    assert staged.differing() == [] and staged.faults() == [fault] and staged.unnoted() == ["a.parquet"]
+
+
 def test_a_known_digest_needs_no_manifest(folder: Path) -> None:
     known = hashlib.sha256(b"bb").hexdigest()
     staged = Staged("one", "", None, folder, lambda: [folder / "b.txt"], digest=known)

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import pytest
 
+from leakbench.errors import ConfigError
 from leakbench.jobs.base import JOB_KINDS, JobKind
 from leakbench.planning.project import Project
 from leakbench.workflow.kinds import KindRule, kind_rules
@@ -49,15 +50,27 @@ def test_nothing_is_asked_for_where_nothing_is_offered(offered: set[str], monkey
     assert not [rule.name for rule in kind_rules() if rule.device(offered)]
 
 
-@pytest.mark.parametrize("variable", ["SLURM_GPU_PARTITION", "SLURM_GPU_MODEL", None])
-def test_model_and_partition_of_gpus_come_from_the_environment(
-    monkeypatch: pytest.MonkeyPatch, variable: str | None
-) -> None:
-    for name in ("SLURM_GPU_PARTITION", "SLURM_GPU_MODEL"):
+NAMED = {
+    "SLURM_GPU_PARTITION": "slurm_partition",
+    "SLURM_GPU_MODEL": "gpu_model",
+    "SLURM_GPU_CONSTRAINT": "constraint",
+}
+
+
+@pytest.mark.parametrize("variable", [*NAMED, None])
+def test_gpus_are_those_that_the_environment_names(monkeypatch: pytest.MonkeyPatch, variable: str | None) -> None:
+    for name in NAMED:
         monkeypatch.delenv(name, raising=False)
     if variable is not None:
-        monkeypatch.setenv(variable, "lab-7")
-    named = {"SLURM_GPU_PARTITION": {"slurm_partition": "lab-7"}, "SLURM_GPU_MODEL": {"gpu_model": "lab-7"}}
+        monkeypatch.setenv(variable, "a100_3g.20gb")
     for rule in kind_rules():
-        of_gpu = {"gpu": 1} | (named[variable] if variable else {})
+        of_gpu = {"gpu": 1} | ({NAMED[variable]: "a100_3g.20gb"} if variable else {})
         assert rule.device(BOTH) == (of_gpu if JOB_KINDS.get(rule.name).on_gpu else {"turn": 1})
+
+
+def test_a_model_that_the_plug_in_refuses_is_refused_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_GPU_MODEL", "a100-sxm4-80gb")
+    (train,) = (rule for rule in kind_rules() if rule.name == "train")
+    assert train.device({"turn"}) == {}  # no GPU is asked for
+    with pytest.raises(ConfigError, match=r"SLURM_GPU_MODEL=a100-sxm4-80gb: .* SLURM_GPU_CONSTRAINT="):
+        train.device(BOTH)

@@ -20,6 +20,8 @@ onstart:
     if workflow.is_main_process:
         flow.check_compared()
         flow.tidy_work()
+    if groups_form():
+        flow.requeue_preempted()
 
 
 onsuccess:

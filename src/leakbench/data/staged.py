@@ -6,8 +6,10 @@ The files lie at ``{data root}/{hub id}/{folder}/{split}-{k}-of-{n}.parquet``; a
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
+import struct
 from collections.abc import Callable, Iterator
 from functools import cache
 from io import BytesIO
@@ -191,6 +193,20 @@ class StagedImages(StagedDataset, ImageDataset):
         for place, (image, label) in enumerate(self.labelled(split, wanted, self._image)):
             pixels[place], labels[place] = image, label
         return Samples.from_pixels(pixels[positions], labels[positions].tolist())
+
+    def idx_digests(self, split: Split) -> tuple[str, str]:
+        """MD5 digests of a split's grey images and of its labels as files of the format IDX, in which MNIST appeared.
+
+        Raises:
+            MissingData: the data set is not staged, or a row cannot be used.
+        """
+        count = self.count(split)
+        images = hashlib.md5(struct.pack(">4i", 0x803, count, self.size, self.size), usedforsecurity=False)
+        labels = hashlib.md5(struct.pack(">2i", 0x801, count), usedforsecurity=False)
+        for image, label in self.labelled(split, np.arange(count), self._image):
+            images.update(image.tobytes())
+            labels.update(bytes([label]))
+        return images.hexdigest(), labels.hexdigest()
 
     def _image(self, record: dict[str, Any]) -> np.ndarray:
         return self._decode(record[self.image_column]["bytes"])

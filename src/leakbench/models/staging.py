@@ -7,6 +7,7 @@ from pathlib import Path
 from leakbench.errors import MissingData
 from leakbench.models.bert import WEIGHT_FILES, transformers_library
 from leakbench.staged.manifest import Staged, note_if_possible, put
+from leakbench.staged.pins import check_fetched, pin
 from leakbench.staged.root import data_root
 
 KNOWN = {
@@ -29,7 +30,7 @@ def staged_model(hub_id: str) -> Staged:
         return [folder / file for file in WEIGHT_FILES]
 
     terms, download = KNOWN.get(hub_id, ("", None))
-    return Staged(hub_id, terms, download, folder, files)
+    return Staged(hub_id, terms, download, folder, files, published=pin(hub_id).sha256)
 
 
 def stage_model(hub_id: str) -> Path:
@@ -44,7 +45,7 @@ def stage_model(hub_id: str) -> Path:
         The folder that holds the files.
 
     Raises:
-        MissingData: the Hub cannot be reached or refuses, or has no such files.
+        MissingData: the Hub cannot be reached, refuses, has no such files, or gives others than were published.
         OSError: the folder cannot be written.
     """
     cached_file = transformers_library().utils.cached_file
@@ -56,12 +57,13 @@ def stage_model(hub_id: str) -> Path:
             continue
         print(f"{hub_id}: fetching {file} from the Hub", flush=True)
         try:
-            cached = cached_file(hub_id, file)
+            cached = cached_file(hub_id, file, revision=pin(hub_id).revision)
         except OSError as error:
             raise MissingData(
                 f"weights '{hub_id}': cannot fetch {file} from the Hub ({error}). Run `leakbench stage {hub_id}` on a "
                 f"machine with network access, or copy {' and '.join(WEIGHT_FILES)} to {folder}"
             ) from error
+        check_fetched(hub_id, file, Path(cached))
         put(Path(cached), folder / file)
         print(f"{hub_id}: wrote {file} to {folder}")
     return folder

@@ -8,8 +8,8 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -54,6 +54,9 @@ class Staged:
         files: all its files. Raises MissingData if they are not all there, or unusable.
         accept: the page where terms have to be accepted before anything can be fetched.
         digest: the SHA-256 of its only file, or how it begins, where it is known without a manifest.
+        published: digests of its files that are known without a manifest, by the path relative to the folder.
+        contents: by the same paths, for files that may be encoded in several ways: whether what they hold is what was
+            published. Asked of files with another digest, or none; reads them.
     """
 
     name: str
@@ -63,6 +66,8 @@ class Staged:
     files: Callable[[], Sequence[Path]]
     accept: str = ""
     digest: str = ""
+    published: Mapping[str, str] = field(default_factory=dict)
+    contents: Mapping[str, Callable[[], bool]] = field(default_factory=dict)
 
     def faults(self) -> list[str]:
         """Faults of its files, which are all there; reads them whole.
@@ -73,11 +78,44 @@ class Staged:
         known = {} if self.digest else read_manifest(self.folder).files
         faults = []
         for path in self.files():
-            entry = known.get(_key(self.folder, path))
-            wanted = self.digest or (entry.sha256 if entry else "")
-            if not sha256(path).startswith(wanted):
-                faults.append(f"{path} is not what was staged: its SHA-256 does not begin with {wanted[:16]}")
+            key, digest = _key(self.folder, path), sha256(path)
+            published, entry = self.digest or self.published.get(key, ""), known.get(key)
+            as_published = bool(published) and digest.startswith(published)
+            if not as_published and key in self.contents:
+                if not self.contents[key]():
+                    faults.append(f"{path} holds other values than were published")
+            elif published and not as_published:
+                faults.append(_differs(path, "published", digest, published))
+            elif entry and digest != entry.sha256:
+                faults.append(_differs(path, "staged", digest, entry.sha256))
         return faults
+
+    def differing(self) -> list[str]:
+        """Files whose digest was noted, and is not the one that was published; reads no file.
+
+        Files that may be encoded in several ways are left out.
+
+        Raises:
+            MissingData: files are missing, or the manifest cannot be read.
+        """
+        known = {} if self.digest else read_manifest(self.folder).files
+        keys = {_key(self.folder, path): path for path in self.files()} if known else {}
+        return [
+            _differs(path, "published", known[key].sha256, self.published[key])
+            for key, path in keys.items()
+            if key in known
+            and key not in self.contents
+            and known[key].sha256 != self.published.get(key, known[key].sha256)
+        ]
+
+    def unpublished(self) -> list[str]:
+        """Files of which no digest was published: what was noted at a first staging is all that is known of them.
+
+        Raises:
+            MissingData: files are missing.
+        """
+        known = {*self.published, *self.contents}
+        return [] if self.digest else [path.name for path in self.files() if _key(self.folder, path) not in known]
 
     def unnoted(self) -> list[str]:
         """Files whose digest nobody knows.
@@ -85,8 +123,12 @@ class Staged:
         Raises:
             MissingData: files are missing, or the manifest cannot be read.
         """
-        known = read_manifest(self.folder).files
+        known = {} if self.digest else {*read_manifest(self.folder).files, *self.published, *self.contents}
         return [] if self.digest else [path.name for path in self.files() if _key(self.folder, path) not in known]
+
+
+def _differs(path: Path, what: str, digest: str, wanted: str) -> str:
+    return f"{path} is not what was {what}: its SHA-256 begins with {digest[:16]}, and not with {wanted[:16]}"
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -17,5 +17,7 @@
   not compute on another device because of its neighbours.
 - *Jobs on a cluster leave a copy of their record*, since Snakemake deletes all outputs of a group that failed. A cell
   that failed once runs alone in the next run, so that it takes no other with it again.
+- *Preempted jobs go back into the queue* (``preemption.py``): between Snakemake's SLURM plug-in and SLURM stands one
+  function that does so where SLURM does not.
 - *Snakemake's ``benchmark:`` and ``log:``* go to ``logs/``, under the record's path.
 """

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from leakbench.errors import ConfigError
 from leakbench.jobs.base import JOB_KINDS
 
 _LABEL = "[^/]+"
 """Regular expression of an attack's label."""
+
+_NAMED = {
+    "gpu_model": "SLURM_GPU_MODEL",
+    "constraint": "SLURM_GPU_CONSTRAINT",
+    "slurm_partition": "SLURM_GPU_PARTITION",
+}
+"""Resources of jobs on a GPU, and the environment variables that name them."""
 
 
 @dataclass(frozen=True)
@@ -33,18 +42,26 @@ class KindRule:
     def device(self, offered: Collection[str]) -> dict[str, int | str]:
         """Resources that a job requests for its device.
 
-        A GPU, of the model and in the partition that the environment names; or a turn: jobs without a GPU that share a
-        SLURM job take turns.
+        A GPU, of the model, on nodes with the feature and in the partition that the environment names; or a turn: jobs
+        without a GPU that share a SLURM job take turns.
 
         Args:
             offered: names of the resources that the run has; nothing else is requested.
+
+        Raises:
+            ConfigError: Snakemake's SLURM plug-in would refuse the model.
         """
         if not self.on_gpu:
             return {"turn": 1} if "turn" in offered else {}
         if "gpu" not in offered:
             return {}
-        variables = {"gpu_model": "SLURM_GPU_MODEL", "slurm_partition": "SLURM_GPU_PARTITION"}
-        named = {name: os.environ[variable] for name, variable in variables.items() if os.environ.get(variable)}
+        named = {name: os.environ[variable] for name, variable in _NAMED.items() if os.environ.get(variable)}
+        model = named.get("gpu_model", "")
+        if re.search(r"[^A-Za-z0-9_.]", model):
+            raise ConfigError(
+                f"SLURM_GPU_MODEL={model}: Snakemake's SLURM plug-in takes letters, digits, _ and . alone. Unset it; "
+                "name a feature of the nodes with such GPUs instead (`sinfo -o '%G %f'`): SLURM_GPU_CONSTRAINT=..."
+            )
         return {"gpu": 1, **named}
 
 

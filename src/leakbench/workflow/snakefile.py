@@ -34,6 +34,7 @@ from leakbench.workflow import sharing
 from leakbench.workflow.caller import RUN
 from leakbench.workflow.endings import endings
 from leakbench.workflow.kinds import KindRule, kind_rules
+from leakbench.workflow.preemption import requeue_preempted
 from leakbench.workflow.targets import asked_for, check_targets
 from leakbench.workflow.warm import serves, start
 
