@@ -266,6 +266,10 @@ class Workflow:
         lines = "\n  ".join(wrong or [done.stderr.strip()])
         raise ConfigError(f"nothing was computed, since a component of yours breaks its contract:\n  {lines}")
 
+    def requeue_preempted(self) -> None:
+        """Put jobs back into SLURM's queue that it cancels for others."""
+        requeue_preempted()
+
     def say_endings(self) -> None:
         """Print why jobs of this run left no record."""
         for line in endings(self.project.root, self._started):
