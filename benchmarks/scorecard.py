@@ -1,7 +1,8 @@
 """Cost of the scorecard of many records: seconds, memory and the size of the page.
 
-It copies the tables and pictures of a scale that is complete, repeats the rows of the tables of provenance, gates and
-missing numbers until there are so many records, and writes the page in a process of its own. The best of a few.
+It copies the tables and pictures of a scale that is complete, repeats the rows of the tables of provenance, gates,
+adaptive attacks and missing numbers until there are so many records, and writes the page in a process of its own. The
+best of a few.
 
     python -m benchmarks.scorecard --scale smoke --records 5000
 """
@@ -20,7 +21,7 @@ import pandas as pd
 from benchmarks.planning import measure
 
 ROOT = Path(__file__).parents[1]
-NAMES = ("provenance.csv", "gates.csv", "missing.csv")
+NAMES = ("provenance.csv", "gates.csv", "missing.csv", "adaptive.csv")
 
 
 def copied(root: Path, scale: str, folder: Path, records: int) -> int:
