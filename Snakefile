@@ -22,7 +22,11 @@ localrules:
     scorecard,
 
 
+with last_words():
+    everything = flow.targets()
+
+
 rule all:
     default_target: True
     input:
-        flow.targets(),
+        everything,

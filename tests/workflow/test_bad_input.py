@@ -46,6 +46,7 @@ TARGETS = {
     "results/smoke/optimal_defense/pruning": "results/smoke/optimal_defense/pruning/records.parquet and records",
     "results/smoke/optimal_defense/pruning/records.csv": "results/smoke/optimal_defense/pruning/records.parquet and",
     "figures/overnight/optimal_defense/fig10.pdf": "the scale 'overnight' leaves out what it reads",
+    "figures/smoke/optimal_defense/partial/fig04.pdf": "partial and bare ones are made by `leakbench draw`",
     TARGET: "unknown defense 'gpp'; did you mean 'gp'?",
     "scorecrad": "Expected figures/<scale>/<paper>/<figure or table>.<format>, results/<scale>/scorecard.html",
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import random
+import re
 import signal
 import subprocess
 import time
@@ -95,7 +96,8 @@ def test_a_failing_job_shows_its_message(fresh: Checkout) -> None:
     assert "the disk is gone" in run.output
     assert not (fresh.root / RECORD).exists()
     state = state_of(fresh.root, RECORD)
-    assert state is not None and (state.status, state.error) == ("failed", "OSError: the disk is gone")
+    assert state is not None and state.error is not None and state.status == "failed"
+    assert re.fullmatch(r"OSError: the disk is gone \(.*quick_jobs\.py, line \d+\)", state.error)
 
 
 def test_what_jobs_left_goes_with_their_records(fresh: Checkout) -> None:

@@ -86,11 +86,13 @@ class Workflow:
         self._sizes: dict[str, sharing.CellSize | None] = {}
         self._started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
-    @last_words()
     def targets(self) -> list[str]:
         """Everything of the configured scale.
 
         Records are among the targets, since Snakemake does not notice a missing file behind finished ones.
+
+        Raises:
+            ConfigError: the configuration, or a claim, figure or table, names something that does not exist.
         """
         check_readers(self.project.plan(self.scale))
         made = [path for entry in artifacts_at(self.project.plan(self.scale)) for path in entry.paths(self.scale)]

@@ -78,4 +78,6 @@ def _instead(project: Project, parts: tuple[str, ...]) -> str:
         entry = next(each for each in artifacts_at(project.plan(parts[1])) if each.paper == parts[2])
         file = entry.path(parts[1], FORMATS[entry.kind][0])
         return f"name a file such as {file}; for all of a paper, say --config papers='[{parts[2]}]' instead"
+    if parts[0] == FIGURES:
+        return "figures and tables lie beside each other; partial and bare ones are made by `leakbench draw`"
     return f"of an experiment there are {table_path(*parts[1:4])} and records"
