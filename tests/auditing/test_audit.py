@@ -108,7 +108,7 @@ def test_a_gradient_of_two_images_gives_them_away(tmp_path: Path, capsys: pytest
     assert record.inferred[0] == [0, 1] and record.inferred_right == 1
     dlg = of(record, "dlg")
     assert dlg.level == "exact" and min(dlg.scores.psnr) > 30 and dlg.agreement > 30 and dlg.unexplained < 1e-3
-    assert of(record, "analytic").reason.startswith("attack 'analytic' finds the image of a client that holds one")
+    assert of(record, "spear").reason.startswith("attack 'spear' needs a model whose first layer is fully connected")
     assert of(record, "ig-labels").labels == [1, 0]
     assert {path.name for path in (tmp_path / "out").iterdir()} >= {"truth.png", "dlg.png", "ig.png"}
     assert "attackers who know the labels" not in record.not_tried

@@ -25,7 +25,9 @@ class Analytic(Attack):
         Raises:
             Infeasible: several images per client, or a first layer that is not fully connected with a bias.
         """
-        layer, place = _first_layer(observations)
+        if (batch := observations.batch_shape[0]) != 1:
+            raise Infeasible(f"attack 'analytic' finds the image of a client that holds one; these hold {batch}")
+        layer, place = first_layer(observations, self.name)
         slopes = observations.gradients[:, place]
         # Relative to the largest slope: the squares of small ones would vanish in float32.
         parts = slopes / slopes.abs().amax(dim=1, keepdim=True)
@@ -36,16 +38,22 @@ class Analytic(Attack):
         return Reconstruction(images, None, torch.where(finite, -1, 0))
 
 
-def _first_layer(observations: Observations) -> tuple[LinearLayer, slice]:
-    """The layer that reads the image, and where its biases are."""
-    (batch, *shape), layer = observations.batch_shape, observations.network.first_linear
-    if batch != 1:
-        raise Infeasible(f"attack 'analytic' finds the image of a client that holds one; these hold {batch}")
+def first_layer(observations: Observations, attack: str) -> tuple[LinearLayer, slice]:
+    """The fully connected layer that reads the image, and where its biases are.
+
+    Args:
+        observations: of the model.
+        attack: name of the attack, for the message.
+
+    Raises:
+        Infeasible: the model begins otherwise, or the layer has no bias.
+    """
+    shape, layer = observations.batch_shape[1:], observations.network.first_linear
     if layer is None or layer.inputs != torch.Size(shape).numel():
         raise Infeasible(
-            "attack 'analytic' needs a model whose first layer is fully connected on the flattened image "
+            f"attack '{attack}' needs a model whose first layer is fully connected on the flattened image "
             "('linear', 'mlp'), and this one begins otherwise"
         )
     if layer.bias is None:
-        raise Infeasible("attack 'analytic' divides by the gradient of the first layer's bias, and that layer has none")
+        raise Infeasible(f"attack '{attack}' reads the gradient of the first layer's bias, and that layer has none")
     return layer, layer.bias

@@ -9,6 +9,7 @@ from leakbench.attacks.analytic import Analytic
 from leakbench.attacks.base import Attack
 from leakbench.attacks.presets import DLGWolfe, IGLibrary, IGOptimalDefense
 from leakbench.attacks.regularisers import TotalVariation
+from leakbench.attacks.spear import Spear
 
 SMOOTH, SMOOTH_BATCH, FAINT = 1e-2, 2e-2, 1e-4
 """Weights of total variation: the leaderboard's on single images and on batches, and that of the authors' script."""
@@ -37,7 +38,7 @@ class Rung(NamedTuple):
     @property
     def searches(self) -> bool:
         """Whether it is a search, which can start anywhere; else it computes the images."""
-        return self.attack.name != Analytic.name
+        return self.attack.name not in (Analytic.name, Spear.name)
 
 
 def rungs(batch: int, *, labels_known: bool, iterations: int, restarts: int) -> Iterator[Rung]:
@@ -52,7 +53,10 @@ def rungs(batch: int, *, labels_known: bool, iterations: int, restarts: int) -> 
         iterations: evaluations of the objective per start.
         restarts: starts of every search.
     """
-    yield Rung("analytic", "Ratio of two gradients of the first layer", "", Analytic(), False, 1)
+    if batch == 1:
+        yield Rung("analytic", "Ratio of two gradients of the first layer", "", Analytic(), False, 1)
+    else:
+        yield Rung("spear", "SPEAR, the factors of the first layer's gradient", "", Spear(), False, 1)
     dlg = DLGWolfe(iterations=iterations)
     yield Rung("dlg", "Deep Leakage from Gradients, labels searched for", "", dlg, False, restarts)
     smooth = _inverting(batch, iterations, SMOOTH if batch == 1 else SMOOTH_BATCH)
