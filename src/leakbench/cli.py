@@ -169,7 +169,7 @@ def _merge(arguments: argparse.Namespace) -> None:
 
 def _draw(arguments: argparse.Namespace) -> None:
     from leakbench.report.artifacts import artifact_of
-    from leakbench.report.bare import Shape, inches
+    from leakbench.report.bare import Shape
     from leakbench.report.partial import draw_partly
 
     project = _project(arguments)
@@ -178,7 +178,7 @@ def _draw(arguments: argparse.Namespace) -> None:
         for line in draw_partly(project, path):
             print(line)
     elif arguments.bare:
-        for line in artifact_of(path).render(project, path, Shape(inches(arguments.width), arguments.font)):
+        for line in artifact_of(path).render(project, path, Shape.of(arguments.width, arguments.font)):
             print(line)
     else:
         artifact_of(path).render(project, path)

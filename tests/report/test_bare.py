@@ -32,6 +32,12 @@ def test_what_is_no_width(text: str) -> None:
         inches(text)
 
 
+@pytest.mark.parametrize("font", [0.0, -1.0, 100.0, float("nan")])
+def test_what_is_no_font(font: float) -> None:
+    with pytest.raises(ConfigError, match="expected a size of 4 to 30 points"):
+        Shape.of("3.3in", font)
+
+
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     (tmp_path / "config").symlink_to(ROOT / "config")
@@ -91,6 +97,18 @@ def test_panels_go_below_each_other_and_legends_below_them() -> None:
     assert figure.get_tightbbox().width < 3.4
     texts = [text for text in figure.findobj(Text) if isinstance(text, Text) and text.get_text()]
     assert min(float(text.get_fontsize()) for text in texts) > 6
+    plt.close(figure)
+
+
+def test_a_legend_of_the_whole_figure_takes_no_height_of_its_panels() -> None:
+    figure, (ax,) = panels(1)
+    for number in range(12):
+        ax.plot([0, number], label=f"defense {number}")
+    figure.legend(loc="outside lower center", ncols=6)
+    fit(figure, Shape(3.3, 8.0))
+    (legend,) = figure.legends
+    assert ax.get_window_extent().height > 1.0 * figure.dpi
+    assert legend.get_window_extent().y1 <= ax.get_window_extent().y0
     plt.close(figure)
 
 

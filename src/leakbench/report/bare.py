@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from leakbench.errors import ConfigError
@@ -34,6 +34,17 @@ class Shape(NamedTuple):
 
     width: float
     font: float
+
+    @classmethod
+    def of(cls, width: str, font: float) -> Shape:
+        """The shape of a width such as ``3.3in``.
+
+        Raises:
+            ConfigError: the width is none, or the font's size is none to read.
+        """
+        if not 4 <= font <= 30:
+            raise ConfigError(f"--font {font:g}: expected a size of 4 to 30 points")
+        return cls(inches(width), font)
 
 
 def inches(width: str) -> float:
@@ -77,9 +88,10 @@ def fit(figure: Figure, shape: Shape) -> None:
     for legend in [*figure.legends]:
         legend.remove()
         parts = _parts(legend)
-        figure.legend(
-            loc="outside lower center", ncols=_columns(parts["labels"], shape.width, parts["fontsize"]), **parts
-        )
+        columns = _columns(parts["labels"], shape.width, parts["fontsize"])
+        figure.legend(loc="outside lower center", ncols=columns, **parts)
+        if panels:
+            figure.set_figheight(figure.get_figheight() + _height(parts, columns))
     lay_out(figure)
 
 
@@ -162,6 +174,11 @@ def _move_below(ax: Axes, width: float, height: float) -> float:
     parts = _parts(legend)
     columns = _columns(parts["labels"], width / 0.8, parts["fontsize"])
     legend_below(ax, columns, **parts)
+    return _height(parts, columns)
+
+
+def _height(parts: Mapping[str, Any], columns: int) -> float:
+    """Inches that a legend takes below axes."""
     lines = math.ceil(len(parts["labels"]) / columns) + bool(parts["title"])
     return 0.15 + lines * float(parts["fontsize"]) * 1.5 / 72
 
