@@ -380,6 +380,7 @@ class FixedModel(Model):
     version: ClassVar[int] = 1
     width: int = 6
     normalised: bool = False
+    rectified: bool = False
 
     def build(self, shape: tuple[int, ...], classes: int) -> torch.nn.Module:
         pixels = shape[0] * shape[1] * shape[2]
@@ -387,7 +388,7 @@ class FixedModel(Model):
             torch.nn.Flatten(),
             torch.nn.Linear(pixels, self.width),
             *([torch.nn.BatchNorm1d(self.width)] if self.normalised else []),
-            torch.nn.Tanh(),
+            torch.nn.ReLU() if self.rectified else torch.nn.Tanh(),
             torch.nn.Linear(self.width, classes),
         )
 
@@ -437,9 +438,9 @@ def summary(tensor: torch.Tensor) -> list[float]:
     return [float(flat.norm()) / size, *(float(flat @ (frequency * chirp).cos()) / size for frequency in (1, 2))]
 
 
-def clients(batch: int = 2) -> ClientSteps:
+def clients(batch: int = 2, model: FixedModel | None = None) -> ClientSteps:
     data = FixedData(size=8)
-    network = build_network(FixedModel(), data.shape, data.classes, seed=0)
+    network = build_network(model or FixedModel(), data.shape, data.classes, seed=0)
     images, labels = (tensor.unflatten(0, (3, batch)) for tensor in data.load("test", range(3 * batch)))
     streams = Streams([("fingerprint", client) for client in range(3)])
     return ClientSteps(network, network.parameters, data.normalise(images), labels, streams)
@@ -545,7 +546,8 @@ def numbers_of(component: Component) -> list[float]:
         numbers += summary(found.tokens)
     elif isinstance(component, Attack):
         batch = 1 if f"attack/{component.name}" in SINGLE_IMAGE else 2
-        steps = clients(batch)
+        # SPEAR reads the zeros that ReLU leaves in enough neurons.
+        steps = clients(batch, FixedModel(width=60, rectified=True) if component.name == "spear" else None)
         held = steps.rows(0, 1) if batch > 1 else clients()
         bounds = torch.tensor([-1.0, 1.5]).view(2, 1, 1, 1)
         marked = steps.gradient.abs() < 1e-3

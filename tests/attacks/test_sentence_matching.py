@@ -48,9 +48,9 @@ def sentences(words: list[int]) -> torch.Tensor:
 class Victims:
     """Gradients of a small network on batches of sentences ``[n, B, L]``, and what an attacker knows of them."""
 
-    def __init__(self, ids: torch.Tensor, seed: int = 0) -> None:
+    def __init__(self, ids: torch.Tensor, seed: int = 0, layers: int = 2) -> None:
         model = Bert(
-            width=32, layers=2, heads=2, intermediate=64, vocabulary=V, positions=L, initial_std=0.55 / 32**0.5
+            width=32, layers=layers, heads=2, intermediate=64, vocabulary=V, positions=L, initial_std=0.55 / 32**0.5
         )
         network = build_network(model, (L,), 2, seed)
         self.ids, (n, batch) = ids, ids.shape[:2]
