@@ -76,6 +76,17 @@ def test_a_faulty_file_is_named_with_the_line(tmp_path: Path, text: str, message
         load_plugin(str(tmp_path / "faulty.py"), "config.yaml: compare")
 
 
+def test_a_folder_whose_name_begins_like_that_of_a_library_is_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lib_mine").mkdir()
+    file = tmp_path / "lib_mine" / "fails_beside_lib.py"
+    file.write_text("1 / 0\n")
+    monkeypatch.setattr("leakbench.user_code.installed", lambda: {tmp_path / "lib"})
+    with pytest.raises(ConfigError, match=r"fails_beside_lib\.py, line 1: it cannot be imported"):
+        load_plugin(str(file))
+
+
 HELPED = """
 from leakbench.defenses.base import DEFENSES, Defense
 from helper_of_plugins import SCALE

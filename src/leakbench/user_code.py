@@ -25,9 +25,10 @@ def user_line(error: BaseException) -> str | None:
 
     The user's code is what is neither in this package nor installed.
     """
-    others = (str(Path(__file__).parent), *(str(folder) for folder in installed()))
+    others = [Path(__file__).resolve().parent, *installed()]
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if Path(frame.filename).is_file() and not frame.filename.startswith(others):
+        file = Path(frame.filename).resolve()
+        if file.is_file() and not any(file.is_relative_to(folder) for folder in others):
             return f"{shown(frame.filename)}, line {frame.lineno}"
     return None
 

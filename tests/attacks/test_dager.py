@@ -103,6 +103,15 @@ def test_infeasible() -> None:
         Dager().reconstruct(images, Knowledge(), Streams([("a", 0)]))
 
 
+def test_another_model_of_sentences_is_refused() -> None:
+    """A model that holds words, and no attention layer that the attack knows."""
+    victims = Victims(sentences([5])[:, None])
+    network = build_network(Linear(), (1, 8, 8), 10, 0)
+    seen = Observations(network, network.parameters, torch.ones(1, network.dimension), (1, L, 33))
+    with pytest.raises(Infeasible, match="needs a model that begins with attention"):
+        Dager().reconstruct(seen, victims.knowledge, victims.streams)
+
+
 def test_one_layer_does_not_tell_sentences_apart() -> None:
     victims = Victims(sentences([5, 3])[None])
     model = Bert(width=32, layers=1, heads=2, intermediate=64, vocabulary=V, positions=L)

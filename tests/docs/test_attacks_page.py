@@ -1,4 +1,4 @@
-"""What the pages on attacks say is what the classes say: grants, methods, names and every example."""
+"""Pages on attacks agree with the classes: grants, methods, names and every example."""
 
 from __future__ import annotations
 

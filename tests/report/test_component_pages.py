@@ -88,7 +88,7 @@ def test_values(schema: dict[str, object], words: str) -> None:
 def test_plug_ins_are_left_out() -> None:
     @ATTACKS.register("mine", version=1)
     class Mine(Attack):
-        """Of a plug-in."""
+        """Registered by a plug-in."""
 
     assert "mine" in ATTACKS and Mine not in shipped(ATTACKS)
 

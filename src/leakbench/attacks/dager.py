@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from leakbench.attacks.base import ATTACKS, Attack, Grant, Knowledge, Observations, Reconstruction, Words
+from leakbench.attacks.base import ATTACKS, Attack, Knowledge, Observations, Reconstruction, Words
 from leakbench.effort import Effort
 from leakbench.errors import Infeasible
 from leakbench.federated.local import ONE_STEP
@@ -41,8 +41,8 @@ class Dager(Attack):
     """The sentences of a client, token by token, by the span of what the first attention layer reads.
 
     Every position gets the allowed token that is nearest to the span; in a batch, the nearest ones, of which each
-    sentence takes those that bring it nearest to the span of the second layer. So it has an answer to every message,
-    and an exact one to an undefended gradient.
+    sentence takes those that bring it nearest to the span of the second layer, by a local search that may miss them.
+    Every message has an answer, also a defended one; the undefended gradient of a single sentence has the exact one.
     """
 
     sweeps: int = Field(6, ge=1, description="most rounds in which a sentence of a batch chooses its tokens again")
@@ -51,10 +51,6 @@ class Dager(Attack):
     @property
     def reconstructs(self) -> Literal["images", "sentences"]:
         return "sentences"
-
-    @property
-    def needs(self) -> frozenset[Grant]:
-        return frozenset()
 
     def effort(self, samples: int) -> Effort:
         return Effort(samples, 1)
@@ -102,7 +98,7 @@ class _Sentences:
         self._sweeps, self._starts = attack.sweeps, attack.starts
         named = network.unflatten(gradient)
         free = int((self._known < 0).sum())
-        # Of the first layer's inputs some are equal, such as the first token of all sentences.
+        # Some of the first layer's inputs are equal, such as the first token of all sentences.
         shared = sum(len(column[column > 0].unique()) for column in self._known.T)
         counts = (free + shared, free + int((self._known > 0).sum()))
         self._spans = [_span(weights, count) for weights, count in zip(_reading(named), counts, strict=False)]
@@ -196,9 +192,9 @@ def _beginning(network: Network, parameters: torch.Tensor) -> Any:
     """The embeddings and the first layer of the model with these parameters."""
     module = network.trainable_module().eval()
     module.load_state_dict(network.unflatten(parameters), strict=False)
-    base: Any = module.base_model
+    base: Any = getattr(module, "base_model", None)
     layers = getattr(base, "encoder", None) or getattr(base, "transformer", None)
-    if layers is None or not hasattr(base, "embeddings"):
+    if layers is None or not any(name.endswith(READING) for name in network.names):
         raise Infeasible("attack 'dager' needs a model that begins with attention ('bert', 'distilbert')")
     layers.layer = layers.layer[:1]
     return base

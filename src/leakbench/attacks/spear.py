@@ -4,8 +4,8 @@ The gradient of the layer's weights is ``D X``, with the images in the rows of `
 B]``, the derivative by the layer's output of each neuron and image. It has rank B, so its singular value decomposition
 ``L R`` shows the images up to an invertible matrix: ``D = L Q`` and ``X = Q^-1 R``. ReLU makes half of ``D`` zero,
 which gives ``Q`` away column by column: the null vector of B - 1 rows of ``L`` that are zero in one column of ``D`` is
-this column of ``Q``. Rows are drawn until B independent columns with many zeros are there (section 3 of the paper); one
-draw succeeds with a probability of about ``B / 2^(B - 1)``. The bias's gradient gives the scale of each column.
+this column of ``Q``. Rows are drawn until B independent columns with many zeros are there; one draw succeeds with a
+probability of about ``B / 2^(B - 1)``. The bias's gradient gives the scale of each column.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from pydantic import Field
 
 from leakbench.attacks.analytic import first_layer
 from leakbench.attacks.base import ATTACKS, Attack, Knowledge, Observations, Reconstruction
-from leakbench.effort import Effort
 from leakbench.errors import Infeasible
 from leakbench.federated.local import ONE_STEP
 from leakbench.lazy import torch
@@ -51,9 +50,6 @@ class Spear(Attack):
     agreement: float = Field(
         0.998, gt=0, le=1, description="least part of neurons and images whose activation is as the gradient says"
     )
-
-    def effort(self, samples: int) -> Effort:
-        return Effort(1, 1)
 
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
         """Reconstruct the batches of undefended gradients exactly, in no particular order.

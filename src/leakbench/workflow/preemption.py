@@ -74,7 +74,7 @@ async def _in_grace_time(job: str) -> bool:
 
 
 async def _ask(*command: str) -> tuple[str, str]:
-    """What a command of SLURM's answers, and its errors; nothing where it does not answer."""
+    """Output and errors of a SLURM command; empty output where it does not answer."""
     try:
         process = await asyncio.create_subprocess_exec(
             *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE

@@ -21,10 +21,10 @@ ALL = "all"
 
 def asked_for() -> list[str]:
     """Targets on the command line of this process, which is Snakemake's; its own parser reads them."""
-    from snakemake.cli import get_argument_parser
-
     if "snakemake" not in Path(sys.argv[0]).as_posix():
         return []  # a program that uses Snakemake as a library
+    from snakemake.cli import get_argument_parser
+
     targets: list[str] = get_argument_parser().parse_known_args(sys.argv[1:])[0].targets
     return targets
 
