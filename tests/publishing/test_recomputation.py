@@ -46,7 +46,7 @@ def computed(project: Project) -> tuple[str, Record]:
 def test_published_records_are_computed_again_and_equal(project: Project) -> None:
     every = list(verify(project, "smoke", [PAPER], seconds=600, seed=0))
     assert [each.path.split("/")[-2] for each in every] == ["grey", "mean_image"]
-    assert all(each.holds and each.outcome == "identical" and each.same_processor for each in every)
+    assert all(each.holds and each.outcome == "identical" and each.alike for each in every)
 
 
 def test_jobs_go_on_from_published_tensors(tmp_path: Path) -> None:
@@ -97,8 +97,18 @@ def moved(record: Record, by: float, name: str = "psnr") -> Record:
 def test_another_processor_may_end_elsewhere_but_not_far(project: Project, by: float, holds: bool) -> None:
     path, record = computed(project)
     outcome = compared(path, record, moved(record, by))
-    assert outcome.same_processor is False and outcome.holds is holds
+    assert outcome.alike is False and outcome.holds is holds
     assert outcome.beyond == (() if holds else ("psnr",))
+
+
+def test_another_version_of_torch_may_end_elsewhere(project: Project) -> None:
+    path, record = computed(project)
+    other = moved(record, 0.001)
+    other.provenance.processor = record.provenance.processor
+    assert not compared(path, record, other).holds
+    other.provenance.versions["torch"] = "0.1"
+    outcome = compared(path, record, other)
+    assert outcome.holds and "another version of torch" in outcome.outcome
 
 
 def test_records_that_name_no_processor_may_differ_as_if_it_were_another(project: Project) -> None:
@@ -106,7 +116,7 @@ def test_records_that_name_no_processor_may_differ_as_if_it_were_another(project
     other = moved(record, 0.001)
     other.provenance.processor = None
     outcome = compared(path, record, other)
-    assert outcome.same_processor is None and outcome.holds and "does not name" in outcome.outcome
+    assert outcome.alike is None and outcome.holds and "unnamed" in outcome.outcome
 
 
 def test_other_outcomes_do_not_hold_anywhere(project: Project) -> None:

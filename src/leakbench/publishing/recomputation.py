@@ -1,9 +1,9 @@
 """Recomputation: jobs run again in an empty folder, and their numbers beside those of their records.
 
-On the same kind of processor numbers are equal. Another kind rounds sums otherwise, and an attack takes thousands of
-steps from there, each of which magnifies the difference, so that single victims end elsewhere: there the means over the
-victims, seeds and curve of each metric are compared, and may differ by :data:`ERRORS` standard errors of the published
-ones.
+On the same kind of processor, with the same version of torch, numbers are equal. Others round sums otherwise, and an
+attack takes thousands of steps from there, each of which magnifies the difference, so that single victims end
+elsewhere: there the means over the victims, seeds and curve of each metric are compared, and may differ by
+:data:`ERRORS` standard errors of the published ones.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from leakbench.planning.project import Project
 
 ERRORS = 3.0
-"""Standard errors by which means may differ on another kind of processor."""
+"""Standard errors by which means may differ on another kind of processor or with another version of torch."""
 ROUNDING = 0.01
 """Part of a mean by which it may differ there in any case."""
 UNREPEATABLE = "not reproducible"
@@ -57,19 +57,20 @@ class Recomputed:
     Attributes:
         path: of the record.
         difference: the largest one of two numbers, 0 where all are identical.
-        beyond: metrics whose means differ by more than the tolerance for another kind of processor.
-        same_processor: whether the record was made on this kind of processor; None if it does not say.
+        beyond: metrics whose means differ by more than the tolerance for other surroundings.
+        alike: whether the record was made on this kind of processor and with this version of torch; None if it does
+            not name its processor.
     """
 
     path: str
     difference: float
     beyond: tuple[str, ...]
-    same_processor: bool | None
+    alike: bool | None
 
     @property
     def holds(self) -> bool:
         """Whether the record is what its job computes."""
-        return self.difference == 0 or (self.same_processor is not True and not self.beyond)
+        return self.difference == 0 or (self.alike is not True and not self.beyond)
 
     @property
     def outcome(self) -> str:
@@ -79,10 +80,10 @@ class Recomputed:
         words = f"differs by {self.difference:.3g}"
         if self.beyond:
             return f"{words}; too much in {', '.join(self.beyond)}"
-        if self.same_processor:
+        if self.alike:
             return f"{words} on the same kind of processor"
-        other = "another kind of processor" if self.same_processor is False else "a processor that it does not name"
-        return f"{words}, within the tolerance: the record was made on {other}"
+        other = "on another kind of processor or with another version of torch"
+        return f"{words}, within the tolerance: made {other if self.alike is False else 'on an unnamed processor'}"
 
 
 def verify(project: Project, scale: str, papers: Iterable[str], seconds: float, seed: int) -> Iterator[Recomputed]:
@@ -153,17 +154,18 @@ def again(
 
 def compared(path: str, here: Record, published: Record) -> Recomputed:
     """A record that was computed here beside the published one."""
-    known = published.provenance.processor
-    same = None if known is None else _made_on(published) == _made_on(here)
+    alike = _surroundings(published) == _surroundings(here) if published.provenance.processor else None
     ours, theirs = numbers(here), numbers(published)
     if ours.keys() != theirs.keys():
-        return Recomputed(path, math.inf, ("the outcomes",), same)
+        return Recomputed(path, math.inf, ("the outcomes",), alike)
     differences = [_difference(value, theirs[place]) for place, value in ours.items()]
-    return Recomputed(path, max(differences, default=0.0), _beyond(ours, theirs), same)
+    return Recomputed(path, max(differences, default=0.0), _beyond(ours, theirs), alike)
 
 
-def _made_on(record: Record) -> tuple[str | None, str]:
-    return record.provenance.processor, record.provenance.device
+def _surroundings(record: Record) -> tuple[str | None, ...]:
+    """The parts of the provenance that roundings depend on."""
+    made = record.provenance
+    return made.processor, made.device, made.versions.get("torch")
 
 
 def numbers(record: Record) -> dict[Place, float | None]:
