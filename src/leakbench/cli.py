@@ -200,12 +200,14 @@ def _claims(arguments: argparse.Namespace) -> None:
 
 
 def _board(arguments: argparse.Namespace) -> None:
+    from leakbench.leaderboard.history import history
     from leakbench.leaderboard.lines import lines, print_lines
 
     project = _project(arguments)
     scale = arguments.scale or project.settings.scale
     project.plan(scale, where="--scale")
-    _print(arguments, lines(project, scale, arguments.track), print_lines)
+    every = (history if arguments.history else lines)(project, scale, arguments.track)
+    _print(arguments, every, print_lines)
 
 
 def _submit(arguments: argparse.Namespace) -> int:
@@ -328,6 +330,10 @@ def _numbers(text: str, where: str, number: type[_Number]) -> tuple[_Number, ...
 
 
 def _publish(arguments: argparse.Namespace) -> None:
+    import datetime
+
+    from leakbench.leaderboard import PAPER as LEADERBOARD
+    from leakbench.leaderboard.history import keep_lines
     from leakbench.report.published import publish, write_pages
 
     project = _project(arguments)
@@ -340,7 +346,10 @@ def _publish(arguments: argparse.Namespace) -> None:
         for file in write_archives(project, scale, chosen):
             print(f"{file.relative_to(project.root)}: {file.stat().st_size / 1e6:.2f} MB")
         return
-    for path in [*publish(project, scale, chosen), *write_pages(project)]:
+    published = publish(project, scale, chosen)
+    if LEADERBOARD in chosen:
+        published += keep_lines(project, scale, datetime.date.today())
+    for path in [*published, *write_pages(project)]:
         print(path)
 
 
@@ -594,6 +603,9 @@ def _add_reports(command: _AddCommand) -> None:
     board = command("board", _board, "Print the leaderboard, as Figure 1 shows it.")
     board.add_argument("--track", help="its letter (default: all)")
     board.add_argument("--scale", help="of which scale (default: the configured one)")
+    board.add_argument(
+        "--history", action="store_true", help="print the published lines instead, with the day of each change"
+    )
     board.add_argument(
         "--json", action="store_true", help="print a JSON list of objects, a line of the leaderboard each"
     )

@@ -13,7 +13,18 @@ from leakbench.report.artifacts import FIGURES
 from leakbench.report.terminal import print_rows
 from leakbench.report.tidy import existing
 
-SHOWN = ("tier", "defense", "setting", "leakage_db", "worst_tenth_db", "identified", "loss", "strongest", "excluded")
+SHOWN = (
+    "published",
+    "tier",
+    "defense",
+    "setting",
+    "leakage_db",
+    "worst_tenth_db",
+    "identified",
+    "loss",
+    "strongest",
+    "excluded",
+)
 """Numbers of a line that people read first."""
 
 
