@@ -35,6 +35,7 @@ from leakbench.defenses.clients import PublicMechanism
 from leakbench.defenses.laplace import Laplace
 from leakbench.defenses.tuned import Tuned, UploadConstants
 from leakbench.federated.client_data import ClientData
+from leakbench.federated.local import ONE_STEP, LocalTraining
 from leakbench.federated.message import DenseMessage, EncryptedMessage, Message
 from leakbench.federated.step import ClientSteps
 from leakbench.jobs.base import JOB_KINDS, Job, JobKind, Variant
@@ -128,6 +129,8 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
     "attack/post_processed": [{"attack": FEW_STEPS}],
     "attack/posterior_mean": [{"attack": FEW_STEPS}],
     "attack/ridge_inversion": [{"images": 5, "draws": 2}],
+    "attack/surrogate": [{"iterations": 4}],
+    "attack/unordered": [{"iterations": 4, "labels": "known", "restarts": 2}],
     "attack/robust": [{"attack": FEW_STEPS, "iterations": 3, "residual": 0.01}],
     "attack/sentence_matching": [
         {
@@ -339,6 +342,10 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
 # Attacks on clients that hold one image; the others are tried on two.
 SINGLE_IMAGE = {"attack/analytic", "attack/idlg", "attack/learned_inversion", "attack/ridge_inversion"}
 
+# Attacks on clients that take several local steps; the others are tried on one.
+OF_SEVERAL_STEPS = {"surrogate", "unordered"}
+SEVERAL_STEPS = LocalTraining(steps=4, rate=0.1, batch_size=1)
+
 
 class FixedData(ImageDataset):
     name: ClassVar[str] = "fixed"
@@ -438,12 +445,12 @@ def summary(tensor: torch.Tensor) -> list[float]:
     return [float(flat.norm()) / size, *(float(flat @ (frequency * chirp).cos()) / size for frequency in (1, 2))]
 
 
-def clients(batch: int = 2, model: FixedModel | None = None) -> ClientSteps:
+def clients(batch: int = 2, model: FixedModel | None = None, local: LocalTraining = ONE_STEP) -> ClientSteps:
     data = FixedData(size=8)
     network = build_network(model or FixedModel(), data.shape, data.classes, seed=0)
     images, labels = (tensor.unflatten(0, (3, batch)) for tensor in data.load("test", range(3 * batch)))
     streams = Streams([("fingerprint", client) for client in range(3)])
-    return ClientSteps(network, network.parameters, data.normalise(images), labels, streams)
+    return ClientSteps(network, network.parameters, data.normalise(images), labels, streams, local)
 
 
 def released() -> tuple[TrainedModels, list[Labelled]]:
@@ -547,7 +554,8 @@ def numbers_of(component: Component) -> list[float]:
     elif isinstance(component, Attack):
         batch = 1 if f"attack/{component.name}" in SINGLE_IMAGE else 2
         # SPEAR reads the zeros that ReLU leaves in enough neurons.
-        steps = clients(batch, FixedModel(width=60, rectified=True) if component.name == "spear" else None)
+        model = FixedModel(width=60, rectified=True) if component.name == "spear" else None
+        steps = clients(batch, model, SEVERAL_STEPS if component.name in OF_SEVERAL_STEPS else ONE_STEP)
         held = steps.rows(0, 1) if batch > 1 else clients()
         bounds = torch.tensor([-1.0, 1.5]).view(2, 1, 1, 1)
         marked = steps.gradient.abs() < 1e-3
@@ -557,6 +565,7 @@ def numbers_of(component: Component) -> list[float]:
                 steps.parameters,
                 steps.gradient,
                 (batch, 1, 8, 8),
+                steps.local,
                 marked=marked,
                 coded=torch.ones_like(steps.gradient),
                 repeats=steps.gradient[:, None] * torch.tensor([1.0, 1.0, 2.0])[:, None],

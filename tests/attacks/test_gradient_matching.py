@@ -280,7 +280,8 @@ class TestLabels:
     def test_scores_are_not_projected(self) -> None:
         problem = Problem(LeNet(width=2), (1, 8, 8))
         search = Search(matching(labels="joint", box=True), problem.observations, problem.knowledge)
-        low, high = search.bounds()
+        low, high = search.bounds() or (None, None)
+        assert low is not None and high is not None
         assert low.tolist() == pytest.approx([-0.9] * 128 + [-torch.inf] * 20)
         assert high.tolist() == pytest.approx([1.1] * 128 + [torch.inf] * 20)
 

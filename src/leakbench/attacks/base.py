@@ -439,6 +439,11 @@ class Attack(Component):
         """Whether it uses the later rounds of observations; else it looks at the first alone."""
         return False
 
+    @property
+    def repeats_steps(self) -> bool:
+        """Whether an evaluation repeats all of a client's local steps, so that it costs as much as they do."""
+        return True
+
     def against(self, adaptive: Sequence[Mapping[str, Any]]) -> Attack:
         """The attack to run against a defense: itself, unless it adapts.
 

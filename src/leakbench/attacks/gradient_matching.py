@@ -19,7 +19,7 @@ from leakbench.attacks.base import (
     each_round,
 )
 from leakbench.attacks.batch_norm import Anchored, estimated_statistics
-from leakbench.attacks.engine import Cost, Interlude, TrialData, minimise
+from leakbench.attacks.engine import Cost, Interlude, Minimum, TrialData, minimise
 from leakbench.attacks.labels import infer_labels
 from leakbench.attacks.objectives import Cosine, Objective
 from leakbench.attacks.optimisers import Bounds, Optimiser
@@ -35,7 +35,7 @@ from leakbench.randomness import Streams
 MEMORY_BUDGET = 512 * 2**20
 """Working memory of one vectorised call outside of the search, in bytes. Only speed depends on it."""
 
-LabelHandling = Literal["known", "joint", "idlg", "distinct", "repeated", "counts"]
+LabelHandling = Literal["known", "joint", "idlg", "distinct", "repeated", "counts", "interpolated"]
 BatchNormKnowledge = Literal["as_client", "known", "estimated", "running"]
 
 
@@ -117,7 +117,7 @@ class GradientMatching(Attack):
             search.trial_data,
             self.optimiser,
             self.iterations,
-            bounds=search.bounds() if self.box else None,
+            bounds=search.bounds(),
             stop_below=self.stop_below,
             keep=self.keep,
             interlude=search.interlude(streams),
@@ -127,9 +127,7 @@ class GradientMatching(Attack):
         survived = minimum.diverged_at.view(n, self.restarts) < 0
         best = torch.where(survived, objective, torch.inf).argmin(dim=1)
         rows = best + self.restarts * torch.arange(n, device=device)
-        images, scores = search.candidates(minimum.points[rows], search.given(rows))
-        labels = search.labels if scores is None else scores.argmax(dim=-1)
-        return Reconstruction(images, minimum.objective[rows], minimum.diverged_at[rows], labels)
+        return search.result(Minimum(*(tensor[rows] for tensor in minimum)), rows)
 
     def _search(self, observations: Observations, knowledge: Knowledge) -> Search:
         return Search(self, observations, knowledge)
@@ -214,8 +212,10 @@ class Search:
         assert self.knowledge.pixel_range is not None
         return self.knowledge.pixel_range
 
-    def bounds(self) -> Bounds:
-        """Smallest and largest value of every variable; scores of labels are free."""
+    def bounds(self) -> Bounds | None:
+        """Smallest and largest value of every variable; scores of labels are free. None where all are."""
+        if not self.attack.box:
+            return None
         low, high = (bound.expand(self.shape).flatten() for bound in self._pixel_range())
         if self.attack.labels != "joint":
             return low, high
@@ -234,6 +234,12 @@ class Search:
         if self.attack.labels != "joint":
             return images, None
         return images, variables[..., self.variables :].unflatten(-1, (self.shape[0], -1))
+
+    def result(self, minimum: Minimum, trials: torch.Tensor) -> Reconstruction:
+        """The reconstruction from the minimum of one trial of each observation, trials ``[n]``."""
+        images, scores = self.candidates(minimum.points, self.given(trials))
+        labels = self.labels if scores is None else scores.argmax(dim=-1)
+        return Reconstruction(images, minimum.objective, minimum.diverged_at, labels)
 
     def given(self, trials: torch.Tensor) -> TrialData:
         """Data that variables of the trials ``[m]`` become candidates with."""
@@ -280,6 +286,12 @@ class Search:
         result: torch.Tensor = batched(seen.parameters, images, labels, seen.gradients, self.statistics)
         return result
 
+    def update(
+        self, parameters: torch.Tensor, images: torch.Tensor, labels: torch.Tensor, statistics: Statistics | None
+    ) -> torch.Tensor:
+        """The update that a client with these images would send, ``[d]``."""
+        return self.observations.local.update(self.network, parameters, images, labels, statistics)
+
     def distance(self, images: torch.Tensor, labels: torch.Tensor, data: TrialData) -> torch.Tensor:
         """The distance of the candidate's gradient from that of this search's round, a scalar."""
         seen, network = self.observations, self.network
@@ -292,7 +304,7 @@ class Search:
         if self.second_order is not None:
             gradient = self.second_order.gradient(parameters, images, labels)
         else:
-            gradient = seen.local.update(network, parameters, images, labels, data.get("statistics"))
+            gradient = self.update(parameters, images, labels, data.get("statistics"))
         if seen.score is not None:
             return scored(Candidates(gradient, images, labels, data["row"]), seen.score)
         if seen.send is not None:

@@ -18,7 +18,7 @@ from leakbench.errors import ConfigError
 from leakbench.lazy import torch
 from leakbench.randomness import generator
 
-Method = Literal["idlg", "distinct", "repeated", "counts"]
+Method = Literal["idlg", "distinct", "repeated", "counts", "interpolated"]
 """Methods of label inference:
 
 - ``idlg``: of one image; exact if the last layer has a bias, or if the features sum to more than zero
@@ -31,9 +31,12 @@ Method = Literal["idlg", "distinct", "repeated", "counts"]
 - ``counts``: of any images, from the bias gradient and the mean softmax output of standard normal inputs. Counts the
   labels as ``B (p - g)``, which is exact if ``p`` is the batch's own mean softmax output: so it is on untrained models
   for most batches, and it falls to ``repeated`` or below once a model answers noise otherwise than images.
+- ``interpolated``: of several local steps, as ``counts``, with the mean of ``p`` over the models on the line from the
+  one before local training to the one after (after Dimitrov et al. 2022, who average both ends).
 """
 
 _DUMMIES = 64  # standard normal inputs behind the mean softmax output
+_BETWEEN = 8  # most models on the line between both ends of local training
 
 
 def infer_labels(observations: Observations, method: Method) -> torch.Tensor:
@@ -68,10 +71,11 @@ def infer_labels(observations: Observations, method: Method) -> torch.Tensor:
     else:
         if bias is None:
             raise ConfigError(
-                "label inference 'counts' reads the last layer's bias, and it has none; choose 'repeated'"
+                f"label inference '{method}' reads the last layer's bias, and it has none; choose 'repeated'"
             )
         mean_gradient = bias / observations.local.steps
-        counts = batch * (_mean_softmax(observations) - mean_gradient)
+        softmax = _mean_softmax(observations) if method == "counts" else _interpolated_softmax(observations)
+        counts = batch * (softmax - mean_gradient)
         labels = _draw(-counts, bias < 0, -torch.ones_like(counts[:, :1]), batch)
     return labels.sort(dim=1).values
 
@@ -98,5 +102,22 @@ def _draw(scores: torch.Tensor, present: torch.Tensor, impact: torch.Tensor, siz
 def _mean_softmax(observations: Observations) -> torch.Tensor:
     """Mean softmax output of the model on standard normal inputs, ``[C]``; always the same inputs."""
     parameters = observations.one_model("inferring labels from counts")
+    return observations.network.logits(parameters, _dummies(observations)).softmax(dim=1).mean(dim=0)
+
+
+def _dummies(observations: Observations) -> torch.Tensor:
     inputs = torch.randn(_DUMMIES, *observations.batch_shape[1:], generator=generator("label inference"))
-    return observations.network.logits(parameters, inputs.to(parameters)).softmax(dim=1).mean(dim=0)
+    return inputs.to(observations.parameters)
+
+
+def _interpolated_softmax(observations: Observations) -> torch.Tensor:
+    """Mean softmax output ``[n, C]`` on the same inputs, of models as far on the way as local steps begin."""
+    steps, inputs = observations.local.steps, _dummies(observations)
+    before = observations.parameters.expand(len(observations), -1)
+    total = before.new_zeros(len(observations), observations.network.head.outputs)
+    points = min(steps, _BETWEEN)
+    for part in torch.linspace(0, 1 - 1 / steps, points).tolist():
+        models = before - part * observations.local.rate * observations.gradients
+        for row, model in enumerate(models):
+            total[row] += observations.network.logits(model, inputs).softmax(dim=1).mean(dim=0) / points
+    return total

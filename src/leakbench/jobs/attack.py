@@ -276,10 +276,11 @@ class AttackJob(JobKind):
     def effort(self, job: Job) -> Effort:
         seen = self.local.samples(self.batch_size * self.users)
         updates = Effort(seen, self.local.steps).times(self.messages * self.rounds)
-        attacked = job.attack_effort(seen)
+        repeated = job.attack is None or job.attack.single().repeats_steps
+        attacked = job.attack_effort(seen if repeated else self.batch_size * self.users)
         if job.attack is not None and job.attack.single().several_rounds:
             attacked = attacked.times(self.rounds)
-        one = updates.plus(Effort(attacked.passes, attacked.steps * self.local.steps))
+        one = updates.plus(Effort(attacked.passes, attacked.steps * (self.local.steps if repeated else 1)))
         trained = self.pretraining.effort(job.dataset.single(), self.epoch).plus(
             self.pretraining.steps_effort((self.rounds - 1) * self.rounds_apart)
         )

@@ -46,7 +46,7 @@ TRACKS = (
     Track("A", 1, "one message about one image, untrained model", "single_undefended", "single"),
     Track("B", 1, "one message about eight images, labels inferred", "batch_undefended", "batch", ASSIGNED_PSNR),
     Track("C", 1, "one message about one image, along training", "trained_undefended", "trained"),
-    Track("D", 1, "two local steps on four images, labels inferred", "local_undefended", "local", ASSIGNED_PSNR),
+    Track("D", 2, "two local steps on four images, labels inferred", "local_undefended", "local", ASSIGNED_PSNR),
     Track("E", 1, "messages of three rounds about one image", "rounds_undefended", "rounds"),
     Track("F", 1, "the sum of four users, an image each, labels inferred", "sum_undefended", "sum", ASSIGNED_PSNR),
 )
