@@ -131,6 +131,9 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
     "attack/ridge_inversion": [{"images": 5, "draws": 2}],
     "attack/surrogate": [{"iterations": 4}],
     "attack/unordered": [{"iterations": 4, "labels": "known", "restarts": 2}],
+    "attack/untrained_decoder": [{"iterations": 4}],
+    "attack/cocktail_party": [{"iterations": 4}],
+    "attack/cocktail_party_as_released": [{"iterations": 4}],
     "attack/robust": [{"attack": FEW_STEPS, "iterations": 3, "residual": 0.01}],
     "attack/sentence_matching": [
         {

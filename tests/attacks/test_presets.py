@@ -85,6 +85,22 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
+NARROWER: dict[str, dict[str, Any]] = {
+    # "lamb", "eta" and "beta" of the authors' configuration for CIFAR-100
+    "surrogate": inverting(1.0, False, 1000, 0.01, between=0.5, between_rate=0.001),
+    "unordered": inverting(0.1, True, 1000, 0.01)
+    | {"labels": "interpolated", "same_images": {"weight": 0.1, "over": "max", "filters": 96}},
+    "untrained_decoder": {
+        "objective": {"kind": "cosine"},
+        "optimiser": {"kind": "adam", "rate": 0.01, "signed": False, "decay": "cosine"},
+        "iterations": 1000,
+        "unknown": {"kind": "decoder", "channels": 32, "levels": 2},
+        "keep": "best",
+    },
+}
+"""Presets that do not go with every part."""
+
+
 OF_SENTENCES = {"starts": 1, "permutations": 0, "scale": "inputs", "start_norm": None, "reordering": None}
 ADAM = {"kind": "adam", "rate": 0.1, "signed": False, "decay": "none"}
 
@@ -123,9 +139,16 @@ def preset(name: str) -> type[Attack]:
 
 def test_the_table_is_complete() -> None:
     found = {name for name in ATTACKS if ATTACKS.get(name).__mro__[1] is GradientMatching}
-    assert found == set(PRESETS) | {"sentence_matching"}
+    assert found == set(PRESETS) | set(NARROWER) | {"sentence_matching"}
     of_sentences = {name for name in ATTACKS if issubclass(ATTACKS.get(name), SentenceMatching)}
     assert of_sentences == set(SENTENCES) | {"sentence_matching"}
+
+
+@pytest.mark.parametrize("name", NARROWER)
+def test_numbers_of_narrower_presets(name: str) -> None:
+    attack = preset(name)()
+    assert attack.parameters() == DEFAULTS | NARROWER[name]
+    assert preset(name)(**json.loads(json.dumps(attack.parameters()))) == attack
 
 
 @pytest.mark.parametrize("name", PRESETS)

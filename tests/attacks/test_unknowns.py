@@ -1,4 +1,4 @@
-"""Latents that become images, and ROG against a literal loop."""
+"""Latents and networks that become images; ROG and the untrained decoder against literal loops."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from tests.attacks.literal import Problem
 from torch.nn import functional as F
 
 from leakbench.attacks.engine import TrialData
 from leakbench.attacks.gradient_matching import GradientMatching, Search
 from leakbench.attacks.interpolation import Interpolation, downfit, upsample
-from leakbench.attacks.presets import ROG
-from leakbench.attacks.unknowns import Upsampled
+from leakbench.attacks.presets import ROG, UntrainedDecoder
+from leakbench.attacks.unknowns import Decoder, Upsampled
 from leakbench.errors import Infeasible
 from leakbench.federated.local import LocalTraining
 from leakbench.models.convnets import SimpleConvNet
@@ -148,3 +149,111 @@ def test_images_that_have_no_such_latents(problem: Problem) -> None:
     with pytest.raises(Infeasible, match="8x8 have no latents that are 3 times smaller"):
         problem.attack(ROG(unknown=Upsampled(factor=3)))
     assert ROG().needs == {"labels", "pixel_range"}
+
+
+class Network(torch.nn.Module):
+    """The decoder of one image, of torch's own layers, with variables in the order of :class:`Decoder`."""
+
+    def __init__(self, settings: Decoder, channels: int, side: int) -> None:
+        super().__init__()
+        width, self.sides = settings.channels, [-(-side // 2**level) for level in range(settings.levels, -1, -1)]
+        self.latent = torch.nn.Parameter(torch.zeros(1, width, self.sides[0], self.sides[0]))
+        layers: list[torch.nn.Module] = []
+        for _ in range(settings.levels):
+            layers += [torch.nn.Conv2d(width, width, 3, padding=1, bias=False), torch.nn.GroupNorm(width, width)]
+        self.layers = torch.nn.ModuleList([*layers, torch.nn.Conv2d(width, channels, 1)])
+
+    def forward(self) -> torch.Tensor:
+        maps: torch.Tensor = self.latent
+        for level, side in enumerate(self.sides[1:]):
+            maps = F.interpolate(maps, (side, side), mode="bilinear")
+            maps = self.layers[2 * level + 1](self.layers[2 * level](maps)).relu()
+        pixels: torch.Tensor = self.layers[-1](maps).sigmoid()[0]
+        return pixels
+
+
+@pytest.fixture(scope="module")
+def decoder() -> Decoder:
+    return Decoder(channels=3, levels=2)
+
+
+def networks(decoder: Decoder, variables: torch.Tensor, channels: int, side: int) -> list[Network]:
+    """Networks with the variables ``[B, P]`` of a trial, in float64."""
+    made = [Network(decoder, channels, side).double() for _ in variables]
+    for network, row in zip(made, variables, strict=True):
+        torch.nn.utils.vector_to_parameters(row, network.parameters())
+    return made
+
+
+@pytest.mark.parametrize(("channels", "side"), [(1, 8), (3, 10), (2, 13)])
+def test_decoders_are_those_of_torch(decoder: Decoder, channels: int, side: int) -> None:
+    shape, box = (2, channels, side, side), torch.stack([-draws(channels).abs(), draws(channels).abs() + 1])
+    box = box[..., None, None]
+    variables = decoder.encode(draws(4, *decoder.shape(shape)), box)
+    images = decoder.decoder(shape, box, variables)(variables)
+    assert images.shape == (4, *shape)
+    for trial in range(4):
+        for image, network in enumerate(networks(decoder, variables[trial], channels, side)):
+            expected = box[0] + (box[1] - box[0]) * network()
+            torch.testing.assert_close(images[trial, image], expected.detach(), rtol=0, atol=1e-10)
+
+
+def test_decoders_start_as_he_et_al_draw_them() -> None:
+    decoder, box = Decoder(channels=16, levels=1), torch.tensor([0.0, 1.0]).view(2, 1, 1, 1).double()
+    shape = decoder.shape((5, 1, 8, 8))
+    (network, *_) = networks(decoder, decoder.encode(draws(*shape), box), 1, 8)
+    network.requires_grad_(False)
+    convolution, norm, last = network.layers
+    assert float(network.latent.std()) == pytest.approx(1, rel=0.1)
+    assert float(convolution.weight.std()) == pytest.approx((2 / (9 * 16)) ** 0.5, rel=0.1)  # type: ignore[operator]
+    assert norm.weight.eq(1).all() and norm.bias.eq(0).all() and last.bias.eq(0).all()  # type: ignore[operator]
+
+
+def test_a_search_for_decoders_equals_a_literal_loop(decoder: Decoder) -> None:
+    problem = Problem(SimpleConvNet(width=2), (1, 8, 8), batch=2)
+    attack = UntrainedDecoder(iterations=6, unknown=decoder, keep="last")
+    found, known = problem.attack(attack), problem.knowledge
+    assert found.objective is not None and known.pixel_range is not None and known.labels is not None
+    low, high = known.pixel_range
+    start = problem.streams.child("start").normal(1, *decoder.shape((2, 1, 8, 8))).double()
+    for trial in range(len(found.images)):
+        made = networks(decoder, decoder.encode(start[trial, 0], known.pixel_range), 1, 8)
+        variables = [tensor for network in made for tensor in network.parameters()]
+        names = [name for name, _ in problem.module.named_parameters()]
+        weights = [parameter.detach().requires_grad_() for parameter in problem.module.parameters()]
+
+        def cost(trial: int = trial, made: list[Network] = made, weights: list[torch.Tensor] = weights) -> torch.Tensor:
+            images = torch.stack([low + (high - low) * network() for network in made])
+            logits = torch.func.functional_call(problem.module, dict(zip(names, weights, strict=True)), (images,))  # noqa: B023
+            loss = F.cross_entropy(logits, known.labels[trial])  # type: ignore[index]
+            slopes = torch.autograd.grad(loss, weights, create_graph=True)
+            slope = torch.cat([part.flatten() for part in slopes])
+            return 1 - F.cosine_similarity(slope, problem.observations.gradients[trial], dim=0)
+
+        optimiser = torch.optim.Adam(variables, lr=0.01)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, 6, eta_min=0.001)
+        for _ in range(6):
+            for variable, slope in zip(variables, torch.autograd.grad(cost(), variables), strict=True):
+                variable.grad = slope
+            optimiser.step()
+            schedule.step()
+        images = torch.stack([low + (high - low) * network() for network in made]).detach()
+        torch.testing.assert_close(found.images[trial], images, rtol=0, atol=1e-6)
+        assert float(found.objective[trial]) == pytest.approx(float(cost().detach()), rel=1e-6)
+
+
+def test_a_decoder_may_begin_near_images() -> None:
+    decoder, box = Decoder(channels=6, levels=2), torch.tensor([-1.0, 2.0]).view(2, 1, 1, 1).double()
+    side = torch.linspace(-1, 2, 8, dtype=torch.float64)
+    images = torch.stack([side.expand(8, 8), side.expand(8, 8).T])[:, None].expand(2, 2, 1, 8, 8)
+    points = decoder.fit(images, box)
+    assert points.shape == (2, *decoder.shape((2, 1, 8, 8)))
+    assert (decoder.decoder((2, 1, 8, 8), box, points)(points) - images).abs().mean() < 0.1
+
+
+def test_decoders_that_cannot_be(problem: Problem) -> None:
+    with pytest.raises(Infeasible, match="images of 8x8 are too small for 4 levels"):
+        problem.attack(UntrainedDecoder(unknown=Decoder(levels=4)))
+    with pytest.raises(ValidationError, match="start: the weights of an untrained decoder"):
+        UntrainedDecoder(start="grey")
+    assert UntrainedDecoder().needs == {"labels", "pixel_range"}

@@ -75,6 +75,8 @@ class GradientMatching(Attack):
             raise ValueError("box: quasi-Newton steps cannot be projected; add the regulariser pixel_box instead")
         if self.box and self.unknown.kind != "pixels":
             raise ValueError("box: valid latents are not valid images; add the regulariser pixel_box instead")
+        if self.unknown.kind == "decoder" and self.start != "normal":
+            raise ValueError("start: the weights of an untrained decoder start from normal draws alone")
         return self
 
     @property

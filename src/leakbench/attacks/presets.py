@@ -16,7 +16,7 @@ from leakbench.attacks.objectives import L1L2, L2, Cosine, CosinePerTensor, Obje
 from leakbench.attacks.optimisers import LBFGS, Adam, Optimiser, StaircaseAdam
 from leakbench.attacks.regularisers import EmbeddingNorm, Regulariser, TotalVariation
 from leakbench.attacks.sentences import Reordering, SentenceMatching
-from leakbench.attacks.unknowns import Unknown, Upsampled
+from leakbench.attacks.unknowns import Decoder, Unknown, Upsampled
 
 _TORCH_LBFGS = LBFGS(rate=1.0, history=100, line_search="none", tolerance_gradient=1e-7, tolerance_change=0.0)
 """``torch.optim.LBFGS(lr=1)``, called over and over: its stop by change ends a call, not the search."""
@@ -168,6 +168,21 @@ class ROG(GradientMatching):
     iterations: int = Field(100, ge=1, description="evaluations of the objective's gradient per restart")
     unknown: Unknown = Upsampled(factor=4, interpolation="bicubic")
     start: Literal["normal", "uniform", "grey"] = Field("uniform", description="first candidate: uniform latents")
+
+
+@ATTACKS.register("untrained_decoder", version=1)
+class UntrainedDecoder(GradientMatching):
+    """Inverting Gradients over the weights of an untrained decoder, after CI-Net (Zhang et al. 2023) and GI-NAS.
+
+    The architecture and all numbers are ours: the one that does well on undefended digits and photographs of
+    docs/attacks.md. No pixel is a variable, and no network was trained.
+    """
+
+    objective: Objective = Cosine()
+    optimiser: Optimiser = Adam(rate=0.01, signed=False, decay="cosine")
+    iterations: int = Field(1000, ge=1, description="evaluations of the objective's gradient per restart")
+    unknown: Unknown = Decoder(channels=32, levels=2)
+    keep: Literal["last", "best"] = "best"
 
 
 @ATTACKS.register("dlg_text", version=2)

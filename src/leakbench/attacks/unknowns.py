@@ -1,7 +1,9 @@
-"""Variables of a search: the images themselves, or latents from which images are made."""
+"""Variables of a search: the images themselves, latents from which images are made, or networks that make them."""
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable
 from typing import Annotated, ClassVar, Literal
 
@@ -12,9 +14,16 @@ from leakbench.attacks.interpolation import Interpolation, downfit, upsampling
 from leakbench.attacks.parts import Part
 from leakbench.errors import Infeasible
 from leakbench.lazy import torch
+from leakbench.numerics.adam import Adam
+from leakbench.randomness import generator
 
 Shape = tuple[int, ...]
 """``(B, C, H, W)``; of embedded sentences ``(B, L, H + 1)``."""
+
+
+FITTING = 300
+FITTING_RATE = 0.01
+"""Steps, and their size, with which a decoder is fitted to images."""
 
 
 class _Unknown(Part):
@@ -110,6 +119,105 @@ class Upsampled(_Unknown):
         return lambda latents: low + (high - low) * (rows @ latents @ columns.T)
 
 
+class Decoder(_Unknown):
+    """An untrained convolutional network for each image, whose weights and latent are the variables.
+
+    Such networks make smooth images before they make noise (Ulyanov et al. 2018): the architecture is the prior, as in
+    CI-Net (Zhang et al. 2023) and GI-NAS. Maps of the smallest side are upsampled by two, convolved, normalised and cut
+    off at zero, level by level; a last layer of 1x1 and a sigmoid make valid pixels. All trials and images go through
+    side by side, each with weights of its own.
+    """
+
+    kind: Literal["decoder"] = "decoder"
+    needs: ClassVar[frozenset[Grant]] = frozenset({"pixel_range"})
+
+    channels: int = Field(32, ge=1, description="maps of every layer")
+    levels: int = Field(2, ge=1, description="layers, each of which doubles the side")
+
+    def shape(self, batch_shape: Shape) -> Shape:
+        batch, channels, height, width = _image_batch(batch_shape)
+        if min(height, width) < 2**self.levels:
+            raise Infeasible(f"images of {height}x{width} are too small for {self.levels} levels that double the side")
+        (low_height, low_width), *_ = self._sides(height, width)
+        return batch, self.channels * low_height * low_width + sum(self._sizes(channels))
+
+    def encode(self, start: torch.Tensor, pixel_range: torch.Tensor | None) -> torch.Tensor:
+        """Weights as He et al. (2015) draw them, gains of one, shifts of zero, from normal draws ``[..., B, P]``."""
+        sizes = self._sizes(_known(pixel_range).shape[1])
+        spread, *others = sizes
+        unit = math.sqrt(2 / (9 * self.channels)), 0.0, 0.0
+        factors = [1.0, *unit * self.levels, math.sqrt(1 / self.channels), 0.0]
+        offsets = [0.0, *(0.0, 1.0, 0.0) * self.levels, 0.0, 0.0]
+        counts = torch.tensor([start.shape[-1] - sum(sizes), spread, *others], device=start.device)
+        factor, offset = (start.new_tensor(each).repeat_interleave(counts) for each in (factors, offsets))
+        latents: torch.Tensor = offset + factor * start
+        return latents
+
+    def fit(self, images: torch.Tensor, pixel_range: torch.Tensor | None) -> torch.Tensor:
+        """Variables ``[..., B, P]`` whose images are near, after a short descent on the squared error."""
+        variables = self.shape(images.shape[-4:])
+        draws = torch.randn(variables, generator=generator("fit of a decoder")).to(images)
+        decode = self.decoder(images.shape[-4:], pixel_range, images)
+        points = self.encode(draws, pixel_range).expand(*images.shape[:-4], *variables).flatten(0, -2)
+        target, moments = images.flatten(0, -4), Adam(points)
+
+        def error(points: torch.Tensor) -> torch.Tensor:
+            total: torch.Tensor = (decode(points) - target).square().mean(dim=(1, 2, 3)).sum()
+            return total
+
+        for _ in range(FITTING):
+            points = points - FITTING_RATE * moments.direction(torch.func.grad(error)(points))
+        latents: torch.Tensor = points.unflatten(0, images.shape[:-3])
+        return latents
+
+    def decoder(
+        self, batch_shape: Shape, pixel_range: torch.Tensor | None, like: torch.Tensor
+    ) -> Callable[[torch.Tensor], torch.Tensor]:
+        low, high = _known(pixel_range).to(like)
+        _, channels, height, width = batch_shape
+        sides, sizes = self._sides(height, width), self._sizes(channels)
+        ups = [upsampling(*pair, "bilinear", like) for pair in itertools.pairwise(sides)]
+        latent = self.channels * math.prod(sides[0])
+
+        def decode(variables: torch.Tensor) -> torch.Tensor:
+            first, *parts = variables.split([latent, *sizes], dim=-1)
+            maps = first.unflatten(-1, (self.channels, *sides[0]))
+            for level, (rows, columns) in enumerate(ups):
+                weights, gains, shifts = parts[3 * level : 3 * level + 3]
+                maps = _convolved(rows @ maps @ columns.T, weights)
+                spread, mean = torch.var_mean(maps, dim=(-2, -1), correction=0, keepdim=True)
+                maps = (maps - mean) / (spread + 1e-5).sqrt() * gains[..., None, None] + shifts[..., None, None]
+                maps = maps.relu()
+            weights, shifts = parts[-2:]
+            outputs = weights.unflatten(-1, (channels, self.channels)) @ maps.flatten(-2) + shifts[..., None]
+            pixels = outputs.sigmoid().unflatten(-1, (height, width))
+            images: torch.Tensor = low + (high - low) * pixels
+            return images
+
+        return decode
+
+    def _sides(self, height: int, width: int) -> list[tuple[int, int]]:
+        """Height and width of maps, from the latent's to the image's; halves are rounded up."""
+        halvings = [2**level for level in range(self.levels, -1, -1)]
+        return [(-(-height // by), -(-width // by)) for by in halvings]
+
+    def _sizes(self, channels: int) -> list[int]:
+        """Numbers of variables behind the latent: weights, gains and shifts of every layer, and the last weights."""
+        layer = [9 * self.channels**2, self.channels, self.channels]
+        return [*layer * self.levels, channels * self.channels, channels]
+
+
+def _convolved(maps: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Maps ``[..., K, H, W]``, each with weights ``[..., K K 9]`` of its own: products with patches of 3x3."""
+    channels, height, width = maps.shape[-3:]
+    padded = torch.nn.functional.pad(maps, (1, 1, 1, 1))
+    shifted = [padded[..., row : row + height, column : column + width] for row in range(3) for column in range(3)]
+    patches = torch.stack(shifted, dim=-3).flatten(-4, -3).flatten(-2)  # [..., K 9, H W]
+    outputs: torch.Tensor = weights.unflatten(-1, (channels, 9 * channels)) @ patches
+    convolved: torch.Tensor = outputs.unflatten(-1, (height, width))
+    return convolved
+
+
 def _image_batch(batch_shape: Shape) -> Shape:
     if len(batch_shape) != 4:
         raise Infeasible(
@@ -123,4 +231,4 @@ def _known(pixel_range: torch.Tensor | None) -> torch.Tensor:
     return pixel_range
 
 
-Unknown = Annotated[Pixels | Upsampled, Field(discriminator="kind")]
+Unknown = Annotated[Pixels | Upsampled | Decoder, Field(discriminator="kind")]

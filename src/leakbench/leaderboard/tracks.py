@@ -44,7 +44,7 @@ class Track(NamedTuple):
 
 TRACKS = (
     Track("A", 1, "one message about one image, untrained model", "single_undefended", "single"),
-    Track("B", 1, "one message about eight images, labels inferred", "batch_undefended", "batch", ASSIGNED_PSNR),
+    Track("B", 2, "one message about eight images, labels inferred", "batch_undefended", "batch", ASSIGNED_PSNR),
     Track("C", 1, "one message about one image, along training", "trained_undefended", "trained"),
     Track("D", 2, "two local steps on four images, labels inferred", "local_undefended", "local", ASSIGNED_PSNR),
     Track("E", 1, "messages of three rounds about one image", "rounds_undefended", "rounds"),
