@@ -334,6 +334,7 @@ def _publish(arguments: argparse.Namespace) -> None:
 
     from leakbench.leaderboard import PAPER as LEADERBOARD
     from leakbench.leaderboard.history import keep_lines
+    from leakbench.leaderboard.state_of_the_art import write_page
     from leakbench.report.published import publish, write_pages
 
     project = _project(arguments)
@@ -349,7 +350,7 @@ def _publish(arguments: argparse.Namespace) -> None:
     published = publish(project, scale, chosen)
     if LEADERBOARD in chosen:
         published += keep_lines(project, scale, datetime.date.today())
-    for path in [*published, *write_pages(project)]:
+    for path in [*published, *write_pages(project), *write_page(project)]:
         print(path)
 
 
@@ -420,9 +421,11 @@ def _explain(arguments: argparse.Namespace) -> None:
 
 
 def _pages(arguments: argparse.Namespace) -> None:
+    from leakbench.leaderboard.state_of_the_art import write_page
     from leakbench.report.published import write_pages
 
-    for path in write_pages(_project(arguments)):
+    project = _project(arguments)
+    for path in [*write_pages(project), *write_page(project)]:
         print(path)
 
 

@@ -191,5 +191,5 @@ def test_a_scale_that_is_not_published(project: Project) -> None:
 @pytest.mark.parametrize("text", ["no place", f"{BEGIN}{END}{BEGIN}{END}"])
 def test_a_page_without_one_place(project: Project, text: str) -> None:
     (project.root / "README.md").write_text(text)
-    with pytest.raises(ConfigError, match=r"README.md: expected one place for the table of verdicts"):
+    with pytest.raises(ConfigError, match=r"README.md: expected one place for a table"):
         write_pages(project)

@@ -84,8 +84,8 @@ def pages(project: Project) -> Iterator[tuple[Path, str]]:
     shown = {name: closest(project, name) for name in project.plan(project.settings.scale).papers if claims_of(name)}
     for name, best in shown.items():
         if _page(project, name) is not None:
-            yield _rewritten(paper_folders()[name].page, _paper_table(project, name, best))
-    yield _rewritten(project.root / README, _overview(project, shown))
+            yield rewritten(paper_folders()[name].page, _paper_table(project, name, best))
+    yield rewritten(project.root / README, _overview(project, shown))
     if (project.root / FOLDER).is_dir():
         yield from ((project.root / path, text) for path, text in component_pages().items())
 
@@ -127,10 +127,15 @@ def _page(project: Project, paper: str) -> str | None:
     return str(page.relative_to(root)) if page.is_relative_to(root) else None
 
 
-def _rewritten(path: Path, table: str) -> tuple[Path, str]:
+def rewritten(path: Path, table: str) -> tuple[Path, str]:
+    """A page, and its text with another table in the place of the one that is there.
+
+    Raises:
+        ConfigError: it does not have exactly one place for a table.
+    """
     text = path.read_text(encoding="utf-8")
     if len(_PART.findall(text)) != 1:
-        raise ConfigError(f"{path}: expected one place for the table of verdicts, the lines '{BEGIN}' and '{END}'")
+        raise ConfigError(f"{path}: expected one place for a table, the lines '{BEGIN}' and '{END}'")
     return path, _PART.sub(lambda _: f"{BEGIN}\n{table}\n{END}", text)
 
 
