@@ -560,6 +560,10 @@ def numbers_of(component: Component) -> list[float]:
         model = FixedModel(width=60, rectified=True) if component.name == "spear" else None
         steps = clients(batch, model, SEVERAL_STEPS if component.name in OF_SEVERAL_STEPS else ONE_STEP)
         held = steps.rows(0, 1) if batch > 1 else clients()
+        if component.changes_model:
+            known = Knowledge(auxiliary_images=held.images.flatten(0, 1))
+            sent = component.prepare(steps.network, (batch, 1, 8, 8), known)
+            steps = ClientSteps(sent, sent.parameters, steps.images, steps.labels, steps.streams)
         bounds = torch.tensor([-1.0, 1.5]).view(2, 1, 1, 1)
         marked = steps.gradient.abs() < 1e-3
         found = component.against(({"name": "masked"},)).reconstruct(

@@ -364,12 +364,40 @@ class BrokenAttack(Attack):
     def effort(self, samples):
         return {effort}
 
+    {prepare}
+
     def reconstruct(self, observations, knowledge, streams):
         images = streams.normal(*observations.batch_shape)
         diverged = torch.full((len(images),), -1)
         return Reconstruction({images}, None, {diverged})
 '''
-FINE = {"needs": "()", "effort": "Effort(1, 1)", "images": "images", "diverged": "diverged"}
+FINE = {"needs": "()", "effort": "Effort(1, 1)", "images": "images", "diverged": "diverged", "prepare": "pass"}
+SENDING = {"needs": "('modified_model',)"}
+PREPARE = "def prepare(self, network, batch_shape, knowledge):\n        "
+OTHER = (
+    "import copy\n        from leakbench.models.base import Network\n"
+    "        module = copy.deepcopy(network.module)\n        "
+)
+MODELS_SENT = [
+    ({"prepare": f"{PREPARE}return network"}, "have both, or neither"),
+    (SENDING, "have both, or neither"),
+    ({**SENDING, "prepare": f"{PREPARE}return network.module"}, "prepare returns a Sequential; return"),
+    (
+        {**SENDING, "prepare": f"{PREPARE}network.module[0][0].weight.data.zero_()\n        return network"},
+        "change a copy",
+    ),
+    (
+        {**SENDING, "prepare": f"{PREPARE}{OTHER}return Network(module[0])"},
+        "logits of the model sent are [2, 4, 2, 2]; clients need [2, 10]",
+    ),
+    (
+        {
+            **SENDING,
+            "prepare": f"{PREPARE}{OTHER}torch.nn.init.normal_(module[0][0].weight)\n        return Network(module)",
+        },
+        "sends another model each time",
+    ),
+]
 ATTACKS = {
     "needs": ({"needs": "('truth',)"}, "needs names truth"),
     "shape": ({"images": "images[:, 0]"}, "the clients' are [3, 1, 1, 8, 8]"),
@@ -386,6 +414,14 @@ def test_a_broken_attack(check: str, tmp_path: Path, capsys: pytest.CaptureFixtu
     change, sentence = ATTACKS[check]
     text = HEAD[: HEAD.index("@DEFENSES")] + ATTACK.format(**{**FINE, **change})
     assert sentence in checked(tmp_path / "broken.py", text, capsys)[check]
+
+
+@pytest.mark.parametrize(("change", "sentence"), MODELS_SENT)
+def test_a_broken_model_sent(
+    change: dict[str, str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = HEAD[: HEAD.index("@DEFENSES")] + ATTACK.format(**{**FINE, **change})
+    assert sentence in checked(tmp_path / "broken.py", text, capsys)["model sent"]
 
 
 DATA = '''

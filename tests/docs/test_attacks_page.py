@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+import torch
 import yaml
 from tests.docs.test_documented_commands import ROOT, blocks, checkout, run
 
@@ -15,13 +17,18 @@ from leakbench.attacks.base import ATTACKS, Grant, Knowledge, Observations
 from leakbench.attacks.gradient_matching import GradientMatching, LabelHandling
 from leakbench.attacks.labels import Method
 from leakbench.attacks.presets import IGOptimalDefense
+from leakbench.attacks.robbing import RobbingTheFed
 from leakbench.attacks.sentences import SentenceMatching
 from leakbench.attacks.tuned import Tuned
+from leakbench.cli import main
 from leakbench.defenses.base import DEFENSES
 from leakbench.jobs.attack import AttackJob
 from leakbench.jobs.release import ReleaseJob
+from leakbench.models.base import build_network
+from leakbench.models.linear import MLP
 from leakbench.planning.layers import overlay
 from leakbench.planning.project import Project
+from leakbench.randomness import Streams
 from leakbench.records import read_record
 
 __all__ = ["checkout"]  # a fixture
@@ -57,7 +64,8 @@ def test_attacks_that_tables_name_are_there(page: Path, first: str, column: str)
 def test_grants() -> None:
     public = {"inputs", "words", "auxiliary_labels", "of_later"}  # of sentences, beside a grant, and of later rounds
     assert [row["grant"].strip("`") for row in table(THREATS, "grant")] == list(get_args(Grant))
-    assert set(get_args(Grant)) == set(Knowledge.__dataclass_fields__) - public
+    powers = {"modified_model"}  # what an attacker may do
+    assert set(get_args(Grant)) - powers == set(Knowledge.__dataclass_fields__) - public
     granted = AttackJob(clients=1, batch_size=1).knowledge
     said = "the default is " + "`{}`, `{}`, `{}` and `{}`".format(*granted)
     assert said in " ".join(THREATS.read_text().split())
@@ -124,11 +132,38 @@ def test_examples_of_sentences() -> None:
 
 
 def test_example_of_attacks_on_a_sum() -> None:
-    (example,) = [each for each in examples() if "attack" in each.get("jobs", {})]
-    protocol = example["jobs"]["attack"]
+    (protocol,) = [
+        each["jobs"]["attack"] for each in examples() if "secure_aggregation" in each.get("jobs", {}).get("attack", {})
+    ]
     for users in protocol.pop("users")["sweep"]:
         job = AttackJob(clients=1, batch_size=1, users=users, **protocol)
         assert job.secure_aggregation is not None and job.secure_aggregation.width == 64
+
+
+def test_example_of_a_malicious_server() -> None:
+    (protocol,) = [
+        each["jobs"]["attack"] for each in examples() if "knowledge" in each.get("jobs", {}).get("attack", {})
+    ]
+    assert protocol.pop("attacks")[0] == "robbing"
+    for users in protocol.pop("users")["sweep"]:
+        job = AttackJob(clients=1, batch_size=8, users=users, **protocol)
+        assert job.malicious_server and RobbingTheFed().needs <= set(job.knowledge)
+
+
+@pytest.mark.usefixtures("clean_registries")
+def test_an_attack_that_changes_the_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = [block for block in blocks(HOW_TO, "python") if "prepare" in block]
+    (tmp_path / "loud.py").write_text(code)
+    main(["check", str(tmp_path / "loud.py"), "--json"])
+    answers = {each["check"]: each for each in json.loads(capsys.readouterr().out)}
+    assert not [each for each in answers.values() if each["verdict"] == "wrong"]
+    loud, network = ATTACKS.get("loud")(), build_network(MLP(width=8), (1, 8, 8), 10, seed=0)
+    sent = loud.prepare(network, (1, 1, 8, 8), Knowledge())
+    images, labels = torch.rand(2, 1, 1, 8, 8), torch.tensor([[3], [4]])
+    gradients = torch.stack([sent.gradient(sent.parameters, *each) for each in zip(images, labels, strict=True)])
+    seen = Observations(sent, sent.parameters, gradients, (1, 1, 8, 8))
+    found = loud.reconstruct(seen, Knowledge(), Streams([("loud", row) for row in range(2)]))
+    torch.testing.assert_close(found.images, images, rtol=0, atol=1e-4)
 
 
 def test_example_of_attacks_on_a_released_model() -> None:
@@ -140,7 +175,7 @@ def test_example_of_attacks_on_a_released_model() -> None:
 
 def test_tutorial(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_HOME", str(checkout))  # no weights for LPIPS
-    (code,) = blocks(HOW_TO, "python")
+    code, _ = blocks(HOW_TO, "python")
     (checkout / "retrieval.py").write_text(code)
     lay_over(checkout, [example for example in examples() if "retrieval" in str(example)])
 

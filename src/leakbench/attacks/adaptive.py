@@ -19,6 +19,7 @@ from leakbench.effort import Effort
 from leakbench.errors import ConfigError, Infeasible, UnknownName
 from leakbench.federated.tensors import Tensors
 from leakbench.lazy import torch
+from leakbench.models.base import Network
 from leakbench.randomness import Streams
 from leakbench.theory.denoising import posterior_mean
 
@@ -62,6 +63,13 @@ class Wrapper(Attack):
     @property
     def needs(self) -> frozenset[Grant]:
         return self.attack.needs | self.adds
+
+    @property
+    def changes_model(self) -> bool:
+        return self.attack.changes_model
+
+    def prepare(self, network: Network, batch_shape: tuple[int, ...], knowledge: Knowledge) -> Network:
+        return self.attack.prepare(network, batch_shape, knowledge)
 
     @property
     def several_models(self) -> bool:

@@ -38,8 +38,9 @@ Grant = Literal[
     "prior",
     "language_model",
     "inverter",
+    "modified_model",
 ]
-"""Side knowledge that a threat model may grant."""
+"""Side knowledge that a threat model may grant, and the power to change the model that clients get."""
 
 
 class KnownInputs(NamedTuple):
@@ -430,6 +431,11 @@ class Attack(Component):
         return frozenset()
 
     @property
+    def changes_model(self) -> bool:
+        """Whether it sends clients a model of its own: whether :meth:`prepare` is its own."""
+        return type(self).prepare is not Attack.prepare
+
+    @property
     def several_models(self) -> bool:
         """Whether it takes observations of clients that hold different models; else it gets those of one at a time."""
         return False
@@ -480,6 +486,22 @@ class Attack(Component):
             samples: number that pass through the model when the client's computation is repeated once.
         """
         return Effort(1, 1)
+
+    def prepare(self, network: Network, batch_shape: tuple[int, ...], knowledge: Knowledge) -> Network:
+        """The model that a malicious server sends in the place of ``network``; by default that itself.
+
+        Clients compute their step on it, with its own parameters, and :meth:`reconstruct` sees it. An attack that
+        overrides this needs the grant ``modified_model``.
+
+        Args:
+            network: the model of the round, which is not to be changed.
+            batch_shape: ``(B, C, H, W)`` of each client's inputs, as in :class:`Observations`.
+            knowledge: what is granted and known before any message: the range of pixels, auxiliary samples.
+
+        Raises:
+            Infeasible: there is no such model.
+        """
+        return network
 
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
         """Reconstruct the inputs of every observation; row ``i`` draws from stream ``i``."""

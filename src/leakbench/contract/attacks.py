@@ -6,6 +6,7 @@ Iterations are cut short: the contract is about the form of reconstructions, not
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, get_args
 
@@ -16,7 +17,7 @@ from leakbench.effort import Effort
 from leakbench.errors import Infeasible
 from leakbench.federated.step import ClientSteps
 from leakbench.lazy import torch
-from leakbench.models.base import build_network
+from leakbench.models.base import Network, build_network
 from leakbench.models.convnets import SimpleConvNet
 from leakbench.randomness import Streams, generator
 
@@ -45,18 +46,47 @@ class AttackCase(Case[Attack]):
 
     @cached_property
     def _of_clients(self) -> tuple[Observations, Knowledge]:
-        network = build_network(SimpleConvNet(width=2), (1, SIDE, SIDE), CLASSES, seed=3)
+        network = self.sent
         images = torch.rand(CLIENTS, 1, 1, SIDE, SIDE, generator=generator("contract", "images"))
         labels = torch.randint(CLASSES, (CLIENTS, 1), generator=generator("contract", "labels"))
         streams = Streams([("contract", "client", row) for row in range(CLIENTS)])
         gradients = ClientSteps(network, network.parameters, images, labels, streams).gradient
         seen = Observations(network, network.parameters, gradients, tuple(images.shape[1:]))
-        known = Knowledge(
-            labels=labels,
+        return seen, replace(self._beforehand, labels=labels)
+
+    @cached_property
+    def honest(self) -> Network:
+        """The model that clients agreed to train."""
+        return build_network(SimpleConvNet(width=2), (1, SIDE, SIDE), CLASSES, seed=3)
+
+    @cached_property
+    def _beforehand(self) -> Knowledge:
+        """The knowledge before any message."""
+        return Knowledge(
             pixel_range=torch.stack([torch.zeros(1, 1, 1), torch.ones(1, 1, 1)]),
             auxiliary_images=torch.rand(8, 1, SIDE, SIDE, generator=generator("contract", "auxiliary")),
         )
-        return seen, known
+
+    def prepare(self) -> Network:
+        """The model that the server sends to the clients."""
+        if self.attack.reconstructs != "images":
+            raise NotAsked("it reconstructs sentences; the check has images")
+        return self.attack.prepare(self.honest, self.shape[1:], self._beforehand)
+
+    @cached_property
+    def sent(self) -> Network:
+        """The model that the server sends, once it is known to be one."""
+        if not self.attack.changes_model:
+            return self.honest
+        try:
+            returned: Any = self.prepare()
+        except (Infeasible, NotAsked):
+            raise
+        except Exception:
+            returned = None
+        if not isinstance(returned, Network):
+            raise NotAsked("prepare returns no Network; mend that first")
+        return returned
 
     def run(self, rows: slice = slice(None)) -> Reconstruction:
         """Reconstruct the clients in ``rows``."""
@@ -64,11 +94,11 @@ class AttackCase(Case[Attack]):
         if attack.reconstructs != "images":
             raise NotAsked("it reconstructs sentences; the check has images")
         seen, known = self._of_clients
-        if missing := sorted(attack.needs - known.granted()):
+        if missing := sorted(attack.needs - known.granted() - {"modified_model"}):
             raise NotAsked(f"it needs {', '.join(missing)}, which the check has not")
         observations = Observations(seen.network, seen.parameters, seen.gradients[rows].clone(), seen.batch_shape)
         assert known.labels is not None
-        knowledge = Knowledge(known.labels[rows], known.pixel_range, known.auxiliary_images)
+        knowledge = replace(known, labels=known.labels[rows])
         streams = Streams([("contract", "attack", row) for row in range(CLIENTS)[rows]])
         return attack.reconstruct(observations, knowledge, streams)
 
@@ -99,6 +129,30 @@ def needs(case: AttackCase) -> str | None:
     """Knowledge that threat models can grant."""
     if unknown := sorted(case.attack.needs - set(get_args(Grant))):
         return f"needs names {', '.join(unknown)}; a threat model grants {', '.join(get_args(Grant))}"
+    return None
+
+
+@checks("model sent")
+def model_sent(case: AttackCase) -> str | None:
+    """A malicious server's model: granted, with logits of all classes, and the same again."""
+    if case.attack.changes_model != ("modified_model" in case.attack.needs):
+        return "prepare changes the model, and needs names 'modified_model': have both, or neither"
+    if not case.attack.changes_model:
+        raise NotAsked("it leaves the model as it is")
+    before, honest = case.honest.parameters.clone(), case.honest
+    sent: Any = case.prepare()
+    if not isinstance(sent, Network):
+        return f"prepare returns a {type(sent).__name__}; return leakbench.models.base.Network(module, network.device)"
+    if not torch.equal(before, honest.parameters):
+        return "prepare changes the model that it is given; change a copy: copy.deepcopy(network.module)"
+    logits = sent.logits(sent.parameters, torch.rand(2, 1, SIDE, SIDE, generator=generator("contract", "sent")))
+    if tuple(logits.shape) != (2, CLASSES) or not bool(logits.isfinite().all()):
+        return f"logits of the model sent are {list(logits.shape)}; clients need {[2, CLASSES]} that are finite"
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        again = case.prepare()
+    if not torch.equal(again.parameters, sent.parameters):
+        return "prepare sends another model each time; draw from leakbench.randomness.generator(...) if it must draw"
     return None
 
 

@@ -34,6 +34,7 @@ from leakbench.metrics.assignment import ASSIGNED_METRICS, reorder
 from leakbench.metrics.image import IDENTIFIED, IMAGE_METRICS, identified
 from leakbench.metrics.labels import label_accuracy
 from leakbench.metrics.text import TEXT_METRICS
+from leakbench.metrics.visibility import VISIBILITY, visibility
 from leakbench.models.base import BatchNorm, Network, Statistics, build_network
 from leakbench.randomness import Streams
 from leakbench.records import MetricInfo, Outcome, Replicate
@@ -267,7 +268,13 @@ class AttackJob(JobKind):
     def metrics_of(self, job: Job) -> Mapping[str, MetricInfo]:
         chosen = {} if job.attack is None else job.attack.component.chooses
         picked = (IDENTIFIED if self.line_up else {}) | (BUDGET if self.budget else {})
+        picked |= VISIBILITY if self.malicious_server else {}
         return {**SUBJECTS[job.dataset.component.unit].metrics, **VICTIM_METRICS, **picked, **chosen}
+
+    @property
+    def malicious_server(self) -> bool:
+        """Whether attackers may change the model, and records say how visible that is."""
+        return "modified_model" in self.knowledge
 
     def lengths_of(self, job: Job) -> Mapping[str, int]:
         samples = self.clients * (self.batch_size * self.users if self.target == "images" else 1)
@@ -339,7 +346,8 @@ class AttackJob(JobKind):
             reason = f"{dataset.unit} are embedded by the model, which is another one each time"
             raise Infeasible(f"{self.rounds} rounds: {reason}")
         granted = {*self.knowledge, *(name for name in TRAINED.values() if getattr(self, name))}
-        missing = sorted(attack.needs - granted)
+        needed = attack.needs | ({"modified_model"} if attack.changes_model else set())
+        missing = sorted(needed - granted)
         if missing:
             raise Infeasible(f"attack '{label}' needs {', '.join(missing)}, which is not granted")
         for defense in defenses:
@@ -392,7 +400,7 @@ class AttackJob(JobKind):
         tensors: dict[str, torch.Tensor] = {}
         for seed in seeds:
             try:
-                scenes[seed] = _Scene.of(self, job, subject, seed, device)
+                scenes[seed] = _Scene.of(self, job, subject, attack, seed, device)
             except Diverged as error:
                 outcome = Outcome(status="diverged", reason=str(error))
                 replicates += job.without_numbers(outcome, seeds=[seed])
@@ -493,6 +501,7 @@ class _Scene:
         clients: all of them; each ``users`` consecutive ones are averaged before the server sees them.
         undefended: their step without a defense, which the settings of a defense share.
         models: those of all rounds.
+        agreed: number of parameters of the model that clients agreed to train.
     """
 
     kind: AttackJob
@@ -500,13 +509,15 @@ class _Scene:
     clients: Victims
     undefended: ClientSteps
     models: list[Network]
+    agreed: int
 
     @classmethod
-    def of(cls, kind: AttackJob, job: Job, subject: Subject, seed: int, device: torch.device) -> _Scene:
-        """Gather the victims, with the model that they hold when they are attacked.
+    def of(cls, kind: AttackJob, job: Job, subject: Subject, attack: Attack, seed: int, device: torch.device) -> _Scene:
+        """Gather the victims, with the model that they hold when they are attacked: the attacker's, if it sends one.
 
         Raises:
             Diverged: pretraining became non-finite.
+            Infeasible: the attacker has no model to send.
         """
         dataset, label = subject.dataset, job.dataset.label
         clients = gather_victims(
@@ -533,11 +544,16 @@ class _Scene:
             apart=kind.rounds_apart,
             of=job.model.digest,
         )
+        honest = states[0].dimension
+        if attack.changes_model:
+            known = Knowledge(**subject.beforehand(kind.knowledge, kind.auxiliary, device))
+            shape = (kind.batch_size * kind.users, *clients.inputs.shape[2:])
+            states = [attack.prepare(state, shape, known) for state in states]
         network, *later = (state.in_mode(kind.batch_norm) for state in states)
         inputs = subject.inputs(network, network.parameters, clients.values)
         clients = replace(clients, network=network, parameters=network.parameters, inputs=inputs)
         undefended = _steps(kind, clients, Examples(inputs, clients.labels))
-        return cls(kind, subject, clients, undefended, [network, *later])
+        return cls(kind, subject, clients, undefended, [network, *later], honest)
 
     @cached_property
     def victims(self) -> Victims:
@@ -685,6 +701,8 @@ class _Scene:
                 values |= {"identified": identified(pixels, victims.values.flatten(0, 1), self._line_up)}
             replicate = _replicate(seed, each.setting, values, rows.diverged_at)
             replicate.metrics["bits"] = float(each.message.bits)
+            if self.kind.malicious_server:
+                replicate.metrics |= visibility(self.models[0], self.agreed)
             replicate.privacy = each.privacy.as_dict()
             replicates.append(replicate)
             every.append(compared)

@@ -53,6 +53,16 @@ class Subject(ABC):
         """Network inputs of samples ``[n, B, ...]``, which attackers search for."""
 
     @abstractmethod
+    def beforehand(self, granted: Collection[str], auxiliary: int, device: torch.device) -> dict[str, Any]:
+        """Fields of :class:`Knowledge` that concern samples and are known before any message.
+
+        Args:
+            granted: names of side knowledge.
+            auxiliary: most samples of the train split that the attacker holds.
+            device: of the tensors.
+        """
+
+    @abstractmethod
     def knowledge(self, victims: Victims, granted: Collection[str], auxiliary: int) -> dict[str, Any]:
         """Fields of :class:`Knowledge` that concern samples; those per observation are of ``n`` victims.
 
@@ -88,7 +98,9 @@ class Images(Subject):
         return self.dataset.normalise(values)
 
     def knowledge(self, victims: Victims, granted: Collection[str], auxiliary: int) -> dict[str, Any]:
-        device = victims.inputs.device
+        return self.beforehand(granted, auxiliary, victims.inputs.device)
+
+    def beforehand(self, granted: Collection[str], auxiliary: int, device: torch.device) -> dict[str, Any]:
         fields: dict[str, Any] = {}
         if "pixel_range" in granted:
             fields["pixel_range"] = image_dataset(self.dataset, "pixels").pixel_range(device)
@@ -157,9 +169,12 @@ class Sentences(Subject):
             # Unknown entries are zero: the truth is not in here.
             "inputs": KnownInputs(where, inputs.where(where, 0.0)),
         }
-        if "auxiliary_sentences" in granted:
-            fields["auxiliary_sentences"] = self._auxiliary(auxiliary).values.to(ids.device)
-        return fields
+        return fields | self.beforehand(granted, auxiliary, ids.device)
+
+    def beforehand(self, granted: Collection[str], auxiliary: int, device: torch.device) -> dict[str, Any]:
+        if "auxiliary_sentences" not in granted:
+            return {}
+        return {"auxiliary_sentences": self._auxiliary(auxiliary).values.to(device)}
 
     @property
     def framing(self) -> list[int]:
