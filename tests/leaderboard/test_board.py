@@ -300,6 +300,34 @@ def test_images_of_a_batch_are_assigned_before_they_are_judged() -> None:
     assert second.undefended.mean.value == pytest.approx(first.undefended.mean.value + 1)
 
 
+def test_an_attacker_may_do_what_a_weaker_one_does() -> None:
+    """A malicious server's own attack finds more without a defense, and less under one, where it searches instead."""
+    malicious = next(track for track in TRACKS if track.weaker)
+    weaker = next(track for track in TRACKS if (track.undefended, track.defended) == malicious.weaker)
+    assert weaker.metric == malicious.metric == "assigned_psnr"
+    found = tables(defended())
+    for mine, theirs, gain in (
+        (malicious.undefended, FIRST.undefended, 5.0),
+        (malicious.defended, FIRST.defended, -5.0),
+        (weaker.undefended, FIRST.undefended, 0.0),
+        (weaker.defended, FIRST.defended, 0.0),
+    ):
+        rows = found[theirs]
+        psnr = rows[(rows["metric"] == "psnr") & rows["attack"].isin(["ig", "mean_image", "grey"])]
+        found[mine] = psnr.assign(metric="assigned_psnr", value=psnr["value"] + gain * (psnr["attack"] == "ig"))
+        if mine in (malicious.undefended, malicious.defended):
+            found[mine] = found[mine][found[mine]["attack"] == "ig"].assign(attack="robbing")
+    first, honest, strong = boards(found)
+    assert (first.track, honest.track, strong.track) == (FIRST, weaker, malicious)
+    assert strong.undefended.attack == "robbing" and strong.guess.mean == honest.guess.mean
+    assert strong.undefended.mean.value == pytest.approx(honest.undefended.mean.value + 5)
+    for strong_row, honest_row in zip(strong.rows, honest.rows, strict=True):
+        shown, other = strong_row.entry.shown, honest_row.entry.shown
+        assert shown and other and shown.leakage and other.leakage
+        assert shown.leakage.attack == other.leakage.attack != "robbing" and shown.leakage.mean == other.leakage.mean
+        assert set(shown.attacks) == {"ig", "robbing"}
+
+
 def test_the_front_holds_what_nothing_beats() -> None:
     """``even`` beats ``odd`` in leakage and bits at the same loss; ``costly`` leaks less than both."""
     drawing = draw("fig02", tables(defended()), paper=PAPER)

@@ -247,9 +247,15 @@ def cells(tables: Tables) -> Iterator[Cell]:
     """The tracks, data sets and models that the scale computes."""
     trained = pd.concat([tables[name] for name in TRAINING], ignore_index=True)
     for track in TRACKS:
-        for (dataset, model), rows in tables[track.defended].groupby(["dataset", "model"], sort=False):
-            bare, costs = (_cell(frame, str(dataset), str(model)) for frame in (tables[track.undefended], trained))
-            yield Cell(track, str(dataset), str(model), rows, bare, costs)
+        for place, rows in tables[track.defended].groupby(["dataset", "model"], sort=False):
+            dataset, model = map(str, place)
+            bare, costs = (_cell(frame, dataset, model) for frame in (tables[track.undefended], trained))
+            if track.weaker:
+                bare, rows = (
+                    pd.concat([frame, _cell(tables[name], dataset, model)], ignore_index=True)
+                    for frame, name in zip((bare, rows), track.weaker, strict=True)
+                )
+            yield Cell(track, dataset, model, rows, bare, costs)
 
 
 def boards(tables: Tables) -> list[Board]:

@@ -27,6 +27,8 @@ class Track(NamedTuple):
         undefended: experiment of the undefended gradient and the reference attackers.
         defended: experiment of the defenses.
         metric: PSNR per image in dB; of several images, whose order no attacker can know, after assignment.
+        weaker: experiments, undefended and defended, of a weaker attacker with the same victims, whose attacks this one
+            can run too; None without any.
     """
 
     key: str
@@ -35,6 +37,7 @@ class Track(NamedTuple):
     undefended: str
     defended: str
     metric: str = "psnr"
+    weaker: tuple[str, str] | None = None
 
     @property
     def title(self) -> str:
@@ -49,6 +52,15 @@ TRACKS = (
     Track("D", 2, "two local steps on four images, labels inferred", "local_undefended", "local", ASSIGNED_PSNR),
     Track("E", 1, "messages of three rounds about one image", "rounds_undefended", "rounds"),
     Track("F", 1, "the sum of four users, an image each, labels inferred", "sum_undefended", "sum", ASSIGNED_PSNR),
+    Track(
+        "G",
+        1,
+        "one message about eight images, to a server that changes the model",
+        "malicious_undefended",
+        "malicious",
+        ASSIGNED_PSNR,
+        weaker=("batch_undefended", "batch"),
+    ),
 )
 
 TRAINING = ("training_undefended", "training")
@@ -56,6 +68,14 @@ TRAINING = ("training_undefended", "training")
 
 READ: tuple[str | Reads, ...] = (
     *TRAINING,
-    *(each for track in TRACKS for each in (reads(track.undefended, attacks=IMAGE_REFERENCES), track.defended)),
+    *(
+        each
+        for track in TRACKS
+        # A track with a weaker one has its blind guesses.
+        for each in (
+            track.undefended if track.weaker else reads(track.undefended, attacks=IMAGE_REFERENCES),
+            track.defended,
+        )
+    ),
 )
 """Experiments that figures and tables read."""
