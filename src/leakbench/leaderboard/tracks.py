@@ -61,6 +61,14 @@ TRACKS = (
         ASSIGNED_PSNR,
         weaker=("batch_undefended", "batch"),
     ),
+    Track(
+        "H",
+        1,
+        "the sum of four users, eight images each, to a server that changes the model",
+        "malicious_sum_undefended",
+        "malicious_sum",
+        ASSIGNED_PSNR,
+    ),
 )
 
 TRAINING = ("training_undefended", "training")
