@@ -8,11 +8,12 @@ import pytest
 import torch
 from tests.attacks.test_sentence_matching import SPECIAL, L, V, Victims, sentences
 
+from leakbench.attacks.adaptive import Masked
 from leakbench.attacks.base import ATTACKS, Knowledge, Observations, Words
 from leakbench.attacks.dager import Dager
 from leakbench.errors import Infeasible
-from leakbench.federated.local import LocalTraining
-from leakbench.models.base import build_network
+from leakbench.federated.local import ONE_STEP, LocalTraining
+from leakbench.models.base import Model, Network, build_network
 from leakbench.models.bert import Bert, DistilBert, embed, word_embeddings
 from leakbench.models.linear import Linear
 from leakbench.randomness import Streams
@@ -108,7 +109,7 @@ def test_another_model_of_sentences_is_refused() -> None:
     victims = Victims(sentences([5])[:, None])
     network = build_network(Linear(), (1, 8, 8), 10, 0)
     seen = Observations(network, network.parameters, torch.ones(1, network.dimension), (1, L, 33))
-    with pytest.raises(Infeasible, match="needs a model that begins with attention"):
+    with pytest.raises(Infeasible, match="no attention at the beginning of the model"):
         Dager().reconstruct(seen, victims.knowledge, victims.streams)
 
 
@@ -140,3 +141,73 @@ def test_distilbert() -> None:
 
 def test_it_needs_nothing() -> None:
     assert ATTACKS.get("dager") is Dager and Dager().needs == frozenset() and Dager().reconstructs == "sentences"
+
+
+def defended(gradients: torch.Tensor, defense: str, network: Network) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """What is left of gradients, and the coordinates that show that they were changed."""
+    draws = torch.Generator().manual_seed(0)
+    if defense == "mask":
+        lost = torch.rand(gradients.shape, generator=draws) < 0.4
+        return gradients.masked_fill(lost, 0.0), lost
+    if defense == "flips":
+        flipped = torch.rand(gradients.shape, generator=draws) < 0.02
+        return gradients + flipped * 10 * gradients.abs().max(), None
+    protected = torch.tensor([name.startswith(("classifier.", "bert.pooler")) for name in network.names])
+    where = protected.repeat_interleave(torch.tensor(network.sizes))
+    return gradients.where(~where, torch.randn(gradients.shape, generator=draws)), None
+
+
+@pytest.mark.parametrize(("defense", "plain"), [("mask", 0.8), ("flips", 0.5)])
+def test_masks_and_flipped_bits_are_repaired(defense: str, plain: float) -> None:
+    victims = Victims(sentences([5, 3, 6])[:, None])
+    gradients, marked = defended(victims.observations.gradients, defense, victims.observations.network)
+    seen = replace(victims.observations, gradients=gradients, marked=marked)
+    assert right(Dager(), seen, victims) > 0.9
+    assert right(Dager(repairs=False), seen, victims) <= plain
+
+
+def test_noise_of_one_tensor_does_not_hide_the_others() -> None:
+    """Of equally long gradients, the noisy one would have the largest directions."""
+    victims = Victims(sentences([5, 3, 6])[:, None])
+    gradients = victims.observations.gradients.clone()
+    network = victims.observations.network
+    hidden = torch.tensor([name.endswith("query.weight") for name in network.names])
+    where = hidden.repeat_interleave(torch.tensor(network.sizes))
+    noise = torch.randn(gradients.shape, generator=torch.Generator().manual_seed(0))
+    gradients += noise * torch.where(where, 1.0, 1e-6)
+    assert right(Dager(), replace(victims.observations, gradients=gradients), victims) == 1
+
+
+def test_defenses_of_the_last_layers_alone_fall() -> None:
+    victims = Victims(sentences([5, 3, 6])[:, None])
+    gradients, _ = defended(victims.observations.gradients, "last", victims.observations.network)
+    assert not torch.equal(gradients, victims.observations.gradients)
+    assert right(Dager(), replace(victims.observations, gradients=gradients), victims) == 1
+
+
+def right(attack: Dager, seen: Observations, victims: Victims) -> float:
+    found = attack.reconstruct(seen, victims.knowledge, victims.streams).tokens
+    assert found is not None
+    return float((found == victims.ids)[victims.words.known < 0].float().mean())
+
+
+@pytest.mark.parametrize(
+    ("model", "local", "samples", "reason"),
+    [
+        (Linear(), ONE_STEP, 1, "model 'linear' begins with none"),
+        (Bert(width=32, heads=2), LocalTraining(steps=2), 1, "clients take several"),
+        (Bert(width=32, heads=2, layers=1), ONE_STEP, 2, "a second layer, and there is one"),
+        (Bert(width=32, heads=2), ONE_STEP, 30, "there are 32, and the width is 32"),
+    ],
+)
+def test_what_the_plan_shows_is_refused_before_anything_is_computed(
+    model: Model, local: LocalTraining, samples: int, reason: str
+) -> None:
+    with pytest.raises(Infeasible, match=reason):
+        Dager().check_clients(model, local, samples)
+    with pytest.raises(Infeasible, match=reason):
+        Masked(attack=Dager()).check_clients(model, local, samples)
+
+
+def test_clients_that_it_reads() -> None:
+    Dager().check_clients(Bert(width=32, heads=2), ONE_STEP, 4)

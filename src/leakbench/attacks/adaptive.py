@@ -17,9 +17,10 @@ from leakbench.attacks.base import ATTACKS, Attack, Grant, Knowledge, Observatio
 from leakbench.data.covariance import moments_of
 from leakbench.effort import Effort
 from leakbench.errors import ConfigError, Infeasible, UnknownName
+from leakbench.federated.local import LocalTraining
 from leakbench.federated.tensors import Tensors
 from leakbench.lazy import torch
-from leakbench.models.base import Network
+from leakbench.models.base import Model, Network
 from leakbench.randomness import Streams
 from leakbench.theory.denoising import posterior_mean
 
@@ -85,6 +86,9 @@ class Wrapper(Attack):
 
     def against(self, adaptive: Sequence[Mapping[str, Any]]) -> Attack:
         return self.model_copy(update={"attack": self.attack.against(adaptive)})
+
+    def check_clients(self, model: Model, local: LocalTraining, samples: int) -> None:
+        self.attack.check_clients(model, local, samples)
 
     def varied(self, prior: float, rate: float) -> Attack:
         return self.model_copy(update={"attack": self.attack.varied(prior, rate)})

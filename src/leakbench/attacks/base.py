@@ -21,7 +21,7 @@ from leakbench.federated.local import ONE_STEP, LocalTraining
 from leakbench.federated.message import Message, Received, gains, stacked
 from leakbench.federated.step import ClientSteps
 from leakbench.lazy import torch
-from leakbench.models.base import Network, Statistics
+from leakbench.models.base import Model, Network, Statistics
 from leakbench.randomness import Streams
 from leakbench.records import MetricInfo
 from leakbench.registry import Component, Registry
@@ -460,6 +460,18 @@ class Attack(Component):
             Infeasible: the attack asks for a declaration that the defense does not make.
         """
         return self
+
+    def check_clients(self, model: Model, local: LocalTraining, samples: int) -> None:
+        """Reject models and clients that it cannot read, before anything is computed; by default none.
+
+        Args:
+            model: that is attacked.
+            local: the clients' local computation.
+            samples: of a client.
+
+        Raises:
+            Infeasible: it cannot read them.
+        """
 
     def varied(self, prior: float, rate: float) -> Attack:
         """The same attack with another strength; itself where it has no such numbers.

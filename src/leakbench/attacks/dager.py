@@ -6,26 +6,32 @@ there lies in that span: no search, and no language model. It holds while there 
 Tokens of several sentences at one position are told apart by the same test at the second layer, whose inputs depend on
 whole sentences. It needs a third one behind it: of the last layer, which is read at one position, the span has no more
 than ``2 heads + 1`` dimensions per sentence.
+
+A defended gradient has full rank. Of the few largest directions, which are as many as tokens, much is left: the rest of
+the spectrum says how strong the noise is in each tensor. Coordinates that a message shows to be left out, and those
+that stand out, such as words with a flipped bit, are what a matrix of low rank has in their places. Which of these
+repairs to trust shows without the truth: by how much the nearest token at each position stands out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Literal
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Literal
 
 from pydantic import Field
 
 from leakbench.attacks.base import ATTACKS, Attack, Knowledge, Observations, Reconstruction, Words
 from leakbench.effort import Effort
 from leakbench.errors import Infeasible
-from leakbench.federated.local import ONE_STEP
+from leakbench.federated.local import LocalTraining
 from leakbench.lazy import torch
-from leakbench.models.base import Network
-from leakbench.models.bert import embed
+from leakbench.models.attention import LAYERS, AttentionInputs, Reading, reading
+from leakbench.models.base import Model
+from leakbench.models.bert import TextModel, embed
+from leakbench.numerics.completion import completed
 from leakbench.randomness import Streams
 
-READING = ("query.weight", "key.weight", "value.weight", "q_lin.weight", "k_lin.weight", "v_lin.weight")
-"""Ends of the names of weights that read a layer's inputs, in BERT and in DistilBERT."""
 NOTHING = 1e-6
 """Part of the largest singular value below which there is rounding alone."""
 INSIDE = 1e-3
@@ -34,6 +40,10 @@ MOST = 4
 """Tokens that a sentence chooses from at a position, in multiples of the batch."""
 AT_ONCE = 1 << 22
 """Numbers in the embeddings of tokens that are tested together: 16 MiB."""
+ONE_LAYER = "attack 'dager' tells sentences of a batch apart by a second layer, and there is one"
+
+Repair = Literal["none", "marked", "outliers"]
+"""Coordinates that are completed by low rank: none, those that the message marks, and those that stand out as well."""
 
 
 @ATTACKS.register("dager", version=1)
@@ -47,6 +57,11 @@ class Dager(Attack):
 
     sweeps: int = Field(6, ge=1, description="most rounds in which a sentence of a batch chooses its tokens again")
     starts: int = Field(40, ge=1, description="most choices to begin from")
+    repairs: bool = Field(
+        True,
+        description="of gradients of full rank, try to complete coordinates that the message marks, and those that "
+        "stand out",
+    )
 
     @property
     def reconstructs(self) -> Literal["images", "sentences"]:
@@ -54,6 +69,14 @@ class Dager(Attack):
 
     def effort(self, samples: int) -> Effort:
         return Effort(samples, 1)
+
+    def check_clients(self, model: Model, local: LocalTraining, samples: int) -> None:
+        if not isinstance(model, TextModel):
+            raise Infeasible(f"attack 'dager' reads layers of attention, and model '{model.name}' begins with none")
+        _one_step(local, samples)
+        if samples > 1 and model.layers < LAYERS:
+            raise Infeasible(ONE_LAYER)
+        _narrower(samples + 2, model.width)  # a token of each, and those that begin and end all sentences
 
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
         """Reconstruct the tokens that are not known; of a single sentence independently of ``streams``.
@@ -64,8 +87,7 @@ class Dager(Attack):
         """
         if knowledge.words is None:
             raise Infeasible("attack 'dager' finds tokens of sentences, which these observations are not of")
-        if observations.local != ONE_STEP:
-            raise Infeasible("attack 'dager' reads the span of one step's gradient, and clients take several")
+        _one_step(observations.local, observations.batch_shape[0])
         words = knowledge.words
         tokens = torch.stack(
             [
@@ -90,18 +112,20 @@ class _Sentences:
     """
 
     def __init__(self, observations: Observations, row: int, words: Words, attack: Dager, streams: Streams) -> None:
-        network, gradient = observations.network, observations.gradients[row]
-        parameters = observations.parameters
-        self._base = _beginning(network, parameters if parameters.dim() == 1 else parameters[row])
+        network, parameters = observations.network, observations.parameters
+        self._inputs = AttentionInputs(network, parameters if parameters.dim() == 1 else parameters[row])
         self._allowed, self._known = words.allowed, words.known[0]
         self._streams = streams
         self._sweeps, self._starts = attack.sweeps, attack.starts
-        named = network.unflatten(gradient)
         free = int((self._known < 0).sum())
         # Some of the first layer's inputs are equal, such as the first token of all sentences.
         shared = sum(len(column[column > 0].unique()) for column in self._known.T)
-        counts = (free + shared, free + int((self._known > 0).sum()))
-        self._spans = [_span(weights, count) for weights, count in zip(_reading(named), counts, strict=False)]
+        self._counts = (free + shared, free + int((self._known > 0).sum()))
+        marked = observations.marked
+        seen = torch.ones_like(observations.gradients[row], dtype=torch.bool) if marked is None else ~marked[row]
+        gradients, trusted = (reading(network.unflatten(each)) for each in (observations.gradients[row], seen))
+        self._layers = [_Layer(*each) for each in zip(gradients, trusted, self._counts, strict=False)]
+        self._repairs: tuple[Repair, ...] = ("outliers", "marked", "none") if attack.repairs else ("none",)
 
     def tokens(self) -> torch.Tensor:
         """Their token ids, ``[B, L]``."""
@@ -110,8 +134,8 @@ class _Sentences:
         if len(free) == 1:
             nearest = torch.tensor([pool[0] if pool else 0 for pool in pools], device=free.device)
             return torch.where(free[0], nearest, self._known[0])[None]
-        if len(self._spans) < 2:
-            raise Infeasible("attack 'dager' tells sentences of a batch apart by a second layer, and there is one")
+        if len(self._layers) < 2:
+            raise Infeasible(ONE_LAYER)
         chosen, left = self._known.clone(), list(range(len(free)))
         while left:
             others = [row for row in range(len(free)) if row not in left]
@@ -159,9 +183,8 @@ class _Sentences:
     def _distances(self, sentences: torch.Tensor) -> torch.Tensor:
         """Mean distance of the second layer's inputs from their span, for sentences ``[k, L]``: ``[k]``."""
         mask = sentences != 0
-        with torch.no_grad():
-            states = self._base(sentences, attention_mask=mask, output_hidden_states=True).hidden_states[1]
-        return _away(states, self._spans[1]).where(mask, 0.0).sum(dim=1) / mask.sum(dim=1)
+        away = _away(self._inputs.second(sentences), self._second)
+        return away.where(mask, 0.0).sum(dim=1) / mask.sum(dim=1)
 
     def _pools(self, counts: list[int]) -> list[list[int]]:
         """The allowed tokens for each position, those first that are nearest to the first layer's span.
@@ -172,15 +195,21 @@ class _Sentences:
         Args:
             counts: sentences with a token to find at each position.
         """
-        length, allowed = len(counts), self._allowed.nonzero().flatten()
-        together = max(1, AT_ONCE // (length * self._spans[0].shape[1]))
-
-        def distances(part: torch.Tensor) -> torch.Tensor:
-            return _away(self._base.embeddings(input_ids=part[:, None].expand(-1, length)), self._spans[0])
-
-        with torch.no_grad():
-            away = torch.cat([distances(part) for part in allowed.split(together)])
-        nearest, order = away.sort(dim=0, stable=True)
+        allowed = self._allowed.nonzero().flatten()
+        searched = torch.tensor(counts, device=allowed.device) > 0
+        first = self._layers[0]
+        repairs = first.repairs(self._repairs)
+        spans = [first.span(repair) for repair in repairs]
+        together = max(1, AT_ONCE // (len(counts) * first.width))
+        parts = [
+            [_away(read, span) for span in spans]
+            for read in (self._inputs.first(part, len(counts)) for part in allowed.split(together))
+        ]
+        every = [torch.cat(of_span) for of_span in zip(*parts, strict=True)]
+        chosen = max(range(len(every)), key=lambda place: _standing_out(every[place][:, searched]))
+        if len(self._known) > 1 and len(self._layers) > 1:
+            self._second = self._layers[1].span(repairs[chosen])
+        nearest, order = every[chosen].sort(dim=0, stable=True)
         sizes = (nearest < INSIDE).sum(dim=0).clamp(max=MOST * len(self._known)).tolist()
         return [
             allowed[order[: max(size, count), place]].tolist() if count else []
@@ -188,42 +217,83 @@ class _Sentences:
         ]
 
 
-def _beginning(network: Network, parameters: torch.Tensor) -> Any:
-    """The embeddings and the first layer of the model with these parameters."""
-    module = network.trainable_module().eval()
-    module.load_state_dict(network.unflatten(parameters), strict=False)
-    base: Any = getattr(module, "base_model", None)
-    layers = getattr(base, "encoder", None) or getattr(base, "transformer", None)
-    if layers is None or not any(name.endswith(READING) for name in network.names):
-        raise Infeasible("attack 'dager' needs a model that begins with attention ('bert', 'distilbert')")
-    layers.layer = layers.layer[:1]
-    return base
+class _Layer:
+    """The inputs of an attention layer, as far as gradients tell.
 
-
-def _reading(gradient: dict[str, torch.Tensor]) -> Iterator[torch.Tensor]:
-    """Gradients of the weights that read the inputs of the first and of the second layer, ``[3 H, H]`` each."""
-    for layer in range(2):
-        weights = [
-            value for name, value in gradient.items() if f"layer.{layer}.attention" in name and name.endswith(READING)
-        ]
-        if weights:
-            yield torch.cat(weights)
-
-
-def _span(weights: torch.Tensor, vectors: int) -> torch.Tensor:
-    """Orthonormal rows that span what the layer read: ``[r, H]``, at most so many.
+    Args:
+        gradients: of the weights that read them.
+        seen: coordinates of these that the message does not show to be changed.
+        vectors: most different inputs.
 
     Raises:
         Infeasible: every vector lies in the span of so many.
     """
-    if vectors >= weights.shape[1]:
+
+    def __init__(self, gradients: Reading, seen: Reading, vectors: int) -> None:
+        held = [name for name, part in gradients.items() if bool(part.any())] or list(gradients)
+        self._gradients = torch.cat([gradients[name] for name in held]).double()
+        self._seen = torch.cat([seen[name] for name in held])
+        self._blocks = [len(gradients[name]) for name in held]
+        self._vectors, self.width = vectors, self._gradients.shape[1]
+        _narrower(vectors, self.width)
+
+    @cached_property
+    def _exact(self) -> bool:
+        """Whether the rank is as low as that of an undefended gradient."""
+        values = torch.linalg.svdvals(self._gradients)
+        return len(values) <= self._vectors or float(values[self._vectors]) <= NOTHING * float(values[0])
+
+    def repairs(self, tried: Sequence[Repair]) -> list[Repair]:
+        """Leave out those that cannot help."""
+        if self._exact:
+            return ["none"]
+        useless = {"marked"} if bool(self._seen.all()) else set()
+        # Codes whose usual value is zero have nothing that stands out but all that they say.
+        usual = float(self._gradients[self._seen].abs().median()) if bool(self._seen.any()) else 0.0
+        useless |= set() if usual else {"outliers"}
+        return [repair for repair in tried if repair not in useless]
+
+    def span(self, repair: Repair) -> torch.Tensor:
+        """Orthonormal rows that span what the layer read: ``[r, H]``, at most as many as inputs."""
+        gradients = self._gradients
+        if repair != "none":
+            gradients = completed(gradients, self._seen, self._vectors, self._blocks, robust=repair == "outliers")
+        if not self._exact:
+            gradients = torch.cat([part / self._noise(part) for part in gradients.split(self._blocks)])
+        _, values, rows = torch.linalg.svd(gradients, full_matrices=False)
+        several = values[: self._vectors] > NOTHING * values[0]
+        span: torch.Tensor = rows[: self._vectors][several].float()
+        return span
+
+    def _noise(self, gradient: torch.Tensor) -> torch.Tensor:
+        """Root mean square of the noise in a tensor, by the directions that inputs do not need; not zero."""
+        values, count = torch.linalg.svdvals(gradient), self._vectors
+        rest = (gradient.shape[0] - count) * (gradient.shape[1] - count)
+        size = gradient.norm() / gradient.numel() ** 0.5
+        level = (values[count:].square().sum() / max(rest, 1)).sqrt()
+        return torch.maximum(level, NOTHING * size).clamp(min=torch.finfo(gradient.dtype).tiny)
+
+
+def _one_step(local: LocalTraining, samples: int) -> None:
+    if not local.is_gradient(samples):
+        raise Infeasible("attack 'dager' reads the span of one step's gradient, and clients take several")
+
+
+def _narrower(vectors: int, width: int) -> None:
+    """Reject so many inputs that every vector lies in their span."""
+    if vectors >= width:
         raise Infeasible(
-            f"attack 'dager' needs fewer tokens than the model is wide; there are {vectors}, and the width is "
-            f"{weights.shape[1]}"
+            f"attack 'dager' needs fewer tokens than the model is wide; there are {vectors}, and the width is {width}"
         )
-    _, values, rows = torch.linalg.svd(weights.double(), full_matrices=False)
-    span: torch.Tensor = rows[:vectors][values[:vectors] > NOTHING * values[0]].to(weights)
-    return span
+
+
+def _standing_out(away: torch.Tensor) -> float:
+    """Mean lead of the nearest tokens over the usual ones, in usual deviations: of distances ``[V, L]``."""
+    if not away.numel():
+        return 0.0
+    usual = away.median(dim=0).values
+    deviation = (away - usual).abs().median(dim=0).values
+    return float(((usual - away.min(dim=0).values) / deviation.clamp(min=1e-12)).mean())
 
 
 def _away(states: torch.Tensor, span: torch.Tensor) -> torch.Tensor:

@@ -35,7 +35,7 @@ from leakbench.metrics.image import IDENTIFIED, IMAGE_METRICS, identified
 from leakbench.metrics.labels import label_accuracy
 from leakbench.metrics.text import TEXT_METRICS
 from leakbench.metrics.visibility import VISIBILITY, visibility
-from leakbench.models.base import BatchNorm, Network, Statistics, build_network
+from leakbench.models.base import BatchNorm, Model, Network, Statistics, build_network
 from leakbench.randomness import Streams
 from leakbench.records import MetricInfo, Outcome, Replicate
 
@@ -300,15 +300,15 @@ class AttackJob(JobKind):
 
     def run(self, job: Job, device: torch.device) -> Findings:
         assert job.attack is not None
-        dataset = job.dataset.single()
-        subject = subject_of(dataset, job.model.single())
+        dataset, model = job.dataset.single(), job.model.single()
+        subject = subject_of(dataset, model)
         attacked = self._attacked(job)
         replicates: list[Replicate] = []
         tensors: dict[str, torch.Tensor] = {}
         try:
             faced = list(job.faced({place: defense for place, (_, defense) in attacked.items()}))
             for attack, places in faced:
-                self._check(job.attack.label, attack, dataset, [attacked[place][1] for place in places])
+                self._check(job.attack.label, attack, dataset, model, [attacked[place][1] for place in places])
             images = CalibrationImages(dataset, device, self.calibration, self.auxiliary)
             defenses = dict(zip(attacked, images.calibrated(attacked.values()), strict=True))
             for attack, places in faced:
@@ -330,8 +330,8 @@ class AttackJob(JobKind):
             return settings
         return {place: settings[place] for place in worth_attacking(job, job.records[UTILITY], LOST, self.allowed)}
 
-    def _check(self, label: str, attack: Attack, dataset: Dataset, defenses: list[Defense]) -> None:
-        """Reject an attack that cannot run on these samples or defenses, or needs knowledge that is not granted.
+    def _check(self, label: str, attack: Attack, dataset: Dataset, model: Model, defenses: list[Defense]) -> None:
+        """Reject an attack that cannot run on these samples, clients or defenses, or needs what is not granted.
 
         Raises:
             Infeasible: it cannot run.
@@ -350,6 +350,7 @@ class AttackJob(JobKind):
         missing = sorted(needed - granted)
         if missing:
             raise Infeasible(f"attack '{label}' needs {', '.join(missing)}, which is not granted")
+        attack.check_clients(model, self.local, self.batch_size * self.users)
         for defense in defenses:
             check_defense(dataset, defense)
             if "mechanism" in attack.needs and defense.together > 1:

@@ -222,3 +222,16 @@ def test_void_attacks_are_hollow(tables: Tables) -> None:
     drawing = draw("figS4", tables, paper=PAPER)
     assert drawing.shows_void
     assert ["void" in ax.get_title() for ax in drawing.figure.axes[:2]] == [True, False]
+
+
+class TestExact:
+    def test_beside_the_search(self, tables: Tables) -> None:
+        shown = make("tableS6", tables, paper=PAPER).set_index("defense")
+        assert list(shown.index) == ["none", "CDPA, last layer"]
+        exact = tables["text_exact"]
+        for label, name in {"none": "none", "cdpa-text-last": "CDPA, last layer"}.items():
+            for column, metric in {"tokens": "token_accuracy", "R-1": "rouge1", "R-L": "rougeL"}.items():
+                rows = exact[(exact["defense"] == label) & (exact["metric"] == metric) & (exact["attack"] == "dager")]
+                mean = rows.groupby("seed")["value"].mean().mean()
+                assert numbers_of(shown.loc[name, column]) == pytest.approx(mean, rel=1e-2)
+        assert shown.loc["CDPA, last layer", "R-1, TAG"] == "–" != shown.loc["none", "R-1, TAG"]

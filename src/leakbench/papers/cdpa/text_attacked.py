@@ -11,6 +11,8 @@ from leakbench.report.style import SENTENCE_REFERENCES
 
 ATTACKED, INFORMED, TRAINED = "text_attacks", "text_adaptive", "text_utility"
 """Experiments: every defense under attack, attackers who know CDPA, and federated fine-tuning."""
+EXACT = "text_exact"
+"""Experiment of DAGER on every defense."""
 
 DLG, TAG = "dlg-text", "tag"
 LAMPS = {"lamp-cos": "LAMP (cosine)", "lamp-l1l2": "LAMP (L1 + L2)"}
