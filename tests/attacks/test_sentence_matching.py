@@ -9,12 +9,16 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from leakbench.attacks.adaptive import Masked
-from leakbench.attacks.base import Knowledge, KnownInputs, Observations, Reconstruction, Words
+from leakbench.attacks.adaptive import Adaptive, Masked
+from leakbench.attacks.base import Knowledge, KnownInputs, Observations, Reconstruction, Words, observed
 from leakbench.attacks.language.model import CausalTransformer, LanguageModel
 from leakbench.attacks.objectives import CosinePerTensor
 from leakbench.attacks.sentences import Reordering, SentenceMatching
+from leakbench.defenses.clients import DefendedClients, Examples, PublicMechanism
+from leakbench.defenses.pruning import RandomMask
 from leakbench.errors import Infeasible
+from leakbench.federated.local import ONE_STEP
+from leakbench.federated.step import ClientSteps
 from leakbench.jobs.stacked import joint_knowledge, side_by_side
 from leakbench.models.base import build_network
 from leakbench.models.bert import Bert, embed, table_of, word_embeddings
@@ -345,3 +349,31 @@ def test_a_tensor_of_zeros_breaks_nothing(victims: Victims) -> None:
         found = victims.attack(3, seen={"gradients": gradients}, **settings)
         assert found.images.isfinite().all() and (found.diverged_at == -1).all()
         assert found.objective is not None and found.objective.isfinite().all()
+
+
+def test_an_attacker_who_runs_the_mechanism_reads_what_a_mask_leaves() -> None:
+    """Four fifths of the coordinates are missing: the plain search matches zeros, the likelihood what is there."""
+    victims = Victims(sentences([4, 3])[:, None])
+    defense = RandomMask(probability=0.8)
+    samples = Examples(embedded(victims), torch.tensor([[0], [1]]))
+    network = victims.observations.network
+    clients = DefendedClients(defense, victims.streams, samples)
+    sent = clients.step(
+        lambda batch: ClientSteps(network, network.parameters, *batch, victims.streams),
+        victims.streams.child("defense"),
+    )
+    seen = observed(network, network.parameters, [sent.message], victims.observations.batch_shape, ONE_STEP)
+    knowledge = replace(victims.knowledge, labels=samples.labels, mechanism=[PublicMechanism(defense)] * 2)
+    plain = SentenceMatching(iterations=80, **TAG)
+    informed = Adaptive(attack=plain).against(defense.adaptive)
+    right = []
+    for attack in (plain, informed):
+        tokens = attack.reconstruct(seen, knowledge, victims.streams).tokens
+        assert tokens is not None
+        right.append(float((tokens == victims.ids)[victims.words.known < 0].float().mean()))
+    assert right[0] < 0.5 < right[1]
+
+
+def embedded(victims: Victims) -> torch.Tensor:
+    network = victims.observations.network
+    return embed(network, network.parameters, victims.ids)

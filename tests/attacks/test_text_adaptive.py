@@ -18,7 +18,6 @@ from leakbench.attacks.sentences import SentenceMatching
 from leakbench.data.sentences import Sentences
 from leakbench.defenses.cdpa import CDPA, WordMessage
 from leakbench.defenses.clients import PublicMechanism
-from leakbench.errors import Infeasible
 from leakbench.federated.step import ClientSteps
 from leakbench.metrics.text import token_recovery
 from leakbench.models.base import Network, build_network
@@ -235,15 +234,18 @@ def test_wrappers_around_sentence_matching(wrapper: dict[str, Any]) -> None:
     assert torch.equal(found.images[known >= 0], one.steps.images[known >= 0])
 
 
-def test_sentences_cannot_be_searched_by_their_likelihood() -> None:
-    """CDPA declares a likelihood, which reads the coordinates of the words that the search leaves out."""
+def test_sentences_are_searched_by_their_likelihood() -> None:
+    """CDPA declares a likelihood, which reads all coordinates, those of the words that are always zero too."""
     one = case(2)
     message = sent(one)
     attack = Adaptive(attack=matching(L1L2())).against(CDPA(**TEXT).adaptive)
     knowledge = replace(one.knowledge, mechanism=[PublicMechanism(CDPA(**TEXT))] * 2)
     seen = one.observed(message.view(), coded=message.coded, step=message.step, beyond=message.beyond)
-    with pytest.raises(Infeasible, match="leaves out coordinates that a simulation or a likelihood reads"):
-        attack.reconstruct(seen, knowledge, one.steps.streams.child("attack"))
+    found = attack.reconstruct(seen, knowledge, one.steps.streams.child("attack"))
+    assert one.knowledge.words is not None and found.tokens is not None and found.diverged_at.tolist() == [-1, -1]
+    known = one.knowledge.words.known
+    assert torch.equal(found.tokens[known >= 0], known[known >= 0])
+    assert bool(one.knowledge.words.allowed[found.tokens[known < 0]].all())
 
 
 def test_robust_matching_begins_where_its_first_search_ended() -> None:

@@ -11,6 +11,7 @@ import torch
 from pydantic import ValidationError
 
 from leakbench.data.embedded import Digits
+from leakbench.data.sentences import Sentences
 from leakbench.defenses.base import Defense, NoDefense
 from leakbench.defenses.channel import NaturalChannel
 from leakbench.defenses.noise import GaussianNoise
@@ -23,6 +24,7 @@ from leakbench.federated.step import ClientSteps
 from leakbench.jobs.base import Findings, Job, Variant
 from leakbench.jobs.train import TrainJob
 from leakbench.jobs.victims import gather_victims
+from leakbench.models.bert import Bert
 from leakbench.models.convnets import ConvNet, SimpleConvNet
 from leakbench.randomness import Streams, stream_seed
 from leakbench.records import Replicate
@@ -492,3 +494,33 @@ class TestSecureAggregation:
                     "secure_aggregation": {"threshold": 3},
                 }
             )
+
+
+def test_sentences_train(train_job: TrainJobs) -> None:
+    """A linear step of SGD on token ids, against a literal loop; a defense of images says that it is one."""
+    model = Bert(width=8, layers=1, heads=2, intermediate=8, vocabulary=400, positions=12)
+    job = replace(
+        train_job(steps=1, optimiser="sgd", rate=0.5, evaluation=(0, 20)),
+        dataset=Variant("sentences", Sentences, {}, {}),
+        model=Variant("bert", Bert, model.parameters(), {}),
+    )
+    (found,) = run(job).replicates
+    sentences = Sentences()
+    victims = gather_victims(
+        sentences, "sentences", model, 0, clients=CLIENTS, batch_size=EACH, first_index=1, device=CPU
+    )
+    network = victims.network
+    streams = victims.streams
+    chosen = ClientBatches(streams, EACH, BATCH, "shuffled", CPU).at(0)
+    gradients = [
+        network.gradient(network.parameters, victims.values[row, chosen[row]], victims.labels[row, chosen[row]])
+        for row in range(CLIENTS)
+    ]
+    moved = network.parameters - 0.5 * torch.stack(gradients).mean(dim=0)
+    loss = network.loss(moved, victims.values.flatten(0, 1), victims.labels.flatten(0, 1))
+    assert found.metrics["final_loss"] == pytest.approx(float(loss), rel=1e-5)
+    test = sentences.load("test", range(20))
+    right = network.logits(moved, test.values).argmax(dim=1) == test.labels
+    assert found.metrics["accuracy"] == pytest.approx(float(right.float().mean()))
+    noisy = replace(job, defense=Variant("channel", NaturalChannel, {"kappa": 10.0}, {}))
+    assert all("acts on images" in (each.outcome.reason or "") for each in run(noisy).replicates)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,8 @@ from tests.papers.drawn import draw, make, smoke_tables
 from leakbench.errors import RecordError
 from leakbench.leaderboard.board import Board, Entry, boards
 from leakbench.leaderboard.lines import known
-from leakbench.leaderboard.tracks import TRACKS, TRAINING
+from leakbench.leaderboard.tracks import TRACKS, Track
+from leakbench.planning.layers import read_yaml
 from leakbench.report.artifacts import formats, shows_under_attacked
 from leakbench.report.plots import Drawing
 
@@ -88,15 +91,20 @@ def swept(losses: Sequence[float], leakages: Sequence[float | None], name: str =
     return rows
 
 
-def tables(rows: Rows, bare: Rows = BARE) -> dict[str, pd.DataFrame]:
-    """The tables of the leaderboard's experiments; the first track alone has attacks."""
-    found = {TRAINING[0]: bare, TRAINING[1]: rows}
-    frames = {name: pd.DataFrame([each for each in part if each["kind"] == "train"]) for name, part in found.items()}
+def tables(rows: Rows, bare: Rows = BARE, only: Track = FIRST) -> dict[str, pd.DataFrame]:
+    """The tables of the leaderboard's experiments; one track alone has attacks."""
+    frames = {}
     for track in TRACKS:
+        for name, part in zip(track.training, (bare, rows), strict=True):
+            frames[name] = _chosen(part, "train", track.training == only.training)
         for name, part in ((track.undefended, bare), (track.defended, rows)):
-            chosen = [each for each in part if each["kind"] == "attack" and track is FIRST]
-            frames[name] = pd.DataFrame(chosen, columns=None if chosen else pd.DataFrame(part).columns)
+            frames[name] = _chosen(part, "attack", track is only)
     return frames
+
+
+def _chosen(part: Rows, kind: str, there: bool) -> pd.DataFrame:
+    rows = [each for each in part if each["kind"] == kind and there]
+    return pd.DataFrame(rows, columns=None if rows else pd.DataFrame(part).columns)
 
 
 def board(rows: Rows, bare: Rows = BARE) -> Board:
@@ -136,7 +144,7 @@ def test_no_defense_leaks_less_than_the_best_guess() -> None:
     found = board(defended())
     hidden = entry(defended(), "costly").shown
     assert hidden and hidden.leakage and hidden.leakage.attack == "mean_image"
-    assert np.array_equal(hidden.leakage.psnr, found.guess.psnr) and hidden.leakage.identified == 0
+    assert np.array_equal(hidden.leakage.values, found.guess.values) and hidden.leakage.identified == 0
     assert found.undefended.mean.value > 40 and found.undefended.identified == 1
 
 
@@ -160,7 +168,7 @@ def test_whose_attack_fails_guesses() -> None:
             each["value"] = math.nan
     shown = entry(rows, "odd").shown
     assert shown and shown.leakage and shown.leakage.attack == "dlg"
-    assert shown.leakage.psnr[:, 1] == pytest.approx(board(rows).guess.psnr[:, 1])
+    assert shown.leakage.values[:, 1] == pytest.approx(board(rows).guess.values[:, 1])
     assert shown.leakage.identified == 0.5
 
 
@@ -208,7 +216,7 @@ def test_every_number_of_a_line_is_of_one_computed_setting() -> None:
     numbers = draw("fig01", tables(rows), paper=PAPER).numbers.iloc[0]
     assert numbers["setting"] == "scale 1" and numbers["loss"] == pytest.approx(0.01)
     assert numbers["beyond_setting"] == "scale 2" and numbers["beyond_loss"] == pytest.approx(0.03)
-    assert numbers["leakage_db"] - numbers["beyond_leakage_db"] == pytest.approx(10)
+    assert numbers["leakage"] - numbers["beyond_leakage"] == pytest.approx(10)
 
 
 def test_diverged_training_loses_everything() -> None:
@@ -236,7 +244,7 @@ def test_the_tenth_that_leaks_most() -> None:
     """The mean of three of 24 victims."""
     shown = entry(defended(), "even").shown
     assert shown and shown.leakage
-    most = np.sort(shown.leakage.psnr.ravel())[-3:]
+    most = np.sort(shown.leakage.values.ravel())[-3:]
     assert shown.leakage.worst == pytest.approx(most.mean()) and shown.leakage.worst > shown.leakage.mean.value
 
 
@@ -274,7 +282,7 @@ def test_missing_references_are_an_error_in_plain_words() -> None:
 
 def test_a_track_whose_attacks_all_miss_their_gate_says_so_and_the_others_stand() -> None:
     found = tables(defended())
-    weak = next(track for track in TRACKS[1:] if track.metric == "psnr")
+    weak = next(track for track in TRACKS[1:] if track.measure.metric == "psnr")
     for name in (weak.undefended, weak.defended):
         void = FIRST.undefended if name == weak.undefended else FIRST.defended
         found[name] = found[void].assign(void=~found[void]["attack"].isin(["mean_image", "grey"]))
@@ -289,7 +297,7 @@ def test_a_track_whose_attacks_all_miss_their_gate_says_so_and_the_others_stand(
 
 def test_images_of_a_batch_are_assigned_before_they_are_judged() -> None:
     """No attacker can know the order of a batch."""
-    several = next(track for track in TRACKS if track.metric == "assigned_psnr")
+    several = next(track for track in TRACKS if track.measure.metric == "assigned_psnr")
     found = tables(defended())
     for mine, theirs in ((several.undefended, FIRST.undefended), (several.defended, FIRST.defended)):
         rows = found[theirs]
@@ -409,8 +417,8 @@ def test_leakage_over_the_budget() -> None:
     numbers = draw("fig04", tables(rows), paper=PAPER).numbers.set_index("attack")
     assert dict(numbers["evaluations"]) == spent and list(numbers.index) == ["ig", "dlg"]
     middle = 0.1 * (SEEDS - 1) / 2 + 0.1 * (VICTIMS - 1) / 2
-    assert numbers.loc["ig", "best_so_far_db"] == pytest.approx((20 + 15) / 2 + middle)
-    assert numbers.loc["dlg", "best_so_far_db"] == pytest.approx((20 + 25) / 2 + middle)
+    assert numbers.loc["ig", "best_so_far"] == pytest.approx((20 + 15) / 2 + middle)
+    assert numbers.loc["dlg", "best_so_far"] == pytest.approx((20 + 25) / 2 + middle)
 
 
 def test_without_a_line_up_nobody_is_said_to_be_identified() -> None:
@@ -430,3 +438,45 @@ def test_lines_are_json() -> None:
     assert known({"loss": math.inf, "low": math.nan, "tier": 1, "defense": "even"}) == {
         "loss": None, "low": None, "tier": 1, "defense": "even",
     }  # fmt: skip
+
+
+SENTENCES = next(track for track in TRACKS if track.key == "T")
+
+
+def on_sentences(rows: Rows) -> Rows:
+    """The same attacks with a part of the tokens in the place of dB, by attackers and guesses of sentences."""
+    names = {"mean_image": "frequent_words", "grey": "random_sentence", "ig": "tag", "dlg": "dager"}
+    return [
+        each | {"metric": "token_recovery", "value": each["value"] / 100, "attack": names[each["attack"]]}
+        if each["metric"] == "psnr"
+        else each | {"attack": names.get(each["attack"])}
+        for each in rows
+    ]
+
+
+def test_a_track_whose_leakage_is_no_psnr() -> None:
+    """Parts of tokens count in percent, and everything else is as of images."""
+    found = tables(on_sentences(defended()), on_sentences(BARE), SENTENCES)
+    (sentences,) = boards(found)
+    images = board(defended())
+    assert sentences.track is SENTENCES and sentences.guess.attack == "frequent_words"
+    for mine, theirs in zip(sentences.rows, images.rows, strict=True):
+        assert (mine.entry.label, mine.tier) == (theirs.entry.label, theirs.tier)
+        assert mine.entry.shown and theirs.entry.shown and mine.entry.shown.leakage and theirs.entry.shown.leakage
+        assert mine.entry.shown.leakage.mean.value == pytest.approx(theirs.entry.shown.leakage.mean.value)
+    table = make("table01", found, paper=PAPER)
+    assert r"Leakage (\%)" in table.attrs["latex"] and "left out" in set(make("table03", found, paper=PAPER)["tier"])
+    for name in ("fig01", "fig02", "fig03", "fig04", "fig05"):
+        drawing = draw(name, found, paper=PAPER)
+        said = " ".join(ax.get_xlabel() + ax.get_ylabel() for ax in drawing.figure.axes)
+        assert "dB" not in said and ("%" in said or name == "fig05")
+    lines = draw("fig01", found, paper=PAPER).numbers
+    assert set(lines["unit"]) == {"%"} and set(make("fig01", tables(defended()), paper=PAPER).numbers["unit"]) == {"dB"}
+
+
+def test_what_is_left_out_of_sentences_does_not_apply() -> None:
+    """Of every defense that is not in the track's grid a reason is shown, and no defense is in both."""
+    grid = read_yaml(Path(str(files("leakbench.leaderboard") / "grid.yaml")))
+    entries = set(grid["experiments"]["text"]["defenses"])
+    assert entries | set(SENTENCES.without) == set(grid["variants"]["defenses"])
+    assert not entries & set(SENTENCES.without)

@@ -31,7 +31,7 @@ def drawn(project: Project, scale: str = "laptop", **leakages: float) -> None:
     """The numbers of Figure 1, as if it had been drawn; gaps as in real ones."""
     rows = [
         {"track": "A", "version": 1, "dataset": "d", "model": "m", "cohort": None, "defense": name, "tier": 1}
-        | {"setting": None, "leakage_db": leakage, "loss": 1 / 3}
+        | {"setting": None, "leakage": leakage, "loss": 1 / 3}
         for name, leakage in leakages.items()
     ]
     path = project.root / lines_path(scale)
@@ -45,7 +45,7 @@ def test_a_line_is_kept_with_its_day_until_it_changes(project: Project) -> None:
     drawn(project, noise=10 / 7 + 1e-9, pruning=21.0, sign=5.0)
     assert keep_lines(project, "laptop", SECOND) == [history_path("laptop")]
     assert keep_lines(project, "laptop", SECOND) == []  # nothing changed
-    kept = [(line["published"], line["defense"], line["leakage_db"]) for line in history(project, "laptop")]
+    kept = [(line["published"], line["defense"], line["leakage"]) for line in history(project, "laptop")]
     assert kept == [
         ("2031-05-06", "noise", 1.42857),
         ("2031-05-06", "pruning", 20.0),
@@ -60,7 +60,7 @@ def test_another_version_of_a_track_is_another_board(project: Project) -> None:
     path = project.root / lines_path("laptop")
     path.write_text(path.read_text().replace("A,1,", "A,2,"))
     keep_lines(project, "laptop", SECOND)
-    assert [(line["version"], line["leakage_db"]) for line in history(project, "laptop")] == [(1, 10.0), (2, 10.0)]
+    assert [(line["version"], line["leakage"]) for line in history(project, "laptop")] == [(1, 10.0), (2, 10.0)]
 
 
 def test_columns_may_be_added(project: Project) -> None:

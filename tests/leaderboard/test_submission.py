@@ -116,7 +116,7 @@ def test_a_defense(checkout: Path, made: Path) -> None:
     assert (made / SOURCE / "halved.py").read_text() == DEFENSE
     lines = json.loads((made / LINES).read_text())
     assert [(line["track"], line["defense"]) for line in lines] == [("A", "halved"), ("C", "halved")]
-    assert all("tier" not in line and line["leakage_db"] > 0 and line["loss"] is not None for line in lines)
+    assert all("tier" not in line and line["leakage"] > 0 and line["loss"] is not None for line in lines)
     records = {path.parts[-3] for path in (made / RECORDS).rglob("*.gz")}
     assert records == {"halved", "none"}
     status, said = leakbench(checkout, "submit", "--verify", str(made), "--part", "0.3")
@@ -155,7 +155,7 @@ def verified(checkout: Path, folder: Path, part: float = 0.01) -> list[Recompute
 
 def claim(folder: Path) -> None:
     lines = json.loads((folder / LINES).read_text())
-    lines[0]["leakage_db"] -= 3
+    lines[0]["leakage"] -= 3
     (folder / LINES).write_text(json.dumps(lines))
 
 
@@ -188,7 +188,7 @@ def test_lines_are_those_of_the_records(checkout: Path, made: Path, tmp_path: Pa
     folder = copied(made, tmp_path)
     claim(folder)
     signed(folder)
-    with pytest.raises(ConfigError, match=r"halved: leakage_db is .*, and .* by the records"):
+    with pytest.raises(ConfigError, match=r"halved: leakage is .*, and .* by the records"):
         verified(checkout, folder)
 
 

@@ -107,7 +107,7 @@ class SentenceSearch(Search):
     """A search whose variables are the embedded sentences, in the attack's unit; known parts of them have no gradient.
 
     Embedded inputs bypass the table of word embeddings, whose gradient is then always zero: the search leaves out
-    these coordinates.
+    these coordinates, but where an attacker runs the mechanism, which reads them.
     """
 
     attack: SentenceMatching
@@ -195,11 +195,11 @@ class SentenceSearch(Search):
 
 
 def _behind_the_words(observations: Observations) -> Observations:
-    """The same observations without the coordinates of the word embeddings."""
-    if observations.send is not None or observations.score is not None:
-        raise Infeasible("a search for sentences leaves out coordinates that a simulation or a likelihood reads")
+    """The same observations without the coordinates of the word embeddings, unless the mechanism is run on all."""
     if observations.later:
         raise Infeasible("a search for sentences: word embeddings are other ones in every round's model")
+    if observations.send is not None or observations.score is not None:
+        return replace(observations, marked=None, repeats=None)
     network = observations.network
     table = network.names.index(table_of(network))
     begin = sum(network.sizes[:table])

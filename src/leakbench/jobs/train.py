@@ -24,6 +24,7 @@ from leakbench.federated.step import ClientSteps
 from leakbench.federated.updates import Part, Runs, finite_rows, run_updates
 from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
 from leakbench.jobs.strengths import LOST
+from leakbench.jobs.subjects import check_defense, check_vocabulary
 from leakbench.jobs.sums import only_sums
 from leakbench.jobs.victims import Victims, gather_victims
 from leakbench.lazy import torch
@@ -194,6 +195,7 @@ class TrainJob(JobKind):
         return self.rate * (1 + math.cos(math.pi * step / self.steps)) / 2
 
     def run(self, job: Job, device: torch.device) -> Findings:
+        check_vocabulary(job.dataset.single(), job.model.single())
         settings, replicates = self._tuned(job)
         if not settings:
             return Findings(replicates)
@@ -261,6 +263,7 @@ class TrainJob(JobKind):
         replicates = []
         for setting, defense in job.defense.settings():
             try:
+                check_defense(job.dataset.single(), defense)
                 settings.append((setting, defense.tune(job.kept)))
             except Infeasible as error:
                 outcome = Outcome(status="infeasible", reason=str(error))
@@ -350,14 +353,16 @@ class _Rounds:
 
     def __init__(self, kind: TrainJob, defenses: Sequence[Defense], starts: Sequence[Victims]) -> None:
         samples = Examples(torch.cat([start.inputs for start in starts]), torch.cat([start.labels for start in starts]))
-        data, device = ClientData(samples.inputs), samples.inputs.device
+        device = samples.inputs.device
         if kind.secure_aggregation is not None:
             only_sums(defenses)
         self.kind, self.network = kind, starts[0].network
         self.streams = Streams([key for start in starts for key in start.streams.keys])
+        if any(defense.overrides("calibrate") for defense in defenses):
+            data = ClientData(samples.inputs)
+            defenses = [calibrated(defense, data) for defense in defenses]
         self.clients = [
-            DefendedClients(calibrated(defense, data), self.streams, samples, per_server=kind.clients)
-            for defense in defenses
+            DefendedClients(defense, self.streams, samples, per_server=kind.clients) for defense in defenses
         ]
         parameters = torch.stack([start.parameters for start in starts]).repeat(len(defenses), 1)
         self.runs = Runs(parameters, kind.steps)

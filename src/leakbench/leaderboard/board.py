@@ -1,8 +1,9 @@
 """The leaderboard's numbers: what every defense leaks and costs in settings that were computed, at an allowed loss.
 
-*Leakage* is the mean over victims of the PSNR of the best reconstruction: by the attack of the track's ensemble that is
-strongest on a setting, or by the best guess that ignores the gradient. Where an attack fails on a victim, its attacker
-guesses. *Loss* is the accuracy that undefended training of the same seed reaches, minus that under the defense.
+*Leakage* is the mean over victims of the PSNR of the best reconstruction, or of the part of the tokens that it holds:
+by the attack of the track's ensemble that is strongest on a setting, or by the best guess that ignores the gradient.
+Where an attack fails on a victim, its attacker guesses. *Loss* is the accuracy that undefended training of the same
+seed reaches, minus that under the defense.
 """
 
 from __future__ import annotations
@@ -17,11 +18,10 @@ from leakbench.errors import RecordError
 from leakbench.jobs.strengths import LOST
 from leakbench.lazy import np, pd
 from leakbench.leaderboard.tiers import mean_of, smallest_gap, tiers
-from leakbench.leaderboard.tracks import ALLOWED, TRACKS, TRAINING, Track
+from leakbench.leaderboard.tracks import ALLOWED, TRACKS, Measure, Track
 from leakbench.report.artifacts import Tables
 from leakbench.report.inference import Estimate
 from leakbench.report.plots import values_of
-from leakbench.report.style import IMAGE_REFERENCES
 from leakbench.report.tidy import SETTING
 from leakbench.report.under_attacked import DAGGER, under_attacked
 from leakbench.report.wording import setting_in_words
@@ -45,20 +45,20 @@ class Leakage(NamedTuple):
 
     Attributes:
         attack: its label, with the state of training where a track has several.
-        psnr: in dB, ``[S, K]``: of victims that each seed has of its own.
+        values: in the track's unit, ``[S, K]``: of victims that each seed has of its own.
         identified: part of the victims that are picked out of a line-up; NaN where there is none.
         evaluations: gradients that it evaluates per victim; NaN where that is not known.
     """
 
     attack: str
-    psnr: Array
+    values: Array
     identified: float
     evaluations: float
 
     @property
     def by_seed(self) -> Array:
         """Means over the victims of each seed, ``[S]``."""
-        means: Array = self.psnr.mean(axis=1)
+        means: Array = self.values.mean(axis=1)
         return means
 
     @property
@@ -69,7 +69,7 @@ class Leakage(NamedTuple):
     @property
     def worst(self) -> float:
         """Mean over the tenth of the victims that leaks most, at least one."""
-        every = np.sort(self.psnr.ravel())
+        every = np.sort(self.values.ravel())
         return float(every[-max(1, math.ceil(WORST * every.size)) :].mean())
 
 
@@ -194,14 +194,14 @@ class Board:
 
     @cached_property
     def gap(self) -> float:
-        """The smallest difference of leakages in dB that can be told apart (:func:`smallest_gap`)."""
+        """The smallest difference of leakages that can be told apart (:func:`smallest_gap`)."""
         shown = [row.entry.shown for row in self.rows]
         return smallest_gap([one.leakage.by_seed for one in shown if one and one.leakage])
 
     @property
     def victims(self) -> tuple[int, int]:
         """Seeds, and victims of each."""
-        seeds, each = self.undefended.psnr.shape
+        seeds, each = self.undefended.values.shape
         return seeds, each
 
     @property
@@ -236,17 +236,17 @@ class Cell(NamedTuple):
     @property
     def unjudged(self) -> str:
         """Why nothing can be said of defenses here; empty if something can."""
-        psnr = values_of(self.bare[~self.bare["void"]], self.track.metric)
-        references = psnr["attack"].isin(list(IMAGE_REFERENCES))
-        if psnr[references].empty:
+        values = values_of(self.bare[~self.bare["void"]], self.track.measure.metric)
+        references = values["attack"].isin(list(self.track.measure.references))
+        if values[references].empty:
             return "no guess to compare with"
-        return "no attack passes its gate without a defense" if psnr[~references].empty else ""
+        return "no attack passes its gate without a defense" if values[~references].empty else ""
 
 
 def cells(tables: Tables) -> Iterator[Cell]:
     """The tracks, data sets and models that the scale computes."""
-    trained = pd.concat([tables[name] for name in TRAINING], ignore_index=True)
     for track in TRACKS:
+        trained = pd.concat([tables[name] for name in track.training], ignore_index=True)
         for place, rows in tables[track.defended].groupby(["dataset", "model"], sort=False):
             dataset, model = map(str, place)
             bare, costs = (_cell(frame, dataset, model) for frame in (tables[track.undefended], trained))
@@ -286,8 +286,8 @@ def _of_cell(cell: Cell) -> Iterator[Board]:
     track, dataset, model, rows, bare, trained = cell
     void = {str(label) for label in bare["attack"][bare["void"]].dropna()}
     void |= {str(label) for label in rows["attack"][rows["void"]].dropna()}
-    cubes = _Cubes.of(values_of(bare[~bare["void"]], track.metric), track.metric)
-    guess = strongest(cubes.leakages(bare[bare["attack"].isin(list(IMAGE_REFERENCES))]))
+    cubes = _Cubes.of(values_of(bare[~bare["void"]], track.measure.metric), track.measure)
+    guess = strongest(cubes.leakages(bare[bare["attack"].isin(list(track.measure.references))]))
     undefended = strongest([guess, *cubes.leakages(bare[~bare["void"]], guess)])
     for cohort, of_cohort in _cohorts(trained):
         without = of_cohort[of_cohort["mechanism"] == "none"]
@@ -319,22 +319,22 @@ class _Cubes:
 
     seeds: Array
     victims: Array
-    metric: str
+    measure: Measure
 
     @classmethod
-    def of(cls, psnr: pd.DataFrame, metric: str) -> _Cubes:
-        seeds, victims = (np.sort(psnr[column].unique()) for column in ("seed", "index"))
-        return cls(seeds, victims, metric)
+    def of(cls, rows: pd.DataFrame, measure: Measure) -> _Cubes:
+        seeds, victims = (np.sort(rows[column].unique()) for column in ("seed", "index"))
+        return cls(seeds, victims, measure)
 
     def leakages(self, rows: pd.DataFrame, guess: Leakage | None = None) -> Iterator[Leakage]:
         """The leakage by each attack with a number in rows of one setting; failed trials guess, if there is a guess."""
         states = rows[STATE].map("epoch {:g}".format) if STATE in rows else pd.Series("", index=rows.index)
         for (label, state), part in rows.groupby([rows["attack"], states], sort=False):
-            psnr = self.cube(values_of(part, self.metric))
-            if np.isfinite(psnr).any():
+            values = self.measure.factor * self.cube(values_of(part, self.measure.metric))
+            if np.isfinite(values).any():
                 yield Leakage(
                     ", ".join(filter(None, (str(label), str(state)))),
-                    psnr if guess is None else np.where(np.isfinite(psnr), psnr, guess.psnr),
+                    values if guess is None else np.where(np.isfinite(values), values, guess.values),
                     self.part(values_of(part, IDENTIFIED)),
                     float(values_of(part, BUDGET)["value"].mean()),
                 )
@@ -353,7 +353,7 @@ class _Cubes:
 
 def strongest(leakages: Iterable[Leakage]) -> Leakage:
     """The one with the largest mean; of several states of training, on the worst of them."""
-    return max(leakages, key=lambda one: float(one.psnr.mean()))
+    return max(leakages, key=lambda one: float(one.values.mean()))
 
 
 def _entry(costs: pd.DataFrame, without: pd.DataFrame, attacked: pd.DataFrame, cubes: _Cubes, guess: Leakage) -> Entry:

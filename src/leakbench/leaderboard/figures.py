@@ -29,13 +29,12 @@ if TYPE_CHECKING:
 
 figure = partial(artifact, PAPER, "figure", experiments=READ, any_sweep=True, in_parts=True)
 
-LEAKAGE = "PSNR of the best reconstruction (dB)"
 LARGEST = "Where cohorts of several sizes were trained: the largest alone."
 MEASURED = (
     "Leakage is the mean over victims of the PSNR that the strongest attack of the track reaches, or the best guess "
-    "that ignores the gradient; less is more private. Loss is accuracy against undefended training of the same seed, "
-    "in percentage points. Every number is of a setting that was computed. Attacks that miss their gate without a "
-    "defense are left out."
+    "that ignores the gradient, and in track T of the part of the tokens that it finds; less is more private. "
+    "Loss is accuracy against undefended training of the same seed, in percentage points. Every number is of a "
+    "setting that was computed. Attacks that miss their gate without a defense are left out."
 )
 TIERED = (
     "In the order of leakage a tier ends where a defense leaks more than the first of the tier (Student's test over "
@@ -64,7 +63,7 @@ def shipped() -> frozenset[str]:
 
 def largest(every: Sequence[Board]) -> list[Board]:
     """The board of the largest cohort, of those that differ in nothing else."""
-    of_cell = {(board.track, board.dataset, board.model): board for board in every}  # cohorts rise
+    of_cell = {(board.track.key, board.dataset, board.model): board for board in every}  # cohorts rise
     return list(of_cell.values())
 
 
@@ -73,10 +72,25 @@ def percent(part: float) -> str:
     return f"{100 * part:.3g}"
 
 
+def leakage_of(board: Board) -> str:
+    """``PSNR of the best reconstruction (dB)``."""
+    measure = board.track.measure
+    return f"{measure.name} of the best reconstruction ({measure.unit})" if measure.unit == "dB" else str(measure)
+
+
+def left_out(board: Board) -> str:
+    """Defenses that do not apply to the track, in words; empty where all do."""
+    return f"not for sentences: {', '.join(board.track.without)}" if board.track.without else ""
+
+
 def in_words(board: Board) -> str:
     """The board's evidence in words: victims, the gap that it resolves, and the noise of losses."""
     seeds, each = board.victims
-    resolved = f"gaps below {board.gap:.1f} dB are not resolved" if math.isfinite(board.gap) else "no gap is resolved"
+    resolved = (
+        f"gaps below {board.gap:.1f} {board.track.measure.unit} are not resolved"
+        if math.isfinite(board.gap)
+        else "no gap is resolved"
+    )
     noise = f"losses to ±{100 * board.noise:.1f} points" if math.isfinite(board.noise) else "losses of one seed"
     return f"{seeds * each} victims, {seeds} models; {resolved}; {noise}"
 
@@ -119,7 +133,8 @@ def _ranking(ax: Axes, board: Board) -> list[dict[str, Any]]:
         ax.axvline(value, linewidth=1, color=tint, linestyle=style)
         ax.text(value, height, f" {name} ", fontsize=6.5, ha=side, va="center")
     ax.set(ylim=(len(board.rows) - 0.4, -1.9))
-    ax.set_xlabel("\n".join([LEAKAGE, *textwrap.wrap(in_words(board), 60)]), fontsize=7.5)
+    below = "; ".join(filter(None, (in_words(board), left_out(board))))
+    ax.set_xlabel("\n".join([leakage_of(board), *textwrap.wrap(below, 60)]), fontsize=7.5)
     ax.grid(visible=False, axis="y")
     ax.set_title("\n".join(textwrap.wrap(board.title, 58)), loc="left", fontsize=8)
     return [numbers_of(board, row) for row in board.rows]
@@ -178,13 +193,14 @@ def numbers_of(board: Board, row: Row) -> dict[str, Any]:
         "mechanism": entry.mechanism,
         "tier": row.tier,
         "excluded": entry.excluded,
+        "unit": board.track.measure.unit,
         **_of_setting(entry.shown),
     }
     beyond = {f"beyond_{name}": value for name, value in _of_setting(entry.beyond).items() if name in BEYOND_SHOWN}
     return numbers | beyond | {COLUMN: entry.shown is not None and entry.shown.under_attacked}
 
 
-BEYOND_SHOWN = ("setting", "loss", "leakage_db")
+BEYOND_SHOWN = ("setting", "loss", "leakage")
 """Numbers of the setting on the other side of the allowed loss that a line carries."""
 
 
@@ -193,10 +209,10 @@ def _of_setting(one: Computed | None) -> dict[str, Any]:
     mean = leakage.mean if leakage else None
     return {
         "setting": one.words if one else "",
-        "leakage_db": mean.value if mean else math.nan,
+        "leakage": mean.value if mean else math.nan,
         "low": mean.low if mean else math.nan,
         "high": mean.high if mean else math.nan,
-        "worst_tenth_db": leakage.worst if leakage else math.nan,
+        "worst_tenth": leakage.worst if leakage else math.nan,
         "identified": leakage.identified if leakage else math.nan,
         "strongest": leakage.attack if leakage else "",
         "loss": one.loss.value if one else math.nan,
@@ -233,7 +249,7 @@ def fig02(tables: Tables) -> Drawing:
 def settings_of(board: Board) -> pd.DataFrame:
     """A row per computed setting: what it leaks, loses and costs, and whether none beats it (``front``).
 
-    Gains of accuracy count as no loss; leakage and loss are compared to a tenth of a dB and of a point.
+    Gains of accuracy count as no loss; leakage and loss are compared to a tenth of their units.
     """
     rows = [
         {"track": board.track.key, "dataset": board.dataset, "model": board.model, "cohort": board.cohort}
@@ -246,8 +262,8 @@ def settings_of(board: Board) -> pd.DataFrame:
 
 
 def _unbeaten(points: pd.DataFrame) -> pd.Series:
-    known = np.isfinite(points["leakage_db"]) & np.isfinite(points["loss"]) & np.isfinite(points["bits"])
-    weighed = points.loc[known, ["leakage_db", "loss", "bits"]].round({"leakage_db": 1, "loss": 1, "bits": 2})
+    known = np.isfinite(points["leakage"]) & np.isfinite(points["loss"]) & np.isfinite(points["bits"])
+    weighed = points.loc[known, ["leakage", "loss", "bits"]].round({"leakage": 1, "loss": 1, "bits": 2})
     weighed["loss"] = weighed["loss"].clip(lower=0.0)
     best = pd.Series(False, index=points.index)
     if known.any():
@@ -256,18 +272,18 @@ def _unbeaten(points: pd.DataFrame) -> pd.Series:
 
 
 def _front(ax: Axes, board: Board, points: pd.DataFrame) -> None:
-    shown = points[(points["loss"] <= BEYOND) & points["leakage_db"].notna()]
+    shown = points[(points["loss"] <= BEYOND) & points["leakage"].notna()]
     for value, name, tint, style in _ends(board):
         ax.axhline(value, linewidth=1, color=tint, linestyle=style)
         ax.text(1.0, value, name, transform=ax.get_yaxis_transform(), fontsize=7.5, ha="right", va="bottom")
     for _, rows in shown.groupby("defense", sort=False):
         mechanism = rows["mechanism"].iloc[0]
         tint = colour(mechanism)
-        ax.plot(rows["loss"], rows["leakage_db"], color=tint, linewidth=0.7, alpha=DOMINATED)
+        ax.plot(rows["loss"], rows["leakage"], color=tint, linewidth=0.7, alpha=DOMINATED)
         for best, part in rows.groupby("front"):
             ax.scatter(
                 part["loss"],
-                part["leakage_db"],
+                part["leakage"],
                 s=[_area(bits) for bits in part["bits"]],
                 color=tint,
                 marker=marker(mechanism),
@@ -277,7 +293,7 @@ def _front(ax: Axes, board: Board, points: pd.DataFrame) -> None:
     for bits in (0.05, 0.25, 1.0):
         ax.scatter([], [], s=_area(bits), color=REFERENCE_COLOUR, label=f"{bits:g}x the bits")
     ax.legend(loc="upper right", bbox_to_anchor=(1.0, 0.88), fontsize="small", labelspacing=1.0)
-    ax.set(xlabel="accuracy lost (percentage points)", ylabel=LEAKAGE)
+    ax.set(xlabel="accuracy lost (percentage points)", ylabel=leakage_of(board))
     ax.set_title(board.title, loc="left")
 
 
@@ -288,10 +304,10 @@ def _area(bits: float) -> float:
 
 def _name(ax: Axes, shown: pd.DataFrame) -> None:
     """A number beside every point of the front, by rising loss; a list of their names, and of the other defenses."""
-    best = shown[shown["front"]].sort_values(["loss", "leakage_db"], ascending=[True, False])
+    best = shown[shown["front"]].sort_values(["loss", "leakage"], ascending=[True, False])
     names = []
     for number, row in enumerate(best.to_dict("records"), start=1):
-        place, tint = (row["loss"], row["leakage_db"]), colour(row["mechanism"])
+        place, tint = (row["loss"], row["leakage"]), colour(row["mechanism"])
         ax.annotate(str(number), place, (6, 4), textcoords="offset points", fontsize=7.5, color=tint)
         name = ", ".join(filter(None, (row["defense"], row["setting"])))
         names.append((f"{number}  {name} {DAGGER if row[COLUMN] else ''}".rstrip(), tint))
@@ -305,9 +321,9 @@ def _name(ax: Axes, shown: pd.DataFrame) -> None:
 @figure(
     3,
     title="Every defense under every attack",
-    caption="PSNR (dB, mean over victims) of every attack at the setting of Figure 1, in its order; framed: the "
-    "strongest attack. A dash: the attack does not apply to the defense. Left out: attacks that miss their gate. "
-    f"{LARGEST}",
+    caption="PSNR (dB), in track T tokens found (%), mean over victims, of every attack at the setting of Figure 1, in "
+    "its order; framed: the strongest attack. A dash: the attack does not apply to the defense. Left out: attacks "
+    f"that miss their gate. {LARGEST}",
 )
 def fig03(tables: Tables) -> Drawing:
     """A panel per track, data set and model; a cell per defense and attack."""
@@ -325,7 +341,7 @@ def _matrix(ax: Axes, board: Board) -> list[dict[str, Any]]:
 
     held = [(row.entry, row.entry.shown) for row in board.rows if row.entry.shown is not None]
     attacks = list(dict.fromkeys(name for _, shown in held for name in shown.attacks))
-    cells = np.array([[_db(shown, name, math.nan) for name in attacks] for _, shown in held])
+    cells = np.array([[_leaked(shown, name, math.nan) for name in attacks] for _, shown in held])
     cells = cells.reshape(len(held), len(attacks))
     low, high = board.guess.mean.value, board.undefended.mean.value
     ax.imshow(cells, cmap="cividis", vmin=low, vmax=high, aspect="auto")
@@ -346,7 +362,8 @@ def _matrix(ax: Axes, board: Board) -> list[dict[str, Any]]:
     ax.set_yticks(range(len(held)), [entry.name for entry, _ in held])
     ax.grid(visible=False)
     ax.xaxis.tick_top()
-    ends = f"best guess {low:.1f} dB, undefended {high:.1f} dB and {percent(board.accuracy.value)} % accuracy"
+    unit = board.track.measure.unit
+    ends = f"best guess {low:.1f} {unit}, undefended {high:.1f} {unit} and {percent(board.accuracy.value)} % accuracy"
     left_out = f"; too weak: {', '.join(board.void)}" if board.void else ""
     ax.set_xlabel("\n".join(textwrap.wrap(f"{board.title}: {ends}{left_out}", 100)))
     return rows
@@ -361,7 +378,7 @@ def _cell(board: Board, entry: Entry, shown: Computed, attack: str, value: float
         "defense": entry.label,
         "mechanism": entry.mechanism,
         "attack": attack,
-        "psnr_db": value,
+        "leakage": value,
         "setting": shown.words,
         "strongest": strongest,
         COLUMN: shown.under_attacked,
@@ -371,11 +388,11 @@ def _cell(board: Board, entry: Entry, shown: Computed, attack: str, value: float
 @figure(
     4,
     title="Leakage over the attackers' budget",
-    caption="PSNR (dB, mean over victims) of every attack, at the settings of Figure 1: the mean over the ranked "
-    "defenses, and the middle half of them. Line: the best that an attacker with so many evaluations reaches, who for "
-    "each defense knows which attack to run. The budget counts gradients per victim as planned, those of choosing a "
-    "strength and of learning from auxiliary images included; further tries of line searches are not. Attacks that "
-    f"miss their gate are left out. {LARGEST}",
+    caption="PSNR (dB), in track T tokens found (%), mean over victims, of every attack, at the settings of Figure 1: "
+    "the mean over the ranked defenses, and the middle half of them. Line: the best that an attacker with so many "
+    "evaluations reaches, who for each defense knows which attack to run. The budget counts gradients per victim as "
+    "planned, those of choosing a strength and of learning from auxiliary images included; further tries of line "
+    f"searches are not. Attacks that miss their gate are left out. {LARGEST}",
     leaves_out="each of its points is a mean over all defenses",
 )
 def fig04(tables: Tables) -> Drawing:
@@ -388,8 +405,8 @@ def fig04(tables: Tables) -> Drawing:
     return Drawing(drawn, pd.DataFrame(rows))
 
 
-def _db(shown: Computed, attack: str, otherwise: float) -> float:
-    """The leakage by an attack in dB; another number where it does not apply."""
+def _leaked(shown: Computed, attack: str, otherwise: float) -> float:
+    """The leakage by an attack; another number where it does not apply."""
     return shown.attacks[attack].mean.value if attack in shown.attacks else otherwise
 
 
@@ -405,7 +422,7 @@ def _budgets(ax: Axes, board: Board) -> list[dict[str, Any]]:
     guess = board.guess.mean.value
     best, front, rows = dict.fromkeys(range(len(shown)), guess), [], []
     for name in sorted(reached, key=lambda name: costs[name]):
-        best = {place: max(best[place], _db(one, name, guess)) for place, one in enumerate(shown)}
+        best = {place: max(best[place], _leaked(one, name, guess)) for place, one in enumerate(shown)}
         front.append((costs[name], float(np.mean(list(best.values())))))
         low, mean, high = np.quantile(reached[name], 0.25), np.mean(reached[name]), np.quantile(reached[name], 0.75)
         ax.plot([costs[name]] * 2, [low, high], color=ATTACKS, linewidth=1.2)
@@ -413,13 +430,13 @@ def _budgets(ax: Axes, board: Board) -> list[dict[str, Any]]:
         ax.annotate(name, (costs[name], mean), (5, 4), textcoords="offset points", fontsize=7)
         rows.append(
             {"track": board.track.key, "dataset": board.dataset, "model": board.model, "cohort": board.cohort}
-            | {"attack": name, "evaluations": costs[name], "psnr_db": mean, "low": low, "high": high}
-            | {"best_so_far_db": front[-1][1], "defenses": len(reached[name])}
+            | {"attack": name, "evaluations": costs[name], "leakage": mean, "low": low, "high": high}
+            | {"best_so_far": front[-1][1], "defenses": len(reached[name])}
         )
     if front:
         ax.step(*zip(*front, strict=True), where="post", color=STRONGEST, linewidth=1.4)
     ax.axhline(guess, color=REFERENCE_COLOUR, linestyle="--", linewidth=1)
-    ax.set(xscale="log", xlabel="gradient evaluations per victim", ylabel="PSNR (dB)")
+    ax.set(xscale="log", xlabel="gradient evaluations per victim", ylabel=str(board.track.measure))
     plain_ticks(ax.xaxis)
     ax.set_title("\n".join(textwrap.wrap(board.title, 58)), loc="left", fontsize=8)
     return rows

@@ -28,7 +28,7 @@ DARK = 0.5
     5,
     title="Tiers at a glance",
     leads=True,
-    caption="A column per board, a line per defense: its leakage in dB at a loss of at most "
+    caption="A column per board, a line per defense: its leakage (dB, in track T %) at a loss of at most "
     f"{percent(ALLOWED)} percentage points of accuracy, and in colour its tier, from dark (the first, which leaks "
     "least) to light. Grey, in brackets: excluded, since it loses more in every setting. Empty: nothing applies. Bold: "
     f"compared. Defenses stand in the order of the first board; tracks are not averaged. {TIERED} "

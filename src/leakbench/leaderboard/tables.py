@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from functools import partial
@@ -23,16 +24,18 @@ table = partial(artifact, PAPER, "table", experiments=READ, any_sweep=True, in_p
 
 EXCLUDED = "excluded"
 """In the place of a tier: loses more than is allowed in every setting."""
+LEFT_OUT = "left out"
+"""In the place of a tier: does not apply to the track."""
 
 
 @table(
     1,
     title="Leaderboard",
-    caption=f"Leakage (dB) at a loss of at most {percent(ALLOWED)} percentage points of accuracy, by the strongest "
-    f"attack. {MEASURED} {TIERED} 'Worst': mean of the tenth of the victims that leaks most. 'Identified': part of the "
-    "victims that the reconstruction picks out of a line-up. 'Next': leakage and loss of the next stronger setting, "
-    "which costs more. Defenses with 'excluded' lose more in every setting; theirs is the weakest. Bits and time are "
-    "those of training, over the undefended ones. Intervals: 95 %, over seeds.",
+    caption=f"Leakage (dB, in track T %) at a loss of at most {percent(ALLOWED)} percentage points of accuracy, by the "
+    f"strongest attack. {MEASURED} {TIERED} 'Worst': mean of the tenth of the victims that leaks most. 'Identified': "
+    "part of the victims that the reconstruction picks out of a line-up. 'Next': leakage and loss of the next "
+    "stronger setting, which costs more. Defenses with 'excluded' lose more in every setting; theirs is the weakest. "
+    "Bits and time are those of training, over the undefended ones. Intervals: 95 %, over seeds.",
 )
 def table01(tables: Tables) -> pd.DataFrame:
     """A row per defense, and those of no defense and of the best guess; its LaTeX holds the ranked ones alone."""
@@ -41,7 +44,7 @@ def table01(tables: Tables) -> pd.DataFrame:
     for board in every:
         of_board = {"track": board.track.key, "data": board.dataset, "model": board.model}
         of_board |= {} if board.cohort is None else {"clients": str(board.cohort)}
-        rows += [of_board | _line(row) for row in board.rows]
+        rows += [of_board | _line(row, board.track.measure.unit) for row in board.rows]
         for name, reached in (("no defense", board.undefended), ("best guess", board.guess)):
             seen = {"worst": f"{reached.worst:.1f}", "identified": _part(reached.identified)}
             rows.append(
@@ -55,7 +58,7 @@ def table01(tables: Tables) -> pd.DataFrame:
     return made
 
 
-def _line(row: Row) -> dict[str, Any]:
+def _line(row: Row, unit: str) -> dict[str, Any]:
     entry, shown, beyond = row.entry, row.entry.shown, row.entry.beyond
     leakage = shown.leakage if shown else None
     return {
@@ -66,7 +69,7 @@ def _line(row: Row) -> dict[str, Any]:
         "identified": _part(leakage.identified) if leakage else NONE,
         "setting": (shown.words or NONE) if shown else NONE,
         "loss": _loss(shown.loss) if shown else NONE,
-        "next": _next(beyond),
+        "next": _next(beyond, unit),
         "strongest attack": leakage.attack if leakage else NONE,
         "bits": ratio(shown.bits) if shown else NONE,
         "time": ratio(shown.time) if shown else NONE,
@@ -75,10 +78,10 @@ def _line(row: Row) -> dict[str, Any]:
     }
 
 
-def _next(beyond: Computed | None) -> str:
+def _next(beyond: Computed | None, unit: str) -> str:
     if beyond is None or beyond.leakage is None:
         return NONE
-    return f"{beyond.leakage.mean.value:.1f} dB, {_loss(beyond.loss)}"
+    return f"{beyond.leakage.mean.value:.1f} {unit}, {_loss(beyond.loss)}"
 
 
 def _level(estimate: Estimate) -> str:
@@ -110,7 +113,7 @@ def _latex(board: Board) -> str:
         r"\centering",
         r"\begin{tabular}{rlrrrr}",
         r"\toprule",
-        r"Tier & Defense & Leakage (dB) & Worst tenth & Loss (points) & Bits \\",
+        rf"Tier & Defense & Leakage ({escaped(board.track.measure.unit)}) & Worst tenth & Loss (points) & Bits \\",
         r"\midrule",
     ]
     for row in board.rows:
@@ -133,16 +136,16 @@ def _latex(board: Board) -> str:
 @table(
     2,
     title="Every setting of every defense",
-    caption="What was computed: leakage (dB), the attack that reaches it, loss (percentage points), bits and time "
-    f"over those of an undefended step. {MEASURED} A dash: not attacked, since the setting is on neither side of the "
-    "allowed loss. 'Front': no other setting beats it in leakage, loss and bits.",
+    caption="What was computed: leakage (dB, in track T %), the attack that reaches it, loss (percentage points), "
+    f"bits and time over those of an undefended step. {MEASURED} A dash: not attacked, since the setting is on "
+    "neither side of the allowed loss. 'Front': no other setting beats it in leakage, loss and bits.",
 )
 def table02(tables: Tables) -> pd.DataFrame:
     """A row per setting."""
     points = pd.concat([settings_of(board) for board in boards(tables)], ignore_index=True)
     cell = ["track", "dataset", "model", *(["cohort"] if points["cohort"].notna().any() else []), "defense", "setting"]
     return points[cell].assign(
-        leakage=points["leakage_db"].map(lambda value: NONE if math.isnan(value) else f"{value:.1f}"),
+        leakage=points["leakage"].map(lambda value: NONE if math.isnan(value) else f"{value:.1f}"),
         strongest=points["strongest"].replace("", NONE),
         loss=points["loss"].map(
             lambda value: NONE if math.isnan(value) else f"{value:.1f}" if math.isfinite(value) else "diverged"
@@ -159,11 +162,11 @@ def table02(tables: Tables) -> pd.DataFrame:
     title="Tiers in words",
     leads=True,
     caption=f"The defenses of each tier, from the first, which leaks least, at a loss of at most {percent(ALLOWED)} "
-    f"percentage points of accuracy, and their leakage (dB). 'Excluded' lose more in every setting. {TIERED} "
-    + " ".join(f"{track.key}: {track.name}." for track in TRACKS),
+    f"percentage points of accuracy, and their leakage (dB, in track T %). 'Excluded' lose more in every setting; "
+    f"'left out' do not apply. {TIERED} " + " ".join(f"{track.key}: {track.name}." for track in TRACKS),
 )
 def table03(tables: Tables) -> pd.DataFrame:
-    """A row per tier of each board, and one for the excluded defenses."""
+    """A row per tier of each board, and those of excluded defenses and of others that do not apply."""
     rows: list[dict[str, str]] = []
     for board in boards(tables):
         cohort = [f"{board.cohort} clients"] if board.cohort else []
@@ -174,6 +177,10 @@ def table03(tables: Tables) -> pd.DataFrame:
         for tier, entries in of_tier.items():
             defenses = ", ".join(entry.name for entry in entries)
             rows.append({"board": name, "tier": tier, "defenses": defenses, "leakage": _range(entries)})
+        for reason, labels in itertools.groupby(board.track.without, key=board.track.without.__getitem__):
+            rows.append(
+                {"board": name, "tier": LEFT_OUT, "defenses": f"{', '.join(labels)}: {reason}", "leakage": NONE}
+            )
     for cell in unjudged(tables):
         name = ", ".join([cell.track.key, cell.dataset, cell.model])
         rows.append({"board": name, "tier": NONE, "defenses": cell.unjudged, "leakage": NONE})

@@ -6,15 +6,61 @@ changes a number of a track raises its version, and its rows begin anew.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from leakbench.metrics.assignment import ASSIGNED
 from leakbench.report.labels import Reads, reads
-from leakbench.report.style import IMAGE_REFERENCES
+from leakbench.report.style import IMAGE_REFERENCES, SENTENCE_REFERENCES
 
-ASSIGNED_PSNR = ASSIGNED + "psnr"
 ALLOWED = 0.02
 """Loss of accuracy at which defenses are ranked, as a part of the test images; that of ``allowed`` in the grid."""
+
+
+TRAINING = ("training_undefended", "training")
+"""Experiments that measure utility and cost on images, without a defense and with one."""
+
+
+class Measure(NamedTuple):
+    """A number of a reconstruction that says what leaked; more is less private.
+
+    Attributes:
+        metric: of records, per victim.
+        name: for axes and captions.
+        unit: behind numbers.
+        factor: from the metric's unit.
+        references: attackers that guess, by label.
+    """
+
+    metric: str
+    name: str
+    unit: str
+    factor: float
+    references: Collection[str]
+
+    def __str__(self) -> str:
+        """``PSNR (dB)``."""
+        return f"{self.name} ({self.unit})"
+
+
+PSNR = Measure("psnr", "PSNR", "dB", 1.0, tuple(IMAGE_REFERENCES))
+"""Leakage of a single image."""
+ASSIGNED_PSNR = PSNR._replace(metric=ASSIGNED + PSNR.metric)
+"""Leakage of several images, whose order no attacker can know."""
+TOKENS = Measure("token_recovery", "tokens found", "%", 100.0, tuple(SENTENCE_REFERENCES))
+"""Leakage of a sentence: the part of its tokens that its reconstruction holds, wherever they stand."""
+
+
+_ON_IMAGES, _BY_PIXELS = "acts on images, and clients hold sentences", "differentiates by pixels, and tokens have none"
+OF_IMAGES: Mapping[str, str] = {
+    "natural-channel": _ON_IMAGES,
+    "white-channel": _ON_IMAGES,
+    "personalized-channel": _ON_IMAGES,
+    "soteria": _BY_PIXELS,
+    "optimal-noise": _BY_PIXELS,
+    "optimal-pruning": _BY_PIXELS,
+}
+"""Defenses that do not apply to sentences, and why."""
 
 
 class Track(NamedTuple):
@@ -26,7 +72,9 @@ class Track(NamedTuple):
         name: in words.
         undefended: experiment of the undefended gradient and the reference attackers.
         defended: experiment of the defenses.
-        metric: PSNR per image in dB; of several images, whose order no attacker can know, after assignment.
+        measure: of leakage.
+        training: experiments that measure utility and cost, without a defense and with one.
+        without: defenses that cannot be here, and why.
         weaker: experiments, undefended and defended, of a weaker attacker with the same victims, whose attacks this one
             can run too; None without any.
     """
@@ -36,7 +84,9 @@ class Track(NamedTuple):
     name: str
     undefended: str
     defended: str
-    metric: str = "psnr"
+    measure: Measure = PSNR
+    training: tuple[str, str] = TRAINING
+    without: Mapping[str, str] = {}
     weaker: tuple[str, str] | None = None
 
     @property
@@ -69,19 +119,26 @@ TRACKS = (
         "malicious_sum",
         ASSIGNED_PSNR,
     ),
+    Track(
+        "T",
+        1,
+        "one message about one sentence, untrained model",
+        "text_undefended",
+        "text",
+        TOKENS,
+        ("text_training_undefended", "text_training"),
+        OF_IMAGES,
+    ),
 )
 
-TRAINING = ("training_undefended", "training")
-"""Experiments that measure utility and cost, for all tracks."""
-
 READ: tuple[str | Reads, ...] = (
-    *TRAINING,
+    *dict.fromkeys(name for track in TRACKS for name in track.training),
     *(
         each
         for track in TRACKS
         # A track with a weaker one has its blind guesses.
         for each in (
-            track.undefended if track.weaker else reads(track.undefended, attacks=IMAGE_REFERENCES),
+            track.undefended if track.weaker else reads(track.undefended, attacks=track.measure.references),
             track.defended,
         )
     ),

@@ -23,8 +23,8 @@ TOKENS = "token_accuracy"
     title="DAGER against every defense of text",
     caption="The paper attacks text by searches alone. DAGER (Petrov et al. 2024) looks for tokens whose embedding "
     "lies in the span of what the first layer of attention reads; before that it completes what a message marks, and "
-    "what stands out, as a matrix of low rank has it. 'Tokens': part of the tokens that are found at their place. Beside it "
-    f"TAG on the same sentences. ROUGE in percent, without special tokens. {INTERVALS}",
+    "what stands out, as a matrix of low rank has it. 'Tokens': part of the tokens that are found at their place. "
+    f"Beside it TAG on the same sentences. ROUGE in percent, without special tokens. {INTERVALS}",
     experiments=(reads(EXACT, defenses=NAMES, attacks=(ATTACK,)), reads(ATTACKED, defenses=DEFENSES, attacks=(TAG,))),
 )
 def table_s6(tables: Tables) -> pd.DataFrame:
