@@ -511,7 +511,7 @@ def test_sentences_train(train_job: TrainJobs) -> None:
     )
     network = victims.network
     streams = victims.streams
-    chosen = ClientBatches(streams, EACH, BATCH, "shuffled", CPU).at(0)
+    _, chosen = ClientBatches(streams, EACH, BATCH, "shuffled", CPU).at(0)
     gradients = [
         network.gradient(network.parameters, victims.values[row, chosen[row]], victims.labels[row, chosen[row]])
         for row in range(CLIENTS)
