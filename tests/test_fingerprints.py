@@ -217,6 +217,7 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
     ],
     "defense/parameter_channel": [{"kappa": 5}, {"kappa": 5, "signal": "mean"}],
     "defense/personalized_channel": [{"kappa": 5}, {"kappa": 5, "solution": "bound"}],
+    "defense/power_sgd": [{"rank": 1}, {"rank": 3}],
     "defense/qsgd": [{"levels": 16}, {"levels": 16, "form": "as_released"}],
     "defense/random_mask": [{"probability": 0.2}, {"probability": 0.2, "rescale": True, "positions": "seed"}],
     "defense/sign_sgd": [{}, {"scale": "mean_abs"}],
@@ -231,6 +232,7 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
         {"batch": 2, "clip": 0.1, "variance": 1e-3, "users": 50, "records": 2},
     ],
     "defense/white_channel": [{"kappa": 5}, {"kappa": 5, "rank": "as_printed"}],
+    "defense/truncated_svd": [{"energy": 0.9}],
     "defense/tuned": [
         {"mechanism": "randomization", "budget": 1.6},
         {"mechanism": "randomization", "budget": 1.6, "form": "exact"},

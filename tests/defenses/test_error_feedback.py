@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.defenses.tensors import fixed, of_seed, streams
 
-from leakbench.defenses.base import Round, Schedule
+from leakbench.defenses.base import Defense, Round, Schedule
 from leakbench.defenses.clients import DefendedClients
 from leakbench.defenses.error_feedback import EFSignSGD, ErrorFeedback, GradDropWithResidual
 from leakbench.defenses.pruning import GradDrop
+from leakbench.defenses.quantised import SignSGD
 from leakbench.federated.message import Message
 
 SIZES = [5, 1, 7]
@@ -127,3 +128,30 @@ def test_the_server_averages_signs() -> None:
 def test_no_guarantee(defense: ErrorFeedback) -> None:
     statement = defense.privacy(Schedule(10))
     assert statement.epsilon is None and statement.basis
+
+
+@pytest.mark.parametrize(
+    ("defense", "plain"),
+    [
+        (GradDropWithResidual(fraction=0.6), GradDrop(fraction=0.6)),
+        (EFSignSGD(scale="tensor"), SignSGD(scale="mean_abs")),
+    ],
+)
+def test_the_likelihood_of_the_first_round_is_that_of_the_compression_alone(
+    defense: ErrorFeedback, plain: Defense
+) -> None:
+    gradient, other = of_seed(3, sum(SIZES)), of_seed(3, sum(SIZES), seed=1)
+    received = defense.protect_update(fixed(gradient, SIZES), streams(0, 1, 2)).received
+    for candidate in (gradient, other):
+        steps = fixed(candidate, SIZES)
+        assert torch.equal(defense.log_likelihood(received, steps), plain.log_likelihood(received, steps))
+        assert torch.equal(defense.fitted_scale(received, steps), plain.fitted_scale(received, steps))
+
+
+def test_signs_of_the_whole_update_have_one_magnitude() -> None:
+    """Its proportions say nothing, so candidates that differ in size alone are alike."""
+    gradient = of_seed(3, sum(SIZES))
+    received = EFSignSGD().protect_update(fixed(gradient, SIZES), streams(0, 1, 2)).received
+    at, twice = (EFSignSGD().log_likelihood(received, fixed(size * gradient, SIZES)) for size in (1, 2))
+    torch.testing.assert_close(at, twice)
+    assert bool((at > EFSignSGD().log_likelihood(received, fixed(-gradient, SIZES))).all())

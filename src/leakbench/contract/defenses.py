@@ -177,6 +177,14 @@ class DefenseCase(Case[Defense]):
         return DefendedClients(self.ready, streams).send(steps, streams.child("update")), gradient
 
     @cached_property
+    def only_public(self) -> bool:
+        """Whether all messages of one client's images are alike where public randomness is the same."""
+        streams, gradient = self._drawn[0], self.draws[1]
+        steps = _given(self._drawn[1], gradient[:1].expand_as(gradient).clone())
+        sent = DefendedClients(self.ready, streams, per_server=DRAWS).send(steps, streams.child("update")).view()
+        return _close(sent, sent[:1].expand_as(sent))
+
+    @cached_property
     def _drawn(self) -> tuple[Streams, ClientSteps]:
         streams = Streams([("contract", "draws", row) for row in range(DRAWS)])
         images, labels = self.images[:1].expand(DRAWS, *self.images.shape[1:]), self.labels[:1].expand(DRAWS, -1)
@@ -616,6 +624,8 @@ def likelihood_as_sent(case: DefenseCase) -> str | None:
     narrow, broad = mean > 1 + room + 1e-3, mean < 1 - MISSING - room
     if falls > 1e-3:  # half the variance of a small logarithm is how much it falls on average
         broad = broad or float(logarithms.var(dim=0).mean()) < falls / 2
+    if (narrow or broad) and case.only_public:
+        raise NotAsked("its messages have no randomness but the public one, which their law takes as given")
     if narrow or broad:
         return (
             f"log_likelihood is not the law of what is sent: its ratios at neighbouring gradients average {mean:.3g} "

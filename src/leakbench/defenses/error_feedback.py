@@ -8,6 +8,8 @@ so its messages and its residual add up to the sum of its gradients. Sources: Aj
 Communication for Distributed Gradient Descent", for dropped gradients; Karimireddy et al. 2019, "Error Feedback Fixes
 SignSGD and other Gradient Compression Schemes", Algorithm 1, for signs. There ``p_t`` holds the gradient times the step
 size; here the server multiplies by it, which is the same where it is constant, as both compressions are homogeneous.
+
+No attacker sees residuals. Likelihoods take them for zero, as they are in the first round.
 """
 
 from __future__ import annotations
@@ -18,7 +20,10 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from leakbench.defenses.base import DEFENSES, ClientState, Defense, PrivacyStatement, Round, Schedule
-from leakbench.federated.message import FLOAT_BITS, CodedMessage, Message, SparseMessage
+from leakbench.defenses.densities import kept_or_below
+from leakbench.defenses.pruning import Sparse
+from leakbench.defenses.quantised import likelihood_of_signs
+from leakbench.federated.message import FLOAT_BITS, CodedMessage, Message, Received, SparseMessage
 from leakbench.federated.step import ClientSteps
 from leakbench.federated.tensors import Tensors
 from leakbench.lazy import torch
@@ -41,14 +46,14 @@ class ErrorFeedback(Defense):
 
 
 @DEFENSES.register("grad_drop_residual", version=1)
-class GradDropWithResidual(ErrorFeedback):
+class GradDropWithResidual(ErrorFeedback, Sparse):
     """Send the largest coordinates of every tensor, and add the others to the next step's (Aji and Heafield 2017).
 
     In the first round the same as ``grad_drop``, which forgets what it drops. Of equal magnitudes those that come first
     are dropped.
     """
 
-    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "masked"},)
+    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "likelihood"},)
 
     fraction: float = Field(
         ge=0, le=1, description="part of every tensor's coordinates to drop; exactly floor(fraction * size)"
@@ -56,6 +61,10 @@ class GradDropWithResidual(ErrorFeedback):
 
     def compress(self, update: torch.Tensor, tensors: Tensors) -> Message:
         return SparseMessage(update, ~tensors.smallest(update.abs(), self.fraction))
+
+    def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
+        """The log-likelihood of ``grad_drop``, ``[n]``."""
+        return kept_or_below(received, steps.gradient, Tensors(steps.network.sizes))
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
         return PrivacyStatement(None, None, "no guarantee: what is sent is exact, and what is dropped is sent later")
@@ -69,6 +78,7 @@ class EFSignSGD(ErrorFeedback):
     server averages what clients send.
     """
 
+    adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "likelihood"},)
     biased: ClassVar[str] = "signs are sent, and the error of a round is made up for in later ones"
 
     scale: Literal["update", "tensor"] = Field(
@@ -76,11 +86,24 @@ class EFSignSGD(ErrorFeedback):
     )
 
     def compress(self, update: torch.Tensor, tensors: Tensors) -> Message:
-        parts = tensors if self.scale == "tensor" else Tensors([update.shape[1]])
+        parts = self._scaled(tensors)
         magnitude = parts.spread(parts.mean(update.abs()))
         return CodedMessage(
             torch.where(update >= 0, magnitude, -magnitude), size=update.shape[1] + FLOAT_BITS * len(parts)
         )
+
+    def _scaled(self, tensors: Tensors) -> Tensors:
+        """The parts of an update that have a mean magnitude each."""
+        return tensors if self.scale == "tensor" else Tensors([sum(tensors.sizes)])
+
+    def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
+        """The log-likelihood of ``sign_sgd``, ``[n]``."""
+        parts = self._scaled(Tensors(steps.network.sizes))
+        return likelihood_of_signs(received, steps.gradient, parts, magnitudes=True)
+
+    def fitted_scale(self, received: Received, steps: ClientSteps) -> torch.Tensor:
+        """Ones, ``[n, 1]``: the likelihood does not depend on it."""
+        return torch.ones_like(received.values[:, :1])
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
         return PrivacyStatement(None, None, "no guarantee: signs are exact")

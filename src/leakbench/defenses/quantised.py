@@ -62,30 +62,8 @@ class SignSGD(Defense):
         so that a search has a slope. The width ``tau`` is :data:`SOFTNESS` times the mean magnitude of its tensor. Of
         magnitudes that travel the proportions count, so that nothing depends on the size of the candidate's gradient.
         """
-        tensors = Tensors(steps.network.sizes)
-        tiny = torch.finfo(steps.gradient.dtype).tiny
-        norms = tensors.reduce(steps.gradient, partial(torch.linalg.vector_norm, ord=1, dim=1))
-        magnitude = (norms / norms.new_tensor(tensors.sizes)).clamp(min=tiny)
-        value = self._of_signs(received, steps.gradient, SOFTNESS * magnitude, tensors)
-        if self.scale == "none":
-            return value
-        sent = received.once("magnitudes", lambda: tensors.mean(received.values.abs()).clamp(min=tiny))
-        share = magnitude.new_tensor(tensors.sizes) / sum(tensors.sizes)
-        apart = magnitude / sent
-        apart = apart / (apart * share).sum(dim=1, keepdim=True) - 1
-        return value - 0.5 * (apart / SCALE_WIDTH).square().sum(dim=1)
-
-    @staticmethod
-    def _of_signs(received: Received, gradient: torch.Tensor, widths: torch.Tensor, tensors: Tensors) -> torch.Tensor:
-        """The signs' part, ``[n]``, of a gradient ``[n, d]`` and widths ``[n, tensors]``."""
-        signs = received.once("signs", received.values.sign)
-        inverse = 1 / tensors.spread(widths.detach())
-        turned = gradient.detach() * signs * inverse
-        slope = torch.sigmoid(-turned)  # of the logarithm of the sigmoid
-        value = torch.nn.functional.logsigmoid(turned).sum(dim=1)
-        by_widths = tensors.reduce(turned.mul_(slope), lambda part: part.sum(dim=1)) / -widths.detach()
-        return with_slope(gradient, value, slope.mul_(signs).mul_(inverse)) + with_slope(
-            widths, torch.zeros_like(value), by_widths
+        return likelihood_of_signs(
+            received, steps.gradient, Tensors(steps.network.sizes), magnitudes=self.scale != "none"
         )
 
     def fitted_scale(self, received: Received, steps: ClientSteps) -> torch.Tensor:
@@ -100,6 +78,36 @@ class SignSGD(Defense):
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
         return PrivacyStatement(None, None, "no guarantee: signs are exact")
+
+
+def likelihood_of_signs(
+    received: Received, gradient: torch.Tensor, tensors: Tensors, *, magnitudes: bool
+) -> torch.Tensor:
+    """Log-likelihood of signs, and of the mean magnitudes of tensors if they travel: see :class:`SignSGD`, ``[n]``."""
+    tiny = torch.finfo(gradient.dtype).tiny
+    norms = tensors.reduce(gradient, partial(torch.linalg.vector_norm, ord=1, dim=1))
+    magnitude = (norms / norms.new_tensor(tensors.sizes)).clamp(min=tiny)
+    value = _of_signs(received, gradient, SOFTNESS * magnitude, tensors)
+    if not magnitudes:
+        return value
+    sent = received.once("magnitudes", lambda: tensors.mean(received.values.abs()).clamp(min=tiny))
+    share = magnitude.new_tensor(tensors.sizes) / sum(tensors.sizes)
+    apart = magnitude / sent
+    apart = apart / (apart * share).sum(dim=1, keepdim=True) - 1
+    return value - 0.5 * (apart / SCALE_WIDTH).square().sum(dim=1)
+
+
+def _of_signs(received: Received, gradient: torch.Tensor, widths: torch.Tensor, tensors: Tensors) -> torch.Tensor:
+    """The signs' part, ``[n]``, of a gradient ``[n, d]`` and widths ``[n, tensors]``."""
+    signs = received.once("signs", received.values.sign)
+    inverse = 1 / tensors.spread(widths.detach())
+    turned = gradient.detach() * signs * inverse
+    slope = torch.sigmoid(-turned)  # of the logarithm of the sigmoid
+    value = torch.nn.functional.logsigmoid(turned).sum(dim=1)
+    by_widths = tensors.reduce(turned.mul_(slope), lambda part: part.sum(dim=1)) / -widths.detach()
+    return with_slope(gradient, value, slope.mul_(signs).mul_(inverse)) + with_slope(
+        widths, torch.zeros_like(value), by_widths
+    )
 
 
 @DEFENSES.register("qsgd", version=1)
