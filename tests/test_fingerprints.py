@@ -175,6 +175,7 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
         {"p": 0.8, "variant": "as_released", "layers": "all", "threshold": "majority", "mask": (1, 3), "bits": 4},
         {"p": 0.8, "layers": "all", "decimals": 5, "mask": (5, 6), "variant": "as_released_text"},
     ],
+    "defense/censor": [{"trials": 3, "rate": 0.1}, {"trials": 3, "form": "as_released"}],
     "defense/clipped_noise": [{"scale": 0.2, "clip": 0.02, **size} for size in SIZES],
     "defense/distributed_noise": [
         {"variance": 0.01, "clip": 0.1},

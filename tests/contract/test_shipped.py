@@ -24,9 +24,9 @@ GIVEN: dict[str, dict[str, Any]] = {
     "gradient_matching": {"objective": {"kind": "l2"}, "optimiser": {"kind": "adam", "rate": 0.1}},
     "sentence_matching": {"objective": {"kind": "l2"}, "optimiser": {"kind": "adam", "rate": 0.1}},
 }
-KNOWN = {name: {"likelihood as sent"} for name in ("cdpa", "optimal_rounding")}
+KNOWN = {name: {"likelihood as sent"} for name in ("cdpa", "optimal_rounding", "censor")}
 """Checks that say something is wrong, as they should: these likelihoods are softer than the law of what is sent, so
-that a search finds its way (mixtures of words, steps of a mean size)."""
+that a search finds its way (mixtures of words, steps of a mean size, right angles of a width)."""
 pytestmark = pytest.mark.slow
 SHIPPED = [
     (kind, name)

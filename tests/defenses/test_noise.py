@@ -36,7 +36,7 @@ ON_DATA = {"natural_channel", "white_channel", "personalized_channel", "eigen_co
 PER_SAMPLE = {"parameter_channel", "dp_sgd", "dp_psac", "distributed_noise", "gaussian_sampling", "water_filling"}
 # Tested in files of their own: what needs to know the network's layers.
 PER_TENSOR = {"laplace", "soteria", "sign_sgd", "grad_drop", "qsgd", "cafl", "sdq", "jopeq", "cdpa"}
-PER_TENSOR |= {"grad_drop_residual", "ef_sign_sgd", "truncated_svd", "power_sgd"}
+PER_TENSOR |= {"grad_drop_residual", "ef_sign_sgd", "truncated_svd", "power_sgd", "censor"}
 # Tested in test_fixed_point_sums.py and test_tuned.py: sums of integers, and what becomes one of the others.
 IN_FIXED_POINT = {"fixed_point", "masked_pair", "additive_sharing", "paillier"}
 BUDGETED = {"tuned"}
