@@ -128,6 +128,7 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
     "attack/one_image": [{"attack": FEW_STEPS}],
     "attack/post_processed": [{"attack": FEW_STEPS}],
     "attack/posterior_mean": [{"attack": FEW_STEPS}],
+    "attack/undone": [{"attack": FEW_STEPS, "draws": 2}],
     "attack/ridge_inversion": [{"images": 5, "draws": 2}],
     "attack/surrogate": [{"iterations": 4}],
     "attack/unordered": [{"iterations": 4, "labels": "known", "restarts": 2}],
@@ -160,6 +161,7 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
     "dataset/photos": [{}, {"size": 16}],
     "dataset/sentences": [{}, {"tokens": 8, "vocabulary": {"kind": "words", "entries": 50}}],
     "defense/additive_sharing": [{"clients": 3}],
+    "defense/ats": [{}, {"choice": "random"}],
     "defense/cafl": [
         {"epsilon": 2, "fraction": 0.5, **choice}
         for choice in (

@@ -114,6 +114,9 @@ class Mechanism(Protocol):
     def image_noise(self) -> Sequence[torch.Tensor]:
         """Covariance of the noise on images, ``[pixels]`` or ``[pixels, pixels]``: one for all; empty without noise."""
 
+    def protected(self, images: torch.Tensor, labels: torch.Tensor, streams: Streams) -> torch.Tensor:
+        """Images that clients compute on who hold images ``[n, B, C, H, W]`` and labels ``[n, B]``, of that shape."""
+
     def defend(
         self,
         images: torch.Tensor,

@@ -180,6 +180,11 @@ class PublicMechanism:
         """Covariance of the noise on images, ``[pixels]`` or ``[pixels, pixels]``: :meth:`Defense.image_noise`."""
         return self.defense.image_noise()
 
+    def protected(self, images: torch.Tensor, labels: torch.Tensor, streams: Streams) -> torch.Tensor:
+        """Images of the first round, as the defense changes images ``[n, B, C, H, W]`` with labels ``[n, B]``."""
+        clients = DefendedClients(self.defense, streams, Examples(images, labels))
+        return clients.protect_data(clients.samples, streams).inputs
+
     def defend(
         self,
         images: torch.Tensor,

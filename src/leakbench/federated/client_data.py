@@ -36,6 +36,12 @@ class ClientData:
         return channels, height, width
 
     @cached_property
+    def extremes(self) -> torch.Tensor:
+        """Smallest and largest value of any image, per channel, ``[2, C, 1, 1]``: black and white, where both occur."""
+        axes = (0, 1, 3, 4)
+        return torch.stack([self.images.amin(dim=axes), self.images.amax(dim=axes)])[:, :, None, None]
+
+    @cached_property
     def moments(self) -> list[Moments]:
         """Mean and covariance of each client's flattened images.
 

@@ -57,6 +57,7 @@ COLOURS = {
     "truncated_svd": "#00CFCF",
     "power_sgd": "#2244FF",
     "censor": "#00D91D",
+    "ats": "#9966FF",
 }
 # For mechanisms that the project does not know: out-of-tree defenses.
 OTHER_COLOURS = ("#7F3C8D", "#80BA5A", "#A5AA99", "#CF1C90")
