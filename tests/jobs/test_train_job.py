@@ -512,6 +512,7 @@ def test_sentences_train(train_job: TrainJobs) -> None:
     network = victims.network
     streams = victims.streams
     _, chosen = ClientBatches(streams, EACH, BATCH, "shuffled", CPU).at(0)
+    assert isinstance(chosen, torch.Tensor)
     gradients = [
         network.gradient(network.parameters, victims.values[row, chosen[row]], victims.labels[row, chosen[row]])
         for row in range(CLIENTS)

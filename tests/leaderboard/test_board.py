@@ -312,7 +312,7 @@ def test_an_attacker_may_do_what_a_weaker_one_does() -> None:
     """A malicious server's own attack finds more without a defense, and less under one, where it searches instead."""
     malicious = next(track for track in TRACKS if track.weaker)
     weaker = next(track for track in TRACKS if (track.undefended, track.defended) == malicious.weaker)
-    assert weaker.metric == malicious.metric == "assigned_psnr"
+    assert weaker.measure.metric == malicious.measure.metric == "assigned_psnr"
     found = tables(defended())
     for mine, theirs, gain in (
         (malicious.undefended, FIRST.undefended, 5.0),
