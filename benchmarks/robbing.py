@@ -22,7 +22,7 @@ from leakbench.federated.local import ONE_STEP
 from leakbench.federated.step import ClientSteps
 from leakbench.metrics.assignment import assign, reorder
 from leakbench.metrics.image import psnr
-from leakbench.metrics.visibility import visibility
+from leakbench.metrics.visibility import VISIBILITY, visibility
 from leakbench.models.base import Network, build_network
 from leakbench.models.lenet import LeNet
 from leakbench.models.linear import MLP
@@ -134,9 +134,10 @@ def defended(data: ImageDataset, arguments: argparse.Namespace, device: torch.de
         given = ", ".join(f"{key} {value}" for key, value in parameters.items())
         exact = float((decibels > EXACT).float().mean())
         print(f"| {name} | {given} | {decibels.mean():.1f} | {exact:.0%} |", flush=True)
-    print("\n| model | " + " | ".join(visibility(network, network.dimension)) + " |\n|---|---:|---:|---:|---:|")
+    print("\n| model | " + " | ".join(VISIBILITY) + " |\n|---|---:|---:|---:|---:|")
     for label, each in (("honest", network), ("sent", server.network)):
-        print(f"| {label} | " + " | ".join(f"{x:.2f}" for x in visibility(each, server.agreed).values()) + " |")
+        signs = visibility(each.unflatten(each.parameters), server.agreed)
+        print(f"| {label} | " + " | ".join(f"{sign:.2f}" for sign in signs.values()) + " |")
 
 
 if __name__ == "__main__":

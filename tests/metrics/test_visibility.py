@@ -35,7 +35,7 @@ HONEST: list[Model] = [
 
 
 def suspected(network: Network, agreed: int) -> list[str]:
-    measured = visibility(network, agreed)
+    measured = visibility(network.unflatten(network.parameters), agreed)
     assert measured.keys() == VISIBILITY.keys()
     return [
         name
@@ -71,7 +71,7 @@ def test_the_malicious_ones_are(model: Model, form: Any, expected: list[str]) ->
     honest = build_network(model, DATA.shape, DATA.classes, 0)
     sent = RobbingTheFed(form=form, bins=32).prepare(honest, (8, *DATA.shape), Knowledge())
     assert suspected(sent, honest.dimension) == expected
-    measured = visibility(sent, honest.dimension)
+    measured = visibility(sent.unflatten(sent.parameters), honest.dimension)
     assert measured["parallel_units"] == pytest.approx(1) and measured["ordered_biases"] == pytest.approx(1)
     assert measured["stable_rank"] == pytest.approx(1)
 
@@ -82,7 +82,7 @@ def test_by_hand() -> None:
     weights = torch.zeros(12, 16)
     weights[:6, 0], weights[6:, 1] = 2.0, -1.0
     module[1].load_state_dict({"weight": weights, "bias": -torch.arange(12.0)})
-    measured = visibility(Network(module), agreed=102)
+    measured = visibility(module.state_dict(), agreed=102)
     assert measured == {
         "parallel_units": 0.0,  # 36 of the 66 pairs are at right angles
         "stable_rank": pytest.approx((6 * 4 + 6) / (6 * 4)),

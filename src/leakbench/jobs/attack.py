@@ -703,7 +703,8 @@ class _Scene:
             replicate = _replicate(seed, each.setting, values, rows.diverged_at)
             replicate.metrics["bits"] = float(each.message.bits)
             if self.kind.malicious_server:
-                replicate.metrics |= visibility(self.models[0], self.agreed)
+                model = self.models[0]
+                replicate.metrics |= visibility(model.unflatten(model.parameters), self.agreed)
             replicate.privacy = each.privacy.as_dict()
             replicates.append(replicate)
             every.append(compared)

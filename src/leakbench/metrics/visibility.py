@@ -6,8 +6,9 @@ computes anything; it needs no data, and no knowledge of the attack.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from leakbench.lazy import torch
-from leakbench.models.base import Network
 from leakbench.records import MetricInfo
 
 VISIBILITY = {
@@ -28,20 +29,20 @@ FEWEST = 12
 """Units and inputs of a layer from which on it is looked at: the cosines of a few numbers are large by chance."""
 
 
-def visibility(network: Network, agreed: int) -> dict[str, float]:
-    """The metrics of :data:`VISIBILITY` of a network; those of layers are 0 where none is large enough.
+def visibility(tensors: Mapping[str, torch.Tensor], agreed: int) -> dict[str, float]:
+    """The metrics of :data:`VISIBILITY` of a model; those of layers are 0 where none is large enough.
 
     >>> from leakbench.models.base import build_network
     >>> from leakbench.models.linear import MLP
     >>> network = build_network(MLP(width=16), (1, 8, 8), classes=10, seed=0)
-    >>> {name: round(value, 2) for name, value in visibility(network, network.dimension).items()}
+    >>> tensors = network.unflatten(network.parameters)
+    >>> {name: round(value, 2) for name, value in visibility(tensors, network.dimension).items()}
     {'parallel_units': 0.07, 'stable_rank': 8.42, 'ordered_biases': 0.03, 'added_parameters': 0.0}
 
     Args:
-        network: the model that the client gets.
+        tensors: parameters of the model that the client gets, by name.
         agreed: number of parameters of the model that it agreed to train.
     """
-    tensors = network.unflatten(network.parameters)
     parallel, ranks, ordered = [0.0], list[float](), [0.0]
     for name, tensor in tensors.items():
         if tensor.dim() == 1:
@@ -58,7 +59,7 @@ def visibility(network: Network, agreed: int) -> dict[str, float]:
         "parallel_units": max(parallel),
         "stable_rank": min(ranks, default=0.0),
         "ordered_biases": max(ordered),
-        "added_parameters": network.dimension / agreed - 1,
+        "added_parameters": sum(tensor.numel() for tensor in tensors.values()) / agreed - 1,
     }
 
 
