@@ -174,8 +174,8 @@ class ROG(GradientMatching):
 class UntrainedDecoder(GradientMatching):
     """Inverting Gradients over the weights of an untrained decoder, after CI-Net (Zhang et al. 2023) and GI-NAS.
 
-    The architecture and all numbers are ours: the one that does well on undefended digits and photographs of
-    docs/attacks.md. No pixel is a variable, and no network was trained.
+    The architecture and all numbers are ours. No pixel is a variable, no network was trained, and smoothness has no
+    weight that has to be chosen.
     """
 
     objective: Objective = Cosine()
