@@ -59,6 +59,8 @@ OF_IMAGES: Mapping[str, str] = {
     "soteria": _BY_PIXELS,
     "optimal-noise": _BY_PIXELS,
     "optimal-pruning": _BY_PIXELS,
+    "ats": _ON_IMAGES,
+    "ats-random": _ON_IMAGES,
 }
 """Defenses that do not apply to sentences, and why."""
 

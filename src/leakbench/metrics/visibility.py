@@ -32,15 +32,11 @@ FEWEST = 12
 def visibility(tensors: Mapping[str, torch.Tensor], agreed: int) -> dict[str, float]:
     """The metrics of :data:`VISIBILITY` of a model; those of layers are 0 where none is large enough.
 
-    >>> from leakbench.models.base import build_network
-    >>> from leakbench.models.linear import MLP
-    >>> network = build_network(MLP(width=16), (1, 8, 8), classes=10, seed=0)
-    >>> tensors = network.unflatten(network.parameters)
-    >>> {name: round(value, 2) for name, value in visibility(tensors, network.dimension).items()}
-    {'parallel_units': 0.07, 'stable_rank': 8.42, 'ordered_biases': 0.03, 'added_parameters': 0.0}
+    >>> visibility({"weight": torch.ones(12, 20), "bias": -torch.arange(12.0)}, agreed=126)
+    {'parallel_units': 1.0, 'stable_rank': 1.0, 'ordered_biases': 1.0, 'added_parameters': 1.0}
 
     Args:
-        tensors: parameters of the model that the client gets, by name.
+        tensors: the parameters of the model that the client gets, by name.
         agreed: number of parameters of the model that it agreed to train.
     """
     parallel, ranks, ordered = [0.0], list[float](), [0.0]
