@@ -1,7 +1,8 @@
 """DAGER's tokens and sentences that come back, by the size of the batch, and the seconds.
 
-CoLA, staged with BERT's vocabulary; a BERT of four layers at initial weights. Lengths and the places of special tokens
-are known, as in the workflow. Sentences of a batch are assigned to the true ones by the tokens that they share.
+CoLA, staged with BERT's vocabulary; a BERT, or a GPT-2, of four layers at initial weights. Lengths and the places of
+special tokens are known, as in the workflow. Sentences of a batch are assigned to the true ones by the tokens that they
+share.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ from leakbench.jobs.subjects import Sentences
 from leakbench.jobs.victims import Victims
 from leakbench.models.base import build_network
 from leakbench.models.bert import Bert
+from leakbench.models.gpt2 import Gpt2
 from leakbench.randomness import Streams
+
+MODELS = {"bert": Bert, "gpt2": Gpt2}
 
 
 def measured(arguments: argparse.Namespace, batch: int) -> tuple[float, int, float]:
@@ -30,7 +34,9 @@ def measured(arguments: argparse.Namespace, batch: int) -> tuple[float, int, flo
     data = DATASETS.get(arguments.data)()
     assert isinstance(data, TextDataset)
     width, (length,) = arguments.width, data.shape
-    model = Bert(width=width, layers=4, heads=width // 32, intermediate=2 * width, initial_std=0.55 / width**0.5)
+    model = MODELS[arguments.model](
+        width=width, layers=4, heads=width // 32, intermediate=2 * width, initial_std=0.55 / width**0.5
+    )
     subject, network = Sentences(data, model), build_network(model, (length,), data.classes, 0, device)
     samples = data.load("test", range(batch * arguments.batches))
     right = tokens = whole = 0
@@ -61,11 +67,14 @@ def main() -> None:
     """Measure all sizes, and print a table."""
     parser = options(__doc__)
     parser.add_argument("--data", default="cola", help="name of a data set of sentences")
-    parser.add_argument("--width", type=int, default=128, help="of the BERT")
+    parser.add_argument("--model", choices=MODELS, default="bert")
+    parser.add_argument("--width", type=int, default=128, help="of the model")
     parser.add_argument("--batches", type=int, default=20)
     parser.add_argument("--sizes", type=int, nargs="+", default=[1, 2])
     arguments = parser.parse_args()
-    print(f"{arguments.device}, {arguments.threads} threads, {arguments.data}, width {arguments.width}")
+    print(
+        f"{arguments.device}, {arguments.threads} threads, {arguments.data}, {arguments.model}, width {arguments.width}"
+    )
     print("| batch | tokens | whole sentences | seconds a batch |\n|---:|---:|---:|---:|")
     for size in arguments.sizes:
         tokens, whole, seconds = measured(arguments, size)

@@ -4,8 +4,9 @@ The gradient of a linear layer's weights has its rows in the span of the layer's
 keys and values these are the embedded tokens, normalised, so a token is at a position of some sentence if its embedding
 there lies in that span: no search, and no language model. It holds while there are fewer tokens than the model is wide.
 Tokens of several sentences at one position are told apart by the same test at the second layer, whose inputs depend on
-whole sentences. It needs a third one behind it: of the last layer, which is read at one position, the span has no more
-than ``2 heads + 1`` dimensions per sentence.
+whole sentences, or in GPT-2 on the tokens before, so that sentences grow from their first token on. It needs a third
+layer behind it: of the last one, which is read at one position, the span has no more than ``2 heads + 1`` dimensions
+per sentence.
 
 A defended gradient has full rank. Of the few largest directions, which are as many as tokens, much is left: the rest of
 the spectrum says how strong the noise is in each tensor. Coordinates that a message shows to be left out, and those
@@ -26,7 +27,7 @@ from leakbench.effort import Effort
 from leakbench.errors import Infeasible
 from leakbench.federated.local import LocalTraining
 from leakbench.lazy import torch
-from leakbench.models.attention import LAYERS, AttentionInputs, Reading, reading
+from leakbench.models.attention import LAYERS, Reading, attention_inputs, reading
 from leakbench.models.base import Model
 from leakbench.models.bert import TextModel, embed
 from leakbench.numerics.completion import completed
@@ -38,6 +39,8 @@ INSIDE = 1e-3
 """Part of a vector outside a span that counts as rounding."""
 MOST = 4
 """Tokens that a sentence chooses from at a position, in multiples of the batch."""
+PREFIXES = 8
+"""Prefixes that grow side by side."""
 AT_ONCE = 1 << 22
 """Numbers in the embeddings of tokens that are tested together: 16 MiB."""
 ONE_LAYER = "attack 'dager' tells sentences of a batch apart by a second layer, and there is one"
@@ -113,7 +116,7 @@ class _Sentences:
 
     def __init__(self, observations: Observations, row: int, words: Words, attack: Dager, streams: Streams) -> None:
         network, parameters = observations.network, observations.parameters
-        self._inputs = AttentionInputs(network, parameters if parameters.dim() == 1 else parameters[row])
+        self._inputs = attention_inputs(network, parameters if parameters.dim() == 1 else parameters[row])
         self._allowed, self._known = words.allowed, words.known[0]
         self._streams = streams
         self._sweeps, self._starts = attack.sweeps, attack.starts
@@ -149,6 +152,8 @@ class _Sentences:
         self, sentence: int, free: torch.Tensor, pools: list[list[int]], others: torch.Tensor
     ) -> tuple[torch.Tensor, float]:
         """A sentence ``[L]`` nearest to the second layer's span, rather none of ``others``, and its distance."""
+        if self._inputs.causal:
+            return self._grown(self._known[sentence], pools, others)
         places = free.nonzero().flatten().tolist()
         best, distance = self._known[sentence], float("inf")
         draws = self._streams.child("start", sentence).uniform(self._starts, max(len(places), 1))[0]
@@ -163,6 +168,30 @@ class _Sentences:
             if distance < INSIDE:
                 break
         return best, distance
+
+    def _grown(self, known: torch.Tensor, pools: list[list[int]], others: torch.Tensor) -> tuple[torch.Tensor, float]:
+        """The same where tokens are read from earlier ones alone: prefixes grow token by token, the nearest ones stay.
+
+        Args:
+            known: tokens ``[L]``; -1 where they are searched for.
+            pools: tokens to choose from at each position.
+            others: as of :meth:`_best`.
+        """
+        filler = int(self._allowed.nonzero()[0])  # behind a prefix, where nothing looks
+        prefixes, away = known.where(known >= 0, filler)[None], torch.zeros(1, device=known.device)
+        for place, pool in enumerate(pools):
+            if known[place] == 0:
+                continue
+            if known[place] < 0:
+                tokens = torch.tensor(pool, device=known.device).repeat(len(prefixes))
+                prefixes, away = (each.repeat_interleave(len(pool), dim=0) for each in (prefixes, away))
+                prefixes[:, place] = tokens
+            away = away + _away(self._inputs.second(prefixes)[:, place], self._second)
+            nearest = away.argsort(stable=True)[:PREFIXES]
+            prefixes, away = prefixes[nearest], away[nearest]
+        taken = (prefixes[:, None] == others).all(dim=2).any(dim=1)
+        distances = away / int((known != 0).sum()) + INSIDE * taken
+        return prefixes[distances.argmin()], float(distances.min())
 
     def _descend(self, tokens: torch.Tensor, places: list[int], pools: list[list[int]], others: torch.Tensor) -> float:
         """Choose the token of one position after the other, until none changes; returns the distance."""

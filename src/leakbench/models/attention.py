@@ -5,15 +5,19 @@ BERT normalises what it embeds, and its queries, keys and values read that; GPT-
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from leakbench.errors import Infeasible
 from leakbench.lazy import torch
 from leakbench.models.base import Network
+from leakbench.models.gpt2 import looking_back
 
 READING = ("query.weight", "key.weight", "value.weight", "q_lin.weight", "k_lin.weight", "v_lin.weight")
 """Ends of the names of weights that read a layer's inputs, in BERT and in DistilBERT."""
+JOINT = "attn.c_attn.weight"
+"""End of the name of the weights of all three in GPT-2, side by side and transposed."""
 LAYERS = 2
 """Attention layers that are looked at."""
 
@@ -21,35 +25,82 @@ Reading = dict[str, torch.Tensor]
 """Matrices ``[m, H]``, whose rows meet the inputs of a layer, by name."""
 
 
-class AttentionInputs:
+class AttentionInputs(ABC):
     """The first two attention layers of a model with given parameters.
 
-    Raises:
-        Infeasible: the model does not begin with attention.
+    Attributes:
+        causal: whether tokens are read from earlier ones alone.
     """
 
-    def __init__(self, network: Network, parameters: torch.Tensor) -> None:
-        module = network.trainable_module().eval()
-        module.load_state_dict(network.unflatten(parameters), strict=False)
-        base: Any = getattr(module, "base_model", None)
-        layers = getattr(base, "encoder", None) or getattr(base, "transformer", None)
-        if layers is None or not any(name.endswith(READING) for name in network.names):
-            raise Infeasible("there is no attention at the beginning of the model ('bert' and 'distilbert' have it)")
-        layers.layer = layers.layer[:1]
+    causal: ClassVar[bool]
+
+    def __init__(self, base: Any) -> None:
         self._base = base
 
+    @abstractmethod
     def first(self, tokens: torch.Tensor, length: int) -> torch.Tensor:
         """Inputs of the first layer where tokens ``[k]`` are at each position, ``[k, L, H]``."""
+
+    @abstractmethod
+    def second(self, sentences: torch.Tensor) -> torch.Tensor:
+        """Inputs of the second layer for sentences ``[k, L]``, padded by 0, ``[k, L, H]``."""
+
+
+class _Bert(AttentionInputs):
+    causal = False
+
+    def __init__(self, base: Any) -> None:
+        super().__init__(base)
+        layers = getattr(base, "encoder", None) or base.transformer
+        layers.layer = layers.layer[:1]
+
+    def first(self, tokens: torch.Tensor, length: int) -> torch.Tensor:
         with torch.no_grad():
             read: torch.Tensor = self._base.embeddings(input_ids=tokens[:, None].expand(-1, length))
         return read
 
     def second(self, sentences: torch.Tensor) -> torch.Tensor:
-        """Inputs of the second layer for sentences ``[k, L]``, padded by 0, ``[k, L, H]``."""
         with torch.no_grad():
             out = self._base(sentences, attention_mask=sentences != 0, output_hidden_states=True)
         read: torch.Tensor = out.hidden_states[1]
         return read
+
+
+class _Gpt2(AttentionInputs):
+    causal = True
+
+    def __init__(self, base: Any) -> None:
+        super().__init__(base)
+        self._norms = [block.ln_1 for block in base.h[:LAYERS]]
+        base.h, base.ln_f = base.h[:1], torch.nn.Identity()
+
+    def first(self, tokens: torch.Tensor, length: int) -> torch.Tensor:
+        with torch.no_grad():
+            read: torch.Tensor = self._norms[0](self._base.wte(tokens)[:, None] + self._base.wpe.weight[:length])
+        return read
+
+    def second(self, sentences: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            inputs, mask = self._base.wte(sentences), looking_back((sentences != 0).to(self._base.wte.weight))
+            states = self._base(inputs_embeds=inputs, attention_mask=mask, use_cache=False).last_hidden_state
+            read: torch.Tensor = self._norms[1](states)
+        return read
+
+
+def attention_inputs(network: Network, parameters: torch.Tensor) -> AttentionInputs:
+    """The first two attention layers of a model with these parameters, ``[d]``.
+
+    Raises:
+        Infeasible: the model does not begin with attention.
+    """
+    module = network.trainable_module().eval()
+    module.load_state_dict(network.unflatten(parameters), strict=False)
+    base: Any = getattr(module, "base_model", None)
+    if any(name.endswith(JOINT) for name in network.names):
+        return _Gpt2(base)
+    if any(name.endswith(READING) for name in network.names):
+        return _Bert(base)
+    raise Infeasible("there is no attention at the beginning of the model ('bert', 'distilbert' and 'gpt2' have it)")
 
 
 def reading(named: Mapping[str, torch.Tensor]) -> list[Reading]:
@@ -58,8 +109,13 @@ def reading(named: Mapping[str, torch.Tensor]) -> list[Reading]:
     Args:
         named: the parameters' tensors, or those of a gradient of them.
     """
-    layers = [
-        {name: value for name, value in named.items() if f"layer.{layer}.attention" in name and name.endswith(READING)}
-        for layer in range(LAYERS)
-    ]
-    return [layer for layer in layers if layer]
+    layers: list[Reading] = []
+    for layer in range(LAYERS):
+        parts: Reading = {}
+        for name, value in named.items():
+            if f"layer.{layer}.attention" in name and name.endswith(READING):
+                parts[name] = value
+            elif name.endswith(f"h.{layer}.{JOINT}"):
+                parts |= {f"{name}.{number}": part for number, part in enumerate(value.T.chunk(3))}
+        layers += [parts] if parts else []
+    return layers

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 WEIGHT_FILES = ("config.json", "model.safetensors")
 """Files of a folder of weights, as on the Hugging Face Hub."""
 
-_WORD_EMBEDDINGS = "word_embeddings.weight"
+_WORD_EMBEDDINGS = ("word_embeddings.weight", "wte.weight")
 _HEAD = ("pre_classifier.", "classifier.")  # missing in weights that were trained for no task
 
 
@@ -259,6 +259,11 @@ def embed(network: Network, parameters: torch.Tensor, ids: torch.Tensor) -> torc
     return _with_mask(word_embeddings(network, parameters), ids)
 
 
+def embedded(table: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
+    """Either entry as embedded inputs ``[..., L, H + 1]``."""
+    return inputs if inputs.is_floating_point() else _with_mask(table, inputs)
+
+
 def _with_mask(table: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     return torch.cat([table[ids], (ids != 0).to(table.dtype)[..., None]], dim=-1)
 
@@ -280,8 +285,7 @@ def _classifier(name: str) -> Callable[..., torch.nn.Module]:
         """Logits ``[B, classes]`` of token ids ``[B, L]`` or embedded inputs ``[B, L, H + 1]``."""
 
         def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-            if not inputs.is_floating_point():
-                inputs = _with_mask(self.get_input_embeddings().weight, inputs)
+            inputs = embedded(self.get_input_embeddings().weight, inputs)
             # The library's own mask of padding, which makes its attention an exact zero; nothing to differentiate.
             tokens = inputs[..., -1]
             mask = torch.zeros_like(tokens).masked_fill(tokens < 0.5, torch.finfo(tokens.dtype).min)[:, None, None, :]

@@ -54,6 +54,7 @@ OCCASIONAL = (
     "safetensors.torch",
     "transformers.models.bert.modeling_bert",
     "transformers.models.distilbert.modeling_distilbert",
+    "transformers.models.gpt2.modeling_gpt2",
     "rouge_score.rouge_scorer",
     "dp_accounting.rdp",
     "sklearn.metrics",
