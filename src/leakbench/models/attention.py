@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from leakbench.errors import Infeasible
 from leakbench.lazy import torch
@@ -21,7 +21,7 @@ JOINT = "attn.c_attn.weight"
 LAYERS = 2
 """Attention layers that are looked at."""
 
-Reading = dict[str, torch.Tensor]
+Reading: TypeAlias = "dict[str, torch.Tensor]"
 """Matrices ``[m, H]``, whose rows meet the inputs of a layer, by name."""
 
 
