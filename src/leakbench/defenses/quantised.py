@@ -100,11 +100,13 @@ def likelihood_of_signs(
 def _of_signs(received: Received, gradient: torch.Tensor, widths: torch.Tensor, tensors: Tensors) -> torch.Tensor:
     """The signs' part, ``[n]``, of a gradient ``[n, d]`` and widths ``[n, tensors]``."""
     signs = received.once("signs", received.values.sign)
-    inverse = 1 / tensors.spread(widths.detach())
+    # A tensor without any gradient, such as that of words where sentences are embedded already, says nothing.
+    held = widths.detach().masked_fill(widths.detach() <= 16 * torch.finfo(widths.dtype).tiny, torch.inf)
+    inverse = 1 / tensors.spread(held)
     turned = gradient.detach() * signs * inverse
     slope = torch.sigmoid(-turned)  # of the logarithm of the sigmoid
     value = torch.nn.functional.logsigmoid(turned).sum(dim=1)
-    by_widths = tensors.reduce(turned.mul_(slope), lambda part: part.sum(dim=1)) / -widths.detach()
+    by_widths = tensors.reduce(turned.mul_(slope), lambda part: part.sum(dim=1)) / -held
     return with_slope(gradient, value, slope.mul_(signs).mul_(inverse)) + with_slope(
         widths, torch.zeros_like(value), by_widths
     )
