@@ -295,7 +295,7 @@ def test_parameters_change_the_jobs_that_have_them(checkout: Checkout, file: str
 JUDGING = (
     *("undefended", "cifar_pruning", "inversion", "inversion_single", "rog", "text_attacks", "constants"),
     *("undefended_release", "single_undefended", "trained_undefended", "batch_undefended", "local_undefended"),
-    *("rounds_undefended", "sum_undefended", "text_undefended"),
+    *("rounds_undefended", "sum_undefended", "malicious_undefended", "malicious_sum_undefended", "text_undefended"),
 )
 """Experiments whose undefended cells judge the attacks of others."""
 UNGATED = ("released_pruning", "released_noise", "released_cifar")
