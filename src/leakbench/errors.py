@@ -40,7 +40,12 @@ def _nearest(name: str, names: list[str]) -> str | None:
 
 
 class Infeasible(LeakbenchError):
-    """This cannot run here, and why; jobs turn it into the outcome infeasible."""
+    """This cannot run here, and why; jobs turn it into the outcome infeasible.
+
+    >>> raise Infeasible("the model has no fully connected layer")
+    Traceback (most recent call last):
+    leakbench.errors.Infeasible: the model has no fully connected layer
+    """
 
 
 class MissingData(LeakbenchError):

@@ -29,7 +29,7 @@ from leakbench.attacks.regularisers import BatchNormStatistics, PixelBox, TotalV
 from leakbench.attacks.simulation import Simulated
 from leakbench.data.covariance import moments_of
 from leakbench.data.embedded import Digits
-from leakbench.defenses.base import DEFENSES
+from leakbench.defenses.base import DEFENSES, ActsOn
 from leakbench.defenses.channel import NaturalChannel, PersonalizedChannel, WhiteChannel
 from leakbench.defenses.clients import PublicMechanism
 from leakbench.defenses.noise import GaussianNoise
@@ -65,6 +65,18 @@ class Echo(Attack):
 
 
 ECHO = Echo()
+
+
+class NegativeWithNoise(GaussianNoise):
+    """Changes images and updates, so that every attacker who knows it has something to take back."""
+
+    name: ClassVar[str] = "negative_with_noise"
+    acts_on: ClassVar[ActsOn] = "data"
+
+    def protect_data(
+        self, images: torch.Tensor, labels: torch.Tensor, streams: Streams
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return -images, labels
 
 
 @pytest.fixture(scope="module")
@@ -330,8 +342,9 @@ class TestAdaptive:
         knowledge = Knowledge(
             noise_variance=variance_of(observations),
             auxiliary_images=1 + torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(0)),
+            auxiliary_labels=torch.zeros(5, dtype=torch.long),
             data_noise=[torch.ones(64)] * 3,
-            mechanism=[PublicMechanism(GaussianNoise(scale=0.1))] * 3,
+            mechanism=[PublicMechanism(NegativeWithNoise(scale=0.1))] * 3,
         )
         seen = improved(stack, observations, knowledge)  # type: ignore[arg-type]
         changed = [name for name in ("weights", "score", "send") if getattr(seen, name) is not None]

@@ -17,6 +17,15 @@ class Analytic(Attack):
     2018, section III; Geiping et al. 2020, proposition 3.1). All neurons together give ``x`` by least squares,
     ``sum_k b_k G_k / sum_k b_k^2``. The image is the same in every local step, so updates of several steps leak it as
     exactly. Where no neuron is active, or the gradient is not finite, the image is zero and marked as diverged at 0.
+
+    >>> from leakbench.models.base import Network
+    >>> network = Network(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3)))
+    >>> image, label = torch.tensor([[[[0.1, 0.2], [0.3, 0.4]]]]), torch.tensor([1])
+    >>> gradient = network.gradient(network.parameters, image, label)
+    >>> seen = Observations(network, network.parameters, gradient[None], (1, 1, 2, 2))
+    >>> found = Analytic().reconstruct(seen, Knowledge(), Streams([("client", 0)])).images
+    >>> torch.allclose(found, image[None])
+    True
     """
 
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:

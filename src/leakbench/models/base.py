@@ -104,6 +104,10 @@ class Network:
     The mode concerns BatchNorm alone; all other layers run as in evaluation. In mode ``train`` BatchNorm normalises
     with the mean and the biased variance of the batch, as torch does, and no running statistics are updated.
 
+    >>> network = Network(torch.nn.Linear(3, 2))
+    >>> network.dimension, network.logits(network.parameters, torch.ones(5, 3)).shape
+    (8, torch.Size([5, 2]))
+
     Args:
         module: the architecture with its parameters and buffers; the network takes it over.
         device: where to compute.
