@@ -13,6 +13,7 @@ from leakbench.attacks.base import ATTACKS
 from leakbench.defenses.base import DEFENSES
 from leakbench.report.style import (
     ABOVE_CAPTION,
+    CAPTION,
     COLOURS,
     MARKERS,
     OTHER_COLOURS,
@@ -20,6 +21,7 @@ from leakbench.report.style import (
     REFERENCES,
     add_caption,
     colour,
+    lay_out,
     marker,
     other_marker,
     panels,
@@ -106,3 +108,16 @@ def test_settings_of_a_mechanism_differ_in_colour_and_marker(mechanism: str) -> 
     names = [setting_of_mechanism(mechanism, number) for number in range(6)]
     assert names[0] == mechanism and len({(colour(name), marker(name)) for name in names}) == 6
     assert len({colour(name) for name in names}) == 6
+
+
+@pytest.mark.parametrize("lines", [3, 12])
+def test_a_legend_beside_low_panels_stays_above_the_caption(lines: int) -> None:
+    figure, (ax,) = panels(1, width=3.0, height=2.0)
+    for line in range(lines):
+        ax.plot([0, 1], [line, line], label=f"line {line}")
+    legend = figure.legend(*ax.get_legend_handles_labels(), loc="outside right center")
+    add_caption(figure, "A caption of several lines. " * 12)
+    lay_out(figure)
+    (caption,) = (text for text in figure.texts if text.get_gid() == CAPTION)
+    assert legend.get_window_extent().y0 > caption.get_window_extent().y1
+    assert legend.get_window_extent().x0 > ax.get_window_extent().x1

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
-    from matplotlib.transforms import Bbox
+    from matplotlib.legend import Legend
+    from matplotlib.transforms import Bbox, BboxBase
 
 # Okabe and Ito's palette, then colours of Tol's palettes, by the registered name of the mechanism.
 COLOURS = {
@@ -101,6 +102,8 @@ STYLE = {
 }
 
 
+LEGEND_GAP = 0.08
+"""Inches between a caption and a legend that was lifted off it."""
 CAPTION = "caption"
 """Mark of the caption among the texts of a figure."""
 ABOVE_CAPTION = "Above the caption"
@@ -248,15 +251,32 @@ def lay_out(figure: Figure) -> None:
         for _ in range(LAYOUTS):
             engine.execute(figure)
         figure.set_layout_engine(None)
+        _lift_legends(figure)
+
+
+def _lift_legends(figure: Figure) -> None:
+    """Lift legends beside the axes off the caption: engines centre them over the height of both."""
+    captions = [text.get_window_extent() for text in figure.texts if text.get_gid() == CAPTION]
+    for legend in figure.legends:
+        box = legend.get_window_extent()
+        above = [caption.y1 - box.y0 for caption in captions if caption.overlaps(box)]
+        if above:
+            _place(legend, box.translated(0, max(above) + LEGEND_GAP * figure.dpi))
+
+
+def _place(legend: Legend, box: BboxBase) -> None:
+    """Put a legend of a figure into a box of its size, in pixels."""
+    figure = legend.get_figure(root=True)
+    assert figure is not None
+    legend.set_bbox_to_anchor(box.transformed(figure.transFigure.inverted()), figure.transFigure)
+    legend.set_loc("center")
 
 
 def add_mark(figure: Figure, mark: str) -> None:
     """Add a framed line above the figure, at its left edge; :func:`pictures` saves what stands out."""
     lay_out(figure)  # saving would do that with the mark, and move things below it
     for legend in figure.legends:  # anchored to the edges of what is saved, they would move up to the mark
-        box = legend.get_window_extent().transformed(figure.transFigure.inverted())
-        legend.set_bbox_to_anchor(box, figure.transFigure)
-        legend.set_loc("center")
+        _place(legend, legend.get_window_extent())
     around = figure.get_tightbbox()  # in inches
     figure.text(
         (around.x0 + 0.06) / figure.get_figwidth(),
