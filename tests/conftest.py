@@ -34,6 +34,13 @@ settings.register_profile("leakbench", deadline=None, derandomize=True)
 settings.load_profile("leakbench")
 
 
+@pytest.fixture(autouse=True)
+def close_figures() -> Iterator[None]:
+    yield
+    if pyplot := sys.modules.get("matplotlib.pyplot"):
+        pyplot.close("all")
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-fingerprints",

@@ -127,7 +127,7 @@ def test_the_presets_are_apart() -> None:
     "local", [LocalTraining(), LocalTraining(steps=3, rate=0.5), LocalTraining(steps=4, batch_size=2)]
 )
 def test_scale_and_sign_follow_from_the_biases(local: LocalTraining) -> None:
-    """Of signals that are the images but for a factor, after any local steps: all mix the same images."""
+    """Signals that are the images but for a factor give these back, after any local steps: all mix the same images."""
     images, labels = victims(Digits(size=8), n=2, batch=4)
     seen = observe(build_network(MLP(width=40), (1, 8, 8), 10, seed=0), images, labels, local)
     layer = seen.network.first_linear

@@ -144,7 +144,7 @@ def test_it_needs_nothing() -> None:
 
 
 def defended(gradients: torch.Tensor, defense: str, network: Network) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """What is left of gradients, and the coordinates that show that they were changed."""
+    """Gradients after a defense, and the coordinates that show that it changed them."""
     draws = torch.Generator().manual_seed(0)
     if defense == "mask":
         lost = torch.rand(gradients.shape, generator=draws) < 0.4
@@ -167,7 +167,7 @@ def test_masks_and_flipped_bits_are_repaired(defense: str, plain: float) -> None
 
 
 def test_noise_of_one_tensor_does_not_hide_the_others() -> None:
-    """Of equally long gradients, the noisy one would have the largest directions."""
+    """The noisy one of two equally long gradients would have the largest directions."""
     victims = Victims(sentences([5, 3, 6])[:, None])
     gradients = victims.observations.gradients.clone()
     network = victims.observations.network

@@ -102,7 +102,7 @@ def test_against_ratios_of_neighbouring_units(form: Any) -> None:
     for row in range(3):
         ratios = literal(seen, row)
         assert 3 <= len(ratios) <= 5
-        # What is no image, and what is not found, is the mean image.
+        # The mean image stands for implausible images, and for those that are not found.
         far = 10 * known.flatten(1).var(dim=0, correction=0).mean()
         expected = [each if (each - mean).square().mean() < far else mean for each in ratios]
         expected += [mean] * (5 - len(ratios))

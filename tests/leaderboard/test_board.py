@@ -15,6 +15,7 @@ from tests.papers.drawn import draw, make, smoke_tables
 
 from leakbench.errors import RecordError
 from leakbench.leaderboard.board import Board, Entry, boards
+from leakbench.leaderboard.history import PLACE
 from leakbench.leaderboard.lines import known
 from leakbench.leaderboard.tracks import TRACKS, Track
 from leakbench.planning.layers import read_yaml
@@ -471,6 +472,7 @@ def test_a_track_whose_leakage_is_no_psnr() -> None:
         said = " ".join(ax.get_xlabel() + ax.get_ylabel() for ax in drawing.figure.axes)
         assert "dB" not in said and ("%" in said or name == "fig05")
     lines = draw("fig01", found, paper=PAPER).numbers
+    assert {*PLACE, "leakage", "unit", "strongest"} <= set(lines)  # what the published history and its page read
     assert set(lines["unit"]) == {"%"} and set(make("fig01", tables(defended()), paper=PAPER).numbers["unit"]) == {"dB"}
 
 

@@ -71,11 +71,11 @@ def test_rows_are_those_of_classes_and_pages(project: Project) -> None:
     assert len(measured["ig_script"]) == 4 and measured["dager"][0][0].startswith("ROUGE above 99")
 
 
-def drawn(project: Project, version: int, **strongest: tuple[str, float]) -> None:
+def drawn(project: Project, version: int, **strongest: tuple[str, float | None]) -> None:
     """The numbers of Figure 1, as if it had been drawn: the strongest attack on each defense, and what it shows."""
     rows = [
         {"track": "D", "version": version, "dataset": "d", "model": "m", "cohort": 4, "defense": defense, "tier": 1}
-        | {"setting": None, "leakage_db": leakage, "loss": 0.1, "strongest": attack}
+        | {"setting": None, "leakage": leakage, "unit": "dB", "loss": 0.1, "strongest": attack}
         for defense, (attack, leakage) in strongest.items()
     ]
     path = project.root / lines_path("laptop")
@@ -86,9 +86,9 @@ def drawn(project: Project, version: int, **strongest: tuple[str, float]) -> Non
 
 def test_lines_that_another_attack_raised(project: Project) -> None:
     assert "No line of the leaderboard is published yet." in tables(project)
-    drawn(project, 1, noise=("ig", 12.0), pruning=("ig", 15.0), sign=("dlg", 13.0))
+    drawn(project, 1, noise=("ig", 12.0), pruning=("ig", 15.0), sign=("dlg", 13.0), sdq=("", None))
     assert "None of the published lines (scale `laptop`) was overturned yet." in tables(project)
-    drawn(project, 2, noise=("surrogate", 17.25), pruning=("ig", 16.0), sign=("unordered", 12.0))
+    drawn(project, 2, noise=("surrogate", 17.25), pruning=("ig", 16.0), sign=("unordered", 12.0), sdq=("ig", 9.0))
     found = tables(project).partition("overturned")[2].strip().splitlines()
     assert (
         found[-1]

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,13 +25,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function) and HERE in item.path.parents and "rendered" in item.fixturenames:
             item.add_marker(pytest.mark.xdist_group("rendered"))
-
-
-@pytest.fixture(autouse=True)
-def close_figures() -> Iterator[None]:
-    yield
-    if pyplot := sys.modules.get("matplotlib.pyplot"):
-        pyplot.close("all")
 
 
 @pytest.fixture(scope="session")

@@ -112,10 +112,11 @@ class RobbingTheFed(Attack):
             seen = ~torch.cat([layer.weights(marks), marks[:, bias, None]], dim=2)
         parameters = observations.one_model(self.name).double()
         bins = _Bins.of(layer.weights(parameters)[0], parameters[bias])
+        prior = _Prior.of(knowledge, parameters, layer.inputs)
         images = torch.stack(
             [
-                _images(Jumps.of(values.double(), known, batch), bins, batch, _Prior.of(knowledge, values.double()))
-                for values, known in zip(units, seen, strict=True)
+                _images(Jumps.of(values, known, batch), bins, batch, prior)
+                for values, known in zip(units.double(), seen, strict=True)
             ]
         )
         images = images.to(observations.gradients).view(-1, batch, *shape)
@@ -308,12 +309,11 @@ class _Prior(NamedTuple):
     variance: torch.Tensor
 
     @classmethod
-    def of(cls, knowledge: Knowledge, units: torch.Tensor) -> _Prior:
-        """Moments of auxiliary images, or of normalised inputs."""
-        pixels = units.shape[1] - 1
+    def of(cls, knowledge: Knowledge, like: torch.Tensor, pixels: int) -> _Prior:
+        """Moments of auxiliary images, or of normalised inputs, with the type and device of ``like``."""
         if knowledge.auxiliary_images is None:
-            return cls(units.new_zeros(pixels), units.new_ones(pixels))
-        images = knowledge.auxiliary_images.flatten(1).to(units)
+            return cls(like.new_zeros(pixels), like.new_ones(pixels))
+        images = knowledge.auxiliary_images.flatten(1).to(like)
         variance = images.var(dim=0, correction=0)
         return cls(images.mean(dim=0), variance.clamp(min=LEAST * float(variance.mean())))
 

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from leakbench.defenses.base import DEFENSES, Defense, PrivacyStatement, Schedule
 from leakbench.defenses.quantised import SCALE_WIDTH
+from leakbench.effort import FORWARD
 from leakbench.federated.message import DenseMessage, Message, Received
 from leakbench.federated.step import ClientSteps
 from leakbench.federated.tensors import Tensors
@@ -25,8 +26,6 @@ PARALLEL = 1e-5
 """Length of what is left of a unit vector at right angles to the gradient that is rounding."""
 ROUNDING = 3e-6
 """Relative difference of two losses that is rounding."""
-FORWARD = 1 / 3
-"""Part of a pass through the model and back that goes forward."""
 
 
 @DEFENSES.register("censor", version=1)

@@ -73,14 +73,13 @@ def percent(part: float) -> str:
 
 
 def leakage_of(board: Board) -> str:
-    """``PSNR of the best reconstruction (dB)``."""
-    measure = board.track.measure
-    return f"{measure.name} of the best reconstruction ({measure.unit})" if measure.unit == "dB" else str(measure)
+    """``PSNR (dB), best reconstruction``."""
+    return f"{board.track.measure}, best reconstruction"
 
 
-def left_out(board: Board) -> str:
+def inapplicable(board: Board) -> str:
     """Defenses that do not apply to the track, in words; empty where all do."""
-    return f"not for sentences: {', '.join(board.track.without)}" if board.track.without else ""
+    return f"do not apply: {', '.join(board.track.without)}" if board.track.without else ""
 
 
 def in_words(board: Board) -> str:
@@ -133,7 +132,7 @@ def _ranking(ax: Axes, board: Board) -> list[dict[str, Any]]:
         ax.axvline(value, linewidth=1, color=tint, linestyle=style)
         ax.text(value, height, f" {name} ", fontsize=6.5, ha=side, va="center")
     ax.set(ylim=(len(board.rows) - 0.4, -1.9))
-    below = "; ".join(filter(None, (in_words(board), left_out(board))))
+    below = "; ".join(filter(None, (in_words(board), inapplicable(board))))
     ax.set_xlabel("\n".join([leakage_of(board), *textwrap.wrap(below, 60)]), fontsize=7.5)
     ax.grid(visible=False, axis="y")
     ax.set_title("\n".join(textwrap.wrap(board.title, 58)), loc="left", fontsize=8)

@@ -139,9 +139,11 @@ def _rows_of(project: Project, scale: str) -> Iterator[str]:
     for line in history(project, scale):
         place = tuple(str(line[name]) for name in PLACE if name != "version")
         before, last[place] = last.get(place), line
-        if not before or line["strongest"] == before["strongest"] or line["leakage_db"] <= before["leakage_db"]:
+        if not before or line["strongest"] == before["strongest"] or None in (line["leakage"], before["leakage"]):
+            continue
+        if line["leakage"] <= before["leakage"]:
             continue
         cells = [line[SINCE], f"`{scale}`", f"{line['track']}, version {line['version']}"]
         cells += [f"{line['dataset']}, {line['model']}", f"`{line['defense']}`"]
-        cells += [f"{each['leakage_db']:.1f} dB by `{each['strongest']}`" for each in (before, line)]
+        cells += [f"{each['leakage']:.1f} {each['unit']} by `{each['strongest']}`" for each in (before, line)]
         yield f"| {' | '.join(cells)} |"

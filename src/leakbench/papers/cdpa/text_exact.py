@@ -1,4 +1,4 @@
-"""Table S6: sentences from the span of what attention reads, which no defense of a few layers hides."""
+"""Table S6: sentences from the span of what attention reads, which a defense of the last layer alone leaves open."""
 
 from __future__ import annotations
 
