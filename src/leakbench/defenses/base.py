@@ -169,6 +169,9 @@ class Defense(Component):
     """Why the update that the server decodes is biased, where no :class:`Law` of the message states its mean; empty if
     it is unbiased."""
 
+    scale_free: ClassVar[bool] = False
+    """Whether the likelihood does not depend on the length of a candidate's gradient."""
+
     together: ClassVar[int] = 1
     """Number of clients, in consecutive rows, that share randomness; 1 if each draws by itself."""
 
@@ -306,9 +309,11 @@ class Defense(Component):
     def fitted_scale(self, received: Received, steps: ClientSteps) -> torch.Tensor:
         """Factor of each candidate's gradient at which it fits what was received, ``[n, 1]``: by least squares.
 
-        Mechanisms whose messages are not the gradient on average override it; ones where their likelihood does not
-        depend on it.
+        Ones where the mechanism is :attr:`scale_free`. Those whose messages are not the gradient on average override
+        it.
         """
+        if self.scale_free:
+            return torch.ones_like(received.values[:, :1])
         return least_squares_scale(received.values, steps.gradient)
 
     def aggregate(self, message: Message, clients: int) -> torch.Tensor:

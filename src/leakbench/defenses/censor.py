@@ -45,6 +45,7 @@ class Censor(Defense):
     """
 
     adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "likelihood"},)
+    scale_free: ClassVar[bool] = True
     biased: ClassVar[str] = "a random direction is sent, whose mean is zero but for the choice among draws"
 
     form: Literal["as_printed", "as_released"] = Field("as_printed", description="what is subtracted; see the class")
@@ -113,10 +114,6 @@ class Censor(Defense):
         descent = (sent.square() * cosine).sum(dim=1) / spread
         chosen: torch.Tensor = value + (self.trials - 1) * torch.special.log_ndtr(descent)
         return chosen
-
-    def fitted_scale(self, received: Received, steps: ClientSteps) -> torch.Tensor:
-        """Ones, ``[n, 1]``: the likelihood does not depend on it."""
-        return torch.ones_like(received.values[:, :1])
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
         return PrivacyStatement(None, None, "no guarantee: lengths are exact, and directions depend on the data")

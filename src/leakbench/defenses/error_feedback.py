@@ -79,6 +79,7 @@ class EFSignSGD(ErrorFeedback):
     """
 
     adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "likelihood"},)
+    scale_free: ClassVar[bool] = True
     biased: ClassVar[str] = "signs are sent, and the error of a round is made up for in later ones"
 
     scale: Literal["update", "tensor"] = Field(
@@ -100,10 +101,6 @@ class EFSignSGD(ErrorFeedback):
         """The log-likelihood of ``sign_sgd``, ``[n]``."""
         parts = self._scaled(Tensors(steps.network.sizes))
         return likelihood_of_signs(received, steps.gradient, parts, magnitudes=True)
-
-    def fitted_scale(self, received: Received, steps: ClientSteps) -> torch.Tensor:
-        """Ones, ``[n, 1]``: the likelihood does not depend on it."""
-        return torch.ones_like(received.values[:, :1])
 
     def privacy(self, schedule: Schedule) -> PrivacyStatement:
         return PrivacyStatement(None, None, "no guarantee: signs are exact")

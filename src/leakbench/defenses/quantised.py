@@ -36,6 +36,7 @@ class SignSGD(Defense):
     """
 
     adaptive: ClassVar[tuple[Mapping[str, Any], ...]] = ({"name": "likelihood"},)
+    scale_free: ClassVar[bool] = True
     biased: ClassVar[str] = "signs alone are sent, and the server takes the majority"
     added: ClassVar[tuple[str, ...]] = ("factor",)
 
@@ -65,10 +66,6 @@ class SignSGD(Defense):
         return likelihood_of_signs(
             received, steps.gradient, Tensors(steps.network.sizes), magnitudes=self.scale != "none"
         )
-
-    def fitted_scale(self, received: Received, steps: ClientSteps) -> torch.Tensor:
-        """Ones, ``[n, 1]``: the likelihood does not depend on it."""
-        return torch.ones_like(received.values[:, :1])
 
     def aggregate(self, message: Message, clients: int) -> torch.Tensor:
         """The majority's sign times the clients' mean magnitude, ``[n / clients, d]``; a tie is no step."""
