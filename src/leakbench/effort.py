@@ -32,6 +32,10 @@ class Effort(NamedTuple):
         """Repeated ``count`` times in sequence."""
         return Effort(self.passes * count, self.steps * count)
 
+    def less(self, other: Effort) -> Effort:
+        """Without a part of it."""
+        return Effort(self.passes - other.passes, self.steps - other.steps)
+
     def beside(self, count: float) -> Effort:
         """Repeated ``count`` times in parallel."""
         return Effort(self.passes * count, self.steps)

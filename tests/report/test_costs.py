@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from tests.report.records import empty_project, write_bare_record
 
 from leakbench.cli import main
+from leakbench.effort import Effort
 from leakbench.errors import ConfigError
 from leakbench.models.base import MODELS
 from leakbench.planning.project import Project
@@ -78,6 +80,28 @@ def test_rows_add_up(project: Project) -> None:
         assert sum(row[key] for row in found["kinds"]) == found["total"][key]
     hours = [row["cpu_hours"][0] for row in found["kinds"] if row["cpu_hours"]]
     assert sum(hours) == pytest.approx(found["total"]["cpu_hours"][0])
+
+
+def test_what_jobs_share_the_first_of_them_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as the training of the model that they attack: in what is left, and in what was measured."""
+    monkeypatch.setattr(module, "_size_of_model", lambda *_: (OPERATIONS, 1000))
+    project = empty_project(tmp_path, "channel")
+    jobs = [job for job in project.plan("smoke").jobs.values() if job.shared_effort and job.attack]
+    first, second = next((a, b) for a, b in itertools.pairwise(jobs) if a.shared_effort == b.shared_effort)
+    alone, both = module.size_of(second), list(module.done_in_turn([first, second]))
+    part = Effort(alone.operations / OPERATIONS, alone.steps)
+    for trained in second.shared_effort.values():
+        part = part.less(trained)
+    assert both[0] == module.size_of(first)
+    assert (both[1].operations, both[1].steps) == pytest.approx((OPERATIONS * part.passes, part.steps))
+    assert 0 < both[1].on() < alone.on()
+
+    write_bare_record(project, next(job.path for job in jobs if not {first.path, second.path} & {job.path}))
+    left = [costs(project, "smoke").jobs[job.path] for job in (first, second)]
+    assert left[1].estimate is not None
+    hours = [module.summary(some, 1)["cpu_hours"][0] for some in (left, left[:1], left[1:])]
+    assert hours[0] == pytest.approx(hours[1] + hours[2] * both[1].on() / alone.on())
+    assert hours[2] == pytest.approx(left[1].estimate.seconds / 3600)
 
 
 def test_a_figure_needs_its_experiments_and_what_they_are_judged_by(project: Project) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from functools import cache, cached_property, partial, reduce
 from itertools import chain
 from typing import Any, ClassVar, Literal
 
@@ -288,11 +288,12 @@ class AttackJob(JobKind):
         if job.attack is not None and job.attack.single().several_rounds:
             attacked = attacked.times(self.rounds)
         one = updates.plus(Effort(attacked.passes, attacked.steps * (self.local.steps if repeated else 1)))
-        trained = self.pretraining.effort(job.dataset.single(), self.epoch).plus(
-            self.pretraining.steps_effort((self.rounds - 1) * self.rounds_apart)
-        )
         settings = min(job.defense.count, AT_MOST) if self.utility else job.defense.count
-        return trained.plus(one.beside(settings * self.clients)).times(len(job.seeds))
+        attacks = one.beside(settings * self.clients).times(len(job.seeds))
+        return reduce(Effort.plus, self.shared_effort(job).values(), attacks)
+
+    def shared_effort(self, job: Job) -> dict[str, Effort]:
+        return self.pretraining.shared_effort(job, self.epoch, (self.rounds - 1) * self.rounds_apart)
 
     def volume(self, job: Job) -> float:
         samples = self.clients * self.users * self.batch_size

@@ -149,6 +149,11 @@ class Job:
         return self.kind.effort_swept(self)
 
     @property
+    def shared_effort(self) -> dict[str, Effort]:
+        """What all combinations share with other jobs: see :meth:`JobKind.shared_effort`."""
+        return {work: effort for _, job in self.combinations() for work, effort in job.kind.shared_effort(job).items()}
+
+    @property
     def volume(self) -> float:
         """The volume of its record and tensors, over all combinations: see :meth:`JobKind.volume`."""
         return sum(job.kind.volume(job) for _, job in self.combinations())
@@ -407,6 +412,10 @@ class JobKind(Component):
         the overhead of a defense. By default one pass for every seed and setting.
         """
         return Effort(1, 1).times(len(job.seeds) * job.defense.count)
+
+    def shared_effort(self, job: Job) -> dict[str, Effort]:
+        """The parts of :meth:`effort` that the first of several jobs does for all, each under what names the work."""
+        return {}
 
     def volume(self, job: Job) -> float:
         """Amount of numbers in its record and its tensors, up to a factor, which is measured.

@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import ClassVar, NamedTuple
 
 from pydantic import Field, model_validator
@@ -135,8 +135,11 @@ class MembershipJob(JobKind):
         population = self.auxiliary + (self.pool or dataset.expected("train") - self.auxiliary)
         taken = sum(self._taken(defense) for _, defense in job.defense.settings())
         trials = Effort(taken * max(self.users), 1).times(self.trials)
-        trained = self.pretraining.effort(dataset, self.epoch)
-        return trained.plus(Effort(population, 1)).plus(trials).times(len(job.seeds))
+        tried = Effort(population, 1).plus(trials).times(len(job.seeds))
+        return reduce(Effort.plus, self.shared_effort(job).values(), tried)
+
+    def shared_effort(self, job: Job) -> dict[str, Effort]:
+        return self.pretraining.shared_effort(job, self.epoch)
 
     def volume(self, job: Job) -> float:
         return float(len(job.seeds) * job.defense.count * len(self.users))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -21,6 +21,7 @@ from leakbench.records import canonical
 
 if TYPE_CHECKING:
     from leakbench.data.base import Dataset
+    from leakbench.jobs.base import Job
 
 
 class Pretraining(BaseModel):
@@ -34,16 +35,24 @@ class Pretraining(BaseModel):
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD")
     optimiser: Literal["sgd", "adamw"] = Field("sgd", description="AdamW as torch has it, for transformers")
 
-    def effort(self, dataset: Dataset, epochs: int) -> Effort:
-        """The effort of ``epochs`` epochs."""
-        if epochs == 0:
-            return Effort(0, 0)
-        samples = self.samples or dataset.expected("train")
-        return Effort(samples, math.ceil(samples / self.batch_size)).times(epochs)
+    def shared_effort(self, job: Job, epochs: int, steps: int = 0) -> dict[str, Effort]:
+        """The effort of ``epochs`` epochs and ``steps`` steps of the job's model, for each of its seeds.
 
-    def steps_effort(self, steps: int) -> Effort:
-        """The effort of ``steps`` steps."""
-        return Effort(self.batch_size, 1).times(steps)
+        Jobs share it that train the same model alike.
+        """
+        if epochs == steps == 0:
+            return {}
+        dataset = job.dataset.single()
+        samples = self.samples or dataset.expected("train")
+        one = Effort(samples, math.ceil(samples / self.batch_size)).times(epochs)
+        one = one.plus(Effort(self.batch_size, 1).times(steps))
+        names = (self.work(job.model.digest, dataset, job.dataset.label, seed, epochs, steps) for seed in job.seeds)
+        return dict.fromkeys(names, one)
+
+    def work(self, model: str, dataset: Dataset, label: str, seed: int, *until: Any) -> str:
+        """The name of a training: all that its result depends on."""
+        data = [dataset.name, dataset.version, dataset.parameters(), label]
+        return canonical([model, data, seed, self.model_dump(), *until])
 
     def over(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
         """The optimiser of these parameters."""
@@ -134,8 +143,7 @@ def trajectory(
     finite = _StaysFinite(module, orders.steps)
     *earlier, total = (epoch * orders.steps + number * apart for number in range(states))
     kept = _Kept(module, earlier)
-    data = [dataset.name, dataset.version, dataset.parameters(), label]
-    shared = of and canonical([of, data, seed, pretraining.model_dump(), earlier, total])
+    shared = of and pretraining.work(of, dataset, label, seed, earlier, total)
     with torch.enable_grad():
         parts = {"module": ModuleTraining(module, optimiser)}
         run_updates("pretraining", total, update, parts, [finite, kept], shared=shared)

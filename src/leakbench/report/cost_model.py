@@ -89,6 +89,10 @@ class Forecast(NamedTuple):
     basis: str
     assumed: bool = False
 
+    def times(self, part: float) -> Forecast:
+        """The forecast of a part of the job."""
+        return self._replace(seconds=part * self.seconds, low=part * self.low, high=part * self.high)
+
 
 @dataclass(frozen=True)
 class Rate:

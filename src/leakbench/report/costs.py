@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, reduce
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from leakbench.effort import Effort
 from leakbench.errors import ConfigError, LeakbenchError
 from leakbench.jobs.base import Job
 from leakbench.models.sizes import multiply_adds, parameter_count
@@ -32,18 +33,18 @@ COLUMNS = ("record", "paper", "experiment", "kind", "state", "device", "seconds"
 
 
 class Earlier(NamedTuple):
-    """The cost of an existing record: the job, device seconds, and bytes."""
+    """The cost of an existing record: the job, when it began, device seconds, and bytes."""
 
     job: Job
+    started: str
     device: Device
     seconds: float
     bytes: int
 
-    @property
-    def measured(self) -> Measured:
+    def measured(self, size: Size) -> Measured:
         """The cost as input of a :class:`CostModel`."""
         place = "/".join((self.job.scale, self.job.paper, self.job.experiment))
-        return Measured(size_of(self.job), place, self.device, self.seconds)
+        return Measured(size, place, self.device, self.seconds)
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,8 @@ class JobCost:
     Attributes:
         recorded: its record, if any.
         device: that it asks for.
-        estimate: None where nothing is known of its kind.
+        estimate: had it to do alone what it shares; None where nothing is known of its kind.
+        shared: parts of that which other jobs share, by the work.
         bytes: of its record and tensors; None likewise.
     """
 
@@ -61,6 +63,7 @@ class JobCost:
     recorded: Recorded
     device: Device
     estimate: Forecast | None
+    shared: Mapping[str, float]
     bytes: float | None
 
     @property
@@ -99,8 +102,12 @@ def _size_of_model(model: Model, shape: tuple[int, ...], classes: int) -> tuple[
 
 
 def size_of(job: Job) -> Size:
-    """The amount of computation of a job."""
-    dataset, effort = job.dataset.single(), job.effort
+    """The amount of computation of a job that shares nothing."""
+    return _size(job, job.effort)
+
+
+def _size(job: Job, effort: Effort) -> Size:
+    dataset = job.dataset.single()
     factor = 1.0
     if job.kind.unit != "multiply-adds":
         operations, parameters = _size_of_model(job.model.single(), dataset.shape, dataset.classes)
@@ -108,8 +115,17 @@ def size_of(job: Job) -> Size:
     return Size(job.kind.name, (job.attack or job.defense).component.name, factor * effort.passes, effort.steps)
 
 
+def done_in_turn(jobs: Iterable[Job]) -> Iterator[Size]:
+    """The amounts of computation of jobs, one after the other: what several share, the first of them does."""
+    done = set[str]()
+    for job in jobs:
+        shared = job.shared_effort
+        yield _size(job, reduce(Effort.less, (shared[work] for work in shared if work in done), job.effort))
+        done |= shared.keys()
+
+
 def earlier_costs(root: Path) -> tuple[list[Earlier], dict[str, int]]:
-    """Costs of the records below ``root``, of any scale, and the numbers of unusable ones by reason."""
+    """Costs of the records below ``root``, of any scale, in the order of their beginning, and the numbers of unusable ones by reason."""
     earlier, unused = [], dict[str, int]()
     for path, record in readable_records(root).items():
         if record.outcome.status == "infeasible":
@@ -119,14 +135,15 @@ def earlier_costs(root: Path) -> tuple[list[Earlier], dict[str, int]]:
         else:
             try:
                 size = size_on_disk(root / path, record)
-                earlier.append(Earlier(job_of(record.job), device_of(record), record.cost.device_s, size))
+                job, device = job_of(record.job), device_of(record)
+                earlier.append(Earlier(job, record.provenance.started, device, record.cost.device_s, size))
                 continue
             except LeakbenchError:
                 reason = "of components that have changed since"
             except OSError:
                 reason = "their tensors are missing"
         unused[reason] = unused.get(reason, 0) + 1
-    return earlier, unused
+    return sorted(earlier, key=lambda each: each.started), unused
 
 
 def costs(project: Project, scale: str, device: Device | None = None, speedup: Speedup = SPEEDUP) -> Costs:
@@ -144,7 +161,8 @@ def costs(project: Project, scale: str, device: Device | None = None, speedup: S
     plan = project.plan(scale, where="--scale")
     device = device or plan.device
     earlier, unused = earlier_costs(project.root)
-    model = CostModel((each.measured for each in earlier), speedup)
+    sizes = done_in_turn(each.job for each in earlier)
+    model = CostModel((each.measured(size) for each, size in zip(earlier, sizes, strict=True)), speedup)
     rates: dict[str, list[float]] = {}
     for each in earlier:
         rates.setdefault(each.job.kind.name, []).append(each.bytes / each.job.volume)
@@ -154,8 +172,10 @@ def costs(project: Project, scale: str, device: Device | None = None, speedup: S
         size = float(record.bytes) if record.state == "done" else None
         if size is None and job.kind.name in rates:
             size = median(rates[job.kind.name]) * job.volume
-        estimate = model.estimate(size_of(job), job_device) if job.kind.name in rates else None
-        jobs[path] = JobCost(job, record, job_device, estimate, size)
+        whole, speed = size_of(job), speedup.middle if job_device == "gpu" else 1.0
+        estimate = model.estimate(whole, job_device) if job.kind.name in rates else None
+        shared = {work: _size(job, part).on(speed) / whole.on(speed) for work, part in job.shared_effort.items()}
+        jobs[path] = JobCost(job, record, job_device, estimate, shared, size)
     counts = {name: sum(e.device == name for e in earlier) for name in ("cpu", "gpu")}
     return Costs(scale, device, speedup, jobs, counts, unused)
 
@@ -167,7 +187,7 @@ def summary(jobs: Iterable[JobCost], at_a_time: int) -> dict[str, Any]:
     """
     every = list(jobs)
     left = [each for each in every if not each.done]
-    known = [(each, each.estimate) for each in left if each.estimate is not None]
+    known = list(_forecasts(left))
     hours: dict[str, list[float] | None] = {}
     wall = 0.0
     for device in ("gpu", "cpu"):
@@ -185,6 +205,16 @@ def summary(jobs: Iterable[JobCost], at_a_time: int) -> dict[str, Any]:
         "wall_hours": wall if known or not left else None,
         "bytes": sum(sizes) if sizes else None,
     }
+
+
+def _forecasts(jobs: Iterable[JobCost]) -> Iterator[tuple[JobCost, Forecast]]:
+    """The jobs with an estimate; what several share is in that of the first alone."""
+    done = set[str]()
+    for each in jobs:
+        if each.estimate is not None:
+            part = sum(part for work, part in each.shared.items() if work in done)
+            yield each, each.estimate.times(1 - part)
+            done |= each.shared.keys()
 
 
 def within(groups: Mapping[str, Collection[str]], jobs: Mapping[str, JobCost], seconds: float) -> dict[str, float]:
@@ -214,7 +244,7 @@ def within(groups: Mapping[str, Collection[str]], jobs: Mapping[str, JobCost], s
 
 
 def _seconds(jobs: Iterable[JobCost]) -> float:
-    return sum(each.estimate.seconds for each in jobs if each.estimate is not None)
+    return sum(estimate.seconds for _, estimate in _forecasts(jobs))
 
 
 def cost_report(
