@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from leakbench.attacks.base import ATTACKS
 from leakbench.attacks.gradient_matching import GradientMatching
 from leakbench.data.embedded import Digits
 from leakbench.defenses.base import NoDefense
@@ -156,6 +157,15 @@ def test_protocols_that_say_half() -> None:
 def test_the_budget_is_recorded_as_a_number(trained: Path) -> None:
     record = run_job(attack(allowed=1.0, budget=True), trained, CPU)
     assert {number(each, "evaluations") for each in record.replicates} == {1.0}
+    assert {number(each, "auxiliary") for each in record.replicates} == {0.0}  # which this attack does not read
+
+
+def test_auxiliary_samples_are_counted_where_an_attack_may_read_them() -> None:
+    ridge = ATTACKS.get("ridge_inversion").model_validate({"images": 100})
+    plain = ATTACKS.get("grey").model_validate({})
+    assert (ridge.auxiliary(512), ridge.auxiliary(50), plain.auxiliary(512)) == (100, 50, 0)
+    tuned = ATTACKS.get("tuned").model_validate({"attack": {"name": "ig_channel"}})
+    assert tuned.auxiliary(512) == 512
 
 
 def test_training_that_diverged_has_no_loss_of_accuracy(trained: Path) -> None:

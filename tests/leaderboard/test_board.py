@@ -406,16 +406,22 @@ def test_figures_of_the_smoke_scale_show_every_defense(name: str) -> None:
 def test_leakage_over_the_budget() -> None:
     """The line never falls: whoever has a larger budget may also spend less."""
     spent = {"ig": 100.0, "dlg": 300.0}
+    budgets = {"evaluations": spent, "auxiliary": {"ig": 0.0, "dlg": 512.0}, "device_s": {"ig": 6.0, "dlg": 3.0}}
     rows = [
         *defended(),
         *(
-            row(defense, "evaluations", budget, seed, attack=attack)
+            row(defense, metric, budget, seed, attack=attack)
             for defense in ("even", "odd")
-            for attack, budget in spent.items()
+            for metric, of_attacks in budgets.items()
+            for attack, budget in of_attacks.items()
             for seed in range(SEEDS)
         ),
     ]
     numbers = draw("fig04", tables(rows), paper=PAPER).numbers.set_index("attack")
+    table = make("table04", tables(rows), paper=PAPER).set_index("attack")
+    assert list(table.loc["dlg", ["gradients", "auxiliary"]]) == ["300", "512"]
+    assert [float(one) for one in table["seconds"]] == pytest.approx([6 / VICTIMS, 3 / VICTIMS], rel=0.1)
+    assert [float(one) for one in table["leakage"]] == pytest.approx(list(numbers["leakage"]), abs=0.051)
     assert dict(numbers["evaluations"]) == spent and list(numbers.index) == ["ig", "dlg"]
     middle = 0.1 * (SEEDS - 1) / 2 + 0.1 * (VICTIMS - 1) / 2
     assert numbers.loc["ig", "best_so_far"] == pytest.approx((20 + 15) / 2 + middle)

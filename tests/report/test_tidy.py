@@ -49,7 +49,8 @@ def test_a_row_per_number() -> None:
         metrics={"mse": [0.25, None], "bits": 32.0, "lpips": None},
         reasons={"mse": "non-finite", "lpips": "not staged"},
     )
-    rows = list(tidy_rows(*changed(CELL.format("pruning", "gp", "ig"), [replicate], metrics)))
+    job, record = changed(CELL.format("pruning", "gp", "ig"), [replicate, replicate], metrics)
+    rows = list(tidy_rows(job, record))[:5]
     shared = {
         "scale": "smoke",
         "paper": "optimal_defense",
@@ -65,13 +66,15 @@ def test_a_row_per_number() -> None:
         "status": "diverged",
         SETTING + "fraction": 0.5,
     }
-    assert [{key: row[key] for key in shared} for row in rows] == [shared] * 4
+    assert [{key: row[key] for key in shared} for row in rows] == [shared] * 5
     assert [(row["metric"], row["unit"], row["direction"], row["axis"], row["index"]) for row in rows] == [
         ("mse", "squared pixel", "lower", "image", 0),
         ("mse", "squared pixel", "lower", "image", 1),
         ("bits", "bits", "lower", None, 0),
         ("lpips", "1", "lower", "image", 0),
+        ("device_s", "s of the processor or GPU", "none", None, 0),
     ]
+    assert rows[4]["value"] == record.cost.device_s / 2
     values = [row["value"] for row in rows]
     assert values[0] == 0.25 and math.isnan(values[1]) and values[2] == 32.0 and math.isnan(values[3])
 

@@ -502,6 +502,10 @@ class Attack(Component):
         """
         return Effort(1, 1)
 
+    def auxiliary(self, granted: int) -> int:
+        """Number of auxiliary samples that it may read, of those granted; by default all, where it needs any."""
+        return granted if self.needs & {"auxiliary_images", "auxiliary_sentences"} else 0
+
     def prepare(self, network: Network, batch_shape: tuple[int, ...], knowledge: Knowledge) -> Network:
         """The model that a malicious server sends in the place of ``network``; by default that itself.
 

@@ -48,6 +48,9 @@ class RidgeInversion(Attack):
     def effort(self, samples: int) -> Effort:
         return Effort(self.images * samples, 1)
 
+    def auxiliary(self, granted: int) -> int:
+        return min(self.images, granted)
+
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
         labels, bounds = knowledge.labels, knowledge.pixel_range
         auxiliary, mechanisms = knowledge.auxiliary_images, knowledge.mechanism

@@ -71,6 +71,9 @@ class RobbingTheFed(Attack):
     def needs(self) -> frozenset[Grant]:
         return frozenset({"modified_model"})
 
+    def auxiliary(self, granted: int) -> int:
+        return granted  # a help, not a need
+
     def prepare(self, network: Network, batch_shape: tuple[int, ...], knowledge: Knowledge) -> Network:
         """The model with thresholds in its first layer.
 

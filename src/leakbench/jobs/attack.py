@@ -52,9 +52,12 @@ VICTIM_METRICS = {
 """Metrics of attack jobs beside those of reconstructed images or sentences."""
 
 BUDGET = {
-    "evaluations": MetricInfo(unit="passes of the client's computation per victim, choices included", direction="none")
+    "evaluations": MetricInfo(unit="passes of the client's computation per victim, choices included", direction="none"),
+    "auxiliary": MetricInfo(
+        unit="samples that the attacker may read, those behind granted networks aside", direction="none"
+    ),
 }
-"""Metric of an attack's budget."""
+"""Metrics of an attack's budget; its seconds are the record's."""
 
 UTILITY = "train"
 """Kind of job that measures what a defense costs."""
@@ -167,7 +170,9 @@ class AttackJob(JobKind):
         "reconstruction, the victim included; by default none is",
     )
     budget: bool = Field(
-        False, description="whether the record says how many gradients the attack evaluates per victim"
+        False,
+        description="whether the record says how many gradients the attack evaluates per victim, and how many "
+        "auxiliary samples it reads",
     )
     target: Literal["images", "batch_mean", "dataset_mean"] = Field(
         "images",
@@ -424,7 +429,7 @@ class AttackJob(JobKind):
             observations, replace(knowledge, **trained), Streams(list(chain.from_iterable(streams)))
         )
         rows = len(defenses) * self.clients
-        budget = {"evaluations": float(job.attack_effort(1).passes)} if self.budget else {}
+        budget = self._spent(job, attack) if self.budget else {}
         for place, (seed, scene) in enumerate(scenes.items()):
             of_seed = reconstruction.rows(place * rows, (place + 1) * rows)
             measured, shown = scene.judged(seed, sent[seed], of_seed)
@@ -433,6 +438,11 @@ class AttackJob(JobKind):
             replicates += measured
             tensors |= shown
         return sorted(replicates, key=lambda replicate: replicate.seed), tensors
+
+    def _spent(self, job: Job, attack: Attack) -> dict[str, float]:
+        """Its metrics of :data:`BUDGET`."""
+        granted = self.auxiliary if {"auxiliary_images", "auxiliary_sentences"} & set(self.knowledge) else 0
+        return {"evaluations": float(job.attack_effort(1).passes), "auxiliary": float(attack.auxiliary(granted))}
 
     def _trained(self, job: Job, rows: Sequence[tuple[int, int]], device: torch.device) -> dict[str, Any]:
         """Side knowledge trained by other jobs, by name.

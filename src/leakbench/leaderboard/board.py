@@ -22,14 +22,14 @@ from leakbench.leaderboard.tracks import ALLOWED, TRACKS, Measure, Track
 from leakbench.report.artifacts import Tables
 from leakbench.report.inference import Estimate
 from leakbench.report.plots import values_of
-from leakbench.report.tidy import SETTING
+from leakbench.report.tidy import SECONDS, SETTING
 from leakbench.report.under_attacked import DAGGER, under_attacked
 from leakbench.report.wording import setting_in_words
 
 if TYPE_CHECKING:
     from leakbench.report.inference import Array
 
-IDENTIFIED, BUDGET = "identified", "evaluations"
+IDENTIFIED = "identified"
 COHORT, STATE = SETTING + "clients", SETTING + "epoch"
 """Columns of what protocols sweep: clients per round of training, and epochs of training before an attack."""
 WORST = 0.1
@@ -40,6 +40,27 @@ SettingItems = tuple[tuple[str, Any], ...]
 """Swept parameters with their values."""
 
 
+class Budget(NamedTuple):
+    """What an attack takes per victim; NaN where that is not known.
+
+    Attributes:
+        evaluations: gradients.
+        auxiliary: samples of no client that it may read, one set for all victims.
+        seconds: of the processor or GPU.
+    """
+
+    evaluations: float
+    auxiliary: float
+    seconds: float
+
+    @classmethod
+    def of(cls, rows: pd.DataFrame, victims: int) -> Budget:
+        """The budget of an attack whose replicates have so many victims."""
+        known = (values_of(rows, name)["value"].mean() for name in ("evaluations", "auxiliary", SECONDS))
+        evaluations, auxiliary, seconds = map(float, known)
+        return cls(evaluations, auxiliary, seconds / victims)
+
+
 class Leakage(NamedTuple):
     """Reconstructions of victims by one attack.
 
@@ -47,13 +68,13 @@ class Leakage(NamedTuple):
         attack: its label, with the state of training where a track has several.
         values: in the track's unit, ``[S, K]``: of victims that each seed has of its own.
         identified: part of the victims that are picked out of a line-up; NaN where there is none.
-        evaluations: gradients that it evaluates per victim; NaN where that is not known.
+        budget: of the attack.
     """
 
     attack: str
     values: Array
     identified: float
-    evaluations: float
+    budget: Budget
 
     @property
     def by_seed(self) -> Array:
@@ -336,7 +357,7 @@ class _Cubes:
                     ", ".join(filter(None, (str(label), str(state)))),
                     values if guess is None else np.where(np.isfinite(values), values, guess.values),
                     self.part(values_of(part, IDENTIFIED)),
-                    float(values_of(part, BUDGET)["value"].mean()),
+                    Budget.of(part, len(self.victims)),
                 )
 
     def part(self, rows: pd.DataFrame) -> float:

@@ -1,6 +1,6 @@
-"""Figures 1 to 4: tiers at the allowed loss, the front of privacy, utility and cost, every attack, and its budget.
+"""Figures 1 to 3: tiers at the allowed loss, the front of privacy, utility and cost, and every attack.
 
-Figures 2 to 4 show the largest cohort alone.
+Figures 2 and 3 show the largest cohort alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from leakbench.planning.layers import read_yaml
 from leakbench.report.artifacts import Tables, artifact
 from leakbench.report.pareto import nondominated
 from leakbench.report.plots import Drawing
-from leakbench.report.style import REFERENCE_COLOUR, colour, marker, panels, plain_ticks
+from leakbench.report.style import REFERENCE_COLOUR, colour, marker, panels
 from leakbench.report.under_attacked import COLUMN, DAGGER, marked
 from leakbench.report.wording import NONE
 
@@ -340,7 +340,7 @@ def _matrix(ax: Axes, board: Board) -> list[dict[str, Any]]:
 
     held = [(row.entry, row.entry.shown) for row in board.rows if row.entry.shown is not None]
     attacks = list(dict.fromkeys(name for _, shown in held for name in shown.attacks))
-    cells = np.array([[_leaked(shown, name, math.nan) for name in attacks] for _, shown in held])
+    cells = np.array([[leaked(shown, name, math.nan) for name in attacks] for _, shown in held])
     cells = cells.reshape(len(held), len(attacks))
     low, high = board.guess.mean.value, board.undefended.mean.value
     ax.imshow(cells, cmap="cividis", vmin=low, vmax=high, aspect="auto")
@@ -368,6 +368,11 @@ def _matrix(ax: Axes, board: Board) -> list[dict[str, Any]]:
     return rows
 
 
+def leaked(shown: Computed, attack: str, otherwise: float) -> float:
+    """The leakage by an attack; another number where it does not apply."""
+    return shown.attacks[attack].mean.value if attack in shown.attacks else otherwise
+
+
 def _cell(board: Board, entry: Entry, shown: Computed, attack: str, value: float, strongest: bool) -> dict[str, Any]:
     return {
         "track": board.track.key,
@@ -382,60 +387,3 @@ def _cell(board: Board, entry: Entry, shown: Computed, attack: str, value: float
         "strongest": strongest,
         COLUMN: shown.under_attacked,
     }
-
-
-@figure(
-    4,
-    title="Leakage over the attackers' budget",
-    caption="PSNR (dB), in track T tokens found (%), mean over victims, of every attack, at the settings of Figure 1: "
-    "the mean over the ranked defenses, and the middle half of them. Line: the best that an attacker with so many "
-    "evaluations reaches, who for each defense knows which attack to run. The budget counts gradients per victim as "
-    "planned, those of choosing a strength and of learning from auxiliary images included; further tries of line "
-    f"searches are not. Attacks that miss their gate are left out. {LARGEST}",
-    leaves_out="each of its points is a mean over all defenses",
-)
-def fig04(tables: Tables) -> Drawing:
-    """A panel per track, data set and model; a point per attack."""
-    every = largest(boards(tables))
-    drawn, axes = panels(len(every), width=4.4, height=3.4, columns=IN_A_ROW)
-    rows: list[dict[str, Any]] = []
-    for ax, board in zip(axes, every, strict=True):
-        rows += _budgets(ax, board)
-    return Drawing(drawn, pd.DataFrame(rows))
-
-
-def _leaked(shown: Computed, attack: str, otherwise: float) -> float:
-    """The leakage by an attack; another number where it does not apply."""
-    return shown.attacks[attack].mean.value if attack in shown.attacks else otherwise
-
-
-def _budgets(ax: Axes, board: Board) -> list[dict[str, Any]]:
-    shown = [row.entry.shown for row in board.rows if row.entry.shown and not row.entry.excluded]
-    reached: dict[str, list[float]] = {}
-    costs: dict[str, float] = {}
-    for one in shown:
-        for name, leakage in one.attacks.items():
-            if math.isfinite(leakage.evaluations):
-                reached.setdefault(name, []).append(leakage.mean.value)
-                costs[name] = max(costs.get(name, 0.0), leakage.evaluations)  # wrappers differ between defenses
-    guess = board.guess.mean.value
-    best, front, rows = dict.fromkeys(range(len(shown)), guess), [], []
-    for name in sorted(reached, key=lambda name: costs[name]):
-        best = {place: max(best[place], _leaked(one, name, guess)) for place, one in enumerate(shown)}
-        front.append((costs[name], float(np.mean(list(best.values())))))
-        low, mean, high = np.quantile(reached[name], 0.25), np.mean(reached[name]), np.quantile(reached[name], 0.75)
-        ax.plot([costs[name]] * 2, [low, high], color=ATTACKS, linewidth=1.2)
-        ax.plot(costs[name], mean, "o", color=ATTACKS, markersize=5)
-        ax.annotate(name, (costs[name], mean), (5, 4), textcoords="offset points", fontsize=7)
-        rows.append(
-            {"track": board.track.key, "dataset": board.dataset, "model": board.model, "cohort": board.cohort}
-            | {"attack": name, "evaluations": costs[name], "leakage": mean, "low": low, "high": high}
-            | {"best_so_far": front[-1][1], "defenses": len(reached[name])}
-        )
-    if front:
-        ax.step(*zip(*front, strict=True), where="post", color=STRONGEST, linewidth=1.4)
-    ax.axhline(guess, color=REFERENCE_COLOUR, linestyle="--", linewidth=1)
-    ax.set(xscale="log", xlabel="gradient evaluations per victim", ylabel=str(board.track.measure))
-    plain_ticks(ax.xaxis)
-    ax.set_title("\n".join(textwrap.wrap(board.title, 58)), loc="left", fontsize=8)
-    return rows

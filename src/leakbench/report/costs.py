@@ -125,7 +125,10 @@ def done_in_turn(jobs: Iterable[Job]) -> Iterator[Size]:
 
 
 def earlier_costs(root: Path) -> tuple[list[Earlier], dict[str, int]]:
-    """Costs of the records below ``root``, of any scale, in the order of their beginning, and the numbers of unusable ones by reason."""
+    """Costs of the records below ``root``, of any scale, the first that was begun first.
+
+    Also the numbers of unusable ones, by reason.
+    """
     earlier, unused = [], dict[str, int]()
     for path, record in readable_records(root).items():
         if record.outcome.status == "infeasible":

@@ -14,13 +14,16 @@ from leakbench.jobs.base import Job
 from leakbench.jobs.runner import data_fingerprint
 from leakbench.lazy import pd
 from leakbench.planning.project import Project
-from leakbench.records import RESULTS, Cost, Provenance, Record, atomic_write, quarantine, read_record
+from leakbench.records import RESULTS, Cost, MetricInfo, Provenance, Record, atomic_write, quarantine, read_record
 from leakbench.report.recorded import staleness
 from leakbench.report.under_attacked import COLUMN, CellJudge, adaptive_table, is_under_attacked
 from leakbench.report.verdicts import Judge, is_void, verdict_table
 
 SETTING = "setting."
 """Prefix of the columns that hold swept parameters."""
+
+SECONDS = "device_s"
+"""Metric of every replicate: seconds of the processor or GPU, if all of a record take alike."""
 
 COLUMNS = {
     **dict.fromkeys(("scale", "paper", "experiment", "dataset", "model", "defense", "mechanism"), "str"),
@@ -230,8 +233,11 @@ def tidy_rows(
     """One row per number of a record. Null values become NaN; ``void`` says that the attack missed a gate.
 
     ``under_attacked`` says that attacks on this cell that know the defense do worse than those inside them, and
-    ``distinct`` that each seed has victims of its own.
+    ``distinct`` that each seed has victims of its own. Beside its metrics, each replicate has its part of the record's
+    seconds, :data:`SECONDS`.
     """
+    seconds = MetricInfo(unit="s of the processor or GPU", direction="none")
+    part = record.cost.device_s / max(1, len(record.replicates))
     cell = {
         "scale": job.scale,
         "paper": job.paper,
@@ -251,8 +257,8 @@ def tidy_rows(
         shared = (
             cell | {"void": void, COLUMN: weak, "seed": replicate.seed, "status": replicate.outcome.status} | setting
         )
-        for name, value in replicate.metrics.items():
-            info = record.metrics[name]
+        for name, value in [*replicate.metrics.items(), (SECONDS, part)]:
+            info = seconds if name == SECONDS else record.metrics[name]
             named = shared | {"metric": name, "unit": info.unit, "direction": info.direction, "axis": info.axis}
             for index, number in enumerate(value if isinstance(value, list) else [value]):
                 yield named | {"index": index, "value": float("nan") if number is None else float(number)}
