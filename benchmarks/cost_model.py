@@ -13,7 +13,7 @@ from statistics import median
 
 from leakbench.planning.project import find_root
 from leakbench.report.cost_model import CostModel, Measured
-from leakbench.report.costs import SPEEDUP, earlier_costs
+from leakbench.report.costs import SPEEDUP, earlier_costs, measured
 
 Pair = tuple[Measured, float, float, float]
 """Measured cost of a job, and the estimate with its interval, in seconds."""
@@ -69,8 +69,8 @@ def main() -> None:
     arguments = parser.parse_args()
     earlier, _ = earlier_costs(arguments.root or find_root())
     scales: dict[str, list[Measured]] = defaultdict(list)
-    for each in earlier:
-        scales[each.job.scale].append(each.measured)
+    for each, cost in zip(earlier, measured(earlier), strict=True):
+        scales[each.job.scale].append(cost)
     table(f"{arguments.known}, every experiment from all others", left_out(scales[arguments.known]))
     if scales[arguments.asked]:
         table(f"{arguments.asked} from {arguments.known}", compared(scales[arguments.known], scales[arguments.asked]))

@@ -150,7 +150,7 @@ class Job:
 
     @property
     def shared_effort(self) -> dict[str, Effort]:
-        """What all combinations share with other jobs: see :meth:`JobKind.shared_effort`."""
+        """The parts that other jobs share, of all combinations: see :meth:`JobKind.shared_effort`."""
         return {work: effort for _, job in self.combinations() for work, effort in job.kind.shared_effort(job).items()}
 
     @property

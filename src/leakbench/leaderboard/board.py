@@ -41,7 +41,7 @@ SettingItems = tuple[tuple[str, Any], ...]
 
 
 class Budget(NamedTuple):
-    """What an attack takes per victim; NaN where that is not known.
+    """The budget of an attack per victim; NaN where that is not known.
 
     Attributes:
         evaluations: gradients.

@@ -1,4 +1,4 @@
-"""What attackers spend, and what they reach with it: Figure 4 and Table 4, of the largest cohort alone."""
+"""Attackers' budgets, and the leakage that they reach: Figure 4 and Table 4, of the largest cohort alone."""
 
 from __future__ import annotations
 

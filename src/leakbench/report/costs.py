@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, reduce
 from pathlib import Path
@@ -40,11 +40,6 @@ class Earlier(NamedTuple):
     device: Device
     seconds: float
     bytes: int
-
-    def measured(self, size: Size) -> Measured:
-        """The cost as input of a :class:`CostModel`."""
-        place = "/".join((self.job.scale, self.job.paper, self.job.experiment))
-        return Measured(size, place, self.device, self.seconds)
 
 
 @dataclass(frozen=True)
@@ -149,6 +144,13 @@ def earlier_costs(root: Path) -> tuple[list[Earlier], dict[str, int]]:
     return sorted(earlier, key=lambda each: each.started), unused
 
 
+def measured(earlier: Sequence[Earlier]) -> Iterator[Measured]:
+    """The costs of records, the first that was begun first, as input of a :class:`CostModel`."""
+    for each, size in zip(earlier, done_in_turn(one.job for one in earlier), strict=True):
+        place = "/".join((each.job.scale, each.job.paper, each.job.experiment))
+        yield Measured(size, place, each.device, each.seconds)
+
+
 def costs(project: Project, scale: str, device: Device | None = None, speedup: Speedup = SPEEDUP) -> Costs:
     """The costs of a scale, estimated from all records below the project's results.
 
@@ -164,8 +166,7 @@ def costs(project: Project, scale: str, device: Device | None = None, speedup: S
     plan = project.plan(scale, where="--scale")
     device = device or plan.device
     earlier, unused = earlier_costs(project.root)
-    sizes = done_in_turn(each.job for each in earlier)
-    model = CostModel((each.measured(size) for each, size in zip(earlier, sizes, strict=True)), speedup)
+    model = CostModel(measured(earlier), speedup)
     rates: dict[str, list[float]] = {}
     for each in earlier:
         rates.setdefault(each.job.kind.name, []).append(each.bytes / each.job.volume)
