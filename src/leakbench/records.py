@@ -251,11 +251,17 @@ def quarantine(path: Path) -> Path:
 
 def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> Tensors:
     """Write tensors as safetensors, atomically, and describe the file for the record."""
+    content, described = packed_tensors(path.name, tensors)
+    atomic_write(path, content)
+    return described
+
+
+def packed_tensors(name: str, tensors: Mapping[str, torch.Tensor]) -> tuple[bytes, Tensors]:
+    """The content of a file of tensors with this name, and its description."""
     from safetensors.torch import save
 
     content = save({key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()})
-    atomic_write(path, content)
-    return Tensors(file=path.name, sha256=hashlib.sha256(content).hexdigest(), keys=sorted(tensors))
+    return content, Tensors(file=name, sha256=hashlib.sha256(content).hexdigest(), keys=sorted(tensors))
 
 
 def read_tensors(record_path: Path, tensors: Tensors) -> dict[str, torch.Tensor]:

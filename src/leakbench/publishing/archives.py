@@ -1,8 +1,8 @@
 """Archives of published records: one compressed file per experiment, with a digest of each in ``SHA256SUMS``.
 
 ``published/<scale>/<paper>/<experiment>.jsonl.xz`` holds a head and then a record per line. Tensors are left out, but
-for experiments of which figures show pictures, or from which other jobs go on: theirs are in
-``<experiment>.tensors.zip``.
+for records from which other jobs go on, and of experiments of which figures show pictures those of the first seed, the
+one that is shown: they are in ``<experiment>.tensors.zip``.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import lzma
+import re
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from pydantic import ValidationError
 from leakbench.errors import ConfigError
 from leakbench.jobs.base import Job
 from leakbench.planning.project import Project
-from leakbench.records import ArchivedRecord, ArchiveHead, Record, atomic_write
+from leakbench.records import ArchivedRecord, ArchiveHead, Record, atomic_write, packed_tensors, read_tensors
 from leakbench.report.artifacts import artifacts
 from leakbench.report.published import PUBLISHED
 from leakbench.report.recorded import recorded
@@ -32,6 +33,8 @@ LICENCE = "CC-BY-4.0"
 """Licence of published records, by its SPDX identifier."""
 RECORDS, TENSORS = ".jsonl.xz", ".tensors.zip"
 """Endings of archives."""
+NOT_SHOWN = re.compile(r"seed(?!0/)\d+/")
+"""Beginning of the names of the tensors that no figure shows."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +65,8 @@ def write_archives(project: Project, scale: str, papers: Iterable[str]) -> list[
     plan, folder = project.plan(scale), archive_folder(project, scale)
     written = []
     for paper in papers:
-        needed = {name for entry in artifacts() if entry.paper == paper for name in entry.tensors}
-        needed |= {used.experiment for job in plan.jobs_of(paper).values() for used in job.uses.values()}
+        pictured = {name for entry in artifacts() if entry.paper == paper for name in entry.tensors}
+        used = {used.path for job in plan.jobs_of(paper).values() for used in job.uses.values()}
         for experiment in plan.papers[paper].experiments:
             done = _done(project.root, plan.experiment_jobs(paper, experiment))
             if not done:
@@ -72,10 +75,14 @@ def write_archives(project: Project, scale: str, papers: Iterable[str]) -> list[
                 scale=scale, paper=paper, experiment=experiment, leakbench=version("leakbench"), licence=LICENCE
             )
             path = folder / paper / f"{experiment}{RECORDS}"
-            atomic_write(path, _packed(head, done, keep=experiment in needed))
+            tensors: dict[str, bytes] = {}
+            for of, record in done.items():
+                done[of], content = _thinned(project.root / of, record, of in used, experiment in pictured)
+                tensors |= {of: content} if content else {}
+            atomic_write(path, _packed(head, done))
             written.append(path)
-            if experiment in needed and (content := _zipped(project.root, done)):
-                atomic_write(beside(path), content)
+            if tensors:
+                atomic_write(beside(path), _zipped(tensors))
                 written.append(beside(path))
         for old in {*(folder / paper).glob(f"*{RECORDS}"), *(folder / paper).glob(f"*{TENSORS}")} - {*written}:
             old.unlink()
@@ -115,12 +122,24 @@ def _done(root: Path, jobs: Iterable[Job]) -> dict[str, Record]:
     return {path: each.record for path, each in sorted(states.items()) if each.state == "done" and each.record}
 
 
-def _packed(head: ArchiveHead, records: Mapping[str, Record], keep: bool) -> bytes:
-    """The file of records; whether they keep the names of their tensors."""
+def _thinned(path: Path, record: Record, used: bool, pictured: bool) -> tuple[Record, bytes]:
+    """A record with the tensors that are published, and the content of their file; empty where there are none."""
+    if record.tensors is None:
+        return record, b""
+    tensors = read_tensors(path, record.tensors) if used or pictured else {}
+    if not used:
+        tensors = {key: each for key, each in tensors.items() if not NOT_SHOWN.match(key)}
+    if not tensors:
+        return record.model_copy(update={"tensors": None}), b""
+    content, described = packed_tensors(record.tensors.file, tensors)
+    return record.model_copy(update={"tensors": described}), content
+
+
+def _packed(head: ArchiveHead, records: Mapping[str, Record]) -> bytes:
+    """The file of records."""
     lines = [head.model_dump_json(by_alias=True)]
     for path, record in records.items():
-        shown = record if keep else record.model_copy(update={"tensors": None})
-        lines.append(ArchivedRecord(path=path, record=shown).model_dump_json(by_alias=True))
+        lines.append(ArchivedRecord(path=path, record=record).model_dump_json(by_alias=True))
     return lzma.compress("\n".join([*lines, ""]).encode(), preset=9)
 
 
@@ -142,13 +161,13 @@ def _unpacked(path: Path, content: bytes) -> dict[str, Record]:
     return records
 
 
-def _zipped(root: Path, records: Mapping[str, Record]) -> bytes:
-    """The files of tensors beside records, the same bytes every time; empty if there are none."""
-    buffer, held = io.BytesIO(), {path: record.tensors.file for path, record in records.items() if record.tensors}
+def _zipped(tensors: Mapping[str, bytes]) -> bytes:
+    """Files of tensors by the paths of their records, the same bytes every time."""
+    buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as file:
-        for path, name in held.items():
-            file.writestr(zipfile.ZipInfo(path), (root / path).with_name(name).read_bytes(), zipfile.ZIP_DEFLATED)
-    return buffer.getvalue() if held else b""
+        for path, content in tensors.items():
+            file.writestr(zipfile.ZipInfo(path), content, zipfile.ZIP_DEFLATED)
+    return buffer.getvalue()
 
 
 def _unzipped(path: Path, content: bytes) -> dict[str, bytes]:
