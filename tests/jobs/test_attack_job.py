@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,10 +14,13 @@ import torch
 from leakbench.attacks.adaptive import Adaptive, Masked, Weighted
 from leakbench.attacks.analytic import Analytic
 from leakbench.attacks.base import Attack, Knowledge, Observations, Reconstruction
+from leakbench.attacks.cocktail_party import CocktailParty, CocktailPartyAsReleased
 from leakbench.attacks.labels import infer_labels
 from leakbench.attacks.presets import DLGCDPA, IGOptimalDefense
 from leakbench.attacks.reference import Grey, MeanImage, Noise
+from leakbench.attacks.robbing import RobbingTheFed
 from leakbench.attacks.simulation import Likelihood, Simulated
+from leakbench.attacks.spear import Spear
 from leakbench.data.embedded import Digits
 from leakbench.defenses.base import ClientState, Defense, NoDefense, Round
 from leakbench.defenses.channel import NaturalChannel
@@ -453,6 +457,23 @@ class TestInfeasible:
             assert set(replicate.metrics.values()) == {None}
             assert set(replicate.reasons) == set(job.metrics) == set(replicate.metrics)
         assert findings.tensors == {}
+
+    @pytest.mark.parametrize(
+        "attack",
+        [Analytic(), Spear(), CocktailParty(), CocktailPartyAsReleased(), RobbingTheFed(form="parameters")],
+        ids=lambda attack: attack.name,
+    )
+    def test_a_model_that_the_attack_cannot_read_is_refused_before_it_is_trained(
+        self, attack_job: AttackJobs, monkeypatch: pytest.MonkeyPatch, attack: Attack
+    ) -> None:
+        def refuse(*args: object) -> None:
+            raise AssertionError("data were read")
+
+        monkeypatch.setattr(Digits, "read", refuse)
+        findings = run(attack_job(attack=attack, batch_size=1, epoch=2, knowledge=("modified_model",)))
+        (replicate,) = findings.replicates
+        assert replicate.outcome.status == "infeasible"
+        assert re.search(f"attack '{attack.name}' .*fully connected.*; ", replicate.outcome.reason or "")
 
     def test_an_attack_that_cannot_run_on_this_batch_says_so(self, attack_job: AttackJobs) -> None:
         """Two images per client, and the analytic attack is for one."""

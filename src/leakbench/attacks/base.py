@@ -464,13 +464,14 @@ class Attack(Component):
         """
         return self
 
-    def check_clients(self, model: Model, local: LocalTraining, samples: int) -> None:
+    def check_clients(self, model: Model, network: Network, local: LocalTraining, batch_shape: tuple[int, ...]) -> None:
         """Reject models and clients that it cannot read, before anything is computed; by default none.
 
         Args:
             model: that is attacked.
+            network: it, before any training.
             local: the clients' local computation.
-            samples: of a client.
+            batch_shape: of each client's samples, as the data set holds them, ``(B, ...)``.
 
         Raises:
             Infeasible: it cannot read them.
