@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,7 +14,9 @@ from leakbench.attacks.base import ATTACKS, Knowledge, Observations, Reconstruct
 from leakbench.attacks.spear import Spear
 from leakbench.data.base import ImageDataset
 from leakbench.data.embedded import Digits, Photos
+from leakbench.defenses.soteria import Soteria
 from leakbench.federated.local import LocalTraining
+from leakbench.federated.step import ClientSteps
 from leakbench.models.base import Network, build_network
 from leakbench.models.convnets import SimpleConvNet
 from leakbench.models.linear import MLP
@@ -107,6 +110,16 @@ def test_what_is_not_exact_is_marked_and_leaves_the_others_alone() -> None:
     assert found.diverged_at.tolist() == [0, 0, 0, -1, -1]
     assert found.images[:3].eq(0).all()
     assert errors(found.images[3:], images[3:]).max() < 1e-3
+
+
+def test_a_defense_of_the_last_layer_alone_falls() -> None:
+    images, labels = victims(Digits(size=8), n=2, batch=4)
+    seen = observe(build_network(MLP(width=100), (1, 8, 8), 10, seed=0), images, labels)
+    streams = Streams([("defended", row) for row in range(2)])
+    steps = ClientSteps(seen.network, seen.parameters, images, labels, streams)
+    sent = Soteria(fraction=0.8).protect_update(steps, streams).view()
+    assert not torch.equal(sent, seen.gradients)
+    assert errors(attack(replace(seen, gradients=sent)).images, images).max() < 1e-3
 
 
 def test_wrong_images_are_not_taken() -> None:
