@@ -24,6 +24,7 @@ from leakbench.attacks.spear import Spear
 from leakbench.data.embedded import Digits
 from leakbench.defenses.base import ClientState, Defense, NoDefense, Round
 from leakbench.defenses.channel import NaturalChannel
+from leakbench.defenses.mixup import MixUp
 from leakbench.defenses.noise import ClippedNoise, GaussianNoise
 from leakbench.defenses.optimal import OptimalClippedNoise, OptimalNoise, OptimalPruning, Rounding
 from leakbench.defenses.pruning import MagnitudePruning
@@ -412,6 +413,20 @@ def test_a_defense_may_change_the_data(
     for replicate in changed.replicates:
         assert replicate.metrics["psnr"] == plain.metrics["psnr"]
     assert values(changed.replicates[1], "alignment") != pytest.approx([1] * 3, rel=1e-3)
+
+
+def test_labels_may_become_probabilities(attack_job: AttackJobs) -> None:
+    """Two weights of mixing, and the attacker that the defense declares."""
+    job = attack_job(
+        MixUp,
+        sweep={"alpha": [0.5, 4.0]},
+        attack=Adaptive(attack=DLGCDPA(iterations=3)),
+        knowledge=("labels", "mechanism", "pixel_range"),
+    )
+    findings = run(job)
+    assert [replicate.outcome.status for replicate in findings.replicates] == ["ok", "ok"]
+    first, second = (values(replicate, "alignment") for replicate in findings.replicates)
+    assert first != second
 
 
 @pytest.mark.parametrize("attack", [MeanImage(), Grey(), Noise()], ids=lambda attack: attack.name)

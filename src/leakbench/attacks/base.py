@@ -383,6 +383,7 @@ class Reconstruction:
         labels: the labels that it used or inferred, ``[n, B]``; None where it needs none.
         chosen: the numbers that it chose for itself, :attr:`Attack.chooses`, ``[n]`` each.
         tokens: the estimated sentences, as token ids ``[n, B, L]``; None for images.
+        probabilities: of the labels, ``[n, B, classes]``, where they were varied with the images; else None.
     """
 
     images: torch.Tensor
@@ -391,6 +392,7 @@ class Reconstruction:
     labels: torch.Tensor | None = None
     tokens: torch.Tensor | None = None
     chosen: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    probabilities: torch.Tensor | None = None
 
     def rows(self, start: int, stop: int) -> Reconstruction:
         """The reconstruction of observations ``start`` to ``stop``."""
