@@ -46,7 +46,7 @@ def main() -> None:
     """Attack batches of all sizes, and print a table."""
     parser = options(__doc__)
     parser.add_argument("--clients", type=int, default=32)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[2, 4])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[2, 4, 8])
     parser.add_argument("--iterations", type=int, default=300)
     parser.add_argument("--restarts", type=int, default=4)
     arguments = parser.parse_args()

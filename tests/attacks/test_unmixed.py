@@ -14,6 +14,7 @@ from leakbench.attacks.adaptive import Adaptive, Masked
 from leakbench.attacks.analytic import Analytic
 from leakbench.attacks.base import Attack, Knowledge, Observations, Reconstruction
 from leakbench.attacks.presets import DLGWolfe
+from leakbench.attacks.tuned import Tuned
 from leakbench.attacks.unmixed import Unmixed, counted, fitted, unmixed
 from leakbench.data.embedded import Digits
 from leakbench.defenses.clients import DefendedClients, Examples, calibrated
@@ -175,3 +176,18 @@ def test_an_attack_without_mixed_labels_inside(inside: Attack) -> None:
         inside = inside.model_copy(update={"attack": DLGWolfe.model_validate({"iterations": 1, "labels": "known"})})
     with pytest.raises(Infeasible, match=f"'{inside.name}' does not; list gradient matching"):
         Unmixed(attack=inside).reconstruct(seen, known, Streams([("row", 0)]))
+
+
+def test_it_is_one_of_several_strengths(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search alone has labels as probabilities, and mixtures that were taken apart have none."""
+    held, _, seen, streams = observed(3, 2)
+    inside = DLGWolfe(iterations=3)
+    attack = Tuned.model_validate({"attack": Unmixed(attack=inside), "priors": [1], "rates": [1]})
+    forms = [strength.attack.name for strength in attack.strengths]
+    choice = [forms.index("dlg_wolfe"), forms.index("unmixed"), forms.index("dlg_wolfe")]
+    monkeypatch.setattr(Tuned, "choose", lambda *_: choice)
+    found = attack.reconstruct(seen, Knowledge(labels=held.labels), streams)
+    for row, form in enumerate([inside, Unmixed(attack=inside), inside]):
+        alone = form.reconstruct(seen, Knowledge(labels=held.labels), streams)
+        torch.testing.assert_close(found.images[row], alone.images[row], rtol=1e-3, atol=1e-3)
+    assert found.probabilities is None
