@@ -309,11 +309,13 @@ class AttackJob(JobKind):
         dataset, model = job.dataset.single(), job.model.single()
         subject = subject_of(dataset, model)
         attacked = self._attacked(job)
-        untrained = build_network(model, dataset.shape, dataset.classes, 0, device)
         replicates: list[Replicate] = []
         tensors: dict[str, torch.Tensor] = {}
         try:
             faced = list(job.faced({place: defense for place, (_, defense) in attacked.items()}))
+            for attack, _ in faced:
+                self._check_samples(job.attack.label, attack, dataset)
+            untrained = build_network(model, dataset.shape, dataset.classes, 0, device)
             for attack, places in faced:
                 self._check(job, attack, untrained, [attacked[place][1] for place in places])
             images = CalibrationImages(dataset, device, self.calibration, self.auxiliary)
@@ -337,20 +339,12 @@ class AttackJob(JobKind):
             return settings
         return {place: settings[place] for place in worth_attacking(job, job.records[UTILITY], LOST, self.allowed)}
 
-    def _check(self, job: Job, attack: Attack, untrained: Network, defenses: list[Defense]) -> None:
-        """Reject an attack that cannot run on these samples, clients or defenses, or needs what is not granted.
-
-        Args:
-            job: whose samples, model and attack's label these are.
-            attack: as it faces the defenses.
-            untrained: the job's model.
-            defenses: that it faces.
+    def _check_samples(self, label: str, attack: Attack, dataset: Dataset) -> None:
+        """Reject an attack, or a protocol, that is not for these samples.
 
         Raises:
-            Infeasible: it cannot run.
+            Infeasible: it is for others.
         """
-        assert job.attack is not None
-        label, dataset = job.attack.label, job.dataset.single()
         if attack.reconstructs != dataset.unit:
             raise Infeasible(
                 f"attack '{label}' reconstructs {attack.reconstructs}; data set '{dataset.name}' holds {dataset.unit}"
@@ -360,6 +354,21 @@ class AttackJob(JobKind):
         if self.rounds > 1 and dataset.unit != "images":
             reason = f"{dataset.unit} are embedded by the model, which is another one each time"
             raise Infeasible(f"{self.rounds} rounds: {reason}")
+
+    def _check(self, job: Job, attack: Attack, untrained: Network, defenses: list[Defense]) -> None:
+        """Reject an attack that cannot run on these clients or defenses, or needs what is not granted.
+
+        Args:
+            job: whose data set, model and attack's label these are.
+            attack: as it faces the defenses.
+            untrained: the job's model.
+            defenses: that it faces.
+
+        Raises:
+            Infeasible: it cannot run.
+        """
+        assert job.attack is not None
+        label, dataset = job.attack.label, job.dataset.single()
         granted = {*self.knowledge, *(name for name in TRAINED.values() if getattr(self, name))}
         needed = attack.needs | ({"modified_model"} if attack.changes_model else set())
         missing = sorted(needed - granted)
