@@ -17,7 +17,9 @@ from leakbench.attacks.released.lira import LiRA
 from leakbench.data.base import DATASETS
 from leakbench.effort import Effort
 from leakbench.errors import ConfigError, Infeasible
+from leakbench.federated.local import LocalTraining
 from leakbench.federated.training import Training
+from leakbench.jobs.attack import AttackJob
 from leakbench.jobs.base import JOB_KINDS, Job, Variant
 from leakbench.models.lenet import LeNet5
 from leakbench.models.sizes import multiply_adds
@@ -139,6 +141,24 @@ def test_wrappers_take_what_the_attack_inside_takes() -> None:
     assert attack_effort("imputed", 4, attack=inside) == plain
     assert attack_effort("robust", 4, attack=inside, iterations=5) == Effort(60, 15)
     assert attack_effort("one_image", 4, attack=library) == Effort(10, 10)
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        Variant("cocktail", ATTACKS.get("cocktail_party"), {"iterations": 70}, {}),
+        Variant("masked", ATTACKS.get("masked"), {"attack": {"name": "cocktail_party", "iterations": 70}}, {}),
+    ],
+    ids=lambda attack: attack.label,
+)
+def test_unmixing_repeats_no_local_steps(attack: Variant[Attack]) -> None:
+    """Clients take four steps on an image each; a step of the attack costs the same whatever they take."""
+    plain = replace(job("smoke", "optimal_defense/undefended/digits16/small/none/ig"), attack=attack)
+    assert isinstance(plain.kind, AttackJob)
+    several = replace(plain, kind=plain.kind.model_copy(update={"local": LocalTraining(steps=4, rate=0.1)}))
+    clients = plain.kind.clients * plain.kind.batch_size * len(plain.seeds)
+    assert several.effort.passes - plain.effort.passes == 3 * clients
+    assert several.effort.steps - plain.effort.steps == 3 * len(plain.seeds)
 
 
 def test_an_attack_that_cannot_face_the_defense_takes_nothing() -> None:

@@ -128,6 +128,7 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
     "attack/one_image": [{"attack": FEW_STEPS}],
     "attack/post_processed": [{"attack": FEW_STEPS}],
     "attack/posterior_mean": [{"attack": FEW_STEPS}],
+    "attack/unmixed": [{"attack": FEW_STEPS}],
     "attack/undone": [{"attack": FEW_STEPS, "draws": 2}],
     "attack/ridge_inversion": [{"images": 5, "draws": 2}],
     "attack/surrogate": [{"iterations": 4}],
@@ -210,6 +211,7 @@ PARAMETERS: dict[str, list[dict[str, Any]]] = {
     ],
     "defense/magnitude_pruning": [{"fraction": 0.7}],
     "defense/masked_pair": [{"bound": 0.5}],
+    "defense/mixup": [{}, {"alpha": 0.2}],
     "defense/natural_channel": [{"kappa": 5}, {"kappa": 5, "noise": "fresh"}],
     "defense/optimal_clipped_noise": [{"scale": 0.2, "clip": 0.02, **choice} for choice in (*SIZES, *READINGS)],
     "defense/optimal_noise": [{"scale": 0.2, **choice} for choice in (*SIZES, *READINGS, {"probe_kind": "rademacher"})],
@@ -543,7 +545,8 @@ def numbers_of(component: Component) -> list[float]:
             component = tuning.defense
         number = 2 if component.name == "masked_pair" else 3
         steps, streams = clients().rows(0, number), Streams([("defense", client) for client in range(number)])
-        component = component.calibrate(ClientData(FixedData(size=8).load("train", range(30)).values[None]))
+        data = FixedData(size=8)
+        component = component.calibrate(ClientData(data.load("train", range(30)).values[None], data.classes))
         images, labels = component.protect_dataset(steps.images, steps.labels, streams)
         images, labels = component.protect_data(images, labels, streams)
         state = component.initial_state(steps)

@@ -112,7 +112,8 @@ def send(
     if chosen.together > 1:
         raise Infeasible(f"{chosen.name} needs {chosen.together} clients together, and this is one")
     network, streams = Network(copy.deepcopy(model), images.device, batch_norm), Streams([("api", seed)])
-    mechanism = PublicMechanism(calibrated(chosen, ClientData(images[None])))
+    classes = network.logits(network.parameters, images).shape[1]
+    mechanism = PublicMechanism(calibrated(chosen, ClientData(images[None], classes)))
     _, message, public = mechanism.defend(
         images[None],
         labels[None],

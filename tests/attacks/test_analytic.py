@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from leakbench.attacks.adaptive import Masked
 from leakbench.attacks.analytic import Analytic
-from leakbench.attacks.base import ATTACKS, Knowledge, Observations, Reconstruction
+from leakbench.attacks.base import ATTACKS, Attack, Knowledge, Observations, Reconstruction
 from leakbench.data.base import ImageDataset
 from leakbench.data.embedded import Digits, Photos
 from leakbench.errors import Infeasible
@@ -111,6 +112,24 @@ def layers(*modules: torch.nn.Module) -> Network:
     return Network(torch.nn.Sequential(*modules))
 
 
+def tied(*, whole: bool = False) -> Network:
+    """A network for 81 pixels whose first layer runs twice, or whose weights are those of a later layer too."""
+    first = torch.nn.Linear(81, 81)
+    second = first if whole else torch.nn.Linear(81, 81)
+    second.weight = first.weight
+    return layers(torch.nn.Flatten(), first, torch.nn.ReLU(), second, torch.nn.ReLU(), torch.nn.Linear(81, 10))
+
+
+def refused(attack: Attack, network: Network, batch: int, reason: str, local: LocalTraining = ONE_STEP) -> None:
+    """Images of 9 x 9 are refused before anything is computed, also inside a wrapper, and when they are there."""
+    seen = Observations(network, network.parameters, torch.ones(1, network.dimension), (batch, 1, 9, 9), local)
+    for each in (attack, Masked(attack=attack)):
+        with pytest.raises(Infeasible, match=f"attack '{attack.name}'.*{reason}"):
+            each.check_clients(Linear(), network, local, seen.batch_shape)
+    with pytest.raises(Infeasible, match=f"attack '{attack.name}'.*{reason}"):
+        attack.reconstruct(seen, Knowledge(), Streams([("refused", 0)]))
+
+
 @pytest.mark.parametrize(
     ("network", "batch", "reason"),
     [
@@ -120,12 +139,22 @@ def layers(*modules: torch.nn.Module) -> Network:
         (layers(torch.nn.Flatten(), torch.nn.Linear(81, 10, bias=False)), 1, "that layer has none"),
         (layers(torch.nn.Linear(9, 2), torch.nn.Flatten(), torch.nn.Linear(18, 10)), 1, "begins otherwise"),
         (layers(torch.nn.Flatten(), torch.nn.Tanh(), torch.nn.Linear(81, 10)), 1, "begins otherwise"),
+        (tied(), 1, "'3.weight' is the same tensor"),
+        (tied(whole=True), 1, "'3.weight' is the same tensor"),
     ],
 )
 def test_infeasible(network: Network, batch: int, reason: str) -> None:
-    seen = Observations(network, network.parameters, torch.ones(1, network.dimension), (batch, 1, 9, 9))
-    with pytest.raises(Infeasible, match=f"attack 'analytic'.*{reason}"):
-        attack(seen)
+    refused(Analytic(), network, batch, f"{reason}.*; list ")
+
+
+def test_tied_layers_behind_the_first_one_are_read() -> None:
+    """Only the first layer's gradient has to be its own."""
+    images, labels = victims(Digits(size=8), n=2)
+    again = torch.nn.Linear(12, 12)
+    network = layers(
+        torch.nn.Flatten(), torch.nn.Linear(64, 12), torch.nn.Tanh(), again, again, torch.nn.Linear(12, 10)
+    )
+    torch.testing.assert_close(attack(observe(network, images, labels)).images, images, rtol=0, atol=1e-4)
 
 
 def test_it_needs_nothing() -> None:

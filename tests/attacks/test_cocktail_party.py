@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.attacks.test_analytic import layers, observe, victims
+from tests.attacks.test_analytic import layers, observe, refused, tied, victims
 
+from leakbench.attacks.adaptive import Masked
 from leakbench.attacks.base import ATTACKS, Knowledge, Observations, Reconstruction
 from leakbench.attacks.cocktail_party import NORMAL, CocktailParty, CocktailPartyAsReleased, scaled, whitened
 from leakbench.attacks.optimisers import Adam
 from leakbench.data.embedded import Digits, Photos
-from leakbench.errors import Infeasible
 from leakbench.federated.local import LocalTraining
 from leakbench.models.base import Network, build_network
 from leakbench.models.convnets import SimpleConvNet
-from leakbench.models.linear import MLP
+from leakbench.models.linear import MLP, Linear
 from leakbench.randomness import Streams
 
 
@@ -169,15 +169,26 @@ def test_what_cannot_be_unmixed_is_marked_and_leaves_the_others_alone() -> None:
         (build_network(SimpleConvNet(width=2), (1, 9, 9), 10, 0), 2, "begins otherwise"),
         (build_network(MLP(width=3), (1, 9, 9), 10, 0), 4, "a batch of 4 needs .* at least 4 units .* has 3 and 81"),
         (layers(torch.nn.Flatten(), torch.nn.Linear(81, 10, bias=False), torch.nn.ReLU()), 2, "that layer has none"),
+        (build_network(Linear(), (1, 9, 9), 10, 0), 10, "those of 10 logits add up to zero, so that they mix 9"),
+        (tied(), 2, "'3.weight' is the same tensor"),
     ],
 )
-def test_infeasible(network: Network, batch: int, reason: str) -> None:
-    seen = Observations(network, network.parameters, torch.ones(1, network.dimension), (batch, 1, 9, 9))
-    with pytest.raises(Infeasible, match=f"attack 'cocktail_party'.*{reason}"):
-        attack(seen, CocktailParty())
+@pytest.mark.parametrize("cocktail", [CocktailParty(iterations=1), CocktailPartyAsReleased(iterations=1)])
+def test_infeasible(network: Network, batch: int, reason: str, cocktail: CocktailParty) -> None:
+    refused(cocktail, network, batch, f"{reason}.*; list gradient matching", LocalTraining(steps=2))
+
+
+@pytest.mark.parametrize("batch", [9, 10])
+def test_the_rank_of_a_gradient_of_logits(batch: int) -> None:
+    images, labels = independent(1, batch, side=9), torch.arange(batch)[None]
+    seen = observe(build_network(Linear(), (1, 9, 9), 10, 0), images, labels)
+    layer = seen.network.first_linear
+    assert layer is not None
+    assert int(torch.linalg.matrix_rank(layer.weights(seen.gradients), rtol=1e-5)) == 9
 
 
 def test_strength() -> None:
     varied = CocktailParty().varied(0.5, 2.0)
     assert varied.total_variation == 1.55 and varied.optimiser == Adam(rate=0.02)
+    assert not CocktailParty().repeats_steps and not Masked(attack=CocktailParty()).repeats_steps
     assert CocktailParty().needs == frozenset() and CocktailParty().effort(100).passes == 3000

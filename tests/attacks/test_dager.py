@@ -191,6 +191,10 @@ def right(attack: Dager, seen: Observations, victims: Victims) -> float:
     return float((found == victims.ids)[victims.words.known < 0].float().mean())
 
 
+UNREAD = build_network(Linear(), (1, 2, 2), 2, seed=0)
+"""The model says all that it asks."""
+
+
 @pytest.mark.parametrize(
     ("model", "local", "samples", "reason"),
     [
@@ -203,11 +207,10 @@ def right(attack: Dager, seen: Observations, victims: Victims) -> float:
 def test_what_the_plan_shows_is_refused_before_anything_is_computed(
     model: Model, local: LocalTraining, samples: int, reason: str
 ) -> None:
-    with pytest.raises(Infeasible, match=reason):
-        Dager().check_clients(model, local, samples)
-    with pytest.raises(Infeasible, match=reason):
-        Masked(attack=Dager()).check_clients(model, local, samples)
+    for attack in (Dager(), Masked(attack=Dager())):
+        with pytest.raises(Infeasible, match=reason):
+            attack.check_clients(model, UNREAD, local, (samples, 20))
 
 
 def test_clients_that_it_reads() -> None:
-    Dager().check_clients(Bert(width=32, heads=2), ONE_STEP, 4)
+    Dager().check_clients(Bert(width=32, heads=2), UNREAD, ONE_STEP, (4, 20))

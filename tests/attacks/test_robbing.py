@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.attacks.test_analytic import layers, observe, victims
+from tests.attacks.test_analytic import layers, observe, tied, victims
 
 from leakbench.attacks.adaptive import Masked
 from leakbench.attacks.base import Knowledge, Observations
@@ -14,7 +14,7 @@ from leakbench.attacks.robbing import RobbingTheFed, expected_alone
 from leakbench.data.base import ImageDataset
 from leakbench.data.embedded import Digits, Photos
 from leakbench.errors import Infeasible
-from leakbench.federated.local import LocalTraining
+from leakbench.federated.local import ONE_STEP, LocalTraining
 from leakbench.models.base import Model, Network, build_network
 from leakbench.models.convnets import SimpleConvNet
 from leakbench.models.lenet import LeNet
@@ -230,11 +230,25 @@ def test_wrappers_send_the_same_model() -> None:
             "parameters",
             "the first layer has none",
         ),
+        (tied(), "parameters", "'3.weight' is the same tensor"),
     ],
 )
 def test_no_such_model(network: Network, form: Any, reason: str) -> None:
+    attack = RobbingTheFed(form=form)
     with pytest.raises(Infeasible, match=f"attack 'robbing_the_fed'.*{reason}"):
-        RobbingTheFed(form=form).prepare(network, (2, 1, 9, 9), Knowledge())
+        attack.prepare(network, (2, 1, 9, 9), Knowledge())
+    for each in (attack, Masked(attack=attack)):
+        with pytest.raises(Infeasible, match=f"attack 'robbing_the_fed'.*{reason}"):
+            each.check_clients(Linear(), network, ONE_STEP, (2, 1, 9, 9))
+
+
+def test_what_the_plan_shows() -> None:
+    network, shape = build_network(LeNet(), (1, 16, 16), 10, 0), (2, 1, 16, 16)
+    RobbingTheFed().check_clients(LeNet(), network, LocalTraining(rate=0.1), shape)
+    with pytest.raises(Infeasible, match="clients take several; list gradient matching"):
+        RobbingTheFed().check_clients(LeNet(), network, LocalTraining(steps=2), shape)
+    with pytest.raises(Infeasible, match="measures images"):
+        RobbingTheFed().check_clients(LeNet(), network, ONE_STEP, (2, 20))
 
 
 @pytest.mark.parametrize(("form", "reason"), [("module", "a model without it"), ("parameters", "measure one number")])

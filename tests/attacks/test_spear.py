@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
-from tests.attacks.test_analytic import layers, observe, victims
+from tests.attacks.test_analytic import layers, observe, refused, tied, victims
 
 from leakbench.attacks.analytic import Analytic
 from leakbench.attacks.base import ATTACKS, Knowledge, Observations, Reconstruction
 from leakbench.attacks.spear import Spear
 from leakbench.data.base import ImageDataset
 from leakbench.data.embedded import Digits, Photos
-from leakbench.errors import Infeasible
+from leakbench.defenses.soteria import Soteria
 from leakbench.federated.local import LocalTraining
+from leakbench.federated.step import ClientSteps
 from leakbench.models.base import Network, build_network
 from leakbench.models.convnets import SimpleConvNet
 from leakbench.models.linear import MLP
@@ -110,6 +112,16 @@ def test_what_is_not_exact_is_marked_and_leaves_the_others_alone() -> None:
     assert errors(found.images[3:], images[3:]).max() < 1e-3
 
 
+def test_a_defense_of_the_last_layer_alone_falls() -> None:
+    images, labels = victims(Digits(size=8), n=2, batch=4)
+    seen = observe(build_network(MLP(width=100), (1, 8, 8), 10, seed=0), images, labels)
+    streams = Streams([("defended", row) for row in range(2)])
+    steps = ClientSteps(seen.network, seen.parameters, images, labels, streams)
+    sent = Soteria(fraction=0.8).protect_update(steps, streams).view()
+    assert not torch.equal(sent, seen.gradients)
+    assert errors(attack(replace(seen, gradients=sent)).images, images).max() < 1e-3
+
+
 def test_wrong_images_are_not_taken() -> None:
     """The activations of what was found are held against the gradient's zeros; another model has others."""
     images, labels = victims(Digits(size=8), n=1, batch=3)
@@ -128,20 +140,33 @@ def test_wrong_images_are_not_taken() -> None:
             4,
             "at least 4 units and inputs .* has 3 and 81",
         ),
+        (layers(torch.nn.Flatten(), torch.nn.Linear(81, 10)), 2, "behind the first layer comes nothing"),
+        (
+            layers(
+                torch.nn.Flatten(), torch.nn.Linear(81, 10), torch.nn.Tanh(), torch.nn.Linear(10, 10), torch.nn.ReLU()
+            ),
+            2,
+            "behind the first layer comes Tanh",
+        ),
+        (tied(), 2, "'3.weight' is the same tensor"),
         (layers(torch.nn.Flatten(), torch.nn.Linear(81, 10, bias=False), torch.nn.ReLU()), 2, "that layer has none"),
     ],
 )
 def test_infeasible(network: Network, batch: int, reason: str) -> None:
-    seen = Observations(network, network.parameters, torch.ones(1, network.dimension), (batch, 1, 9, 9))
-    with pytest.raises(Infeasible, match=f"attack 'spear'.*{reason}"):
-        attack(seen)
+    refused(Spear(), network, batch, f"{reason}.*; list ")
 
 
-def test_several_steps() -> None:
+@pytest.mark.parametrize("local", [LocalTraining(steps=2, rate=0.1), LocalTraining(steps=1, batch_size=1)])
+def test_several_steps(local: LocalTraining) -> None:
+    network = build_network(MLP(width=50), (1, 9, 9), 10, seed=0)
+    refused(Spear(), network, 2, "clients take several; list 'cocktail_party'", local)
+
+
+def test_one_step_is_a_gradient_at_any_rate() -> None:
     images, labels = victims(Digits(size=8), n=1, batch=2)
-    network = build_network(MLP(width=50), (1, 8, 8), 10, seed=0)
-    with pytest.raises(Infeasible, match="clients take several"):
-        attack(observe(network, images, labels, LocalTraining(steps=2, rate=0.1)))
+    network, local = build_network(MLP(width=50), (1, 8, 8), 10, seed=0), LocalTraining(rate=0.1)
+    Spear().check_clients(MLP(width=50), network, local, (2, 1, 8, 8))
+    assert errors(attack(observe(network, images, labels, local)).images, images).max() < 1e-3
 
 
 def test_it_needs_nothing() -> None:

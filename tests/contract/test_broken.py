@@ -158,6 +158,26 @@ def test_a_broken_defense(check: str, tmp_path: Path, capsys: pytest.CaptureFixt
     assert sentence in checked(tmp_path / "broken.py", text, capsys)[check]
 
 
+LABELS = {
+    "too few": ("labels[..., None].float()", "torch.float32; return int64"),
+    "whole numbers": ("torch.nn.functional.one_hot(labels, 10)", "[4, 4, 10] torch.int64; return int64"),
+    "no probabilities": ("2 * torch.nn.functional.one_hot(labels, 10).float()", "numbers that are no probabilities"),
+    "probabilities": ("torch.nn.functional.one_hot(labels, 10).float()", ""),
+}
+
+
+@pytest.mark.parametrize("fault", LABELS)
+def test_labels_that_are_neither_classes_nor_probabilities(
+    fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made, sentence = LABELS[fault]
+    body = (
+        f"    acts_on = 'data'\n    def protect_data(self, images, labels, streams):\n        return images, {made}\n"
+    )
+    wrong = checked(tmp_path / "broken.py", HEAD.replace("{version}", "1") + body, capsys)
+    assert sentence in wrong.get("data", "") and (bool(sentence) or "data" not in wrong)
+
+
 LIKELIHOOD = "    def log_likelihood(self, received, steps):\n        "
 LIKELIHOODS = {
     "one number": (

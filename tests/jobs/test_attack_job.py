@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,13 +14,17 @@ import torch
 from leakbench.attacks.adaptive import Adaptive, Masked, Weighted
 from leakbench.attacks.analytic import Analytic
 from leakbench.attacks.base import Attack, Knowledge, Observations, Reconstruction
+from leakbench.attacks.cocktail_party import CocktailParty, CocktailPartyAsReleased
 from leakbench.attacks.labels import infer_labels
 from leakbench.attacks.presets import DLGCDPA, IGOptimalDefense
 from leakbench.attacks.reference import Grey, MeanImage, Noise
+from leakbench.attacks.robbing import RobbingTheFed
 from leakbench.attacks.simulation import Likelihood, Simulated
+from leakbench.attacks.spear import Spear
 from leakbench.data.embedded import Digits
 from leakbench.defenses.base import ClientState, Defense, NoDefense, Round
 from leakbench.defenses.channel import NaturalChannel
+from leakbench.defenses.mixup import MixUp
 from leakbench.defenses.noise import ClippedNoise, GaussianNoise
 from leakbench.defenses.optimal import OptimalClippedNoise, OptimalNoise, OptimalPruning, Rounding
 from leakbench.defenses.pruning import MagnitudePruning
@@ -410,6 +415,20 @@ def test_a_defense_may_change_the_data(
     assert values(changed.replicates[1], "alignment") != pytest.approx([1] * 3, rel=1e-3)
 
 
+def test_labels_may_become_probabilities(attack_job: AttackJobs) -> None:
+    """Two weights of mixing, and the attacker that the defense declares."""
+    job = attack_job(
+        MixUp,
+        sweep={"alpha": [0.5, 4.0]},
+        attack=Adaptive(attack=DLGCDPA(iterations=3)),
+        knowledge=("labels", "mechanism", "pixel_range"),
+    )
+    findings = run(job)
+    assert [replicate.outcome.status for replicate in findings.replicates] == ["ok", "ok"]
+    first, second = (values(replicate, "alignment") for replicate in findings.replicates)
+    assert first != second
+
+
 @pytest.mark.parametrize("attack", [MeanImage(), Grey(), Noise()], ids=lambda attack: attack.name)
 def test_reference_attackers_say_the_same_under_every_defense(attack_job: AttackJobs, attack: Attack) -> None:
     plain = run(attack_job(attack=attack))
@@ -453,6 +472,23 @@ class TestInfeasible:
             assert set(replicate.metrics.values()) == {None}
             assert set(replicate.reasons) == set(job.metrics) == set(replicate.metrics)
         assert findings.tensors == {}
+
+    @pytest.mark.parametrize(
+        "attack",
+        [Analytic(), Spear(), CocktailParty(), CocktailPartyAsReleased(), RobbingTheFed(form="parameters")],
+        ids=lambda attack: attack.name,
+    )
+    def test_a_model_that_the_attack_cannot_read_is_refused_before_it_is_trained(
+        self, attack_job: AttackJobs, monkeypatch: pytest.MonkeyPatch, attack: Attack
+    ) -> None:
+        def refuse(*args: object) -> None:
+            raise AssertionError("data were read")
+
+        monkeypatch.setattr(Digits, "read", refuse)
+        findings = run(attack_job(attack=attack, batch_size=1, epoch=2, knowledge=("modified_model",)))
+        (replicate,) = findings.replicates
+        assert replicate.outcome.status == "infeasible"
+        assert re.search(f"attack '{attack.name}' .*fully connected.*; ", replicate.outcome.reason or "")
 
     def test_an_attack_that_cannot_run_on_this_batch_says_so(self, attack_job: AttackJobs) -> None:
         """Two images per client, and the analytic attack is for one."""

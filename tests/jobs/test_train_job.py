@@ -9,11 +9,13 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from pydantic import ValidationError
+from scipy.stats import beta
 
 from leakbench.data.embedded import Digits
 from leakbench.data.sentences import Sentences
 from leakbench.defenses.base import Defense, NoDefense
 from leakbench.defenses.channel import NaturalChannel
+from leakbench.defenses.mixup import MixUp
 from leakbench.defenses.noise import GaussianNoise
 from leakbench.defenses.optimal import OptimalClippedNoise, OptimalPruning
 from leakbench.defenses.pruning import MagnitudePruning
@@ -81,6 +83,7 @@ def literal(
     images: Callable[[torch.Tensor], torch.Tensor] = lambda images: images,
     noise: Callable[[torch.Tensor, Streams], torch.Tensor] | None = None,
     decays: bool = False,
+    alpha: float | None = None,
 ) -> tuple[list[float], float, float]:
     """Loss curve, final loss and accuracy of one run: one module, one client after the other."""
     digits = Digits(size=8)
@@ -106,7 +109,14 @@ def literal(
             key = ("digits8", seed, "client", client)
             order = Streams([(*key, "order", epoch)]).uniform(EACH)[0].argsort()
             rows = EACH * client + order[BATCH * batch : BATCH * (batch + 1)]
-            loss = loss_of(module(images(noisy[rows])), samples.labels[rows])
+            read, labels = images(noisy[rows]), samples.labels[rows]
+            loss = loss_of(module(read), labels)
+            if alpha is not None:  # as the authors of mixup write it
+                streams = Streams([(*key, "step", step, "defense")])
+                weight = float(beta.ppf(float(streams.child("weight").uniform(1)), alpha, alpha))
+                other = streams.child("order").uniform(BATCH)[0].argsort()
+                output = module(weight * read + (1 - weight) * read[other])
+                loss = weight * loss_of(output, labels) + (1 - weight) * loss_of(output, labels[other])
             total += float(loss.detach()) / CLIENTS
             gradient = torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(module.parameters()))])
             sent = protect(gradient, Streams([(*key, "step", step, "defense")])) / CLIENTS
@@ -182,6 +192,14 @@ def test_a_defense_may_change_the_data(train_job: TrainJobs) -> None:
     losses, final, _ = literal(0, send_all, rate=1e-2, optimiser=torch.optim.Adam, images=lambda x: 0 * x - 1)
     assert curve(replicate) == pytest.approx(losses, abs=1e-4)
     assert replicate.metrics["final_loss"] == pytest.approx(final, abs=1e-4)
+
+
+def test_labels_may_become_probabilities(train_job: TrainJobs) -> None:
+    findings = run(train_job(MixUp, sweep={"alpha": [0.4, 3.0]}, evaluation=(100, 200)))
+    for replicate, alpha in zip(findings.replicates, (0.4, 3.0), strict=True):
+        losses, final, _ = literal(0, send_all, rate=1e-2, optimiser=torch.optim.Adam, alpha=alpha)
+        assert curve(replicate) == pytest.approx(losses, abs=1e-4)
+        assert replicate.metrics["final_loss"] == pytest.approx(final, abs=1e-4)
 
 
 def test_data_are_protected_once_before_training(train_job: TrainJobs) -> None:

@@ -87,8 +87,12 @@ class Wrapper(Attack):
     def against(self, adaptive: Sequence[Mapping[str, Any]]) -> Attack:
         return self.model_copy(update={"attack": self.attack.against(adaptive)})
 
-    def check_clients(self, model: Model, local: LocalTraining, samples: int) -> None:
-        self.attack.check_clients(model, local, samples)
+    @property
+    def repeats_steps(self) -> bool:
+        return self.attack.repeats_steps
+
+    def check_clients(self, model: Model, network: Network, local: LocalTraining, batch_shape: tuple[int, ...]) -> None:
+        self.attack.check_clients(model, network, local, batch_shape)
 
     def varied(self, prior: float, rate: float) -> Attack:
         return self.model_copy(update={"attack": self.attack.varied(prior, rate)})

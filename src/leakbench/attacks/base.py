@@ -383,6 +383,7 @@ class Reconstruction:
         labels: the labels that it used or inferred, ``[n, B]``; None where it needs none.
         chosen: the numbers that it chose for itself, :attr:`Attack.chooses`, ``[n]`` each.
         tokens: the estimated sentences, as token ids ``[n, B, L]``; None for images.
+        probabilities: of the labels, ``[n, B, classes]``, where they were varied with the images; else None.
     """
 
     images: torch.Tensor
@@ -391,6 +392,7 @@ class Reconstruction:
     labels: torch.Tensor | None = None
     tokens: torch.Tensor | None = None
     chosen: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    probabilities: torch.Tensor | None = None
 
     def rows(self, start: int, stop: int) -> Reconstruction:
         """The reconstruction of observations ``start`` to ``stop``."""
@@ -464,13 +466,14 @@ class Attack(Component):
         """
         return self
 
-    def check_clients(self, model: Model, local: LocalTraining, samples: int) -> None:
+    def check_clients(self, model: Model, network: Network, local: LocalTraining, batch_shape: tuple[int, ...]) -> None:
         """Reject models and clients that it cannot read, before anything is computed; by default none.
 
         Args:
             model: that is attacked.
+            network: it, before any training.
             local: the clients' local computation.
-            samples: of a client.
+            batch_shape: of each client's samples, as the data set holds them, ``(B, ...)``.
 
         Raises:
             Infeasible: it cannot read them.

@@ -17,15 +17,16 @@ from typing import Literal
 
 from pydantic import Field
 
-from leakbench.attacks.analytic import first_layer
+from leakbench.attacks.analytic import INSTEAD, first_layer
 from leakbench.attacks.base import ATTACKS, Attack, Knowledge, Observations, Reconstruction
 from leakbench.attacks.engine import Cost, TrialData, minimise
 from leakbench.attacks.optimisers import Adam, Optimiser
 from leakbench.attacks.regularisers import Scene, TotalVariation
 from leakbench.effort import Effort
 from leakbench.errors import Infeasible
+from leakbench.federated.local import LocalTraining
 from leakbench.lazy import torch
-from leakbench.models.base import LinearLayer
+from leakbench.models.base import LinearLayer, Model, Network
 from leakbench.randomness import Streams
 
 NORMAL = 0.374567
@@ -59,20 +60,21 @@ class CocktailParty(Attack):
     def effort(self, samples: int) -> Effort:
         return Effort(1, 1).times(self.iterations)
 
+    @property
+    def repeats_steps(self) -> bool:
+        return False
+
+    def check_clients(self, model: Model, network: Network, local: LocalTraining, batch_shape: tuple[int, ...]) -> None:
+        self._layer(network, batch_shape)
+
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
         """Unmix every client's images, in no particular order, and independently of ``streams``.
 
         Raises:
             Infeasible: a first layer that is not fully connected with a bias, or one that is narrower than the batch.
         """
-        layer, biases = first_layer(observations, self.name)
+        layer, biases = self._layer(observations.network, observations.batch_shape)
         batch = observations.batch_shape[0]
-        if batch > min(layer.outputs, layer.inputs - 1):
-            raise Infeasible(
-                f"attack '{self.name}' unmixes at most as many images as the gradient's rank; a batch of {batch} needs "
-                f"a first layer of at least {batch} units and {batch + 1} inputs, and this one has {layer.outputs} and "
-                f"{layer.inputs}"
-            )
         mixtures, slopes, mixed = _prepared(observations, layer, biases)
         signals = whitened(mixtures, batch)
         flat = signals.flatten(1).to(observations.gradients)
@@ -88,6 +90,23 @@ class CocktailParty(Attack):
         images = images.where(usable[:, None, None], 0.0).to(observations.gradients)
         marked = torch.where(usable | (minimum.diverged_at > 0), minimum.diverged_at, 0)
         return Reconstruction(images.view(-1, *observations.batch_shape), minimum.objective, marked)
+
+    def _layer(self, network: Network, batch_shape: tuple[int, ...]) -> tuple[LinearLayer, slice]:
+        """The first layer, and where its biases are."""
+        layer, biases = first_layer(network, batch_shape, self.name)
+        batch = batch_shape[0]
+        if batch > min(layer.outputs, layer.inputs - 1):
+            raise Infeasible(
+                f"attack '{self.name}' unmixes at most as many images as the gradient's rank; a batch of {batch} needs "
+                f"a first layer of at least {batch} units and {batch + 1} inputs, and this one has {layer.outputs} and "
+                f"{layer.inputs}; {INSTEAD}"
+            )
+        if layer == network.head and batch == layer.outputs:
+            raise Infeasible(
+                f"attack '{self.name}' unmixes at most as many images as the gradient's rank; those of {batch} logits "
+                f"add up to zero, so that they mix {batch - 1}; {INSTEAD}"
+            )
+        return layer, biases
 
     def cost(self, batch_shape: tuple[int, ...]) -> Cost:
         """The objective of one client's ``U``, ``[B B]``, for signals ``[B F]`` as :func:`whitened` returns them."""

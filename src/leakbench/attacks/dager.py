@@ -28,7 +28,7 @@ from leakbench.errors import Infeasible
 from leakbench.federated.local import LocalTraining
 from leakbench.lazy import torch
 from leakbench.models.attention import LAYERS, Reading, attention_inputs, reading
-from leakbench.models.base import Model
+from leakbench.models.base import Model, Network
 from leakbench.models.bert import TextModel, embed
 from leakbench.numerics.completion import completed
 from leakbench.randomness import Streams
@@ -73,7 +73,8 @@ class Dager(Attack):
     def effort(self, samples: int) -> Effort:
         return Effort(samples, 1)
 
-    def check_clients(self, model: Model, local: LocalTraining, samples: int) -> None:
+    def check_clients(self, model: Model, network: Network, local: LocalTraining, batch_shape: tuple[int, ...]) -> None:
+        samples = batch_shape[0]
         if not isinstance(model, TextModel):
             raise Infeasible(f"attack 'dager' reads layers of attention, and model '{model.name}' begins with none")
         _one_step(local, samples)

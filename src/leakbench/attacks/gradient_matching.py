@@ -241,7 +241,8 @@ class Search:
         """The reconstruction from the minimum of one trial of each observation, trials ``[n]``."""
         images, scores = self.candidates(minimum.points, self.given(trials))
         labels = self.labels if scores is None else scores.argmax(dim=-1)
-        return Reconstruction(images, minimum.objective, minimum.diverged_at, labels)
+        probabilities = None if scores is None else scores.softmax(dim=-1)
+        return Reconstruction(images, minimum.objective, minimum.diverged_at, labels, probabilities=probabilities)
 
     def given(self, trials: torch.Tensor) -> TrialData:
         """Data that variables of the trials ``[m]`` become candidates with."""

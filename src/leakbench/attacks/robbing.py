@@ -18,13 +18,13 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field
 
-from leakbench.attacks.analytic import first_layer
+from leakbench.attacks.analytic import INSTEAD, first_layer, opening
 from leakbench.attacks.base import ATTACKS, Attack, Grant, Knowledge, Observations, Reconstruction
 from leakbench.errors import Infeasible
+from leakbench.federated.local import LocalTraining
 from leakbench.lazy import torch
-from leakbench.models.base import LinearLayer, Network
+from leakbench.models.base import LinearLayer, Model, Network
 from leakbench.models.imprint import MEASURE, imprinted
-from leakbench.models.stacked import flat_modules
 from leakbench.randomness import Streams
 
 SHIFT = 0.1
@@ -74,15 +74,20 @@ class RobbingTheFed(Attack):
     def auxiliary(self, granted: int) -> int:
         return granted  # a help, not a need
 
+    def check_clients(self, model: Model, network: Network, local: LocalTraining, batch_shape: tuple[int, ...]) -> None:
+        self._check_images(batch_shape)
+        self._check_step(local, batch_shape[0])
+        if self.form == "parameters":
+            _first_layers(network, batch_shape, self.name)
+
     def prepare(self, network: Network, batch_shape: tuple[int, ...], knowledge: Knowledge) -> Network:
         """The model with thresholds in its first layer.
 
         Raises:
             Infeasible: inputs are no images; or form 'parameters', and the model does not begin with a fully connected
-                layer with a bias, ReLU and another fully connected layer.
+                layer with parameters of its own, ReLU and another fully connected layer.
         """
-        if len(batch_shape) != 4:
-            raise Infeasible(f"attack '{self.name}' measures images, and inputs have shape {list(batch_shape[1:])}")
+        self._check_images(batch_shape)
         module = copy.deepcopy(network.module)
         if self.form == "module":
             like, inputs = network.parameters, torch.Size(batch_shape[1:]).numel()
@@ -90,13 +95,14 @@ class RobbingTheFed(Attack):
             answer = torch.full_like(thresholds, self.amplification)
             weights, biases = _measuring(thresholds, inputs, self.amplification)
             return Network(imprinted(module, weights, biases, answer), network.device, network.batch_norm)
-        first, second = _first_layers(module, self.name)
+        sent = Network(module, network.device, network.batch_norm)
+        first, second = _first_layers(sent, batch_shape, self.name)
         thresholds = self._thresholds(knowledge, first.out_features).to(first.weight)
         weights, biases = _measuring(thresholds, first.in_features, self.amplification)
         first.load_state_dict({"weight": weights, "bias": biases})
         equal = (self.amplification * second.weight[:, :1]).expand_as(second.weight)
         second.load_state_dict(second.state_dict() | {"weight": equal})
-        return Network(module, network.device, network.batch_norm)
+        return sent
 
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
         """Reconstruct the images in the order of their brightness, from dark to bright, independently of ``streams``.
@@ -105,8 +111,7 @@ class RobbingTheFed(Attack):
             Infeasible: the model is not one that :meth:`prepare` made; several local steps.
         """
         batch, *shape = observations.batch_shape
-        if not observations.local.is_gradient(batch):
-            raise Infeasible(f"attack '{self.name}' reads the gradient of one step, and clients take several")
+        self._check_step(observations.local, batch)
         layer, bias = self._layer(observations)
         units = torch.cat([layer.weights(observations.gradients), observations.gradients[:, bias, None]], dim=2)
         seen = torch.ones_like(units, dtype=torch.bool)
@@ -126,6 +131,16 @@ class RobbingTheFed(Attack):
         if knowledge.pixel_range is not None:
             images = images.clamp(*knowledge.pixel_range.to(images))
         return Reconstruction(images, None, torch.full((len(images),), -1, device=images.device))
+
+    def _check_images(self, batch_shape: tuple[int, ...]) -> None:
+        if len(batch_shape) != 4:
+            raise Infeasible(f"attack '{self.name}' measures images, and inputs have shape {list(batch_shape[1:])}")
+
+    def _check_step(self, local: LocalTraining, samples: int) -> None:
+        if not local.is_gradient(samples):
+            raise Infeasible(
+                f"attack '{self.name}' reads the gradient of one step, and clients take several; {INSTEAD}"
+            )
 
     def _thresholds(self, knowledge: Knowledge, bins: int) -> torch.Tensor:
         """Quantiles of brightness, float64 ``[bins]``, of which the first is below that of any image."""
@@ -148,7 +163,7 @@ class RobbingTheFed(Attack):
             Infeasible: the model is not one that :meth:`prepare` made.
         """
         if self.form == "parameters":
-            layer, bias = first_layer(observations, self.name)
+            layer, bias = first_layer(observations.network, observations.batch_shape, self.name)
         else:
             measure = observations.network.linear_layers.get(MEASURE)
             if measure is None or measure.bias is None:
@@ -166,14 +181,15 @@ def _measuring(thresholds: torch.Tensor, inputs: int, amplification: float) -> t
     return thresholds.new_full((len(thresholds), inputs), scale / inputs), -scale * thresholds
 
 
-def _first_layers(module: torch.nn.Module, attack: str) -> tuple[torch.nn.Linear, torch.nn.Linear]:
+def _first_layers(
+    network: Network, batch_shape: tuple[int, ...], attack: str
+) -> tuple[torch.nn.Linear, torch.nn.Linear]:
     """The first two layers of a fully connected model with ReLU between them.
 
     Raises:
-        Infeasible: it begins otherwise.
+        Infeasible: it begins otherwise, or other layers hold the first one's parameters too.
     """
-    nn = torch.nn
-    modules = [each for each in flat_modules(module) if not isinstance(each, nn.Flatten | nn.Identity)]
+    nn, modules = torch.nn, opening(network)
     kinds = [type(each) for each in modules[:3]]
     if kinds != [nn.Linear, nn.ReLU, nn.Linear]:
         raise Infeasible(
@@ -183,7 +199,10 @@ def _first_layers(module: torch.nn.Module, attack: str) -> tuple[torch.nn.Linear
     first, _, second = modules[:3]
     assert isinstance(first, nn.Linear) and isinstance(second, nn.Linear)
     if "bias" not in first.state_dict():
-        raise Infeasible(f"attack '{attack}' puts thresholds into biases, and the first layer has none")
+        raise Infeasible(
+            f"attack '{attack}' puts thresholds into biases, and the first layer has none; form: module suits any model"
+        )
+    first_layer(network, batch_shape, attack)  # raises
     return first, second
 
 

@@ -14,11 +14,12 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
-from leakbench.attacks.analytic import first_layer
+from leakbench.attacks.analytic import INSTEAD, first_layer, opening
 from leakbench.attacks.base import ATTACKS, Attack, Knowledge, Observations, Reconstruction
 from leakbench.errors import Infeasible
-from leakbench.federated.local import ONE_STEP
+from leakbench.federated.local import LocalTraining
 from leakbench.lazy import torch
+from leakbench.models.base import LinearLayer, Model, Network
 from leakbench.randomness import Streams
 
 ROUND = 1024
@@ -51,6 +52,9 @@ class Spear(Attack):
         0.998, gt=0, le=1, description="least part of neurons and images whose activation is as the gradient says"
     )
 
+    def check_clients(self, model: Model, network: Network, local: LocalTraining, batch_shape: tuple[int, ...]) -> None:
+        self._layer(network, local, batch_shape)
+
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
         """Reconstruct the batches of undefended gradients exactly, in no particular order.
 
@@ -58,17 +62,8 @@ class Spear(Attack):
             Infeasible: a first layer that is not fully connected with a bias, narrower than the batch, or not followed
                 by ReLU; several local steps.
         """
-        layer, biases = first_layer(observations, self.name)
+        layer, biases = self._layer(observations.network, observations.local, observations.batch_shape)
         batch = observations.batch_shape[0]
-        if observations.local != ONE_STEP:
-            raise Infeasible("attack 'spear' factors the gradient of one step, and clients take several")
-        if batch > min(layer.outputs, layer.inputs):
-            raise Infeasible(
-                f"attack 'spear' needs a first layer of at least {batch} units and inputs for a batch of {batch}; this "
-                f"one has {layer.outputs} and {layer.inputs}"
-            )
-        if not any(isinstance(module, torch.nn.ReLU) for module in observations.network.module.modules()):
-            raise Infeasible("attack 'spear' looks for the zeros that ReLU leaves, and this model has none")
         gradients = observations.gradients.double()
         gradients = gradients.where(gradients.isfinite().all(dim=1, keepdim=True), 0.0)  # nothing to factor
         weight, slopes = layer.weights(gradients), gradients[:, biases]
@@ -86,6 +81,28 @@ class Spear(Attack):
         images = torch.stack([row.images if row.images is not None else row.none for row in rows])
         images = images.to(observations.gradients).view(-1, *observations.batch_shape)
         return Reconstruction(images, None, torch.where(done, -1, 0))
+
+    def _layer(self, network: Network, local: LocalTraining, batch_shape: tuple[int, ...]) -> tuple[LinearLayer, slice]:
+        """The first layer, and where its biases are."""
+        layer, biases = first_layer(network, batch_shape, self.name)
+        batch = batch_shape[0]
+        if not local.is_gradient(batch):
+            raise Infeasible(
+                "attack 'spear' factors the gradient of one step, and clients take several; list 'cocktail_party'"
+            )
+        if batch > min(layer.outputs, layer.inputs):
+            raise Infeasible(
+                f"attack 'spear' needs a first layer of at least {batch} units and inputs for a batch of {batch}; this "
+                f"one has {layer.outputs} and {layer.inputs}; {INSTEAD}"
+            )
+        behind = opening(network)[1:2]
+        if not (behind and isinstance(behind[0], torch.nn.ReLU)):
+            follows = type(behind[0]).__name__ if behind else "nothing"
+            raise Infeasible(
+                f"attack 'spear' looks for the zeros that ReLU leaves, and behind the first layer comes {follows}; "
+                "list 'cocktail_party'"
+            )
+        return layer, biases
 
     def _search(self, clients: Sequence[_Client], streams: Streams) -> None:
         """Draw rows of a few clients until their images are there."""

@@ -83,6 +83,7 @@ class Tuned(Wrapper):
             strengths[chosen].attack.reconstruct(observations.at(some), knowledge.at(some), streams.at(some))
             for chosen, some in rows.items()
         ]
+        parts = [replace(part, probabilities=None) for part in parts]  # not all strengths have them
         by_choice = {each.name: joined([getattr(part, each.name) for part in parts]) for each in fields(Reconstruction)}
         back = torch.tensor([row for some in rows.values() for row in some]).argsort().tolist()
         numbers = torch.tensor([strengths[chosen][:3] for chosen in choice], dtype=torch.float64)

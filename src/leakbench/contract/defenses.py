@@ -113,7 +113,7 @@ class DefenseCase(Case[Defense]):
     def ready(self) -> Defense:
         """The defense, calibrated on the images of one client."""
         many = torch.randn(1, 4 * SIDE * SIDE, 1, SIDE, SIDE, generator=generator("contract", "calibration"))
-        return self.made.calibrate(ClientData(many))
+        return self.made.calibrate(ClientData(many, CLASSES))
 
     def sent(self, draw: int = 0, rows: range = range(CLIENTS)) -> Message:
         """The message of the clients ``rows``."""
@@ -232,7 +232,7 @@ def acts_on(case: DefenseCase) -> str | None:
 
 @checks("data")
 def data(case: DefenseCase) -> str | None:
-    """The verbs on data return images and labels of the same shape and type."""
+    """The verbs on data return images and labels of the same shape and type; labels of a step may be probabilities."""
     if not case.component.overrides(*CHANGES_DATA):
         raise NotAsked("it leaves data as they are")
     for verb in CHANGES_DATA:
@@ -242,9 +242,21 @@ def data(case: DefenseCase) -> str | None:
                 f"{verb} turns images {list(case.images.shape)} {case.images.dtype} into {list(images.shape)} "
                 f"{images.dtype}; keep shape and type"
             )
-        if labels.shape != case.labels.shape or labels.dtype != case.labels.dtype:
+        if verb == "protect_data" and labels.dim() == 3:
+            if reason := _probabilities(labels, (*case.labels.shape, CLASSES)):
+                return f"{verb} turns labels into {reason}; return int64 [n, B], or probabilities [n, B, classes]"
+        elif labels.shape != case.labels.shape or labels.dtype != case.labels.dtype:
             return f"{verb} turns labels {list(case.labels.shape)} into {list(labels.shape)}; keep shape and type"
     return None
+
+
+def _probabilities(labels: torch.Tensor, shape: tuple[int, ...]) -> str:
+    """Labels in words where they are no probabilities of this shape; empty where they are."""
+    if labels.shape != shape or not labels.is_floating_point():
+        return f"{list(labels.shape)} {labels.dtype}"
+    if bool((labels < 0).any()) or not torch.allclose(labels.sum(dim=-1), torch.ones(shape[:-1])):
+        return "numbers that are no probabilities"
+    return ""
 
 
 @checks("message")

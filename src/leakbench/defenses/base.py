@@ -221,7 +221,10 @@ class Defense(Component):
     def protect_data(
         self, images: torch.Tensor, labels: torch.Tensor, streams: Streams
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Change the data of one step: images ``[n, B, C, H, W]`` and labels ``[n, B]``, one row per client."""
+        """Change the data of one step: images ``[n, B, C, H, W]`` and labels ``[n, B]``, one row per client.
+
+        Labels may become probabilities, ``[n, B, classes]``, for which clients compute the cross-entropy.
+        """
         return images, labels
 
     def image_noise(self) -> list[torch.Tensor]:

@@ -16,15 +16,16 @@ class ClientData:
 
     Args:
         images: network inputs, ``[n, N, C, H, W]``. One row may stand for every client (``n = 1``).
+        classes: number of classes that labels tell apart; None where nobody says.
 
     Raises:
         ConfigError: the images have another number of axes.
     """
 
-    def __init__(self, images: torch.Tensor) -> None:
+    def __init__(self, images: torch.Tensor, classes: int | None = None) -> None:
         if images.dim() != 5:
             raise ConfigError(f"images of shape {list(images.shape)}; the data of clients are [n, N, C, H, W]")
-        self.images = images
+        self.images, self.classes = images, classes
 
     def __len__(self) -> int:
         return len(self.images)

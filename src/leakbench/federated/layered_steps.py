@@ -28,7 +28,7 @@ class LayeredSteps(ClientSteps):
         layered: the same, taken apart.
         servers: one model per server, ``[s, d]``; consecutive clients are those of one server.
         images: network inputs, ``[n, B, C, H, W]``.
-        labels: ``[n, B]``, int64.
+        labels: int64 ``[n, B]``, or probabilities ``[n, B, classes]``.
         streams: one random stream per client.
     """
 

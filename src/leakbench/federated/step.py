@@ -38,7 +38,7 @@ class ClientSteps:
         network: the model's architecture.
         parameters: ``[d]`` when all clients hold the same model, else ``[n, d]``.
         images: network inputs, ``[n, B, C, H, W]``.
-        labels: ``[n, B]``, int64.
+        labels: int64 ``[n, B]``, or probabilities ``[n, B, classes]``.
         streams: one random stream per client.
         local: the clients' local training.
     """

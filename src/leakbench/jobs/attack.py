@@ -35,7 +35,7 @@ from leakbench.metrics.image import IDENTIFIED, IMAGE_METRICS, identified
 from leakbench.metrics.labels import label_accuracy
 from leakbench.metrics.text import TEXT_METRICS
 from leakbench.metrics.visibility import VISIBILITY, visibility
-from leakbench.models.base import BatchNorm, Model, Network, Statistics, build_network
+from leakbench.models.base import BatchNorm, Network, Statistics, build_network
 from leakbench.randomness import Streams
 from leakbench.records import MetricInfo, Outcome, Replicate
 
@@ -313,12 +313,15 @@ class AttackJob(JobKind):
         tensors: dict[str, torch.Tensor] = {}
         try:
             faced = list(job.faced({place: defense for place, (_, defense) in attacked.items()}))
+            for attack, _ in faced:
+                self._check_samples(job.attack.label, attack, dataset)
+            untrained = build_network(model, dataset.shape, dataset.classes, 0, device)
             for attack, places in faced:
-                self._check(job.attack.label, attack, dataset, model, [attacked[place][1] for place in places])
+                self._check(job, attack, untrained, [attacked[place][1] for place in places])
             images = CalibrationImages(dataset, device, self.calibration, self.auxiliary)
             defenses = dict(zip(attacked, images.calibrated(attacked.values()), strict=True))
             for attack, places in faced:
-                stacked = self._is_stacked(job, subject, attack, device)
+                stacked = self._is_stacked(attack, untrained, device)
                 settings = {place: defenses[place] for place in places}
                 for seeds in [job.seeds] if stacked else [[seed] for seed in job.seeds]:
                     measured, reconstructions = self._attack(job, subject, attack, settings, seeds, stacked, device)
@@ -336,11 +339,11 @@ class AttackJob(JobKind):
             return settings
         return {place: settings[place] for place in worth_attacking(job, job.records[UTILITY], LOST, self.allowed)}
 
-    def _check(self, label: str, attack: Attack, dataset: Dataset, model: Model, defenses: list[Defense]) -> None:
-        """Reject an attack that cannot run on these samples, clients or defenses, or needs what is not granted.
+    def _check_samples(self, label: str, attack: Attack, dataset: Dataset) -> None:
+        """Reject an attack, or a protocol, that is not for these samples.
 
         Raises:
-            Infeasible: it cannot run.
+            Infeasible: it is for others.
         """
         if attack.reconstructs != dataset.unit:
             raise Infeasible(
@@ -351,12 +354,28 @@ class AttackJob(JobKind):
         if self.rounds > 1 and dataset.unit != "images":
             reason = f"{dataset.unit} are embedded by the model, which is another one each time"
             raise Infeasible(f"{self.rounds} rounds: {reason}")
+
+    def _check(self, job: Job, attack: Attack, untrained: Network, defenses: list[Defense]) -> None:
+        """Reject an attack that cannot run on these clients or defenses, or needs what is not granted.
+
+        Args:
+            job: whose data set, model and attack's label these are.
+            attack: as it faces the defenses.
+            untrained: the job's model.
+            defenses: that it faces.
+
+        Raises:
+            Infeasible: it cannot run.
+        """
+        assert job.attack is not None
+        label, dataset = job.attack.label, job.dataset.single()
         granted = {*self.knowledge, *(name for name in TRAINED.values() if getattr(self, name))}
         needed = attack.needs | ({"modified_model"} if attack.changes_model else set())
         missing = sorted(needed - granted)
         if missing:
             raise Infeasible(f"attack '{label}' needs {', '.join(missing)}, which is not granted")
-        attack.check_clients(model, self.local, self.batch_size * self.users)
+        batch_shape = (self.batch_size * self.users, *dataset.shape)
+        attack.check_clients(job.model.single(), untrained, self.local, batch_shape)
         for defense in defenses:
             check_defense(dataset, defense)
             if "mechanism" in attack.needs and defense.together > 1:
@@ -384,12 +403,11 @@ class AttackJob(JobKind):
         if "batch_statistics" in attack.needs:
             raise Infeasible(f"attack '{label}' knows the statistics of one batch; a mean has a batch of every user")
 
-    def _is_stacked(self, job: Job, subject: Subject, attack: Attack, device: torch.device) -> bool:
+    def _is_stacked(self, attack: Attack, untrained: Network, device: torch.device) -> bool:
         """Whether one search attacks the models of all seeds, a model per row: where that is possible and faster."""
-        network = build_network(job.model.single(), subject.dataset.shape, subject.dataset.classes, 0, device)
         # Trained models differ in the statistics of BatchNorm, too.
-        alike = not (network.running_statistics and (self.epoch or self.rounds > 1))
-        return attack.several_models and alike and worthwhile(self.clients, network.dimension, device)
+        alike = not (untrained.running_statistics and (self.epoch or self.rounds > 1))
+        return attack.several_models and alike and worthwhile(self.clients, untrained.dimension, device)
 
     def _attack(
         self,

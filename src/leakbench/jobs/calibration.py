@@ -36,7 +36,7 @@ class CalibrationImages:
         """
         dataset = image_dataset(self.dataset, "mechanisms that look at their clients' data")
         images = dataset.load("train", self.rows).values.to(self.device)
-        return ClientData(dataset.normalise(images)[None])
+        return ClientData(dataset.normalise(images)[None], dataset.classes)
 
     def calibrated(self, settings: Iterable[tuple[Setting, Defense]]) -> list[tuple[Setting, Defense]]:
         """Every setting of a defense, calibrated for any number of clients where it needs calibration.

@@ -447,7 +447,7 @@ class _Federation:
             streams = Streams(self.streams.keys[part])
             if defense.overrides("calibrate", "protect_dataset"):
                 held = data.train.at(rows[part])
-                defense = calibrated(defense, ClientData(held.inputs))
+                defense = calibrated(defense, ClientData(held.inputs, self.classes))
                 protected = DefendedClients(defense, streams, held).samples
                 assert protected is not None
                 if protected.inputs is not held.inputs or protected.labels is not held.labels:

@@ -146,7 +146,7 @@ class _Bench:
             check_defense(self.dataset, defense)
             with made.once.of("once", self.device):
                 if defense.overrides("calibrate"):
-                    defense = defense.calibrate(ClientData(victims.inputs))
+                    defense = defense.calibrate(ClientData(victims.inputs, self.dataset.classes))
                 samples = Examples(victims.inputs, victims.labels)
                 made.clients = DefendedClients(defense, victims.streams, samples, per_server=self.kind.clients)
         except Infeasible as error:

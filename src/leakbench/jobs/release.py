@@ -215,7 +215,7 @@ class ReleaseJob(ClientTraining):
         data = self.load(job, device)
         made = [Findings([]) for _ in kinds]
         try:
-            client = ClientData(data.members.images[None])
+            client = ClientData(data.members.images[None], job.dataset.single().classes)
             settings = [(setting, calibrated(_feasible(each), client)) for setting, each in job.defense.settings()]
             with torch.no_grad():
                 networks = {seed: self.network(job, seed, device) for seed in job.seeds}

@@ -203,7 +203,8 @@ class TrainJob(JobKind):
         network = starts[0].network
         guarantees = [self._guarantee(defense, network) for _, defense in settings]
         with torch.no_grad():
-            rounds = self._train([defense for _, defense in settings], starts)
+            classes = job.dataset.single().classes
+            rounds = self._train([defense for _, defense in settings], starts, classes)
             final_loss = self._final_loss(rounds.runs, starts)
             accuracy = self._accuracy(job, rounds.runs, starts[0])
         for run, ((place, (setting, _)), seed) in enumerate(itertools.product(enumerate(settings), job.seeds)):
@@ -239,9 +240,9 @@ class TrainJob(JobKind):
             for seed in job.seeds
         ]
 
-    def _train(self, defenses: Sequence[Defense], starts: Sequence[Victims]) -> _Rounds:
+    def _train(self, defenses: Sequence[Defense], starts: Sequence[Victims], classes: int) -> _Rounds:
         """All rounds of all settings and seeds."""
-        rounds = _Rounds(self, defenses, starts)
+        rounds = _Rounds(self, defenses, starts, classes)
         run_updates("training", self.steps, rounds.update, rounds.parts())
         return rounds
 
@@ -351,7 +352,7 @@ class _Rounds:
         noise: of every parameter tensor; None unless the protocol asks for it.
     """
 
-    def __init__(self, kind: TrainJob, defenses: Sequence[Defense], starts: Sequence[Victims]) -> None:
+    def __init__(self, kind: TrainJob, defenses: Sequence[Defense], starts: Sequence[Victims], classes: int) -> None:
         samples = Examples(torch.cat([start.inputs for start in starts]), torch.cat([start.labels for start in starts]))
         device = samples.inputs.device
         if kind.secure_aggregation is not None:
@@ -359,7 +360,7 @@ class _Rounds:
         self.kind, self.network = kind, starts[0].network
         self.streams = Streams([key for start in starts for key in start.streams.keys])
         if any(defense.overrides("calibrate") for defense in defenses):
-            data = ClientData(samples.inputs)
+            data = ClientData(samples.inputs, classes)
             defenses = [calibrated(defense, data) for defense in defenses]
         self.clients = [
             DefendedClients(defense, self.streams, samples, per_server=kind.clients) for defense in defenses

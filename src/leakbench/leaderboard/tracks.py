@@ -122,6 +122,14 @@ TRACKS = (
         ASSIGNED_PSNR,
     ),
     Track(
+        "I",
+        1,
+        "one message about eight images, under a fully connected model, labels inferred",
+        "connected_undefended",
+        "connected",
+        ASSIGNED_PSNR,
+    ),
+    Track(
         "T",
         1,
         "one message about one sentence, untrained model",

@@ -63,7 +63,7 @@ class LayeredNetwork:
         Args:
             parameters: ``[d]``, which all clients hold.
             images: ``[k, B, C, H, W]``.
-            labels: ``[k, B]``.
+            labels: ``[k, B]``, or probabilities ``[k, B, classes]``.
         """
         functional, layers = torch.nn.functional, list[tuple[torch.nn.Module, torch.Tensor, torch.Tensor]]()
         values, place = images.flatten(0, 1), 0
@@ -86,7 +86,7 @@ class LayeredNetwork:
                 if not values.requires_grad:
                     values.requires_grad_()  # the first layer: nobody needs the gradient by the images
                 layers.append((module, read.detach(), values))
-            losses = functional.cross_entropy(values, labels.flatten(), reduction="none")
+            losses = functional.cross_entropy(values, labels.flatten(0, 1), reduction="none")
             errors = torch.autograd.grad(losses.sum(), [output for _, _, output in layers])
         clients = images.shape[:2]
         parts = [_part(module, read, error, clients) for (module, read, _), error in zip(layers, errors, strict=True)]

@@ -59,6 +59,7 @@ COLOURS = {
     "power_sgd": "#2244FF",
     "censor": "#00D91D",
     "ats": "#9966FF",
+    "mixup": "#1EFF87",
 }
 # For mechanisms that the project does not know: out-of-tree defenses.
 OTHER_COLOURS = ("#7F3C8D", "#80BA5A", "#A5AA99", "#CF1C90")
