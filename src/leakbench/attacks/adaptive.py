@@ -87,8 +87,8 @@ class Wrapper(Attack):
     def against(self, adaptive: Sequence[Mapping[str, Any]]) -> Attack:
         return self.model_copy(update={"attack": self.attack.against(adaptive)})
 
-    def check_clients(self, model: Model, local: LocalTraining, samples: int) -> None:
-        self.attack.check_clients(model, local, samples)
+    def check_clients(self, model: Model, local: LocalTraining, samples: int, *, trained: bool = False) -> None:
+        self.attack.check_clients(model, local, samples, trained=trained)
 
     def varied(self, prior: float, rate: float) -> Attack:
         return self.model_copy(update={"attack": self.attack.varied(prior, rate)})

@@ -464,13 +464,14 @@ class Attack(Component):
         """
         return self
 
-    def check_clients(self, model: Model, local: LocalTraining, samples: int) -> None:
+    def check_clients(self, model: Model, local: LocalTraining, samples: int, *, trained: bool = False) -> None:
         """Reject models and clients that it cannot read, before anything is computed; by default none.
 
         Args:
             model: that is attacked.
             local: the clients' local computation.
             samples: of a client.
+            trained: whether the model is no longer as it was initialised.
 
         Raises:
             Infeasible: it cannot read them.
@@ -510,7 +511,7 @@ class Attack(Component):
         """The model that a malicious server sends in the place of ``network``; by default that itself.
 
         Clients compute their step on it, with its own parameters, and :meth:`reconstruct` sees it. An attack that
-        overrides this needs the grant ``modified_model``.
+        overrides this needs the grant ``modified_model``. Inside, torch records no gradients.
 
         Args:
             network: the model of the round, which is not to be changed.

@@ -356,7 +356,7 @@ class AttackJob(JobKind):
         missing = sorted(needed - granted)
         if missing:
             raise Infeasible(f"attack '{label}' needs {', '.join(missing)}, which is not granted")
-        attack.check_clients(model, self.local, self.batch_size * self.users)
+        attack.check_clients(model, self.local, self.batch_size * self.users, trained=self.epoch > 0)
         for defense in defenses:
             check_defense(dataset, defense)
             if "mechanism" in attack.needs and defense.together > 1:
@@ -560,7 +560,8 @@ class _Scene:
         if attack.changes_model:
             known = Knowledge(**subject.beforehand(kind.knowledge, kind.auxiliary, device))
             shape = (kind.batch_size * kind.users, *clients.inputs.shape[2:])
-            states = [attack.prepare(state, shape, known) for state in states]
+            with torch.no_grad():
+                states = [attack.prepare(state, shape, known) for state in states]
         network, *later = (state.in_mode(kind.batch_norm) for state in states)
         inputs = subject.inputs(network, network.parameters, clients.values)
         clients = replace(clients, network=network, parameters=network.parameters, inputs=inputs)
