@@ -301,7 +301,7 @@ class _Layer:
         return [repair for repair in tried if repair in useful]
 
     def spans(self, repair: Repair) -> list[_Span]:
-        """What the inputs lie in."""
+        """Spans that the inputs lie in."""
         return [_Span(part.span(repair), part.through) for part in self._parts]
 
 

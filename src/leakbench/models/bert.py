@@ -48,7 +48,7 @@ class TextModel(Model):
     undropped: ClassVar[tuple[str, ...]]
     """The library's names of all probabilities of dropout."""
     projections: ClassVar[dict[str, Projection]]
-    """Where queries, keys and values are computed."""
+    """The layers that compute queries, keys and values."""
     added: ClassVar[tuple[str, ...]] = ("lora",)
 
     width: int = Field(ge=1, description="numbers of a word embedding and of a hidden state, H")

@@ -40,7 +40,7 @@ class Lora(BaseModel):
 
 
 class Projection(NamedTuple):
-    """Where a projection of attention layers is computed.
+    """The place where attention layers compute a projection.
 
     Attributes:
         layer: end of the layer's name.
