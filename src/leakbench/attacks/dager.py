@@ -64,6 +64,8 @@ class Dager(Attack):
     Every position gets the allowed token that is nearest to the span; in a batch, the nearest ones, of which each
     sentence takes those that bring it nearest to the span of the second layer, by a local search that may miss them.
     Every message has an answer, also a defended one; the undefended gradient of a single sentence has the exact one.
+    Of low-rank adapters it reads fewer tokens than their rank, or once they have trained as many as the adapters of a
+    layer have ranks together.
     """
 
     sweeps: int = Field(6, ge=1, description="most rounds in which a sentence of a batch chooses its tokens again")

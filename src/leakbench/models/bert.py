@@ -72,8 +72,8 @@ class TextModel(Model):
     )
     lora: Lora | None = Field(
         None,
-        description="low-rank adapters of attention layers, which train and travel with the last layers alone; without "
-        "them everything does",
+        description="adapters of the targets among an attention layer's query, key and value, of a low rank, which add "
+        "their outputs times alpha / rank; they and the last layers alone train and travel, without them everything",
     )
 
     @model_validator(mode="after")
