@@ -236,7 +236,7 @@ class TestAdapters:
         unread = (lost["model"] == "bert-lora-8") & (lost["attack"] == "dager")
         lost.loc[unread, "value"] = math.nan
         shown = make("tableS7", tables, paper=PAPER).set_index(["travels", "rank"])
-        assert list(shown.columns) == ["DAGER", "TAG", "DLG", "frequent words"]
+        assert list(shown.columns) == ["DAGER", "LAMP (cosine)", "TAG", "DLG", "frequent words"]
         states = {"text_adapters": "adapters at their start", "text_adapters_trained": "adapters after an epoch"}
         assert list(shown.index) == [
             ("all parameters", "–"),
@@ -244,7 +244,7 @@ class TestAdapters:
         ]
         for experiment, state in states.items():
             for rank in ("8", "16", "32"):
-                for attack, column in {"dager": "DAGER", "tag": "TAG", "dlg-text": "DLG"}.items():
+                for attack, column in {"dager": "DAGER", "lamp-cos": "LAMP (cosine)", "dlg-text": "DLG"}.items():
                     rows = tables[experiment]
                     rows = rows[(rows["model"] == f"bert-lora-{rank}") & (rows["attack"] == attack)]
                     mean = rows[rows["metric"] == "token_accuracy"].groupby("seed")["value"].mean().mean()

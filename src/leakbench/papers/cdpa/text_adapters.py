@@ -5,7 +5,7 @@ from __future__ import annotations
 from leakbench.lazy import pd
 from leakbench.papers.cdpa.common import table
 from leakbench.papers.cdpa.tables_attacks import cell
-from leakbench.papers.cdpa.text_attacked import ADAPTERS, ATTACKED, DLG, EXACT, TAG, TRAINED_ADAPTERS
+from leakbench.papers.cdpa.text_attacked import ADAPTERS, ATTACKED, DLG, EXACT, LAMPS, TAG, TRAINED_ADAPTERS
 from leakbench.papers.cdpa.text_exact import ATTACK as DAGER
 from leakbench.papers.cdpa.text_exact import TOKENS
 from leakbench.report.artifacts import Tables
@@ -15,7 +15,8 @@ from leakbench.report.wording import INTERVALS, NONE
 RANKS = {f"bert-lora-{rank}": str(rank) for rank in (8, 16, 32)}
 """Labels of models -> the rank of their adapters."""
 WORDS = "frequent_words"
-SHOWN = {DAGER: "DAGER", TAG: "TAG", DLG: "DLG", WORDS: "frequent words"}
+LAMP = "lamp-cos"
+SHOWN = {DAGER: "DAGER", LAMP: LAMPS[LAMP], TAG: "TAG", DLG: "DLG", WORDS: "frequent words"}
 """Labels of attacks -> names of columns."""
 STATES = {ADAPTERS: "adapters at their start", TRAINED_ADAPTERS: "adapters after an epoch"}
 """Experiments -> what travels in them."""
@@ -31,7 +32,7 @@ STATES = {ADAPTERS: "adapters at their start", TRAINED_ADAPTERS: "adapters after
     f"match, the lower the rank. 'Frequent words' sees no update. {INTERVALS}",
     experiments=(
         *(reads(experiment, defenses="none", models=RANKS, attacks=SHOWN) for experiment in STATES),
-        reads(ATTACKED, defenses="none", attacks=(TAG, DLG, WORDS)),
+        reads(ATTACKED, defenses="none", attacks=(LAMP, TAG, DLG, WORDS)),
         reads(EXACT, defenses="none", attacks=DAGER),
     ),
 )
