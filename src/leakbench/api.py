@@ -144,7 +144,8 @@ def observe(
 
     Args:
         model: with the parameters at which the gradient was computed; it stays as it is.
-        gradient: of the mean loss: tensors by the names of ``named_parameters()``, or in the order of ``parameters()``.
+        gradient: of the mean loss: tensors by the names of ``named_parameters()``, or in the order of ``parameters()``;
+            of those that require one.
         shape: ``(C, H, W)`` of one network input.
         batch: number of images behind it, B.
         batch_norm: statistics that BatchNorm layers normalised with.

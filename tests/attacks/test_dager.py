@@ -15,7 +15,9 @@ from leakbench.errors import Infeasible
 from leakbench.federated.local import ONE_STEP, LocalTraining
 from leakbench.models.base import Model, Network, build_network
 from leakbench.models.bert import Bert, DistilBert, embed, word_embeddings
+from leakbench.models.gpt2 import Gpt2
 from leakbench.models.linear import Linear
+from leakbench.models.lora import Lora
 from leakbench.randomness import Streams
 
 
@@ -139,6 +141,53 @@ def test_distilbert() -> None:
     assert found is not None and torch.equal(found[0], ids)
 
 
+def lengths(*words: int) -> torch.Tensor:
+    """A client's sentences of so many words, ``[1, B, L]``; with each come two special tokens."""
+    return sentences(list(words))[None]
+
+
+@pytest.mark.parametrize(
+    ("rank", "words", "moved"),
+    [
+        pytest.param(8, (5,), 0, id="a token fewer than the rank"),
+        pytest.param(15, (4, 6), 0, id="a batch"),
+        pytest.param(8, (5,), 0.1, id="trained"),
+        pytest.param(4, (6,), 0.1, id="trained, as many tokens as both ranks"),
+        pytest.param(8, (4, 5), 0.1, id="trained, a batch"),
+    ],
+)
+def test_low_rank_adapters(rank: int, words: tuple[int, ...], moved: float) -> None:
+    victims = Victims(lengths(*words), layers=3, lora=Lora(rank=rank), moved=moved)
+    found = tokens(victims)
+    assert sorted(map(tuple, found[0].tolist())) == sorted(map(tuple, victims.ids[0].tolist()))
+
+
+@pytest.mark.parametrize(
+    ("rank", "words", "moved", "reason"),
+    [
+        (7, 5, 0, "than the rank of low-rank adapters, as long as their B is zero; there are 7, and the rank is 7"),
+        (3, 5, 0.1, "or no more than the 6 rows of its layers' A; there are 7, and the rank is 3"),
+    ],
+)
+def test_more_tokens_than_adapters_tell(rank: int, words: int, moved: float, reason: str) -> None:
+    victims = Victims(lengths(words), lora=Lora(rank=rank), moved=moved)
+    with pytest.raises(Infeasible, match=reason):
+        tokens(victims)
+
+
+def test_adapters_of_few_dimensions_are_all_that_is_told() -> None:
+    """Of as many tokens as the rank every word is in the span: nothing in the gradient is left to tell them by."""
+    victims = Victims(lengths(5), lora=Lora(rank=7))
+    network = victims.observations.network
+    named = network.unflatten(victims.observations.gradients[0])
+    values = [
+        torch.linalg.svdvals(value.double())
+        for name, value in named.items()
+        if "layer.0." in name and name.endswith(".B.weight")
+    ]
+    assert len(values) == 2 and all(len(each) == 7 and each[-1] > 1e-5 * each[0] for each in values)
+
+
 def test_it_needs_nothing() -> None:
     assert ATTACKS.get("dager") is Dager and Dager().needs == frozenset() and Dager().reconstructs == "sentences"
 
@@ -202,6 +251,8 @@ UNREAD = build_network(Linear(), (1, 2, 2), 2, seed=0)
         (Bert(width=32, heads=2), LocalTraining(steps=2), 1, "clients take several"),
         (Bert(width=32, heads=2, layers=1), ONE_STEP, 2, "a second layer, and there is one"),
         (Bert(width=32, heads=2), ONE_STEP, 30, "there are 32, and the width is 32"),
+        (Bert(width=32, heads=2, lora=Lora(rank=3)), ONE_STEP, 1, "B is zero; there are 3, and the rank is 3"),
+        (Gpt2(width=32, heads=2, lora=Lora(rank=4)), ONE_STEP, 2, "B is zero; there are 4, and the rank is 4"),
     ],
 )
 def test_what_the_plan_shows_is_refused_before_anything_is_computed(
@@ -214,3 +265,11 @@ def test_what_the_plan_shows_is_refused_before_anything_is_computed(
 
 def test_clients_that_it_reads() -> None:
     Dager().check_clients(Bert(width=32, heads=2), UNREAD, ONE_STEP, (4, 20))
+    Dager().check_clients(Bert(width=32, heads=2, lora=Lora(rank=4)), UNREAD, ONE_STEP, (1, 20))
+
+
+def test_trained_adapters_are_read_up_to_the_rows_of_their_a() -> None:
+    model = Bert(width=32, heads=2, lora=Lora(rank=3))
+    Masked(attack=Dager()).check_clients(model, UNREAD, ONE_STEP, (4, 20), trained=True)
+    with pytest.raises(Infeasible, match="no more than the 6 rows of its layers' A; there are 7, and the rank is 3"):
+        Masked(attack=Dager()).check_clients(model, UNREAD, ONE_STEP, (5, 20), trained=True)

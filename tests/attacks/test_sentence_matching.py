@@ -22,6 +22,7 @@ from leakbench.federated.step import ClientSteps
 from leakbench.jobs.stacked import joint_knowledge, side_by_side
 from leakbench.models.base import build_network
 from leakbench.models.bert import Bert, embed, table_of, word_embeddings
+from leakbench.models.lora import Lora
 from leakbench.randomness import Streams, generator
 
 V, L, SPECIAL = 40, 8, 4
@@ -50,25 +51,31 @@ def sentences(words: list[int]) -> torch.Tensor:
 
 
 class Victims:
-    """Gradients of a small network on batches of sentences ``[n, B, L]``, and what an attacker knows of them."""
+    """Gradients of a small network on batches of sentences ``[n, B, L]``, and what an attacker knows of them.
 
-    def __init__(self, ids: torch.Tensor, seed: int = 0, layers: int = 2) -> None:
-        model = Bert(
-            width=32, layers=layers, heads=2, intermediate=64, vocabulary=V, positions=L, initial_std=0.55 / 32**0.5
-        )
-        network = build_network(model, (L,), 2, seed)
+    Its parameters are as they are initialised, or moved from there by normal draws.
+    """
+
+    def __init__(
+        self, ids: torch.Tensor, seed: int = 0, layers: int = 2, lora: Lora | None = None, moved: float = 0.0
+    ) -> None:
+        small: dict[str, Any] = {"width": 32, "heads": 2, "intermediate": 64, "vocabulary": V, "positions": L}
+        network = build_network(Bert(**small, layers=layers, initial_std=0.55 / 32**0.5, lora=lora), (L,), 2, seed)
         self.ids, (n, batch) = ids, ids.shape[:2]
-        inputs = embed(network, network.parameters, ids)
+        parameters = network.parameters
+        if moved:
+            parameters = parameters + moved * torch.randn(len(parameters), generator=generator("moved"))
+        inputs = embed(network, parameters, ids)
         labels = (torch.arange(n * batch) % 2).view(n, batch)
-        gradients = torch.func.vmap(lambda x, y: network.gradient(network.parameters, x, y))(inputs, labels)
+        gradients = torch.func.vmap(lambda x, y: network.gradient(parameters, x, y))(inputs, labels)
         known = torch.where(ids < SPECIAL, ids, -1)
         where = torch.cat(
             [(known >= 0)[..., None].expand(n, batch, L, 32), torch.ones(n, batch, L, 1, dtype=torch.bool)], dim=3
         )
         # What is not known must not be looked at.
         self.inputs = KnownInputs(where, inputs.masked_fill(~where, torch.nan))
-        words = Words(word_embeddings(network, network.parameters), torch.arange(V) >= SPECIAL, known)
-        self.observations = Observations(network, network.parameters, gradients, (batch, L, 33))
+        words = Words(word_embeddings(network, parameters), torch.arange(V) >= SPECIAL, known)
+        self.observations = Observations(network, parameters, gradients, (batch, L, 33))
         self.knowledge = Knowledge(labels=labels, inputs=self.inputs, words=words)
         self.streams = Streams([("victim", n * seed + row) for row in range(n)])
 

@@ -32,6 +32,11 @@ from torch import nn
 def smooth():
     return nn.Sequential(nn.Conv2d(1, 6, 3, stride=2, padding=1), nn.Sigmoid(), nn.Flatten(), nn.Linear(96, 10))
 
+def tuned():
+    module = smooth()
+    module[0].requires_grad_(False)
+    return module
+
 def normalised():
     layers = nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(512, 10)
     return nn.Sequential(*layers)
@@ -157,6 +162,14 @@ def test_an_update_is_the_difference_of_weights(tmp_path: Path) -> None:
     save_file({name: after[name] - before[name] for name in after}, tmp_path / "update.safetensors")
     assert main(client.arguments("--kind", "update", "--rate", "0.5", *SEARCH, "--truth", str(tmp_path / "truth"))) == 0
     assert of(client.record, "dlg").level == "exact"
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_what_is_frozen_is_no_part_of_an_update(tmp_path: Path, steps: int) -> None:
+    client = Client(tmp_path, "tuned", batch=1)
+    assert main([*client.captured(steps), "--iterations", "30", "--restarts", "1"]) == 0
+    assert client.record.parameters == 96 * 10 + 10
+    assert of(client.record, "dlg").unexplained < 0.5
 
 
 @pytest.mark.parametrize("mode", ["train", "eval"])

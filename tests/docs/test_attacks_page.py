@@ -158,7 +158,8 @@ def test_an_attack_that_changes_the_model(tmp_path: Path, capsys: pytest.Capture
     answers = {each["check"]: each for each in json.loads(capsys.readouterr().out)}
     assert not [each for each in answers.values() if each["verdict"] == "wrong"]
     loud, network = ATTACKS.get("loud")(), build_network(MLP(width=8), (1, 8, 8), 10, seed=0)
-    sent = loud.prepare(network, (1, 1, 8, 8), Knowledge())
+    with torch.no_grad():
+        sent = loud.prepare(network, (1, 1, 8, 8), Knowledge())
     images, labels = torch.rand(2, 1, 1, 8, 8), torch.tensor([[3], [4]])
     gradients = torch.stack([sent.gradient(sent.parameters, *each) for each in zip(images, labels, strict=True)])
     seen = Observations(sent, sent.parameters, gradients, (1, 1, 8, 8))

@@ -143,9 +143,9 @@ def curve(replicate: Replicate, name: str) -> list[float]:
     return [value for value in values if value is not None]
 
 
-@pytest.mark.parametrize("model", [Bert, DistilBert])
+@pytest.mark.parametrize(("model", "lora"), [(Bert, None), (DistilBert, None), (Bert, {"rank": 3, "alpha": 6})])
 def test_fine_tuning_equals_a_literal_loop(
-    model: type[TextModel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: type[TextModel], lora: dict[str, int] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From weights that are larger than the library's, which tell sentences apart."""
     monkeypatch.setenv("LEAKBENCH_DATA", str(tmp_path))
@@ -155,7 +155,7 @@ def test_fine_tuning_equals_a_literal_loop(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
         getattr(library, model.library[1])(config).save_pretrained(tmp_path / "large")
-    job = make(model=model, architecture={**TINY, "weights": "large"}, seeds=(0, 1))
+    job = make(model=model, architecture={**TINY, "weights": "large", "lora": lora}, seeds=(0, 1))
     found = run(job)
     assert len(found.replicates) == 2
     for replicate in found.replicates:
@@ -169,6 +169,8 @@ def test_fine_tuning_equals_a_literal_loop(
         assert replicate.metrics["mcc_at_best"] == curve(replicate, "mcc_curve")[best]
         network = build_network(job.model.single(), (L,), 2, seed=0)
         assert replicate.metrics["bits"] == 32 * network.dimension  # positions of tokens do not travel
+        if lora:  # two adapters of one layer, and the last layer
+            assert network.dimension == 2 * 2 * 3 * 8 + 2 * 9
 
 
 def test_predictions_that_are_all_the_same_correlate_with_nothing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import math
 from importlib.resources import files
@@ -16,9 +17,13 @@ from leakbench.federated.training import Start, Training, TrainingSet, train_run
 from leakbench.models.alexnet_vgg import VGG16, AlexNet
 from leakbench.models.base import Model, Network, build_network
 from leakbench.models.convnets import ConvNet, SimpleCNN, SimpleConvNet
+from leakbench.models.layered import LayeredNetwork
 from leakbench.models.lenet import LeNet, LeNet5
 from leakbench.models.linear import MLP, Linear
 from leakbench.models.resnet import ResNet10, ResNet18, ResNet18ROG
+from leakbench.models.second_order import SecondOrder
+from leakbench.models.stacked import StackedNetworks
+from leakbench.models.windows import FeatureWindows
 from leakbench.randomness import Streams
 
 SMALL = [
@@ -215,6 +220,52 @@ def test_unflatten_names_every_parameter() -> None:
     named = network.unflatten(network.parameters)
     assert list(named) == network.names and [tuple(part.shape) for part in named.values()] == network.shapes
     assert torch.equal(torch.cat([part.flatten() for part in named.values()]), network.parameters)
+
+
+class TestFrozen:
+    """The first convolution of a network requires no gradient."""
+
+    @pytest.fixture
+    def network(self) -> Network:
+        module = SimpleConvNet(width=2).build((1, 8, 8), 10)
+        next(layer for layer in module.modules() if isinstance(layer, torch.nn.Conv2d)).requires_grad_(False)
+        return Network(module)
+
+    def test_it_is_no_part_of_the_vector(self, network: Network) -> None:
+        whole = Network(copy.deepcopy(network.module).requires_grad_(True))
+        first = whole.sizes[0] + whole.sizes[1]
+        assert list(network.frozen) == whole.names[:2] and network.names == whole.names[2:]
+        assert torch.equal(network.parameters, whole.parameters[first:]) and not network.parameters.requires_grad
+        assert network.state_size == network.dimension == whole.dimension - first
+        images, labels = torch.rand(2, 1, 8, 8), torch.tensor([3, 7])
+        parameters = whole.parameters + 0.1
+        parameters[:first] = whole.parameters[:first]
+        gradient = network.gradient(parameters[first:], images, labels)
+        torch.testing.assert_close(gradient, whole.gradient(parameters, images, labels)[first:])
+        assert list(network.tensors(parameters[first:])) == whole.names
+
+    def test_copies_stay_so(self, network: Network) -> None:
+        module = torch.nn.Sequential(torch.nn.Conv2d(1, 1, 1), copy.deepcopy(network.module))
+        assert Network(module).names == ["0.weight", "0.bias", *(f"1.{name}" for name in network.names)]
+        assert Network(network.trainable_module()).names == network.names
+        assert network.in_mode("train").frozen.keys() == network.frozen.keys()
+
+    def test_faster_ways_that_take_a_network_apart_are_not_taken(self, network: Network) -> None:
+        assert LayeredNetwork.of(network) is None
+        assert StackedNetworks.of(network) is None
+        assert SecondOrder.of(network) is None
+
+    def test_features_pass_through_it(self, network: Network) -> None:
+        images, layer = torch.rand(2, 1, 8, 8), next(iter(network.linear_layers))
+        windows = FeatureWindows.of(network, layer)
+        assert windows is not None
+        features, _ = windows.sensitivity(network.parameters, images, 8)
+        torch.testing.assert_close(features, network.features(network.parameters, images, layer))
+
+    def test_a_module_without_gradients_trains_as_a_whole(self) -> None:
+        network = Network(torch.nn.Linear(3, 2).requires_grad_(False))
+        assert network.dimension == 8 and not network.frozen
+        assert all(parameter.requires_grad for parameter in network.trainable_module().parameters())
 
 
 class TestLinearLayers:

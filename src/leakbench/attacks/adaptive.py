@@ -91,8 +91,16 @@ class Wrapper(Attack):
     def repeats_steps(self) -> bool:
         return self.attack.repeats_steps
 
-    def check_clients(self, model: Model, network: Network, local: LocalTraining, batch_shape: tuple[int, ...]) -> None:
-        self.attack.check_clients(model, network, local, batch_shape)
+    def check_clients(
+        self,
+        model: Model,
+        network: Network,
+        local: LocalTraining,
+        batch_shape: tuple[int, ...],
+        *,
+        trained: bool = False,
+    ) -> None:
+        self.attack.check_clients(model, network, local, batch_shape, trained=trained)
 
     def varied(self, prior: float, rate: float) -> Attack:
         return self.model_copy(update={"attack": self.attack.varied(prior, rate)})

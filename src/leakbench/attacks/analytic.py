@@ -33,7 +33,15 @@ class Analytic(Attack):
     True
     """
 
-    def check_clients(self, model: Model, network: Network, local: LocalTraining, batch_shape: tuple[int, ...]) -> None:
+    def check_clients(
+        self,
+        model: Model,
+        network: Network,
+        local: LocalTraining,
+        batch_shape: tuple[int, ...],
+        *,
+        trained: bool = False,
+    ) -> None:
         self._layer(network, batch_shape)
 
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:

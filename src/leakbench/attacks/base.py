@@ -466,7 +466,15 @@ class Attack(Component):
         """
         return self
 
-    def check_clients(self, model: Model, network: Network, local: LocalTraining, batch_shape: tuple[int, ...]) -> None:
+    def check_clients(
+        self,
+        model: Model,
+        network: Network,
+        local: LocalTraining,
+        batch_shape: tuple[int, ...],
+        *,
+        trained: bool = False,
+    ) -> None:
         """Reject models and clients that it cannot read, before anything is computed; by default none.
 
         Args:
@@ -474,6 +482,7 @@ class Attack(Component):
             network: it, before any training.
             local: the clients' local computation.
             batch_shape: of each client's samples, as the data set holds them, ``(B, ...)``.
+            trained: whether the model that is attacked was trained.
 
         Raises:
             Infeasible: it cannot read them.
@@ -513,7 +522,7 @@ class Attack(Component):
         """The model that a malicious server sends in the place of ``network``; by default that itself.
 
         Clients compute their step on it, with its own parameters, and :meth:`reconstruct` sees it. An attack that
-        overrides this needs the grant ``modified_model``.
+        overrides this needs the grant ``modified_model``. Inside, torch records no gradients.
 
         Args:
             network: the model of the round, which is not to be changed.

@@ -8,6 +8,12 @@ whole sentences, or in GPT-2 on the tokens before, so that sentences grow from t
 layer behind it: of the last one, which is read at one position, the span has no more than ``2 heads + 1`` dimensions
 per sentence.
 
+Of low-rank adapters (:mod:`leakbench.models.lora`) the same test is made on what travels of them. Gradients of ``B``
+span the embedded tokens as ``A`` maps them, and tell tokens where there are fewer than the rank; in so few dimensions
+other tokens come near, but rarely to the spans of both adapters. With more tokens, gradients of ``A`` span the embedded
+tokens themselves, of as many tokens as a layer's adapters have ranks together; but they are zero at the start, as ``B``
+is, and as ``B`` trains into few directions, rounding hides some.
+
 A defended gradient has full rank. Of the few largest directions, which are as many as tokens, much is left: the rest of
 the spectrum says how strong the noise is in each tensor. Coordinates that a message shows to be left out, and those
 that stand out, such as words with a flipped bit, are what a matrix of low rank has in their places. Which of these
@@ -18,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import Field
 
@@ -27,7 +33,7 @@ from leakbench.effort import Effort
 from leakbench.errors import Infeasible
 from leakbench.federated.local import LocalTraining
 from leakbench.lazy import torch
-from leakbench.models.attention import LAYERS, Reading, attention_inputs, reading
+from leakbench.models.attention import LAYERS, Rows, attention_inputs, reading
 from leakbench.models.base import Model, Network
 from leakbench.models.bert import TextModel, embed
 from leakbench.numerics.completion import completed
@@ -35,6 +41,8 @@ from leakbench.randomness import Streams
 
 NOTHING = 1e-6
 """Part of the largest singular value below which there is rounding alone."""
+FAINT = 4
+"""Singular values, in multiples of the next one, that are more than rounding in an adapter's gradient."""
 INSIDE = 1e-3
 """Part of a vector outside a span that counts as rounding."""
 MOST = 4
@@ -56,6 +64,8 @@ class Dager(Attack):
     Every position gets the allowed token that is nearest to the span; in a batch, the nearest ones, of which each
     sentence takes those that bring it nearest to the span of the second layer, by a local search that may miss them.
     Every message has an answer, also a defended one; the undefended gradient of a single sentence has the exact one.
+    Of low-rank adapters it reads fewer tokens than their rank, or once they have trained as many as the adapters of a
+    layer have ranks together.
     """
 
     sweeps: int = Field(6, ge=1, description="most rounds in which a sentence of a batch chooses its tokens again")
@@ -73,21 +83,33 @@ class Dager(Attack):
     def effort(self, samples: int) -> Effort:
         return Effort(samples, 1)
 
-    def check_clients(self, model: Model, network: Network, local: LocalTraining, batch_shape: tuple[int, ...]) -> None:
+    def check_clients(
+        self,
+        model: Model,
+        network: Network,
+        local: LocalTraining,
+        batch_shape: tuple[int, ...],
+        *,
+        trained: bool = False,
+    ) -> None:
         samples = batch_shape[0]
         if not isinstance(model, TextModel):
             raise Infeasible(f"attack 'dager' reads layers of attention, and model '{model.name}' begins with none")
         _one_step(local, samples)
         if samples > 1 and model.layers < LAYERS:
             raise Infeasible(ONE_LAYER)
-        _narrower(samples + 2, model.width)  # a token of each, and those that begin and end all sentences
+        least = samples + 2  # a token of each, and those that begin and end all sentences
+        _narrower(least, model.width)
+        if model.lora is not None:
+            _adapters(least, model.lora.rank, model.lora.rank * len(model.lora.targets) if trained else 0)
 
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
         """Reconstruct the tokens that are not known; of a single sentence independently of ``streams``.
 
         Raises:
             Infeasible: these are no sentences; the model has no attention layer that it knows, or, for a batch, no
-                second one; there are as many tokens as the model is wide; several local steps.
+                second one; there are as many tokens as the model is wide, or too many for the adapters' rank; several
+                local steps.
         """
         if knowledge.words is None:
             raise Infeasible("attack 'dager' finds tokens of sentences, which these observations are not of")
@@ -117,7 +139,8 @@ class _Sentences:
 
     def __init__(self, observations: Observations, row: int, words: Words, attack: Dager, streams: Streams) -> None:
         network, parameters = observations.network, observations.parameters
-        self._inputs = attention_inputs(network, parameters if parameters.dim() == 1 else parameters[row])
+        parameters = parameters if parameters.dim() == 1 else parameters[row]
+        self._inputs = attention_inputs(network, parameters)
         self._allowed, self._known = words.allowed, words.known[0]
         self._streams = streams
         self._sweeps, self._starts = attack.sweeps, attack.starts
@@ -127,7 +150,8 @@ class _Sentences:
         self._counts = (free + shared, free + int((self._known > 0).sum()))
         marked = observations.marked
         seen = torch.ones_like(observations.gradients[row], dtype=torch.bool) if marked is None else ~marked[row]
-        gradients, trusted = (reading(network.unflatten(each)) for each in (observations.gradients[row], seen))
+        values = network.tensors(parameters)
+        gradients, trusted = (reading(network.unflatten(each), values) for each in (observations.gradients[row], seen))
         self._layers = [_Layer(*each) for each in zip(gradients, trusted, self._counts, strict=False)]
         self._repairs: tuple[Repair, ...] = ("outliers", "marked", "none") if attack.repairs else ("none",)
 
@@ -229,16 +253,16 @@ class _Sentences:
         searched = torch.tensor(counts, device=allowed.device) > 0
         first = self._layers[0]
         repairs = first.repairs(self._repairs)
-        spans = [first.span(repair) for repair in repairs]
+        spans = [first.spans(repair) for repair in repairs]
         together = max(1, AT_ONCE // (len(counts) * first.width))
         parts = [
-            [_away(read, span) for span in spans]
+            [_away(read, each) for each in spans]
             for read in (self._inputs.first(part, len(counts)) for part in allowed.split(together))
         ]
         every = [torch.cat(of_span) for of_span in zip(*parts, strict=True)]
         chosen = max(range(len(every)), key=lambda place: _standing_out(every[place][:, searched]))
         if len(self._known) > 1 and len(self._layers) > 1:
-            self._second = self._layers[1].span(repairs[chosen])
+            self._second = self._layers[1].spans(repairs[chosen])
         nearest, order = every[chosen].sort(dim=0, stable=True)
         sizes = (nearest < INSIDE).sum(dim=0).clamp(max=MOST * len(self._known)).tolist()
         return [
@@ -247,25 +271,78 @@ class _Sentences:
         ]
 
 
+class _Span(NamedTuple):
+    """The span of what a layer reads.
+
+    Attributes:
+        basis: orthonormal rows ``[r, w]``.
+        through: what maps the inputs beforehand, ``[w, H]``; None where nothing does.
+    """
+
+    basis: torch.Tensor
+    through: torch.Tensor | None
+
+
 class _Layer:
     """The inputs of an attention layer, as far as gradients tell.
 
     Args:
-        gradients: of the weights that read them.
+        gradients: whose rows lie in the span of the inputs.
         seen: coordinates of these that the message does not show to be changed.
         vectors: most different inputs.
 
     Raises:
-        Infeasible: every vector lies in the span of so many.
+        Infeasible: every vector lies in the span of so many, or no gradient spans all.
     """
 
-    def __init__(self, gradients: Reading, seen: Reading, vectors: int) -> None:
-        held = [name for name, part in gradients.items() if bool(part.any())] or list(gradients)
-        self._gradients = torch.cat([gradients[name] for name in held]).double()
-        self._seen = torch.cat([seen[name] for name in held])
-        self._blocks = [len(gradients[name]) for name in held]
-        self._vectors, self.width = vectors, self._gradients.shape[1]
+    def __init__(self, gradients: Sequence[Rows], seen: Sequence[Rows], vectors: int) -> None:
+        mapped = [rows.through for rows in gradients if rows.through is not None]
+        self.width = mapped[0].shape[1] if mapped else next(iter(gradients[0].parts.values())).shape[1]
         _narrower(vectors, self.width)
+        parts = [_Part(*each, vectors, bool(mapped)) for each in zip(gradients, seen, strict=True)]
+        if mapped:
+            _adapters(vectors, len(mapped[0]), sum(part.rows for part in parts if part.through is None))
+        spanned = [part for part in parts if part.spans]
+        # Gradients of A are products with B, which trains into few directions, so rounding hides more of their span.
+        self._parts = [part for part in spanned if part.through is not None] or spanned
+
+    def repairs(self, tried: Sequence[Repair]) -> list[Repair]:
+        """Leave out those that cannot help."""
+        useful = [repair for part in self._parts for repair in part.repairs(tried)]
+        return [repair for repair in tried if repair in useful]
+
+    def spans(self, repair: Repair) -> list[_Span]:
+        """Spans that the inputs lie in."""
+        return [_Span(part.span(repair), part.through) for part in self._parts]
+
+
+class _Part:
+    """Gradients whose rows lie in one span.
+
+    Args:
+        gradients: as of :class:`_Layer`.
+        seen: likewise.
+        vectors: likewise.
+        adapters: whether they are of low-rank adapters.
+    """
+
+    def __init__(self, gradients: Rows, seen: Rows, vectors: int, adapters: bool) -> None:
+        parts, self.through = gradients
+        held = [name for name, part in parts.items() if bool(part.any())] or list(parts)
+        self._gradients = torch.cat([parts[name] for name in held]).double()
+        self._seen = torch.cat([seen.parts[name] for name in held])
+        self._blocks = [len(parts[name]) for name in held]
+        self._vectors, self._adapters = vectors, adapters
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return len(self._gradients)
+
+    @property
+    def spans(self) -> bool:
+        """Whether the rows can span all inputs, and not every vector is in their span."""
+        return self.rows >= self._vectors < self._gradients.shape[1]
 
     @cached_property
     def _exact(self) -> bool:
@@ -284,16 +361,23 @@ class _Layer:
         return [repair for repair in tried if repair not in useless]
 
     def span(self, repair: Repair) -> torch.Tensor:
-        """Orthonormal rows that span what the layer read: ``[r, H]``, at most as many as inputs."""
+        """Orthonormal rows that span what the layer read: ``[r, w]``, at most as many as inputs."""
         gradients = self._gradients
-        if repair != "none":
+        if repair != "none" and repair in self.repairs([repair]):
             gradients = completed(gradients, self._seen, self._vectors, self._blocks, robust=repair == "outliers")
         if not self._exact:
             gradients = torch.cat([part / self._noise(part) for part in gradients.split(self._blocks)])
         _, values, rows = torch.linalg.svd(gradients, full_matrices=False)
-        several = values[: self._vectors] > NOTHING * values[0]
+        several = values[: self._vectors] > self._rounding(values)
         span: torch.Tensor = rows[: self._vectors][several].float()
         return span
+
+    def _rounding(self, values: torch.Tensor) -> torch.Tensor:
+        """Size of singular values that are rounding alone; adapters show it in those that inputs do not need."""
+        rounding = NOTHING * values[0]
+        if self._adapters and len(values) > self._vectors:
+            rounding = torch.minimum(rounding, FAINT * values[self._vectors])
+        return rounding
 
     def _noise(self, gradient: torch.Tensor) -> torch.Tensor:
         """Root mean square of the noise in a tensor, by the directions that inputs do not need; not zero."""
@@ -317,6 +401,23 @@ def _narrower(vectors: int, width: int) -> None:
         )
 
 
+def _adapters(vectors: int, rank: int, rows: int) -> None:
+    """Reject adapters that tell too little of so many inputs.
+
+    Args:
+        vectors: the inputs.
+        rank: of an adapter.
+        rows: of the gradients of a layer's A, which are of adapters whose B has trained.
+    """
+    if vectors < rank or vectors <= rows:
+        return
+    most = f"or no more than the {rows} rows of its layers' A" if rows else "as long as their B is zero"
+    raise Infeasible(
+        f"attack 'dager' needs fewer tokens than the rank of low-rank adapters, {most}; there are {vectors}, and the "
+        f"rank is {rank}"
+    )
+
+
 def _standing_out(away: torch.Tensor) -> float:
     """Mean lead of the nearest tokens over the usual ones, in usual deviations: of distances ``[V, L]``."""
     if not away.numel():
@@ -326,8 +427,11 @@ def _standing_out(away: torch.Tensor) -> float:
     return float(((usual - away.min(dim=0).values) / deviation.clamp(min=1e-12)).mean())
 
 
-def _away(states: torch.Tensor, span: torch.Tensor) -> torch.Tensor:
-    """Part of vectors ``[..., H]`` that is outside a span, of their length: ``[...]``."""
-    outside = states - (states @ span.T) @ span
-    away: torch.Tensor = outside.norm(dim=-1) / states.norm(dim=-1)
-    return away
+def _away(states: torch.Tensor, spans: Sequence[_Span]) -> torch.Tensor:
+    """Part of vectors ``[..., H]`` that is outside of spans, of their length; the mean of all: ``[...]``."""
+    parts = []
+    for basis, through in spans:
+        met = states if through is None else states @ through.T
+        outside = met - (met @ basis.T) @ basis
+        parts.append(outside.norm(dim=-1) / met.norm(dim=-1))
+    return torch.stack(parts).mean(dim=0)

@@ -74,7 +74,15 @@ class RobbingTheFed(Attack):
     def auxiliary(self, granted: int) -> int:
         return granted  # a help, not a need
 
-    def check_clients(self, model: Model, network: Network, local: LocalTraining, batch_shape: tuple[int, ...]) -> None:
+    def check_clients(
+        self,
+        model: Model,
+        network: Network,
+        local: LocalTraining,
+        batch_shape: tuple[int, ...],
+        *,
+        trained: bool = False,
+    ) -> None:
         self._check_images(batch_shape)
         self._check_step(local, batch_shape[0])
         if self.form == "parameters":

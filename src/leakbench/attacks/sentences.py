@@ -198,9 +198,9 @@ def _behind_the_words(observations: Observations) -> Observations:
     """The same observations without the coordinates of the word embeddings, unless the mechanism is run on all."""
     if observations.later:
         raise Infeasible("a search for sentences: word embeddings are other ones in every round's model")
-    if observations.send is not None or observations.score is not None:
-        return replace(observations, marked=None, repeats=None)
     network = observations.network
+    if observations.send is not None or observations.score is not None or table_of(network) in network.frozen:
+        return replace(observations, marked=None, repeats=None)
     table = network.names.index(table_of(network))
     begin = sum(network.sizes[:table])
     end = begin + network.sizes[table]

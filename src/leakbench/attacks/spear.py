@@ -52,7 +52,15 @@ class Spear(Attack):
         0.998, gt=0, le=1, description="least part of neurons and images whose activation is as the gradient says"
     )
 
-    def check_clients(self, model: Model, network: Network, local: LocalTraining, batch_shape: tuple[int, ...]) -> None:
+    def check_clients(
+        self,
+        model: Model,
+        network: Network,
+        local: LocalTraining,
+        batch_shape: tuple[int, ...],
+        *,
+        trained: bool = False,
+    ) -> None:
         self._layer(network, local, batch_shape)
 
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:

@@ -238,8 +238,9 @@ def flattened(network: Network, tensors: Mapping[str, torch.Tensor], where: str,
 
 def _update(network: Network, tensors: Mapping[str, torch.Tensor], request: Request) -> torch.Tensor:
     """The update in the order of the network's parameters, as the gradient that attacks match, ``[d]``."""
-    if request.kind != "gradient":  # a state dict after training holds buffers
-        tensors = {name: tensor for name, tensor in tensors.items() if name not in dict(network.module.named_buffers())}
+    if request.kind != "gradient":  # a state dict after training holds buffers, and what did not train
+        others = {*dict(network.module.named_buffers()), *network.frozen}
+        tensors = {name: tensor for name, tensor in tensors.items() if name not in others}
     flat = flattened(network, tensors, str(request.update), request.model)
     if request.kind == "weights":
         flat = flat - network.parameters

@@ -71,7 +71,8 @@ class AttackCase(Case[Attack]):
         """The model that the server sends to the clients."""
         if self.attack.reconstructs != "images":
             raise NotAsked("it reconstructs sentences; the check has images")
-        return self.attack.prepare(self.honest, self.shape[1:], self._beforehand)
+        with torch.no_grad():
+            return self.attack.prepare(self.honest, self.shape[1:], self._beforehand)
 
     @cached_property
     def sent(self) -> Network:

@@ -375,7 +375,7 @@ class AttackJob(JobKind):
         if missing:
             raise Infeasible(f"attack '{label}' needs {', '.join(missing)}, which is not granted")
         batch_shape = (self.batch_size * self.users, *dataset.shape)
-        attack.check_clients(job.model.single(), untrained, self.local, batch_shape)
+        attack.check_clients(job.model.single(), untrained, self.local, batch_shape, trained=self.epoch > 0)
         for defense in defenses:
             check_defense(dataset, defense)
             if "mechanism" in attack.needs and defense.together > 1:
@@ -578,7 +578,8 @@ class _Scene:
         if attack.changes_model:
             known = Knowledge(**subject.beforehand(kind.knowledge, kind.auxiliary, device))
             shape = (kind.batch_size * kind.users, *clients.inputs.shape[2:])
-            states = [attack.prepare(state, shape, known) for state in states]
+            with torch.no_grad():
+                states = [attack.prepare(state, shape, known) for state in states]
         network, *later = (state.in_mode(kind.batch_norm) for state in states)
         inputs = subject.inputs(network, network.parameters, clients.values)
         clients = replace(clients, network=network, parameters=network.parameters, inputs=inputs)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from leakbench.errors import Infeasible
 from leakbench.lazy import torch
@@ -18,11 +18,25 @@ READING = ("query.weight", "key.weight", "value.weight", "q_lin.weight", "k_lin.
 """Ends of the names of weights that read a layer's inputs, in BERT and in DistilBERT."""
 JOINT = "attn.c_attn.weight"
 """End of the name of the weights of all three in GPT-2, side by side and transposed."""
+DOWN, UP = ".A.weight", ".B.weight"
+"""Ends of the names of both matrices of a low-rank adapter (:mod:`leakbench.models.lora`)."""
 LAYERS = 2
 """Attention layers that are looked at."""
 
 Reading: TypeAlias = "dict[str, torch.Tensor]"
-"""Matrices ``[m, H]``, whose rows meet the inputs of a layer, by name."""
+"""Matrices ``[m, w]``, whose rows meet the inputs of a layer, by name."""
+
+
+class Rows(NamedTuple):
+    """Gradients whose rows lie in the span of a layer's inputs.
+
+    Attributes:
+        parts: the gradients.
+        through: what maps the inputs beforehand, ``[w, H]``; None where nothing does.
+    """
+
+    parts: Reading
+    through: torch.Tensor | None = None
 
 
 class AttentionInputs(ABC):
@@ -96,26 +110,39 @@ def attention_inputs(network: Network, parameters: torch.Tensor) -> AttentionInp
     module = network.trainable_module().eval()
     module.load_state_dict(network.unflatten(parameters), strict=False)
     base: Any = getattr(module, "base_model", None)
-    if any(name.endswith(JOINT) for name in network.names):
+    names = [*network.names, *network.frozen]
+    if any(name.endswith(JOINT) for name in names):
         return _Gpt2(base)
-    if any(name.endswith(READING) for name in network.names):
+    if any(name.endswith(READING) for name in names):
         return _Bert(base)
     raise Infeasible("there is no attention at the beginning of the model ('bert', 'distilbert' and 'gpt2' have it)")
 
 
-def reading(named: Mapping[str, torch.Tensor]) -> list[Reading]:
-    """The tensors of weights that read the inputs of the first and of the second layer, as far as there are any.
+def reading(named: Mapping[str, torch.Tensor], parameters: Mapping[str, torch.Tensor]) -> list[list[Rows]]:
+    """The gradients that tell of the inputs of the first and of the second layer, as far as there are any.
+
+    Of low-rank adapters these are those of ``B``, whose rows are in the span of the inputs as ``A`` maps them; and
+    those of ``A``, whose rows are in the span of the inputs themselves, but for adapters whose ``B`` is zero.
 
     Args:
-        named: the parameters' tensors, or those of a gradient of them.
+        named: gradients of the parameters that train; or other tensors of their shapes, such as masks.
+        parameters: the parameters, by name.
     """
-    layers: list[Reading] = []
+    layers: list[list[Rows]] = []
     for layer in range(LAYERS):
-        parts: Reading = {}
+        direct: Reading = {}
+        mapped: list[Rows] = []
         for name, value in named.items():
-            if f"layer.{layer}.attention" in name and name.endswith(READING):
-                parts[name] = value
-            elif name.endswith(f"h.{layer}.{JOINT}"):
-                parts |= {f"{name}.{number}": part for number, part in enumerate(value.T.chunk(3))}
-        layers += [parts] if parts else []
+            if f"layer.{layer}.attention." not in name and f"h.{layer}.attn." not in name:
+                continue
+            if name.endswith(READING):
+                direct[name] = value
+            elif name.endswith(JOINT):
+                direct |= {f"{name}.{number}": part for number, part in enumerate(value.T.chunk(3))}
+            elif name.endswith(UP):
+                down = name.removesuffix(UP) + DOWN
+                mapped.append(Rows({name: value}, parameters[down]))
+                direct |= {down: named[down]} if bool(parameters[name].any()) else {}
+        rows = [Rows(direct)] * bool(direct) + mapped
+        layers += [rows] if rows else []
     return layers

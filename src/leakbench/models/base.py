@@ -73,6 +73,9 @@ BatchNorm = Literal["eval", "train"]
 Statistics: TypeAlias = "dict[str, torch.Tensor]"
 """Mean and variance that BatchNorm layers normalise with, by the names of the module's buffers."""
 
+FROZEN_SEED = 0
+"""Draws parameters that are frozen, in all repetitions."""
+
 MODELS: Registry[Model] = Registry("model", "leakbench.models")
 
 
@@ -101,12 +104,18 @@ class LinearLayer:
 class Network:
     """A module as a function of one flat parameter vector, so that parameters batch like any other tensor.
 
+    Parameters of the module that require no gradient are frozen: they are no part of the vector, so they neither train
+    nor travel, and are as known as the architecture. A module all of whose parameters are so trains as a whole.
+
     The mode concerns BatchNorm alone; all other layers run as in evaluation. In mode ``train`` BatchNorm normalises
     with the mean and the biased variance of the batch, as torch does, and no running statistics are updated.
 
     >>> network = Network(torch.nn.Linear(3, 2))
     >>> network.dimension, network.logits(network.parameters, torch.ones(5, 3)).shape
     (8, torch.Size([5, 2]))
+    >>> tuned = torch.nn.Sequential(torch.nn.Linear(3, 4).requires_grad_(False), torch.nn.Linear(4, 2))
+    >>> Network(tuned).names
+    ['1.weight', '1.bias']
 
     Args:
         module: the architecture with its parameters and buffers; the network takes it over.
@@ -115,17 +124,20 @@ class Network:
 
     Attributes:
         batch_norm: the mode.
-        names: parameter names, in the module's order.
+        names: names of parameters that train, in the module's order.
         shapes: their shapes.
-        dimension: number of parameters, d.
+        dimension: number of parameters that train, d.
+        frozen: the other parameters, by name.
     """
 
     def __init__(
         self, module: torch.nn.Module, device: torch.device | str = "cpu", batch_norm: BatchNorm = "eval"
     ) -> None:
-        self._module = module.eval().requires_grad_(False).to(device)
+        self._module = module.eval().to(device)
         self.batch_norm: BatchNorm = batch_norm
-        named = dict(self._module.named_parameters())
+        named = trained_parameters(self._module)
+        every = dict(self._module.named_parameters())
+        self.frozen = {name: tensor.detach() for name, tensor in every.items() if name not in named}
         self._buffers = dict(self._module.named_buffers())
         self._normalising = [
             name
@@ -172,8 +184,11 @@ class Network:
         return self._module
 
     def trainable_module(self) -> torch.nn.Module:
-        """A copy of the module, parameters and buffers included, that ``torch.optim`` can train."""
-        return copy.deepcopy(self._module).requires_grad_(True).train()
+        """A copy of the module, parameters and buffers included, that ``torch.optim`` can train, but what is frozen."""
+        module = copy.deepcopy(self._module).train()
+        for name, parameter in module.named_parameters():
+            parameter.requires_grad_(name not in self.frozen)
+        return module
 
     @property
     def running_statistics(self) -> Statistics:
@@ -183,7 +198,7 @@ class Network:
 
     @property
     def state_size(self) -> int:
-        """Number of elements of the module's state: parameters, and buffers that torch saves.
+        """Number of elements of the module's state that training changes: parameters, and buffers that torch saves.
 
         Saved are BatchNorm's statistics and counters of batches, but not the positions of tokens, for example.
         """
@@ -257,14 +272,18 @@ class Network:
 
     @property
     def parameters(self) -> torch.Tensor:
-        """The module's own parameters, float32 ``[d]``."""
+        """The module's own parameters that train, float32 ``[d]``."""
         named = dict(self._module.named_parameters())
-        return torch.cat([named[name].reshape(-1) for name in self.names])
+        return torch.cat([named[name].detach().reshape(-1) for name in self.names])
 
     def unflatten(self, parameters: torch.Tensor) -> dict[str, torch.Tensor]:
         """A flat vector ``[d]`` as named tensors."""
         parts = torch.split(parameters, self.sizes)
         return {name: part.view(shape) for name, part, shape in zip(self.names, parts, self.shapes, strict=True)}
+
+    def tensors(self, parameters: torch.Tensor) -> dict[str, torch.Tensor]:
+        """All named tensors of a model with these parameters, ``[d]``: these, and the frozen ones."""
+        return self.frozen | self.unflatten(parameters)
 
     def logits(
         self, parameters: torch.Tensor, images: torch.Tensor, statistics: Statistics | None = None
@@ -407,6 +426,12 @@ class Network:
         return result
 
 
+def trained_parameters(module: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
+    """The parameters of a module that train, by name, in its order: see :class:`Network`."""
+    named = dict(module.named_parameters())
+    return {name: tensor for name, tensor in named.items() if tensor.requires_grad} or named
+
+
 def _without_running_statistics(module: torch.nn.Module, layers: list[str]) -> torch.nn.Module:
     """The module with BatchNorm layers that normalise with the batch's statistics: they hold no others.
 
@@ -427,6 +452,9 @@ def build_network(
 ) -> Network:
     """A network whose initialisation depends on ``seed`` alone; the global generator is left as it was.
 
+    What is frozen does not depend on it: like weights that were trained beforehand, it is the same in all repetitions,
+    whose models can then be computed with side by side.
+
     >>> from leakbench.models.lenet import LeNet
     >>> network = build_network(LeNet(), (1, 28, 28), classes=10, seed=0)
     >>> images, labels = torch.zeros(2, 1, 28, 28), torch.tensor([3, 7])
@@ -435,4 +463,10 @@ def build_network(
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Network(model.build(shape, classes), device)
+        module = model.build(shape, classes)
+        trained = trained_parameters(module)
+        if len(trained) < len(list(module.parameters())):
+            torch.manual_seed(FROZEN_SEED)
+            fixed = model.build(shape, classes).named_parameters()
+            module.load_state_dict({name: tensor for name, tensor in fixed if name not in trained}, strict=False)
+    return Network(module, device)

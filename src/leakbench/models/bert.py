@@ -22,6 +22,7 @@ from leakbench.errors import ConfigError, MissingData
 from leakbench.lazy import torch
 from leakbench.libraries.torchvision_compat import import_torchvision
 from leakbench.models.base import MODELS, Model, Network
+from leakbench.models.lora import Lora, Projection, adapt
 from leakbench.staged.root import data_root
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ WEIGHT_FILES = ("config.json", "model.safetensors")
 """Files of a folder of weights, as on the Hugging Face Hub."""
 
 _WORD_EMBEDDINGS = ("word_embeddings.weight", "wte.weight")
-_HEAD = ("pre_classifier.", "classifier.")  # missing in weights that were trained for no task
+_HEAD = ("pre_classifier.", "classifier.", "score.")  # missing in weights that were trained for no task
 
 
 class TextModel(Model):
@@ -46,6 +47,9 @@ class TextModel(Model):
     """The library's names of the fields of the architecture."""
     undropped: ClassVar[tuple[str, ...]]
     """The library's names of all probabilities of dropout."""
+    projections: ClassVar[dict[str, Projection]]
+    """The layers that compute queries, keys and values."""
+    added: ClassVar[tuple[str, ...]] = ("lora",)
 
     width: int = Field(ge=1, description="numbers of a word embedding and of a hidden state, H")
     layers: int = Field(ge=1, description="transformer layers")
@@ -66,6 +70,11 @@ class TextModel(Model):
         "with config.json and model.safetensors; the last layers start at random if they are not among them. "
         "Everything starts at random by default",
     )
+    lora: Lora | None = Field(
+        None,
+        description="adapters of the targets among an attention layer's query, key and value, of a low rank, which add "
+        "their outputs times alpha / rank; they and the last layers alone train and travel, without them everything",
+    )
 
     @model_validator(mode="after")
     def _whole_heads(self) -> TextModel:
@@ -85,8 +94,12 @@ class TextModel(Model):
         self._check_sentences(shape)
         # On the device meta there is nothing to read.
         if self.weights is None or torch.get_default_device().type == "meta":
-            return _classifier(self.library[1])(self._config(classes))
-        return self._trained(data_root() / self.weights, classes)
+            module: torch.nn.Module = self._classifier(self._config(classes))
+        else:
+            module = self._trained(data_root() / self.weights, classes)
+        if self.lora is not None:
+            adapt(module, self.lora, self.projections, self.width, _HEAD)
+        return module
 
     def check_vocabulary(self, size: int) -> None:
         """Whether there is a word embedding for each of a tokenizer's ``size`` ids.
@@ -99,6 +112,10 @@ class TextModel(Model):
                 f"model '{self.name}': a tokenizer that does not fit the model: it has {size} token ids, the model "
                 f"{self.vocabulary} word embeddings; set vocabulary to {size} or more"
             )
+
+    @property
+    def _classifier(self) -> Any:
+        return _classifier(self.library[1])
 
     def _configuration(self) -> Any:
         return getattr(transformers_library(), self.library[0])
@@ -130,7 +147,7 @@ class TextModel(Model):
         try:
             config = self._configuration().from_pretrained(folder, **self._options(classes))
             with _quiet():
-                module, report = _classifier(self.library[1]).from_pretrained(  # type: ignore[attr-defined]
+                module, report = self._classifier.from_pretrained(
                     folder,
                     config=config,
                     dtype=torch.float32,
@@ -195,9 +212,24 @@ class Bert(TextModel):
         "activation": "hidden_act",
     }
     undropped = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
+    projections: ClassVar[dict[str, Projection]] = {
+        target: Projection(f".attention.self.{target}") for target in ("query", "key", "value")
+    }
 
     width: int = Field(768, ge=1, description="numbers of a word embedding and of a hidden state, H")
     layers: int = Field(12, ge=1, description="transformer layers")
+
+
+@MODELS.register("bert_lora", version=1)
+class BertLora(Bert):
+    """BERT with low-rank adapters of rank 8 (Hu et al. 2022), which alone train and travel, with the last layer.
+
+    Everything else is frozen, and the same in all repetitions. Rank and alpha are those of the paper's base models.
+    """
+
+    added = ()
+
+    lora: Lora = Field(Lora(), description="the adapters, and what they adapt")
 
 
 @MODELS.register("distilbert", version=1)
@@ -215,6 +247,9 @@ class DistilBert(TextModel):
         "activation": "activation",
     }
     undropped = ("dropout", "attention_dropout", "seq_classif_dropout", "qa_dropout")
+    projections: ClassVar[dict[str, Projection]] = {
+        target: Projection(f".attention.{target[0]}_lin") for target in ("query", "key", "value")
+    }
 
     width: int = Field(768, ge=1, description="numbers of a word embedding and of a hidden state, H")
     layers: int = Field(6, ge=1, description="transformer layers")
@@ -226,7 +261,7 @@ def word_embeddings(network: Network, parameters: torch.Tensor) -> torch.Tensor:
     Raises:
         ConfigError: the model has none.
     """
-    return network.unflatten(parameters)[table_of(network)]
+    return network.tensors(parameters)[table_of(network)]
 
 
 def embedding_width(network: Network) -> int:
@@ -235,7 +270,9 @@ def embedding_width(network: Network) -> int:
     Raises:
         ConfigError: the model has no word embeddings.
     """
-    return network.shapes[network.names.index(table_of(network))][1]
+    table = table_of(network)
+    trained = dict(zip(network.names, network.shapes, strict=True))
+    return trained[table][1] if table in trained else network.frozen[table].shape[1]
 
 
 def table_of(network: Network) -> str:
@@ -244,7 +281,7 @@ def table_of(network: Network) -> str:
     Raises:
         ConfigError: the model has none.
     """
-    tables = [name for name in network.names if name.endswith(_WORD_EMBEDDINGS)]
+    tables = [name for name in (*network.names, *network.frozen) if name.endswith(_WORD_EMBEDDINGS)]
     if len(tables) != 1:
         raise ConfigError("the model has no table of word embeddings; models of sentences have one")
     return tables[0]

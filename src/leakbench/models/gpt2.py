@@ -15,6 +15,7 @@ from pydantic import Field
 from leakbench.lazy import torch
 from leakbench.models.base import MODELS
 from leakbench.models.bert import TextModel, embedded, transformers_library
+from leakbench.models.lora import Lora, Projection
 
 
 @MODELS.register("gpt2", version=1)
@@ -32,6 +33,9 @@ class Gpt2(TextModel):
         "activation": "activation_function",
     }
     undropped = ("resid_pdrop", "embd_pdrop", "attn_pdrop", "summary_first_dropout")
+    projections: ClassVar[dict[str, Projection]] = {
+        target: Projection(".attn.c_attn", part) for part, target in enumerate(("query", "key", "value"))
+    }
 
     width: int = Field(768, ge=1, description="numbers of a word embedding and of a hidden state, H")
     layers: int = Field(12, ge=1, description="transformer layers")
@@ -43,9 +47,21 @@ class Gpt2(TextModel):
         # Tokens that begin and end texts in its own vocabulary.
         return {**super()._options(classes), "bos_token_id": None, "eos_token_id": None}
 
-    def build(self, shape: tuple[int, ...], classes: int) -> torch.nn.Module:
-        self._check_sentences(shape)
-        return _classifier()(self._config(classes))
+    @property
+    def _classifier(self) -> Any:
+        return _classifier()
+
+
+@MODELS.register("gpt2_lora", version=1)
+class Gpt2Lora(Gpt2):
+    """GPT-2 with low-rank adapters of rank 4 (Hu et al. 2022), which alone train and travel, with the last layer.
+
+    Everything else is frozen, and the same in all repetitions. Rank and alpha are those of the paper's GPT-2.
+    """
+
+    added = ()
+
+    lora: Lora = Field(Lora(rank=4, alpha=32), description="the adapters, and what they adapt")
 
 
 @cache

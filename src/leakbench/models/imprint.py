@@ -37,7 +37,7 @@ def imprinted(
     """A module behind an imprint: ``images + relu(images @ weights.T + biases) @ answer``.
 
     >>> module = imprinted(torch.nn.Flatten(), torch.ones(2, 4), torch.tensor([0.0, -3.0]), torch.ones(2))
-    >>> module(torch.ones(1, 1, 2, 2))
+    >>> module(torch.ones(1, 1, 2, 2)).detach()
     tensor([[6., 6., 6., 6.]])
 
     Args:
@@ -50,4 +50,4 @@ def imprinted(
         front = _imprint()(weights.shape[1], len(weights)).to(weights)
     state = {"measure.weight": weights, "measure.bias": biases, "answer.weight": answer[None]}
     front.load_state_dict(state | {"answer.bias": answer.new_zeros(1)})
-    return torch.nn.Sequential(front.requires_grad_(False), module)
+    return torch.nn.Sequential(front, module)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from leakbench.lazy import torch
-from leakbench.models.base import Model
+from leakbench.models.base import Model, trained_parameters
 
 
 def multiply_adds(model: Model, shape: tuple[int, ...], classes: int) -> float:
@@ -23,12 +23,12 @@ def multiply_adds(model: Model, shape: tuple[int, ...], classes: int) -> float:
 
 
 def parameter_counts(model: Model, shape: tuple[int, ...], classes: int) -> dict[str, int]:
-    """Number of parameters in each tensor of a model for samples of a shape, in its order; allocates none of them."""
+    """Number of parameters in each tensor of a model that trains, in its order; allocates none of them."""
     with torch.device("meta"):
         module = model.build(shape, classes)
-    return {name: parameter.numel() for name, parameter in module.named_parameters()}
+    return {name: parameter.numel() for name, parameter in trained_parameters(module).items()}
 
 
 def parameter_count(model: Model, shape: tuple[int, ...], classes: int) -> int:
-    """Number of parameters of a model for samples of a shape; allocates none of them."""
+    """Number of parameters of a model that train, for samples of a shape; allocates none of them."""
     return sum(parameter_counts(model, shape, classes).values())

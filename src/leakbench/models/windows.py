@@ -182,7 +182,7 @@ class FeatureWindows:
             images: ``[B, C, H, W]``.
             together: features of single images in one backward pass, roughly.
         """
-        tensors = self._network.unflatten(parameters)
+        tensors = self._network.tensors(parameters)
         maps, values = self._forward(self._maps, tensors, images)
         units, features = self._forward(self._units, tensors, values.flatten(1))
         count, shape = features.shape[1], values.shape[1:]

@@ -11,10 +11,12 @@ import pandas as pd
 import pytest
 import torch
 from tests.papers.drawn import Tables, draw, interval, make, per_seed, series, smoke_tables
+from tests.report.synthetic import ROOT, tidy_tables
 
 from leakbench.data.text import pack
 from leakbench.papers.cdpa.common import printed
 from leakbench.papers.cdpa.text_attacked import DEFENSES, ROUGES, chosen_lamp
+from leakbench.planning.project import Project
 
 PAPER = "cdpa"
 LEARNT = {
@@ -222,6 +224,38 @@ def test_void_attacks_are_hollow(tables: Tables) -> None:
     drawing = draw("figS4", tables, paper=PAPER)
     assert drawing.shows_void
     assert ["void" in ax.get_title() for ax in drawing.figure.axes[:2]] == [True, False]
+
+
+class TestAdapters:
+    """On tables of the scale ``laptop``: that of ``smoke`` leaves these experiments out."""
+
+    def test_ranks_beside_the_whole_model(self) -> None:
+        read = ("text_adapters", "text_adapters_trained", "text_attacks", "text_exact")
+        tables = tidy_tables(Project(ROOT, {"papers": [PAPER]}).plan("laptop"), PAPER, only=read)
+        lost = tables["text_adapters"]
+        unread = (lost["model"] == "bert-lora-8") & (lost["attack"] == "dager")
+        lost.loc[unread, "value"] = math.nan
+        shown = make("tableS7", tables, paper=PAPER).set_index(["travels", "rank"])
+        assert list(shown.columns) == ["DAGER", "LAMP (cosine)", "TAG", "DLG", "frequent words"]
+        states = {"text_adapters": "adapters at their start", "text_adapters_trained": "adapters after an epoch"}
+        assert list(shown.index) == [
+            ("all parameters", "–"),
+            *((state, rank) for state in states.values() for rank in ("8", "16", "32")),
+        ]
+        for experiment, state in states.items():
+            for rank in ("8", "16", "32"):
+                for attack, column in {"dager": "DAGER", "lamp-cos": "LAMP (cosine)", "dlg-text": "DLG"}.items():
+                    rows = tables[experiment]
+                    rows = rows[(rows["model"] == f"bert-lora-{rank}") & (rows["attack"] == attack)]
+                    mean = rows[rows["metric"] == "token_accuracy"].groupby("seed")["value"].mean().mean()
+                    found = shown.loc[(state, rank), column]
+                    assert found == "–" if math.isnan(mean) else numbers_of(found) == pytest.approx(mean, rel=1e-2)
+        assert shown.loc[("adapters at their start", "8"), "DAGER"] == "–"
+        for experiment, attack, column in (("text_exact", "dager", "DAGER"), ("text_attacks", "tag", "TAG")):
+            rows = tables[experiment]
+            rows = rows[(rows["defense"] == "none") & (rows["attack"] == attack)]
+            mean = rows[rows["metric"] == "token_accuracy"].groupby("seed")["value"].mean().mean()
+            assert numbers_of(shown.loc[("all parameters", "–"), column]) == pytest.approx(mean, rel=1e-2)
 
 
 class TestExact:

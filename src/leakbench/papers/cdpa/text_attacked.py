@@ -13,6 +13,8 @@ ATTACKED, INFORMED, TRAINED = "text_attacks", "text_adaptive", "text_utility"
 """Experiments: every defense under attack, attackers who know CDPA, and federated fine-tuning."""
 EXACT = "text_exact"
 """Experiment of DAGER on every defense."""
+ADAPTERS, TRAINED_ADAPTERS = "text_adapters", "text_adapters_trained"
+"""Experiments on low-rank adapters, at their start and after an epoch."""
 
 DLG, TAG = "dlg-text", "tag"
 LAMPS = {"lamp-cos": "LAMP (cosine)", "lamp-l1l2": "LAMP (L1 + L2)"}
