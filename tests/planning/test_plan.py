@@ -296,6 +296,7 @@ JUDGING = (
     *("undefended", "cifar_pruning", "inversion", "inversion_single", "rog", "text_attacks", "constants"),
     *("undefended_release", "single_undefended", "trained_undefended", "batch_undefended", "local_undefended"),
     *("rounds_undefended", "sum_undefended", "malicious_undefended", "malicious_sum_undefended", "text_undefended"),
+    "connected_undefended",
 )
 """Experiments whose undefended cells judge the attacks of others."""
 UNGATED = ("released_pruning", "released_noise", "released_cifar")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,8 @@ def test_a_row_per_number() -> None:
         reasons={"mse": "non-finite", "lpips": "not staged"},
     )
     job, record = changed(CELL.format("pruning", "gp", "ig"), [replicate, replicate], metrics)
-    rows = list(tidy_rows(job, record))[:5]
+    assert len(list(tidy_rows(job, record))) == 8
+    rows = list(tidy_rows(replace(job, kind=job.kind.model_copy(update={"budget": True})), record))[:5]
     shared = {
         "scale": "smoke",
         "paper": "optimal_defense",

@@ -277,6 +277,10 @@ class AttackJob(JobKind):
         return {**SUBJECTS[job.dataset.component.unit].metrics, **VICTIM_METRICS, **picked, **chosen}
 
     @property
+    def counts_seconds(self) -> bool:
+        return self.budget
+
+    @property
     def malicious_server(self) -> bool:
         """Whether attackers may change the model, and records say how visible that is."""
         return "modified_model" in self.knowledge

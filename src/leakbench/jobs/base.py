@@ -413,6 +413,11 @@ class JobKind(Component):
         """
         return Effort(1, 1).times(len(job.seeds) * job.defense.count)
 
+    @property
+    def counts_seconds(self) -> bool:
+        """Whether tables hold the seconds of its replicates beside their metrics."""
+        return False
+
     def shared_effort(self, job: Job) -> dict[str, Effort]:
         """The parts of :meth:`effort` that the first of several jobs does for all, each under what names the work."""
         return {}

@@ -23,7 +23,7 @@ SETTING = "setting."
 """Prefix of the columns that hold swept parameters."""
 
 SECONDS = "device_s"
-"""Metric of every replicate: seconds of the processor or GPU, if all of a record take alike."""
+"""Metric of replicates with a budget: seconds of the processor or GPU, if all of a record take alike."""
 
 COLUMNS = {
     **dict.fromkeys(("scale", "paper", "experiment", "dataset", "model", "defense", "mechanism"), "str"),
@@ -233,11 +233,11 @@ def tidy_rows(
     """One row per number of a record. Null values become NaN; ``void`` says that the attack missed a gate.
 
     ``under_attacked`` says that attacks on this cell that know the defense do worse than those inside them, and
-    ``distinct`` that each seed has victims of its own. Beside its metrics, each replicate has its part of the record's
-    seconds, :data:`SECONDS`.
+    ``distinct`` that each seed has victims of its own. Where the kind of job counts a budget, each replicate has its
+    part of the record's seconds beside its metrics, :data:`SECONDS`.
     """
     seconds = MetricInfo(unit="s of the processor or GPU", direction="none")
-    part = record.cost.device_s / max(1, len(record.replicates))
+    part = [(SECONDS, record.cost.device_s / len(record.replicates))] if job.kind.counts_seconds else []
     cell = {
         "scale": job.scale,
         "paper": job.paper,
@@ -257,7 +257,7 @@ def tidy_rows(
         shared = (
             cell | {"void": void, COLUMN: weak, "seed": replicate.seed, "status": replicate.outcome.status} | setting
         )
-        for name, value in [*replicate.metrics.items(), (SECONDS, part)]:
+        for name, value in [*replicate.metrics.items(), *part]:
             info = seconds if name == SECONDS else record.metrics[name]
             named = shared | {"metric": name, "unit": info.unit, "direction": info.direction, "axis": info.axis}
             for index, number in enumerate(value if isinstance(value, list) else [value]):

@@ -35,6 +35,7 @@ STATES = {ADAPTERS: "adapters at their start", TRAINED_ADAPTERS: "adapters after
         reads(ATTACKED, defenses="none", attacks=(LAMP, TAG, DLG, WORDS)),
         reads(EXACT, defenses="none", attacks=DAGER),
     ),
+    leaves_out="its updates are undefended",
 )
 def table_s7(tables: Tables) -> pd.DataFrame:
     """A row for the whole model, and one per state and rank."""
