@@ -332,7 +332,7 @@ class TestAdaptive:
     @pytest.mark.parametrize("name", [name for name in DEFENSES if DEFENSES.get(name).adaptive])
     def test_is_the_stack_that_the_defense_declares(self, name: str, observations: Observations) -> None:
         declared = DEFENSES.get(name).adaptive
-        # What takes mixtures apart asks for labels that are searched for, too.
+        # The attacker of mixtures asks for labels that are searched for, too.
         inside = ATTACKS.get("dlg").model_validate({"iterations": 1}) if name == "mixup" else ECHO
         attack = Adaptive(attack=inside).against(declared)
         for wrapper in reversed(declared):  # the last one is the outermost

@@ -7,7 +7,7 @@ import torch
 
 from leakbench.attacks.adaptive import Masked
 from leakbench.attacks.analytic import Analytic
-from leakbench.attacks.base import ATTACKS, Attack, Knowledge, Observations, Reconstruction
+from leakbench.attacks.base import ATTACKS, Attack, ClientSetup, Knowledge, Observations, Reconstruction
 from leakbench.data.base import ImageDataset
 from leakbench.data.embedded import Digits, Photos
 from leakbench.errors import Infeasible
@@ -125,7 +125,7 @@ def refused(attack: Attack, network: Network, batch: int, reason: str, local: Lo
     seen = Observations(network, network.parameters, torch.ones(1, network.dimension), (batch, 1, 9, 9), local)
     for each in (attack, Masked(attack=attack)):
         with pytest.raises(Infeasible, match=f"attack '{attack.name}'.*{reason}"):
-            each.check_clients(Linear(), network, local, seen.batch_shape)
+            each.check_clients(ClientSetup(Linear(), network, local, seen.batch_shape))
     with pytest.raises(Infeasible, match=f"attack '{attack.name}'.*{reason}"):
         attack.reconstruct(seen, Knowledge(), Streams([("refused", 0)]))
 

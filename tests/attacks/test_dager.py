@@ -9,7 +9,7 @@ import torch
 from tests.attacks.test_sentence_matching import SPECIAL, L, V, Victims, sentences
 
 from leakbench.attacks.adaptive import Masked
-from leakbench.attacks.base import ATTACKS, Knowledge, Observations, Words
+from leakbench.attacks.base import ATTACKS, ClientSetup, Knowledge, Observations, Words
 from leakbench.attacks.dager import Dager
 from leakbench.errors import Infeasible
 from leakbench.federated.local import ONE_STEP, LocalTraining
@@ -176,7 +176,7 @@ def test_more_tokens_than_adapters_tell(rank: int, words: int, moved: float, rea
 
 
 def test_adapters_of_few_dimensions_are_all_that_is_told() -> None:
-    """Of as many tokens as the rank every word is in the span: nothing in the gradient is left to tell them by."""
+    """With as many tokens as the rank every word is in the span, and nothing in the gradient tells them apart."""
     victims = Victims(lengths(5), lora=Lora(rank=7))
     network = victims.observations.network
     named = network.unflatten(victims.observations.gradients[0])
@@ -260,16 +260,16 @@ def test_what_the_plan_shows_is_refused_before_anything_is_computed(
 ) -> None:
     for attack in (Dager(), Masked(attack=Dager())):
         with pytest.raises(Infeasible, match=reason):
-            attack.check_clients(model, UNREAD, local, (samples, 20))
+            attack.check_clients(ClientSetup(model, UNREAD, local, (samples, 20)))
 
 
 def test_clients_that_it_reads() -> None:
-    Dager().check_clients(Bert(width=32, heads=2), UNREAD, ONE_STEP, (4, 20))
-    Dager().check_clients(Bert(width=32, heads=2, lora=Lora(rank=4)), UNREAD, ONE_STEP, (1, 20))
+    Dager().check_clients(ClientSetup(Bert(width=32, heads=2), UNREAD, ONE_STEP, (4, 20)))
+    Dager().check_clients(ClientSetup(Bert(width=32, heads=2, lora=Lora(rank=4)), UNREAD, ONE_STEP, (1, 20)))
 
 
 def test_trained_adapters_are_read_up_to_the_rows_of_their_a() -> None:
     model = Bert(width=32, heads=2, lora=Lora(rank=3))
-    Masked(attack=Dager()).check_clients(model, UNREAD, ONE_STEP, (4, 20), trained=True)
+    Masked(attack=Dager()).check_clients(ClientSetup(model, UNREAD, ONE_STEP, (4, 20), trained=True))
     with pytest.raises(Infeasible, match="no more than the 6 rows of its layers' A; there are 7, and the rank is 3"):
-        Masked(attack=Dager()).check_clients(model, UNREAD, ONE_STEP, (5, 20), trained=True)
+        Masked(attack=Dager()).check_clients(ClientSetup(model, UNREAD, ONE_STEP, (5, 20), trained=True))

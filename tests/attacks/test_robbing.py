@@ -9,7 +9,7 @@ import torch
 from tests.attacks.test_analytic import layers, observe, tied, victims
 
 from leakbench.attacks.adaptive import Masked
-from leakbench.attacks.base import Knowledge, Observations
+from leakbench.attacks.base import ClientSetup, Knowledge, Observations
 from leakbench.attacks.robbing import RobbingTheFed, expected_alone
 from leakbench.data.base import ImageDataset
 from leakbench.data.embedded import Digits, Photos
@@ -239,16 +239,16 @@ def test_no_such_model(network: Network, form: Any, reason: str) -> None:
         attack.prepare(network, (2, 1, 9, 9), Knowledge())
     for each in (attack, Masked(attack=attack)):
         with pytest.raises(Infeasible, match=f"attack 'robbing_the_fed'.*{reason}"):
-            each.check_clients(Linear(), network, ONE_STEP, (2, 1, 9, 9))
+            each.check_clients(ClientSetup(Linear(), network, ONE_STEP, (2, 1, 9, 9)))
 
 
 def test_what_the_plan_shows() -> None:
     network, shape = build_network(LeNet(), (1, 16, 16), 10, 0), (2, 1, 16, 16)
-    RobbingTheFed().check_clients(LeNet(), network, LocalTraining(rate=0.1), shape)
+    RobbingTheFed().check_clients(ClientSetup(LeNet(), network, LocalTraining(rate=0.1), shape))
     with pytest.raises(Infeasible, match="clients take several; list gradient matching"):
-        RobbingTheFed().check_clients(LeNet(), network, LocalTraining(steps=2), shape)
+        RobbingTheFed().check_clients(ClientSetup(LeNet(), network, LocalTraining(steps=2), shape))
     with pytest.raises(Infeasible, match="measures images"):
-        RobbingTheFed().check_clients(LeNet(), network, ONE_STEP, (2, 20))
+        RobbingTheFed().check_clients(ClientSetup(LeNet(), network, ONE_STEP, (2, 20)))
 
 
 @pytest.mark.parametrize(("form", "reason"), [("module", "a model without it"), ("parameters", "measure one number")])

@@ -10,7 +10,7 @@ import torch
 from tests.attacks.test_analytic import layers, observe, refused, tied, victims
 
 from leakbench.attacks.analytic import Analytic
-from leakbench.attacks.base import ATTACKS, Knowledge, Observations, Reconstruction
+from leakbench.attacks.base import ATTACKS, ClientSetup, Knowledge, Observations, Reconstruction
 from leakbench.attacks.spear import Spear
 from leakbench.data.base import ImageDataset
 from leakbench.data.embedded import Digits, Photos
@@ -165,7 +165,7 @@ def test_several_steps(local: LocalTraining) -> None:
 def test_one_step_is_a_gradient_at_any_rate() -> None:
     images, labels = victims(Digits(size=8), n=1, batch=2)
     network, local = build_network(MLP(width=50), (1, 8, 8), 10, seed=0), LocalTraining(rate=0.1)
-    Spear().check_clients(MLP(width=50), network, local, (2, 1, 8, 8))
+    Spear().check_clients(ClientSetup(MLP(width=50), network, local, (2, 1, 8, 8)))
     assert errors(attack(observe(network, images, labels, local)).images, images).max() < 1e-3
 
 

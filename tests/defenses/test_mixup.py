@@ -121,7 +121,7 @@ def test_weights_are_beta(alpha: float) -> None:
     images = torch.tensor([0.0, 1.0]).view(1, 2, 1, 1, 1).expand(4000, 2, 1, 1, 1)
     mixed, _ = ready(alpha).protect_data(images, torch.zeros(4000, 2, dtype=torch.long), streams(*range(4000)))
     first = mixed[:, 0].flatten().double().numpy()
-    # Of two images half of the orders change nothing, and weights of 0 are rare.
+    # Half of the orders of two images change nothing, and weights of 0 are rare.
     chosen = first[np.array([draws(client, 1, 2)[1] == [1, 0] for client in range(4000)])]
     assert 1800 < len(chosen) < 2200
     assert kstest(chosen, beta(alpha, alpha).cdf).pvalue > 1e-3

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from leakbench.attacks.base import ClientSetup
 from leakbench.jobs.attack import AttackJob
 from leakbench.jobs.base import Job
 from leakbench.leaderboard.tracks import TRACKS
@@ -36,7 +37,9 @@ def test_attacks_read_the_models_and_clients_of_their_tracks(scale: str) -> None
         if place not in networks:
             networks[place] = build_network(model, dataset.shape, dataset.classes, seed=0)
         samples = job.kind.batch_size * job.kind.users
-        job.attack.single().check_clients(model, networks[place], job.kind.local, (samples, *dataset.shape))
+        job.attack.single().check_clients(
+            ClientSetup(model, networks[place], job.kind.local, (samples, *dataset.shape))
+        )
         attacks.add(path.split("/")[-2])
     assert {"ig", "robbing", *(("spear", "cocktail") if scale == "full" else ())} <= attacks
 

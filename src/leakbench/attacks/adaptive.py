@@ -13,14 +13,22 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, SerializeAsAny, field_validator
 
-from leakbench.attacks.base import ATTACKS, Attack, Grant, Knowledge, Observations, Reconstruction, each_round
+from leakbench.attacks.base import (
+    ATTACKS,
+    Attack,
+    ClientSetup,
+    Grant,
+    Knowledge,
+    Observations,
+    Reconstruction,
+    each_round,
+)
 from leakbench.data.covariance import moments_of
 from leakbench.effort import Effort
 from leakbench.errors import ConfigError, Infeasible, UnknownName
-from leakbench.federated.local import LocalTraining
 from leakbench.federated.tensors import Tensors
 from leakbench.lazy import torch
-from leakbench.models.base import Model, Network
+from leakbench.models.base import Network
 from leakbench.randomness import Streams
 from leakbench.theory.denoising import posterior_mean
 
@@ -91,16 +99,8 @@ class Wrapper(Attack):
     def repeats_steps(self) -> bool:
         return self.attack.repeats_steps
 
-    def check_clients(
-        self,
-        model: Model,
-        network: Network,
-        local: LocalTraining,
-        batch_shape: tuple[int, ...],
-        *,
-        trained: bool = False,
-    ) -> None:
-        self.attack.check_clients(model, network, local, batch_shape, trained=trained)
+    def check_clients(self, clients: ClientSetup) -> None:
+        self.attack.check_clients(clients)
 
     def varied(self, prior: float, rate: float) -> Attack:
         return self.model_copy(update={"attack": self.attack.varied(prior, rate)})

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from leakbench.attacks.base import ATTACKS, Attack, Knowledge, Observations, Reconstruction
+from leakbench.attacks.base import ATTACKS, Attack, ClientSetup, Knowledge, Observations, Reconstruction
 from leakbench.errors import Infeasible
-from leakbench.federated.local import LocalTraining
 from leakbench.lazy import torch
-from leakbench.models.base import LinearLayer, Model, Network
+from leakbench.models.base import LinearLayer, Network
 from leakbench.models.stacked import flat_modules
 from leakbench.randomness import Streams
 
@@ -33,16 +32,8 @@ class Analytic(Attack):
     True
     """
 
-    def check_clients(
-        self,
-        model: Model,
-        network: Network,
-        local: LocalTraining,
-        batch_shape: tuple[int, ...],
-        *,
-        trained: bool = False,
-    ) -> None:
-        self._layer(network, batch_shape)
+    def check_clients(self, clients: ClientSetup) -> None:
+        self._layer(clients.network, clients.batch_shape)
 
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
         """Reconstruct undefended gradients exactly, and independently of ``streams``.

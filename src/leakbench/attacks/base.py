@@ -403,6 +403,25 @@ class Reconstruction:
         return Reconstruction(**{each.name: picked(getattr(self, each.name), rows) for each in fields(self)})
 
 
+@dataclass(frozen=True)
+class ClientSetup:
+    """Clients as the plan knows them.
+
+    Attributes:
+        model: that is attacked.
+        network: it, before any training.
+        local: the clients' local computation.
+        batch_shape: of each client's samples, as the data set holds them, ``(B, ...)``.
+        trained: whether the model that is attacked was trained.
+    """
+
+    model: Model
+    network: Network
+    local: LocalTraining
+    batch_shape: tuple[int, ...]
+    trained: bool = False
+
+
 class Attack(Component):
     """A reconstruction method. A subclass implements :meth:`reconstruct`, and :meth:`needs` if it needs knowledge.
 
@@ -466,23 +485,8 @@ class Attack(Component):
         """
         return self
 
-    def check_clients(
-        self,
-        model: Model,
-        network: Network,
-        local: LocalTraining,
-        batch_shape: tuple[int, ...],
-        *,
-        trained: bool = False,
-    ) -> None:
+    def check_clients(self, clients: ClientSetup) -> None:
         """Reject models and clients that it cannot read, before anything is computed; by default none.
-
-        Args:
-            model: that is attacked.
-            network: it, before any training.
-            local: the clients' local computation.
-            batch_shape: of each client's samples, as the data set holds them, ``(B, ...)``.
-            trained: whether the model that is attacked was trained.
 
         Raises:
             Infeasible: it cannot read them.

@@ -18,15 +18,14 @@ from typing import Literal
 from pydantic import Field
 
 from leakbench.attacks.analytic import INSTEAD, first_layer
-from leakbench.attacks.base import ATTACKS, Attack, Knowledge, Observations, Reconstruction
+from leakbench.attacks.base import ATTACKS, Attack, ClientSetup, Knowledge, Observations, Reconstruction
 from leakbench.attacks.engine import Cost, TrialData, minimise
 from leakbench.attacks.optimisers import Adam, Optimiser
 from leakbench.attacks.regularisers import Scene, TotalVariation
 from leakbench.effort import Effort
 from leakbench.errors import Infeasible
-from leakbench.federated.local import LocalTraining
 from leakbench.lazy import torch
-from leakbench.models.base import LinearLayer, Model, Network
+from leakbench.models.base import LinearLayer, Network
 from leakbench.randomness import Streams
 
 NORMAL = 0.374567
@@ -64,16 +63,8 @@ class CocktailParty(Attack):
     def repeats_steps(self) -> bool:
         return False
 
-    def check_clients(
-        self,
-        model: Model,
-        network: Network,
-        local: LocalTraining,
-        batch_shape: tuple[int, ...],
-        *,
-        trained: bool = False,
-    ) -> None:
-        self._layer(network, batch_shape)
+    def check_clients(self, clients: ClientSetup) -> None:
+        self._layer(clients.network, clients.batch_shape)
 
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
         """Unmix every client's images, in no particular order, and independently of ``streams``.

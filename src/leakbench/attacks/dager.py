@@ -28,13 +28,12 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field
 
-from leakbench.attacks.base import ATTACKS, Attack, Knowledge, Observations, Reconstruction, Words
+from leakbench.attacks.base import ATTACKS, Attack, ClientSetup, Knowledge, Observations, Reconstruction, Words
 from leakbench.effort import Effort
 from leakbench.errors import Infeasible
 from leakbench.federated.local import LocalTraining
 from leakbench.lazy import torch
 from leakbench.models.attention import LAYERS, Rows, attention_inputs, reading
-from leakbench.models.base import Model, Network
 from leakbench.models.bert import TextModel, embed
 from leakbench.numerics.completion import completed
 from leakbench.randomness import Streams
@@ -83,25 +82,17 @@ class Dager(Attack):
     def effort(self, samples: int) -> Effort:
         return Effort(samples, 1)
 
-    def check_clients(
-        self,
-        model: Model,
-        network: Network,
-        local: LocalTraining,
-        batch_shape: tuple[int, ...],
-        *,
-        trained: bool = False,
-    ) -> None:
-        samples = batch_shape[0]
+    def check_clients(self, clients: ClientSetup) -> None:
+        model, samples = clients.model, clients.batch_shape[0]
         if not isinstance(model, TextModel):
             raise Infeasible(f"attack 'dager' reads layers of attention, and model '{model.name}' begins with none")
-        _one_step(local, samples)
+        _one_step(clients.local, samples)
         if samples > 1 and model.layers < LAYERS:
             raise Infeasible(ONE_LAYER)
         least = samples + 2  # a token of each, and those that begin and end all sentences
         _narrower(least, model.width)
         if model.lora is not None:
-            _adapters(least, model.lora.rank, model.lora.rank * len(model.lora.targets) if trained else 0)
+            _adapters(least, model.lora.rank, model.lora.rank * len(model.lora.targets) if clients.trained else 0)
 
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
         """Reconstruct the tokens that are not known; of a single sentence independently of ``streams``.

@@ -19,11 +19,11 @@ from typing import Literal, NamedTuple
 from pydantic import Field
 
 from leakbench.attacks.analytic import INSTEAD, first_layer, opening
-from leakbench.attacks.base import ATTACKS, Attack, Grant, Knowledge, Observations, Reconstruction
+from leakbench.attacks.base import ATTACKS, Attack, ClientSetup, Grant, Knowledge, Observations, Reconstruction
 from leakbench.errors import Infeasible
 from leakbench.federated.local import LocalTraining
 from leakbench.lazy import torch
-from leakbench.models.base import LinearLayer, Model, Network
+from leakbench.models.base import LinearLayer, Network
 from leakbench.models.imprint import MEASURE, imprinted
 from leakbench.randomness import Streams
 
@@ -74,19 +74,11 @@ class RobbingTheFed(Attack):
     def auxiliary(self, granted: int) -> int:
         return granted  # a help, not a need
 
-    def check_clients(
-        self,
-        model: Model,
-        network: Network,
-        local: LocalTraining,
-        batch_shape: tuple[int, ...],
-        *,
-        trained: bool = False,
-    ) -> None:
-        self._check_images(batch_shape)
-        self._check_step(local, batch_shape[0])
+    def check_clients(self, clients: ClientSetup) -> None:
+        self._check_images(clients.batch_shape)
+        self._check_step(clients.local, clients.batch_shape[0])
         if self.form == "parameters":
-            _first_layers(network, batch_shape, self.name)
+            _first_layers(clients.network, clients.batch_shape, self.name)
 
     def prepare(self, network: Network, batch_shape: tuple[int, ...], knowledge: Knowledge) -> Network:
         """The model with thresholds in its first layer.

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from pydantic import Field
 
 from leakbench.attacks.analytic import INSTEAD, first_layer, opening
-from leakbench.attacks.base import ATTACKS, Attack, Knowledge, Observations, Reconstruction
+from leakbench.attacks.base import ATTACKS, Attack, ClientSetup, Knowledge, Observations, Reconstruction
 from leakbench.errors import Infeasible
 from leakbench.federated.local import LocalTraining
 from leakbench.lazy import torch
-from leakbench.models.base import LinearLayer, Model, Network
+from leakbench.models.base import LinearLayer, Network
 from leakbench.randomness import Streams
 
 ROUND = 1024
@@ -52,16 +52,8 @@ class Spear(Attack):
         0.998, gt=0, le=1, description="least part of neurons and images whose activation is as the gradient says"
     )
 
-    def check_clients(
-        self,
-        model: Model,
-        network: Network,
-        local: LocalTraining,
-        batch_shape: tuple[int, ...],
-        *,
-        trained: bool = False,
-    ) -> None:
-        self._layer(network, local, batch_shape)
+    def check_clients(self, clients: ClientSetup) -> None:
+        self._layer(clients.network, clients.local, clients.batch_shape)
 
     def reconstruct(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Reconstruction:
         """Reconstruct the batches of undefended gradients exactly, in no particular order.

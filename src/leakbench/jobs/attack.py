@@ -11,7 +11,16 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from leakbench.attacks.base import Attack, Grant, Knowledge, Observations, OfRound, Reconstruction, observed
+from leakbench.attacks.base import (
+    Attack,
+    ClientSetup,
+    Grant,
+    Knowledge,
+    Observations,
+    OfRound,
+    Reconstruction,
+    observed,
+)
 from leakbench.data.base import Dataset
 from leakbench.defenses.base import Defense, PrivacyStatement, Round, Schedule
 from leakbench.defenses.clients import DefendedClients, Examples, PublicMechanism
@@ -379,7 +388,7 @@ class AttackJob(JobKind):
         if missing:
             raise Infeasible(f"attack '{label}' needs {', '.join(missing)}, which is not granted")
         batch_shape = (self.batch_size * self.users, *dataset.shape)
-        attack.check_clients(job.model.single(), untrained, self.local, batch_shape, trained=self.epoch > 0)
+        attack.check_clients(ClientSetup(job.model.single(), untrained, self.local, batch_shape, self.epoch > 0))
         for defense in defenses:
             check_defense(dataset, defense)
             if "mechanism" in attack.needs and defense.together > 1:

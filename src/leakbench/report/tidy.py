@@ -24,6 +24,7 @@ SETTING = "setting."
 
 SECONDS = "device_s"
 """Metric of replicates with a budget: seconds of the processor or GPU, if all of a record take alike."""
+SECONDS_INFO = MetricInfo(unit="s of the processor or GPU", direction="none")
 
 COLUMNS = {
     **dict.fromkeys(("scale", "paper", "experiment", "dataset", "model", "defense", "mechanism"), "str"),
@@ -236,7 +237,6 @@ def tidy_rows(
     ``distinct`` that each seed has victims of its own. Where the kind of job counts a budget, each replicate has its
     part of the record's seconds beside its metrics, :data:`SECONDS`.
     """
-    seconds = MetricInfo(unit="s of the processor or GPU", direction="none")
     part = [(SECONDS, record.cost.device_s / len(record.replicates))] if job.kind.counts_seconds else []
     cell = {
         "scale": job.scale,
@@ -258,7 +258,7 @@ def tidy_rows(
             cell | {"void": void, COLUMN: weak, "seed": replicate.seed, "status": replicate.outcome.status} | setting
         )
         for name, value in [*replicate.metrics.items(), *part]:
-            info = seconds if name == SECONDS else record.metrics[name]
+            info = SECONDS_INFO if name == SECONDS else record.metrics[name]
             named = shared | {"metric": name, "unit": info.unit, "direction": info.direction, "axis": info.axis}
             for index, number in enumerate(value if isinstance(value, list) else [value]):
                 yield named | {"index": index, "value": float("nan") if number is None else float(number)}
