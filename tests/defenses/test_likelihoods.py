@@ -174,6 +174,17 @@ class TestNormalNoise:
             assert bool((found <= bounded + 1e-9).all())
             torch.testing.assert_close(found, bounded, rtol=0.02, atol=0)  # few fall below three deviations
 
+    @pytest.mark.parametrize("mode", ["rms", "fro", "u2"])
+    @pytest.mark.parametrize("cls", [GaussianNoise, ClippedNoise])
+    def test_a_search_goes_towards_the_message(self, tiny_network: Network, mode: Any, cls: Any) -> None:
+        """However the noise depends on the candidate: a short gradient with much noise is no way out."""
+        steps, defense = steps_of(tiny_network), cls(scale=1e-4, scale_mode=mode)
+        _, received = sent(defense, steps)
+        candidate = near(steps).requires_grad_()
+        (slope,) = torch.autograd.grad(defense.log_likelihood(received, at(steps, candidate)).sum(), candidate)
+        missing = received.values - candidate.detach()
+        torch.testing.assert_close(torch.cosine_similarity(slope, missing), torch.ones(N, dtype=torch.float64))
+
     @pytest.mark.parametrize("form", ["corrected", "as_printed", "as_released"])
     @pytest.mark.parametrize("per", ["coordinate", "tensor"])
     def test_optimal_noise(self, tiny_network: Network, form: Any, per: Any) -> None:

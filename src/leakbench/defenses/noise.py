@@ -63,8 +63,11 @@ class GaussianNoise(Defense):
         return add_noise(steps.gradient, self._variance(steps.gradient), streams)
 
     def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
-        """The normal density around the candidate's gradient, with the variance of its own noise, ``[n]``."""
-        variance = widened(self._variance(steps.gradient)[:, :1], received)
+        """The normal density around the candidate's gradient, with the variance of its own noise, ``[n]``.
+
+        The variance is a constant in the derivative, as in that of ``optimal_noise``.
+        """
+        variance = widened(self._variance(steps.gradient.detach())[:, :1], received)
         return normal(received.values - steps.gradient, variance)
 
     def _variance(self, gradient: torch.Tensor) -> torch.Tensor:
@@ -90,7 +93,7 @@ class ClippedNoise(Defense):
 
     def log_likelihood(self, received: Received, steps: ClientSteps) -> torch.Tensor:
         """The normal density around the candidate's clipped gradient, ``[n]``: see :func:`clipped_normal`."""
-        variance = self._variance(steps.gradient)[:, :1]
+        variance = self._variance(steps.gradient.detach())[:, :1]
         wide = widened(variance, received)
         return clipped_normal(received.values, steps.gradient, self.clip, wide, variance.sqrt())
 
