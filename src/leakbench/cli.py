@@ -516,12 +516,16 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_catalogue(command: _AddCommand) -> None:
-    listing = command("list", _list, "List what there is.")
+    listing = command(
+        "list",
+        _list,
+        "List components, papers, experiments, artifacts (figures and tables), or where compared defenses join.",
+    )
     listing.add_argument("what", choices=LISTABLE)
     listing.add_argument("--json", action="store_true", help="print a JSON list of objects")
     listing.add_argument("--scale", help="scale of experiments and artifacts (default: the configured one)")
 
-    check = command("check", _check, "Say whether a defense, attack, data set or model keeps to its contract.")
+    check = command("check", _check, "Check that a defense, attack, data set or model keeps to its contract.")
     check.add_argument(
         "source",
         metavar="SOURCE",
@@ -551,7 +555,7 @@ def _add_jobs(command: _AddCommand) -> None:
 
     show = command("show", _show, "Draw the best, median and worst victims of records beside their reconstructions.")
     show.add_argument("records", nargs="+", metavar="RECORD", help="records of attacks on the same images")
-    show.add_argument("--seed", type=int, help="whose victims (default: the first seed)")
+    show.add_argument("--seed", type=int, help="the seed of the victims (default: the first)")
     show.add_argument(
         "--setting", metavar="KEY=VALUE", action="append", default=[], help="only this value of a swept parameter"
     )
@@ -569,7 +573,7 @@ def _add_jobs(command: _AddCommand) -> None:
     stage.add_argument(
         "--check",
         action="store_true",
-        help="with --all: fetch nothing; say what is there, and compare it with the digests noted when it was staged",
+        help="with --all: fetch nothing; list what is there, and compare it with its digests",
     )
 
 
@@ -589,7 +593,9 @@ def _add_drawing(command: _AddCommand) -> None:
         help="for a paper: without the caption, which is in a LaTeX file beside it, written to the folder 'bare'",
     )
     draw.add_argument(
-        "--width", default="3.3in", help="of a bare figure, in in, cm, mm or pt (default: a column's, 3.3in)"
+        "--width",
+        default="3.3in",
+        help="width of a bare figure, in in, cm, mm or pt (default: that of a column, 3.3in)",
     )
     draw.add_argument("--font", type=float, default=8.0, help="size of a bare figure's text in points (default: 8)")
 
@@ -600,12 +606,12 @@ def _add_reports(command: _AddCommand) -> None:
     judge = command("judge", _judge, "Judge a paper's claims from merged records, and write the verdicts.")
     judge.add_argument("claims", metavar="CLAIMS", help="figures/<scale>/<paper>/claims.csv, .md or .tex")
     claims = command("claims", _claims, "Print a verdict on every claim of the papers, from the tables that exist.")
-    claims.add_argument("--paper", help="of this paper alone")
-    claims.add_argument("--scale", help="by the numbers of this scale (default: the configured one)")
+    claims.add_argument("--paper", help="only this paper")
+    claims.add_argument("--scale", help="the scale (default: the configured one)")
     claims.add_argument("--json", action="store_true", help="print a JSON list of objects")
     board = command("board", _board, "Print the leaderboard, as Figure 1 shows it.")
-    board.add_argument("--track", help="its letter (default: all)")
-    board.add_argument("--scale", help="of which scale (default: the configured one)")
+    board.add_argument("--track", help="the letter of a track (default: all)")
+    board.add_argument("--scale", help="the scale (default: the configured one)")
     board.add_argument(
         "--history", action="store_true", help="print the published lines instead, with the day of each change"
     )
@@ -618,32 +624,38 @@ def _add_reports(command: _AddCommand) -> None:
         "Check a defense or an attack, compute its lines of the leaderboard, and make a folder for a pull request.",
     )
     submit.add_argument("source", metavar="FILE", help="file.py:Class, or a registered name; with --verify the folder")
-    submit.add_argument("--label", help="its name on the leaderboard (default: the registered one)")
+    submit.add_argument("--label", help="name on the leaderboard (default: the registered one)")
     submit.add_argument(
-        "--parameters", metavar="YAML", help="such as '{scale: {sweep: [0.01, 0.1]}}', from weak to strong"
+        "--parameters", metavar="YAML", help="parameters, such as '{scale: {sweep: [0.01, 0.1]}}', from weak to strong"
     )
-    submit.add_argument("--scale", help="of which scale (default: the configured one)")
-    submit.add_argument("--folder", help="of the submission (default: submissions/<label>)")
-    submit.add_argument("--cores", type=_positive, default=2, metavar="N", help="of the workflow (default: 2)")
-    submit.add_argument("--verify", action="store_true", help="check a submission, and compute a part of it again")
+    submit.add_argument("--scale", help="the scale (default: the configured one)")
+    submit.add_argument("--folder", help="folder of the submission (default: submissions/<label>)")
+    submit.add_argument("--cores", type=_positive, default=2, metavar="N", help="cores of the workflow (default: 2)")
+    submit.add_argument("--verify", action="store_true", help="check a submission, and recompute a part of it")
     submit.add_argument(
-        "--part", type=float, default=0.1, metavar="P", help="of its records, with --verify (default: 0.1)"
+        "--part",
+        type=float,
+        default=0.1,
+        metavar="P",
+        help="with --verify: the part of the records to recompute (default: 0.1)",
     )
-    publish = command("publish", _publish, "Keep a scale's verdicts in published/, and show them on the pages.")
-    publish.add_argument("--paper", help="of this paper alone")
-    publish.add_argument("--scale", help="of which scale (default: the configured one)")
+    publish = command("publish", _publish, "Copy a scale's verdicts to published/, and show them on the pages.")
+    publish.add_argument("--paper", help="only this paper")
+    publish.add_argument("--scale", help="the scale (default: the configured one)")
     publish.add_argument(
-        "--records", action="store_true", help="keep its records instead, as archives that anyone can adopt"
+        "--records", action="store_true", help="pack the records instead, as archives that anyone can adopt"
     )
     adopt = command("adopt", _adopt, "Put published records into results/, as if they had been computed here.")
-    adopt.add_argument("scale", metavar="SCALE", help="of the published records, such as laptop")
-    adopt.add_argument("--paper", help="of this paper alone")
-    verify = command("verify", _verify, "Compute a random sample of published records again, and compare.")
-    verify.add_argument("--scale", help="of which scale (default: the configured one)")
-    verify.add_argument("--paper", help="of this paper alone")
-    verify.add_argument("--within", default="10min", metavar="TIME", help="of computing, as 90s or 2h (default: 10min)")
-    verify.add_argument("--seed", type=int, help="of the draw (default: another one each time)")
-    explain = command("explain", _explain, "Go from a row of a figure or table to the records behind it.")
+    adopt.add_argument("scale", metavar="SCALE", help="scale of the published records, such as laptop")
+    adopt.add_argument("--paper", help="only this paper")
+    verify = command("verify", _verify, "Recompute a random sample of published records, and compare.")
+    verify.add_argument("--scale", help="the scale (default: the configured one)")
+    verify.add_argument("--paper", help="only this paper")
+    verify.add_argument(
+        "--within", default="10min", metavar="TIME", help="time to compute, such as 90s or 2h (default: 10min)"
+    )
+    verify.add_argument("--seed", type=int, help="seed of the sample (default: another one each time)")
+    explain = command("explain", _explain, "Name the records behind a row of a figure or table.")
     explain.add_argument("target", metavar="TARGET", help="figures/<scale>/<paper>/fig01:<row>, rows counted from 1")
     explain.add_argument("--json", action="store_true", help="print a JSON object")
     command("pages", _pages, "Write the verdicts on the pages, and the reference of all components.")
@@ -654,18 +666,27 @@ def _add_reports(command: _AddCommand) -> None:
 def _add_audit(command: _AddCommand) -> None:
     audit = command("audit", _audit, "Attack a captured gradient or update of your own training, with your own model.")
     audit.add_argument("update", metavar="UPDATE", help="safetensors file, named as model.named_parameters()")
-    audit.add_argument("--model", required=True, metavar="FILE.py:NAME", help="a module's class, or a function")
-    audit.add_argument("--before", required=True, metavar="FILE", help="safetensors file of the state dict before")
-    audit.add_argument("--shape", required=True, metavar="C,H,W", help="of one network input")
+    audit.add_argument(
+        "--model",
+        required=True,
+        metavar="FILE.py:NAME",
+        help="your module's class, or a function that returns the module",
+    )
+    audit.add_argument(
+        "--before", required=True, metavar="FILE", help="safetensors file of the state dict before the step"
+    )
+    audit.add_argument("--shape", required=True, metavar="C,H,W", help="shape of one input")
     audit.add_argument("--classes", required=True, type=_positive, metavar="N", help="number of classes")
     audit.add_argument(
         "--kind",
         default="gradient",
         choices=("gradient", "update", "weights"),
-        help="what UPDATE holds: a gradient (default), parameters after minus before, or parameters after",
+        help="content of UPDATE: a gradient (default), parameters after minus before, or parameters after",
     )
-    audit.add_argument("--batch", type=_positive, default=1, metavar="N", help="images behind it (default: 1)")
-    audit.add_argument("--labels", default="", metavar="L,L,...", help="for an attacker who knows them")
+    audit.add_argument(
+        "--batch", type=_positive, default=1, metavar="N", help="number of images behind the update (default: 1)"
+    )
+    audit.add_argument("--labels", default="", metavar="L,L,...", help="true labels, for an attacker who knows them")
     audit.add_argument("--steps", type=_positive, default=1, metavar="N", help="local SGD steps (default: 1)")
     audit.add_argument("--rate", type=float, help="local learning rate")
     audit.add_argument("--local-batch", type=_positive, metavar="N", help="images per local step (default: all)")
@@ -673,42 +694,46 @@ def _add_audit(command: _AddCommand) -> None:
         "--batch-norm",
         default="train",
         choices=("train", "eval"),
-        help="what BatchNorm normalised with: the batch's statistics (train, default), or the running ones",
+        help="how BatchNorm normalised: by the batch's statistics (train, default), or the running ones (eval)",
     )
     audit.add_argument("--mean", default="0", metavar="M,M,M", help="inputs are (pixels - mean) / std (default: 0)")
-    audit.add_argument("--std", default="1", metavar="S,S,S", help="likewise, per channel or one for all (default: 1)")
-    audit.add_argument("--truth", metavar="FOLDER", help="of the true images, to score with; no attack sees them")
-    audit.add_argument("--defenses", action="store_true", help="try defenses on the update, and attack again")
-    audit.add_argument("--out", default="audit", metavar="FOLDER", help="of the results (default: audit)")
     audit.add_argument(
-        "--iterations", type=_positive, default=1000, metavar="N", help="of every search (default: 1000)"
+        "--std", default="1", metavar="S,S,S", help="as --mean: one per channel, or one for all (default: 1)"
     )
-    audit.add_argument("--restarts", type=_positive, default=4, metavar="N", help="of every search (default: 4)")
-    audit.add_argument("--seed", type=int, default=0, help="of all randomness (default: 0)")
+    audit.add_argument(
+        "--truth", metavar="FOLDER", help="folder of the true images, to score with; no attack sees them"
+    )
+    audit.add_argument("--defenses", action="store_true", help="try defenses on the update, and attack again")
+    audit.add_argument("--out", default="audit", metavar="FOLDER", help="folder of the results (default: audit)")
+    audit.add_argument(
+        "--iterations", type=_positive, default=1000, metavar="N", help="iterations of every search (default: 1000)"
+    )
+    audit.add_argument("--restarts", type=_positive, default=4, metavar="N", help="starts of every search (default: 4)")
+    audit.add_argument("--seed", type=int, default=0, help="seed of all randomness (default: 0)")
     audit.add_argument("--device", help="torch device (default: cuda if there is one, else cpu)")
     audit.add_argument("--threads", type=_positive, default=1, metavar="N", help="CPU threads (default: 1)")
 
 
 def _add_overviews(command: _AddCommand) -> None:
-    cost = command("cost", _cost, "Estimate what computing a scale takes, from what earlier records took.")
-    cost.add_argument("--scale", help="of which scale (default: the configured one)")
+    cost = command("cost", _cost, "Estimate the time and storage that a scale takes, from earlier records.")
+    cost.add_argument("--scale", help="the scale (default: the configured one)")
     cost.add_argument("--json", action="store_true", help="print a JSON object")
     cost.add_argument(
         "--device",
         choices=("cpu", "gpu"),
-        help="what jobs run on that a cluster gives a GPU (default: as the scale says)",
+        help="device of the jobs that can use a GPU (default: as the scale says)",
     )
     cost.add_argument(
         "--speedup",
         metavar="LOW:HIGH",
-        help="of a GPU over one core, where no record of a GPU is known (default: 100:1000)",
+        help="assumed speed-up of a GPU over one core, without records of a GPU (default: 100:1000)",
     )
+    cost.add_argument("--gpus", type=_positive, default=8, metavar="N", help="GPUs, or cores, at a time (default: 8)")
     cost.add_argument(
-        "--gpus", type=_positive, default=8, metavar="N", help="GPUs, or cores, that compute at a time (default: 8)"
+        "--within", metavar="TIME", help="propose figures and tables that fit into a time, such as 90s or 8h"
     )
-    cost.add_argument("--within", metavar="TIME", help="propose figures and tables that fit into a time, as 90s or 8h")
-    status = command("status", _status, "Say how far a scale is, what fails and what runs.")
-    status.add_argument("--scale", help="of which scale (default: the configured one)")
+    status = command("status", _status, "Show what of a scale is done, fails and runs.")
+    status.add_argument("--scale", help="the scale (default: the configured one)")
     status.add_argument("--json", action="store_true", help="print a JSON object")
     command("schemas", _schemas, "Regenerate the JSON Schemas in workflow/schemas.")
 

@@ -43,7 +43,8 @@ ELSEWHERE = {
     "leakbench publish --records --scale smoke": "tests/publishing/test_commands.py",
     "leakbench adopt smoke": "tests/publishing/test_commands.py",
     "leakbench verify --scale smoke --within 10min": "tests/publishing/test_commands.py",
-    "leakbench explain figures/smoke/optimal_defense/fig04:1": "tests/publishing/test_commands.py",
+    "leakbench adopt laptop --paper secagg_dp": "tests/publishing/test_commands.py",
+    "leakbench explain figures/laptop/secagg_dp/tableS3:1": "tests/publishing/test_commands.py",
     "snakemake --cores 2 figures/smoke/sixth/fig01.pdf figures/smoke/sixth/claims.csv": (
         "tests/docs/test_add_a_paper.py"
     ),

@@ -34,3 +34,10 @@ def test_cited_supplements_and_claims(paper: str) -> None:
         assert f"{'figure' if kind == 'Fig.' else 'table'} {number}" in numbers
     keys = {re.sub(r"[a-z]$", "", entry.key) for entry in claims_of(paper)}
     assert set(re.findall(r"\| \**([ET]\d+)\b", text)) <= keys
+
+
+@pytest.mark.parametrize("paper", PAGES)
+def test_claims_link_to_their_code(paper: str) -> None:
+    links = dict(re.findall(r"^\| \[(\w+)\]\(([^)]+)\)", PAGES[paper].read_text(), flags=re.MULTILINE))
+    assert links.keys() == {entry.key for entry in claims_of(paper)}
+    assert all((PAGES[paper].parent / file).is_file() and "/" not in file for file in links.values())

@@ -218,7 +218,7 @@ class LAMP(SentenceMatching):
 
 @ATTACKS.register("lamp_cos", version=2)
 class LAMPCosine(LAMP):
-    """LAMP with cosines."""
+    """LAMP (Balunovic et al. 2022) with the cosine distance of every tensor."""
 
     objective: Objective = CosinePerTensor(floor=0.0)
     regularisers: tuple[Regulariser, ...] = (EmbeddingNorm(weight=1.0, norm=1.4),)
@@ -227,7 +227,7 @@ class LAMPCosine(LAMP):
 
 @ATTACKS.register("lamp_l1l2", version=2)
 class LAMPL1L2(LAMP):
-    """LAMP with TAG's distance."""
+    """LAMP (Balunovic et al. 2022) with TAG's distance."""
 
     objective: Objective = L1L2(l1_weight=0.01)
     regularisers: tuple[Regulariser, ...] = (EmbeddingNorm(weight=25.0, norm=1.4),)

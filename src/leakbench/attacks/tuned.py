@@ -25,11 +25,11 @@ Positive = Annotated[float, Field(gt=0)]
 
 @ATTACKS.register("tuned", version=1)
 class Tuned(Wrapper):
-    """The attack inside in the strength that does best on clients that the attacker makes up, for each mechanism.
+    """The attack inside, with the strength that does best on simulated clients, for each mechanism.
 
-    They hold auxiliary images under the victims' models, and the attacker defends them himself. Every strength attacks
-    them; the one with the smallest mean squared error attacks the victims. All victims of a mechanism choose together.
-    What is known of victims plays no part, and one strength leaves nothing to choose.
+    Simulated clients hold auxiliary images under the victims' models and send them through the mechanism. Every
+    strength attacks them; the one with the smallest mean squared error attacks all victims of the mechanism. Knowledge
+    about victims plays no part.
     """
 
     adds: ClassVar[frozenset[Grant]] = frozenset({"auxiliary_images", "mechanism"})

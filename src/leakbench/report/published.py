@@ -6,7 +6,9 @@ as they are registered now: a claim that was reworded since has no verdict until
 
 from __future__ import annotations
 
+import inspect
 import math
+import os
 import re
 import shutil
 from collections import Counter
@@ -151,10 +153,18 @@ def _paper_table(project: Project, paper: str, shown: Published) -> str:
         "|---|---|---|---|---:|---:|---|---|---|",
     ]
     for entry in claims_of(paper):
-        cells = [entry.key, f"{entry.statement} ({entry.source})"]
+        code = os.path.relpath(_judged_in(entry.find), paper_folders()[paper].page.parent)
+        cells = [f"[{entry.key}]({code})", f"{entry.statement} ({entry.source})"]
         cells += _judged_cells(*shown[entry.key]) if entry.key in shown else [_NOT_JUDGED, *[""] * 6]
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(lines)
+
+
+def _judged_in(judge: Any) -> str:
+    """Path of the file with the function that judges a claim, inside its decorators and partial applications."""
+    while inner := next(filter(None, (getattr(judge, name, None) for name in ("__wrapped__", "func", "check"))), None):
+        judge = inner
+    return inspect.getfile(judge)
 
 
 def _scales(shown: Published) -> list[str]:
