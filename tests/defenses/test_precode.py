@@ -6,6 +6,7 @@ import pytest
 import torch
 from tests.defenses.tensors import streams
 
+from leakbench.attacks.analytic import Analytic
 from leakbench.attacks.base import Knowledge, Observations
 from leakbench.attacks.bottleneck import Bottleneck, noise_read
 from leakbench.attacks.presets import DLGWolfe
@@ -18,7 +19,7 @@ from leakbench.federated.step import ClientSteps
 from leakbench.models.base import Model, Network, build_network
 from leakbench.models.bottleneck import ExtendedNetwork
 from leakbench.models.lenet import LeNet
-from leakbench.models.linear import Linear
+from leakbench.models.linear import MLP, Linear
 
 SHAPE, CLASSES, WIDTH = (1, 8, 8), 10, 6
 DEFENSE = Precode(width=WIDTH)
@@ -108,6 +109,14 @@ def test_a_model_that_begins_with_the_bottleneck_is_matched_whole() -> None:
     model = network(Linear())
     seen = seen_of(model, steps_of(model, batch(1, 1), 0))
     assert Bottleneck(attack=DLGWolfe()).improve(seen, Knowledge(), streams(0)).weights is None
+
+
+@pytest.mark.parametrize("model", [Linear(), MLP(width=8)])
+def test_a_fully_connected_first_layer_is_read_as_ever(model: Model) -> None:
+    extended, examples = network(model), batch(2, 1)
+    seen = seen_of(extended, steps_of(extended, examples, 0, 1))
+    found = Analytic().reconstruct(seen, Knowledge(), streams(0, 1)).images
+    torch.testing.assert_close(found, examples.inputs, rtol=1e-3, atol=1e-3)
 
 
 def test_noise_is_no_secret_and_no_guarantee() -> None:

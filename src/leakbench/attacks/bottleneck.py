@@ -6,7 +6,7 @@ their noise is one more unknown, as Scheliga et al. (2023) search for the masks 
 
 The gradients of the bottleneck and of what comes behind it are most of the update and follow the noise most, so that
 the authors themselves leave them out (arXiv 2208.04767), as Balunovic et al. (2022) do with Soteria's layer. The
-others still follow the noise, through the errors that come back: ``benchmarks/bottleneck.py`` has all combinations.
+others still follow the noise, through the errors that come back: to leave layers out is not enough.
 """
 
 from __future__ import annotations
