@@ -14,7 +14,7 @@ import copy
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache, cached_property
+from functools import cache
 from typing import ClassVar, NamedTuple
 
 from leakbench.lazy import torch
@@ -104,7 +104,7 @@ class ExtendedNetwork(Network):
     def holding(self, module: torch.nn.Module) -> Network:
         return ExtendedNetwork(module, self, self.bottleneck)
 
-    @cached_property
+    @property
     def coders(self) -> tuple[LinearLayer, LinearLayer]:
         """The encoder and the decoder."""
         sequence = self._code.rpartition(".")[0]
