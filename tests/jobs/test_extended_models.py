@@ -153,6 +153,6 @@ def digits_under(attack: Any, seeds: int = 1) -> float:
 
 
 def test_the_bottleneck_stops_an_attacker_who_ignores_it_and_no_other() -> None:
-    search = DLGWolfe.model_validate({"iterations": 40, "objective": {"kind": "cosine"}})
+    search = DLGWolfe.model_validate({"iterations": 70, "objective": {"kind": "cosine"}})
     plain, adaptive = digits_under(search), digits_under(Adaptive(attack=search))
     assert plain < 10 < 20 < adaptive
