@@ -179,3 +179,15 @@ def test_stale_records_are_left_out_and_counted(checkout: Path, tmp_path: Path) 
     record.write_text(record.read_text()[:-10])
     with pytest.warns(UserWarning, match="1 records are left out, such as results/smoke"), pytest.raises(RecordError):
         leakbench.read_records(tmp_path / "copy" / "results" / "smoke", "optimal_defense")
+
+
+def test_a_defense_may_change_the_model() -> None:
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(1, 2, 3), torch.nn.Sigmoid(), torch.nn.Flatten(), torch.nn.Linear(72, 10)
+    )
+    images, labels = torch.rand(1, 1, 8, 8, generator=torch.Generator().manual_seed(0)), torch.tensor([3])
+    seen = leakbench.send(model, images, labels, precode := leakbench.defense("precode", width=4))
+    assert len(seen.observations.network.names) == 8 and len(list(model.parameters())) == 4
+    search = leakbench.attack("adaptive", attack=leakbench.attack("dlg_wolfe", iterations=5))
+    found = leakbench.reconstruct(search, seen, labels=[3], defense=precode)
+    assert found.images.shape == images.shape

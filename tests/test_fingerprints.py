@@ -33,6 +33,7 @@ from leakbench.data.text import TextDataset
 from leakbench.defenses.base import DEFENSES, Defense, Round, Schedule
 from leakbench.defenses.clients import PublicMechanism
 from leakbench.defenses.laplace import Laplace
+from leakbench.defenses.precode import Precode
 from leakbench.defenses.tuned import Tuned, UploadConstants
 from leakbench.federated.client_data import ClientData
 from leakbench.federated.local import ONE_STEP, LocalTraining
@@ -93,6 +94,7 @@ TRANSFORMER = {"width": 8, "layers": 1, "heads": 2, "intermediate": 12, "vocabul
 # keys or of biases before BatchNorm.
 PARAMETERS: dict[str, list[dict[str, Any]]] = {
     "attack/adaptive": [{"attack": FEW_STEPS}],
+    "attack/bottleneck": [{"attack": FEW_STEPS}],
     "attack/averaged": [{"attack": FEW_STEPS}, {"attack": FEW_STEPS, "statistic": "mean"}],
     "attack/cleared_bits": [{"attack": FEW_STEPS, "positions": [7, 8]}],
     "attack/dropped_layers": [{"attack": FEW_STEPS, "layers": ["3"]}],
@@ -551,6 +553,9 @@ def numbers_of(component: Component) -> list[float]:
         component = component.calibrate(ClientData(data.load("train", range(30)).values[None], data.classes))
         images, labels = component.protect_dataset(steps.images, steps.labels, streams)
         images, labels = component.protect_data(images, labels, streams)
+        if component.overrides("extend"):
+            network = component.extend(steps.network, data.shape, seed=1)
+            steps = ClientSteps(network, network.parameters, images, labels, streams)
         state = component.initial_state(steps)
         for past in range(3 if state else 1):  # the state of clients shows in later rounds
             message, state = component.protect_round(steps, Round(streams, state, past))
@@ -570,6 +575,9 @@ def numbers_of(component: Component) -> list[float]:
         model = FixedModel(width=60, rectified=True) if component.name == "spear" else None
         steps = clients(batch, model, SEVERAL_STEPS if component.name in OF_SEVERAL_STEPS else ONE_STEP)
         held = steps.rows(0, 1) if batch > 1 else clients()
+        if component.name == "bottleneck":
+            longer = Precode(width=4).extend(steps.network, (1, 8, 8), seed=1)
+            steps = ClientSteps(longer, longer.parameters, steps.images, steps.labels, steps.streams)
         if component.changes_model:
             known = Knowledge(auxiliary_images=held.images.flatten(0, 1))
             sent = component.prepare(steps.network, (batch, 1, 8, 8), known)

@@ -98,7 +98,7 @@ def send(
         model: a classifier; it stays as it is.
         images: network inputs, ``[B, C, H, W]``. They are all that the client holds.
         labels: int64 ``[B]``.
-        defense: of the client; None sends the gradient itself.
+        defense: of the client; None sends the gradient itself. One that changes the model is asked for its own first.
         batch_norm: statistics that BatchNorm layers normalise with: the batch's, or the running ones (``eval``).
         mean: per channel, or one for all: network inputs are ``(pixels - mean) / std``.
         std: likewise.
@@ -112,6 +112,7 @@ def send(
     if chosen.together > 1:
         raise Infeasible(f"{chosen.name} needs {chosen.together} clients together, and this is one")
     network, streams = Network(copy.deepcopy(model), images.device, batch_norm), Streams([("api", seed)])
+    network = chosen.extend(network, tuple(images.shape[1:]), seed)
     classes = network.logits(network.parameters, images).shape[1]
     mechanism = PublicMechanism(calibrated(chosen, ClientData(images[None], classes)))
     _, message, public = mechanism.defend(

@@ -106,8 +106,8 @@ def left_out(
     acts_on = defense.component.acts_on
     if acts_on not in kinds.component.faces:
         return f"jobs of kind '{kinds.label}' say nothing of a defense that acts on {acts_on}"
-    if acts_on == "data" and all(variant.component.unit == "sentences" for variant in datasets):
-        return "a defense that acts on data changes images, and the clients hold sentences"
+    if acts_on in ("data", "model") and all(variant.component.unit == "sentences" for variant in datasets):
+        return f"a defense that acts on {acts_on} changes images, and the clients hold sentences"
     if both := sorted(set(defense.sweep) & set(kinds.sweep)):
         return f"the protocol sweeps '{both[0]}' too, and a setting has one value under each name"
     return None

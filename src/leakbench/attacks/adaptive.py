@@ -146,8 +146,8 @@ class Adaptive(Wrapper):
         return attack
 
 
-def _weighted(observations: Observations, weights: torch.Tensor) -> Observations:
-    """Observations whose weights are multiplied by ``weights``."""
+def weighted(observations: Observations, weights: torch.Tensor) -> Observations:
+    """Observations whose weights are multiplied by ``weights``, ``[n, d]``."""
     known = observations.weights
     return replace(observations, weights=weights if known is None else known * weights)
 
@@ -176,7 +176,7 @@ class Masked(Wrapper):
 
     def improve(self, observations: Observations, knowledge: Knowledge, streams: Streams) -> Observations:
         unmarked = (~_known_marks(observations.marked)).to(observations.gradients)
-        return _weighted(_without_gain(observations), unmarked)
+        return weighted(_without_gain(observations), unmarked)
 
 
 @ATTACKS.register("dropped_layers", version=1)
@@ -191,7 +191,7 @@ class DroppedLayers(Wrapper):
         matched = ~coordinates_of(observations, self.layers, self.name)
         if not bool(matched.any()):
             raise ConfigError("attack 'dropped_layers': no layer is left to match; name fewer")
-        return _weighted(observations, matched.float().expand_as(observations.gradients))
+        return weighted(observations, matched.float().expand_as(observations.gradients))
 
 
 def coordinates_of(observations: Observations, layers: Sequence[str], attack: str) -> torch.Tensor:
@@ -279,7 +279,7 @@ class Weighted(Wrapper):
         variance = _noise_variance(knowledge)
         mean = variance.mean(dim=1, keepdim=True)
         weights = mean / variance.clamp(min=self.floor * mean)
-        return _weighted(observations, weights.where(mean > 0, 1.0))  # a setting may be free of noise
+        return weighted(observations, weights.where(mean > 0, 1.0))  # a setting may be free of noise
 
 
 @ATTACKS.register("posterior_mean", version=3)

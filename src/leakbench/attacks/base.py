@@ -60,6 +60,18 @@ class KnownInputs(NamedTuple):
         return KnownInputs(*(part.repeat(times, *(1,) * (part.dim() - 1)) for part in self))
 
 
+class CodeNoise(NamedTuple):
+    """The noise that clients' models drew in a bottleneck (:mod:`leakbench.models.bottleneck`).
+
+    Attributes:
+        values: ``[n, B, K]``; where it is not known, those at which a search begins.
+        known: whether that is the noise itself.
+    """
+
+    values: torch.Tensor
+    known: bool
+
+
 class Words(NamedTuple):
     """The model's vocabulary, as an attacker on sentences knows it.
 
@@ -166,6 +178,7 @@ class Observations:
         score: the attacker's objective in the place of a distance from ``gradients``.
         repeats: all that was decoded of clients that sent several messages of the same images and model, ``[n,
             messages, d]``, of which ``gradients`` is the first; None where each sent one.
+        code_noise: noise of a bottleneck in the clients' model, as far as it is known; candidates have none where None.
         start: earlier reconstructions, at which a search may begin, ``[n, B, C, H, W]``.
         public: the public randomness of the round, one random stream per observation, from which the mechanism drew
             (:attr:`~leakbench.defenses.base.Round.public`); None where nothing was drawn.
@@ -187,6 +200,7 @@ class Observations:
     send: Sending | None = None
     score: Scoring | None = None
     repeats: torch.Tensor | None = None
+    code_noise: CodeNoise | None = None
     start: torch.Tensor | None = None
     public: Streams | None = None
     later: tuple[Observations, ...] = ()
@@ -241,9 +255,9 @@ class Observations:
         """The observations in these rows.
 
         Raises:
-            ValueError: the mechanism is run on their candidates, whose rows are those of all observations.
+            ValueError: an attack has changed them, and works with the rows of all observations.
         """
-        if self.send is not None or self.score is not None:
+        if self.send is not None or self.score is not None or self.code_noise is not None:
             raise ValueError("observations are chosen before an attack runs the mechanism on candidates")
         parts = {name: picked(getattr(self, name), rows) for name in SEEN_OF_ROWS}
         parameters = self.parameters if self.parameters.dim() == 1 else picked(self.parameters, rows)

@@ -15,9 +15,14 @@ class Anchored(Network):
 
     The clients' gradients flow through the statistics of their batches. So they are not the gradients at constant
     statistics, not even at the right ones; they are what this network gives for the right ones and the true images.
+
+    Raises:
+        Infeasible: the network's loss is not the cross-entropy alone.
     """
 
     def __init__(self, network: Network) -> None:
+        if not network.plain_loss:
+            raise Infeasible("batch_norm 'known', 'estimated': the model's loss has a term beside the cross-entropy")
         vars(self).update(vars(network))
 
     def gradient(

@@ -47,7 +47,7 @@ class TrialData(TypedDict, total=False):
     ``statistics``: of BatchNorm layers. ``inputs``: those that are known ``where`` they are, both ``batch_shape``.
     ``unit`` of the variables and ``word_length``, the mean length of word embeddings: of sentences. ``parameters``: the
     client's model, ``[d]``, if it is not that of all. ``row``: the observation, where the mechanism is run on
-    candidates. ``later``: the data on later rounds.
+    candidates. ``code_noise``: of a bottleneck, ``[B, K]``, where it is known. ``later``: the data on later rounds.
     """
 
     target: torch.Tensor
@@ -59,6 +59,7 @@ class TrialData(TypedDict, total=False):
     word_length: torch.Tensor
     parameters: torch.Tensor
     row: torch.Tensor
+    code_noise: torch.Tensor
     later: list[TrialData]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -27,8 +27,10 @@ from leakbench.attacks.regularisers import Regulariser, Scene
 from leakbench.attacks.straight_through import Candidates, scored, straight_through
 from leakbench.attacks.unknowns import Pixels, Unknown
 from leakbench.effort import Effort
+from leakbench.errors import Infeasible
 from leakbench.lazy import torch
 from leakbench.models.base import Network, Statistics
+from leakbench.models.bottleneck import with_rows
 from leakbench.models.second_order import SecondOrder
 from leakbench.randomness import Streams
 
@@ -139,11 +141,14 @@ class Search:
     """One attack's variables and objective.
 
     A trial's variables are its images (or the latents that become images) and, where labels are optimised too, their
-    scores before the softmax.
+    scores before the softmax; last the noise of a bottleneck, where the model has one whose noise is searched for.
 
     Attributes:
         later: the searches of the later rounds, of which the distances count.
+        draws: whether the noise of a bottleneck is among its variables, where it is searched for; else it is zero.
     """
+
+    draws: ClassVar[bool] = True
 
     def __init__(self, attack: GradientMatching, observations: Observations, knowledge: Knowledge) -> None:
         self.attack, self.observations, self.knowledge = attack, observations, knowledge
@@ -152,6 +157,10 @@ class Search:
         self.varied = attack.unknown.shape(self.shape)
         self.variables = math.prod(self.varied)
         self.decode = attack.unknown.decoder(self.shape, knowledge.pixel_range, observations.gradients)
+        noise = observations.code_noise
+        self.drawn = 0 if noise is None or noise.known or not self.draws else noise.values[0].numel()
+        if self.drawn and self.later:
+            raise Infeasible("the noise of a bottleneck is searched for in one round, and there are several")
         self.labels = self._labels()
         self.network, self.statistics = self._batch_norm()
         plain = not self.statistics and observations.local.is_gradient(self.shape[0]) and not engine.COMPILED
@@ -203,6 +212,10 @@ class Search:
                 attack.restarts, self.shape[0] * self.network.head.outputs, device=device
             )
             variables = torch.cat([variables, scores], dim=2)
+        if self.drawn:
+            assert self.observations.code_noise is not None
+            noise = self.observations.code_noise.values.flatten(1)[:, None]
+            variables = torch.cat([variables, noise.expand(-1, attack.restarts, -1).to(variables)], dim=2)
         points: torch.Tensor = variables.flatten(0, 1).to(gradients.dtype)
         return points
 
@@ -215,13 +228,14 @@ class Search:
         return self.knowledge.pixel_range
 
     def bounds(self) -> Bounds | None:
-        """Smallest and largest value of every variable; scores of labels are free. None where all are."""
+        """Smallest and largest value of every variable; scores and noise are free. None where all are."""
         if not self.attack.box:
             return None
         low, high = (bound.expand(self.shape).flatten() for bound in self._pixel_range())
-        if self.attack.labels != "joint":
+        scores = self.shape[0] * self.network.head.outputs if self.attack.labels == "joint" else 0
+        if not scores + self.drawn:
             return low, high
-        free = low.new_full((self.shape[0] * self.network.head.outputs,), torch.inf)
+        free = low.new_full((scores + self.drawn,), torch.inf)
         return torch.cat([low, -free]), torch.cat([high, free])
 
     def candidates(self, variables: torch.Tensor, given: TrialData) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -235,7 +249,16 @@ class Search:
             images = torch.where(given["inputs"].where, given["inputs"].values, images)
         if self.attack.labels != "joint":
             return images, None
-        return images, variables[..., self.variables :].unflatten(-1, (self.shape[0], -1))
+        scores = variables[..., self.variables : variables.shape[-1] - self.drawn]
+        return images, scores.unflatten(-1, (self.shape[0], -1))
+
+    def inputs(self, images: torch.Tensor, variables: torch.Tensor, given: TrialData) -> torch.Tensor:
+        """A candidate's images ``[B, C, H, W]`` as the model takes them: with rows of a bottleneck's noise, if any."""
+        if "code_noise" in given:
+            return with_rows(images, given["code_noise"])
+        if self.drawn:
+            return with_rows(images, variables[-self.drawn :].unflatten(0, (self.shape[0], -1)))
+        return images
 
     def result(self, minimum: Minimum, trials: torch.Tensor) -> Reconstruction:
         """The reconstruction from the minimum of one trial of each observation, trials ``[n]``."""
@@ -262,6 +285,8 @@ class Search:
             data["weights"] = seen.weights[rows]
         if seen.send is not None or seen.score is not None:
             data["row"] = rows
+        if seen.code_noise is not None and seen.code_noise.known:
+            data["code_noise"] = seen.code_noise.values[rows]
         if self.statistics is not None:
             data["statistics"] = {name: tensor[rows] for name, tensor in self.statistics.items()}
         if self.later:
@@ -323,10 +348,13 @@ class Search:
             images, scores = self.candidates(variables, data)
             labels = data["labels"] if scores is None else scores.softmax(dim=-1)
             statistics, parameters = data.get("statistics"), data.get("parameters", shared)
-            value = self.distance(images, labels, data)
+            value = self.distance(self.inputs(images, variables, data), labels, data)
             if self.later:
                 others = zip(self.later, data["later"], strict=True)
-                distances = [value, *(each.distance(images, labels, of_round) for each, of_round in others)]
+                distances = [
+                    value,
+                    *(each.distance(each.inputs(images, variables, of), labels, of) for each, of in others),
+                ]
                 value = torch.stack(distances).mean()
             scene = Scene(
                 pixel_range=self.knowledge.pixel_range,

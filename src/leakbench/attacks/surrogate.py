@@ -9,6 +9,7 @@ batches and the number of steps play no part.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
 from pydantic import Field, model_validator
 
@@ -68,6 +69,8 @@ class Surrogate(GradientMatching):
 
 class _SurrogateSearch(Search):
     """The last variable of a trial is how far ``a`` is from its start, in units of :attr:`Surrogate.between_rate`."""
+
+    draws: ClassVar[bool] = False
 
     attack: Surrogate
 

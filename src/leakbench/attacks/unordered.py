@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -101,6 +101,8 @@ class _UnorderedSearch(Search):
         epochs: number of epochs.
         placed: labels of all copies, ``[trials, E N]``; alike in all epochs of a trial.
     """
+
+    draws: ClassVar[bool] = False
 
     attack: Unordered
     placed: torch.Tensor

@@ -28,6 +28,7 @@ from leakbench.models.convnets import SimpleConvNet
 from leakbench.randomness import Streams, generator
 
 CLIENTS, BATCH, SIDE, CLASSES = 4, 4, 8, 10
+SHAPE = (1, SIDE, SIDE)
 CHANGES_DATA, CHANGES_UPDATES = ("protect_dataset", "protect_data"), ("protect_update", "protect_round")
 DRAWS = 512
 """Messages of one client with independent randomness, to average over."""
@@ -71,9 +72,14 @@ class DefenseCase(Case[Defense]):
     """A defense at work for four clients with four images of 8 x 8 each."""
 
     @cached_property
-    def network(self) -> Network:
+    def initial(self) -> Network:
         """A small network, the same every time."""
-        return build_network(SimpleConvNet(width=2), (1, SIDE, SIDE), CLASSES, seed=3)
+        return build_network(SimpleConvNet(width=2), SHAPE, CLASSES, seed=3)
+
+    @cached_property
+    def network(self) -> Network:
+        """The network that clients train: the small one, unless the defense makes another."""
+        return self.ready.extend(self.initial, SHAPE, 5)
 
     @cached_property
     def images(self) -> torch.Tensor:
@@ -221,6 +227,11 @@ def acts_on(case: DefenseCase) -> str | None:
     if component.acts_on not in get_args(ActsOn):
         return f"acts_on is {component.acts_on!r}; it is one of {', '.join(map(repr, get_args(ActsOn)))}"
     on_data, on_updates = component.overrides(*CHANGES_DATA), component.overrides(*CHANGES_UPDATES)
+    on_model = component.overrides("extend")
+    if on_model != (component.acts_on == "model"):
+        return "acts_on says 'model' where the defense overrides extend, and nowhere else"
+    if on_model:
+        return None
     if on_data and not on_updates and component.acts_on != "data":
         return f"it changes images alone, and acts_on says '{component.acts_on}'; write acts_on = \"data\""
     if component.acts_on == "data" and not on_data and on_updates:
@@ -237,6 +248,9 @@ def data(case: DefenseCase) -> str | None:
         raise NotAsked("it leaves data as they are")
     for verb in CHANGES_DATA:
         images, labels = getattr(case.ready, verb)(case.images, case.labels, case.streams())
+        if case.component.overrides("extend") and not torch.equal(images[..., :SIDE, :], case.images):
+            return f"{verb} changes images of the model that it makes; add rows below them, and leave them as they are"
+        images = images[..., :SIDE, :] if case.component.overrides("extend") else images
         if images.shape != case.images.shape or images.dtype != case.images.dtype:
             return (
                 f"{verb} turns images {list(case.images.shape)} {case.images.dtype} into {list(images.shape)} "
@@ -247,6 +261,27 @@ def data(case: DefenseCase) -> str | None:
                 return f"{verb} turns labels into {reason}; return int64 [n, B], or probabilities [n, B, classes]"
         elif labels.shape != case.labels.shape or labels.dtype != case.labels.dtype:
             return f"{verb} turns labels {list(case.labels.shape)} into {list(labels.shape)}; keep shape and type"
+    return None
+
+
+@checks("model")
+def model(case: DefenseCase) -> str | None:
+    """The model that it makes: the same every time, with all that the given one has, which stays as it is."""
+    if not case.component.overrides("extend"):
+        raise NotAsked("it leaves the model as it is")
+    before, given = case.initial.parameters.clone(), case.initial.unflatten(case.initial.parameters)
+    made, again = (case.ready.extend(case.initial, SHAPE, 5) for _ in range(2))
+    if not torch.equal(case.initial.parameters, before):
+        return "extend writes into the network that it is given; work on a copy of network.module"
+    if made.names != again.names or not torch.equal(made.parameters, again.parameters):
+        return "extend makes another model from the same seed; draw from the seed alone"
+    tensors = made.unflatten(made.parameters).values()
+    for name, tensor in given.items():
+        if not any(torch.equal(tensor, other) for other in tensors):
+            return f"the parameters '{name}' are missing from the model that extend makes; keep them as they are"
+    sizes = (network.head.outputs for network in (case.initial, made))
+    if len({*sizes, made.logits(made.parameters, case.images[0]).shape[1]}) > 1:
+        return "the model that extend makes does not end with the last layer of the given one"
     return None
 
 

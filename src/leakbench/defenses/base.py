@@ -13,12 +13,13 @@ from leakbench.federated.client_data import ClientData
 from leakbench.federated.message import DenseMessage, Law, Message, Received
 from leakbench.federated.step import ClientSteps
 from leakbench.lazy import torch
+from leakbench.models.base import Network
 from leakbench.numerics.slopes import with_slope
 from leakbench.randomness import Streams
 from leakbench.registry import Component, Registry
 
-ActsOn = Literal["data", "samples", "updates"]
-"""The part of a client's step that a defense changes: images, gradients of single samples, or the update."""
+ActsOn = Literal["data", "samples", "updates", "model"]
+"""The part of a client's step that a defense changes: images, gradients of single samples, the update, or the model."""
 
 
 @dataclass(frozen=True)
@@ -162,8 +163,8 @@ class Defense(Component):
     A property instead, where it depends on the defense's parameters."""
 
     acts_on: ClassVar[ActsOn] = "updates"
-    """The part of a step that it changes: images, gradients of single samples (``DPSGD`` and its kind), or the update.
-    Only the first two defend training whose steps nobody sees."""
+    """The part of a step that it changes: images, gradients of single samples (``DPSGD`` and its kind), the update, or
+    the model (:meth:`extend`). Only the first two defend training whose steps nobody sees."""
 
     biased: ClassVar[str] = ""
     """Why the update that the server decodes is biased, where no :class:`Law` of the message states its mean; empty if
@@ -205,6 +206,23 @@ class Defense(Component):
             ConfigError: the parameters do not fit the images.
         """
         return self
+
+    def extend(self, network: Network, shape: tuple[int, ...], seed: int) -> Network:
+        """The model that clients train in the place of ``network``, which stays as it is; by default that itself.
+
+        A defense that overrides it declares ``acts_on = "model"``. All parameters of the network are among the new
+        one's, whose last layer is the same. Attackers know the new one. Images of a step may get rows below
+        (:meth:`protect_data`), which the new one takes as inputs of its own, and does without.
+
+        Args:
+            network: the model, initialised.
+            shape: ``(C, H, W)`` of an image.
+            seed: of the initialisation of what is new.
+
+        Raises:
+            ConfigError: there is no such model.
+        """
+        return network
 
     def protect_dataset(
         self, images: torch.Tensor, labels: torch.Tensor, streams: Streams

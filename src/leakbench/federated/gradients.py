@@ -112,6 +112,8 @@ class BatchGradients(Gradients):
         self, network: Network, parameters: torch.Tensor, statistics: Statistics, batch: Batch, runs: slice
     ) -> Gradient:
         images, labels = batch.images[runs], batch.labels[runs]
+        if not network.plain_loss:
+            raise Infeasible("training runs minimise the cross-entropy alone, and this model's loss has another term")
 
         def loss(
             parameters: torch.Tensor, images: torch.Tensor, labels: torch.Tensor

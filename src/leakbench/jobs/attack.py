@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial, reduce
 from itertools import chain
@@ -22,7 +22,7 @@ from leakbench.attacks.base import (
     observed,
 )
 from leakbench.data.base import Dataset
-from leakbench.defenses.base import Defense, PrivacyStatement, Round, Schedule
+from leakbench.defenses.base import ActsOn, Defense, PrivacyStatement, Round, Schedule
 from leakbench.defenses.clients import DefendedClients, Examples, PublicMechanism
 from leakbench.effort import Effort
 from leakbench.errors import ConfigError, Infeasible
@@ -30,14 +30,14 @@ from leakbench.federated.local import ONE_STEP, LocalTraining
 from leakbench.federated.message import Message, stacked
 from leakbench.federated.secure_training import SecureAggregation
 from leakbench.federated.step import ClientSteps
-from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
+from leakbench.jobs.base import EVERYTHING, JOB_KINDS, Findings, Job, JobKind, Setting
 from leakbench.jobs.calibration import CalibrationImages
 from leakbench.jobs.pretraining import Diverged, Pretraining, trajectory
 from leakbench.jobs.stacked import joint_knowledge, side_by_side, worthwhile
 from leakbench.jobs.strengths import AT_MOST, LOST, worth_attacking
 from leakbench.jobs.subjects import SUBJECTS, Subject, check_defense, subject_of
 from leakbench.jobs.sums import averaged, match_users, only_sums, together
-from leakbench.jobs.victims import SAME_OR_DISTINCT, OfSeeds, Victims, gather_victims
+from leakbench.jobs.victims import SAME_OR_DISTINCT, OfSeeds, Victims, gather_victims, model_under
 from leakbench.lazy import torch
 from leakbench.metrics.assignment import ASSIGNED_METRICS, reorder
 from leakbench.metrics.image import IDENTIFIED, IMAGE_METRICS, identified
@@ -46,7 +46,7 @@ from leakbench.metrics.text import TEXT_METRICS
 from leakbench.metrics.visibility import VISIBILITY, visibility
 from leakbench.models.base import BatchNorm, Network, Statistics, build_network
 from leakbench.randomness import Streams
-from leakbench.records import MetricInfo, Outcome, Replicate
+from leakbench.records import MetricInfo, Outcome, Replicate, digest
 
 ROWS = 4096
 """Images that are loaded at a time for their mean. Only memory depends on it."""
@@ -86,6 +86,7 @@ class AttackJob(JobKind):
 
     minutes: ClassVar[int] = 120
     uses_attacks: ClassVar[bool] = True
+    faces: ClassVar[frozenset[ActsOn]] = EVERYTHING
     gated_metrics: ClassVar[Mapping[str, MetricInfo]] = IMAGE_METRICS | ASSIGNED_METRICS | TEXT_METRICS | VICTIM_METRICS
     victim_fields: ClassVar[tuple[str, ...]] = (
         "clients",
@@ -328,13 +329,17 @@ class AttackJob(JobKind):
             faced = list(job.faced({place: defense for place, (_, defense) in attacked.items()}))
             for attack, _ in faced:
                 self._check_samples(job.attack.label, attack, dataset)
-            untrained = build_network(model, dataset.shape, dataset.classes, 0, device)
+            initial = build_network(model, dataset.shape, dataset.classes, 0, device)
+            faced = list(self._with_one_model(job, faced))
+            untrained = []
             for attack, places in faced:
-                self._check(job, attack, untrained, [attacked[place][1] for place in places])
+                defended = [attacked[place][1] for place in places]
+                untrained.append(self._untrained(job, initial, defended[0]))
+                self._check(job, attack, untrained[-1], defended)
             images = CalibrationImages(dataset, device, self.calibration, self.auxiliary)
             defenses = dict(zip(attacked, images.calibrated(attacked.values()), strict=True))
-            for attack, places in faced:
-                stacked = self._is_stacked(attack, untrained, device)
+            for (attack, places), network in zip(faced, untrained, strict=True):
+                stacked = self._is_stacked(attack, network, device)
                 settings = {place: defenses[place] for place in places}
                 for seeds in [job.seeds] if stacked else [[seed] for seed in job.seeds]:
                     measured, reconstructions = self._attack(job, subject, attack, settings, seeds, stacked, device)
@@ -344,6 +349,28 @@ class AttackJob(JobKind):
             outcome = Outcome(status="infeasible", reason=str(error))
             return Findings(job.without_numbers(outcome, settings=[setting for setting, _ in attacked.values()]))
         return Findings(replicates, tensors)
+
+    @staticmethod
+    def _with_one_model(job: Job, faced: Iterable[tuple[Attack, list[int]]]) -> Iterator[tuple[Attack, list[int]]]:
+        """Attacks with the places of settings under which clients hold one model: each alone, if each makes one."""
+        for attack, places in faced:
+            if job.defense.component.overrides("extend"):
+                yield from ((attack, [place]) for place in places)
+            else:
+                yield attack, places
+
+    @staticmethod
+    def _untrained(job: Job, initial: Network, defense: Defense) -> Network:
+        """The model that clients train under a defense.
+
+        Raises:
+            Infeasible: they hold sentences, and the defense makes models of images.
+        """
+        if not defense.overrides("extend"):
+            return initial
+        dataset = job.dataset.single()
+        check_defense(dataset, defense)
+        return model_under(defense, initial, dataset.shape, job.dataset.label, 0)
 
     def _attacked(self, job: Job) -> dict[int, tuple[Setting, Defense]]:
         """The settings of the defense that are attacked, by their places among all."""
@@ -438,7 +465,9 @@ class AttackJob(JobKind):
         tensors: dict[str, torch.Tensor] = {}
         for seed in seeds:
             try:
-                scenes[seed] = _Scene.of(self, job, subject, attack, seed, device)
+                # Settings that are attacked together have one model.
+                defense = next(iter(defenses.values()))[1]
+                scenes[seed] = _Scene.of(self, job, subject, attack, defense, seed, device)
             except Diverged as error:
                 outcome = Outcome(status="diverged", reason=str(error))
                 replicates += job.without_numbers(outcome, seeds=[seed])
@@ -555,8 +584,26 @@ class _Scene:
     agreed: int
 
     @classmethod
-    def of(cls, kind: AttackJob, job: Job, subject: Subject, attack: Attack, seed: int, device: torch.device) -> _Scene:
+    def of(
+        cls,
+        kind: AttackJob,
+        job: Job,
+        subject: Subject,
+        attack: Attack,
+        defense: Defense,
+        seed: int,
+        device: torch.device,
+    ) -> _Scene:
         """Gather the victims, with the model that they hold when they are attacked: the attacker's, if it sends one.
+
+        Args:
+            kind: the protocol.
+            job: whose data set and model these are.
+            subject: images or sentences.
+            attack: as it faces the defense.
+            defense: which makes the model that clients train; of one setting for all that make the same.
+            seed: of the repetition.
+            device: of the computation.
 
         Raises:
             Diverged: pretraining became non-finite.
@@ -574,7 +621,7 @@ class _Scene:
             of_seeds=kind.victims,
             unlike=kind.unlike,
             device=device,
-        )
+        ).under(defense, label, seed)
         states = trajectory(
             clients.network,
             dataset,
@@ -585,7 +632,7 @@ class _Scene:
             device,
             states=kind.rounds,
             apart=kind.rounds_apart,
-            of=job.model.digest,
+            of=_origin(job, defense),
         )
         honest = states[0].dimension
         if attack.changes_model:
@@ -790,6 +837,13 @@ class _Scene:
             classes = self.victims.network.head.outputs
             values["label_accuracy"] = label_accuracy(reconstruction.labels, self.victims.labels, classes)
         return values
+
+
+def _origin(job: Job, defense: Defense) -> str:
+    """Digest of what the clients' model is made of, beside data and seed."""
+    if not defense.overrides("extend"):
+        return job.model.digest
+    return digest([job.model.digest, defense.name, defense.version, defense.parameters()])
 
 
 def _rounds_of(sent: Sequence[_Sent]) -> list[tuple[_Round, ...]]:

@@ -306,6 +306,10 @@ class Findings:
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
+EVERYTHING: frozenset[ActsOn] = frozenset({"data", "samples", "updates", "model"})
+"""Every part of a step that defenses change."""
+
+
 class JobKind(Component):
     """A kind of work, with its protocol as fields.
 
@@ -338,7 +342,7 @@ class JobKind(Component):
     """Unit of :meth:`effort`."""
     faces: ClassVar[frozenset[ActsOn]] = frozenset({"data", "samples", "updates"})
     """Values of :attr:`~leakbench.defenses.base.Defense.acts_on` that such a job can judge: ``compare`` puts defenses
-    there. Defenses that an experiment lists run anyway, and may be infeasible."""
+    there. Others that an experiment lists run anyway, and may be infeasible; those of models are (:func:`unable`)."""
     gated_metrics: ClassVar[Mapping[str, MetricInfo]] = {}
     """Metrics that gates may ask of such jobs; empty for kinds that do not attack."""
     victim_fields: ClassVar[tuple[str, ...]] = ()
@@ -441,6 +445,14 @@ class JobKind(Component):
     def run(self, job: Job, device: torch.device) -> Findings:
         """Do the work of ``job``, which sweeps no field of the protocol, on ``device``."""
         raise NotImplementedError
+
+
+def unable(job: Job) -> str:
+    """Why a job of this kind cannot train the model that its defense makes; empty if it can, or there is none."""
+    if "model" in job.kind.faces or not job.defense.component.overrides("extend"):
+        return ""
+    name, kind = job.defense.component.name, job.kind.name
+    return f"'{name}' changes the model that clients train, and jobs of kind '{kind}' train a given one"
 
 
 JOB_KINDS: Registry[JobKind] = Registry("kind of job", "leakbench.jobs")

@@ -8,16 +8,16 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from leakbench.defenses.base import Defense, NoDefense
+from leakbench.defenses.base import ActsOn, Defense, NoDefense
 from leakbench.defenses.clients import DefendedClients, Examples
 from leakbench.effort import Effort
 from leakbench.errors import Infeasible
 from leakbench.federated.client_data import ClientData
 from leakbench.federated.step import ClientSteps
-from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
+from leakbench.jobs.base import EVERYTHING, JOB_KINDS, Findings, Job, JobKind, Setting
 from leakbench.jobs.costs import Times
 from leakbench.jobs.subjects import check_defense, check_vocabulary
-from leakbench.jobs.victims import gather_victims
+from leakbench.jobs.victims import Victims, gather_victims
 from leakbench.lazy import torch
 from leakbench.models.base import BatchNorm
 from leakbench.records import MetricInfo, Outcome, Replicate, Value
@@ -60,6 +60,7 @@ class OverheadJob(JobKind):
     """
 
     metrics: ClassVar[Mapping[str, MetricInfo]] = OVERHEAD_METRICS
+    faces: ClassVar[frozenset[ActsOn]] = EVERYTHING
 
     clients: int = Field(ge=1, description="clients per round, n")
     batch_size: int = Field(ge=1, description="images per client and step, B")
@@ -103,6 +104,7 @@ class _Contender:
 
     Attributes:
         clients: under the calibrated defense; None where it cannot be applied.
+        victims: the same with the model that they train.
         once: seconds of calibration and of protecting the data set.
         steps: seconds of all clients (``client``) and of the server, by repetition.
         bits: of one client's largest message.
@@ -110,6 +112,7 @@ class _Contender:
     """
 
     setting: Setting
+    victims: Victims
     clients: DefendedClients | None = None
     once: Times = field(default_factory=Times)
     steps: list[Times] = field(default_factory=list)
@@ -141,9 +144,10 @@ class _Bench:
 
     def _contender(self, setting: Setting, defense: Defense) -> _Contender:
         """A setting with calibrated clients; statistics of the images are computed anew for each."""
-        made, victims = _Contender(setting), self.victims
+        made, victims = _Contender(setting, self.victims), self.victims
         try:
             check_defense(self.dataset, defense)
+            made.victims = victims.under(defense, self.job.dataset.label, self.seed)
             with made.once.of("once", self.device):
                 if defense.overrides("calibrate"):
                     defense = defense.calibrate(ClientData(victims.inputs, self.dataset.classes))
@@ -167,7 +171,7 @@ class _Bench:
 
     def _step(self, contender: _Contender, clients: DefendedClients, number: int) -> Times:
         """Take one step of all clients and of the server; stores bits, and the outcome if it fails."""
-        victims, times = self.victims, Times()
+        victims, times = contender.victims, Times()
         streams = victims.streams.child("step", number)
         for_defense = streams.child("defense")
         order = victims.streams.child("batch", number).uniform(self.kind.images_per_client).argsort(dim=1)

@@ -137,7 +137,7 @@ def trajectory(
     def update(step: int) -> None:
         rows = orders.rows(step)
         optimiser.zero_grad()
-        torch.nn.functional.cross_entropy(module(inputs[rows]), labels[rows]).backward()
+        network.module_loss(module, inputs[rows], labels[rows], (label, seed, "pretraining", "step", step)).backward()
         optimiser.step()
 
     finite = _StaysFinite(module, orders.steps)
@@ -148,7 +148,7 @@ def trajectory(
         parts = {"module": ModuleTraining(module, optimiser)}
         run_updates("pretraining", total, update, parts, [finite, kept], shared=shared)
     finite.check(math.ceil(total / orders.steps))
-    return [Network(each, device, network.batch_norm) for each in (*kept.modules(), module)]
+    return [network.holding(each) for each in (*kept.modules(), module)]
 
 
 class _Orders:

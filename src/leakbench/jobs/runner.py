@@ -10,6 +10,7 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -19,7 +20,7 @@ from pathlib import Path
 import leakbench
 from leakbench.attacks import engine
 from leakbench.errors import DataChanged, ObservationError, OutOfMemory, RecordError
-from leakbench.jobs.base import Findings, Job
+from leakbench.jobs.base import Findings, Job, Setting, unable
 from leakbench.lazy import torch
 from leakbench.libraries.compiler import defer_compiler
 from leakbench.libraries.memory import keep_freed_memory, out_of_memory
@@ -240,7 +241,8 @@ def compute(job: Job, device: torch.device) -> Findings:
     Swept fields join the replicates' settings, and prefix the names of tensors.
     """
     merged = Findings([])
-    for setting, findings in job.kind.run_swept(job, device):
+    reason = unable(job)
+    for setting, findings in _refused(job, reason) if reason else job.kind.run_swept(job, device):
         prefix = "".join(f"{key}={value}/" for key, value in setting.items())
         merged.replicates.extend(
             replicate.model_copy(update={"setting": {**replicate.setting, **setting}})
@@ -248,6 +250,12 @@ def compute(job: Job, device: torch.device) -> Findings:
         )
         merged.tensors.update({prefix + key: tensor for key, tensor in findings.tensors.items()})
     return merged
+
+
+def _refused(job: Job, reason: str) -> Iterator[tuple[Setting, Findings]]:
+    """Findings without numbers, of every combination of the swept protocol fields."""
+    for setting, one in job.combinations():
+        yield setting, Findings(one.without_numbers(Outcome(status="infeasible", reason=reason)))
 
 
 def overall_outcome(replicates: list[Replicate]) -> Outcome:

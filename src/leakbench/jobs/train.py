@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from leakbench.defenses.aggregate import SummedUsers
-from leakbench.defenses.base import Defense, Schedule
+from leakbench.defenses.base import ActsOn, Defense, Schedule
 from leakbench.defenses.clients import DefendedClients, Examples, calibrated
 from leakbench.effort import FORWARD, Effort
 from leakbench.errors import ConfigError, Infeasible
@@ -22,7 +22,7 @@ from leakbench.federated.message import Message
 from leakbench.federated.secure_training import SecureAggregation
 from leakbench.federated.step import ClientSteps
 from leakbench.federated.updates import Part, Runs, finite_rows, run_updates
-from leakbench.jobs.base import JOB_KINDS, Findings, Job, JobKind, Setting
+from leakbench.jobs.base import EVERYTHING, JOB_KINDS, Findings, Job, JobKind, Setting
 from leakbench.jobs.strengths import LOST
 from leakbench.jobs.subjects import check_defense, check_vocabulary
 from leakbench.jobs.sums import only_sums
@@ -69,6 +69,7 @@ class TrainJob(JobKind):
     """
 
     of_cells: ClassVar[bool] = True
+    faces: ClassVar[frozenset[ActsOn]] = EVERYTHING
     added: ClassVar[tuple[str, ...]] = (
         "split",
         "sampling",
@@ -199,8 +200,17 @@ class TrainJob(JobKind):
         settings, replicates = self._tuned(job)
         if not settings:
             return Findings(replicates)
-        starts = self._starts(job, device)
-        network = starts[0].network
+        for together in _with_one_model(settings):
+            replicates += self._trained(job, together, device)
+        return Findings(replicates)
+
+    def _trained(self, job: Job, settings: Sequence[tuple[Setting, Defense]], device: torch.device) -> list[Replicate]:
+        """Train settings of the defense under which clients hold one model, side by side, and judge them."""
+        starts = [
+            start.under(settings[0][1], job.dataset.label, seed)
+            for start, seed in zip(self._starts(job, device), job.seeds, strict=True)
+        ]
+        network, replicates = starts[0].network, list[Replicate]()
         guarantees = [self._guarantee(defense, network) for _, defense in settings]
         with torch.no_grad():
             classes = job.dataset.single().classes
@@ -221,7 +231,7 @@ class TrainJob(JobKind):
             if rounds.noise is not None:
                 _add_noise_curves(replicate, network.names, rounds.noise.levels[run])
             replicates.append(replicate)
-        return Findings(replicates)
+        return replicates
 
     def _starts(self, job: Job, device: torch.device) -> list[Victims]:
         """The clients of every seed, with the initial model."""
@@ -265,6 +275,8 @@ class TrainJob(JobKind):
         for setting, defense in job.defense.settings():
             try:
                 check_defense(job.dataset.single(), defense)
+                if self.noise_per_tensor and defense.overrides("extend"):
+                    raise Infeasible(f"noise_per_tensor: '{defense.name}' makes a model with other tensors")
                 settings.append((setting, defense.tune(job.kept)))
             except Infeasible as error:
                 outcome = Outcome(status="infeasible", reason=str(error))
@@ -341,6 +353,11 @@ class TrainJob(JobKind):
         elif metrics.get(LOST, 0.0) is None:
             reasons[LOST] = "training without a defense has no accuracy for this seed"
         return Replicate(seed=seed, setting=dict(setting), outcome=outcome, metrics=metrics, reasons=reasons)
+
+
+def _with_one_model(settings: list[tuple[Setting, Defense]]) -> list[list[tuple[Setting, Defense]]]:
+    """Settings of a defense under which clients hold one model: each alone, if each makes one."""
+    return [[each] for each in settings] if settings[0][1].overrides("extend") else [settings]
 
 
 class _Rounds:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from leakbench.data.base import Dataset, Split
+from leakbench.defenses.base import Defense
 from leakbench.errors import ConfigError
 from leakbench.federated.partition import iid_partition
 from leakbench.lazy import torch
@@ -48,6 +49,19 @@ class Victims:
         """The same clients, with BatchNorm layers in another mode."""
         return replace(self, network=self.network.in_mode(batch_norm))
 
+    def under(self, defense: Defense, label: str, seed: int) -> Victims:
+        """The same clients, with the model that a defense makes of theirs; themselves where it makes none.
+
+        Args:
+            defense: the mechanism.
+            label: of the data set, as for :func:`gather_victims`.
+            seed: of the repetition, likewise.
+        """
+        if not defense.overrides("extend"):
+            return self
+        network = model_under(defense, self.network, tuple(self.inputs.shape[2:]), label, seed)
+        return replace(self, network=network, parameters=network.parameters)
+
 
 def unlike_rows(dataset: Dataset, first_index: int, clients: int, batch_size: int) -> list[int]:
     """Samples of the test split from ``first_index`` on, without those whose label their batch has already.
@@ -85,6 +99,11 @@ def unlike_rows(dataset: Dataset, first_index: int, clients: int, batch_size: in
 def initial_network(dataset: Dataset, label: str, model: Model, seed: int, device: torch.device) -> Network:
     """The model of a repetition as it is initialised: see :func:`gather_victims`."""
     return build_network(model, dataset.shape, dataset.classes, stream_seed(label, seed, "initialisation"), device)
+
+
+def model_under(defense: Defense, network: Network, shape: tuple[int, ...], label: str, seed: int) -> Network:
+    """The model that clients train under a defense, initialised for a repetition: see :meth:`Victims.under`."""
+    return defense.extend(network, shape, stream_seed(label, seed, "extension"))
 
 
 def gather_victims(

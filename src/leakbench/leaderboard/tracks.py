@@ -61,6 +61,7 @@ OF_IMAGES: Mapping[str, str] = {
     "optimal-pruning": _BY_PIXELS,
     "ats": _ON_IMAGES,
     "ats-random": _ON_IMAGES,
+    "precode": _ON_IMAGES,
 }
 """Defenses that do not apply to sentences, and why."""
 

@@ -7,7 +7,7 @@ import itertools
 import math
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -123,12 +123,15 @@ class Network:
         batch_norm: what BatchNorm layers normalise with.
 
     Attributes:
+        plain_loss: whether :meth:`loss` is the cross-entropy of :meth:`logits` alone, as faster ways to it assume.
         batch_norm: the mode.
         names: names of parameters that train, in the module's order.
         shapes: their shapes.
         dimension: number of parameters that train, d.
         frozen: the other parameters, by name.
     """
+
+    plain_loss: ClassVar[bool] = True
 
     def __init__(
         self, module: torch.nn.Module, device: torch.device | str = "cpu", batch_norm: BatchNorm = "eval"
@@ -157,6 +160,10 @@ class Network:
         other = copy.copy(self)
         other.batch_norm = batch_norm
         return other
+
+    def holding(self, module: torch.nn.Module) -> Network:
+        """A network of the same kind, in the same mode, of another module, which it takes over."""
+        return Network(module, self.device, self.batch_norm)
 
     def without(self, name: str) -> Network:
         """The same network with shorter parameter vectors, which lack a tensor that no output depends on.
@@ -417,6 +424,19 @@ class Network:
             statistics: as for :meth:`logits`.
         """
         return torch.nn.functional.cross_entropy(self.logits(parameters, images, statistics), labels)
+
+    def module_loss(
+        self, module: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor, key: tuple[str | int, ...]
+    ) -> torch.Tensor:
+        """The loss of a step that trains :meth:`trainable_module`, or a copy of it; a scalar.
+
+        Args:
+            module: in its own mode, with its own parameters.
+            images: ``[B, C, H, W]``.
+            labels: ``[B]``.
+            key: name of the step's random stream, for models that draw.
+        """
+        return torch.nn.functional.cross_entropy(module(images), labels)
 
     def gradient(
         self, parameters: torch.Tensor, images: torch.Tensor, labels: torch.Tensor, statistics: Statistics | None = None

@@ -126,7 +126,7 @@ def _facts(component: type[Component], parent: type[Component] | None) -> Iterat
         else:
             yield f"Needs {_listed(needs) or 'nothing'}."
     if issubclass(component, Defense):
-        yield f"Changes {component.acts_on}."
+        yield f"Changes {'the model' if component.acts_on == 'model' else component.acts_on}."
         declared = [str(each["name"]) for each in component.adaptive]
         yield f"Adaptive attacker: {_listed(declared) or '`simulated`, by default'}."
         if component.biased:

@@ -60,6 +60,7 @@ COLOURS = {
     "censor": "#00D91D",
     "ats": "#9966FF",
     "mixup": "#1EFF87",
+    "precode": "#FF00C3",
 }
 # For mechanisms that the project does not know: out-of-tree defenses.
 OTHER_COLOURS = ("#7F3C8D", "#80BA5A", "#A5AA99", "#CF1C90")
