@@ -14,6 +14,7 @@ from leakbench.report.labels import reads
 from leakbench.report.plots import Drawing
 from leakbench.report.statistics import over_seeds
 from leakbench.report.style import colour, use_style
+from leakbench.report.tidy import of_cell
 from leakbench.report.verdicts import VOID
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def fig10(tables: Tables) -> Drawing:
 
     utility = tables["utility"]
     model, dataset = utility["model"].iloc[-1], utility["dataset"].iloc[0]
-    frame = scores(utility[(utility["model"] == model) & (utility["dataset"] == dataset)], tables["rog"])
+    frame = scores(of_cell(utility, dataset, model), tables["rog"])
     groups = dict(GROUPS)
     if others := [name for name in frame["mechanism"].unique() if name not in {"none", *sum(GROUPS.values(), ())}]:
         groups["others"] = tuple(others)

@@ -22,7 +22,7 @@ from leakbench.papers.cdpa.common import figure
 from leakbench.report.artifacts import Tables
 from leakbench.report.gallery import gallery, selection
 from leakbench.report.labels import reads
-from leakbench.report.plots import Drawing, judged
+from leakbench.report.plots import STATISTICS, Drawing, judged
 from leakbench.report.reconstructions import Row
 from leakbench.report.record_tensors import RecordTensors
 from leakbench.report.verdicts import VOID
@@ -109,8 +109,7 @@ def fig08(tables: Tables, stored: RecordTensors) -> Drawing:
         reconstructions[title] = torch.cat([row.images[:IMAGES] for row in both])
         decibels[title] = torch.cat([row.psnr[:IMAGES] for row in both])
         numbers += [
-            {"series": name, "attack": attack, "metric": metric}
-            | {key: row[key] for key in ("mean", "low", "high", "seeds", "lost", "void")}
+            {"series": name, "attack": attack, "metric": metric} | {key: row[key] for key in STATISTICS}
             for attack, row in zip((DLG, IG), summaries, strict=True)
         ]
     assert victims is not None

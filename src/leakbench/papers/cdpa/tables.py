@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from leakbench.report.artifacts import Tables
 from leakbench.report.labels import reads
 from leakbench.report.plots import having, series_of
 from leakbench.report.statistics import over_seeds
-from leakbench.report.tidy import SETTING
+from leakbench.report.tidy import SETTING, cells_of, of_cell
 from leakbench.report.under_attacked import marked
 from leakbench.report.wording import NONE
 from leakbench.theory.bit_votes import epsilon_per_bit
@@ -54,11 +55,6 @@ def compared(frame: pd.DataFrame, reference: pd.DataFrame, how: Comparison) -> p
     """Compare the values of two frames of one row per seed, seed by seed."""
     other = frame["seed"].map(reference.drop_duplicates("seed").set_index("seed")["value"])
     return frame.assign(value=how(frame["value"], other))
-
-
-def difference(values: pd.Series, reference: pd.Series) -> pd.Series:
-    """Difference, in the unit of both."""
-    return values - reference
 
 
 def percentage(values: pd.Series, reference: pd.Series) -> pd.Series:
@@ -171,8 +167,8 @@ def table04(tables: Tables) -> pd.DataFrame:
     frame, reference = tables["utility"], printed("table04")
     wrong = contradictions(reference)
     rows = []
-    for dataset, model in frame[["dataset", "model"]].drop_duplicates().itertuples(index=False, name=None):
-        cell = frame[(frame["dataset"] == dataset) & (frame["model"] == model)]
+    for dataset, model in cells_of(frame):
+        cell = of_cell(frame, dataset, model)
         quantities = _quantities(cell)
         for label, mechanism in defenses_of(cell).items():
             method = defense_name(label, mechanism)
@@ -186,7 +182,7 @@ def table04(tables: Tables) -> pd.DataFrame:
                     "accuracy, paper": theirs("acc"),
                     "accuracy, ours": ours("accuracy"),
                     "change, paper": theirs("delta_acc"),
-                    "change, ours": ours("accuracy", how=difference),
+                    "change, ours": ours("accuracy", how=operator.sub),
                     "minutes, paper": theirs("minutes"),
                     "minutes, ours": ours("minutes", ".3g"),
                     "minutes, change (%)": ours("minutes", how=percentage),
@@ -287,7 +283,7 @@ def table_s3(tables: Tables) -> pd.DataFrame:
                         "defense": name,
                         "no defense (%)": interval(accuracies[0]),
                         "defended (%)": interval(accuracies[1]),
-                        "change (points)": interval(compared(accuracies[1], accuracies[0], difference)),
+                        "change (points)": interval(compared(accuracies[1], accuracies[0], operator.sub)),
                         "gap, no defense": interval(of_metric(bare, "generalisation_gap"), ".3f"),
                         "gap, defended": interval(of_metric(defended, "generalisation_gap"), ".3f"),
                     }

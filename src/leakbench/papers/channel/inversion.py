@@ -12,6 +12,7 @@ from leakbench.papers.channel.common import CALIBRATED, CHANNELS, figure
 from leakbench.report.artifacts import Tables
 from leakbench.report.labels import Reads, reads
 from leakbench.report.plots import (
+    STATISTICS,
     Drawing,
     draw_swept,
     draw_undefended_and_references,
@@ -285,7 +286,7 @@ def fig08(tables: Tables) -> Drawing:
             ax.plot(x, error, color="#333333", marker="x", linestyle="", label="its variance" if words else None)
             numbers.append(
                 {"dataset": dataset, "direction": row[DIRECTION], "least": error}
-                | {key: row[key] for key in ("mean", "low", "high", "seeds", "lost", "void")}
+                | {key: row[key] for key in STATISTICS}
             )
         for row in bare.to_dict("records"):
             span = [start * (len(points) + 1) - 0.4, start * (len(points) + 1) + len(points) - 0.6]

@@ -12,7 +12,7 @@ from leakbench.report.artifacts import Tables
 from leakbench.report.labels import reads
 from leakbench.report.plots import Drawing, values_of
 from leakbench.report.style import MODEL_COLOURS, panels, plain_ticks, use_style
-from leakbench.report.tidy import SETTING
+from leakbench.report.tidy import SETTING, cells_of, of_cell
 from leakbench.report.wording import NONE
 
 if TYPE_CHECKING:
@@ -236,8 +236,7 @@ def fig_s2(tables: Tables) -> Drawing:
 
 def by_users(frame: pd.DataFrame) -> pd.DataFrame:
     """Columns ``clip``, ``round``, ``N``, means over seeds of metrics by users, and ``lost``: seeds without epsilon."""
-    frame = frame[(frame["dataset"] == frame["dataset"].iloc[0]) & (frame["model"] == frame["model"].iloc[0])]
-    return pd.DataFrame(_by_users(frame))
+    return pd.DataFrame(_by_users(of_cell(frame, *cells_of(frame)[0])))
 
 
 def _by_users(frame: pd.DataFrame) -> Iterator[dict[str, float]]:

@@ -104,7 +104,7 @@ def fig_s5(tables: Tables) -> Drawing:
     )
     numbers = []
     for (left, right), cell in zip(grid, cells, strict=True):
-        here = measured.of_cell(tables, *cell)
+        here = measured.tables_of(tables, *cell)
         points = settings(here)
         system = measured.system(here[CONSTANTS])
         floor = _floor(points)

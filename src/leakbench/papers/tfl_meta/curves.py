@@ -85,7 +85,7 @@ def fig_s4(tables: Tables) -> Drawing:
     )
     numbers = []
     for block, cell in enumerate(cells):
-        here = measured.of_cell(tables, *cell)
+        here = measured.tables_of(tables, *cell)
         for place, entry in enumerate(MECHANISMS):
             axes = dict(zip(QUANTITIES, grid[3 * block : 3 * block + 3, place], strict=True))
             numbers.append(_column(axes, here, entry).assign(dataset=cell[0], model=cell[1], mechanism=entry.label))

@@ -92,7 +92,7 @@ def fig_s10(tables: Tables, stored: RecordTensors) -> Drawing:
     )
     numbers = []
     for axes, cell in zip(grid, cells, strict=True):
-        here = measured.of_cell(tables, *cell)
+        here = measured.tables_of(tables, *cell)
         parts = [estimated(here[UNPROTECTED]), certain(size), at_optima(here)]
         for ax, (quantity, label) in zip(axes, CONSTANTS.items(), strict=False):
             _constants(ax, parts[0], parts[1], quantity)
