@@ -679,12 +679,10 @@ def x3(cell: str, one: Evidence) -> Iterator[Part]:
         reads("inversion_trained", defenses="none", attacks=IG),
     ),
 )
-def x4(evidence: Evidence) -> Finding:
+@each_cell("inversion", "inversion_trained", gated=False)
+def x4(cell: str, one: Evidence) -> Iterator[Part]:
     """Error after training over that before; an attack that trained networks defeat is the point, so gates are moot."""
-    parts = []
-    for cell, one in evidence.cells("inversion", "inversion_trained").items():
-        before, after = (
-            one.series(experiment, MSE, defense="none", attack=IG) for experiment in ("inversion", "inversion_trained")
-        )
-        parts.append(relative(after, before, cell, at_least=0.0))
-    return decide(evidence, parts, gated=False)
+    before, after = (
+        one.series(experiment, MSE, defense="none", attack=IG) for experiment in ("inversion", "inversion_trained")
+    )
+    yield relative(after, before, cell, at_least=0.0)

@@ -6,6 +6,7 @@ is judged, per model, paired by seed. A mechanism that diverges at every rate ha
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,7 +14,7 @@ from functools import partial
 from leakbench.lazy import np
 from leakbench.papers.secagg_dp import PAPER
 from leakbench.papers.secagg_dp.accuracy import CNN, HOME
-from leakbench.report.claims import claim
+from leakbench.report.claims import claim, each_cell
 from leakbench.report.comparisons import difference, relative
 from leakbench.report.evidence import Evidence, NotRun, Series, same_points
 from leakbench.report.findings import Finding, Part, decide
@@ -175,21 +176,17 @@ def e13(evidence: Evidence) -> Finding:
     source="section 5.3, which does not say how it was timed",
     experiments=(reads("accuracy_times", defenses="none"),),
 )
-def e12(evidence: Evidence) -> Finding:
+@each_cell("accuracy_times")
+def e12(cell: str, one: Evidence) -> Iterator[Part]:
     """Time of a round over that of the slower mechanism, minus 1, per model.
 
     On a CPU other programs stretch wall time, and not that of the processor; a GPU has wall time alone.
     """
-    parts = []
-    for cell, local in evidence.cells("accuracy_times").items():
-        seconds = partial(local.series, "accuracy_times", _clock(local), defense="none")
-        methods: Sequence[str] = ("sgd", "gd", "gsgd")
-        times = {method: replace(seconds(where={"method": method}), name=f"seconds of {method}") for method in methods}
-        parts += [
-            relative(times[fast], times[slow], f"{fast} against {slow}, {cell}", at_most=0.0)
-            for fast, slow in (("sgd", "gd"), ("gd", "gsgd"))
-        ]
-    return decide(evidence, parts)
+    seconds = partial(one.series, "accuracy_times", _clock(one), defense="none")
+    methods = ("sgd", "gd", "gsgd")
+    times = {method: replace(seconds(where={"method": method}), name=f"seconds of {method}") for method in methods}
+    for fast, slow in itertools.pairwise(methods):
+        yield relative(times[fast], times[slow], f"{fast} against {slow}, {cell}", at_most=0.0)
 
 
 def _clock(one: Evidence) -> str:
