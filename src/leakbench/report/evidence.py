@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from leakbench.errors import ConfigError
 from leakbench.lazy import np, pd
@@ -271,6 +271,13 @@ class Evidence:
         elif units > 1:
             self._read.batches.add(units)
         return Series(name, tuple(points.tolist()), tuple(seeds.tolist()), cube, self._exact)
+
+    def series_if_any(self, experiment: str, metric: str, **which: Any) -> Series | None:
+        """As :meth:`series`; None where there are no such numbers."""
+        try:
+            return self.series(experiment, metric, **which)
+        except NotRun:
+            return None
 
     def swept(self, experiment: str, parameter: str, *, defense: str | None = None) -> list[float]:
         """The values of a swept parameter, of one defense or of all, ascending; empty where nothing sweeps it."""
