@@ -129,8 +129,7 @@ def print_status(report: dict[str, Any]) -> None:
     from rich.table import Table
 
     console = new_console()
-    every = ("running", "failed", "stopped", "stale", "unreadable", "infeasible", "diverged")
-    words = [word for word in every if report["total"][word]]
+    words = [word for word in WORDS if report["total"][word]]
     for title, key in (("paper", "papers"), ("figure or table", "artifacts")):
         table = Table(title=f"scale {report['scale']}, by {title}", box=box.SIMPLE_HEAD)
         table.add_column(title, no_wrap=True)

@@ -269,7 +269,7 @@ def fig_s9(tables: Tables) -> Drawing:
             )
         ]
     shown = pd.concat(numbers, ignore_index=True)
-    shown["void"] = shown["void"].astype("boolean").fillna(False).astype(bool)
+    shown["void"] = shown["void"].eq(True)  # NaN beside rows of no attack
     others = shown[shown["name"].isin(added(tables[SWEPT]))]
     _legend(drawn, dict(zip(others["mechanism"], others["name"], strict=True)), bool(shown["void"].any()))
     return Drawing(drawn, shown)

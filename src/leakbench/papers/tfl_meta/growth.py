@@ -107,7 +107,7 @@ def fig_s10(tables: Tables, stored: RecordTensors) -> Drawing:
     for ax in grid[:, 3]:
         plain_ticks(ax.xaxis)
     frame = pd.concat(numbers, ignore_index=True)
-    return Drawing(drawn, frame.assign(void=frame["void"].astype("boolean").fillna(False).astype(bool)))
+    return Drawing(drawn, frame.assign(void=frame["void"].eq(True)))  # NaN beside rows of no attack
 
 
 def estimated(frame: pd.DataFrame) -> pd.DataFrame:
