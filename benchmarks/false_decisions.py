@@ -40,7 +40,7 @@ GAP = 5.0
 TESTS = 16
 """Trials of which a proportion is counted, per cell."""
 RESAMPLES = 2000
-"""Of the old rule's bootstrap."""
+"""Resamples of the old rule's bootstrap."""
 
 LAWS: Mapping[str, Callable[[np.random.Generator, int], NDArray[np.float64]]] = {
     "normal": lambda random, n: random.standard_normal(n),

@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING
 from leakbench.lazy import np
 from leakbench.report.evidence import NotRun, Series, jackknife_of, same_points, same_seeds
 from leakbench.report.findings import Part, most
-from leakbench.report.inference import (
-    FEWEST_SEEDS,
-    Estimate,
-    rank_correlation,
-    seeds_for_a_trend,
-    trend_p_values,
-)
+from leakbench.report.inference import FEWEST_SEEDS, Estimate, rank_correlation, seeds_for_a_trend, trend_p_values
 from leakbench.report.units import known_means
 from leakbench.report.wording import numbers
 

@@ -273,7 +273,7 @@ class Evidence:
         return Series(name, tuple(points.tolist()), tuple(seeds.tolist()), cube, self._exact)
 
     def series_if_any(self, experiment: str, metric: str, **which: Any) -> Series | None:
-        """As :meth:`series`; None where there are no such numbers."""
+        """Read :meth:`series`, or None where there are no such numbers."""
         try:
             return self.series(experiment, metric, **which)
         except NotRun:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from leakbench.report.evidence import Evidence, NotRun
 from leakbench.report.inference import LEVEL, MOST_SEEDS, Estimate
@@ -247,6 +247,12 @@ def finite(value: float) -> float | None:
 def survives(verdict: str, p_holm: float) -> bool:
     """Whether a verdict on an empirical claim outlives the correction for the number of its paper's claims."""
     return verdict in ("reproduced", "contradicted") and p_holm <= LEVEL  # NaN does not
+
+
+def marked(row: Mapping[str, Any]) -> str:
+    """A verdict with its sign, and the star of those that outlive Holm's correction."""
+    star = f" {SURVIVES}" if row["survives"] else ""
+    return f"{MARKS[row['verdict']]} {row['verdict']}{star}"
 
 
 def lean_text(lean: str, seeds_needed: int | None) -> str:

@@ -25,9 +25,9 @@ from leakbench.planning.project import Project
 from leakbench.records import RESULTS, atomic_write
 from leakbench.report.artifacts import Artifact, artifacts_at
 from leakbench.report.claims import Claim, claims_of
-from leakbench.report.findings import MARKS, SURVIVES, effect_text, lean_text, tally
+from leakbench.report.findings import MARKS, SURVIVES, effect_text, lean_text, marked, tally
 from leakbench.report.judging import COLUMNS, SMOKE_WARNING, claims_path, claims_paths
-from leakbench.report.published import Row, closest, marked
+from leakbench.report.published import Row, closest
 from leakbench.report.style import ABOVE_CAPTION
 from leakbench.report.tidy import adaptive_path, existing, gates_path, missing_path, provenance_path, table_path
 from leakbench.report.under_attacked import COLUMN, in_words

@@ -7,14 +7,7 @@ from typing import TYPE_CHECKING
 
 from leakbench.lazy import pd
 from leakbench.metrics.assignment import ASSIGNED
-from leakbench.papers.cdpa.attacked import (
-    NAIVE,
-    ROG,
-    attacked_by_rog,
-    distances,
-    reference_rows,
-    shown_defenses,
-)
+from leakbench.papers.cdpa.attacked import NAIVE, ROG, attacked_by_rog, distances, reference_rows, shown_defenses
 from leakbench.papers.cdpa.common import figure
 from leakbench.papers.cdpa.tables_attacks import ABOUT_CDPA, ADAPTIVE, BY_INFORMED, INFORMED, adaptive_rows
 from leakbench.report.artifacts import Tables
@@ -100,11 +93,10 @@ OTHERWISE = ("cafl-1", "jopeq-2", "cdpa-rog")
     9,
     title="Accuracy and similarity",
     caption="Accuracy of federated averaging against the SSIM of what ROG reconstructs; up and to the left is better. "
-    "The two may be of different data sets and models, as they are in the paper. LDP at every epsilon, with the "
-    "same noise on both axes. Names with a star: training and attack have other parameters (CAFL epsilon 2 and 1, "
-    "JoPEQ epsilon 4 and 2, as the paper's captions have it; CDPA encodes the model's change in training, and under "
-    "attack the update in units of the gradient). Grey lines: SSIM of attackers that never see an "
-    f"update. {INTERVALS}",
+    "The two may be of different data sets and models, as they are in the paper. LDP at every epsilon, with the same "
+    "noise on both axes. Names with a star: training and attack have other parameters (CAFL epsilon 2 and 1, JoPEQ "
+    "epsilon 4 and 2, as the paper's captions have it; CDPA encodes the model's change in training, and under attack "
+    f"the update in units of the gradient). Grey lines: SSIM of attackers that never see an update. {INTERVALS}",
     experiments=(
         attacked_by_rog(*IMAGE_REFERENCES),
         reads("rog_grids", defenses=LAPLACE, attacks=ROG),

@@ -104,10 +104,7 @@ def _privacy(rog: pd.DataFrame) -> tuple[dict[str, tuple[float, bool]], str]:
     "is missing; a hollow PR is void, since ROG is too weak without a defense. PR is of ROG's data and model "
     "and of the settings of Table III, which are not those of the accuracy. CEE repeats TE, as in the paper: "
     "its carbon is time, times a constant. Groups as in Table I; no defense and CDPA in all.",
-    experiments=(
-        reads("utility", defenses=TRAINED),
-        reads("rog", attacks=ROG),
-    ),
+    experiments=(reads("utility", defenses=TRAINED), reads("rog", attacks=ROG)),
 )
 def fig10(tables: Tables) -> Drawing:
     """A panel per group of defenses, a polygon per defense."""

@@ -328,10 +328,7 @@ def e8b(cell: str, one: Evidence) -> Iterator[Part | str]:
     "E9",
     "From p = 0.8 on, p changes accuracy by at most 2.2 points and LPIPS by at most 0.005.",
     source="Table VIII, 2.1 points and 0.004; the margin is their last digit",
-    experiments=(
-        OVER_P,
-        reads("rog_p", defenses="cdpa-rog-p", attacks="rog"),
-    ),
+    experiments=(OVER_P, reads("rog_p", defenses="cdpa-rog-p", attacks="rog")),
 )
 def e9(evidence: Evidence) -> Finding:
     """Every two values of p.
@@ -367,18 +364,15 @@ def _alike(series: Series, where: str, unit: str) -> Iterator[Part]:
     "E10",
     "CDPA's generalisation error is below FedAvg's at every p, and smaller the more bits are flipped.",
     source="Table II, single runs",
-    experiments=(
-        trained("none"),
-        OVER_P,
-    ),
+    experiments=(trained("none"), OVER_P),
 )
 @each_cell("utility_p", "utility")
 def e10(cell: str, one: Evidence) -> Iterator[Part]:
     """FedAvg's gap minus CDPA's, and the trend over p."""
     series = one.series("utility_p", GAP, defense="cdpa-p", sweep="p")
     plain = one.series("utility", GAP, defense="none")
-    for p in series.points:
-        yield difference(plain, series.at([p]), f"p = {p:g}, {cell}", "nats")
+    for p, flipped in series.by_point():
+        yield difference(plain, flipped, f"p = {p:g}, {cell}", "nats")
     yield trend(series, cell, "p", rises=True)
 
 
@@ -406,8 +400,8 @@ def e11a(cell: str, one: Evidence) -> Iterator[Part]:
         lpips = one.series_if_any("rog_p", LPIPS, defense="cdpa-rog-p", attack=attack, sweep="p")
         if lpips is None:
             raise NotRun("LPIPS was not measured, and its printed numbers have no counterpart in SSIM")
-        for p in lpips.points:
-            yield level(lpips.at([p]), f"{attack} at p = {p:g}, {cell}", "LPIPS", at_least=0.72)
+        for p, at_p in lpips.by_point():
+            yield level(at_p, f"{attack} at p = {p:g}, {cell}", "LPIPS", at_least=0.72)
 
 
 @stated(
@@ -534,11 +528,7 @@ stated(
     "Below epsilon 2 Laplace noise does not converge (less than half of FedAvg's accuracy), while CDPA at its nominal "
     "1.38 (p = 0.8) loses two points, at most 2.5.",
     source="Section 5, Table VIII; the two epsilons are of different things",
-    experiments=(
-        trained("none"),
-        OVER_P,
-        reads("utility_epsilon", defenses="laplace-eps"),
-    ),
+    experiments=(trained("none"), OVER_P, reads("utility_epsilon", defenses="laplace-eps")),
 )
 @each_cell("utility_p", "utility_epsilon", "utility")
 def e16(cell: str, one: Evidence) -> Iterator[Part]:

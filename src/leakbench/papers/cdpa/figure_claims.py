@@ -107,10 +107,7 @@ def _largest(evidence: Evidence, experiment: str) -> tuple[str, Evidence]:
     "CDPA is in the upper left corner of Fig. 9: no other row of Table III is more accurate by a tenth of a point or "
     "more, and every one has a larger SSIM under ROG.",
     source="Fig. 9; Tables III and IV have its numbers",
-    experiments=(
-        trained(CDPA, *TRAINED_AS.values()),
-        by_rog(SENT, *TRAINED_AS),
-    ),
+    experiments=(trained(CDPA, *TRAINED_AS.values()), by_rog(SENT, *TRAINED_AS)),
     champion=CDPA,
 )
 def e26(evidence: Evidence) -> Finding:

@@ -202,10 +202,7 @@ for number, entry in GRIDS.items():
         title=f"Reconstructions by ROG under {entry.title}",
         caption=f"{entry.words} {NAIVE} The settings are ours, the paper prints none. Whether training survives a "
         f"setting is not shown. {CHOSEN}",
-        experiments=(
-            attacked_by_rog(defenses=["none"]),
-            reads("rog_grids", defenses=entry.series, attacks=ROG),
-        ),
+        experiments=(attacked_by_rog(defenses=["none"]), reads("rog_grids", defenses=entry.series, attacks=ROG)),
         tensors=("rog", "rog_grids"),
         leaves_out="it is about the settings of one kind of defense; Figure 6 compares defenses",
     )(partial(grid, shown=entry))

@@ -223,10 +223,7 @@ def _ours(
 def _quantities(cell: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Quantities by name, each a row per defense and seed, in the units of the table."""
     measured = {name: of_metric(cell, name) for name in ("carbon_kg", "carbon_formula_kg", "mebi_elements")}
-    return measured | {
-        "accuracy": of_metric(cell, "accuracy", 100),
-        "minutes": of_metric(cell, "seconds", 1 / 60),
-    }
+    return measured | {"accuracy": of_metric(cell, "accuracy", 100), "minutes": of_metric(cell, "seconds", 1 / 60)}
 
 
 @table(
@@ -303,16 +300,12 @@ IMAGES = {
     8,
     title="CDPA over the probability of keeping a bit",
     caption="Accuracy in percent (test images, last round) of federated training with CDPA, and what ROG makes of its "
-    "messages; epsilon is ln(p / (1 - p)), that of one bit. Printed beside ours: accuracy of the model named, "
-    "ROG on its own data and network, ours after assignment within a batch. SSIM has one window for the whole image, "
-    "as in the paper's code. The paper's images of CDPA, at 5 dB, are further from the truth than a constant grey "
-    "(11 dB on its data). "
-    f"void: ROG is too weak without a defense, so that its number says nothing; {NONE}: not known (missing.csv "
-    f"of the experiment says why). {MEANS}",
-    experiments=(
-        "utility_p",
-        reads("rog_p", attacks=ROG),
-    ),
+    "messages; epsilon is ln(p / (1 - p)), that of one bit. Printed beside ours: accuracy of the model named, ROG on "
+    "its own data and network, ours after assignment within a batch. SSIM has one window for the whole image, as in "
+    "the paper's code. The paper's images of CDPA, at 5 dB, are further from the truth than a constant grey (11 dB on "
+    f"its data). void: ROG is too weak without a defense, so that its number says nothing; {NONE}: not known "
+    f"(missing.csv of the experiment says why). {MEANS}",
+    experiments=("utility_p", reads("rog_p", attacks=ROG)),
     leaves_out="its rows are CDPA over p, beside no defense",
 )
 def table08(tables: Tables) -> pd.DataFrame:

@@ -206,13 +206,7 @@ for _letter, (_name, _label) in {"a": ("DLG", DLG), "b": ("TAG", TAG)}.items():
         experiments=(_attacked("lamp", "none", references=[_label]),),
     )(
         each_cell(ATTACKED, gated=False)(
-            partial(
-                _apart,
-                attack="lamp",
-                first=Read("none"),
-                second=Read("none", _label),
-                metric=as_printed("rouge1"),
-            )
+            partial(_apart, attack="lamp", first=Read("none"), second=Read("none", _label), metric=as_printed("rouge1"))
         )
     )
 
@@ -229,11 +223,7 @@ for _letter, (_name, _label) in STRONG.items():
     )(
         each_attacked(
             partial(
-                _apart,
-                attack=_label,
-                first=Read("grad-drop-text"),
-                second=Read("none"),
-                metric=as_printed("rouge1"),
+                _apart, attack=_label, first=Read("grad-drop-text"), second=Read("none"), metric=as_printed("rouge1")
             )
         )
     )

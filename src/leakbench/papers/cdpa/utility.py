@@ -113,8 +113,7 @@ READINGS = {
     "it, corrected to an unbiased mean, on other layers, with another threshold, in two's complement and in units of "
     "the gradient, beside no defense, quantisation alone, GradDrop with its residual, and signs alone at several "
     "steps, of which the best is tuned. Clients hold i.i.d. images, or labels drawn from a Dirichlet law of "
-    "concentration alpha: the smaller, the more they differ. The paper has i.i.d. clients alone. "
-    f"{INTERVALS}",
+    f"concentration alpha: the smaller, the more they differ. The paper has i.i.d. clients alone. {INTERVALS}",
     experiments=(
         reads("utility", defenses=PLAIN),
         reads("readings", defenses=("cdpa-complement", "cdpa-gradient", "grad-drop-residual")),

@@ -225,10 +225,9 @@ for number, experiment, target in (
 @figure(
     "S6",
     title="Noise on the parameters and on the data",
-    caption="Accuracy on clean test images of a client that trains alone, against the capacity: noise on "
-    "its images, drawn once, or on every gradient, calibrated anew at each step to the covariance of the step's "
-    "gradients (section 5.1). Capacities are those of an image's noise and of one step. Intervals: 95 % t-intervals "
-    "over seeds.",
+    caption="Accuracy on clean test images of a client that trains alone, against the capacity: noise on its images, "
+    "drawn once, or on every gradient, calibrated anew at each step to the covariance of the step's gradients (section "
+    "5.1). Capacities are those of an image's noise and of one step. Intervals: 95 % t-intervals over seeds.",
     experiments=(reads("parameter_space", defenses=("none", "parameter", "natural-all")),),
     leaves_out="it compares noise in two places",
 )

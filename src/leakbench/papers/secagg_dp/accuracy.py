@@ -111,12 +111,11 @@ def trained(tables: Tables) -> pd.DataFrame:
     5,
     title="Accuracy at equal epsilon",
     caption="Test accuracy over epsilon of all rounds, a panel per model, with noise by the paper's accounting; "
-    "dash-dotted: by tight accounting (Table S1), with less noise. "
-    "SGD-DP: isotropic noise on random batches; dashed blue: an epoch is all of a user's batches, a round each; "
-    "dotted blue: with the amplification of delta, which the paper leaves out (I14). GSGD-DP: Gaussian sampling "
-    "and water-filling; dashed and dotted: other bounds, of which row 6 is false. GD-DP: isotropic noise on all "
-    f"records. Black: all records without noise and clipping. Defenses without an epsilon are horizontal. {CHOICE}. "
-    "Intervals: 95 % t-intervals over seeds; of two seeds, their range.",
+    "dash-dotted: by tight accounting (Table S1), with less noise. SGD-DP: isotropic noise on random batches; dashed "
+    "blue: an epoch is all of a user's batches, a round each; dotted blue: with the amplification of delta, which the "
+    "paper leaves out (I14). GSGD-DP: Gaussian sampling and water-filling; dashed and dotted: other bounds, of which "
+    "row 6 is false. GD-DP: isotropic noise on all records. Black: all records without noise and clipping. Defenses "
+    f"without an epsilon are horizontal. {CHOICE}. Intervals: 95 % t-intervals over seeds; of two seeds, their range.",
     experiments=READ,
     in_parts=True,
 )

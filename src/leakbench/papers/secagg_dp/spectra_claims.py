@@ -75,9 +75,8 @@ def e20(evidence: Evidence) -> Finding:
 
 @stated(
     "E21",
-    "Where there are more records than coordinates, the gradients of the records at hand leave that span no "
-    "more, but for "
-    "less than a tenth of them: the condition of Theorem 1 does not tell.",
+    "Where there are more records than coordinates, the gradients of the records at hand leave that span no more, but "
+    "for less than a tenth of them: the condition of Theorem 1 does not tell.",
     source="Theorem 1; our reading of it on data",
     experiments=SPECTRA,
 )
@@ -107,9 +106,8 @@ def e22(evidence: Evidence) -> Finding:
 
 @stated(
     "E23",
-    "The gradients of a linear softmax classifier have rank (classes - 1) (varying pixels + 1) at most, which "
-    "is below K: "
-    "Assumption 3 fails for it with any number of such records.",
+    "The gradients of a linear softmax classifier have rank (classes - 1) (varying pixels + 1) at most, which is below "
+    "K: Assumption 3 fails for it with any number of such records.",
     source="section 4.3; the bound is ours",
     experiments=SPECTRA,
 )
@@ -144,9 +142,9 @@ def _by_level(evidence: Evidence, metrics: Sequence[str], grid: str, *, at_least
         values = aside(grid).values[0, 0]
         for metric in metrics:
             for index, series in _levels(replace(aside(metric), name=WORDS[metric])):
-                for point in series.points:
+                for point, one in series.by_point():
                     name = f"{cell}, round {point:g}, {grid} {values[index]:g}"
-                    parts.append(level(series.at([point]), name, "part of isotropic noise's trace", at_least=at_least))
+                    parts.append(level(one, name, "part of isotropic noise's trace", at_least=at_least))
     return parts
 
 
@@ -198,9 +196,8 @@ def _by_clip(evidence: Evidence) -> Iterator[tuple[float, Callable[[str], Series
 
 @stated(
     "E26",
-    f"Even where records outnumber coordinates, {FEW} users are too few for Theorem 2 to give epsilon = 1 for a "
-    "round of the "
-    "trained model.",
+    f"Even where records outnumber coordinates, {FEW} users are too few for Theorem 2 to give epsilon = 1 for a round "
+    "of the trained model.",
     source="Theorem 2, Remark 1",
     experiments=(ROUNDS,),
 )

@@ -85,12 +85,7 @@ def e14a(cell: str, one: Evidence) -> Iterator[Part]:
         yield level(reduction(one, where), f"{method_in_words(where)}, {cell}", UNIT, at_least=0.0)
 
 
-@stated(
-    "E14b",
-    "The bits of what is sent are those of the formulas.",
-    source="our formulas",
-    experiments=(PLAIN,),
-)
+@stated("E14b", "The bits of what is sent are those of the formulas.", source="our formulas", experiments=(PLAIN,))
 @each_cell(COSTS)
 def e14b(cell: str, one: Evidence) -> Iterator[Part]:
     """Largest difference of sent and expected bits over the expected ones; random masks are random, to 5 %."""

@@ -40,11 +40,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-QUANTITIES = {
-    "recovery": "recovered",
-    "loss": "loss of accuracy\n(percentage points)",
-    "bits": "bits over plain",
-}
+QUANTITIES = {"recovery": "recovered", "loss": "loss of accuracy\n(percentage points)", "bits": "bits over plain"}
 """Rows of panels, and their axes."""
 TUNED_MARK, OTHER_ATTACK = "D", "s"
 AT = 1.0

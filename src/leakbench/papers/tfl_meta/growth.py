@@ -53,11 +53,7 @@ WAYS = {
 }
 """By the label of the defense."""
 NULLS: tuple[Prior, ...] = ("null", "null_upper")
-CONSTANTS = {
-    "C1": r"$C_1$ (nats$^{1/2}$)",
-    "C2": "$C_2$",
-    "tau": r"total variation asked for, $\tau = C_1 / C_2$",
-}
+CONSTANTS = {"C1": r"$C_1$ (nats$^{1/2}$)", "C2": "$C_2$", "tau": r"total variation asked for, $\tau = C_1 / C_2$"}
 """Quantities of the first panels, and their axes."""
 
 

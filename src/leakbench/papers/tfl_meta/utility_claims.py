@@ -11,13 +11,7 @@ from functools import partial
 
 from leakbench.lazy import np
 from leakbench.papers.tfl_meta import PAPER
-from leakbench.papers.tfl_meta.budgets import (
-    TUNED,
-    UTILITY,
-    UTILITY_ENCRYPTED,
-    UTILITY_PAIRS,
-    UTILITY_TUNED,
-)
+from leakbench.papers.tfl_meta.budgets import TUNED, UTILITY, UTILITY_ENCRYPTED, UTILITY_PAIRS, UTILITY_TUNED
 from leakbench.papers.tfl_meta.common import UNPROTECTED
 from leakbench.papers.tfl_meta.leakage_claims import ATTACK, COMPRESSION, GATED, NOISE, PLAIN, UNNEEDED
 from leakbench.report.claims import claim, each_cell, noting

@@ -17,14 +17,7 @@ from typing import Literal
 from leakbench.errors import ConfigError
 from leakbench.lazy import torch
 from leakbench.theory.arguments import positive
-from leakbench.theory.leakage_surrogate import (
-    Form,
-    amplification,
-    largest_log_ratio,
-    law,
-    leakage,
-    not_negative,
-)
+from leakbench.theory.leakage_surrogate import Form, amplification, largest_log_ratio, law, leakage, not_negative
 
 _CHUNK = 10_000_000
 """Attempts that a bootstrap draws at once."""
