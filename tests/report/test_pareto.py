@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from leakbench.errors import ConfigError, Infeasible
-from leakbench.report.pareto import Mechanism, hypervolume, nondominated, pareto_front, ranks
+from leakbench.report.pareto import Mechanism, hypervolume, nondominated, pareto_front
 
 Array = NDArray[np.float64]
 SMALL = st.lists(st.lists(st.integers(0, 4), min_size=3, max_size=3), min_size=1, max_size=9)
@@ -21,25 +21,13 @@ def dominates(a: Array, b: Array) -> bool:
     return bool((a <= b).all() and (a < b).any())
 
 
-def ranks_by_definition(points: Array) -> list[int]:
-    found = [-1] * len(points)
-    rank = 0
-    while -1 in found:
-        left = [i for i in range(len(points)) if found[i] < 0]
-        best = [i for i in left if not any(dominates(points[j], points[i]) for j in left)]
-        for i in best:
-            found[i] = rank
-        rank += 1
-    return found
-
-
 class TestPoints:
     @settings(max_examples=50)
     @given(SMALL)
-    def test_ranks(self, values: list[list[int]]) -> None:
+    def test_nondominated_by_definition(self, values: list[list[int]]) -> None:
         points = np.array(values, dtype=float)
-        assert ranks(points).tolist() == ranks_by_definition(points)
-        assert nondominated(points).tolist() == [rank == 0 for rank in ranks_by_definition(points)]
+        expected = [not any(dominates(other, point) for other in points) for point in points]
+        assert nondominated(points).tolist() == expected
 
     @settings(max_examples=50)
     @given(SMALL)
@@ -56,7 +44,7 @@ class TestPoints:
     @pytest.mark.parametrize("points", [[1.0, 2.0], [[1.0, math.nan]], [[math.inf, 1.0]], [], [[]]])
     def test_other_points(self, points: list[float]) -> None:
         with pytest.raises(ConfigError, match=r"points (of shape|with objectives)"):
-            ranks(points)
+            nondominated(points)
         with pytest.raises(ConfigError, match=r"points (of shape|with objectives)"):
             hypervolume(points, [1, 1])
 

@@ -181,13 +181,11 @@ class Artifact:
         }
         stored = RecordTensors(project.root, {name: plan.experiment_jobs(self.paper, name) for name in self.tensors})
         made = self.made(tables, stored, places_of(project.compared))
-        caption = [self.full_caption(project, scale)]
-        if shows_void(made):
-            paths = [existing(project.root, gates_path(table), f"merge {table}") for table in self._tables(scale)]
-            caption += notes_on_void(tables, [pd.read_csv(path) for path in paths])
-        if shows_under_attacked(made):
-            paths = [existing(project.root, adaptive_path(table), f"merge {table}") for table in self._tables(scale)]
-            caption += under_attacked_notes(pd.concat(map(pd.read_csv, paths)))
+        gates, adaptive = (
+            [pd.read_csv(existing(project.root, of(table), f"merge {table}")) for table in self._tables(scale)]
+            for of in (gates_path, adaptive_path)
+        )
+        caption = [self.full_caption(project, scale), *notes_on_marks(made, tables, gates, adaptive)]
         contents = formats(made, caption, label=self.label) if bare is None else self._bare_formats(made, caption, bare)
         file = PurePosixPath(self.path(scale, "csv"))
         folder = file.parent if bare is None else file.parent / FOLDER
@@ -223,11 +221,6 @@ class Artifact:
         return self.make(tables, stored) if self.tensors else self.make(tables)
 
 
-def shows_void(made: Made) -> bool:
-    """Whether it is a figure with a void series, whose attack is too weak."""
-    return not isinstance(made, pd.DataFrame) and made.shows_void
-
-
 def shows_under_attacked(made: Made) -> bool:
     """Whether it shows a defense that is under-attacked, and marks it."""
     if not isinstance(made, pd.DataFrame):
@@ -235,15 +228,24 @@ def shows_under_attacked(made: Made) -> bool:
     return under_attacked(made) or bool(made.astype(str).apply(lambda cells: cells.str.contains(DAGGER)).any(axis=None))
 
 
-def notes_on_void(tables: Tables, verdicts: Iterable[pd.DataFrame]) -> list[str]:
-    """Sentences on the attacks whose cells are void.
+def notes_on_marks(
+    made: Made, tables: Tables, gates: Sequence[pd.DataFrame], adaptive: Sequence[pd.DataFrame]
+) -> list[str]:
+    """Sentences on the void series of a figure, whose attacks are too weak, and on defenses marked as under-attacked.
 
     Args:
-        tables: the tidy tables of the artifact.
-        verdicts: rows of gates.csv, of every experiment.
+        made: the figure or table.
+        tables: the tidy tables that it is made from.
+        gates: gates.csv of every experiment.
+        adaptive: adaptive.csv of every experiment.
     """
-    rows = pd.concat(tables.values())
-    return void_notes(pd.concat(verdicts), dict(zip(rows["metric"], rows["unit"], strict=True)))
+    notes = []
+    if not isinstance(made, pd.DataFrame) and made.shows_void:
+        rows = pd.concat(tables.values())
+        notes += void_notes(pd.concat(gates), dict(zip(rows["metric"], rows["unit"], strict=True)))
+    if shows_under_attacked(made):
+        notes += under_attacked_notes(pd.concat(adaptive))
+    return notes
 
 
 def formats(made: Made, caption: Sequence[str], share: str = "", label: str = "") -> dict[str, bytes]:

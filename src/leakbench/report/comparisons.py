@@ -10,14 +10,8 @@ from typing import TYPE_CHECKING
 
 from leakbench.lazy import np
 from leakbench.report.evidence import NotRun, Series, jackknife_of, same_points, same_seeds
-from leakbench.report.findings import Part
-from leakbench.report.inference import (
-    FEWEST_SEEDS,
-    Estimate,
-    rank_correlation,
-    seeds_for_a_trend,
-    trend_p_values,
-)
+from leakbench.report.findings import Part, most
+from leakbench.report.inference import FEWEST_SEEDS, Estimate, rank_correlation, seeds_for_a_trend, trend_p_values
 from leakbench.report.units import known_means
 from leakbench.report.wording import numbers
 
@@ -146,13 +140,8 @@ def trend(series: Series, name: str, against: str, *, rises: bool) -> Part:
         meaning = f"change of {series.name} with {against}" + ("" if rises else ", sign turned")
         return Part(name, steps[0], meaning, at_least=0.0, note=note)
     if jackknife.exact:
-        return Part(
-            name,
-            _smallest(steps),
-            f"least step of {series.name} along its trend with {against}",
-            at_least=0.0,
-            note=note,
-        )
+        meaning = f"least step of {series.name} along its trend with {against}"
+        return Part(name, _smallest(steps), meaning, at_least=0.0, note=note)
     blocks = [known_means(values)[..., 0].T]
     if jackknife.batches > 1:
         blocks.append(known_means(values.swapaxes(1, 2))[..., 0].T)
@@ -192,10 +181,8 @@ def _seeds_needed(blocks: Array, steps: list[Estimate], rises: bool, alpha: floa
     strict = alpha / (1 + len(steps))
     against = [step.seeds_needed(0.0, strict) for step in steps if step.value < 0]
     if rises:
-        smallest = [] if not against else [_smallest(steps).seeds_needed(0.0, strict)]
-        needed = [seeds_for_a_trend(blocks, alpha), *smallest]
-        known = [each for each in needed if each is not None]
-        return max(known) if len(known) == len(needed) else None
+        smallest = [_smallest(steps).seeds_needed(0.0, strict)] if against else []
+        return most([seeds_for_a_trend(blocks, alpha), *smallest])
     return min((each for each in [seeds_for_a_trend(blocks, strict), *against] if each is not None), default=None)
 
 

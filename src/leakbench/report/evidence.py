@@ -5,14 +5,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from leakbench.errors import ConfigError
 from leakbench.lazy import np, pd
 from leakbench.report.artifacts import Tables
 from leakbench.report.inference import FEWEST_SEEDS, Jackknife
 from leakbench.report.labels import AXES, Reads
-from leakbench.report.tidy import SETTING
+from leakbench.report.tidy import SETTING, cells_of, of_cell
 from leakbench.report.under_attacked import COLUMN, under_attacked
 from leakbench.report.units import SAMPLE_AXES, batch_means, known_means, of_one_seed
 from leakbench.report.wording import numbers
@@ -166,10 +166,7 @@ class Evidence:
         Raises:
             NotRun: there are none.
         """
-        held = [
-            dict.fromkeys(zip(self._tables[name]["dataset"], self._tables[name]["model"], strict=True))
-            for name in experiments
-        ]
+        held = [cells_of(self._tables[name]) for name in experiments]
         shared = {}
         for cell in held[0]:
             if all(cell in others for others in held):
@@ -275,6 +272,13 @@ class Evidence:
             self._read.batches.add(units)
         return Series(name, tuple(points.tolist()), tuple(seeds.tolist()), cube, self._exact)
 
+    def series_if_any(self, experiment: str, metric: str, **which: Any) -> Series | None:
+        """Read :meth:`series`, or None where there are no such numbers."""
+        try:
+            return self.series(experiment, metric, **which)
+        except NotRun:
+            return None
+
     def swept(self, experiment: str, parameter: str, *, defense: str | None = None) -> list[float]:
         """The values of a swept parameter, of one defense or of all, ascending; empty where nothing sweeps it."""
         rows, column = self._rows(experiment), SETTING + parameter
@@ -298,13 +302,12 @@ class Evidence:
     def _rows(self, experiment: str) -> pd.DataFrame:
         if experiment not in self._judged:
             frame = self._tables[experiment]
-            cells = [*frame[["dataset", "model"]].drop_duplicates().itertuples(index=False, name=None)]
+            cells = cells_of(frame)
             self._several |= len(cells) > 1
             self._cell = self._cell or cells[0]
             if self._cell not in cells:
                 raise NotRun(f"{experiment} holds no {self._cell[0]} with {self._cell[1]}")
-            dataset, model = self._cell
-            self._judged[experiment] = frame[(frame["dataset"] == dataset) & (frame["model"] == model)]
+            self._judged[experiment] = of_cell(frame, *self._cell)
         return self._judged[experiment]
 
     def _note_void(self, attack: str | None) -> None:

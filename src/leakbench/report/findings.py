@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from leakbench.report.evidence import Evidence, NotRun
 from leakbench.report.inference import LEVEL, MOST_SEEDS, Estimate
@@ -113,9 +113,7 @@ class Part:
         thresholds = [each for each in (self.at_least, self.at_most) if math.isfinite(each)]
         if not self.inside:  # beyond one threshold alone
             thresholds = sorted(thresholds, key=lambda each: abs(each - self.estimate.value))[:1]
-        needed = [self.estimate.seeds_needed(each, level) for each in thresholds]
-        known = [each for each in needed if each is not None]
-        return max(known) if known and len(known) == len(needed) else None
+        return most([self.estimate.seeds_needed(each, level) for each in thresholds])
 
     def summary(self) -> str:
         """The name, the estimate with its interval, and the note."""
@@ -123,6 +121,12 @@ class Part:
         interval = "no interval" if math.isnan(estimate.low) else f"{estimate.low:.3g} to {estimate.high:.3g}"
         value = "no number" if math.isnan(estimate.value) else f"{estimate.value:.3g} ({interval})"
         return f"{self.name or 'it'}: {value}" + (f", {self.note}" if self.note else "")
+
+
+def most(needed: Sequence[int | None]) -> int | None:
+    """The largest of some numbers of seeds; None where one of them is not known, or there is none."""
+    known = [each for each in needed if each is not None]
+    return max(known) if known and len(known) == len(needed) else None
 
 
 def verdict_of(p_holds: float, p_fails: float) -> Verdict:
@@ -211,9 +215,7 @@ def _lean(parts: Sequence[Part]) -> tuple[Literal["reproduced", "contradicted", 
     if outside:
         needed = [part.seeds_needed(LEVEL / 2 / len(parts)) for part in outside]
         return "contradicted", min((each for each in needed if each is not None), default=None)
-    needed = [part.seeds_needed(LEVEL / 2) for part in parts if not part.estimate.is_certain]
-    known = [each for each in needed if each is not None]
-    return "reproduced", max(known) if known and len(known) == len(needed) else None
+    return "reproduced", most([part.seeds_needed(LEVEL / 2) for part in parts if not part.estimate.is_certain])
 
 
 def _unknown(parts: Sequence[Part]) -> list[str]:
@@ -245,6 +247,12 @@ def finite(value: float) -> float | None:
 def survives(verdict: str, p_holm: float) -> bool:
     """Whether a verdict on an empirical claim outlives the correction for the number of its paper's claims."""
     return verdict in ("reproduced", "contradicted") and p_holm <= LEVEL  # NaN does not
+
+
+def marked(row: Mapping[str, Any]) -> str:
+    """A verdict with its sign, and the star of those that outlive Holm's correction."""
+    star = f" {SURVIVES}" if row["survives"] else ""
+    return f"{MARKS[row['verdict']]} {row['verdict']}{star}"
 
 
 def lean_text(lean: str, seeds_needed: int | None) -> str:

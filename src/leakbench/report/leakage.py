@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from leakbench.lazy import np
 from leakbench.metrics.assignment import ASSIGNED_METRICS
 from leakbench.metrics.image import IMAGE_METRICS
-from leakbench.report.evidence import Evidence, NotRun, Series, jackknife_of, same_points, same_seeds
+from leakbench.report.evidence import Evidence, Series, jackknife_of, same_points, same_seeds
 from leakbench.report.style import IMAGE_REFERENCES
 
 if TYPE_CHECKING:
@@ -87,15 +88,11 @@ def blind_guess(
         sweep: the parameter of the protocol that changes what is guessed; then each of its values has a guess.
     """
     higher = (IMAGE_METRICS | ASSIGNED_METRICS)[metric].direction == "higher"
-    guesses = []
-    for attack in attacks:
-        try:
-            guesses.append(evidence.series(experiment, metric, defense="none", attack=attack, sweep=sweep))
-        except NotRun:
-            continue
-    if not guesses:
+    read = partial(evidence.series_if_any, experiment, metric, defense="none", sweep=sweep)
+    known = [guess for attack in attacks if (guess := read(attack=attack)) is not None]
+    if not known:
         return BlindGuess(None, higher)
-    guesses = same_points(*guesses)
+    guesses = same_points(*known)
     best = [_best([one.at([point]) for one in guesses], higher) for point in guesses[0].points]
     values = np.concatenate([one.values for one in best])
     return BlindGuess(replace(best[0], points=guesses[0].points, values=values), higher)

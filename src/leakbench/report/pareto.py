@@ -75,10 +75,8 @@ class Front:
     hypervolume: float
 
 
-def ranks(points: ArrayLike) -> NDArray[np.int64]:
-    """Non-dominated sorting of ``[n, m]``: 0 where no point dominates, 1 where none does but those of 0, and so on.
-
-    Equal points have the same rank.
+def nondominated(points: ArrayLike) -> NDArray[np.bool_]:
+    """Mask of the points ``[n, m]`` that no other one dominates; equal points do not dominate each other.
 
     Raises:
         ConfigError: no such array, or values that are not finite.
@@ -87,17 +85,7 @@ def ranks(points: ArrayLike) -> NDArray[np.int64]:
 
     different, index = np.unique(_points(points), axis=0, return_inverse=True)
     _, rank = NonDominatedSorting().do(different, return_rank=True)
-    ranked: NDArray[np.int64] = np.asarray(rank, dtype=np.int64)[index.reshape(-1)]
-    return ranked
-
-
-def nondominated(points: ArrayLike) -> NDArray[np.bool_]:
-    """Mask of the points ``[n, m]`` that no other one dominates.
-
-    Raises:
-        ConfigError: as :func:`ranks`.
-    """
-    best: NDArray[np.bool_] = ranks(points) == 0
+    best: NDArray[np.bool_] = (np.asarray(rank) == 0)[index.reshape(-1)]
     return best
 
 
@@ -105,7 +93,7 @@ def hypervolume(points: ArrayLike, reference: ArrayLike) -> float:
     """Volume that points ``[n, m]`` dominate below a reference point ``[m]``; points beyond it add nothing.
 
     Raises:
-        ConfigError: as :func:`ranks`, or another number of objectives in the reference.
+        ConfigError: as :func:`nondominated`, or another number of objectives in the reference.
     """
     from pymoo.indicators.hv import Hypervolume
 

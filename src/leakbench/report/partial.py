@@ -12,22 +12,13 @@ from pathlib import PurePosixPath
 
 from leakbench.errors import LeakbenchError, RecordError
 from leakbench.jobs.base import Job
-from leakbench.lazy import pd
 from leakbench.planning.project import Project
 from leakbench.records import Record, atomic_write
-from leakbench.report.artifacts import (
-    Artifact,
-    artifact_of,
-    formats,
-    notes_on_void,
-    shows_under_attacked,
-    shows_void,
-)
+from leakbench.report.artifacts import Artifact, artifact_of, formats, notes_on_marks
 from leakbench.report.compared import places_of
 from leakbench.report.record_tensors import RecordTensors
 from leakbench.report.recorded import recorded
 from leakbench.report.tidy import merged, needed, table_path
-from leakbench.report.under_attacked import under_attacked_notes
 
 FOLDER = "partial"
 
@@ -117,11 +108,8 @@ def draw_partly(project: Project, path: str) -> list[str]:
     try:
         numbers = {experiment: each.numbers for experiment, each in tables.items()}
         made = entry.made(numbers, stored, places_of(project.compared))
-        caption += [entry.full_caption(project, scale)]
-        if shows_void(made):
-            caption += notes_on_void(numbers, [each.gates for each in tables.values()])
-        if shows_under_attacked(made):
-            caption += under_attacked_notes(pd.concat(each.adaptive for each in tables.values()))
+        gates, adaptive = ([getattr(each, of) for each in tables.values()] for of in ("gates", "adaptive"))
+        caption += [entry.full_caption(project, scale), *notes_on_marks(made, numbers, gates, adaptive)]
         contents = formats(made, caption, str(share), entry.label)
     except Exception as error:  # functions that expect a whole grid fail in many ways on a part of it
         if share.complete:

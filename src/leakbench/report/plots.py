@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from leakbench.lazy import pd
 from leakbench.report.statistics import over_seeds
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+
+STATISTICS = ("mean", "low", "high", "seeds", "lost", "void")
+"""Columns of :func:`judged` beside those that it groups by, and the mark of under-attacked cells."""
 
 LineStyle = str | tuple[int, tuple[int, ...]]
 """A name, or an offset and lengths of dashes and gaps."""
@@ -58,6 +61,12 @@ def judged(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     frame = frame if COLUMN in frame else frame.assign(**{COLUMN: False})
     marks = {column: frame.groupby(list(by), dropna=False)[column].any() for column in ("void", COLUMN)}
     return over_seeds(frame, by).assign(**{column: mark.to_numpy() for column, mark in marks.items()})
+
+
+def whiskers(points: pd.DataFrame | pd.Series, end: str = "") -> list[Any]:
+    """Lengths of the intervals below and above the means; ``end``: of the columns' names, such as ``_x``."""
+    mean = points[f"mean{end}"]
+    return [mean - points[f"low{end}"], points[f"high{end}"] - mean]
 
 
 def named(name: str, void: bool, words: str = VOID, *, weak: bool = False) -> str:
@@ -154,8 +163,7 @@ def draw_swept(
     ax.fill_between(x, points["low"], points["high"], color=tint, alpha=0.18, linewidth=0)
     metric = rows["metric"].iloc[0]
     return [
-        {"metric": metric, "series": name, parameter: row[column]}
-        | {key: row[key] for key in ("mean", "low", "high", "seeds", "lost", "void", COLUMN)}
+        {"metric": metric, "series": name, parameter: row[column]} | {key: row[key] for key in (*STATISTICS, COLUMN)}
         for row in points.to_dict("records")
     ]
 

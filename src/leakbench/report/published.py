@@ -25,7 +25,7 @@ from leakbench.report.artifacts import artifacts
 from leakbench.report.claims import claims_of
 from leakbench.report.component_pages import FOLDER, component_pages
 from leakbench.report.coverage import PAPER_SCALE
-from leakbench.report.findings import MARKS, SURVIVES, effect_text, lean_text, tally
+from leakbench.report.findings import MARKS, effect_text, lean_text, marked, tally
 from leakbench.report.judging import COLUMNS, claims_path
 
 if TYPE_CHECKING:
@@ -189,12 +189,6 @@ def _judged_cells(scale: str, row: Row) -> list[str]:
         scale,
         row["coverage"] or "",
     ]
-
-
-def marked(row: Row) -> str:
-    """A verdict with its sign, and the star of those that outlive Holm's correction."""
-    star = f" {SURVIVES}" if row["survives"] else ""
-    return f"{MARKS[row['verdict']]} {row['verdict']}{star}"
 
 
 def p_text(p: float) -> str:

@@ -14,7 +14,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -25,9 +25,9 @@ from leakbench.planning.project import Project
 from leakbench.records import RESULTS, atomic_write
 from leakbench.report.artifacts import Artifact, artifacts_at
 from leakbench.report.claims import Claim, claims_of
-from leakbench.report.findings import MARKS, SURVIVES, effect_text, lean_text, tally
+from leakbench.report.findings import MARKS, SURVIVES, effect_text, lean_text, marked, tally
 from leakbench.report.judging import COLUMNS, SMOKE_WARNING, claims_path, claims_paths
-from leakbench.report.published import Row, closest, marked
+from leakbench.report.published import Row, closest
 from leakbench.report.style import ABOVE_CAPTION
 from leakbench.report.tidy import adaptive_path, existing, gates_path, missing_path, provenance_path, table_path
 from leakbench.report.under_attacked import COLUMN, in_words
@@ -395,10 +395,17 @@ def _findings(page: Path) -> str:
     return html.replace("<table>", '<div class="scroll" tabindex="0"><table>').replace("</table>", "</table></div>")
 
 
-def _gates(root: Path, plan: Plan, paper: str) -> Iterator[Gated]:
+def _merged(
+    root: Path, plan: Plan, paper: str, beside: Callable[[str], str], dtype: Mapping[str, type] | None = None
+) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Every experiment of a paper with a file that lies beside its tidy table."""
     for experiment in plan.papers[paper].experiments:
         table = table_path(plan.scale, paper, experiment)
-        frame = pd.read_csv(existing(root, gates_path(table), f"merge {table}"))
+        yield experiment, pd.read_csv(existing(root, beside(table), f"merge {table}"), dtype=dtype)
+
+
+def _gates(root: Path, plan: Plan, paper: str) -> Iterator[Gated]:
+    for experiment, frame in _merged(root, plan, paper, gates_path):
         for row in frame.to_dict("records"):
             of_both = f"{row['quality']:.3g}, {row['reference']} {row['reference_quality']:.3g}"
             reached = "no number" if math.isnan(row["difference"]) else f"{of_both}: {over_reference(row)}"
@@ -407,9 +414,7 @@ def _gates(root: Path, plan: Plan, paper: str) -> Iterator[Gated]:
 
 
 def _adaptive(root: Path, plan: Plan, paper: str) -> Iterator[UnderAttacked]:
-    for experiment in plan.papers[paper].experiments:
-        table = table_path(plan.scale, paper, experiment)
-        frame = pd.read_csv(existing(root, adaptive_path(table), f"merge {table}"))
+    for experiment, frame in _merged(root, plan, paper, adaptive_path):
         marks = frame[frame[COLUMN].astype(bool)].to_dict("records")
         if len(frame):
             cells = [f"{row['dataset']}, {row['model']}, {in_words(row)}" for row in marks]
@@ -417,9 +422,7 @@ def _adaptive(root: Path, plan: Plan, paper: str) -> Iterator[UnderAttacked]:
 
 
 def _missing(root: Path, plan: Plan, paper: str) -> Iterator[Missing]:
-    for experiment in plan.papers[paper].experiments:
-        table = table_path(plan.scale, paper, experiment)
-        frame = pd.read_csv(existing(root, missing_path(table), f"merge {table}"))
+    for experiment, frame in _merged(root, plan, paper, missing_path):
         for (metric, reason), rows in frame.groupby(["metric", "reason"]):
             yield Missing(experiment, str(metric), str(reason), len(rows))
 
@@ -429,14 +432,10 @@ Provenance = Mapping[tuple[str, str], "pd.DataFrame"]
 
 
 def _read_provenance(root: Path, plan: Plan) -> Provenance:
-    tables = {
-        (paper, name): table_path(plan.scale, paper, name)
-        for paper, spec in plan.papers.items()
-        for name in spec.experiments
-    }
     return {
-        key: pd.read_csv(existing(root, provenance_path(table), f"merge {table}"), dtype={"commit": str, "data": str})
-        for key, table in tables.items()
+        (paper, experiment): frame
+        for paper in plan.papers
+        for experiment, frame in _merged(root, plan, paper, provenance_path, {"commit": str, "data": str})
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from leakbench.jobs.base import Job
 from leakbench.planning.project import Project
@@ -14,7 +14,7 @@ from leakbench.report.recorded import Recorded, recorded
 from leakbench.running.work import State, state_of
 
 Standing = Literal["done", "running", "failed", "stopped", "stale", "unreadable", "missing"]
-STANDINGS: tuple[Standing, ...] = ("done", "running", "failed", "stopped", "stale", "unreadable", "missing")
+STANDINGS: tuple[Standing, ...] = get_args(Standing)
 
 
 @dataclass(frozen=True)

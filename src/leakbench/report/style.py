@@ -70,15 +70,8 @@ MODEL_COLOURS = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377
 
 MARKERS = {"magnitude_pruning": "s", "clipped_noise": "s", "gaussian_noise": "^", "none": "*"}
 
-IMAGE_REFERENCES = {
-    "mean_image": ("mean image", "--"),
-    "grey": ("constant grey", "-."),
-    "noise": ("random noise", ":"),
-}
-SENTENCE_REFERENCES = {
-    "random_sentence": ("random sentence", "dashed"),
-    "frequent_words": ("frequent words", "dotted"),
-}
+IMAGE_REFERENCES = {"mean_image": ("mean image", "--"), "grey": ("constant grey", "-."), "noise": ("random noise", ":")}
+SENTENCE_REFERENCES = {"random_sentence": ("random sentence", "dashed"), "frequent_words": ("frequent words", "dotted")}
 """The same line styles as for images by other names: no figure shows both."""
 REFERENCES = IMAGE_REFERENCES | SENTENCE_REFERENCES
 """Reference attackers by label: name and line style. Their lines are grey, since no defense affects them."""

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from leakbench.report.findings import MARKS, SURVIVES, effect_text, lean_text
+from leakbench.report.findings import SURVIVES, effect_text, lean_text, marked
 from leakbench.report.judging import SMOKE_WARNING
 from leakbench.staged.root import data_root
 from leakbench.staging import Availability, to_do
@@ -129,8 +129,7 @@ def print_status(report: dict[str, Any]) -> None:
     from rich.table import Table
 
     console = new_console()
-    every = ("running", "failed", "stopped", "stale", "unreadable", "infeasible", "diverged")
-    words = [word for word in every if report["total"][word]]
+    words = [word for word in WORDS if report["total"][word]]
     for title, key in (("paper", "papers"), ("figure or table", "artifacts")):
         table = Table(title=f"scale {report['scale']}, by {title}", box=box.SIMPLE_HEAD)
         table.add_column(title, no_wrap=True)
@@ -182,8 +181,7 @@ def print_claims(rows: list[dict[str, Any]]) -> None:
             table.add_column(column, no_wrap=column in ("claim", "verdict"))
         for row in rows:
             if row["paper"] == paper:
-                sign = f"{MARKS[row['verdict']]} {row['verdict']}" + (f" {SURVIVES}" if row["survives"] else "")
-                verdict = Text(sign, style=VERDICTS[row["verdict"]])
+                verdict = Text(marked(row), style=VERDICTS[row["verdict"]])
                 statement = Text.assemble(row["statement"], (f" ({row['source']})", "dim"))
                 undecided = lean_text(row["lean"], row["seeds_needed"])
                 printed = f"paper: {row['printed']}" if row["printed"] else ""

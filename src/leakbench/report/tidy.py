@@ -51,6 +51,11 @@ def cells_of(frame: pd.DataFrame) -> list[tuple[str, str]]:
     return list(dict.fromkeys(zip(frame["dataset"], frame["model"], strict=True)))
 
 
+def of_cell(frame: pd.DataFrame, dataset: str, model: str) -> pd.DataFrame:
+    """Rows of one data set and model."""
+    return frame[(frame["dataset"] == dataset) & (frame["model"] == model)]
+
+
 def table_path(scale: str, paper: str, experiment: str) -> str:
     """Path of an experiment's tidy table, relative to the project's root."""
     return f"{RESULTS}/{scale}/{paper}/{experiment}/records.parquet"

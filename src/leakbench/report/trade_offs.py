@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from leakbench.lazy import pd
-from leakbench.report.plots import Drawing, having, judged, named, series_of, undefended_and_references, values_of
+from leakbench.report.plots import (
+    Drawing,
+    having,
+    judged,
+    named,
+    series_of,
+    undefended_and_references,
+    values_of,
+    whiskers,
+)
 from leakbench.report.statistics import over_seeds
 from leakbench.report.style import REFERENCE_COLOUR, colour, marker, other_marker, panels
 from leakbench.report.tidy import SETTING, setting_columns
@@ -80,8 +89,8 @@ def draw_pairs(
     ax.errorbar(
         points["mean_x"],
         points["mean_y"],
-        xerr=_whiskers(points, "x"),
-        yerr=_whiskers(points, "y"),
+        xerr=whiskers(points, "_x"),
+        yerr=whiskers(points, "_y"),
         color=tint,
         linewidth=0.6,
         alpha=0.55,
@@ -106,11 +115,6 @@ def draw_pairs(
         | {"seeds": row["seeds_x"], "void": row["void"], COLUMN: row[COLUMN]}
         for row in points.to_dict("records")
     ]
-
-
-def _whiskers(points: pd.DataFrame, axis: str) -> list[pd.Series]:
-    mean = points[f"mean_{axis}"]
-    return [mean - points[f"low_{axis}"], points[f"high_{axis}"] - mean]
 
 
 def strongest(frame: pd.DataFrame, attacks: Collection[str], metric: str) -> pd.DataFrame:

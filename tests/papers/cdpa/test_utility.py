@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable
 from typing import Any
 
@@ -25,7 +26,7 @@ from leakbench.paper_folders import paper_folders
 from leakbench.papers.cdpa.balance import AXES, INNER, scores
 from leakbench.papers.cdpa.common import DEFENSES, defense_name, model_name, printed
 from leakbench.papers.cdpa.recovery import compared as compared_with_mean
-from leakbench.papers.cdpa.tables import compared, contradictions, difference, percentage
+from leakbench.papers.cdpa.tables import compared, contradictions, percentage
 from leakbench.papers.cdpa.tables import interval as shown
 from leakbench.randomness import Streams
 from leakbench.report.plots import Drawing
@@ -245,7 +246,7 @@ class TestCells:
 
     def test_comparisons_are_of_the_same_seed(self) -> None:
         ours, bare = cells(3.0, 8.0), cells(2.0, 4.0).iloc[::-1]
-        assert compared(ours, bare, difference)["value"].tolist() == [1, 4]
+        assert compared(ours, bare, operator.sub)["value"].tolist() == [1, 4]
         assert compared(ours, bare, percentage)["value"].tolist() == pytest.approx([50, 100])
 
 

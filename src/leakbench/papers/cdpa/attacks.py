@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from leakbench.lazy import pd
 from leakbench.metrics.assignment import ASSIGNED
-from leakbench.papers.cdpa.attacked import (
-    NAIVE,
-    ROG,
-    attacked_by_rog,
-    distances,
-    reference_rows,
-    shown_defenses,
-)
+from leakbench.papers.cdpa.attacked import NAIVE, ROG, attacked_by_rog, distances, reference_rows, shown_defenses
 from leakbench.papers.cdpa.common import figure
 from leakbench.papers.cdpa.tables_attacks import ABOUT_CDPA, ADAPTIVE, BY_INFORMED, INFORMED, adaptive_rows
 from leakbench.report.artifacts import Tables
 from leakbench.report.labels import reads
-from leakbench.report.plots import Drawing, having, judged, named, values_of
+from leakbench.report.plots import STATISTICS, Drawing, having, judged, named, values_of, whiskers
 from leakbench.report.style import IMAGE_REFERENCES, REFERENCE_COLOUR, REFERENCES, colour, marker, panels
 from leakbench.report.tidy import SETTING
 from leakbench.report.under_attacked import COLUMN, marked, under_attacked
 from leakbench.report.verdicts import VOID
 from leakbench.report.wording import INTERVALS
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 EPSILON = SETTING + "epsilon"
 SSIM = ASSIGNED + "ssim"
-STATISTICS = ("mean", "low", "high", "seeds", "lost", "void", COLUMN)
 
 
 @figure(
@@ -43,7 +39,8 @@ def fig07(tables: Tables) -> Drawing:
     """A row of dots per defense and reference attacker."""
     frame = tables["rog"]
     metric, rows = distances(frame)
-    defended = {name: values_of_attack(rows, label, ROG) for label, name in shown_defenses(frame).items()}
+    seen = rows[rows["attack"] == ROG]
+    defended = {name: seen[seen["defense"] == label] for label, name in shown_defenses(frame).items()}
     unseen = {
         name: rows[(rows["mechanism"] == "none") & (rows["attack"] == label)]
         for label, name in reference_rows(rows).items()
@@ -75,11 +72,6 @@ def fig07(tables: Tables) -> Drawing:
     return Drawing(drawn, pd.DataFrame(numbers))
 
 
-def values_of_attack(rows: pd.DataFrame, defense: str, attack: str) -> pd.DataFrame:
-    """Rows of a defense and an attack."""
-    return rows[(rows["defense"] == defense) & (rows["attack"] == attack)]
-
-
 TRAINED = {
     "none": "none",
     "grad-drop": "grad-drop",
@@ -101,11 +93,10 @@ OTHERWISE = ("cafl-1", "jopeq-2", "cdpa-rog")
     9,
     title="Accuracy and similarity",
     caption="Accuracy of federated averaging against the SSIM of what ROG reconstructs; up and to the left is better. "
-    "The two may be of different data sets and models, as they are in the paper. LDP at every epsilon, with the "
-    "same noise on both axes. Names with a star: training and attack have other parameters (CAFL epsilon 2 and 1, "
-    "JoPEQ epsilon 4 and 2, as the paper's captions have it; CDPA encodes the model's change in training, and under "
-    "attack the update in units of the gradient). Grey lines: SSIM of attackers that never see an "
-    f"update. {INTERVALS}",
+    "The two may be of different data sets and models, as they are in the paper. LDP at every epsilon, with the same "
+    "noise on both axes. Names with a star: training and attack have other parameters (CAFL epsilon 2 and 1, JoPEQ "
+    "epsilon 4 and 2, as the paper's captions have it; CDPA encodes the model's change in training, and under attack "
+    f"the update in units of the gradient). Grey lines: SSIM of attackers that never see an update. {INTERVALS}",
     experiments=(
         attacked_by_rog(*IMAGE_REFERENCES),
         reads("rog_grids", defenses=LAPLACE, attacks=ROG),
@@ -188,30 +179,44 @@ def fig_s3(tables: Tables) -> Drawing:
     looks |= {"CDPA, all layers": ("cdpa", 0.12, False), "CDPA, change of the parameters": ("jopeq", 0.24, False)}
     for ax, (attack, attackers) in zip(axes, ADAPTIVE.items(), strict=True):
         rows = adaptive_rows(tables, attack, ASSIGNED + "psnr")
-        places = {words: place for place, words in enumerate(attackers.values())}
-        void = bool(rows["void"].any())
-        for defense, (mechanism, shift, solid) in looks.items():
-            shown, tint = rows[rows["defense"] == defense], colour(mechanism)
-            hollow = bool(shown["void"].any())
-            ax.errorbar(
-                shown["mean"],
-                [places[words] + shift for words in shown["attacker"]],
-                xerr=[shown["mean"] - shown["low"], shown["high"] - shown["mean"]],
-                color=tint,
-                marker="o" if solid else "s",
-                markerfacecolor="none" if hollow else tint,
-                linestyle="",
-                alpha=1.0 if solid else 0.55,
-                label=named(defense, hollow, weak=under_attacked(shown)),
-            )
-        for row in rows[rows["defense"] == "none seen"].to_dict("records"):
-            style = next(line for name, line in REFERENCES.values() if name == row["attacker"])
-            ax.axvline(row["mean"], color=REFERENCE_COLOUR, linestyle=style, linewidth=1, label=row["attacker"])
-        ax.set_yticks(range(len(places)), list(places))
-        ax.set_ylim(len(places) - 0.5, -0.5)
+        numbers += draw_attackers(ax, rows, attack, attackers.values(), looks)
         ax.set(xlabel="PSNR (dB, pixels in [0, 1])")
-        ax.set_title(attack + (f" ({VOID})" if void else ""), fontsize="medium")
-        columns = ["defense", "attacker", *STATISTICS]
-        numbers += [{"attack": attack, **{key: row[key] for key in columns}} for row in rows.to_dict("records")]
     axes[-1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small")
     return Drawing(drawn, pd.DataFrame(numbers))
+
+
+def draw_attackers(
+    ax: Axes, rows: pd.DataFrame, attack: str, attackers: Iterable[str], looks: Mapping[str, tuple[str, float, bool]]
+) -> list[dict[str, object]]:
+    """Draw means of one attack, a row per attacker, and lines of those that never see an update; return the numbers.
+
+    Args:
+        ax: where to draw.
+        rows: of :func:`~leakbench.papers.cdpa.tables_attacks.informed_rows`.
+        attack: the title.
+        attackers: their names, from above.
+        looks: defense -> the mechanism whose colour it has, its shift downwards, whether it is drawn boldly.
+    """
+    places = {words: place for place, words in enumerate(attackers)}
+    for defense, (mechanism, shift, bold) in looks.items():
+        shown, tint = rows[rows["defense"] == defense], colour(mechanism)
+        void = bool(shown["void"].any())
+        ax.errorbar(
+            shown["mean"],
+            [places[words] + shift for words in shown["attacker"]],
+            xerr=whiskers(shown),
+            color=tint,
+            marker="o" if bold else "s",
+            markerfacecolor="none" if void else tint,
+            linestyle="",
+            alpha=1.0 if bold else 0.55,
+            label=named(defense, void, weak=under_attacked(shown)),
+        )
+    for row in rows[rows["defense"] == "none seen"].to_dict("records"):
+        style = next(line for name, line in REFERENCES.values() if name == row["attacker"])
+        ax.axvline(row["mean"], color=REFERENCE_COLOUR, linestyle=style, linewidth=1, label=row["attacker"])
+    ax.set_yticks(range(len(places)), list(places))
+    ax.set_ylim(len(places) - 0.5, -0.5)
+    ax.set_title(attack + (f" ({VOID})" if rows["void"].any() else ""), fontsize="medium")
+    columns = ("defense", "attacker", *STATISTICS, COLUMN)
+    return [{"attack": attack, **{key: row[key] for key in columns}} for row in rows.to_dict("records")]

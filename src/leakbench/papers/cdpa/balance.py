@@ -14,6 +14,7 @@ from leakbench.report.labels import reads
 from leakbench.report.plots import Drawing
 from leakbench.report.statistics import over_seeds
 from leakbench.report.style import colour, use_style
+from leakbench.report.tidy import of_cell
 from leakbench.report.verdicts import VOID
 
 if TYPE_CHECKING:
@@ -103,10 +104,7 @@ def _privacy(rog: pd.DataFrame) -> tuple[dict[str, tuple[float, bool]], str]:
     "is missing; a hollow PR is void, since ROG is too weak without a defense. PR is of ROG's data and model "
     "and of the settings of Table III, which are not those of the accuracy. CEE repeats TE, as in the paper: "
     "its carbon is time, times a constant. Groups as in Table I; no defense and CDPA in all.",
-    experiments=(
-        reads("utility", defenses=TRAINED),
-        reads("rog", attacks=ROG),
-    ),
+    experiments=(reads("utility", defenses=TRAINED), reads("rog", attacks=ROG)),
 )
 def fig10(tables: Tables) -> Drawing:
     """A panel per group of defenses, a polygon per defense."""
@@ -115,7 +113,7 @@ def fig10(tables: Tables) -> Drawing:
 
     utility = tables["utility"]
     model, dataset = utility["model"].iloc[-1], utility["dataset"].iloc[0]
-    frame = scores(utility[(utility["model"] == model) & (utility["dataset"] == dataset)], tables["rog"])
+    frame = scores(of_cell(utility, dataset, model), tables["rog"])
     groups = dict(GROUPS)
     if others := [name for name in frame["mechanism"].unique() if name not in {"none", *sum(GROUPS.values(), ())}]:
         groups["others"] = tuple(others)

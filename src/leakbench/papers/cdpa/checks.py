@@ -355,9 +355,8 @@ def theorem_1_holds() -> Checked:
 
 @theorem(
     "T8d",
-    "On quadratic risks Theorem 1's inequality holds with "
-    "mu (4 gap / (T eta) + 4 sigma^2 (beta_hat eta + beta_hat^2 gamma^2)): without the factor T, and with "
-    "beta_hat in the place of its square before the rate.",
+    "On quadratic risks Theorem 1's inequality holds with mu (4 gap / (T eta) + 4 sigma^2 (beta_hat eta + beta_hat^2 "
+    "gamma^2)): without the factor T, and with beta_hat in the place of its square before the rate.",
     source="Theorem 1; our correction",
 )
 def theorem_1_corrected() -> Checked:

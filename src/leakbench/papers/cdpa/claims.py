@@ -76,14 +76,6 @@ def accuracy(one: Evidence, experiment: str, defense: str, sweep: str | None = N
     return dataclasses.replace(series, values=np.nan_to_num(series.values, nan=0.0))
 
 
-def measured_if_any(one: Evidence, experiment: str, metric: str, **which: str) -> Series | None:
-    """A series of an attack, or None where there is none."""
-    try:
-        return one.series(experiment, metric, **which)  # type: ignore[arg-type]
-    except NotRun:
-        return None
-
-
 def _by_size(evidence: Evidence, *experiments: str) -> dict[str, tuple[str, Evidence]]:
     """The paper's models that all experiments hold, from small to large: name -> its first cell."""
     first: dict[str, tuple[str, Evidence]] = {}
@@ -122,7 +114,7 @@ def harm(one: Evidence, experiment: str, attack: str, defense: str, order: str =
         defense: the label of one that it was run on.
         order: the prefix of assigned metrics where there are batches.
     """
-    if measured_if_any(one, experiment, f"{order}lpips", defense=defense, attack=attack) is not None:
+    if one.series_if_any(experiment, f"{order}lpips", defense=defense, attack=attack) is not None:
         return f"{order}lpips", True, ""
     return f"{order}ssim", False, "LPIPS was not measured; SSIM stands in for it"
 
@@ -145,7 +137,7 @@ def e1(cell: str, one: Evidence) -> Iterator[Part | str]:
     """CDPA against every row, by every metric that was measured, without and with the networks behind ROG."""
     for attack in ("rog", "rog-post"):
         for metric in (PSNR, SSIM, LPIPS):
-            ours = measured_if_any(one, "rog", metric, defense=SENT, attack=attack)
+            ours = one.series_if_any("rog", metric, defense=SENT, attack=attack)
             if ours is None and (attack, metric) == ("rog", PSNR):
                 raise NotRun(f"there is no {PSNR} of {SENT} in rog under rog")
             if ours is None:
@@ -169,7 +161,7 @@ def e1(cell: str, one: Evidence) -> Iterator[Part | str]:
 def e2(cell: str, one: Evidence) -> Iterator[Part]:
     """Two levels."""
     for defense, at_most in (("sign-sgd", 0.2), ("sdq", 0.26)):
-        series = measured_if_any(one, "inversion", "lpips", defense=defense, attack="ig")
+        series = one.series_if_any("inversion", "lpips", defense=defense, attack="ig")
         if series is None:
             raise NotRun(f"LPIPS of {defense} was not measured, and its printed numbers have no counterpart in SSIM")
         yield level(series, f"{defense}, {cell}", "LPIPS", at_most=at_most)
@@ -336,10 +328,7 @@ def e8b(cell: str, one: Evidence) -> Iterator[Part | str]:
     "E9",
     "From p = 0.8 on, p changes accuracy by at most 2.2 points and LPIPS by at most 0.005.",
     source="Table VIII, 2.1 points and 0.004; the margin is their last digit",
-    experiments=(
-        OVER_P,
-        reads("rog_p", defenses="cdpa-rog-p", attacks="rog"),
-    ),
+    experiments=(OVER_P, reads("rog_p", defenses="cdpa-rog-p", attacks="rog")),
 )
 def e9(evidence: Evidence) -> Finding:
     """Every two values of p.
@@ -351,7 +340,7 @@ def e9(evidence: Evidence) -> Finding:
     for cell, one in evidence.cells("utility_p").items():
         parts += _alike(accuracy(one, "utility_p", "cdpa-p", "p"), cell, "part")
     for cell, one in evidence.cells("rog_p").items():
-        series = measured_if_any(one, "rog_p", LPIPS, defense="cdpa-rog-p", attack="rog", sweep="p")
+        series = one.series_if_any("rog_p", LPIPS, defense="cdpa-rog-p", attack="rog", sweep="p")
         if series is None:
             note = "LPIPS was not measured: judged by accuracy alone"
         else:
@@ -375,18 +364,15 @@ def _alike(series: Series, where: str, unit: str) -> Iterator[Part]:
     "E10",
     "CDPA's generalisation error is below FedAvg's at every p, and smaller the more bits are flipped.",
     source="Table II, single runs",
-    experiments=(
-        trained("none"),
-        OVER_P,
-    ),
+    experiments=(trained("none"), OVER_P),
 )
 @each_cell("utility_p", "utility")
 def e10(cell: str, one: Evidence) -> Iterator[Part]:
     """FedAvg's gap minus CDPA's, and the trend over p."""
     series = one.series("utility_p", GAP, defense="cdpa-p", sweep="p")
     plain = one.series("utility", GAP, defense="none")
-    for p in series.points:
-        yield difference(plain, series.at([p]), f"p = {p:g}, {cell}", "nats")
+    for p, flipped in series.by_point():
+        yield difference(plain, flipped, f"p = {p:g}, {cell}", "nats")
     yield trend(series, cell, "p", rises=True)
 
 
@@ -411,11 +397,11 @@ def _gains(one: Evidence, cell: str, metric: str, unit: str, attack: str) -> Ite
 def e11a(cell: str, one: Evidence) -> Iterator[Part]:
     """Levels of LPIPS at every p."""
     for attack in IMPUTED:
-        lpips = measured_if_any(one, "rog_p", LPIPS, defense="cdpa-rog-p", attack=attack, sweep="p")
+        lpips = one.series_if_any("rog_p", LPIPS, defense="cdpa-rog-p", attack=attack, sweep="p")
         if lpips is None:
             raise NotRun("LPIPS was not measured, and its printed numbers have no counterpart in SSIM")
-        for p in lpips.points:
-            yield level(lpips.at([p]), f"{attack} at p = {p:g}, {cell}", "LPIPS", at_least=0.72)
+        for p, at_p in lpips.by_point():
+            yield level(at_p, f"{attack} at p = {p:g}, {cell}", "LPIPS", at_least=0.72)
 
 
 @stated(
@@ -441,29 +427,23 @@ def _saved(evidence: Evidence, small: bool, at_least: float, at_most: float) -> 
     return decide(evidence, parts)
 
 
-@stated(
+stated(
     "E12a",
     "Soteria saves less than one percent of communication on ConvNet and ResNet18.",
     source="Table IV",
     experiments=(trained("soteria", "none", models=MODEL_LABELS),),
-)
-def e12a(evidence: Evidence) -> Finding:
-    """The larger models."""
-    return _saved(evidence, small=False, at_least=0.0, at_most=0.01)
+)(partial(_saved, small=False, at_least=0.0, at_most=0.01))
 
 
-@stated(
+stated(
     "E12b",
     "On SimpleCNN Soteria saves half of the communication, to three points.",
     source="Table IV, 49.4 %, where FedAvg's size is off by three",
     experiments=(trained("soteria", "none", models=MODEL_LABELS),),
-)
-def e12b(evidence: Evidence) -> Finding:
-    """The smallest model."""
-    return _saved(evidence, small=True, at_least=0.47, at_most=0.53)
+)(partial(_saved, small=True, at_least=0.47, at_most=0.53))
 
 
-def _emissions(one: Evidence, cell: str, others: Sequence[str], at_least: float) -> Iterator[Part | str]:
+def _emissions(cell: str, one: Evidence, others: Sequence[str], at_least: float) -> Iterator[Part | str]:
     """Emission of others over CDPA's, by the paper's formula, which is a rescaled time."""
     ours = one.series("utility", CARBON, defense=CDPA)
     for other in others:
@@ -472,28 +452,20 @@ def _emissions(one: Evidence, cell: str, others: Sequence[str], at_least: float)
     yield SHARED
 
 
-@stated(
+stated(
     "E13a",
     "Existing methods emit 2.6 to more than 100 times the carbon of CDPA.",
     source="Abstract and section 5.5, as stated; Table IV has 0.67 to 38 times",
     experiments=(trained(CDPA, *OTHERS),),
-)
-@each_cell("utility")
-def e13a(cell: str, one: Evidence) -> Iterator[Part | str]:
-    """Every other defense."""
-    return _emissions(one, cell, OTHERS, at_least=1.6)
+)(each_cell("utility")(partial(_emissions, others=OTHERS, at_least=1.6)))
 
 
-@stated(
+stated(
     "E13b",
     "Soteria emits more carbon than CDPA, for every model.",
     source="Table IV, 1.1 to 1.7 times",
     experiments=(trained(CDPA, "soteria"),),
-)
-@each_cell("utility")
-def e13b(cell: str, one: Evidence) -> Iterator[Part | str]:
-    """Soteria, by more than the rounding of the table in every row."""
-    return _emissions(one, cell, ["soteria"], at_least=0.0)
+)(each_cell("utility")(partial(_emissions, others=["soteria"], at_least=0.0)))
 
 
 def _added(evidence: Evidence, pairs: Callable[[Sequence[str]], Iterable[tuple[str, str]]]) -> Finding:
@@ -512,26 +484,20 @@ def _added(evidence: Evidence, pairs: Callable[[Sequence[str]], Iterable[tuple[s
     return noting(decide(evidence, parts), SHARED)
 
 
-@stated(
+stated(
     "E14a",
     "The carbon that CDPA adds to FedAvg's, relatively, shrinks with the size of the model.",
     source="Section 5.5, as stated; Table IV has +68.8, +28.6 and +53.4 %",
     experiments=(trained(CDPA, "none", models=MODEL_LABELS),),
-)
-def e14a(evidence: Evidence) -> Finding:
-    """Each model against the next larger one."""
-    return _added(evidence, itertools.pairwise)
+)(partial(_added, pairs=itertools.pairwise))
 
 
-@stated(
+stated(
     "E14b",
     "The carbon that CDPA adds to FedAvg's, relatively, is largest on the smallest model.",
     source="Table IV",
     experiments=(trained(CDPA, "none", models=MODEL_LABELS),),
-)
-def e14b(evidence: Evidence) -> Finding:
-    """The smallest model against each other one."""
-    return _added(evidence, lambda models: [(models[0], other) for other in models[1:]])
+)(partial(_added, pairs=lambda models: [(models[0], other) for other in models[1:]]))
 
 
 def _over_cdpa(evidence: Evidence, at_least: float, at_most: float) -> Finding:
@@ -541,26 +507,20 @@ def _over_cdpa(evidence: Evidence, at_least: float, at_most: float) -> Finding:
     return decide(evidence, [relative(theirs, ours, cell, at_least, at_most)])
 
 
-@stated(
+stated(
     "E15a",
     "On ResNet18 CAFL has one third of CDPA's accuracy, to a tenth of that.",
     source="Section 5, text of Fig. 10, as stated; Table IV has 0.44",
     experiments=(trained("cafl", CDPA, models=MODEL_LABELS),),
-)
-def e15a(evidence: Evidence) -> Finding:
-    """A third."""
-    return _over_cdpa(evidence, at_least=0.9 / 3 - 1, at_most=1.1 / 3 - 1)
+)(partial(_over_cdpa, at_least=0.9 / 3 - 1, at_most=1.1 / 3 - 1))
 
 
-@stated(
+stated(
     "E15b",
     "On ResNet18 CAFL has less than half of CDPA's accuracy.",
     source="Table IV, 35.5 of 79.8 %",
     experiments=(trained("cafl", CDPA, models=MODEL_LABELS),),
-)
-def e15b(evidence: Evidence) -> Finding:
-    """A half."""
-    return _over_cdpa(evidence, at_least=-1.0, at_most=-0.5)
+)(partial(_over_cdpa, at_least=-1.0, at_most=-0.5))
 
 
 @stated(
@@ -568,11 +528,7 @@ def e15b(evidence: Evidence) -> Finding:
     "Below epsilon 2 Laplace noise does not converge (less than half of FedAvg's accuracy), while CDPA at its nominal "
     "1.38 (p = 0.8) loses two points, at most 2.5.",
     source="Section 5, Table VIII; the two epsilons are of different things",
-    experiments=(
-        trained("none"),
-        OVER_P,
-        reads("utility_epsilon", defenses="laplace-eps"),
-    ),
+    experiments=(trained("none"), OVER_P, reads("utility_epsilon", defenses="laplace-eps")),
 )
 @each_cell("utility_p", "utility_epsilon", "utility")
 def e16(cell: str, one: Evidence) -> Iterator[Part]:
@@ -596,23 +552,17 @@ def _time(evidence: Evidence, small: bool) -> Finding:
     return noting(decide(evidence, parts), SHARED)
 
 
-@stated(
+stated(
     "E17a",
     "On ConvNet and ResNet18 flipping and voting take at most a tenth more time than SDQ does.",
     source="Section 5.5; Table IV has 4 and 7 %",
     experiments=(trained(CDPA, "sdq", models=MODEL_LABELS),),
-)
-def e17a(evidence: Evidence) -> Finding:
-    """The larger models."""
-    return _time(evidence, small=False)
+)(partial(_time, small=False))
 
 
-@stated(
+stated(
     "E17b",
     "On SimpleCNN, too, flipping and voting take at most a tenth more time than SDQ does.",
     source="Section 5.5, as stated; Table IV has 50 %",
     experiments=(trained(CDPA, "sdq", models=MODEL_LABELS),),
-)
-def e17b(evidence: Evidence) -> Finding:
-    """The smallest model."""
-    return _time(evidence, small=True)
+)(partial(_time, small=True))

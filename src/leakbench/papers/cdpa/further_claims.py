@@ -10,7 +10,7 @@ from leakbench.federated.fixed_point import FixedPoint
 from leakbench.lazy import torch
 from leakbench.papers.cdpa import PAPER
 from leakbench.papers.cdpa.checks import KEEP, keep_probabilities
-from leakbench.papers.cdpa.claims import IMPUTED, PSNR, SENT, accuracy, measured_if_any
+from leakbench.papers.cdpa.claims import IMPUTED, PSNR, SENT, accuracy
 from leakbench.papers.cdpa.common import MASK
 from leakbench.randomness import Streams, generator
 from leakbench.report.checks import Checked, agreement, checked, float64, required, theorem_of
@@ -78,7 +78,7 @@ def restored(
         NotRun: no informed attacker has numbers with and without the defense.
     """
     plain = one.series(experiments[0], metric, defense="none", attack=attack)
-    read = partial(measured_if_any, one, experiments[1], metric)
+    read = partial(one.series_if_any, experiments[1], metric)
     both = {label: (read(defense=defense, attack=label), read(defense="none", attack=label)) for label in attackers}
     known = {label: pair for label, pair in both.items() if pair[0] is not None and pair[1] is not None}
     if not known:

@@ -22,7 +22,7 @@ from leakbench.papers.cdpa.common import figure
 from leakbench.report.artifacts import Tables
 from leakbench.report.gallery import gallery, selection
 from leakbench.report.labels import reads
-from leakbench.report.plots import Drawing, judged
+from leakbench.report.plots import STATISTICS, Drawing, judged
 from leakbench.report.reconstructions import Row
 from leakbench.report.record_tensors import RecordTensors
 from leakbench.report.verdicts import VOID
@@ -109,8 +109,7 @@ def fig08(tables: Tables, stored: RecordTensors) -> Drawing:
         reconstructions[title] = torch.cat([row.images[:IMAGES] for row in both])
         decibels[title] = torch.cat([row.psnr[:IMAGES] for row in both])
         numbers += [
-            {"series": name, "attack": attack, "metric": metric}
-            | {key: row[key] for key in ("mean", "low", "high", "seeds", "lost", "void")}
+            {"series": name, "attack": attack, "metric": metric} | {key: row[key] for key in STATISTICS}
             for attack, row in zip((DLG, IG), summaries, strict=True)
         ]
     assert victims is not None
@@ -203,10 +202,7 @@ for number, entry in GRIDS.items():
         title=f"Reconstructions by ROG under {entry.title}",
         caption=f"{entry.words} {NAIVE} The settings are ours, the paper prints none. Whether training survives a "
         f"setting is not shown. {CHOSEN}",
-        experiments=(
-            attacked_by_rog(defenses=["none"]),
-            reads("rog_grids", defenses=entry.series, attacks=ROG),
-        ),
+        experiments=(attacked_by_rog(defenses=["none"]), reads("rog_grids", defenses=entry.series, attacks=ROG)),
         tensors=("rog", "rog_grids"),
         leaves_out="it is about the settings of one kind of defense; Figure 6 compares defenses",
     )(partial(grid, shown=entry))

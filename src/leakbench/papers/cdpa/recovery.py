@@ -33,11 +33,10 @@ ERRORS = {
     4,
     title="Error of recovery against the probability of keeping a bit",
     caption="Probability that the vote gets a masked bit wrong which all R clients share, against p. Left: 1 - "
-    "p_gamma2 of eqs. 3 and 4, which the paper draws; it counts R / 2 right bits as success and holds for "
-    "either bit. Middle and right: the rule of eq. 2 sets a bit where R p / 2 clients sent a one, so that "
-    "zeros are lost far more often than ones; nearly all masked bits are zeros, since they are high ones. "
-    "Steps: the number of ones that it takes is whole. Errors below 1e-12 are cut off. The paper does not "
-    "print its numbers of clients.",
+    "p_gamma2 of eqs. 3 and 4, which the paper draws; it counts R / 2 right bits as success and holds for either bit. "
+    "Middle and right: the rule of eq. 2 sets a bit where R p / 2 clients sent a one, so that zeros are lost far more "
+    "often than ones; nearly all masked bits are zeros, since they are high ones. Steps: the number of ones that it "
+    "takes is whole. Errors below 1e-12 are cut off. The paper does not print its numbers of clients.",
     experiments=(),
 )
 def fig04(_: Tables) -> Drawing:
@@ -86,11 +85,7 @@ STYLES: dict[str, dict[str, Any]] = {
     "vote, p = 0.8": {"color": colour("cdpa"), "linestyle": "--"},
     "unbiased mean of bits, p = 0.98": {"color": MODEL_COLOURS[0], "linestyle": ":"},
 }
-MEASURES = {
-    "relative_error": "relative error",
-    "cosine": "cosine",
-    "sign_agreement": "part of right signs",
-}
+MEASURES = {"relative_error": "relative error", "cosine": "cosine", "sign_agreement": "part of right signs"}
 
 
 @figure(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from leakbench.report.artifacts import Tables
 from leakbench.report.labels import reads
 from leakbench.report.plots import having, series_of
 from leakbench.report.statistics import over_seeds
-from leakbench.report.tidy import SETTING
+from leakbench.report.tidy import SETTING, cells_of, of_cell
 from leakbench.report.under_attacked import marked
 from leakbench.report.wording import NONE
 from leakbench.theory.bit_votes import epsilon_per_bit
@@ -54,11 +55,6 @@ def compared(frame: pd.DataFrame, reference: pd.DataFrame, how: Comparison) -> p
     """Compare the values of two frames of one row per seed, seed by seed."""
     other = frame["seed"].map(reference.drop_duplicates("seed").set_index("seed")["value"])
     return frame.assign(value=how(frame["value"], other))
-
-
-def difference(values: pd.Series, reference: pd.Series) -> pd.Series:
-    """Difference, in the unit of both."""
-    return values - reference
 
 
 def percentage(values: pd.Series, reference: pd.Series) -> pd.Series:
@@ -171,8 +167,8 @@ def table04(tables: Tables) -> pd.DataFrame:
     frame, reference = tables["utility"], printed("table04")
     wrong = contradictions(reference)
     rows = []
-    for dataset, model in frame[["dataset", "model"]].drop_duplicates().itertuples(index=False, name=None):
-        cell = frame[(frame["dataset"] == dataset) & (frame["model"] == model)]
+    for dataset, model in cells_of(frame):
+        cell = of_cell(frame, dataset, model)
         quantities = _quantities(cell)
         for label, mechanism in defenses_of(cell).items():
             method = defense_name(label, mechanism)
@@ -186,7 +182,7 @@ def table04(tables: Tables) -> pd.DataFrame:
                     "accuracy, paper": theirs("acc"),
                     "accuracy, ours": ours("accuracy"),
                     "change, paper": theirs("delta_acc"),
-                    "change, ours": ours("accuracy", how=difference),
+                    "change, ours": ours("accuracy", how=operator.sub),
                     "minutes, paper": theirs("minutes"),
                     "minutes, ours": ours("minutes", ".3g"),
                     "minutes, change (%)": ours("minutes", how=percentage),
@@ -227,10 +223,7 @@ def _ours(
 def _quantities(cell: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Quantities by name, each a row per defense and seed, in the units of the table."""
     measured = {name: of_metric(cell, name) for name in ("carbon_kg", "carbon_formula_kg", "mebi_elements")}
-    return measured | {
-        "accuracy": of_metric(cell, "accuracy", 100),
-        "minutes": of_metric(cell, "seconds", 1 / 60),
-    }
+    return measured | {"accuracy": of_metric(cell, "accuracy", 100), "minutes": of_metric(cell, "seconds", 1 / 60)}
 
 
 @table(
@@ -287,7 +280,7 @@ def table_s3(tables: Tables) -> pd.DataFrame:
                         "defense": name,
                         "no defense (%)": interval(accuracies[0]),
                         "defended (%)": interval(accuracies[1]),
-                        "change (points)": interval(compared(accuracies[1], accuracies[0], difference)),
+                        "change (points)": interval(compared(accuracies[1], accuracies[0], operator.sub)),
                         "gap, no defense": interval(of_metric(bare, "generalisation_gap"), ".3f"),
                         "gap, defended": interval(of_metric(defended, "generalisation_gap"), ".3f"),
                     }
@@ -307,16 +300,12 @@ IMAGES = {
     8,
     title="CDPA over the probability of keeping a bit",
     caption="Accuracy in percent (test images, last round) of federated training with CDPA, and what ROG makes of its "
-    "messages; epsilon is ln(p / (1 - p)), that of one bit. Printed beside ours: accuracy of the model named, "
-    "ROG on its own data and network, ours after assignment within a batch. SSIM has one window for the whole image, "
-    "as in the paper's code. The paper's images of CDPA, at 5 dB, are further from the truth than a constant grey "
-    "(11 dB on its data). "
-    f"void: ROG is too weak without a defense, so that its number says nothing; {NONE}: not known (missing.csv "
-    f"of the experiment says why). {MEANS}",
-    experiments=(
-        "utility_p",
-        reads("rog_p", attacks=ROG),
-    ),
+    "messages; epsilon is ln(p / (1 - p)), that of one bit. Printed beside ours: accuracy of the model named, ROG on "
+    "its own data and network, ours after assignment within a batch. SSIM has one window for the whole image, as in "
+    "the paper's code. The paper's images of CDPA, at 5 dB, are further from the truth than a constant grey (11 dB on "
+    f"its data). void: ROG is too weak without a defense, so that its number says nothing; {NONE}: not known "
+    f"(missing.csv of the experiment says why). {MEANS}",
+    experiments=("utility_p", reads("rog_p", attacks=ROG)),
     leaves_out="its rows are CDPA over p, beside no defense",
 )
 def table08(tables: Tables) -> pd.DataFrame:

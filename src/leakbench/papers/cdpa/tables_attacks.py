@@ -35,12 +35,7 @@ SIMILARITY = (
 )
 PRINTED = {ASSIGNED + "psnr": "psnr", ASSIGNED + "ssim_global": "ssim", LPIPS: "lpips"}
 """Our metric -> the paper's that is computed alike."""
-IMPUTED = {
-    "ROG": ROG,
-    "mean": "rog-imputed-mean",
-    "mean of all": "rog-imputed-mean-update",
-    "zero": "rog-imputed-zero",
-}
+IMPUTED = {"ROG": ROG, "mean": "rog-imputed-mean", "mean of all": "rog-imputed-mean-update", "zero": "rog-imputed-zero"}
 """Replacement of outliers -> the attack."""
 PRINTED_IMPUTED = {"mean": "impute_mean", "zero": "impute_0"}
 """Replacement of outliers -> column of the paper's Table VII, whose caption has the mean of each tensor."""

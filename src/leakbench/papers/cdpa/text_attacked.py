@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from leakbench.lazy import pd
 from leakbench.metrics.text import WITH_SPECIAL
 from leakbench.report.plots import values_of
-from leakbench.report.style import SENTENCE_REFERENCES
 
 ATTACKED, INFORMED, TRAINED = "text_attacks", "text_adaptive", "text_utility"
 """Experiments: every defense under attack, attackers who know CDPA, and federated fine-tuning."""
@@ -29,9 +28,6 @@ DEFENSES = {
     "cdpa-text-released": "CDPA, as released",
 }
 """Labels of attacked defenses -> the paper's names, in the order of its Table V, and two that it does not have."""
-
-UNSEEN = SENTENCE_REFERENCES
-"""Reference attackers of text, which never see an update: label -> name and line style."""
 
 ROUGES = {"rouge1": "R-1", "rouge2": "R-2", "rougeL": "R-L"}
 SCORING = (

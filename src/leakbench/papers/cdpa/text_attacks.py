@@ -11,6 +11,7 @@ from leakbench.lazy import pd
 from leakbench.metrics.assignment import reorder
 from leakbench.metrics.text import rouge, rouge_floor, without_special
 from leakbench.papers.cdpa.attacked import reference_rows, shown_defenses
+from leakbench.papers.cdpa.attacks import draw_attackers
 from leakbench.papers.cdpa.common import figure, printed, table
 from leakbench.papers.cdpa.tables_attacks import ABOUT_CDPA, cell, informed_rows
 from leakbench.papers.cdpa.text_attacked import (
@@ -23,16 +24,14 @@ from leakbench.papers.cdpa.text_attacked import (
     ROUGES,
     SCORING,
     TAG,
-    UNSEEN,
     as_printed,
     shown_attacks,
 )
 from leakbench.report.artifacts import Tables
 from leakbench.report.labels import reads
-from leakbench.report.plots import Drawing, named
+from leakbench.report.plots import Drawing
 from leakbench.report.record_tensors import RecordTensors
-from leakbench.report.style import REFERENCE_COLOUR, colour, panels
-from leakbench.report.under_attacked import COLUMN, under_attacked
+from leakbench.report.style import SENTENCE_REFERENCES, panels
 from leakbench.report.verdicts import VOID
 from leakbench.report.wording import INTERVALS, NONE
 
@@ -50,7 +49,7 @@ EXPLAINED = (
     f"known. {SCORING} {CHOICE} Only beside it stand the paper's numbers of LAMP. {EXPLAINED}. The last rows "
     "are attackers that never see an update, and the floor: the mean score of reconstructions that share no word with "
     f"their sentence and have as many. {INTERVALS}",
-    experiments=(reads(ATTACKED, defenses=DEFENSES, attacks=(DLG, TAG, *LAMPS, *UNSEEN)),),
+    experiments=(reads(ATTACKED, defenses=DEFENSES, attacks=(DLG, TAG, *LAMPS, *SENTENCE_REFERENCES)),),
     tensors=(ATTACKED,),
 )
 def table05(tables: Tables, stored: RecordTensors) -> pd.DataFrame:
@@ -164,9 +163,6 @@ PROTECTED = "cdpa-text"
 LOOKED_AT = {"none": "no defense", PROTECTED: "CDPA"}
 
 
-STATISTICS = ("mean", "low", "high", "seeds", "lost", "void", COLUMN)
-
-
 @figure(
     "S4",
     title="Attackers of text who know CDPA",
@@ -176,7 +172,7 @@ STATISTICS = ("mean", "low", "high", "seeds", "lost", "void", COLUMN)
     "tokens under CDPA at p = 0.999 on all layers; black: the undefended gradient; grey lines: attackers that never "
     f"see an update. {INTERVALS}",
     experiments=(
-        reads(ATTACKED, defenses=LOOKED_AT, attacks=(*ADAPTED, *UNSEEN)),
+        reads(ATTACKED, defenses=LOOKED_AT, attacks=(*ADAPTED, *SENTENCE_REFERENCES)),
         reads(INFORMED, defenses=LOOKED_AT, attacks=[label for labels in ADAPTED.values() for label in labels]),
     ),
     leaves_out=ABOUT_CDPA,
@@ -185,31 +181,10 @@ def fig_s4(tables: Tables) -> Drawing:
     """One panel per attack: a row per attacker."""
     drawn, axes = panels(len(ADAPTIVE), width=4.2, height=2.4)
     numbers: list[dict[str, object]] = []
+    looks = {"no defense": ("none", 0.0, True), "CDPA": ("cdpa", 0.0, True)}
     for ax, (attack, attackers) in zip(axes, ADAPTIVE.items(), strict=True):
         rows = informed_rows(tables[ATTACKED], tables[INFORMED], "rouge1", attackers, LOOKED_AT)
-        places = {words: place for place, words in enumerate(attackers.values())}
-        for defense, mechanism in (("no defense", "none"), ("CDPA", "cdpa")):
-            shown, tint = rows[rows["defense"] == defense], colour(mechanism)
-            void = bool(shown["void"].any())
-            ax.errorbar(
-                shown["mean"],
-                [places[words] for words in shown["attacker"]],
-                xerr=[shown["mean"] - shown["low"], shown["high"] - shown["mean"]],
-                color=tint,
-                marker="o",
-                markerfacecolor="none" if void else tint,
-                linestyle="",
-                label=named(defense, void, weak=under_attacked(shown)),
-            )
-        for name, style in UNSEEN.values():
-            for mean in rows.loc[rows["attacker"] == name, "mean"]:
-                ax.axvline(mean, color=REFERENCE_COLOUR, linestyle=style, linewidth=1, label=name)
-        ax.set_yticks(range(len(places)), list(places))
-        ax.set(xlabel="ROUGE-1 of the words (%)", xlim=(-3, 103), ylim=(len(places) - 0.5, -0.5))
-        ax.set_title(attack + (f" ({VOID})" if rows["void"].any() else ""), fontsize="medium")
-        numbers += [
-            {"attack": attack, **{key: row[key] for key in ("defense", "attacker", *STATISTICS)}}
-            for row in rows.to_dict("records")
-        ]
+        numbers += draw_attackers(ax, rows, attack, attackers.values(), looks)
+        ax.set(xlabel="ROUGE-1 of the words (%)", xlim=(-3, 103))
     axes[-1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small")
     return Drawing(drawn, pd.DataFrame(numbers))

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from leakbench.lazy import np
 from leakbench.papers.cdpa import PAPER
-from leakbench.papers.cdpa.claims import measured_if_any
 from leakbench.papers.cdpa.further_claims import restored
 from leakbench.papers.cdpa.text_attacked import ATTACKED, DLG, INFORMED, LAMPS, TAG, TRAINED, as_printed
 from leakbench.papers.cdpa.text_utility import EPOCHS
@@ -63,7 +62,7 @@ def _judged_as(cell: str, one: Evidence, attack: str) -> tuple[str, str]:
     """
     if attack != "lamp":
         return cell, attack
-    read = partial(measured_if_any, one.aside(), ATTACKED, defense="none")
+    read = partial(one.aside().series_if_any, ATTACKED, defense="none")
     for metric in ("rouge1", as_printed("rouge1")):
         scored = {label: scores for label in LAMPS if (scores := read(metric, attack=label)) is not None}
         if scored:
@@ -207,13 +206,7 @@ for _letter, (_name, _label) in {"a": ("DLG", DLG), "b": ("TAG", TAG)}.items():
         experiments=(_attacked("lamp", "none", references=[_label]),),
     )(
         each_cell(ATTACKED, gated=False)(
-            partial(
-                _apart,
-                attack="lamp",
-                first=Read("none"),
-                second=Read("none", _label),
-                metric=as_printed("rouge1"),
-            )
+            partial(_apart, attack="lamp", first=Read("none"), second=Read("none", _label), metric=as_printed("rouge1"))
         )
     )
 
@@ -230,11 +223,7 @@ for _letter, (_name, _label) in STRONG.items():
     )(
         each_attacked(
             partial(
-                _apart,
-                attack=_label,
-                first=Read("grad-drop-text"),
-                second=Read("none"),
-                metric=as_printed("rouge1"),
+                _apart, attack=_label, first=Read("grad-drop-text"), second=Read("none"), metric=as_printed("rouge1")
             )
         )
     )

@@ -6,12 +6,13 @@ from leakbench.lazy import pd
 from leakbench.papers.cdpa.common import figure, table
 from leakbench.papers.cdpa.tables_attacks import with_interval
 from leakbench.papers.cdpa.text_attacked import TRAINED
-from leakbench.papers.cdpa.utility import STATISTICS, cells_of, draw_known
+from leakbench.papers.cdpa.utility import STATISTICS, draw_known
 from leakbench.report.artifacts import Tables
 from leakbench.report.labels import reads
 from leakbench.report.plots import Drawing, series_of, values_of
 from leakbench.report.statistics import over_seeds
 from leakbench.report.style import use_style
+from leakbench.report.tidy import cells_of, of_cell
 from leakbench.report.wording import INTERVALS, NONE
 
 NAMES = {"grad-drop-text": "GradDrop", "dp-delta": "LDP", "dp": "LDP, of the gradient", "cdpa-text-delta": "CDPA"}
@@ -82,7 +83,7 @@ def table_s4(tables: Tables) -> pd.DataFrame:
     epochs = sorted({epoch for epoch in EPOCHS if epoch < last} | {last})
     rows = []
     for dataset, model in cells_of(frame):
-        here = frame[(frame["dataset"] == dataset) & (frame["model"] == model)]
+        here = of_cell(frame, dataset, model)
         for label, name in {"none": "none", **series_of(here, NAMES)}.items():
             trained = here[here["defense"] == label]
             cells = {

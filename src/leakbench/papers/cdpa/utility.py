@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from leakbench.lazy import pd
 from leakbench.papers.cdpa.common import TRAINED, defense_name, defenses_of, figure
 from leakbench.report.artifacts import Tables
 from leakbench.report.labels import reads
-from leakbench.report.plots import Drawing, draw_curve, having
+from leakbench.report.plots import Drawing, draw_curve, having, whiskers
 from leakbench.report.statistics import over_seeds
 from leakbench.report.style import MODEL_COLOURS, colour, panels, use_style
-from leakbench.report.tidy import SETTING
+from leakbench.report.tidy import SETTING, cells_of, of_cell
 from leakbench.report.wording import INTERVALS
 
 if TYPE_CHECKING:
@@ -22,11 +22,6 @@ PLAIN = ("none", "sdq")
 CURVES = {"accuracy_curve": "test accuracy", "zoom": "test accuracy, zoomed", "loss_curve": "training loss (nats)"}
 BELOW, ABOVE = 0.1, 0.04
 """Ends of the zoomed axis, from the undefended accuracy of the last round."""
-
-
-def cells_of(frame: pd.DataFrame) -> list[tuple[str, str]]:
-    """Data sets and models of a table, in its order."""
-    return list(frame[["dataset", "model"]].drop_duplicates().itertuples(index=False, name=None))
 
 
 @figure(
@@ -51,7 +46,7 @@ def fig05(tables: Tables) -> Drawing:
     shown: list[pd.DataFrame] = []
     for place, (dataset, model) in enumerate(cells):
         column = axes[:, place]
-        cell = frame[(frame["dataset"] == dataset) & (frame["model"] == model)]
+        cell = of_cell(frame, dataset, model)
         for ax, (curve, ylabel) in zip(column, CURVES.items(), strict=True):
             metric = "accuracy_curve" if curve == "zoom" else curve
             points = [
@@ -118,8 +113,7 @@ READINGS = {
     "it, corrected to an unbiased mean, on other layers, with another threshold, in two's complement and in units of "
     "the gradient, beside no defense, quantisation alone, GradDrop with its residual, and signs alone at several "
     "steps, of which the best is tuned. Clients hold i.i.d. images, or labels drawn from a Dirichlet law of "
-    "concentration alpha: the smaller, the more they differ. The paper has i.i.d. clients alone. "
-    f"{INTERVALS}",
+    f"concentration alpha: the smaller, the more they differ. The paper has i.i.d. clients alone. {INTERVALS}",
     experiments=(
         reads("utility", defenses=PLAIN),
         reads("readings", defenses=("cdpa-complement", "cdpa-gradient", "grad-drop-residual")),
@@ -135,14 +129,12 @@ def fig_s2(tables: Tables) -> Drawing:
     order = [name for name in ("none", "SDQ", *READINGS.values()) if name in set(frame["series"])]
     order += [name for name in dict.fromkeys(frame["series"]) if name not in order]
     for ax, (dataset, model) in zip(axes, cells, strict=True):
-        here = frame[(frame["dataset"] == dataset) & (frame["model"] == model)]
+        here = of_cell(frame, dataset, model)
         for place, split in enumerate(splits):
             rows = here[here["split"] == split]
             heights = [order.index(name) + 0.2 * (place - (len(splits) - 1) / 2) for name in rows["series"]]
-            whiskers = [rows["mean"] - rows["low"], rows["high"] - rows["mean"]]
-            ax.errorbar(
-                rows["mean"], heights, xerr=whiskers, color=MODEL_COLOURS[place], fmt="o", elinewidth=1, label=split
-            )
+            look: dict[str, Any] = {"color": MODEL_COLOURS[place], "fmt": "o", "elinewidth": 1, "label": split}
+            ax.errorbar(rows["mean"], heights, xerr=whiskers(rows), **look)
         ax.set_yticks(range(len(order)), order if ax is axes[0] else [])
         ax.invert_yaxis()
         ax.set(xlabel="test accuracy after the last round", title=f"{model}, {dataset}")

@@ -21,9 +21,9 @@ from leakbench.papers.channel.released import (
 )
 from leakbench.report.artifacts import Tables
 from leakbench.report.labels import Reads, reads
-from leakbench.report.plots import Drawing, having, judged, named
+from leakbench.report.plots import Drawing, having, judged, named, whiskers
 from leakbench.report.style import REFERENCE_COLOUR, colour, marker
-from leakbench.report.tidy import SETTING
+from leakbench.report.tidy import SETTING, cells_of, of_cell
 from leakbench.report.trade_offs import keep_in_view
 from leakbench.report.verdicts import VOID_MODEL
 from leakbench.report.wording import INTERVALS
@@ -113,11 +113,11 @@ def plane(tables: Tables, *, x: str, y: str, xlabel: str, ylabel: str, front: bo
     runs = improvements(tables)
     dp = tables["dp"]["model"].unique() if "dp" in tables else runs["model"].unique()
     runs = runs[runs["model"].isin(dp)].assign(strength=_strength)
-    cells = list(runs[["dataset", "model"]].drop_duplicates().itertuples(index=False, name=None))
+    cells = cells_of(runs)
     shown, axes = row_of_panels(len(cells))
     numbers: list[dict[str, Any]] = []
     for ax, (dataset, model) in zip(axes, cells, strict=True):
-        here = runs[(runs["dataset"] == dataset) & (runs["model"] == model)]
+        here = of_cell(runs, dataset, model)
         by = ["defense", "mechanism", "strength"]
         points = judged(here.assign(value=here[x]), by).merge(
             judged(here.assign(value=here[y]), by).drop(columns="void"), on=by, suffixes=("_x", "_y")
@@ -158,9 +158,9 @@ ENDS = {"mean": "", "low": "_low", "high": "_high"}
 def _draw(ax: Axes, points: pd.DataFrame, name: str) -> None:
     mechanism, void = points["mechanism"].iloc[0], bool(points["void"].any())
     x, y = points["mean_x"], points["mean_y"]
-    whiskers = [[mean - points[f"low_{axis}"], points[f"high_{axis}"] - mean] for axis, mean in (("x", x), ("y", y))]
     tint = colour(mechanism)
-    ax.errorbar(x, y, xerr=whiskers[0], yerr=whiskers[1], color=tint, linewidth=0.7, alpha=0.6)
+    bars: dict[str, Any] = {"xerr": whiskers(points, "_x"), "yerr": whiskers(points, "_y")}
+    ax.errorbar(x, y, **bars, color=tint, linewidth=0.7, alpha=0.6)
     sizes = [14 + 14 * place for place in range(len(points))]
     words = named(name, void, VOID_MODEL)
     filled = "none" if void else tint
@@ -181,8 +181,7 @@ def exchange(tables: Tables, *, experiment: str, parameter: str) -> Drawing:
             if model not in trained:
                 continue
             for series, source in (("no defense", bare), (experiment, frame)):
-                here = judged_by_strongest(source, bare)
-                here = here[(here["dataset"] == dataset) & (here["model"] == model)]
+                here = of_cell(judged_by_strongest(source, bare), dataset, model)
                 parts = {
                     name: judged(here[here["metric"] == metric], [column]).set_index(column)
                     for metric, name in COLUMNS.items()
@@ -212,15 +211,10 @@ def exchange(tables: Tables, *, experiment: str, parameter: str) -> Drawing:
 
 def _draw_exchange(ax: Axes, points: pd.DataFrame, model: str, tint: str, *, defended: bool) -> None:
     x, y = points["mse"], points["accuracy"]
-    whiskers = [[part["mean"] - part["low"], part["high"] - part["mean"]] for part in (x, y)]
-    style = "-" if defended else "none"
-    ax.errorbar(
-        x["mean"], y["mean"], xerr=whiskers[0], yerr=whiskers[1], color=tint, linestyle=style, linewidth=0.7, alpha=0.6
-    )
-    sizes, void = (
-        [14 + 14 * place for place in range(len(points))] if defended else 70,
-        bool(points.accuracy.void.any()),
-    )
+    look: dict[str, Any] = {"color": tint, "linestyle": "-" if defended else "none", "linewidth": 0.7, "alpha": 0.6}
+    ax.errorbar(x["mean"], y["mean"], xerr=whiskers(x), yerr=whiskers(y), **look)
+    sizes = [14 + 14 * place for place in range(len(points))] if defended else 70
+    void = bool(y["void"].any())
     ax.scatter(
         x["mean"],
         y["mean"],

@@ -550,11 +550,8 @@ def e11(evidence: Evidence) -> Finding:
 
 def _clock(one: Evidence) -> str:
     """Ending of the metrics by which one compares: processor time on a CPU, wall time on a GPU, which has no other."""
-    try:
-        one.aside().series("cost", "overhead_cpu", defense="none", where={"method": "opacus"})
-    except NotRun:
-        return ""
-    return "_cpu"
+    where = {"method": "opacus"}
+    return "_cpu" if one.aside().series_if_any("cost", "overhead_cpu", defense="none", where=where) else ""
 
 
 @stated(
@@ -679,12 +676,10 @@ def x3(cell: str, one: Evidence) -> Iterator[Part]:
         reads("inversion_trained", defenses="none", attacks=IG),
     ),
 )
-def x4(evidence: Evidence) -> Finding:
+@each_cell("inversion", "inversion_trained", gated=False)
+def x4(cell: str, one: Evidence) -> Iterator[Part]:
     """Error after training over that before; an attack that trained networks defeat is the point, so gates are moot."""
-    parts = []
-    for cell, one in evidence.cells("inversion", "inversion_trained").items():
-        before, after = (
-            one.series(experiment, MSE, defense="none", attack=IG) for experiment in ("inversion", "inversion_trained")
-        )
-        parts.append(relative(after, before, cell, at_least=0.0))
-    return decide(evidence, parts, gated=False)
+    before, after = (
+        one.series(experiment, MSE, defense="none", attack=IG) for experiment in ("inversion", "inversion_trained")
+    )
+    yield relative(after, before, cell, at_least=0.0)

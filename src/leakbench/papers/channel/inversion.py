@@ -12,6 +12,7 @@ from leakbench.papers.channel.common import CALIBRATED, CHANNELS, figure
 from leakbench.report.artifacts import Tables
 from leakbench.report.labels import Reads, reads
 from leakbench.report.plots import (
+    STATISTICS,
     Drawing,
     draw_swept,
     draw_undefended_and_references,
@@ -224,10 +225,9 @@ for number, experiment, target in (
 @figure(
     "S6",
     title="Noise on the parameters and on the data",
-    caption="Accuracy on clean test images of a client that trains alone, against the capacity: noise on "
-    "its images, drawn once, or on every gradient, calibrated anew at each step to the covariance of the step's "
-    "gradients (section 5.1). Capacities are those of an image's noise and of one step. Intervals: 95 % t-intervals "
-    "over seeds.",
+    caption="Accuracy on clean test images of a client that trains alone, against the capacity: noise on its images, "
+    "drawn once, or on every gradient, calibrated anew at each step to the covariance of the step's gradients (section "
+    "5.1). Capacities are those of an image's noise and of one step. Intervals: 95 % t-intervals over seeds.",
     experiments=(reads("parameter_space", defenses=("none", "parameter", "natural-all")),),
     leaves_out="it compares noise in two places",
 )
@@ -285,7 +285,7 @@ def fig08(tables: Tables) -> Drawing:
             ax.plot(x, error, color="#333333", marker="x", linestyle="", label="its variance" if words else None)
             numbers.append(
                 {"dataset": dataset, "direction": row[DIRECTION], "least": error}
-                | {key: row[key] for key in ("mean", "low", "high", "seeds", "lost", "void")}
+                | {key: row[key] for key in STATISTICS}
             )
         for row in bare.to_dict("records"):
             span = [start * (len(points) + 1) - 0.4, start * (len(points) + 1) + len(points) - 0.6]

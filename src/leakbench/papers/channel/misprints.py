@@ -254,11 +254,7 @@ def default_initialisation_tells_images_apart() -> Checked:
     return _differing_logits("default")
 
 
-@theorem(
-    "T16b",
-    "At He's initialisation it does.",
-    source="Table 2; our choice for AlexNet and VGG16",
-)
+@theorem("T16b", "At He's initialisation it does.", source="Table 2; our choice for AlexNet and VGG16")
 def he_initialisation_tells_images_apart() -> Checked:
     """The same with weights of variance 2 / inputs."""
     return _differing_logits("he")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from leakbench.lazy import pd
 from leakbench.papers.channel.common import UNDEFENDED, figure
 from leakbench.report.artifacts import Tables
-from leakbench.report.plots import Drawing, having, judged, named
+from leakbench.report.plots import STATISTICS, Drawing, having, judged, named, values_of
 from leakbench.report.style import MODEL_COLOURS, panels
 from leakbench.report.tidy import SETTING
 from leakbench.report.trade_offs import keep_in_view
@@ -134,7 +134,7 @@ def _attacks(strongest: Mapping[tuple[str, str], str]) -> str:
 
 
 def _cell(frame: pd.DataFrame, dataset: str, model: str, metric: str) -> pd.DataFrame:
-    return frame[(frame["dataset"] == dataset) & (frame["model"] == model) & (frame["metric"] == metric)]
+    return values_of(frame, metric, dataset=dataset, model=model)
 
 
 def _rows(points: pd.DataFrame) -> list[dict[str, Any]]:
@@ -142,7 +142,7 @@ def _rows(points: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _statistics(row: dict[str, Any]) -> dict[str, Any]:
-    return {key: row[key] for key in ("mean", "low", "high", "seeds", "lost", "void")}
+    return {key: row[key] for key in STATISTICS}
 
 
 def _draw(

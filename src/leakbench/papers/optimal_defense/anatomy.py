@@ -36,10 +36,9 @@ def _in_order(tensors: list[str]) -> list[str]:
     title="Noise for every coordinate instead of noise for all",
     caption="The paper's figure is a sketch; this is one gradient of one client, at initialisation. Left: every "
     "coordinate by its magnitude and by how much it depends on the images (norm of its gradient by the inputs). "
-    "Optimal noise has a variance proportional to the second over the first, so that it grows towards the upper "
-    "left; on the line it equals isotropic noise of the same root mean square. Coordinates that are exactly zero "
-    "are left out. Right: standard deviations of optimal noise in every parameter tensor, beside the one of "
-    "isotropic noise.",
+    "Optimal noise has a variance proportional to the second over the first, so that it grows towards the upper left; "
+    "on the line it equals isotropic noise of the same root mean square. Coordinates that are exactly zero are left "
+    "out. Right: standard deviations of optimal noise in every parameter tensor, beside the one of isotropic noise.",
     experiments=(reads("coordinates", defenses=OPTIMAL),),
     tensors=("coordinates",),
 )

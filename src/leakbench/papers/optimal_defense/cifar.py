@@ -40,10 +40,7 @@ def _small_scales(frame: pd.DataFrame) -> pd.DataFrame:
     9,
     title="Pruning on CIFAR-10: reconstruction error against training loss",
     caption=f"{TRADED.format(optimiser='Adam')} {INTERVALS} {REFERENCES}",
-    experiments=(
-        CIFAR_REFERENCES,
-        reads("cifar_pruning", defenses=("none", *PRUNING_CIFAR), attacks=ATTACK_CIFAR),
-    ),
+    experiments=(CIFAR_REFERENCES, reads("cifar_pruning", defenses=("none", *PRUNING_CIFAR), attacks=ATTACK_CIFAR)),
     any_sweep=True,
 )
 def fig09(tables: Tables) -> Drawing:

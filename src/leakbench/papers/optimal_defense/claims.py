@@ -175,49 +175,53 @@ def _dominance(
     return decide(evidence, [Part("", estimate, meaning, at_least=0.0, note=note)])
 
 
+def _trade_off(key: str, statement: str, *, source: str, pair: Pair, losses: str, attacked: Sources) -> None:
+    """State a claim that the optimal defense of a pair has the lower loss at equal leakage."""
+    attacks: dict[str, list[str]] = {}
+    for experiment, attack in attacked:
+        attacks.setdefault(experiment, []).append(attack)
+    attacks.setdefault(losses, [])
+    blind = BLIND if pair.references == WITHOUT_GRADIENT else BLIND_CIFAR
+    read = (blind, *(_of(experiment, pair, *labels) for experiment, labels in attacks.items()))
+    stated(key, statement, source=source, experiments=read, champion=pair.optimal, over=pair.sweep)(
+        partial(_dominance, pair=pair, losses=losses, attacked=attacked)
+    )
+
+
 # Empirical claims of the figures.
 
 
-@stated(
+_trade_off(
     "E1",
     "At equal reconstruction error on MNIST, optimal pruning reaches a lower loss after five updates than gradient "
     "pruning, by the paper's attacker.",
     source="Fig. 4",
-    experiments=(BLIND, _of("pruning", PRUNING, IG)),
-    champion=PRUNING.optimal,
-    over=PRUNING.sweep,
+    pair=PRUNING,
+    losses="pruning",
+    attacked=[("pruning", IG)],
 )
-def e1(evidence: Evidence) -> Finding:
-    """Trade-off of pruning on MNIST."""
-    return _dominance(evidence, PRUNING, "pruning", [("pruning", IG)])
 
 
-@stated(
+_trade_off(
     "E2",
     "At equal reconstruction error on CIFAR-10, optimal pruning reaches a lower loss after five updates than gradient "
     "pruning, by the paper's attacker.",
     source="Fig. 9",
-    experiments=(BLIND_CIFAR, _of("cifar_pruning", CIFAR_PRUNING, IG_CIFAR)),
-    champion=CIFAR_PRUNING.optimal,
-    over=CIFAR_PRUNING.sweep,
+    pair=CIFAR_PRUNING,
+    losses="cifar_pruning",
+    attacked=[("cifar_pruning", IG_CIFAR)],
 )
-def e2(evidence: Evidence) -> Finding:
-    """Trade-off of pruning on CIFAR-10."""
-    return _dominance(evidence, CIFAR_PRUNING, "cifar_pruning", [("cifar_pruning", IG_CIFAR)])
 
 
-@stated(
+_trade_off(
     "E3",
     "At equal reconstruction error on MNIST, optimal noise reaches a lower loss after five updates than clipped "
     "isotropic noise, by the paper's attacker.",
     source="Fig. 7",
-    experiments=(BLIND, _of("noise", NOISE, IG)),
-    champion=NOISE.optimal,
-    over=NOISE.sweep,
+    pair=NOISE,
+    losses="noise",
+    attacked=[("noise", IG)],
 )
-def e3(evidence: Evidence) -> Finding:
-    """Trade-off of noise on MNIST."""
-    return _dominance(evidence, NOISE, "noise", [("noise", IG)])
 
 
 @stated(
@@ -286,27 +290,21 @@ def _trailing_mean(curves: Array) -> Array:
     return means
 
 
-@stated(
+stated(
     "E7",
     "MNIST training with optimal pruning of 80 % is ahead of gradient pruning of 90 % on at least 90 % of the steps.",
     source="Fig. 3",
     experiments=(_of("pruning_training", TRAINED_PRUNING),),
-)
-def e7(evidence: Evidence) -> Finding:
-    """Training curves under pruning."""
-    return _faster(evidence, "pruning_training", TRAINED_PRUNING)
+)(partial(_faster, experiment="pruning_training", pair=TRAINED_PRUNING))
 
 
-@stated(
+stated(
     "E8",
     "MNIST training with optimal noise of scale 0.1 is ahead of clipped isotropic noise of scale 0.1 on at least 90 % "
     "of the steps.",
     source="Fig. 6",
     experiments=(_of("noise_training", TRAINED_NOISE),),
-)
-def e8(evidence: Evidence) -> Finding:
-    """Training curves under noise."""
-    return _faster(evidence, "noise_training", TRAINED_NOISE)
+)(partial(_faster, experiment="noise_training", pair=TRAINED_NOISE))
 
 
 @stated(
@@ -362,28 +360,22 @@ def _better_in_both(evidence: Evidence, fraction: float) -> Finding:
     return decide(evidence, [error, Part("loss", excess, meaning, at_most=UTILITY_BAND)])
 
 
-@stated(
+stated(
     "E11",
     "On CIFAR-10 optimal pruning of 70 % has at least the MSE of gradient pruning of 90 %, within 15 %, and at most "
     "its loss, within 5 % of what five undefended updates gain.",
     source="Fig. 9",
     experiments=(BLIND_CIFAR, PRUNED_CIFAR),
-)
-def e11(evidence: Evidence) -> Finding:
-    """70 % against 90 %."""
-    return _better_in_both(evidence, 0.7)
+)(partial(_better_in_both, fraction=0.7))
 
 
-@stated(
+stated(
     "E12",
     "On CIFAR-10 optimal pruning of 80 % has at least the MSE of gradient pruning of 90 %, within 15 %, and at most "
     "its loss, within 5 % of what five undefended updates gain.",
     source="Fig. 10",
     experiments=(BLIND_CIFAR, PRUNED_CIFAR),
-)
-def e12(evidence: Evidence) -> Finding:
-    """80 % against 90 %."""
-    return _better_in_both(evidence, 0.8)
+)(partial(_better_in_both, fraction=0.8))
 
 
 def _large(series: tuple[Series, Series], *, above: bool = False) -> list[Series]:
@@ -480,28 +472,22 @@ def _layers_differ(evidence: Evidence, experiment: str, meaning: str) -> Finding
     return decide(evidence, parts)
 
 
-@stated(
+stated(
     "E14",
     "At every step of MNIST training with optimal noise of scale 0.1, the mean noise of one parameter tensor is at "
     "least three times that of another.",
     source="Fig. 14",
     experiments=(_of_optimal("noise_training", TRAINED_NOISE),),
-)
-def e14(evidence: Evidence) -> Finding:
-    """The noise that is added."""
-    return _layers_differ(evidence, "noise_training", "standard deviation of the noise")
+)(partial(_layers_differ, experiment="noise_training", meaning="standard deviation of the noise"))
 
 
-@stated(
+stated(
     "E14b",
     "The same holds of what the released code plots as Fig. 14: ratios that take the gradient without its absolute "
     "value.",
     source="Fig. 14, as released",
     experiments=(_of_optimal("plotted_noise", TRAINED_NOISE),),
-)
-def e14b(evidence: Evidence) -> Finding:
-    """The plotted numbers, which are no noise that is added."""
-    return _layers_differ(evidence, "plotted_noise", "plotted ratio")
+)(partial(_layers_differ, experiment="plotted_noise", meaning="plotted ratio"))
 
 
 # The same trade-offs against attackers who know the defense.
@@ -509,37 +495,26 @@ def e14b(evidence: Evidence) -> Finding:
 UNADAPTED = "Not in the paper, whose attacker does not adapt; "
 
 
-@stated(
+_trade_off(
     "E15a",
     "The trade-off of optimal pruning on MNIST stays the better one by the stronger of the paper's attacker and the "
     "one who maximises the message's likelihood.",
     source=f"{UNADAPTED}beside Fig. 4",
-    experiments=(BLIND, _of("pruning", PRUNING, IG), _of("adaptive", PRUNING, ADAPTIVE)),
-    champion=PRUNING.optimal,
-    over=PRUNING.sweep,
+    pair=PRUNING,
+    losses="pruning",
+    attacked=[("pruning", IG), ("adaptive", ADAPTIVE)],
 )
-def e15a(evidence: Evidence) -> Finding:
-    """E1 by the likelihood where it errs less."""
-    return _dominance(evidence, PRUNING, "pruning", [("pruning", IG), ("adaptive", ADAPTIVE)])
 
 
-@stated(
+_trade_off(
     "E15b",
     "The trade-off of optimal pruning on CIFAR-10 stays the better one by the stronger of the paper's attacker and the "
     "one who maximises the message's likelihood.",
     source=f"{UNADAPTED}beside Fig. 9",
-    experiments=(
-        BLIND_CIFAR,
-        _of("cifar_pruning", CIFAR_PRUNING, IG_CIFAR),
-        _of("cifar_adaptive", CIFAR_PRUNING, ADAPTIVE_CIFAR),
-    ),
-    champion=CIFAR_PRUNING.optimal,
-    over=CIFAR_PRUNING.sweep,
+    pair=CIFAR_PRUNING,
+    losses="cifar_pruning",
+    attacked=[("cifar_pruning", IG_CIFAR), ("cifar_adaptive", ADAPTIVE_CIFAR)],
 )
-def e15b(evidence: Evidence) -> Finding:
-    """E2 by the likelihood where it errs less."""
-    attacked = [("cifar_pruning", IG_CIFAR), ("cifar_adaptive", ADAPTIVE_CIFAR)]
-    return _dominance(evidence, CIFAR_PRUNING, "cifar_pruning", attacked)
 
 
 @stated(
@@ -619,54 +594,42 @@ def _cifar_predictor(evidence: Evidence, mode: str) -> Finding:
     return _predicted(evidence, read)
 
 
-@stated(
+stated(
     "X2",
     "On CIFAR-10 optimal pruning of 70 % keeps at least the utility U1 and at most the Fisher information that "
     "gradient pruning of 90 % keeps, either within 0.01 of the undefended gradient's, with BatchNorm in eval mode.",
     source="Not in the paper: what Theorem 4 predicts of Fig. 9 without an attack",
     experiments=(_of("cifar_predictors", CIFAR_FRACTIONS),),
-)
-def x2(evidence: Evidence) -> Finding:
-    """70 % against 90 % on CIFAR-10, running statistics."""
-    return _cifar_predictor(evidence, "eval")
+)(partial(_cifar_predictor, mode="eval"))
 
 
-@stated(
+stated(
     "X3",
     "The same holds with BatchNorm in train mode.",
     source="Not in the paper: what Theorem 4 predicts of Fig. 9 without an attack",
     experiments=(_of("cifar_predictors", CIFAR_FRACTIONS),),
-)
-def x3(evidence: Evidence) -> Finding:
-    """70 % against 90 % on CIFAR-10, statistics of the batch."""
-    return _cifar_predictor(evidence, "train")
+)(partial(_cifar_predictor, mode="train"))
 
 
-@stated(
+_trade_off(
     "X4",
     "At equal utility U2, optimal noise has the better trade-off of error and loss, by the paper's attacker.",
     source="Not in the paper's figures: the comparison that Theorems 2 and 3 make",
-    experiments=(BLIND, _of("equal_utility", EQUAL_UTILITY, IG)),
-    champion=EQUAL_UTILITY.optimal,
-    over=EQUAL_UTILITY.sweep,
+    pair=EQUAL_UTILITY,
+    losses="equal_utility",
+    attacked=[("equal_utility", IG)],
 )
-def x4(evidence: Evidence) -> Finding:
-    """Noise at equal utility, attack not adapted."""
-    return _dominance(evidence, EQUAL_UTILITY, "equal_utility", [("equal_utility", IG)])
 
 
-@stated(
+_trade_off(
     "X5",
     "At equal utility U2, optimal noise has the better trade-off of error and loss, by the stronger of the paper's "
     "attacker and the one who knows the noise.",
     source="Not in the paper's figures: the comparison that Theorems 2 and 3 make",
-    experiments=(BLIND, _of("equal_utility", EQUAL_UTILITY, IG, ADAPTIVE)),
-    champion=EQUAL_UTILITY.optimal,
-    over=EQUAL_UTILITY.sweep,
+    pair=EQUAL_UTILITY,
+    losses="equal_utility",
+    attacked=[("equal_utility", IG), ("equal_utility", ADAPTIVE)],
 )
-def x5(evidence: Evidence) -> Finding:
-    """Noise at equal utility; at each setting the attack with the smaller mean error counts."""
-    return _dominance(evidence, EQUAL_UTILITY, "equal_utility", [("equal_utility", IG), ("equal_utility", ADAPTIVE)])
 
 
 NORMAL_PRIOR = (
@@ -746,43 +709,34 @@ def _above(name: str, error: Series, bound: Series) -> Part:
     return Part(name, estimate, "MSE over the bound, minus 1", at_least=0.0)
 
 
-@stated(
+_trade_off(
     "X8",
     "The trade-off of optimal pruning on MNIST is the better one, by the paper's attacker, if the five updates are "
     "gradient descent, of which U1 and U2 speak, and not Adam.",
     source="Not in the paper: Fig. 4 with the optimiser of its theory",
-    experiments=(BLIND, _of("pruning", PRUNING, IG), _of("sgd", PRUNING)),
-    champion=PRUNING.optimal,
-    over=PRUNING.sweep,
+    pair=PRUNING,
+    losses="sgd",
+    attacked=[("pruning", IG)],
 )
-def x8(evidence: Evidence) -> Finding:
-    """E1 with losses of SGD."""
-    return _dominance(evidence, PRUNING, "sgd", [("pruning", IG)])
 
 
-@stated(
+_trade_off(
     "X9",
     "The trade-off of optimal noise on MNIST is the better one, by the paper's attacker, if the five updates are "
     "gradient descent, of which U1 and U2 speak, and not Adam.",
     source="Not in the paper: Fig. 7 with the optimiser of its theory",
-    experiments=(BLIND, _of("noise", NOISE, IG), _of("sgd", NOISE)),
-    champion=NOISE.optimal,
-    over=NOISE.sweep,
+    pair=NOISE,
+    losses="sgd",
+    attacked=[("noise", IG)],
 )
-def x9(evidence: Evidence) -> Finding:
-    """E3 with losses of SGD."""
-    return _dominance(evidence, NOISE, "sgd", [("noise", IG)])
 
 
-@stated(
+_trade_off(
     "X10",
     "At equal reconstruction error on MNIST, rounding to steps in the ratios of optimal noise reaches a lower loss "
     "after five updates than rounding to equal steps, by the paper's attacker.",
     source="Not in the paper: the rounding defense of the released code, by Theorem 3's ratios",
-    experiments=(BLIND, _of("rounding", ROUNDING, IG)),
-    champion=ROUNDING.optimal,
-    over=ROUNDING.sweep,
+    pair=ROUNDING,
+    losses="rounding",
+    attacked=[("rounding", IG)],
 )
-def x10(evidence: Evidence) -> Finding:
-    """Trade-off of rounding on MNIST, with the ratios as corrected."""
-    return _dominance(evidence, ROUNDING, "rounding", [("rounding", IG)])

@@ -27,14 +27,7 @@ from leakbench.papers.optimal_defense.common import (
 )
 from leakbench.report.artifacts import Tables
 from leakbench.report.labels import reads
-from leakbench.report.plots import (
-    Drawing,
-    draw_swept,
-    draw_undefended_and_references,
-    having,
-    series_of,
-    values_of,
-)
+from leakbench.report.plots import Drawing, draw_swept, draw_undefended_and_references, having, series_of, values_of
 from leakbench.report.style import marker, other_marker, panels, plain_ticks
 from leakbench.report.tidy import SETTING
 from leakbench.report.trade_offs import (
@@ -75,10 +68,7 @@ SINGLE = {"gp-80": ("gp", 0.8), "gp-90": ("gp", 0.9), "op-70": ("op", 0.7), "op-
     "the covariance of optimal noise tells is not counted; on a small network it leaves next to no bound (I11 of the "
     "paper's page). Real images are not normal, so that they may be known better. Below: trade-off for "
     f"whichever attacker errs less. A better defense lies lower and further right. {KNOWING} {INTERVALS}",
-    experiments=(
-        UNDEFENDED,
-        reads("equal_utility", defenses=NOISE_AT_U2, attacks=ATTACKERS),
-    ),
+    experiments=(UNDEFENDED, reads("equal_utility", defenses=NOISE_AT_U2, attacks=ATTACKERS)),
     any_sweep=True,
 )
 def fig_s1(tables: Tables) -> Drawing:
@@ -120,11 +110,7 @@ def _errors_and_bounds(ax: Axes, frame: pd.DataFrame) -> list[dict[str, Any]]:
     "S2",
     title="Trade-offs when the attacker knows the defense",
     caption=f"Figures 4 and 7 with both attackers. {TRADED.format(optimiser='Adam')} {KNOWING} {INTERVALS} {BLIND}",
-    experiments=(
-        UNDEFENDED,
-        *FIRST_STEP,
-        reads("adaptive", defenses=(*PRUNING, *NOISE_IN_SHORT), attacks=ADAPTIVE),
-    ),
+    experiments=(UNDEFENDED, *FIRST_STEP, reads("adaptive", defenses=(*PRUNING, *NOISE_IN_SHORT), attacks=ADAPTIVE)),
     any_sweep=True,
     in_parts=True,
 )
@@ -151,10 +137,7 @@ def fig_s2(tables: Tables) -> Drawing:
     "squared gradient norm that is kept (utility U1), at initialisation; points are labelled with the pruned "
     "part. A better defense lies lower and further right. The models of the right panels normalise with running "
     f"statistics (eval) or with those of the client's batch (train). {INTERVALS}",
-    experiments=(
-        reads("information", defenses=PRUNING),
-        reads("cifar_predictors", defenses=SINGLE),
-    ),
+    experiments=(reads("information", defenses=PRUNING), reads("cifar_predictors", defenses=SINGLE)),
     in_parts=True,
 )
 def fig_s3(tables: Tables) -> Drawing:
@@ -212,11 +195,7 @@ def _information_against_utility(ax: Axes, frame: pd.DataFrame) -> list[dict[str
     title="Trade-offs under plain gradient descent",
     caption=f"Figures 4 and 7 with the optimiser of which U1 and U2 speak. {TRADED.format(optimiser='SGD')} "
     f"{INTERVALS} {REFERENCES}",
-    experiments=(
-        UNDEFENDED,
-        *FIRST_STEP,
-        reads("sgd", defenses=("none", *PRUNING, *NOISE_IN_SHORT)),
-    ),
+    experiments=(UNDEFENDED, *FIRST_STEP, reads("sgd", defenses=("none", *PRUNING, *NOISE_IN_SHORT))),
     any_sweep=True,
 )
 def fig_s4(tables: Tables) -> Drawing:

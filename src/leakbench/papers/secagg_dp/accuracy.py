@@ -9,10 +9,10 @@ from leakbench.lazy import pd
 from leakbench.papers.secagg_dp.common import figure, table
 from leakbench.report.artifacts import Tables
 from leakbench.report.labels import reads
-from leakbench.report.plots import Drawing, having
+from leakbench.report.plots import Drawing, having, whiskers
 from leakbench.report.statistics import over_seeds
 from leakbench.report.style import MODEL_COLOURS, colour, panels
-from leakbench.report.tidy import SETTING, cells_of
+from leakbench.report.tidy import SETTING, cells_of, of_cell
 from leakbench.report.wording import NONE
 
 if TYPE_CHECKING:
@@ -111,12 +111,11 @@ def trained(tables: Tables) -> pd.DataFrame:
     5,
     title="Accuracy at equal epsilon",
     caption="Test accuracy over epsilon of all rounds, a panel per model, with noise by the paper's accounting; "
-    "dash-dotted: by tight accounting (Table S1), with less noise. "
-    "SGD-DP: isotropic noise on random batches; dashed blue: an epoch is all of a user's batches, a round each; "
-    "dotted blue: with the amplification of delta, which the paper leaves out (I14). GSGD-DP: Gaussian sampling "
-    "and water-filling; dashed and dotted: other bounds, of which row 6 is false. GD-DP: isotropic noise on all "
-    f"records. Black: all records without noise and clipping. Defenses without an epsilon are horizontal. {CHOICE}. "
-    "Intervals: 95 % t-intervals over seeds; of two seeds, their range.",
+    "dash-dotted: by tight accounting (Table S1), with less noise. SGD-DP: isotropic noise on random batches; dashed "
+    "blue: an epoch is all of a user's batches, a round each; dotted blue: with the amplification of delta, which the "
+    "paper leaves out (I14). GSGD-DP: Gaussian sampling and water-filling; dashed and dotted: other bounds, of which "
+    "row 6 is false. GD-DP: isotropic noise on all records. Black: all records without noise and clipping. Defenses "
+    f"without an epsilon are horizontal. {CHOICE}. Intervals: 95 % t-intervals over seeds; of two seeds, their range.",
     experiments=READ,
     in_parts=True,
 )
@@ -126,7 +125,7 @@ def fig05(tables: Tables) -> Drawing:
     cells = cells_of(frame)
     drawn, axes = panels(len(cells), width=4.2, height=3.3)
     for ax, (dataset, model) in zip(axes, cells, strict=True):
-        _panel(ax, frame[(frame["dataset"] == dataset) & (frame["model"] == model)])
+        _panel(ax, of_cell(frame, dataset, model))
         ax.set(title=f"{model}, {dataset}", xlabel=r"$\epsilon$ of all rounds")
     axes[0].set_ylabel("test accuracy")
     handles = {name: handle for ax in axes for handle, name in zip(*ax.get_legend_handles_labels(), strict=True)}
@@ -149,9 +148,8 @@ def _panel(ax: Axes, frame: pd.DataFrame) -> None:
                 ax.axhline(mean, **look)
             rows = rows[rows["epsilon"].notna()]
             if len(rows):
-                whiskers = [rows["mean"] - rows["low"], rows["high"] - rows["mean"]]
                 marks: dict[str, Any] = {"marker": "o", "markersize": 3.5, "elinewidth": 1, "capsize": 2}
-                ax.errorbar(rows["epsilon"], rows["mean"], yerr=whiskers, **look, **marks)
+                ax.errorbar(rows["epsilon"], rows["mean"], yerr=whiskers(rows), **look, **marks)
     free = frame[(frame["mechanism"] == "none") & (frame["experiment"] == "accuracy_all")]
     for mean in free["mean"].dropna():
         ax.axhline(float(mean), color=colour("none"), linewidth=1, label="no defense")

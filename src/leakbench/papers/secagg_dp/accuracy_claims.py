@@ -6,6 +6,7 @@ is judged, per model, paired by seed. A mechanism that diverges at every rate ha
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,11 +14,11 @@ from functools import partial
 from leakbench.lazy import np
 from leakbench.papers.secagg_dp import PAPER
 from leakbench.papers.secagg_dp.accuracy import CNN, HOME
-from leakbench.report.claims import claim
+from leakbench.report.claims import claim, each_cell
 from leakbench.report.comparisons import difference, relative
 from leakbench.report.evidence import Evidence, NotRun, Series, same_points
 from leakbench.report.findings import Finding, Part, decide
-from leakbench.report.labels import Reads, reads
+from leakbench.report.labels import reads
 from leakbench.report.wording import numbers
 
 stated = partial(claim, PAPER)
@@ -60,9 +61,7 @@ def over_the_grid(series: Series) -> Series:
     return replace(series, points=(0.0,), values=series.values.mean(axis=0, keepdims=True))
 
 
-def compared(
-    evidence: Evidence, better: str, worse: str, at_least: float, endings: Sequence[str] = ENDINGS
-) -> Iterator[Part]:
+def compared(evidence: Evidence, better: str, worse: str, at_least: float, endings: Sequence[str]) -> Iterator[Part]:
     """Differences in accuracy of two mechanisms, per model, mean over the epsilons that both have."""
     for ending in endings:
         ours, theirs = HOME[better] + ending, HOME[worse] + ending
@@ -72,78 +71,73 @@ def compared(
             yield difference(over_the_grid(a), over_the_grid(b), f"{cell}, epsilon {grid}", "test accuracy", at_least)
 
 
-def _ordered(evidence: Evidence, better: str, worse: str, at_least: float = 0.0) -> Finding:
-    return decide(evidence, list(compared(evidence, better, worse, at_least)))
+def _order(
+    key: str,
+    statement: str,
+    *,
+    source: str,
+    better: str,
+    worse: str,
+    at_least: float = 0.0,
+    endings: Sequence[str] = ENDINGS,
+) -> None:
+    """State a claim that one mechanism is more accurate than another."""
+    labels: dict[str, list[str]] = {}
+    for defense in (better, worse):
+        labels.setdefault(HOME[defense], []).append(defense)
+    read = [reads(home + ending, defenses=both) for ending in endings for home, both in labels.items()]
+
+    def find(evidence: Evidence) -> Finding:
+        return decide(evidence, list(compared(evidence, better, worse, at_least, endings)))
+
+    stated(key, statement, source=source, experiments=read, champion=better)(find)
 
 
-def _compared(*defenses: str, endings: Sequence[str] = ENDINGS) -> list[Reads]:
-    """The experiments of some defenses, of the linear model first."""
-    homes = list(dict.fromkeys(HOME[defense] for defense in defenses))
-    return [
-        reads(home + ending, defenses=[defense for defense in defenses if HOME[defense] == home])
-        for ending in endings
-        for home in homes
-    ]
-
-
-@stated(
+_order(
     "E10",
     f"At equal epsilon GD-DP is at least as accurate as GSGD-DP, to {MARGIN:g}.",
     source="section 5.3, Fig. 5",
-    experiments=_compared("gd", "gsgd"),
-    champion="gd",
+    better="gd",
+    worse="gsgd",
+    at_least=-MARGIN,
 )
-def e10(evidence: Evidence) -> Finding:
-    """GD-DP against GSGD-DP."""
-    return _ordered(evidence, "gd", "gsgd", -MARGIN)
 
 
-@stated(
+_order(
     "E11a",
     "At equal epsilon GSGD-DP is more accurate than SGD-DP, if an epoch is a round for both.",
     source="section 5.3, Fig. 5",
-    experiments=_compared("gsgd", "sgd"),
-    champion="gsgd",
+    better="gsgd",
+    worse="sgd",
 )
-def e11a(evidence: Evidence) -> Finding:
-    """GSGD-DP against SGD-DP."""
-    return _ordered(evidence, "gsgd", "sgd")
 
 
-@stated(
+_order(
     "E11b",
     "At equal epsilon GSGD-DP is more accurate than SGD-DP, if an epoch of SGD-DP is all of a user's batches.",
     source="section 5.3, Fig. 5; another reading",
-    experiments=_compared("gsgd", "sgd-epochs"),
-    champion="gsgd",
+    better="gsgd",
+    worse="sgd-epochs",
 )
-def e11b(evidence: Evidence) -> Finding:
-    """GSGD-DP against SGD-DP with a round per batch."""
-    return _ordered(evidence, "gsgd", "sgd-epochs")
 
 
-@stated(
+_order(
     "E11c",
     "At equal epsilon GSGD-DP is more accurate than SGD-DP whose sampling amplifies delta, too.",
     source="Fig. 5; our correction of row 1 of Table 1",
-    experiments=_compared("gsgd", "sgd-amplified"),
-    champion="gsgd",
+    better="gsgd",
+    worse="sgd-amplified",
 )
-def e11c(evidence: Evidence) -> Finding:
-    """GSGD-DP against SGD-DP with amplified delta."""
-    return _ordered(evidence, "gsgd", "sgd-amplified")
 
 
-@stated(
+_order(
     "E11d",
     "At equal epsilon of the linear model by tight accounting of both, GSGD-DP is more accurate than SGD-DP.",
     source="section 5.3, Fig. 5; our accounting",
-    experiments=_compared("gsgd-tight", "sgd-tight", endings=("",)),
-    champion="gsgd-tight",
+    better="gsgd-tight",
+    worse="sgd-tight",
+    endings=("",),
 )
-def e11d(evidence: Evidence) -> Finding:
-    """GSGD-DP against SGD-DP, both with the least noise that is proved."""
-    return decide(evidence, list(compared(evidence, "gsgd-tight", "sgd-tight", 0.0, endings=("",))))
 
 
 SAME_LOSS = 0.01
@@ -175,27 +169,20 @@ def e13(evidence: Evidence) -> Finding:
     source="section 5.3, which does not say how it was timed",
     experiments=(reads("accuracy_times", defenses="none"),),
 )
-def e12(evidence: Evidence) -> Finding:
+@each_cell("accuracy_times")
+def e12(cell: str, one: Evidence) -> Iterator[Part]:
     """Time of a round over that of the slower mechanism, minus 1, per model.
 
     On a CPU other programs stretch wall time, and not that of the processor; a GPU has wall time alone.
     """
-    parts = []
-    for cell, local in evidence.cells("accuracy_times").items():
-        seconds = partial(local.series, "accuracy_times", _clock(local), defense="none")
-        methods: Sequence[str] = ("sgd", "gd", "gsgd")
-        times = {method: replace(seconds(where={"method": method}), name=f"seconds of {method}") for method in methods}
-        parts += [
-            relative(times[fast], times[slow], f"{fast} against {slow}, {cell}", at_most=0.0)
-            for fast, slow in (("sgd", "gd"), ("gd", "gsgd"))
-        ]
-    return decide(evidence, parts)
+    seconds = partial(one.series, "accuracy_times", _clock(one), defense="none")
+    methods = ("sgd", "gd", "gsgd")
+    times = {method: replace(seconds(where={"method": method}), name=f"seconds of {method}") for method in methods}
+    for fast, slow in itertools.pairwise(methods):
+        yield relative(times[fast], times[slow], f"{fast} against {slow}, {cell}", at_most=0.0)
 
 
 def _clock(one: Evidence) -> str:
     """The time by which rounds are compared."""
-    try:
-        one.aside().series("accuracy_times", "round_cpu_s", defense="none", where={"method": "sgd"})
-    except NotRun:
-        return "round_wall_s"
-    return "round_cpu_s"
+    on_cpu = one.aside().series_if_any("accuracy_times", "round_cpu_s", defense="none", where={"method": "sgd"})
+    return "round_cpu_s" if on_cpu else "round_wall_s"

@@ -13,7 +13,7 @@ from leakbench.report.labels import reads
 from leakbench.report.plots import Drawing, having, judged, named, values_of
 from leakbench.report.statistics import over_seeds
 from leakbench.report.style import IMAGE_REFERENCES, REFERENCE_COLOUR, colour, legend_below, marker, panels, use_style
-from leakbench.report.tidy import SETTING, cells_of
+from leakbench.report.tidy import SETTING, cells_of, of_cell
 from leakbench.report.wording import NONE
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def _users_axis(ax: Axes, users: list[int]) -> None:
     ax.set_xlabel("users in the sum, N")
 
 
-def _plot(ax: Axes, points: pd.DataFrame, line: Line, void: bool = False, label: str | None = None) -> None:
+def _plot(ax: Axes, points: pd.DataFrame, line: Line, void: bool = False) -> None:
     """A line over users with a band."""
     tint = colour(line.mechanism)
     ax.plot(
@@ -81,7 +81,7 @@ def _plot(ax: Axes, points: pd.DataFrame, line: Line, void: bool = False, label:
         linestyle=line.style,
         marker=marker(line.mechanism),
         markerfacecolor="none" if void else tint,
-        label=named(line.name if label is None else label, void),
+        label=named(line.name, void),
     )
     ax.fill_between(points[USERS], points["low"], points["high"], color=tint, alpha=0.15, linewidth=0)
 
@@ -166,11 +166,11 @@ def fig_s4(tables: Tables) -> Drawing:
     )
     numbers = []
     for place, (axes, (dataset, model)) in enumerate(zip(grid, cells, strict=True)):
-        here = frame[(frame["dataset"] == dataset) & (frame["model"] == model)]
+        here = of_cell(frame, dataset, model)
         users = sorted(here[USERS].unique())
         lines = lines_of(here)
         numbers += [_areas(line, dataset, model) for line in lines]
-        beside = batches[(batches["dataset"] == dataset) & (batches["model"] == model)]
+        beside = of_cell(batches, dataset, model)
         for ax, (title, family) in zip(axes, families.items(), strict=True):
             for line in lines:
                 if line.mechanism in ("none", *family):
@@ -245,8 +245,7 @@ def table_s6(tables: Tables) -> pd.DataFrame:
         (BATCHES, "auc_drawn", "batches, in the batch: "),
     ):
         for cell in cells_of(tables[experiment]):
-            frame = tables[experiment]
-            for line in lines_of(frame[(frame["dataset"] == cell[0]) & (frame["model"] == cell[1])]):
+            for line in lines_of(of_cell(tables[experiment], *cell)):
                 points = with_intervals(line.rows, kind)
                 values = {int(p[USERS]): _area(p) for p in points.to_dict("records")}
                 last = _last(line.rows) if kind == "auc" else {}

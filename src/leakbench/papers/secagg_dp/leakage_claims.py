@@ -8,7 +8,7 @@ mechanism's randomness.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -16,10 +16,10 @@ from functools import partial
 from leakbench.lazy import np
 from leakbench.papers.secagg_dp import PAPER
 from leakbench.papers.secagg_dp.leakage import ATTACK, AUC, BATCHES, DRAWN, INVERSION, MEMBERSHIP, PSNR
-from leakbench.report.claims import claim
+from leakbench.report.claims import claim, each_cell
 from leakbench.report.comparisons import at_each, difference, level, trend
 from leakbench.report.evidence import Evidence, NotRun, Series
-from leakbench.report.findings import Finding, decide
+from leakbench.report.findings import Part
 from leakbench.report.labels import reads
 
 stated = partial(claim, PAPER)
@@ -68,25 +68,16 @@ def users_of(evidence: Evidence) -> tuple[float, ...]:
     return evidence.aside().series(MEMBERSHIP, "dimension", defense=NONE, sweep="users").points
 
 
-def _falls(evidence: Evidence, experiment: str, read: Callable[[Evidence], Series]) -> Finding:
-    """A trend over the number of users without a defense, per data set and model."""
-    parts = [
-        trend(read(local), cell, "the number of users", rises=False)
-        for cell, local in evidence.cells(experiment).items()
-    ]
-    return decide(evidence, parts)
-
-
 @stated(
     "L1a",
     "Without any noise, reconstructions from the sum get worse as the number of users grows.",
     source="eq. 9, on average; the attack is ours",
     experiments=(reads(INVERSION, defenses=NONE, attacks=ATTACK),),
 )
-def inversion_falls(evidence: Evidence) -> Finding:
+@each_cell(INVERSION)
+def inversion_falls(cell: str, one: Evidence) -> Iterator[Part]:
     """Trend of the PSNR."""
-    read = partial(by_users, experiment=INVERSION, metric=PSNR, defense=NONE, attack=ATTACK)
-    return _falls(evidence, INVERSION, read)
+    yield trend(by_users(one, INVERSION, PSNR, NONE, ATTACK), cell, "the number of users", rises=False)
 
 
 @stated(
@@ -95,9 +86,10 @@ def inversion_falls(evidence: Evidence) -> Finding:
     source="eq. 9, on average; the attack is ours",
     experiments=(MEMBERS,),
 )
-def membership_falls(evidence: Evidence) -> Finding:
+@each_cell(MEMBERSHIP)
+def membership_falls(cell: str, one: Evidence) -> Iterator[Part]:
     """Trend of the AUC."""
-    return _falls(evidence, MEMBERSHIP, partial(by_users, experiment=MEMBERSHIP, metric=AUC, defense=NONE))
+    yield trend(by_users(one, MEMBERSHIP, AUC, NONE), cell, "the number of users", rises=False)
 
 
 @stated(
@@ -106,16 +98,12 @@ def membership_falls(evidence: Evidence) -> Finding:
     source="ours: whether a sum alone hides images",
     experiments=(reads(INVERSION, defenses=NONE, attacks=(ATTACK, MEAN_IMAGE)),),
 )
-def sum_hides_images(evidence: Evidence) -> Finding:
+@each_cell(INVERSION)
+def sum_hides_images(cell: str, one: Evidence) -> Iterator[Part]:
     """The mean image against the attack, at the largest number of users."""
-    parts = []
-    for cell, local in evidence.cells(INVERSION).items():
-        attacked = by_users(local, INVERSION, PSNR, NONE, ATTACK)
-        mean = by_users(local, INVERSION, PSNR, NONE, MEAN_IMAGE)
-        last = max(attacked.points)
-        gap = difference(mean.at([last]), attacked.at([last]), f"{cell}, {last:g} users", "dB", at_least=-NO_MORE)
-        parts.append(gap)
-    return decide(evidence, parts)
+    attacked, mean = (by_users(one, INVERSION, PSNR, NONE, attack) for attack in (ATTACK, MEAN_IMAGE))
+    last = max(attacked.points)
+    yield difference(mean.at([last]), attacked.at([last]), f"{cell}, {last:g} users", "dB", at_least=-NO_MORE)
 
 
 @stated(
@@ -125,20 +113,16 @@ def sum_hides_images(evidence: Evidence) -> Finding:
     source="eq. 9, which is of averages; the attack is ours",
     experiments=(MEMBERS, reads(BATCHES, defenses=NONE)),
 )
-def seen_where_the_bound_is_small(evidence: Evidence) -> Finding:
+@each_cell(MEMBERSHIP, BATCHES)
+def seen_where_the_bound_is_small(cell: str, one: Evidence) -> Iterator[Part]:
     """A level per number of users, of users who take all records and of users who take batches."""
-    parts = []
-    for cell, local in evidence.cells(MEMBERSHIP, BATCHES).items():
-        for experiment, metric, words in ((MEMBERSHIP, AUC, ""), (BATCHES, DRAWN, ", batches")):
-            areas = by_users(local, experiment, metric, NONE)
-            bounds = by_users(local.aside(), experiment, "information_bound", NONE)
-            level_of = {users: float(np.nanmean(bounds.at([users]).values)) for users in bounds.points}
-            least = min(level_of)
-            for users, bound in level_of.items():
-                if bound <= FALLEN * level_of[least]:
-                    where = f"{cell}{words}, {users:g} users"
-                    parts.append(level(areas.at([users]), where, "AUC", at_least=CHANCE))
-    return decide(evidence, parts)
+    for experiment, metric, words in ((MEMBERSHIP, AUC, ""), (BATCHES, DRAWN, ", batches")):
+        areas = by_users(one, experiment, metric, NONE)
+        bounds = by_users(one.aside(), experiment, "information_bound", NONE)
+        bound_of = {users: float(np.nanmean(bound.values)) for users, bound in bounds.by_point()}
+        for users, bound in bound_of.items():
+            if bound <= FALLEN * bound_of[min(bound_of)]:
+                yield level(areas.at([users]), f"{cell}{words}, {users:g} users", "AUC", at_least=CHANCE)
 
 
 @stated(
@@ -148,27 +132,22 @@ def seen_where_the_bound_is_small(evidence: Evidence) -> Finding:
     source="Theorem 1, made an attack",
     experiments=(reads(MEMBERSHIP, defenses=SAMPLED),),
 )
-def seen_where_epsilon_is_infinite(evidence: Evidence) -> Finding:
+@each_cell(MEMBERSHIP)
+def seen_where_epsilon_is_infinite(cell: str, one: Evidence) -> Iterator[Part]:
     """A level per number of users."""
-    parts = []
-    for cell, local in evidence.cells(MEMBERSHIP).items():
-        areas = by_users(local, MEMBERSHIP, AUC, SAMPLED)
-        leaving = by_users(local.aside(), MEMBERSHIP, "leaving", SAMPLED)
-        for users, area, part in at_each(areas, leaving):
-            if np.nanmin(part.values) == 1:
-                parts.append(level(area, f"{cell}, {users:g} users", "AUC", at_least=CHANCE))
-    return decide(evidence, parts)
+    areas = by_users(one, MEMBERSHIP, AUC, SAMPLED)
+    leaving = by_users(one.aside(), MEMBERSHIP, "leaving", SAMPLED)
+    for users, area, part in at_each(areas, leaving):
+        if np.nanmin(part.values) == 1:
+            yield level(area, f"{cell}, {users:g} users", "AUC", at_least=CHANCE)
 
 
-def _to_chance(evidence: Evidence, defense: str) -> Finding:
-    parts = []
-    for cell, local in evidence.cells(MEMBERSHIP).items():
-        variance = max(variances(local, defense))
-        areas = by_users(local, MEMBERSHIP, AUC, defense, where={"variance": variance})
-        last = max(areas.points)
-        name = f"{cell}, sigma^2 {variance:g}, {last:g} users"
-        parts.append(level(areas.at([last]), name, "AUC", CHANCE - BAND, CHANCE + BAND))
-    return decide(evidence, parts)
+def _to_chance(cell: str, one: Evidence, defense: str) -> Iterator[Part]:
+    variance = max(variances(one, defense))
+    areas = by_users(one, MEMBERSHIP, AUC, defense, where={"variance": variance})
+    last = max(areas.points)
+    name = f"{cell}, sigma^2 {variance:g}, {last:g} users"
+    yield level(areas.at([last]), name, "AUC", CHANCE - BAND, CHANCE + BAND)
 
 
 for _key, _defense, _words in (("L4a", ISOTROPIC, "isotropic noise"), ("L4b", FILLED, "water-filling")):
@@ -178,7 +157,7 @@ for _key, _defense, _words in (("L4a", ISOTROPIC, "isotropic noise"), ("L4b", FI
         f"{CHANCE:g}.",
         source="Theorem 4 and Table 1; the attack is ours",
         experiments=(reads(MEMBERSHIP, defenses=(NONE, _defense)),),
-    )(partial(_to_chance, defense=_defense))
+    )(each_cell(MEMBERSHIP)(partial(_to_chance, defense=_defense)))
 
 
 @stated(
@@ -187,19 +166,16 @@ for _key, _defense, _words in (("L4a", ISOTROPIC, "isotropic noise"), ("L4b", FI
     source="Table 1 and Theorem 4, corrected; the bound on the AUC follows from the definition of (epsilon, delta)",
     experiments=(reads(MEMBERSHIP, defenses=(NONE, ISOTROPIC, FILLED)),),
 )
-def within_the_guarantee(evidence: Evidence) -> Finding:
+@each_cell(MEMBERSHIP)
+def within_the_guarantee(cell: str, one: Evidence) -> Iterator[Part]:
     """A difference per mechanism, variance and number of users that has a guarantee."""
-    parts = []
-    for cell, local in evidence.cells(MEMBERSHIP).items():
-        for defense in (ISOTROPIC, FILLED):
-            for variance in variances(local, defense):
-                where = {"variance": variance}
-                try:
-                    bounds = by_users(local.aside(), MEMBERSHIP, "auc_bound", defense, where=where)
-                except NotRun:  # no guarantee at this variance
-                    continue
-                areas = by_users(local, MEMBERSHIP, AUC, defense, where=where)
-                for users, bound, area in at_each(bounds, areas):
-                    name = f"{cell}, {defense}, sigma^2 {variance:g}, {users:g} users"
-                    parts.append(difference(bound, area, name, "AUC"))
-    return decide(evidence, parts)
+    for defense in (ISOTROPIC, FILLED):
+        for variance in variances(one, defense):
+            where = {"variance": variance}
+            try:
+                bounds = by_users(one.aside(), MEMBERSHIP, "auc_bound", defense, where=where)
+            except NotRun:  # no guarantee at this variance
+                continue
+            areas = by_users(one, MEMBERSHIP, AUC, defense, where=where)
+            for users, bound, area in at_each(bounds, areas):
+                yield difference(bound, area, f"{cell}, {defense}, sigma^2 {variance:g}, {users:g} users", "AUC")

@@ -12,7 +12,7 @@ from leakbench.report.artifacts import Tables
 from leakbench.report.labels import reads
 from leakbench.report.plots import Drawing, values_of
 from leakbench.report.style import MODEL_COLOURS, panels, plain_ticks, use_style
-from leakbench.report.tidy import SETTING
+from leakbench.report.tidy import SETTING, cells_of, of_cell
 from leakbench.report.wording import NONE
 
 if TYPE_CHECKING:
@@ -30,9 +30,8 @@ LINEAR_MODEL = "linear"
 @figure(
     4,
     title="Noise that lifts a real spectrum",
-    caption="Eigenvalues of the covariance G G^T / (B D) of one user's update under Gaussian sampling "
-    "(grey; linear model, "
-    "first data set and seed), and what is added to each: left by water-filling, which lifts them to sigma^2 = "
+    caption="Eigenvalues of the covariance G G^T / (B D) of one user's update under Gaussian sampling (grey; linear "
+    "model, first data set and seed), and what is added to each: left by water-filling, which lifts them to sigma^2 = "
     f"{VARIANCE:g} (dotted), right by isotropic noise of that variance, on top of them. A row per round of training "
     "without noise. Both axes are logarithmic: the area is not the trace, which each panel states. Beyond the first D "
     "eigenvalues all are zero, and both kinds of noise are the same. The paper's figure is a sketch.",
@@ -118,9 +117,8 @@ def _cell(row: pd.Series) -> dict[str, str]:
     "S4",
     title="Ranks of real gradients, and who leaves the span",
     caption="Means over seeds, of training without noise. N D is the number of measured gradients, of so many users as "
-    "the configuration measures. The bound on the rank is (classes - 1) (varying pixels + 1). A gradient "
-    "leaves a span if "
-    "its distance exceeds 1e-6 of its norm, singular values below 1e-10 of the largest count as zero; gradients are "
+    "the configuration measures. The bound on the rank is (classes - 1) (varying pixels + 1). A gradient leaves a span "
+    "if its distance exceeds 1e-6 of its norm, singular values below 1e-10 of the largest count as zero; gradients are "
     "clipped, in float64. Spans: of the same user's other records, of all other measured records (what Theorem 1 asks "
     "for), of the other measured users' records. Fresh: records of no user, against all measured ones.",
     experiments=MEASURED,
@@ -158,11 +156,9 @@ def _by_index(frame: pd.DataFrame, metric: str) -> dict[int, float]:
     "S5",
     title="Noise that water-filling saves on real spectra",
     caption="Means over users and seeds. At equal sigma^2: the part of isotropic noise's trace, K sigma^2, that "
-    "water-filling does not add. At equal proven epsilon of all rounds: what water-filling adds more than "
-    "isotropic noise on "
-    "the same updates, relative; by the paper's bounds (Table 1, row 5, and eq. 35), and by the repaired ones. "
-    "N, D, B and C "
-    "are those of the configuration, delta and rounds those of Table S1.",
+    "water-filling does not add. At equal proven epsilon of all rounds: what water-filling adds more than isotropic "
+    "noise on the same updates, relative; by the paper's bounds (Table 1, row 5, and eq. 35), and by the repaired "
+    "ones. N, D, B and C are those of the configuration, delta and rounds those of Table S1.",
     experiments=MEASURED,
 )
 def table_s5(tables: Tables) -> pd.DataFrame:
@@ -185,19 +181,14 @@ def table_s5(tables: Tables) -> pd.DataFrame:
 @figure(
     "S2",
     title="Theorem 2 where records outnumber coordinates",
-    caption="Two classes, and scores on principal components that were fitted to images of no user (each of "
-    "variance one "
-    "there), read by a softmax classifier. Its gradients lie in a subspace that no data determine, since they "
-    "sum to zero "
-    "over the classes; Theorem 3 is evaluated there (K* coordinates). Epsilon of one round at delta of the "
-    "configuration "
-    "over the number of users, for the smallest eigenvalue of the sum of their covariances (solid), and for "
-    "the sum of their "
-    "smallest ones (dashed, the paper's); means over the seeds in which the theorem says anything, marked "
-    "hollow where it "
-    "does not in some. A line begins where it says something. Since eigenvalues are those of the data at hand, "
-    "epsilon is a "
-    "diagnosis and no guarantee. Last panel: the bound on the mutual information of a round (eq. 9, c = 1).",
+    caption="Two classes, and scores on principal components that were fitted to images of no user (each of variance "
+    "one there), read by a softmax classifier. Its gradients lie in a subspace that no data determine, since they sum "
+    "to zero over the classes; Theorem 3 is evaluated there (K* coordinates). Epsilon of one round at delta of the "
+    "configuration over the number of users, for the smallest eigenvalue of the sum of their covariances (solid), and "
+    "for the sum of their smallest ones (dashed, the paper's); means over the seeds in which the theorem says "
+    "anything, marked hollow where it does not in some. A line begins where it says something. Since eigenvalues are "
+    "those of the data at hand, epsilon is a diagnosis and no guarantee. Last panel: the bound on the mutual "
+    "information of a round (eq. 9, c = 1).",
     experiments=("toy",),
 )
 def fig_s2(tables: Tables) -> Drawing:
@@ -236,8 +227,7 @@ def fig_s2(tables: Tables) -> Drawing:
 
 def by_users(frame: pd.DataFrame) -> pd.DataFrame:
     """Columns ``clip``, ``round``, ``N``, means over seeds of metrics by users, and ``lost``: seeds without epsilon."""
-    frame = frame[(frame["dataset"] == frame["dataset"].iloc[0]) & (frame["model"] == frame["model"].iloc[0])]
-    return pd.DataFrame(_by_users(frame))
+    return pd.DataFrame(_by_users(of_cell(frame, *cells_of(frame)[0])))
 
 
 def _by_users(frame: pd.DataFrame) -> Iterator[dict[str, float]]:

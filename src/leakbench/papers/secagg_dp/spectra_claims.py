@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from leakbench.lazy import np
 from leakbench.papers.secagg_dp import PAPER
@@ -18,9 +17,6 @@ from leakbench.report.comparisons import level, relative, trend
 from leakbench.report.evidence import Evidence, NotRun, Series, same_seeds
 from leakbench.report.findings import Finding, Part, decide
 from leakbench.report.labels import reads
-
-if TYPE_CHECKING:
-    from leakbench.report.statistics import Array
 
 stated = partial(claim, PAPER)
 
@@ -59,10 +55,6 @@ WORDS = {
 """Names of metrics in verdicts."""
 
 
-def _with(series: Series, values: Array, name: str) -> Series:
-    return replace(series, name=name, values=values)
-
-
 @stated(
     "E20",
     "Where a model has as many coordinates as there are records, or more, all gradients are linearly independent: "
@@ -75,7 +67,7 @@ def e20(evidence: Evidence) -> Finding:
     parts = []
     for name, (rank, pooled, size) in _cells(evidence, "pooled_rank", "pooled", "dimension"):
         if float(size.values.min()) >= float(pooled.values.max()):
-            share = _with(rank, rank.values / pooled.values, "rank over the number of gradients")
+            share = replace(rank, name="rank over the number of gradients", values=rank.values / pooled.values)
             least = 1 - 0.5 / float(pooled.values.max())  # what is more is all of them
             parts.append(level(share, name, "1: independent", at_least=least))
     return decide(evidence, parts)
@@ -83,9 +75,8 @@ def e20(evidence: Evidence) -> Finding:
 
 @stated(
     "E21",
-    "Where there are more records than coordinates, the gradients of the records at hand leave that span no "
-    "more, but for "
-    "less than a tenth of them: the condition of Theorem 1 does not tell.",
+    "Where there are more records than coordinates, the gradients of the records at hand leave that span no more, but "
+    "for less than a tenth of them: the condition of Theorem 1 does not tell.",
     source="Theorem 1; our reading of it on data",
     experiments=SPECTRA,
 )
@@ -108,16 +99,15 @@ def e22(evidence: Evidence) -> Finding:
     """Directions without variance, of every user."""
     parts = []
     for name, (rank, size) in _cells(evidence, "rank", "dimension"):
-        empty = _with(rank, size.values - rank.values, "K minus the rank of a user's gradients")
+        empty = replace(rank, name="K minus the rank of a user's gradients", values=size.values - rank.values)
         parts.append(level(empty, name, "directions", at_least=0.5))
     return decide(evidence, parts)
 
 
 @stated(
     "E23",
-    "The gradients of a linear softmax classifier have rank (classes - 1) (varying pixels + 1) at most, which "
-    "is below K: "
-    "Assumption 3 fails for it with any number of such records.",
+    "The gradients of a linear softmax classifier have rank (classes - 1) (varying pixels + 1) at most, which is below "
+    "K: Assumption 3 fails for it with any number of such records.",
     source="section 4.3; the bound is ours",
     experiments=SPECTRA,
 )
@@ -131,8 +121,8 @@ def e23(evidence: Evidence) -> Finding:
             continue
         rank, size = metric_of("pooled_rank"), metric_of("dimension")
         bound, rank, size = same_seeds(bound, rank, size)
-        over = _with(rank, bound.values - rank.values, "bound minus rank")
-        under = _with(rank, size.values - bound.values, "K minus bound")
+        over = replace(rank, name="bound minus rank", values=bound.values - rank.values)
+        under = replace(rank, name="K minus bound", values=size.values - bound.values)
         for point in rank.points:
             name = f"{cell}, round {point:g}"
             parts += [level(each.at([point]), name, "dimensions", at_least=-0.5) for each in (over, under)]
@@ -142,7 +132,7 @@ def e23(evidence: Evidence) -> Finding:
 def _levels(series: Series) -> Iterator[tuple[int, Series]]:
     """A series with a list of values as one series per place in the list."""
     for index in range(series.values.shape[-1]):
-        yield index, _with(series, series.values[..., index : index + 1], series.name)
+        yield index, replace(series, values=series.values[..., index : index + 1])
 
 
 def _by_level(evidence: Evidence, metrics: Sequence[str], grid: str, *, at_least: float) -> list[Part]:
@@ -152,9 +142,9 @@ def _by_level(evidence: Evidence, metrics: Sequence[str], grid: str, *, at_least
         values = aside(grid).values[0, 0]
         for metric in metrics:
             for index, series in _levels(replace(aside(metric), name=WORDS[metric])):
-                for point in series.points:
+                for point, one in series.by_point():
                     name = f"{cell}, round {point:g}, {grid} {values[index]:g}"
-                    parts.append(level(series.at([point]), name, "part of isotropic noise's trace", at_least=at_least))
+                    parts.append(level(one, name, "part of isotropic noise's trace", at_least=at_least))
     return parts
 
 
@@ -178,12 +168,7 @@ def e24(evidence: Evidence) -> Finding:
 def e25a(evidence: Evidence) -> Finding:
     """Minus the excess by the paper's bounds, at every epsilon."""
     parts = [
-        Part(
-            part.name,
-            -part.estimate,
-            f"minus {part.meaning}",
-            at_least=0.0,
-        )
+        Part(part.name, -part.estimate, f"minus {part.meaning}", at_least=0.0)
         for part in _by_level(evidence, ["excess_at_epsilon"], "epsilon", at_least=0.0)
     ]
     return decide(evidence, parts)
@@ -211,9 +196,8 @@ def _by_clip(evidence: Evidence) -> Iterator[tuple[float, Callable[[str], Series
 
 @stated(
     "E26",
-    f"Even where records outnumber coordinates, {FEW} users are too few for Theorem 2 to give epsilon = 1 for a "
-    "round of the "
-    "trained model.",
+    f"Even where records outnumber coordinates, {FEW} users are too few for Theorem 2 to give epsilon = 1 for a round "
+    "of the trained model.",
     source="Theorem 2, Remark 1",
     experiments=(ROUNDS,),
 )
@@ -226,10 +210,10 @@ def e26(evidence: Evidence) -> Finding:
         try:
             epsilon = metric("epsilon_pooled").at([point])
         except NotRun:  # there is none in any round
-            epsilon = _with(rho, np.full_like(rho.values, np.nan), "none").at([point])
+            epsilon = replace(rho, name="none", values=np.full_like(rho.values, np.nan)).at([point])
         inverse = np.nan_to_num(1 / epsilon.values[..., few : few + 1])
         name = f"C = {clip:g}, N = {users[few]:g}, round {point:g}"
-        parts.append(level(_with(epsilon, inverse, "1 / epsilon"), name, "0: none", at_most=1.0))
+        parts.append(level(replace(epsilon, name="1 / epsilon", values=inverse), name, "0: none", at_most=1.0))
     return decide(evidence, parts)
 
 

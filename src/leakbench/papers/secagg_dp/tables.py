@@ -79,11 +79,7 @@ def _round_epsilon(mechanism: Mechanism, form: Form) -> str:
 EPOCH = -(-MNIST.records // int(MNIST.batch))
 """Batches of an epoch."""
 
-ACCOUNTING: dict[Accounting, str] = {
-    "composition": "composition (Theorem 3.4)",
-    "renyi": "Rényi",
-    "tight": "tight",
-}
+ACCOUNTING: dict[Accounting, str] = {"composition": "composition (Theorem 3.4)", "renyi": "Rényi", "tight": "tight"}
 
 NAMES: dict[tuple[Mechanism, Form], str] = {
     ("sgd", "as_printed"): "SGD-DP, row 1",
@@ -110,11 +106,7 @@ LEVELS: tuple[tuple[Accounting, int, tuple[tuple[str, str], ...]], ...] = (
         ),
     ),
     ("composition", ROUNDS * EPOCH, (("sgd", "as_printed"),)),
-    (
-        "renyi",
-        ROUNDS,
-        (("gd", "corrected"), ("gaussian_filled", "repaired"), ("gaussian_filled", "corrected")),
-    ),
+    ("renyi", ROUNDS, (("gd", "corrected"), ("gaussian_filled", "repaired"), ("gaussian_filled", "corrected"))),
     (
         "tight",
         ROUNDS,

@@ -58,7 +58,7 @@ def fig_s6(tables: Tables) -> Drawing:
     drawn, grid = plt.subplots(len(cells), 2, figsize=size, squeeze=False, layout="constrained")
     numbers = []
     for (left, right), cell in zip(grid, cells, strict=True):
-        here = measured.of_cell(tables, *cell)
+        here = measured.tables_of(tables, *cell)
         for ax, metric in ((left, RECOVERY), (right, LEAKAGE)):
             numbers.append(_panel(ax, here, metric).assign(dataset=cell[0], model=cell[1], metric=metric))
             ax.set(xlabel=r"budget $\epsilon / C_1$", title=f"{cell[0]}, {cell[1]}")

@@ -104,7 +104,7 @@ def fig_s5(tables: Tables) -> Drawing:
     )
     numbers = []
     for (left, right), cell in zip(grid, cells, strict=True):
-        here = measured.of_cell(tables, *cell)
+        here = measured.tables_of(tables, *cell)
         points = settings(here)
         system = measured.system(here[CONSTANTS])
         floor = _floor(points)
@@ -118,7 +118,7 @@ def fig_s5(tables: Tables) -> Drawing:
         kinds = [points.assign(kind="measured"), curve.assign(kind="bound")]
         numbers += [each.assign(dataset=cell[0], model=cell[1]) for each in kinds]
     frame = pd.concat(numbers, ignore_index=True)
-    frame["void"] = frame["void"].astype("boolean").fillna(False).astype(bool)
+    frame["void"] = frame["void"].eq(True)  # NaN beside rows of no attack
     _legend(drawn, bool(frame["void"].any()))
     return Drawing(drawn, frame)
 

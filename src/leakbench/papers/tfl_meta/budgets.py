@@ -18,7 +18,7 @@ from leakbench.papers.tfl_meta.tables import certification
 from leakbench.report.artifacts import Tables
 from leakbench.report.labels import reads
 from leakbench.report.plots import having
-from leakbench.report.tidy import SETTING, cells_of
+from leakbench.report.tidy import SETTING, cells_of, of_cell
 from leakbench.report.wording import NONE, rounded
 from leakbench.theory.leakage_surrogate import Form, leakage_metric
 from leakbench.theory.protection_parameters import (
@@ -141,16 +141,12 @@ class Point:
 
 def points(tables: Tables, dataset: str, model: str) -> Iterator[tuple[str, Point]]:
     """Every tuned defense at every budget of one data set and model, with its label."""
-    base = system(_cell(tables[UNPROTECTED], dataset, model))
+    base = system(of_cell(tables[UNPROTECTED], dataset, model))
     for label, way in WAYS.items():
-        rows = _cell(having(tables[way.leaked], "budget"), dataset, model)
+        rows = of_cell(having(tables[way.leaked], "budget"), dataset, model)
         rows = rows[(rows["defense"] == label) & (rows[LIMIT] == THRESHOLD)]
         for budget in sorted(rows[BUDGET].dropna().unique()):
             yield label, Point(way, budget, base.solved(way, budget), rows[rows[BUDGET] == budget])
-
-
-def _cell(frame: pd.DataFrame, dataset: str, model: str) -> pd.DataFrame:
-    return frame[(frame["dataset"] == dataset) & (frame["model"] == model)]
 
 
 def parameter_in_words(point: Point, setting: UploadLaw) -> str:
@@ -183,7 +179,7 @@ def accuracy_loss(tables: Tables, label: str, way: Way, dataset: str, model: str
     """Accuracy without a defense minus that with it, in the same setting, paired by seed."""
     if way.trained is None:
         return NONE
-    protected, plain = (_cell(having(tables[name], "budget"), dataset, model) for name in way.trained)
+    protected, plain = (of_cell(having(tables[name], "budget"), dataset, model) for name in way.trained)
     protected = protected[(protected["defense"] == label) & (protected[BUDGET] == budget)]
     plain = plain[plain["defense"] == "none"]
     both = [rows[rows["metric"] == "accuracy"][["seed", "value"]] for rows in (plain, protected)]
@@ -249,7 +245,7 @@ def table_s5(tables: Tables) -> pd.DataFrame:
     rows = []
     for dataset, model in cells_of(tables[TUNED]):
         cell = f"{dataset}, {model}"
-        plain = _cell(tables[UNPROTECTED], dataset, model)
+        plain = of_cell(tables[UNPROTECTED], dataset, model)
         base = system(plain)
         rows.append({"data": cell, "mechanism": "no protection"} | _measured(plain[plain[LIMIT] == THRESHOLD]))
         for label, point in points(tables, dataset, model):

@@ -15,7 +15,7 @@ from leakbench.papers.tfl_meta.jobs.leakage import of_trials
 from leakbench.report.artifacts import Tables
 from leakbench.report.plots import having, values_of
 from leakbench.report.statistics import over_seeds
-from leakbench.report.tidy import SETTING, cells_of
+from leakbench.report.tidy import SETTING, cells_of, of_cell
 from leakbench.report.wording import NONE
 
 SMOOTHING = 0.5
@@ -75,12 +75,10 @@ def cases(tables: Tables, dataset: str, model: str) -> Iterator[Case]:
     Raises:
         ConfigError: the experiments have no number of attempts in common.
     """
-
-    def of_cell(experiment: str) -> pd.DataFrame:
-        frame = having(having(tables[experiment], "batch_size"), "similarity")
-        return frame[(frame["dataset"] == dataset) & (frame["model"] == model)]
-
-    plain, batches, skewed = (of_cell(name) for name in (UNPROTECTED, BATCHES, SKEWED))
+    plain, batches, skewed = (
+        of_cell(having(having(tables[name], "batch_size"), "similarity"), dataset, model)
+        for name in (UNPROTECTED, BATCHES, SKEWED)
+    )
     shared = set.intersection(*(set(trials(rows)) for rows in (plain, batches, skewed) if len(rows)))
     if not shared:
         raise ConfigError(

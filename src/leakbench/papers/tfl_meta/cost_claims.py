@@ -5,16 +5,17 @@ Efficiency reduction is the bits that a client sends in a round, minus those of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
 from leakbench.papers.tfl_meta import PAPER
 from leakbench.papers.tfl_meta.costs import COSTS, NAMES
-from leakbench.report.claims import claim
+from leakbench.report.claims import claim, each_cell
 from leakbench.report.comparisons import certain, level
 from leakbench.report.evidence import Evidence, Series, same_seeds
-from leakbench.report.findings import Finding, Part, decide
+from leakbench.report.findings import Part
 from leakbench.report.labels import reads
 
 stated = partial(claim, PAPER)
@@ -56,23 +57,19 @@ def settings(evidence: Evidence, method: str, parameter: str | None) -> list[Map
     source="appendices F to I; our measurement",
     experiments=(PLAIN,),
 )
-def e14(evidence: Evidence) -> Finding:
+@each_cell(COSTS)
+def e14(cell: str, one: Evidence) -> Iterator[Part]:
     """Bits per coordinate beyond plain, at every key size and keep probability, per model."""
-    parts = list[Part]()
-    for cell, local in evidence.cells(COSTS).items():
-        for method, parameter, low, high in (
-            ("gaussian_noise", None, -SOME, SOME),
-            ("random_mask", "keep", -32.0 - SOME, 0.0),
-            ("masked_pair", None, 0.0, float("inf")),
-            ("additive_sharing", None, 0.0, float("inf")),
-            ("paillier", "key_bits", 0.0, float("inf")),
-            ("paillier_unpacked", "key_bits", 0.0, float("inf")),
-        ):
-            parts += [
-                level(reduction(local, where), f"{method_in_words(where)}, {cell}", UNIT, low, high)
-                for where in settings(local, method, parameter)
-            ]
-    return decide(evidence, parts)
+    for method, parameter, low, high in (
+        ("gaussian_noise", None, -SOME, SOME),
+        ("random_mask", "keep", -32.0 - SOME, 0.0),
+        ("masked_pair", None, 0.0, math.inf),
+        ("additive_sharing", None, 0.0, math.inf),
+        ("paillier", "key_bits", 0.0, math.inf),
+        ("paillier_unpacked", "key_bits", 0.0, math.inf),
+    ):
+        for where in settings(one, method, parameter):
+            yield level(reduction(one, where), f"{method_in_words(where)}, {cell}", UNIT, low, high)
 
 
 @stated(
@@ -81,39 +78,29 @@ def e14(evidence: Evidence) -> Finding:
     source="Lemma I.3, Assumption 5.1",
     experiments=(PLAIN,),
 )
-def e14a(evidence: Evidence) -> Finding:
+@each_cell(COSTS)
+def e14a(cell: str, one: Evidence) -> Iterator[Part]:
     """Bits per coordinate beyond plain, which the bound ``C5 (1 - rho^m)`` would let rise; per model."""
-    parts = [
-        level(reduction(local, where), f"{method_in_words(where)}, {cell}", UNIT, at_least=0.0)
-        for cell, local in evidence.cells(COSTS).items()
-        for where in settings(local, "random_mask", "keep")
-    ]
-    return decide(evidence, parts)
+    for where in settings(one, "random_mask", "keep"):
+        yield level(reduction(one, where), f"{method_in_words(where)}, {cell}", UNIT, at_least=0.0)
 
 
-@stated(
-    "E14b",
-    "The bits of what is sent are those of the formulas.",
-    source="our formulas",
-    experiments=(PLAIN,),
-)
-def e14b(evidence: Evidence) -> Finding:
+@stated("E14b", "The bits of what is sent are those of the formulas.", source="our formulas", experiments=(PLAIN,))
+@each_cell(COSTS)
+def e14b(cell: str, one: Evidence) -> Iterator[Part]:
     """Largest difference of sent and expected bits over the expected ones; random masks are random, to 5 %."""
-    parts = []
-    for cell, local in evidence.cells(COSTS).items():
-        read = partial(local.series, COSTS, defense="none")
-        for method, parameter, most in (
-            ("none", None, SOME),
-            ("gaussian_noise", None, SOME),
-            ("random_mask", "keep", 0.05),
-            ("fixed_point", None, SOME),
-            ("masked_pair", None, SOME),
-            ("additive_sharing", None, SOME),
-            ("paillier", "key_bits", SOME),
-            ("paillier_unpacked", "key_bits", SOME),
-        ):
-            for where in settings(local, method, parameter):
-                sent, expected = same_seeds(read("bits", where=where), read("formula_bits", where=where))
-                worst = float(abs(sent.values / expected.values - 1).max())
-                parts.append(certain(worst, f"{method_in_words(where)}, {cell}", "relative difference", at_most=most))
-    return decide(evidence, parts)
+    read = partial(one.series, COSTS, defense="none")
+    for method, parameter, most in (
+        ("none", None, SOME),
+        ("gaussian_noise", None, SOME),
+        ("random_mask", "keep", 0.05),
+        ("fixed_point", None, SOME),
+        ("masked_pair", None, SOME),
+        ("additive_sharing", None, SOME),
+        ("paillier", "key_bits", SOME),
+        ("paillier_unpacked", "key_bits", SOME),
+    ):
+        for where in settings(one, method, parameter):
+            sent, expected = same_seeds(read("bits", where=where), read("formula_bits", where=where))
+            worst = float(abs(sent.values / expected.values - 1).max())
+            yield certain(worst, f"{method_in_words(where)}, {cell}", "relative difference", at_most=most)

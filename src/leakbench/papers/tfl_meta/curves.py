@@ -40,11 +40,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-QUANTITIES = {
-    "recovery": "recovered",
-    "loss": "loss of accuracy\n(percentage points)",
-    "bits": "bits over plain",
-}
+QUANTITIES = {"recovery": "recovered", "loss": "loss of accuracy\n(percentage points)", "bits": "bits over plain"}
 """Rows of panels, and their axes."""
 TUNED_MARK, OTHER_ATTACK = "D", "s"
 AT = 1.0
@@ -85,7 +81,7 @@ def fig_s4(tables: Tables) -> Drawing:
     )
     numbers = []
     for block, cell in enumerate(cells):
-        here = measured.of_cell(tables, *cell)
+        here = measured.tables_of(tables, *cell)
         for place, entry in enumerate(MECHANISMS):
             axes = dict(zip(QUANTITIES, grid[3 * block : 3 * block + 3, place], strict=True))
             numbers.append(_column(axes, here, entry).assign(dataset=cell[0], model=cell[1], mechanism=entry.label))

@@ -247,7 +247,7 @@ def fig_s9(tables: Tables) -> Drawing:
     drawn, grid = plt.subplots(len(cells), 4, figsize=size, squeeze=False, layout="constrained")
     numbers = []
     for axes, cell in zip(grid, cells, strict=True):
-        here = measured.of_cell(tables, *cell)
+        here = measured.tables_of(tables, *cell)
         frame, volume = judged_points(here)
         _measured(axes[0], frame, "loss")
         _measured(axes[1], frame, "bits")
@@ -269,7 +269,7 @@ def fig_s9(tables: Tables) -> Drawing:
             )
         ]
     shown = pd.concat(numbers, ignore_index=True)
-    shown["void"] = shown["void"].astype("boolean").fillna(False).astype(bool)
+    shown["void"] = shown["void"].eq(True)  # NaN beside rows of no attack
     others = shown[shown["name"].isin(added(tables[SWEPT]))]
     _legend(drawn, dict(zip(others["mechanism"], others["name"], strict=True)), bool(shown["void"].any()))
     return Drawing(drawn, shown)
@@ -359,7 +359,7 @@ def table_s6(tables: Tables) -> pd.DataFrame:
     """A row per setting on the front, by what is recovered; and per setting of other defenses than the paper's."""
     rows = []
     for cell in cells_of(tables[SWEPT]):
-        here = measured.of_cell(tables, *cell)
+        here = measured.tables_of(tables, *cell)
         frame, _ = judged_points(here)
         other = frame["name"].where(frame["name"].isin(added(here[SWEPT])), "")
         shown = frame.assign(other=other)[frame["best"] | (other != "")]

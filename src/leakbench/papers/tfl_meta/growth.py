@@ -53,11 +53,7 @@ WAYS = {
 }
 """By the label of the defense."""
 NULLS: tuple[Prior, ...] = ("null", "null_upper")
-CONSTANTS = {
-    "C1": r"$C_1$ (nats$^{1/2}$)",
-    "C2": "$C_2$",
-    "tau": r"total variation asked for, $\tau = C_1 / C_2$",
-}
+CONSTANTS = {"C1": r"$C_1$ (nats$^{1/2}$)", "C2": "$C_2$", "tau": r"total variation asked for, $\tau = C_1 / C_2$"}
 """Quantities of the first panels, and their axes."""
 
 
@@ -92,7 +88,7 @@ def fig_s10(tables: Tables, stored: RecordTensors) -> Drawing:
     )
     numbers = []
     for axes, cell in zip(grid, cells, strict=True):
-        here = measured.of_cell(tables, *cell)
+        here = measured.tables_of(tables, *cell)
         parts = [estimated(here[UNPROTECTED]), certain(size), at_optima(here)]
         for ax, (quantity, label) in zip(axes, CONSTANTS.items(), strict=False):
             _constants(ax, parts[0], parts[1], quantity)
@@ -107,7 +103,7 @@ def fig_s10(tables: Tables, stored: RecordTensors) -> Drawing:
     for ax in grid[:, 3]:
         plain_ticks(ax.xaxis)
     frame = pd.concat(numbers, ignore_index=True)
-    return Drawing(drawn, frame.assign(void=frame["void"].astype("boolean").fillna(False).astype(bool)))
+    return Drawing(drawn, frame.assign(void=frame["void"].eq(True)))  # NaN beside rows of no attack
 
 
 def estimated(frame: pd.DataFrame) -> pd.DataFrame:

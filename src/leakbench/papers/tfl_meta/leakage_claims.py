@@ -15,7 +15,7 @@ from leakbench.papers.tfl_meta import PAPER
 from leakbench.papers.tfl_meta.budgets import FAILED, LEAKED, TUNED, TUNED_ENCRYPTED
 from leakbench.papers.tfl_meta.common import FINE, THRESHOLD, UNPROTECTED
 from leakbench.papers.tfl_meta.constants import RECOVERED
-from leakbench.report.claims import claim
+from leakbench.report.claims import claim, each_cell
 from leakbench.report.comparisons import difference, level, relative, trend
 from leakbench.report.evidence import Evidence, NotRun, Series
 from leakbench.report.findings import Finding, Part, decide
@@ -64,18 +64,14 @@ def tuned(evidence: Evidence, experiment: str, defense: str, metric: str) -> Ite
             yield budget, series
 
 
-def within_budgets(evidence: Evidence, defenses: tuple[str, ...], experiment: str = TUNED) -> Finding:
+def within_budgets(cell: str, one: Evidence, defenses: tuple[str, ...], experiment: str) -> Iterator[Part]:
     """Leakage over C1 against the budget, or a failed attack's with a margin; per data set, mechanism and budget."""
-    parts = list[Part]()
-    for cell, local in evidence.cells(experiment, UNPROTECTED).items():
-        c1 = unprotected(local, LEAKED)
-        for defense in defenses:
-            for budget, leaked in tuned(local, experiment, defense, LEAKED):
-                name = f"{defense}, epsilon {budget:g} C1, {cell}"
-                failed = over(local.aside(), experiment, defense, "budget", FAILED).at([budget])
-                floor = float(np.nanmean(failed.values) / np.nanmean(c1.values)) + MARGIN
-                parts.append(relative(leaked, c1, name, at_most=max(budget, floor) - 1))
-    return decide(evidence, parts)
+    c1 = unprotected(one, LEAKED)
+    for defense in defenses:
+        for budget, leaked in tuned(one, experiment, defense, LEAKED):
+            failed = over(one.aside(), experiment, defense, "budget", FAILED).at([budget])
+            floor = float(np.nanmean(failed.values) / np.nanmean(c1.values)) + MARGIN
+            yield relative(leaked, c1, f"{defense}, epsilon {budget:g} C1, {cell}", at_most=max(budget, floor) - 1)
 
 
 WITHIN: dict[str, tuple[str, str, tuple[str, ...], str]] = {
@@ -98,7 +94,12 @@ for _key, (_words, _source, _defenses, _experiment) in WITHIN.items():
         "above that of an attack that recovers nothing.",
         source=_source,
         experiments=(PLAIN, reads(_experiment, defenses=_defenses, attacks=ATTACK)),
-    )(partial(within_budgets, defenses=_defenses, experiment=_experiment))
+    )(each_cell(_experiment, UNPROTECTED)(partial(within_budgets, defenses=_defenses, experiment=_experiment)))
+
+
+def no_less(protected: Series, plain: Series, name: str) -> Part:
+    """Recovery with protection minus without, of which at most :data:`MARGIN` is missing."""
+    return difference(protected, plain, name, "recovery rate", at_least=-MARGIN)
 
 
 @stated(
@@ -108,16 +109,13 @@ for _key, (_words, _source, _defenses, _experiment) in WITHIN.items():
     source="ours, against Theorems 6.1 and 6.4",
     experiments=(PLAIN, reads(TUNED, defenses=(*NOISE, *COMPRESSION), attacks=ATTACK)),
 )
-def nothing_changes(evidence: Evidence) -> Finding:
-    """Recovery with protection minus without, per data set, mechanism and budget."""
-    parts = []
-    for cell, local in evidence.cells(TUNED, UNPROTECTED).items():
-        plain = unprotected(local, RECOVERED)
-        for defense in (*NOISE, *COMPRESSION):
-            for budget, protected in tuned(local, TUNED, defense, RECOVERED):
-                name = f"{defense}, epsilon {budget:g} C1, {cell}"
-                parts.append(difference(protected, plain, name, "recovery rate", at_least=-MARGIN))
-    return decide(evidence, parts)
+@each_cell(TUNED, UNPROTECTED)
+def nothing_changes(cell: str, one: Evidence) -> Iterator[Part]:
+    """A part per mechanism and budget."""
+    plain = unprotected(one, RECOVERED)
+    for defense in (*NOISE, *COMPRESSION):
+        for budget, protected in tuned(one, TUNED, defense, RECOVERED):
+            yield no_less(protected, plain, f"{defense}, epsilon {budget:g} C1, {cell}")
 
 
 @stated(
@@ -127,17 +125,14 @@ def nothing_changes(evidence: Evidence) -> Finding:
     source="ours; section 7 leaves the number of attempts open",
     experiments=(PLAIN, reads(FEWER, defenses=ESTIMATED, attacks=ATTACK)),
 )
-def nothing_changes_with_attempts(evidence: Evidence) -> Finding:
-    """Recovery with protection minus without, per data set, mechanism and number of attempts."""
-    parts = []
-    for cell, local in evidence.cells(FEWER, UNPROTECTED).items():
-        plain = unprotected(local, RECOVERED)
-        for defense in ESTIMATED:
-            for attempts, protected in over(local, FEWER, defense, "estimated").by_point():
-                if np.isfinite(protected.values).any():
-                    name = f"{defense}, {attempts:g} attempts, {cell}"
-                    parts.append(difference(protected, plain, name, "recovery rate", at_least=-MARGIN))
-    return decide(evidence, parts)
+@each_cell(FEWER, UNPROTECTED)
+def nothing_changes_with_attempts(cell: str, one: Evidence) -> Iterator[Part]:
+    """A part per mechanism and number of attempts."""
+    plain = unprotected(one, RECOVERED)
+    for defense in ESTIMATED:
+        for attempts, protected in over(one, FEWER, defense, "estimated").by_point():
+            if np.isfinite(protected.values).any():
+                yield no_less(protected, plain, f"{defense}, {attempts:g} attempts, {cell}")
 
 
 @stated(
@@ -146,29 +141,23 @@ def nothing_changes_with_attempts(evidence: Evidence) -> Finding:
     source="Lemmas E.2 and E.4, eq. 3's proof",
     experiments=(PLAIN, reads(TUNED, defenses=EXACT, attacks=ATTACK)),
 )
-def near_c1(evidence: Evidence) -> Finding:
+@each_cell(TUNED, UNPROTECTED)
+def near_c1(cell: str, one: Evidence) -> Iterator[Part]:
     """Leakage over C1, minus 1, against ``x / C1 = 2 - epsilon / C1``, which a tuned mechanism has.
 
     TV is known of compression, and of noise and masks that are tuned by exact laws, for uploads as the paper models
     them.
     """
-    parts = []
-    for cell, local in evidence.cells(TUNED, UNPROTECTED).items():
-        c1 = unprotected(local, LEAKED)
-        for defense in EXACT:
-            for budget, leaked in tuned(local, TUNED, defense, LEAKED):
-                name, radius = f"{defense}, x = {UNNEEDED - budget:g} C1, {cell}", UNNEEDED - budget
-                parts.append(relative(leaked, c1, name, at_least=-radius, at_most=radius))
-    return decide(evidence, parts)
+    c1 = unprotected(one, LEAKED)
+    for defense in EXACT:
+        for budget, leaked in tuned(one, TUNED, defense, LEAKED):
+            radius = UNNEEDED - budget
+            yield relative(leaked, c1, f"{defense}, x = {radius:g} C1, {cell}", at_least=-radius, at_most=radius)
 
 
-def falls(evidence: Evidence, defense: str, sweep: str, experiment: str = SWEPT, attack: str = ATTACK) -> Finding:
+def falls(cell: str, one: Evidence, defense: str, sweep: str) -> Iterator[Part]:
     """Rank correlation of the recovery rate with the parameter, per data set."""
-    parts = [
-        trend(over(local, experiment, defense, sweep, attack=attack), cell, f"the {sweep}", rises=False)
-        for cell, local in evidence.cells(experiment).items()
-    ]
-    return decide(evidence, parts)
+    yield trend(over(one, SWEPT, defense, sweep), cell, f"the {sweep}", rises=False)
 
 
 for _key, _words, _defense, _sweep in (
@@ -181,7 +170,7 @@ for _key, _words, _defense, _sweep in (
         f"Recovery falls as {_words} grows.",
         source="Assumption 5.1, for what an attack recovers",
         experiments=(reads(SWEPT, defenses=_defense, attacks=ATTACK),),
-    )(partial(falls, defense=_defense, sweep=_sweep))
+    )(each_cell(SWEPT)(partial(falls, defense=_defense, sweep=_sweep)))
 
 
 @stated(
@@ -191,16 +180,13 @@ for _key, _words, _defense, _sweep in (
     source="ours; the paper's attacker does not know which",
     experiments=(PLAIN, reads(SWEPT_MASKED, defenses="compression", attacks=MASKED)),
 )
-def masks_are_known(evidence: Evidence) -> Finding:
-    """Recovery with protection minus without, per data set and part that is dropped."""
-    parts = []
-    for cell, local in evidence.cells(SWEPT_MASKED, UNPROTECTED).items():
-        plain = unprotected(local, RECOVERED)
-        for dropped, rate in over(local, SWEPT_MASKED, "compression", "probability", attack=MASKED).by_point():
-            if dropped <= HALF:
-                name = f"dropped {dropped:g}, {cell}"
-                parts.append(difference(rate, plain, name, "recovery rate", at_least=-MARGIN))
-    return decide(evidence, parts)
+@each_cell(SWEPT_MASKED, UNPROTECTED)
+def masks_are_known(cell: str, one: Evidence) -> Iterator[Part]:
+    """A part per part that is dropped."""
+    plain = unprotected(one, RECOVERED)
+    for dropped, rate in over(one, SWEPT_MASKED, "compression", "probability", attack=MASKED).by_point():
+        if dropped <= HALF:
+            yield no_less(rate, plain, f"dropped {dropped:g}, {cell}")
 
 
 @stated(

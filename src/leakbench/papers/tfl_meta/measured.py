@@ -13,7 +13,7 @@ from leakbench.report.artifacts import Tables
 from leakbench.report.labels import Reads, reads
 from leakbench.report.plots import having, judged, values_of
 from leakbench.report.statistics import over_seeds
-from leakbench.report.tidy import SETTING
+from leakbench.report.tidy import SETTING, of_cell
 from leakbench.theory.leakage_surrogate import amplification
 from leakbench.theory.protection_parameters import optimal_dropped_log
 
@@ -132,9 +132,9 @@ READ = {
 EXPERIMENTS: tuple[str | Reads, ...] = (CONSTANTS, *READ.values())
 
 
-def of_cell(tables: Tables, dataset: str, model: str) -> dict[str, pd.DataFrame]:
+def tables_of(tables: Tables, dataset: str, model: str) -> dict[str, pd.DataFrame]:
     """The tables of one data set and model."""
-    return {name: rows[(rows["dataset"] == dataset) & (rows["model"] == model)] for name, rows in tables.items()}
+    return {name: of_cell(frame, dataset, model) for name, frame in tables.items()}
 
 
 def first_threshold(frame: pd.DataFrame) -> pd.DataFrame:

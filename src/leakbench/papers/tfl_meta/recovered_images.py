@@ -9,16 +9,7 @@ from leakbench.lazy import pd, torch
 from leakbench.metrics.image import psnr
 from leakbench.papers.tfl_meta.common import figure
 from leakbench.papers.tfl_meta.fronts import added
-from leakbench.papers.tfl_meta.measured import (
-    CONSTANTS,
-    ENCRYPTED,
-    IN_USE,
-    MASKED,
-    READ,
-    SWEPT,
-    THRESHOLD,
-    TUNED,
-)
+from leakbench.papers.tfl_meta.measured import CONSTANTS, ENCRYPTED, IN_USE, MASKED, READ, SWEPT, THRESHOLD, TUNED
 from leakbench.report.artifacts import Tables
 from leakbench.report.gallery import gallery, selection
 from leakbench.report.labels import Reads, reads

@@ -56,7 +56,7 @@ def fig_s11(tables: Tables) -> Drawing:
     )
     numbers = []
     for block, cell in enumerate(cells):
-        here = measured.of_cell(tables, *cell)
+        here = measured.tables_of(tables, *cell)
         for place, metric in enumerate(QUANTITIES):
             for ax, entry in zip(grid[block * len(QUANTITIES) + place], ENTRIES, strict=True):
                 shown = _panel(ax, here, entry, metric)

@@ -5,23 +5,16 @@ The bounds are of one round; utility is accuracy, so C4 = 1, and a bound of 1 or
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Iterator
 from functools import partial
 
 from leakbench.lazy import np
 from leakbench.papers.tfl_meta import PAPER
-from leakbench.papers.tfl_meta.budgets import (
-    TUNED,
-    UTILITY,
-    UTILITY_ENCRYPTED,
-    UTILITY_PAIRS,
-    UTILITY_TUNED,
-)
+from leakbench.papers.tfl_meta.budgets import TUNED, UTILITY, UTILITY_ENCRYPTED, UTILITY_PAIRS, UTILITY_TUNED
 from leakbench.papers.tfl_meta.common import UNPROTECTED
 from leakbench.papers.tfl_meta.leakage_claims import ATTACK, COMPRESSION, GATED, NOISE, PLAIN, UNNEEDED
-from leakbench.report.claims import claim
+from leakbench.report.claims import claim, each_cell, noting
 from leakbench.report.comparisons import at_each, certain, difference
 from leakbench.report.evidence import Evidence, NotRun, Series, same_seeds
 from leakbench.report.findings import Finding, Part, decide
@@ -60,22 +53,18 @@ def _exact_in(name: str) -> list[str]:
         reads(name, defenses=(FIXED, *_exact_in(name))) for name in (UTILITY, UTILITY_PAIRS, UTILITY_ENCRYPTED)
     ],
 )
-def exact_sums(evidence: Evidence) -> Finding:
+@each_cell(UTILITY, UTILITY_PAIRS, UTILITY_ENCRYPTED, gated=False)
+def exact_sums(cell: str, one: Evidence) -> Iterator[Part]:
     """Largest difference over seeds, per data set, defense and value of its parameter."""
-    parts = list[Part]()
-    for cell, local in evidence.cells(UTILITY, UTILITY_PAIRS, UTILITY_ENCRYPTED).items():
-        for (experiment, defense, sweep), (metric, most) in itertools.product(EXACT, SAME.items()):
-            plain = local.series(experiment, metric, defense=FIXED)
-            for point, protected in local.series(experiment, metric, defense=defense, sweep=sweep).by_point():
-                if sweep == "budget" and point >= UNNEEDED:
-                    continue
-                a, b = same_seeds(protected, plain)
-                worst = float(np.abs(a.values - b.values).max())
-                where = "" if sweep is None else f", {sweep} {point:g}"
-                parts.append(
-                    certain(worst, f"{metric}, {defense}{where}, {cell}", "largest difference over seeds", at_most=most)
-                )
-    return decide(evidence, parts, gated=False)
+    for (experiment, defense, sweep), (metric, most) in itertools.product(EXACT, SAME.items()):
+        plain = one.series(experiment, metric, defense=FIXED)
+        for point, protected in one.series(experiment, metric, defense=defense, sweep=sweep).by_point():
+            if sweep == "budget" and point >= UNNEEDED:
+                continue
+            a, b = same_seeds(protected, plain)
+            worst = float(np.abs(a.values - b.values).max())
+            where = "" if sweep is None else f", {sweep} {point:g}"
+            yield certain(worst, f"{metric}, {defense}{where}, {cell}", "largest difference over seeds", at_most=most)
 
 
 @stated(
@@ -84,15 +73,13 @@ def exact_sums(evidence: Evidence) -> Finding:
     source="ours; the paper's sums are of real numbers",
     experiments=[reads(name, defenses=(FIXED, "none")) for name in (UTILITY, UTILITY_PAIRS)],
 )
-def fixed_point(evidence: Evidence) -> Finding:
+@each_cell(UTILITY, UTILITY_PAIRS, gated=False)
+def fixed_point(cell: str, one: Evidence) -> Iterator[Part]:
     """Accuracy in fixed point minus that in floating point, per data set and number of clients."""
-    parts = []
-    for cell, local in evidence.cells(UTILITY, UTILITY_PAIRS).items():
-        for experiment in (UTILITY, UTILITY_PAIRS):
-            read = partial(local.series, experiment, "accuracy")
-            name = f"{experiment}, {cell}"
-            parts.append(difference(read(defense=FIXED), read(defense="none"), name, "accuracy", at_least=-SLIGHT))
-    return decide(evidence, parts, gated=False)
+    for experiment in (UTILITY, UTILITY_PAIRS):
+        read = partial(one.series, experiment, "accuracy")
+        name = f"{experiment}, {cell}"
+        yield difference(read(defense=FIXED), read(defense="none"), name, "accuracy", at_least=-SLIGHT)
 
 
 def bounds_of_settings(local: Evidence) -> Iterator[tuple[str, float, Series, Series]]:
@@ -137,11 +124,8 @@ def within_bounds(evidence: Evidence) -> Finding:
                 void += 1
                 continue
             # Gain of accuracy against minus the bound: loss within the bound is a gain above it.
-            part = difference(series, plain, f"{words}, bound {bound:.2g}, {cell}", "accuracy", at_least=-bound)
-            parts.append(part)
+            parts.append(difference(series, plain, f"{words}, bound {bound:.2g}, {cell}", "accuracy", at_least=-bound))
     if not parts:
         raise NotRun(f"all bounds of this scale, {void}, are 1 or more, and so say nothing")
-    finding = decide(evidence, parts, gated=False)
-    if not void:
-        return finding
-    return dataclasses.replace(finding, note=f"{finding.note}. {void} more bounds are 1 or more, and say nothing")
+    note = f"{void} more bounds are 1 or more, and say nothing" if void else ""
+    return noting(decide(evidence, parts, gated=False), note)

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 from pydantic import Field
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 Method = Literal["sgd", "opacus", "channel", "dp_sgd", "parameter_channel"]
-METHODS: tuple[Method, ...] = ("sgd", "opacus", "channel", "dp_sgd", "parameter_channel")
+METHODS: tuple[Method, ...] = get_args(Method)
 """Plain SGD; DP-SGD by Opacus; plain SGD on images that a data-space channel made noisy; DP-SGD by this project; noise
 on the parameters of the same capacity, found anew at every step (Tan et al. 2024, section 5.1)."""
 OF_SAMPLES = ("opacus", "dp_sgd", "parameter_channel")

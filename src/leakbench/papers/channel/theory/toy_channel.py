@@ -47,6 +47,6 @@ def toy_variance(weight: torch.Tensor, kappa: torch.Tensor | float, space: Space
     return natural_variance(signal.unsqueeze(-1), kappa)
 
 
-def next_weight(weight: torch.Tensor, rate: float = 1.0) -> torch.Tensor:
-    """``W - rate 2 W E D``: a step along the mean gradient, ``[...]``."""
-    return weight - rate * 2 * weight * DATA_MEAN
+def next_weight(weight: torch.Tensor) -> torch.Tensor:
+    """``W - 2 W E D``: a step of rate 1 along the mean gradient, ``[...]``."""
+    return weight - 2 * weight * DATA_MEAN

@@ -7,7 +7,7 @@ server's sum, at the model's initialisation, in one process and in turns.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 from pydantic import Field, model_validator
 
@@ -26,7 +26,7 @@ from leakbench.models.layered import LayeredNetwork
 from leakbench.records import MetricInfo, Replicate, Value
 
 RoundMethod = Literal["sgd", "gd", "gsgd"]
-ROUND_METHODS: tuple[RoundMethod, ...] = ("sgd", "gd", "gsgd")
+ROUND_METHODS: tuple[RoundMethod, ...] = get_args(RoundMethod)
 """Isotropic noise on random batches, and on all records; Gaussian sampling of all records with water-filling."""
 
 ROUND_TIMING_METRICS = timed({"round": "one round of all users"}) | {

@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple, get_args
 
 from pydantic import Field, field_validator, model_validator
 
@@ -47,7 +47,7 @@ from leakbench.theory.distortion import noise_steepness
 from leakbench.theory.leakage_surrogate import leakage
 
 Prior = Literal["null", "null_upper", "uniform", "population"]
-PRIORS: tuple[Prior, ...] = ("null", "null_upper", "uniform", "population")
+PRIORS: tuple[Prior, ...] = get_args(Prior)
 """Prior beliefs of an attacker: the rate at which what is reconstructed from another client's upload passes for a datum
 (the paper leaves the prior open, and all else depends on it), the upper end of that rate's interval, the same for every
 candidate, or one in the client's data."""
