@@ -350,6 +350,10 @@ class TestAdaptive:
             data_noise=[torch.ones(64)] * 3,
             mechanism=[PublicMechanism(NegativeWithNoise(scale=0.1))] * 3,
         )
+        if name == "precode":
+            with pytest.raises(Infeasible, match="looks for the noise of a bottleneck"):
+                stack.reconstruct(observations, knowledge, STREAMS)
+            return
         seen = improved(stack, observations, knowledge)  # type: ignore[arg-type]
         changed = [name for name in ("weights", "score", "send") if getattr(seen, name) is not None]
         found = stack.reconstruct(observations, knowledge, STREAMS).images  # inside it is black

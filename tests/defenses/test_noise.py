@@ -30,9 +30,9 @@ EVERY = {
     "optimal_rounding": {"scale": 0.3},
 }
 
-# Tested in test_channel.py, test_transformations.py, test_mixup.py, test_dp_sgd.py and test_aggregate_noise.py: what
-# acts on images, and what needs the gradient of each.
-ON_DATA = {"natural_channel", "white_channel", "personalized_channel", "eigen_compression", "ats", "mixup"}
+# Tested in test_channel.py, test_transformations.py, test_mixup.py, test_precode.py, test_dp_sgd.py and
+# test_aggregate_noise.py: what acts on images or the model, and what needs the gradient of each.
+ON_DATA = {"natural_channel", "white_channel", "personalized_channel", "eigen_compression", "ats", "mixup", "precode"}
 PER_SAMPLE = {"parameter_channel", "dp_sgd", "dp_psac", "distributed_noise", "gaussian_sampling", "water_filling"}
 # Tested in files of their own: what needs to know the network's layers.
 PER_TENSOR = {"laplace", "soteria", "sign_sgd", "grad_drop", "qsgd", "cafl", "sdq", "jopeq", "cdpa"}
