@@ -210,6 +210,8 @@ def _size(rank: int) -> int:
 
 MANY = 6
 """Sizes that a legend shows one by one."""
+LINES = 12
+"""Lines of a legend beside one panel that leave room for a caption."""
 
 
 def explain(ax: Axes, shown: TradeOff, fontsize: str = "medium") -> None:
@@ -224,4 +226,6 @@ def explain(ax: Axes, shown: TradeOff, fontsize: str = "medium") -> None:
     for value in few:
         handles.append(ax.scatter([], [], s=_size(ranks[value]), color=REFERENCE_COLOUR))
         labels.append(f"{value:g}")
+    if sum(label.count("\n") + 1 for label in labels) > LINES:
+        fontsize = "small"
     ax.legend(handles, labels, loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=fontsize)
