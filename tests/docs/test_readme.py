@@ -37,4 +37,4 @@ def test_picture(tmp_path: Path) -> None:
     entry.render(project, path)
     drawn, shown = (imread(root / name) for root, name in ((tmp_path, path), (ROOT, picture)))
     assert drawn.shape == shown.shape
-    assert (drawn == shown).mean() > 0.99  # fonts are rendered a little differently elsewhere
+    assert (drawn == shown).mean() > 0.9999  # a marker that moves is more; pixels of edges may differ elsewhere

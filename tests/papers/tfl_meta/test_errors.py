@@ -19,6 +19,7 @@ from leakbench.papers.tfl_meta.theory.leakage_estimation import (
     constants,
     data_belief,
     failure_probability,
+    metric_error,
     population_prior,
     recovery_counts,
     uniform_prior,
@@ -128,6 +129,7 @@ def test_i06_eq_11_has_no_c1() -> None:
 def test_i07_theorem_7_2_has_another_metric() -> None:
     """3/2 C1 - x is what leakage is below where x <= C1 / 4; eq. 6 has 2 C1, and so the factor 2."""
     assert leakage_bounds(1.0, 0.25)[1] <= 1.5 - 0.25 and leakage_bounds(1.0, 0.26)[1] > 1.5 - 0.26
+    assert float(metric_error(0.1, "as_printed") / metric_error(0.1)) == pytest.approx(3 / 4)
 
 
 def test_i08_one_is_a_bound_in_bits() -> None:

@@ -15,7 +15,9 @@ from tests.theory.vectors import close, row
 from leakbench.errors import ConfigError
 from leakbench.papers.tfl_meta.theory import leakage_estimation
 from leakbench.papers.tfl_meta.theory.leakage_estimation import (
+    VACUOUS,
     attempts_made,
+    attempts_needed,
     bootstrap_constants,
     c1_error,
     certain_constants,
@@ -23,10 +25,12 @@ from leakbench.papers.tfl_meta.theory.leakage_estimation import (
     constants,
     data_belief,
     failure_probability,
+    metric_error,
     null_prior,
     population_prior,
     recovery_counts,
     relative_error,
+    sufficient_attempts,
     uniform_prior,
 )
 from leakbench.theory.leakage_surrogate import LARGEST_LEAKAGE, Form, leakage
@@ -179,16 +183,30 @@ def test_bootstrap_covers() -> None:
 KAPPA = row(*[0.1] * 8, 0.2)
 
 
-def test_errors_of_estimates() -> None:
-    """Lemma C.1, and the error that it allows: the least T for 0.2 and 0.05 is 4327."""
+def test_sample_sizes() -> None:
+    assert close(attempts_needed(0.2, 0.05, KAPPA), 4327) and close(sufficient_attempts(0.2, 0.05, KAPPA), 4415)
     assert close(failure_probability(5000, 0.2, KAPPA), 0.0203654, rel=1e-5)
     assert failure_probability(4327, 0.2, KAPPA) <= 0.05 < failure_probability(4326, 0.2, KAPPA)
-    possible = torch.cat([row(0.0), KAPPA])
-    assert relative_error(4327, 0.05, KAPPA) <= 0.2 < relative_error(4326, 0.05, KAPPA)
-    assert close(relative_error(4327, 0.05, possible), float(relative_error(4327, 0.05, KAPPA)))
+    assert close(relative_error(4327, 0.05, KAPPA), 0.2, rel=1e-3)
     assert float(relative_error(10, 0.05, KAPPA)) == math.inf
+    possible = torch.cat([row(0.0), KAPPA])
+    assert close(attempts_needed(0.2, 0.05, possible), 4327) and close(sufficient_attempts(0.2, 0.05, possible), 4415)
+    scaled = attempts_needed(0.2, 0.05, KAPPA, data=8)
+    assert 4327 / 8 < scaled < 4327 / 2
     literal = 2 * (8 * math.exp(-0.04 * 900 * 0.8 / 3) + math.exp(-0.04 * 900 * 0.2 / 3))
     assert close(failure_probability(900, 0.2, KAPPA, data=8), literal)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.floats(0.01, 1), st.floats(0.001, 0.5), st.lists(st.floats(0.01, 1), min_size=2, max_size=6))
+def test_sample_sizes_in_general(relative: float, failure: float, weights: list[float]) -> None:
+    kappa = row(*weights) / sum(weights)
+    needed = attempts_needed(relative, failure, kappa)
+    assert needed <= sufficient_attempts(relative, failure, kappa)
+    assert failure_probability(needed, relative, kappa) <= failure * (1 + 1e-9)
+    if needed > 1:
+        assert failure_probability(needed - 1, relative, kappa) > failure * (1 - 1e-9)
+    assert float(relative_error(needed, failure, kappa)) <= relative * (1 + 1e-9)
 
 
 @settings(max_examples=30, deadline=None)
@@ -203,9 +221,10 @@ def test_an_error_has_its_probability(attempts: float, failure: float, weights: 
 
 def test_error_of_c1() -> None:
     assert close(c1_error(row(0.01, 0.1, 0.3)), 0.1418643881, 0.4615724649, 0.8548174995, rel=1e-9)
-    assert close(c1_error(0.287161071), LARGEST_LEAKAGE, rel=1e-9)
+    assert close(c1_error(VACUOUS), LARGEST_LEAKAGE, rel=1e-9) and math.isclose(VACUOUS, 0.28716, abs_tol=1e-5)
     assert close(c1_error(0.38567), 1, rel=1e-4) and close(c1_error(1e-10), math.sqrt(2e-10), rel=1e-6)
     assert c1_error(row(0, 1, 2)).tolist() == [0, math.inf, math.inf]
+    assert close(metric_error(0.1), 2 * 0.4615724649) and close(metric_error(0.1, "as_printed"), 1.5 * 0.4615724649)
 
 
 @settings(max_examples=100, deadline=None)
@@ -265,7 +284,7 @@ def test_errors() -> None:
     with pytest.raises(ConfigError, match="resamples and a confidence"):
         bootstrap_constants(torch.ones(1, 2, 1), row(0.5, 0.5), torch.Generator(), resamples=0)
     with pytest.raises(ConfigError, match=r"relative errors in \(0, 1\], found 1\.5"):
-        failure_probability(10, 1.5, KAPPA)
+        attempts_needed(1.5, 0.05, KAPPA)
     with pytest.raises(ConfigError, match=r"failure must lie in \(0, 1\), found 2"):
         relative_error(10, 2.0, KAPPA)
     with pytest.raises(ConfigError, match="relative error must not be negative"):

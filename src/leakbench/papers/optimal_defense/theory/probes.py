@@ -38,3 +38,13 @@ def mean_power(probes: int, power: float) -> float:
     if half + power <= 0:
         return math.inf
     return math.exp(math.lgamma(half + power) - math.lgamma(half) - power * math.log(half))
+
+
+def trace_penalty(probes: int) -> float:
+    """The cost of estimating: the mean factor on the trace of the Fisher information at equal utility.
+
+    Noise whose variances come from independent estimates has ``E[s^1/2] E[s^-1/2]`` times the minimal trace, in the
+    limit of many coordinates; infinite for one probe. The common factor ``E[s^1/2]`` by which the estimated norms are
+    too small cancels when variances are scaled to a budget.
+    """
+    return mean_power(probes, 0.5) * mean_power(probes, -0.5)

@@ -17,13 +17,22 @@ from typing import Literal
 from leakbench.errors import ConfigError
 from leakbench.lazy import torch
 from leakbench.theory.arguments import positive
-from leakbench.theory.leakage_surrogate import Form, amplification, largest_log_ratio, law, leakage, not_negative
+from leakbench.theory.leakage_surrogate import (
+    Form,
+    amplification,
+    largest_log_ratio,
+    law,
+    leakage,
+    not_negative,
+)
 
 _CHUNK = 10_000_000
 """Attempts that a bootstrap draws at once."""
 
 SMOOTHING = 0.5
 """``alpha`` by default; without any, a datum that is never recovered makes ``xi`` infinite."""
+VACUOUS = 0.287161071
+"""Relative error from which on Theorem 7.1 allows more than any two beliefs differ by."""
 
 
 def attempts_made(attempts: int, form: Form = "corrected") -> int:
@@ -363,6 +372,39 @@ def _exponent(failure: torch.Tensor | float, rates: torch.Tensor) -> torch.Tenso
     return high
 
 
+def attempts_needed(
+    relative: torch.Tensor | float, failure: torch.Tensor | float, probabilities: torch.Tensor, data: int = 1
+) -> torch.Tensor:
+    """The least ``T`` at which :func:`failure_probability` is ``failure``, whole numbers in float64, ``[...]``.
+
+    Args:
+        relative: error, in (0, 1].
+        failure: ``beta``, in (0, 1).
+        probabilities: as there.
+        data: as there.
+
+    Raises:
+        ConfigError: an argument is out of its range.
+    """
+    exponent = _exponent(failure, _rates(probabilities, data))
+    return (exponent / _relative(relative).square()).ceil()
+
+
+def sufficient_attempts(
+    relative: torch.Tensor | float, failure: torch.Tensor | float, probabilities: torch.Tensor
+) -> torch.Tensor:
+    """``3 ln(2 D / beta) / (relative^2 min kappa)``, rounded up, ``[...]``: not less than :func:`attempts_needed`.
+
+    Raises:
+        ConfigError: an argument is out of its range.
+    """
+    kappa = _rates(probabilities, 1)
+    least = torch.where(kappa > 0, kappa, torch.inf).amin(dim=-1)
+    beta = positive(failure, "the probability of failure").double()
+    count = (kappa > 0).sum(dim=-1)
+    return (3 * (2 * count / beta).log() / (_relative(relative).square() * least)).ceil()
+
+
 def relative_error(
     attempts: torch.Tensor | float, failure: torch.Tensor | float, probabilities: torch.Tensor, data: int = 1
 ) -> torch.Tensor:
@@ -385,8 +427,8 @@ def relative_error(
 def c1_error(relative: torch.Tensor | float) -> torch.Tensor:
     """Theorem 7.1: ``C1`` is off by ``B(relative)`` at most where every estimate is off by ``relative``, ``[...]``.
 
-    ``sqrt((1 + e) ln((1 + e) / (1 - e)) / 2 + (e - ln(1 - e)) / 2)``, about ``sqrt(2 e)``. Infinite from 1 on; from
-    0.287161071 on it is more than any leakage, and so void.
+    ``sqrt((1 + e) ln((1 + e) / (1 - e)) / 2 + (e - ln(1 - e)) / 2)``, about ``sqrt(2 e)``. Infinite from 1 on; more
+    than any leakage, and so void, from :data:`VACUOUS` on.
 
     Raises:
         ConfigError: the error is negative.
@@ -395,3 +437,14 @@ def c1_error(relative: torch.Tensor | float) -> torch.Tensor:
     e = torch.where(relative < 1, relative, 0.0)
     value = ((1 + e) * (e.log1p() - (-e).log1p()) / 2 + (e - (-e).log1p()) / 2).sqrt()
     return torch.where(relative < 1, value, torch.inf)
+
+
+def metric_error(relative: torch.Tensor | float, form: Form = "corrected") -> torch.Tensor:
+    """Theorem 7.2: the error of leakage's surrogate where ``C2`` is known, ``[...]``.
+
+    ``as_printed``: ``3/2 B``; ``corrected``: ``2 B``, since the metric of eq. 6 has ``2 C1``.
+
+    Raises:
+        ConfigError: the error is negative.
+    """
+    return (1.5 if form == "as_printed" else 2.0) * c1_error(relative)
