@@ -341,10 +341,15 @@ def _publish(arguments: argparse.Namespace) -> None:
     scale = arguments.scale or project.settings.scale
     project.plan(scale, where="--scale")
     chosen = _papers(project, arguments)
-    if arguments.records:
+    if arguments.records or arguments.figures:
         from leakbench.publishing.archives import write_archives
+        from leakbench.publishing.exhibits import write_exhibits, write_published_scorecard
 
-        for file in write_archives(project, scale, chosen):
+        files = write_archives(project, scale, chosen) if arguments.records else []
+        if arguments.figures:
+            files += write_exhibits(project, scale, chosen)
+            files += [] if arguments.paper else [write_published_scorecard(project, scale)]
+        for file in files:
             print(f"{file.relative_to(project.root)}: {file.stat().st_size / 1e6:.2f} MB")
         return
     published = publish(project, scale, chosen)
@@ -511,6 +516,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_audit(command)
     _add_drawing(command)
     _add_reports(command)
+    _add_leaderboard(command)
+    _add_published(command)
     _add_overviews(command)
     return parser
 
@@ -609,6 +616,14 @@ def _add_reports(command: _AddCommand) -> None:
     claims.add_argument("--paper", help="only this paper")
     claims.add_argument("--scale", help="the scale (default: the configured one)")
     claims.add_argument("--json", action="store_true", help="print a JSON list of objects")
+    scorecard = command("scorecard", _scorecard, "Write claims, findings, figures and tables of a scale as one page.")
+    scorecard.add_argument("page", metavar="PAGE", help="results/<scale>/scorecard.html")
+    explain = command("explain", _explain, "Name the records behind a row of a figure or table.")
+    explain.add_argument("target", metavar="TARGET", help="figures/<scale>/<paper>/fig01:<row>, rows counted from 1")
+    explain.add_argument("--json", action="store_true", help="print a JSON object")
+
+
+def _add_leaderboard(command: _AddCommand) -> None:
     board = command("board", _board, "Print the leaderboard, as Figure 1 shows it.")
     board.add_argument("--track", help="the letter of a track (default: all)")
     board.add_argument("--scale", help="the scale (default: the configured one)")
@@ -639,11 +654,19 @@ def _add_reports(command: _AddCommand) -> None:
         metavar="P",
         help="with --verify: the part of the records to recompute (default: 0.1)",
     )
+
+
+def _add_published(command: _AddCommand) -> None:
     publish = command("publish", _publish, "Copy a scale's verdicts to published/, and show them on the pages.")
     publish.add_argument("--paper", help="only this paper")
     publish.add_argument("--scale", help="the scale (default: the configured one)")
     publish.add_argument(
         "--records", action="store_true", help="pack the records instead, as archives that anyone can adopt"
+    )
+    publish.add_argument(
+        "--figures",
+        action="store_true",
+        help="write pages of the figures and tables of published records instead and, of all papers, the scorecard",
     )
     adopt = command("adopt", _adopt, "Put published records into results/, as if they had been computed here.")
     adopt.add_argument("scale", metavar="SCALE", help="scale of the published records, such as laptop")
@@ -655,12 +678,7 @@ def _add_reports(command: _AddCommand) -> None:
         "--within", default="10min", metavar="TIME", help="time to compute, such as 90s or 2h (default: 10min)"
     )
     verify.add_argument("--seed", type=int, help="seed of the sample (default: another one each time)")
-    explain = command("explain", _explain, "Name the records behind a row of a figure or table.")
-    explain.add_argument("target", metavar="TARGET", help="figures/<scale>/<paper>/fig01:<row>, rows counted from 1")
-    explain.add_argument("--json", action="store_true", help="print a JSON object")
     command("pages", _pages, "Write the verdicts on the pages, and the reference of all components.")
-    scorecard = command("scorecard", _scorecard, "Write claims, findings, figures and tables of a scale as one page.")
-    scorecard.add_argument("page", metavar="PAGE", help="results/<scale>/scorecard.html")
 
 
 def _add_audit(command: _AddCommand) -> None:

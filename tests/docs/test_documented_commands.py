@@ -41,6 +41,7 @@ ELSEWHERE = {
     "leakbench publish --scale smoke": "tests/report/test_published.py",
     "leakbench pages": "tests/report/test_published.py",
     "leakbench publish --records --scale smoke": "tests/publishing/test_commands.py",
+    "leakbench publish --figures --scale smoke": "tests/report/test_exhibits.py",
     "leakbench adopt smoke": "tests/publishing/test_commands.py",
     "leakbench verify --scale smoke --within 10min": "tests/publishing/test_commands.py",
     "leakbench adopt laptop --paper secagg_dp": "tests/publishing/test_commands.py",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from io import BytesIO
 from pathlib import Path
 
 from matplotlib.image import imread
 
 from leakbench.planning.project import Project
 from leakbench.publishing.adoption import adopt
+from leakbench.publishing.exhibits import packed
 from leakbench.report.artifacts import artifact_of
 from leakbench.report.findings import MARKS
 from leakbench.report.tidy import merge, table_path
@@ -23,18 +25,19 @@ def test_signs_of_verdicts() -> None:
 
 
 def test_picture(tmp_path: Path) -> None:
-    """It is what its command draws from published records."""
+    """It is what published records draw."""
     (picture,) = re.findall(r"!\[.{20,}\]\((.*)\)", README)
-    assert (ROOT / picture).stat().st_size < 300_000
-    (path,) = re.findall(r"`snakemake --cores all (figures/\S*\.png) --config scale=laptop`", README)
-    for name in ("config", "published"):
-        (tmp_path / name).symlink_to(ROOT / name)
+    _, scale, paper, name = Path(picture).with_suffix(".png").parts
+    for folder in ("config", "published"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
     project = Project(tmp_path)
-    entry = artifact_of(path)
-    adopt(project, "laptop", [entry.paper])
+    entry = artifact_of(f"figures/{scale}/{paper}/{name}")
+    adopt(project, scale, [paper])
     for experiment in entry.experiments:
-        merge(project, table_path("laptop", entry.paper, experiment))
-    entry.render(project, path)
-    drawn, shown = (imread(root / name) for root, name in ((tmp_path, path), (ROOT, picture)))
+        merge(project, table_path(scale, paper, experiment))
+    entry.render(project, entry.path(scale, "png"))
+    drawn, shown = (
+        imread(image, "webp") for image in (BytesIO(packed(tmp_path / entry.path(scale, "png"))), ROOT / picture)
+    )
     assert drawn.shape == shown.shape
     assert (drawn == shown).mean() > 0.9999  # a marker that moves is more; pixels of edges may differ elsewhere

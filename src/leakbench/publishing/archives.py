@@ -102,7 +102,7 @@ def read_archives(project: Project, scale: str, papers: Iterable[str]) -> Iterat
         ConfigError: nothing is published of this scale; a file is missing, damaged, of another schema, or not listed.
     """
     folder = archive_folder(project, scale)
-    sums = _read_sums(folder)
+    sums = read_sums(folder)
     chosen = set(papers)
     for path in sorted(path for path in folder.rglob("*") if path.name.endswith((RECORDS, TENSORS))):
         if str(path.relative_to(folder)) not in sums:
@@ -186,7 +186,7 @@ def _write_sums(folder: Path) -> None:
     atomic_write(folder / SUMS, "\n".join([*lines, ""]).encode())
 
 
-def _read_sums(folder: Path) -> dict[str, str]:
+def read_sums(folder: Path) -> dict[str, str]:
     """Digests by the files' paths relative to the folder.
 
     Raises:

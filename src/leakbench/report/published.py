@@ -51,6 +51,11 @@ def published_path(scale: str, paper: str) -> str:
     return f"{PUBLISHED}/{scale}/{paper}/claims.csv"
 
 
+def exhibits_path(scale: str, paper: str) -> str:
+    """Path of the page of a paper's published figures and tables, relative to the project's root."""
+    return f"{PUBLISHED}/{scale}/{paper}/README.md"
+
+
 def published_files(project: Project, papers: Iterable[str]) -> list[str]:
     """Paths of the verdicts that are published, of these papers at any scale."""
     paths = [published_path(scale, paper) for scale in SCALES for paper in papers]
@@ -85,7 +90,7 @@ def pages(project: Project) -> Iterator[tuple[Path, str]]:
     """
     shown = {name: closest(project, name) for name in project.plan(project.settings.scale).papers if claims_of(name)}
     for name, best in shown.items():
-        if _page(project, name) is not None:
+        if page_of(project, name) is not None:
             yield rewritten(paper_folders()[name].page, _paper_table(project, name, best))
     yield rewritten(project.root / README, _overview(project, shown))
     if (project.root / FOLDER).is_dir():
@@ -123,7 +128,7 @@ def closest(project: Project, paper: str) -> Published:
     return shown
 
 
-def _page(project: Project, paper: str) -> str | None:
+def page_of(project: Project, paper: str) -> str | None:
     """Path of a paper's page, relative to the project's root; None where another distribution brings the paper."""
     page, root = paper_folders()[paper].page.resolve(), project.root.resolve()
     return str(page.relative_to(root)) if page.is_relative_to(root) else None
@@ -146,7 +151,10 @@ def _paper_table(project: Project, paper: str, shown: Published) -> str:
     if not shown:
         return "No verdicts are published."
     lines = [
-        *(f"Scale `{scale}`: {project.plan(scale).description}." for scale in _scales(shown)),
+        *(
+            f"Scale `{scale}`: {project.plan(scale).description}.{_exhibits(project, scale, paper)}"
+            for scale in _scales(shown)
+        ),
         "",
         "| claim | statement | verdict | effect, 95 % interval | p | seeds | by the paper's own numbers | scale "
         "| coverage |",
@@ -158,6 +166,14 @@ def _paper_table(project: Project, paper: str, shown: Published) -> str:
         cells += _judged_cells(*shown[entry.key]) if entry.key in shown else [_NOT_JUDGED, *[""] * 6]
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(lines)
+
+
+def _exhibits(project: Project, scale: str, paper: str) -> str:
+    """A sentence that links the page of published figures; empty where there is none."""
+    page = project.root / exhibits_path(scale, paper)
+    if not page.is_file():
+        return ""
+    return f" [All figures and tables]({os.path.relpath(page, paper_folders()[paper].page.parent)})."
 
 
 def _judged_in(judge: Any) -> str:
@@ -214,17 +230,22 @@ def _overview(project: Project, published: Mapping[str, Published]) -> str:
         judged = list(shown.values())
         results, survive = [row["verdict"] for _, row in judged], [row["survives"] for _, row in judged]
         counts = [tally(results, survive, verdict) for verdict in verdicts] if judged else [""] * len(verdicts)
-        page, short = _page(project, name), _short(spec.citation)
+        page, short = page_of(project, name), _short(spec.citation)
         cells = [f"[{short}]({page}), *{spec.title}*" if page else f"{short}, *{spec.title}*"]
-        cells += map(str, (kinds["figure"], kinds["table"], len(claims), *counts, _by_scale(judged)))
+        cells += map(str, (kinds["figure"], kinds["table"], len(claims), *counts, _by_scale(project, name, judged)))
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _by_scale(judged: Sequence[tuple[str, Row]]) -> str:
-    """``overnight 26, smoke 14``, with the numbers of claims only where there are several scales."""
+def _by_scale(project: Project, paper: str, judged: Sequence[tuple[str, Row]]) -> str:
+    """``overnight 26, smoke 14``, with numbers of claims only where there are several scales, and links to figures."""
     counts = Counter(scale for scale, _ in judged)
-    return ", ".join(f"`{each}`" + (f" {counts[each]}" if len(counts) > 1 else "") for each in SCALES if counts[each])
+    parts = []
+    for scale in (each for each in SCALES if counts[each]):
+        path, name = exhibits_path(scale, paper), f"`{scale}`"
+        name = f"[{name}]({path})" if (project.root / path).is_file() else name
+        parts.append(name + (f" {counts[scale]}" if len(counts) > 1 else ""))
+    return ", ".join(parts)
 
 
 def _short(citation: str) -> str:

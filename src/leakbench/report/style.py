@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 import textwrap
 from typing import TYPE_CHECKING, Any, cast
 
@@ -11,11 +12,15 @@ from leakbench.errors import RecordError
 from leakbench.libraries.pdf_fonts import embed_glyphs_alone
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
     from matplotlib.legend import Legend
+    from matplotlib.text import Text
     from matplotlib.transforms import Bbox, BboxBase
+    from PIL.Image import Image
 
 # Okabe and Ito's palette, then colours of Tol's palettes, by the registered name of the mechanism.
 COLOURS = {
@@ -103,6 +108,8 @@ CAPTION = "caption"
 """Mark of the caption among the texts of a figure."""
 ABOVE_CAPTION = "Above the caption"
 """Text chunk of PNG files: the part of the height that is above the caption."""
+DESCRIPTION = "Description"
+"""Text chunk of PNG files: the caption."""
 LAYOUTS = 2
 """Rounds in which a layout settles."""
 
@@ -286,7 +293,7 @@ def add_mark(figure: Figure, mark: str) -> None:
 
 
 def pictures(figure: Figure) -> dict[str, bytes]:
-    """The figure as PDF and PNG, cut to what it shows. Equal numbers give equal files.
+    """The figure as PDF and PNG, cut to what it shows. Equal numbers give equal files; PNG names its caption.
 
     It is laid out and measured once for both; saving would do either once per format, each with a drawing of its own.
     """
@@ -295,8 +302,13 @@ def pictures(figure: Figure) -> dict[str, bytes]:
     embed_glyphs_alone()
     lay_out(figure)
     box = figure.get_tightbbox().padded(matplotlib.rcParams["savefig.pad_inches"])
-    above: dict[str, str | None] = {ABOVE_CAPTION: f"{_above_caption(figure, box):.4f}"}
-    metadata: dict[str, dict[str, str | None]] = {"pdf": {"CreationDate": None}, "png": above | {"Software": None}}
+    captions = [text for text in figure.texts if text.get_gid() == CAPTION]
+    of_png: dict[str, str | None] = {
+        ABOVE_CAPTION: f"{_above_caption(figure, captions, box):.4f}",
+        DESCRIPTION: " ".join(_unwrapped(text.get_text()) for text in captions),
+        "Software": None,
+    }
+    metadata: dict[str, dict[str, str | None]] = {"pdf": {"CreationDate": None}, "png": of_png}
     saved = {}
     for extension, of_file in metadata.items():
         buffer = io.BytesIO()
@@ -305,12 +317,29 @@ def pictures(figure: Figure) -> dict[str, bytes]:
     return saved
 
 
-def _above_caption(figure: Figure, box: Bbox) -> float:
-    """The part of a box, in inches, from its top down to where all but the caption ends; 1 without a caption."""
-    captions = [text for text in figure.texts if text.get_gid() == CAPTION]
+def _unwrapped(text: str) -> str:
+    r"""Text on one line; words that were parted at a hyphen are whole again.
+
+    >>> _unwrapped("at equal\nerror of data-\ndependent noise")
+    'at equal error of data-dependent noise'
+    """
+    return " ".join(re.sub(r"(?<=\w-)\n", "", text).split())
+
+
+def _above_caption(figure: Figure, captions: list[Text], box: Bbox) -> float:
+    """The part of a box, in inches, from its top down to where all but the captions ends; 1 without a caption."""
     for caption in captions:
         caption.set_in_layout(False)
     shown = figure.get_tightbbox() if captions else box
     for caption in captions:
         caption.set_in_layout(True)
     return min(1.0, float((box.y1 - shown.y0) / box.height))
+
+
+def without_caption(file: Path) -> tuple[Image, str]:
+    """A PNG file of :func:`pictures` cut above its caption, in RGB, and the caption; empty where it has none."""
+    from PIL import Image
+
+    with Image.open(file) as picture:
+        above = math.ceil(float(picture.info.get(ABOVE_CAPTION, 1)) * picture.height)
+        return picture.convert("RGB").crop((0, 0, picture.width, above)), str(picture.info.get(DESCRIPTION, ""))

@@ -124,10 +124,10 @@ def fig_s2(tables: Tables) -> Drawing:
     """A panel per model: accuracy by reading, a colour per split of the labels."""
     frame = accuracies(tables)
     cells = cells_of(frame)
-    drawn, axes = panels(len(cells), width=6.4, height=3.4)
     splits = list(dict.fromkeys(frame["split"]))
     order = [name for name in ("none", "SDQ", *READINGS.values()) if name in set(frame["series"])]
     order += [name for name in dict.fromkeys(frame["series"]) if name not in order]
+    drawn, axes = panels(len(cells), width=7.0, height=1.0 + 0.28 * len(order))
     for ax, (dataset, model) in zip(axes, cells, strict=True):
         here = of_cell(frame, dataset, model)
         for place, split in enumerate(splits):

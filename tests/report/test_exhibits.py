@@ -1,0 +1,113 @@
+"""Pages of published figures and tables: whole, as drawn, and of the records beside them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from tests.report.synthetic import configured
+
+from leakbench import cli
+from leakbench.errors import RecordError
+from leakbench.planning.project import Project
+from leakbench.publishing.archives import SUMS, archive_folder, read_sums, write_archives
+from leakbench.publishing.exhibits import PICTURE, packed, records_digest, write_exhibits, write_published_scorecard
+from leakbench.report.artifacts import artifacts_at
+from leakbench.report.published import exhibits_path
+from leakbench.report.style import without_caption
+
+ROOT = Path(__file__).resolve().parents[2]
+PAPER = "optimal_defense"
+PUBLISHED = sorted(path.relative_to(ROOT).parts[1:3] for path in ROOT.glob("published/*/*/README.md"))
+
+
+@pytest.fixture
+def project(rendered: Project, tmp_path: Path) -> Project:
+    """The rendered project with its records published."""
+    shutil.copytree(rendered.root, tmp_path, dirs_exist_ok=True, symlinks=True)
+    project = Project(tmp_path, {"papers": [PAPER]})
+    write_archives(project, "smoke", [PAPER])
+    return project
+
+
+def test_everything_drawn_is_on_the_page(project: Project) -> None:
+    old = archive_folder(project, "smoke") / PAPER / f"fig99{PICTURE}"
+    old.touch()
+    page, *pictures = write_exhibits(project, "smoke", [PAPER])
+    text = page.read_text()
+    assert not old.exists()
+    assert re.findall(r"^## (.*?): ", text, re.MULTILINE) == [
+        f"{each.kind.capitalize()} {each.number}" for each in sorted(configured(project), key=lambda each: each.order)
+    ]
+    assert sorted(pictures) == sorted(page.parent / name for name in re.findall(r"!\[.*\]\((.*)\)", text))
+    table = next(each for each in configured(project) if each.kind == "table")
+    assert (project.root / table.path("smoke", "md")).read_text().split("\n\n")[0] in text
+
+
+def test_a_picture_is_what_was_drawn(project: Project) -> None:
+    for entry in configured(project):
+        if entry.kind == "figure":
+            file = project.root / entry.path("smoke", "png")
+            drawn, caption = without_caption(file)
+            kept = Image.open(BytesIO(packed(file))).convert("RGB")
+            assert caption.startswith(f"Figure {entry.number}. ")
+            assert kept.size == drawn.size and kept.tobytes() == drawn.tobytes()
+
+
+def test_only_what_is_drawn_from_the_numbers_that_are_there(project: Project) -> None:
+    entry = next(each for each in configured(project) if each.experiments)
+    path = entry.path("smoke", "png" if entry.kind == "figure" else "md")
+    os.utime(project.root / path, (1, 1))
+    with pytest.raises(RecordError, match=f"{path}: older than the numbers .* `leakbench draw {path}`"):
+        write_exhibits(project, "smoke", [PAPER])
+    (project.root / path).unlink()
+    with pytest.raises(RecordError, match=f"{path}: missing; make it with `leakbench draw {path}`"):
+        write_exhibits(project, "smoke", [PAPER])
+
+
+def test_the_scorecard_without_links_to_the_run(project: Project) -> None:
+    text = write_published_scorecard(project, "smoke").read_text()
+    links = re.findall(r'<a [^>]*href="([^"]*)"', text)
+    assert links and all(link.startswith("#") for link in links)
+    assert "records.parquet" in text
+
+
+def test_the_command(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--root", str(project.root), "--set", f"papers=[{PAPER}]", "publish", "--figures"]
+    assert cli.main(words) == 0
+    printed = capsys.readouterr().out
+    assert f"published/smoke/{PAPER}/README.md: " in printed and "published/smoke/scorecard.html: " in printed
+    (archive_folder(project, "smoke") / SUMS).unlink()
+    assert cli.main(words) == 1
+    assert "no records of this scale are published" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("scale", "paper"), PUBLISHED)
+def test_published_pages_show_the_published_records(scale: str, paper: str) -> None:
+    """All artifacts of the scale, with the captions of today's code, of the archives beside them."""
+    project = Project(ROOT)
+    page = ROOT / exhibits_path(scale, paper)
+    text = page.read_text()
+    assert f"from records {records_digest(read_sums(archive_folder(project, scale)), paper)}." in text, (
+        f"`leakbench publish --figures --scale {scale} --paper {paper}` writes it again"
+    )
+    entries = [each for each in artifacts_at(project.plan(scale)) if each.paper == paper]
+    plain = re.sub(r"\\([*_<>`|\\])", r"\1", text)
+    for entry in entries:
+        assert f"## {entry.kind.capitalize()} {entry.number}: {entry.title}\n" in text
+        assert " ".join(entry.caption.split()) in plain
+    pictures = {f"{entry.name}{PICTURE}" for entry in entries if entry.kind == "figure"}
+    assert pictures == {path.name for path in page.parent.glob(f"*{PICTURE}")}
+    assert pictures == set(re.findall(r"!\[.*\]\((.*)\)", text))
+
+
+def test_every_scale_with_records_has_its_pages() -> None:
+    scales = {path.parent.name for path in ROOT.glob(f"published/*/{SUMS}")}
+    of = {(scale, path.split("/")[0]) for scale in scales for path in read_sums(ROOT / "published" / scale)}
+    assert set(PUBLISHED) == of
+    assert all((ROOT / "published" / scale / "scorecard.html").is_file() for scale in scales)
