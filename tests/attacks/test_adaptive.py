@@ -339,7 +339,7 @@ class TestAdaptive:
             parameters = {key: value for key, value in wrapper.items() if key != "name"}
             assert attack == ATTACKS.get(wrapper["name"])(**parameters, **{"attack": attack.attack})  # type: ignore[attr-defined]
             attack = attack.attack  # type: ignore[attr-defined]
-        assert attack is inside
+        assert attack == inside
         if inside is not ECHO:
             return
         stack = Adaptive(attack=ECHO).against(declared)
@@ -363,6 +363,14 @@ class TestAdaptive:
         declared = ({"name": "masked"},)
         assert ECHO.against(declared) is ECHO
         assert Weighted(attack=ECHO).against(declared) == Weighted(attack=ECHO)
+
+    def test_the_prior_counts_where_the_defense_is_known(self) -> None:
+        weak = ATTACKS.get("ig_optimal_defense").model_validate({})
+        attack = Adaptive(attack=weak, prior=1e4)
+        inside = attack.against(({"name": "masked"},)).attack  # type: ignore[attr-defined]
+        assert [each.weight for each in inside.regularisers] == pytest.approx([1e-2])
+        assert attack.ignorant == weak and [each.weight for each in weak.regularisers] == [1e-6]  # type: ignore[attr-defined]
+        assert "prior" not in Adaptive(attack=weak).parameters()  # identities of records from before it stay
 
     def test_inside_other_wrappers(self) -> None:
         declared = ({"name": "simulated", "draws": 2}, {"name": "masked"})

@@ -276,8 +276,8 @@ def test_words_and_spellings_do_not_change_jobs(checkout: Checkout, file: str, c
     ("file", "change", "touched"),
     [
         (PAPER, put("variants", "defenses", "gp-80", "fraction", value=0.81), 6),
-        (SMOKE, put("papers", "optimal_defense", "variants", "models", "small", "width", value=25), 107),
-        (SMOKE, put("papers", "optimal_defense", "variants", "attacks", "ig", "iterations", value=201), 28),
+        (SMOKE, put("papers", "optimal_defense", "variants", "models", "small", "width", value=25), 109),
+        (SMOKE, put("papers", "optimal_defense", "variants", "attacks", "ig", "iterations", value=201), 29),
         (PAPER, put("experiments", "noise", "jobs", "attack", "first_index", value=2), 2),
     ],
     ids=["defense", "model", "attack", "protocol"],

@@ -135,10 +135,18 @@ class Wrapper(Attack):
 
 @ATTACKS.register("adaptive", version=1)
 class Adaptive(Wrapper):
-    """The attack inside, in the wrappers that the defense at hand declares; by default it is simulated."""
+    """The attack inside, in the wrappers that the defense at hand declares; by default it is simulated.
+
+    Wrappers may change what is minimised, and so what a prior's weight means: a log-likelihood is held against 0.01 of
+    total variation, where the cosine distance of a published attack may do without any.
+    """
+
+    added: ClassVar[tuple[str, ...]] = ("prior",)
+
+    prior: float = Field(1.0, gt=0, description="factor of the weights of the regularisers of the attack inside")
 
     def against(self, adaptive: Sequence[Mapping[str, Any]]) -> Attack:
-        attack = self.attack.against(adaptive)
+        attack = self.attack.varied(self.prior, 1.0).against(adaptive)
         for declared in adaptive or DEFAULT:
             given = dict(declared)
             wrapper = ATTACKS.get(str(given.pop("name", None)), "the defense's declaration 'adaptive'")

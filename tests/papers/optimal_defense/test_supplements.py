@@ -68,11 +68,9 @@ def test_trade_offs_with_adaptive_attackers(tables: Tables) -> None:
         assert ax.get_title() == panel
         numbers = drawing.numbers[drawing.numbers["panel"] == panel]
         points = clouds(ax)
-        adapted = {name for name, defense in defenses.items() if defense != "dpsgd"}  # smoke leaves it out
-        assert set(points) == {"no defense", *defenses, *(name + ADAPTIVE for name in adapted)}
+        assert set(points) == {"no defense", *defenses, *(name + ADAPTIVE for name in defenses)}
         for label, defense in defenses.items():
-            sources = (("", panel, "ig"), (ADAPTIVE, "adaptive", "ig-adaptive"))
-            for words, experiment, attack in sources[: 2 if label in adapted else 1]:
+            for words, experiment, attack in (("", panel, "ig"), (ADAPTIVE, "adaptive", "ig-adaptive")):
                 rows = series(numbers, label + words)
                 assert len(rows) == 4
                 for row in rows.to_dict("records"):
