@@ -198,6 +198,19 @@ class TestLikelihood:
         alone = Scoring(seen, [PublicMechanism(defense)] * N, STREAMS, regularised=False)
         torch.testing.assert_close(alone.score(tried)[0], excess / (PRIOR * 64))
 
+    def test_a_candidate_alone_is_scored_as_among_others(self, seen: Observations) -> None:
+        """Without ``vmap`` the operator runs where autograd records nothing."""
+        scoring = Scoring(seen, [PublicMechanism(GaussianNoise(scale=0.1))] * N, STREAMS)
+        tried = candidates(seen, [1])
+
+        def objective(*candidate: torch.Tensor) -> torch.Tensor:
+            return scored(Candidates(*candidate), scoring.score)
+
+        derivative, value = torch.func.grad_and_value(objective)(*(part[0] for part in tried))
+        values, derivatives = scoring.score(tried)
+        assert bool(derivative.any())
+        torch.testing.assert_close((value, derivative), (values[0], derivatives[0]))
+
     def test_rows_are_scored_by_their_messages(self, seen: Observations) -> None:
         """Whichever were scored before, and under one mechanism or several."""
         mechanisms = [PublicMechanism(GaussianNoise(scale=scale)) for scale in (0.01, 0.1)]

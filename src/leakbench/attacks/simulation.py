@@ -280,9 +280,9 @@ def _with_derivative(
     points = points.detach().requires_grad_()
     with torch.enable_grad():
         values = function(points)
-    if not values.requires_grad:
-        return values, torch.zeros_like(points)
-    (derivatives,) = torch.autograd.grad(values.sum(), points, allow_unused=True, materialize_grads=True)
+        if not values.requires_grad:
+            return values, torch.zeros_like(points)
+        (derivatives,) = torch.autograd.grad(values.sum(), points, allow_unused=True, materialize_grads=True)
     return values.detach(), derivatives
 
 

@@ -19,7 +19,7 @@ from leakbench.errors import RecordError
 from leakbench.publishing.archives import archive_folder, read_sums
 from leakbench.records import atomic_write
 from leakbench.report.artifacts import Artifact, artifacts_at
-from leakbench.report.published import exhibits_path, page_of
+from leakbench.report.published import exhibits_path, page_of, short_citation
 from leakbench.report.scorecard import scorecard_path
 from leakbench.report.style import without_caption
 from leakbench.report.tidy import existing
@@ -105,8 +105,8 @@ def _page(project: Project, scale: str, paper: str, files: Mapping[Artifact, Pat
     its_page = "its page" if about is None else f"[its page]({os.path.relpath(project.root / about, here)})"
     parts = [
         f"<!-- Written by `leakbench publish --figures` from records {digest}. -->",
-        f"# {spec.citation}: figures and tables at `{scale}`",
-        f"*{spec.title}*. Scale `{scale}`: {plan.description}. Claims, and what deviates from the paper, are on "
+        f"# {short_citation(spec.citation)}: figures and tables at `{scale}`",
+        f"{spec.citation}, *{spec.title}*. Scale `{scale}`: {plan.description}. Claims, and what deviates from the paper, are on "
         f"{its_page}. To draw all of it again from the records in this folder:",
         f"```console\nleakbench adopt {scale} --paper {paper}\n"
         f'snakemake --cores all --config scale={scale} "papers=[{paper}]"\n```',

@@ -230,7 +230,7 @@ def _overview(project: Project, published: Mapping[str, Published]) -> str:
         judged = list(shown.values())
         results, survive = [row["verdict"] for _, row in judged], [row["survives"] for _, row in judged]
         counts = [tally(results, survive, verdict) for verdict in verdicts] if judged else [""] * len(verdicts)
-        page, short = page_of(project, name), _short(spec.citation)
+        page, short = page_of(project, name), short_citation(spec.citation)
         cells = [f"[{short}]({page}), *{spec.title}*" if page else f"{short}, *{spec.title}*"]
         cells += map(str, (kinds["figure"], kinds["table"], len(claims), *counts, _by_scale(project, name, judged)))
         lines.append(f"| {' | '.join(cells)} |")
@@ -248,7 +248,7 @@ def _by_scale(project: Project, paper: str, judged: Sequence[tuple[str, Row]]) -
     return ", ".join(parts)
 
 
-def _short(citation: str) -> str:
+def short_citation(citation: str) -> str:
     """``Chen et al. 2024`` for three authors and a year."""
     authors, _, year = citation.rpartition(", ")
     names = re.split(", | and ", authors)
