@@ -106,8 +106,8 @@ def _page(project: Project, scale: str, paper: str, files: Mapping[Artifact, Pat
     parts = [
         f"<!-- Written by `leakbench publish --figures` from records {digest}. -->",
         f"# {short_citation(spec.citation)}: figures and tables at `{scale}`",
-        f"{spec.citation}, *{spec.title}*. Scale `{scale}`: {plan.description}. Claims, and what deviates from the paper, are on "
-        f"{its_page}. To draw all of it again from the records in this folder:",
+        f"{spec.citation}, *{spec.title}*. Scale `{scale}`: {plan.description}. Claims, and what deviates from the "
+        f"paper, are on {its_page}. To draw all of it again from the records in this folder:",
         f"```console\nleakbench adopt {scale} --paper {paper}\n"
         f'snakemake --cores all --config scale={scale} "papers=[{paper}]"\n```',
     ]
