@@ -238,7 +238,7 @@ def test_archives_of_one_paper(project: Project) -> None:
 
 @pytest.mark.parametrize("archive", sorted(ROOT.glob("published/*/*/*.jsonl.xz")), ids=lambda path: path.stem)
 def test_no_published_record_lacks_numbers_because_of_a_mistake_of_ours(archive: Path) -> None:
-    """What is infeasible says why in words, and does not name an exception of Python."""
+    """The reason of an infeasible replicate is a sentence, not the name of a Python exception."""
     for line in lzma.decompress(archive.read_bytes()).decode().splitlines()[1:]:
         outcomes = [each["outcome"] for each in json.loads(line)["record"]["replicates"]]
         assert not any(re.search(r"\b[A-Z]\w+Error\b", each["reason"] or "") for each in outcomes)
